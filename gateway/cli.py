@@ -7,30 +7,25 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from gateway import __version__
-from gateway.commands import completion
 from gateway.config import DEFAULT_FILE, LoggingSettings, load_settings
 from gateway.errors import ConfigError
 from gateway.observability.logging import configure_logging
 from gateway.process.workers import collect_less_often
 
 _MODULES: Mapping[str, tuple[str, ...]] = {
-    "wrap": ("wrap",),
-    "serve": ("serve", "dashboard"),
+    "serve": ("wrap", "serve", "dashboard"),
     "check_config": ("check-config",),
     "recorded": ("replay", "calibrate"),
     "patterns": ("patterns",),
     "learn": ("learn",),
     "runs": ("runs",),
     "report": ("report",),
-    "budgets": ("budgets",),
-    "keys": ("keys",),
-    "alerts": ("alerts",),
-    "migrate": ("migrate",),
+    "control": ("budgets", "keys", "alerts", "migrate"),
 }
 """The modules of `gateway.commands`, each with the commands that it declares, in their order."""
 
@@ -39,8 +34,8 @@ class _Parser(argparse.ArgumentParser):
     """Errors name the command whose help has the answer; verbs have parsers of this class, too."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """What argparse gives; words that it does not know are an error of the command that has
-        them, unless that one parses the rest itself."""
+        """Parse as argparse does; unknown words are an error of their command, unless that one
+        parses the rest itself."""
         found, rest = super().parse_known_args(args, namespace)
         if rest and not getattr(found, "passes_rest", False):
             hint = "; a config file is named with --config" if _is_config(rest[0]) else ""
@@ -102,8 +97,21 @@ def build_parser(command: str = "") -> argparse.ArgumentParser:
         if command in names or not known:
             importlib.import_module(f"gateway.commands.{module}").add_parser(commands)
     _add_bench(commands)
-    completion.add_parser(commands, build_parser)
+    _add_completion(commands)
     return parser
+
+
+def tree(
+    parser: argparse.ArgumentParser, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], argparse.ArgumentParser, str]]:
+    """(words, parser, help) of each command and verb, in order; the whole program comes first."""
+    yield path, parser, parser.description or ""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            helps = {each.dest: each.help or "" for each in action._choices_actions}
+            for name, child in action.choices.items():
+                for words, below, said in tree(child, (*path, name)):
+                    yield words, below, said or helps.get(words[-1], "")
 
 
 def _add_demo(commands: Any) -> None:
@@ -123,6 +131,36 @@ def _add_bench(commands: Any) -> None:
         "bench", help="measure this gateway and others side by side", add_help=False
     )
     bench.set_defaults(run=_bench, passes_rest=True)
+
+
+_SHELLS = {
+    # Both programs; and files where a command has nothing to offer.
+    "bash": "complete -o bashdefault -o default -F _shtab_gateway gateway steering-gateway",
+    "zsh": "compdef _shtab_gateway steering-gateway",
+    "fish": "complete -c steering-gateway -w gateway",
+}
+"""By shell: what follows its completions."""
+_ZSH_START = "(( $+functions[compdef] )) || { autoload -U compinit && compinit }\n"
+
+
+def _add_completion(commands: Any) -> None:
+    completion = commands.add_parser(
+        "completion", help='print the completions of a shell: eval "$(gateway completion bash)"'
+    )
+    completion.add_argument("shell", choices=tuple(_SHELLS), help="your shell")
+    completion.set_defaults(run=_completion)
+
+
+def _completion(args: argparse.Namespace) -> None:
+    import shtab
+
+    parser = build_parser()
+    for _, each, _ in tree(parser):
+        for action in each._actions:
+            if action.type is Path or action.nargs == argparse.REMAINDER:
+                action.complete = shtab.FILE  # type: ignore[attr-defined]
+    start = _ZSH_START if args.shell == "zsh" else ""
+    _print(f"{start}{shtab.complete(parser, args.shell)}\n{_SHELLS[args.shell]}")
 
 
 def _demo(args: argparse.Namespace) -> int:

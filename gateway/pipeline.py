@@ -45,7 +45,7 @@ from gateway.dialects import SteeredRequest
 from gateway.errors import UpstreamFailure
 from gateway.exchange import Exchange
 from gateway.observability.logging import get_logger
-from gateway.observability.unsteered import UnsteeredReason
+from gateway.observability.metrics import UnsteeredReason
 from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.steering.experiments import RandomArm, assign, mode_of

@@ -33,10 +33,8 @@ from gateway.lifecycle.retention import Retention
 from gateway.lifecycle.start_wait import StartWait, Wait, warm_up
 from gateway.observability.live_events import EventHub
 from gateway.observability.logging import get_logger
-from gateway.observability.metrics import Metrics, SharedMetrics
+from gateway.observability.metrics import Metrics, SharedMetrics, TaggedCalls, UnsteeredCalls
 from gateway.observability.otel import open_telemetry
-from gateway.observability.tagged_calls import TaggedCalls
-from gateway.observability.unsteered import UnsteeredCalls
 from gateway.services import KnownRefusals, Services
 from gateway.steering.guidance.pattern import Tier
 from gateway.stores.alerts import AlertStore

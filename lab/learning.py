@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.learning.mining import Finding, MinedRun, ReadCallOfRun, mine, read_run
-from gateway.learning.outcomes import implicit
-from gateway.learning.templates import has_secret
+from gateway.learning.verdicts import implicit
 from gateway.offline.recordings import Recording, parse_recording, read_lines, steps_of
 from gateway.steering.transcript.steps import Step
 from gateway.wire.coerce import as_list, as_mapping
@@ -61,7 +60,7 @@ def measure(files: Sequence[Path]) -> dict[str, Any]:
         )
         before = time.process_time()
         calls = read_run(steps)
-        found = mine(run, calls, has_secret=has_secret, expires_s=1.0)
+        found = mine(run, calls, expires_s=1.0)
         tally.cpu_s += time.process_time() - before
         _count(tally, recording, steps, calls, found)
         keys = {call.reading.failure.key for call in calls if call.reading.failure is not None}

@@ -17,8 +17,7 @@ from typing import Any
 
 from gateway.api.document import openapi
 from gateway.api.routes import operations
-from gateway.cli import build_parser
-from gateway.commands.completion import tree
+from gateway.cli import build_parser, tree
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "docs" / "reference"

@@ -7,10 +7,9 @@ from dataclasses import asdict
 from typing import Any
 
 from gateway.config import Settings
-from gateway.config.learning import LearningSettings
+from gateway.config.models import LearningSettings
 from gateway.learning.distiller import KIND, day_start
-from gateway.learning.life_cycle import why_not_active
-from gateway.learning.posterior import interval
+from gateway.learning.life_cycle import interval, why_not_active
 from gateway.steering.guidance.pattern import Lesson, content
 from gateway.stores.learning import (
     Job,

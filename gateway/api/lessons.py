@@ -14,7 +14,7 @@ from gateway.api.operations import ApiRequest, ApiResponse, Content, Operation
 from gateway.api.params import DIGITS, OneOf, PathText, Time
 from gateway.auth.access import Access
 from gateway.errors import BadRequest, Forbidden, NotFound
-from gateway.learning.actions import MAX_ADVICE_CHARS, LessonActions
+from gateway.learning.life_cycle import MAX_ADVICE_CHARS, LessonActions
 from gateway.runtime import Runtime
 from gateway.steering.guidance.pattern import Status, Tier
 from gateway.stores.learning import LessonFilter, StoredLesson

@@ -23,7 +23,7 @@ from gateway.dialects import SteeredRequest
 from gateway.dialects.base import ANSWER_ID
 from gateway.exchange import Exchange
 from gateway.observability.logging import get_logger
-from gateway.observability.otel_content import call_texts
+from gateway.observability.otel import call_texts
 from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.steering.fsm import FSMState

@@ -8,14 +8,13 @@ import difflib
 import json
 import os
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gateway.commands.migrate import connect
 from gateway.commands.serve import config_file
+from gateway.commands.store import connect, say
 from gateway.config import (
     DEFAULT_FILE,
     OPENAI_API_BASE,
@@ -24,11 +23,10 @@ from gateway.config import (
     misspelt_variables,
     settings_from_dict,
 )
-from gateway.config.litellm_form import written_as
 from gateway.config.load import left_out
-from gateway.config.named_models import named_models
+from gateway.config.settings import named_models
 from gateway.config.values import Faults, key_path
-from gateway.config.yaml_file import ConfigFile, read_config_file
+from gateway.config.yaml_file import ConfigFile, read_config_file, written_as
 from gateway.errors import ConfigError
 from gateway.upstream.deployments import DeploymentTable
 from gateway.upstream.prices import capabilities
@@ -38,7 +36,7 @@ _SHORTEST_KEY = 16
 """Characters; half as many as 128 random bits have in hexadecimal."""
 
 _OWN_NAMES = re.compile(r"ft:|gpt-|chatgpt-|o\d|\*")
-"""How names of OpenAI's models begin, those that are newer than the list too; and a pattern."""
+"""Beginnings of the names of OpenAI's models, for those newer than the list; and a pattern."""
 
 _FEWEST_DISTINCT = 8
 """Distinct characters; 16 random decimal digits have 8 or more in 9 of 10 cases."""
@@ -121,18 +119,18 @@ def _check_config(args: argparse.Namespace) -> int:
     found = _found(path, connects=args.connect)
     name = str(path) if path else "defaults"
     if args.json:
-        _print(json.dumps(_as_json(path, found)))
+        say(json.dumps(_as_json(path, found)))
         return 2 if found.faults else 0
     for key in found.ignored:
-        _print(f"note: {key} is a setting of the LiteLLM proxy and has no effect here")
+        say(f"note: {key} is a setting of the LiteLLM proxy and has no effect here")
     for warning in found.warnings:
-        _print(f"warning: {warning}")
+        say(f"warning: {warning}")
     for fault in found.faults:
-        _print(fault if fault.startswith(name) else f"{name}: {fault}")
+        say(fault if fault.startswith(name) else f"{name}: {fault}")
     if len(found.faults) > 1:
-        _print(f"{name}: {len(found.faults)} faults")
+        say(f"{name}: {len(found.faults)} faults")
     if not found.faults:
-        _print(f"{name}: ok")
+        say(f"{name}: ok")
     return 2 if found.faults else 0
 
 
@@ -144,7 +142,6 @@ def _as_json(path: Path | None, found: _Found) -> dict[str, Any]:
 
 
 def _found(path: Path | None, *, connects: bool) -> _Found:
-    from gateway.commands.check_config import config_warnings
     from gateway.process.start_checks import check
 
     try:
@@ -162,8 +159,8 @@ def _found(path: Path | None, *, connects: bool) -> _Found:
         if connects:
             with faults.collected():
                 asyncio.run(connect(settings))
-    told = [*file.repeated, *file.located(faults.found)]
-    return _Found(faults=told, ignored=ignored_keys(file.values), warnings=warnings)
+    faulty = [*file.repeated, *file.located(faults.found)]
+    return _Found(faults=faulty, ignored=ignored_keys(file.values), warnings=warnings)
 
 
 def _settings(file: ConfigFile, faults: Faults) -> tuple[Settings | None, set[str]]:
@@ -178,7 +175,3 @@ def _settings(file: ConfigFile, faults: Faults) -> tuple[Settings | None, set[st
         return settings_from_dict(*left_out(refused, file.values, os.environ)), refused
     except ConfigError:
         return None, refused
-
-
-def _print(text: str) -> None:
-    sys.stdout.write(text + "\n")

@@ -9,13 +9,12 @@ from typing import Any
 
 from gateway.api.lesson_views import decision_views, distiller_view, job_view, lesson_view
 from gateway.backends import Stores
-from gateway.commands.store import add_verb, say
+from gateway.commands.store import add_verb, answer, say
 from gateway.config import Settings
 from gateway.embedding import Embedder, EmbeddingError, open_embedder
 from gateway.errors import ConfigError
-from gateway.learning.actions import LessonActions
 from gateway.learning.distiller import KIND
-from gateway.learning.templates import has_secret
+from gateway.learning.life_cycle import LessonActions
 from gateway.learning.worker import Learner, Report
 from gateway.steering.guidance.codec import to_line
 from gateway.steering.guidance.pattern import Status
@@ -88,10 +87,8 @@ async def _run(stores: Stores, settings: Settings, args: argparse.Namespace) -> 
         page = PageRequest(limit=_PAGE, descending=False, cursor=runs.next_cursor)
     report.moves += await learner.review(args.tenant)
     counts = {name: getattr(report, name) for name in Report.__slots__}
-    if args.json:
-        say(json.dumps(counts))
-    else:
-        say(", ".join(f"{number} {name.replace('_', ' ')}" for name, number in counts.items()))
+    words = (f"{number} {name.replace('_', ' ')}" for name, number in counts.items())
+    answer(args, counts, ", ".join(words))
 
 
 async def _status(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
@@ -165,18 +162,13 @@ async def _edit(stores: Stores, settings: Settings, args: argparse.Namespace) ->
         new = await LessonActions(stores.learning).edit(stored, args.advice, time.time())
     except ValueError as error:
         raise ConfigError(f"advice: {error}") from error
-    if args.json:
-        say(json.dumps({"pattern_id": new.pattern_id, "changed": True}))
-    else:
-        say(new.pattern_id)
+    answer(args, {"pattern_id": new.pattern_id, "changed": True}, new.pattern_id)
 
 
 async def _forget(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
     removed = await stores.learning.forget(args.tenant, args.run_id)
-    if args.json:
-        say(json.dumps({"run_id": args.run_id, "removed": removed}))
-    else:
-        say(f"{len(removed)} lessons removed")
+    shown = {"run_id": args.run_id, "removed": removed}
+    answer(args, shown, f"{len(removed)} lessons removed")
 
 
 async def _jobs(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
@@ -210,7 +202,6 @@ def _learner(stores: Stores, settings: Settings, embedder: Embedder | None) -> L
         stores.runs,
         stores.states,
         lambda: settings.learning,
-        has_secret=has_secret,
         embedder=embedder,
         config_tenants=lambda: frozenset(settings.auth.gateway_keys.values()),
     )
@@ -224,7 +215,5 @@ async def _stored(stores: Stores, args: argparse.Namespace) -> Any:
 
 
 def _print_change(args: argparse.Namespace, pattern_id: str, changed: bool) -> None:
-    if args.json:
-        say(json.dumps({"pattern_id": pattern_id, "changed": changed}))
-    else:
-        say("done" if changed else "nothing changed")
+    shown = {"pattern_id": pattern_id, "changed": changed}
+    answer(args, shown, "done" if changed else "nothing changed")

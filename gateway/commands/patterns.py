@@ -15,7 +15,7 @@ from msgspec import to_builtins
 
 from gateway.auth.keyring import DEFAULT_TENANT
 from gateway.backends import open_stores
-from gateway.commands.store import add_common, found_storage
+from gateway.commands.store import add_common, answer, found_storage, say
 from gateway.config import load_settings
 from gateway.embedding import EmbeddingError, open_embedder
 from gateway.errors import ConfigError
@@ -108,7 +108,7 @@ async def _list(library: PatternLibrary, args: argparse.Namespace) -> None:
     while True:
         page = await library.store.list_patterns(wanted, limit=_PAGE, cursor=cursor)
         for stored in page.patterns:
-            _print(json.dumps(_plain(stored)) if args.json else _line(stored))
+            answer(args, _plain(stored), _line(stored))
         cursor = page.next_cursor
         if cursor is None:
             return
@@ -116,15 +116,13 @@ async def _list(library: PatternLibrary, args: argparse.Namespace) -> None:
 
 async def _export(library: PatternLibrary, args: argparse.Namespace) -> None:
     async for line in library.export_lines(_filter(args)):
-        _print(line)
+        say(line)
 
 
 async def _add(library: PatternLibrary, args: argparse.Namespace) -> None:
     ((added, pattern_id),) = await library.add([args.pattern])
-    if args.json:
-        _print(json.dumps({"result": added.value, "pattern_id": pattern_id}))
-    else:
-        _print(f"{added.value}  {pattern_id}")
+    shown = {"result": added.value, "pattern_id": pattern_id}
+    answer(args, shown, f"{added.value}  {pattern_id}")
 
 
 async def _import(library: PatternLibrary, args: argparse.Namespace) -> int:
@@ -139,10 +137,7 @@ async def _import(library: PatternLibrary, args: argparse.Namespace) -> int:
         )
     counts = {outcome.value: number for outcome, number in report.counts.items()}
     counts["refused"] = len(report.refused)
-    if args.json:
-        _print(json.dumps(counts))
-    else:
-        _print(", ".join(f"{number} {name}" for name, number in counts.items()))
+    answer(args, counts, ", ".join(f"{number} {name}" for name, number in counts.items()))
     for reason in report.refused[:_REASONS]:
         sys.stderr.write(f"{args.file}: {visible(reason)}\n")
     if more := len(report.refused[_REASONS:]):
@@ -170,13 +165,13 @@ async def _search(library: PatternLibrary, args: argparse.Namespace) -> None:
     for match in matches:
         found = {"similarity": round(match.similarity, 4), "pattern_id": match.pattern.pattern_id}
         if args.json:
-            _print(json.dumps({**found, "fields": match.pattern.fields}))
+            say(json.dumps({**found, "fields": match.pattern.fields}))
         else:
             own = match.pattern.gate_threshold
             mark = "*" if match.similarity >= (gate if own is None else own) else " "
-            _print(f"{match.similarity:6.3f}{mark} {match.pattern.pattern_id}")
+            say(f"{match.similarity:6.3f}{mark} {match.pattern.pattern_id}")
     if not args.json:
-        _print(f"  * similar enough for a run at risk (gate {gate:g})" if matches else "none found")
+        say(f"  * similar enough for a run at risk (gate {gate:g})" if matches else "none found")
 
 
 def _gate(gates: Gates, query: Query) -> float:
@@ -187,7 +182,7 @@ def _gate(gates: Gates, query: Query) -> float:
 
 async def _delete(library: PatternLibrary, args: argparse.Namespace) -> int:
     if await library.store.delete(_tenant(args), args.pattern_id):
-        _print(json.dumps({"deleted": args.pattern_id}) if args.json else "deleted")
+        answer(args, {"deleted": args.pattern_id}, "deleted")
         return 0
     raise ConfigError(f"no pattern {args.pattern_id!r}")
 
@@ -196,7 +191,7 @@ async def _reindex(library: PatternLibrary, args: argparse.Namespace) -> None:
     with progress_bar(sys.stderr) as bar:
         task = bar.add_task("embedding", total=None)
         done = await library.reindex(lambda count: bar.update(task, completed=count))
-    _print(json.dumps({"embedded": done}) if args.json else f"{done} patterns embedded")
+    answer(args, {"embedded": done}, f"{done} patterns embedded")
 
 
 def _filter(args: argparse.Namespace) -> PatternFilter:
@@ -231,7 +226,3 @@ def _line(stored: StoredPattern) -> str:
     label = pattern.failure_type or "any"
     injected = stored.counts.get("injected", 0)
     return f"{pattern.tier.value}  {label:<12} {injected:>6} injected  {pattern.pattern_id}"
-
-
-def _print(text: str) -> None:
-    sys.stdout.write(text + "\n")

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.backends import Stores
-from gateway.commands.store import add_verb, say
+from gateway.commands.store import add_verb, say, table
 from gateway.config import Settings
 from gateway.errors import ConfigError
 from gateway.reporting import ExperimentReport, report
@@ -32,7 +32,7 @@ from gateway.text.sanitize import one_line
 _SHOWN = 50
 
 
-async def read_routing(stores: Stores, tenant: str | None) -> RoutingReport:
+async def _read_routing(stores: Stores, tenant: str | None) -> RoutingReport:
     """The report over a tenant's workloads, None for all."""
     if stores.workloads is None:
         raise ConfigError("report: this store keeps no workloads")
@@ -41,31 +41,31 @@ async def read_routing(stores: Stores, tenant: str | None) -> RoutingReport:
     return routing_report(rates, decided, tenant=tenant)
 
 
-def print_routing(console: Console, found: RoutingReport) -> None:
+def _print_routing(console: Console, found: RoutingReport) -> None:
     """Both tables; the newest workloads only."""
-    table = Table(box=None, pad_edge=False, header_style="dim")
+    shown = Table(box=None, pad_edge=False, header_style="dim")
     for name in ("client", "requested", "model", "runs", "success"):
-        table.add_column(name, justify="left" if name != "runs" else "right")
+        shown.add_column(name, justify="left" if name != "runs" else "right")
     for rate in found.workloads[:_SHOWN]:
         runs = rate.solved + rate.failed
         cells = (rate.client or "-", rate.requested, rate.model)
-        table.add_row(
+        shown.add_row(
             *(Text(one_line(cell, 40)) for cell in cells),
             f"{runs:,.0f}",
             formatting.percent(rate.solved / runs if runs else None, 1),
         )
-    console.print(table)
+    console.print(shown)
     console.print(Text(f"\n{found.decided:,} runs decided by what was learned", style="bold"))
     if found.values:
         console.print(_values(found.values))
 
 
 def _values(values: tuple[PolicyValue, ...]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
+    shown = Table(box=None, pad_edge=False, header_style="dim")
     for name in ("policy", "runs", "as many as", "success", "95 %", "cost a run", "over states"):
-        table.add_column(name, justify="left" if name == "policy" else "right")
+        shown.add_column(name, justify="left" if name == "policy" else "right")
     for value in values:
-        table.add_row(
+        shown.add_row(
             Text(one_line(value.policy, 40)),
             f"{value.runs:,}",
             f"{value.effective:,.0f}",
@@ -74,7 +74,7 @@ def _values(values: tuple[PolicyValue, ...]) -> Table:
             formatting.money(value.cost_usd),
             _over(value),
         )
-    return table
+    return shown
 
 
 def _over(value: PolicyValue) -> str:
@@ -111,7 +111,7 @@ async def _report(stores: Stores, settings: Settings, args: argparse.Namespace) 
     store = stores.runs
     found: ExperimentReport | HealthSummary | RoutingReport
     if args.routing:
-        found = await read_routing(stores, args.tenant)
+        found = await _read_routing(stores, args.tenant)
     elif args.experiment is None:
         found = await store.health_summary(RunFilter(tenant=args.tenant))
     else:
@@ -124,7 +124,7 @@ async def _report(stores: Stores, settings: Settings, args: argparse.Namespace) 
     elif isinstance(found, ExperimentReport):
         _print_report(Console(highlight=False), found)
     elif isinstance(found, RoutingReport):
-        print_routing(Console(highlight=False), found)
+        _print_routing(Console(highlight=False), found)
     else:
         _print_summary(Console(highlight=False), found)
 
@@ -162,10 +162,10 @@ def _print_report(console: Console, found: ExperimentReport) -> None:
 
 
 def _arms(found: ExperimentReport) -> Table:
-    table = _table("arm", "runs", "success", "95 %", "no outcome", "cost", "tokens", "steps")
+    shown = table(("arm",), ("runs", "success", "95 %", "no outcome", "cost", "tokens", "steps"))
     for arm in found.arms:
         rate = arm.success
-        table.add_row(
+        shown.add_row(
             arm.arm,
             f"{arm.runs:,}",
             formatting.percent(rate.rate if rate else None, 1),
@@ -175,7 +175,7 @@ def _arms(found: ExperimentReport) -> Table:
             formatting.about(formatting.count(_mean(arm.tokens)), arm.estimated_tokens),
             formatting.count(_mean(arm.steps)),
         )
-    return table
+    return shown
 
 
 def _mean(amount: Amount | None) -> float | None:
@@ -183,30 +183,30 @@ def _mean(amount: Amount | None) -> float | None:
 
 
 def _forest(comparison: Comparison) -> Table:
-    table = Table(box=None, pad_edge=False, show_header=False)
+    shown = Table(box=None, pad_edge=False, show_header=False)
     for effect in effects_of(comparison):
         drawn = interval(
             effect.low, effect.estimate, effect.high, bounds=effect.bounds, none=effect.none
         )
         show = formatting.points if effect.kind == "points" else formatting.change
         limits = f"{show(effect.low)} to {show(effect.high)}"
-        table.add_row(effect.name, drawn, show(effect.estimate), Text(limits, style="dim"))
-    return table
+        shown.add_row(effect.name, drawn, show(effect.estimate), Text(limits, style="dim"))
+    return shown
 
 
 def _strata(found: ExperimentReport) -> Table:
-    table = _table(found.stratum, "arm", "runs", "success", "difference")
+    shown = table((found.stratum,), ("arm", "runs", "success", "difference"))
     for stratum in found.strata:
         for arm in stratum.arms:
             rate, change = arm.success, stratum.differences.get(arm.arm)
-            table.add_row(
+            shown.add_row(
                 Text(one_line(stratum.name, 40)),
                 arm.arm,
                 f"{arm.runs:,}",
                 formatting.percent(rate.rate if rate else None, 1),
                 _difference(change) if change else "",
             )
-    return table
+    return shown
 
 
 def _difference(change: Difference) -> str:
@@ -251,10 +251,3 @@ def _summary_lines(found: HealthSummary) -> Iterator[str]:
         calls = int(found.estimated.get("calls", 0))
         yield f"tokens of {formatting.counted(calls, 'call')} estimated ({estimated} of the cost)"
     yield f"input from cache {formatting.percent(found.cached_share)}"
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for at, name in enumerate(columns):
-        table.add_column(name, justify="left" if at == 0 else "right", no_wrap=True)
-    return table

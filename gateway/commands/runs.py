@@ -1,12 +1,13 @@
-"""`gateway runs`: the run log in a terminal, also while a gateway is running."""
+"""`gateway runs`: the run log, the control of runs and their cost; also while a gateway runs."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
+import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import orjson
@@ -17,12 +18,15 @@ from rich.text import Text
 from gateway.api.filters import read_tag_filter
 from gateway.api.views import run_view, step_views, thresholds
 from gateway.backends import Stores
-from gateway.commands import run_control, run_reports
-from gateway.commands.store import add_verb, say
+from gateway.budgets.holds import known_subject
+from gateway.commands.store import add_verb, answer, say, table
 from gateway.config import Settings
 from gateway.dashboard.step_text import step_text
 from gateway.errors import ConfigError
+from gateway.reporting.run_exports import FORMATS, group_lines
 from gateway.steering.fsm import FSMState
+from gateway.stores.attribution import GROUPS, AttributionStore, Sums, Tree
+from gateway.stores.controls import Action, Control, ControlStore
 from gateway.stores.learning import OutcomeRow
 from gateway.stores.protocols import RunStore
 from gateway.stores.queries import OUTCOMES, SORT_KEYS, UNFINISHED, PageRequest, RunFilter, RunTrace
@@ -38,6 +42,7 @@ from gateway.wire.coerce import as_json_value
 _OTHER_COLUMNS = 108
 _LEAST_TASK = 16
 _RUN_ID = "id of a run, or of a conversation (also the client's own), for its newest run"
+_SUBJECT = "id of a run, or of a conversation with its sub-agents"
 _FILTERS = {
     "tenant": "of this tenant",
     "agent": "of this client, as its user agent names it",
@@ -47,6 +52,7 @@ _FILTERS = {
     "arm": "in this arm",
     "task": "whose task contains this text",
 }
+_SUMS = ("runs", "calls", "tokens", "cached", "cost", "saved")
 _TAIL_S = 1.0
 _TAIL_RUNS = 50  # newest runs that are read each time; more than can change within a second or two
 
@@ -74,8 +80,8 @@ def add_parser(commands: Any) -> None:
     )
     tail.add_argument("--tenant", help="only runs of this tenant")
     tail.add_argument("--once", action="store_true", help="print the recorded steps and stop")
-    run_control.add_verbs(verbs)
-    run_reports.add_verbs(verbs, _add_filters, _chosen)
+    _add_control(verbs)
+    _add_reports(verbs)
 
 
 def _add_filters(parser: argparse.ArgumentParser) -> None:
@@ -116,8 +122,8 @@ async def _show(stores: Stores, settings: Settings, args: argparse.Namespace) ->
     run_id = await _run_id(store, args.run_id)
     trace = await store.get_run(run_id, tenant=None, **part)
     if trace is not None and args.tree:
-        tree = await run_reports.find_tree(stores, trace.run.conversation_id)
-        run_reports.print_tree(tree, as_json=args.json)
+        tree = await _find_tree(stores, trace.run.conversation_id)
+        _print_tree(tree, as_json=args.json)
         return
     if trace is None or (args.step is not None and not trace.steps):
         raise ConfigError(f"there is no run {args.run_id!r}, or no such step")
@@ -138,7 +144,7 @@ async def _outcome(stores: Stores, settings: Settings, args: argparse.Namespace)
         run_id, args.outcome, source="cli", tenant=None
     ):
         raise ConfigError(f"there is no run {args.run_id!r}")
-    told = OutcomeRow(
+    row = OutcomeRow(
         run_id=run_id,
         tenant=trace.run.tenant,
         source="told_cli",
@@ -147,9 +153,8 @@ async def _outcome(stores: Stores, settings: Settings, args: argparse.Namespace)
         comment=mask_secrets(args.comment) if settings.storage.mask_secrets else args.comment,
         at=time.time(),
     )
-    await stores.learning.add_outcome(told)
-    kept = {"run_id": run_id, "outcome": args.outcome}
-    say(json.dumps(kept) if args.json else f"{run_id}: {args.outcome}")
+    await stores.learning.add_outcome(row)
+    answer(args, {"run_id": run_id, "outcome": args.outcome}, f"{run_id}: {args.outcome}")
 
 
 async def _run_id(store: RunStore, given: str) -> str:
@@ -183,15 +188,13 @@ async def _tail(stores: Stores, _settings: Settings, args: argparse.Namespace) -
 
 
 def _runs_table(runs: tuple[RunRecord, ...], task_cells: int) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for name in ("run", "started", "task", "model", "state"):
-        table.add_column(name, no_wrap=True)
-    for name in ("steps", "peak", "guid.", "tokens", "cost"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("outcome", no_wrap=True)
+    shown = table(
+        ("run", "started", "task", "model", "state"), ("steps", "peak", "guid.", "tokens", "cost")
+    )
+    shown.add_column("outcome", no_wrap=True)
     for run in runs:
         totals = run.totals
-        table.add_row(
+        shown.add_row(
             run.id,
             formatting.ago(run.started_at),
             Text(one_line(run.task_preview, task_cells)),
@@ -204,7 +207,7 @@ def _runs_table(runs: tuple[RunRecord, ...], task_cells: int) -> Table:
             formatting.about(formatting.money(totals.cost_usd), totals.estimated),
             run.outcome or (run.stopped.words if run.stopped else ""),
         )
-    return table
+    return shown
 
 
 def _print_run(trace: RunTrace, settings: Settings) -> None:
@@ -280,3 +283,152 @@ def _tail_line(run: RunRecord, step: StepRow, as_json: bool) -> str:
         f"d {formatting.score(step.difficulty)} c {formatting.score(step.composite)}  {asked:24} "
         f"{', '.join(step.fired)}"
     ).rstrip()
+
+
+def _add_control(verbs: Any) -> None:
+    for action in ("stop", "pause"):
+        verb = add_verb(verbs, action, f"{action} a run", partial(_hold, action), existing=True)
+        verb.add_argument("subject", help=_SUBJECT)
+        verb.add_argument("--reason", default="", help="shown to the client")
+    resume = add_verb(
+        verbs, "resume", "let a stopped or paused run continue", _resume, existing=True
+    )
+    resume.add_argument("subject", help=_SUBJECT)
+    add_verb(verbs, "held", "what is stopped or paused now", _held, existing=True)
+
+
+async def _hold(
+    action: Action, stores: Stores, _settings: Settings, args: argparse.Namespace
+) -> None:
+    subject, tenant = await _subject(stores, args.subject)
+    control = Control(
+        subject=subject, tenant=tenant, action=action, reason=args.reason, at=time.time()
+    )
+    await _controls(stores).hold(control)
+    _say_held(args, subject, action)
+
+
+async def _resume(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:
+    if not await _controls(stores).release(args.subject):
+        raise ConfigError(f"{args.subject!r} is not held: see `gateway runs held`")
+    _say_held(args, args.subject, None)
+
+
+async def _held(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:
+    listed = await _controls(stores).list_controls()
+    for control in listed:
+        if args.json:
+            say(orjson.dumps(control).decode())
+        else:
+            when = formatting.ago(control.at)
+            say(f"{control.subject}  {control.action}  {when}  {control.reason}".rstrip())
+    if not listed and not args.json:
+        say("nothing is held")
+
+
+def _say_held(args: argparse.Namespace, subject: str, action: str | None) -> None:
+    done = {"stop": "stopped", "pause": "paused", None: "may continue"}[action]
+    shown = orjson.dumps({"subject": subject, "action": action}).decode()
+    say(shown if args.json else f"{subject}: {done}")
+
+
+async def _subject(stores: Stores, given: str) -> tuple[str, str]:
+    found = await known_subject(stores.runs, given, None)
+    if found is None:
+        raise ConfigError(f"there is no run or conversation {given!r}")
+    return found
+
+
+def _controls(stores: Stores) -> ControlStore:
+    if stores.controls is None:
+        raise ConfigError("this store keeps no stops: use the running gateway's /api")
+    return stores.controls
+
+
+def _add_reports(verbs: Any) -> None:
+    sums = add_verb(
+        verbs, "usage", "cost and tokens by tag, key, agent or day", _usage, existing=True
+    )
+    sums.add_argument("--by", default="key", help=f"tag:NAME, {', '.join(GROUPS)}")
+    sums.add_argument("--csv", action="store_true", help="CSV on stdout")
+    _add_filters(sums)
+    lines = add_verb(verbs, "export", "write runs to stdout, one a line", _export, existing=True)
+    lines.add_argument("--format", choices=FORMATS, default="jsonl", help="default: jsonl")
+    lines.add_argument("--no-content", action="store_true", help="without the texts of steps")
+    _add_filters(lines)
+
+
+async def _usage(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:
+    from gateway.api.attribution import sums_view
+
+    groups = await _attribution(stores).groups(_chosen(args), args.by)
+    if args.csv:
+        _write(group_lines(args.by, groups))
+    elif args.json:
+        for group in groups:
+            shown = {"value": group.value, "sums": sums_view(group.sums)}
+            say(orjson.dumps(shown, default=as_json_value).decode())
+    else:
+        sums = table((args.by,), _SUMS)
+        for group in groups:
+            sums.add_row(one_line(group.value, 60) or "(none)", *_cells(group.sums))
+        Console(width=max(Console().width, 110)).print(sums)
+
+
+async def _export(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:
+    from gateway.api.attribution import exported
+
+    content = not args.no_content and args.format != "csv"
+    traces = stores.runs.export_runs(_chosen(args), content=content)
+    async for lines in exported(traces, args.format):
+        _write(lines)
+
+
+async def _find_tree(stores: Stores, conversation_id: str) -> Tree:
+    """The tree of a conversation. Raises: ConfigError."""
+    tree = await _attribution(stores).tree(conversation_id, tenant=None)
+    if tree is None:
+        raise ConfigError(f"there is no conversation {conversation_id!r}")
+    return tree
+
+
+def _print_tree(tree: Tree, *, as_json: bool) -> None:
+    """The conversations of a tree, sub-agents below their parents, and their sum."""
+    from gateway.api.attribution import tree_view
+
+    if as_json:
+        say(orjson.dumps(tree_view(tree), default=as_json_value).decode())
+        return
+    parents = {node.id: node.parent_id for node in tree.nodes}
+    shown = table(("conversation",), _SUMS)
+    for node in tree.nodes:
+        depth, above = 0, node.parent_id
+        while above in parents and depth < len(parents):
+            depth, above = depth + 1, parents[above]
+        name = f"{'  ' * depth}{node.id}  {one_line(node.external_key or '', 30)}"
+        shown.add_row(name.rstrip(), *_cells(node.sums))
+    shown.add_row("all together", *_cells(tree.total))
+    Console(width=max(Console().width, 130)).print(shown)
+
+
+def _attribution(stores: Stores) -> AttributionStore:
+    """The store's sums. Raises: ConfigError for a store without."""
+    if stores.attribution is None:
+        raise ConfigError("this store cannot sum up runs")
+    return stores.attribution
+
+
+def _cells(sums: Sums) -> tuple[str, ...]:
+    return (
+        str(sums.runs),
+        str(sums.calls),
+        formatting.about(formatting.count(sums.tokens), sums.estimated_tokens),
+        formatting.percent(sums.cached_share),
+        formatting.about(formatting.money(sums.cost_usd), sums.estimated_usd),
+        formatting.money(sums.saved_usd),
+    )
+
+
+def _write(lines: bytes) -> None:
+    sys.stdout.write(lines.decode("utf-8", "replace"))
+    sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""`gateway serve` and `gateway dashboard`: start the gateway, and say what it will do."""
+"""`gateway wrap`, `serve` and `dashboard`: start a gateway, and print its addresses and mode."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any
 from gateway.auth.authenticator import process_key
 from gateway.commands.store import found_storage
 from gateway.config import DEFAULT_FILE, Settings, load_settings
-from gateway.config.environment import SET_BY
 from gateway.config.storage import StorageSettings
+from gateway.config.values import SET_BY
 from gateway.errors import ConfigError
 from gateway.process.running import running_gateways
 from gateway.text.sanitize import one_line
@@ -23,7 +23,8 @@ _VALUE_CHARS = 66
 
 
 def add_parser(commands: Any) -> None:
-    """Declare both commands."""
+    """Declare the commands."""
+    _add_wrap(commands)
     serve = commands.add_parser("serve", help="start the gateway")
     serve.add_argument("--config", type=Path, help=f"config file (default: ./{DEFAULT_FILE})")
     serve.add_argument("--host", help="address to listen on (server.host)")
@@ -94,7 +95,7 @@ def _dashboard(args: argparse.Namespace) -> int:
 
 
 def _key_line(key: str) -> str:
-    """What has to be known to change something on the pages; empty where an admin key is set."""
+    """The line with the key that changes on the pages need; empty where an admin key is set."""
     return f"to change something there, log in with {key}\n" if key else ""
 
 
@@ -115,7 +116,7 @@ def _by_option(fault: str, asked: Iterable[str]) -> str:
 
 
 def _announce(settings: Settings, url: str) -> None:
-    """Print what somebody at a terminal wants to know now."""
+    """Print the facts for somebody at a terminal."""
     lines = [f"  {name:<11} {one_line(text, _VALUE_CHARS)}" for name, text in facts(settings, url)]
     sys.stderr.write("\n" + "\n".join(lines) + "\n\n")
     sys.stderr.flush()
@@ -128,7 +129,7 @@ def _database(storage: StorageSettings) -> str:
 
 
 def facts(settings: Settings, url: str) -> Iterator[tuple[str, str]]:
-    """What the gateway at `url` will do, as names and values of one line each."""
+    """Addresses, database and mode of the gateway at `url`: names and values, one line each."""
     storage, mode = settings.storage, settings.steering.mode
     yield "agents", f"OPENAI_BASE_URL={url}/v1"
     yield "", f"ANTHROPIC_BASE_URL={url}"
@@ -152,3 +153,61 @@ def facts(settings: Settings, url: str) -> Iterator[tuple[str, str]]:
     if mode == "on":
         yield "routing", routes or "none: the model is always the one that was asked for"
         yield "only watch", "GATEWAY_STEERING__MODE=shadow, or header x-gateway-mode: shadow"
+
+
+def _add_wrap(commands: Any) -> None:
+    parser = commands.add_parser(
+        "wrap",
+        help="run an agent with a gateway before its provider, and sum up what happened",
+        usage="gateway wrap [options] -- COMMAND...",
+    )
+    parser.add_argument("--config", type=Path, help="config file (default: ./config.yaml)")
+    parser.add_argument(
+        "--mode",
+        choices=("on", "shadow", "off"),
+        help="on steers, shadow only watches and changes no byte (default: steering.mode)",
+    )
+    parser.add_argument(
+        "--budget",
+        metavar="USD",
+        help="stop COMMAND's calls when they have cost this much: asks it to hand over its work "
+        "at 90 %%, then answers that the budget is used up",
+    )
+    parser.add_argument(
+        "--stop-after",
+        metavar="AMOUNT",
+        help="the same after a time (30m, 2h) or a number of calls (50)",
+    )
+    parser.add_argument(
+        "--gateway",
+        nargs="?",
+        const="running",
+        metavar="URL",
+        help="use the gateway at URL, or the newest one that runs, instead of starting one",
+    )
+    parser.add_argument("--json", action="store_true", help="the summary as JSON on stderr")
+    parser.add_argument("--quiet", action="store_true", help="print nothing but what COMMAND does")
+    parser.add_argument(
+        "command", nargs=argparse.REMAINDER, metavar="COMMAND", help="with its arguments"
+    )
+    parser.set_defaults(run=_wrap, passes_rest=True)
+
+
+def _wrap(args: argparse.Namespace) -> int:
+    from gateway.wrap import WrapOptions, wrap
+
+    command = [*args.rest, *args.command]
+    if command and command[0] == "--":
+        del command[0]
+    return wrap(
+        WrapOptions(
+            command=tuple(command),
+            config=args.config,
+            mode=args.mode,
+            budget=args.budget,
+            stop_after=args.stop_after,
+            gateway=args.gateway,
+            as_json=args.json,
+            quiet=args.quiet,
+        )
+    )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gateway.backends import Stores, file_has_run, open_stores
 from gateway.config import Settings, load_settings
@@ -17,6 +18,9 @@ from gateway.config.storage import StorageSettings
 from gateway.errors import ConfigError
 from gateway.process.running import running_gateways, state_database
 from gateway.stores.protocols import StoreError
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 Command = Callable[[Stores, Settings, argparse.Namespace], Awaitable[int | None]]
 
@@ -55,8 +59,25 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
+def answer(args: argparse.Namespace, value: Any, text: str) -> None:
+    """Print `value` as one line of JSON with `--json`, else `text`."""
+    say(json.dumps(value) if args.json else text)
+
+
+def table(left: Sequence[str], right: Sequence[str] = ()) -> Table:
+    """A table without borders; its columns on the left and on the right are not wrapped."""
+    from rich.table import Table
+
+    made = Table(box=None, pad_edge=False, header_style="dim")
+    for name in left:
+        made.add_column(name, no_wrap=True)
+    for name in right:
+        made.add_column(name, justify="right", no_wrap=True)
+    return made
+
+
 def found_storage(storage: StorageSettings, subject: str | None = None) -> StorageSettings:
-    """Where the runs are: as set; else in this folder, at a running gateway, or at `gateway wrap`.
+    """The database of the runs: as set, else this folder's, a running gateway's or `wrap`'s.
 
     `subject`: a run or conversation; the database that has it comes before the others. Says on
     stderr which database is read when it is not the one that is set.
@@ -105,3 +126,13 @@ async def _opened(
         yield stores, settings
     finally:
         await stores.close()
+
+
+async def connect(settings: Settings) -> None:
+    """Open the database as a gateway would, and close it. Raises: ConfigError."""
+    try:
+        # Opening the stores migrates them.
+        stores = await open_stores(settings.storage, vectors=settings.etraces.enabled)
+    except StoreError as exc:
+        raise ConfigError(f"storage: {exc}") from exc
+    await stores.close()

@@ -4,9 +4,7 @@ Each room's settings classes live next to the code they set; this package compos
 them. May import those classes and `errors`.
 """
 
-from gateway.config.environment import misspelt_variables
-from gateway.config.litellm_form import ignored_keys
-from gateway.config.load import DEFAULT_FILE, load_settings, settings_from_dict
+from gateway.config.load import DEFAULT_FILE, load_settings, misspelt_variables, settings_from_dict
 from gateway.config.settings import (
     AuthSettings,
     KeyRights,
@@ -24,7 +22,7 @@ from gateway.config.upstreams import (
     UpstreamSettings,
 )
 from gateway.config.values import Secret
-from gateway.config.yaml_file import read_file
+from gateway.config.yaml_file import ignored_keys, read_file
 
 __all__ = [
     "DEFAULT_FILE",

@@ -1,4 +1,4 @@
-"""Settings of alerts: which conditions are reported, where to, and how often."""
+"""Settings of monitoring: alerts and their receivers, labels of metrics, texts in spans."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RuleName = Literal[
     "unsteered",
     "store_degraded",
 ]
-"""What an alert can be about."""
+"""The conditions that alerts report."""
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,40}")
 _HOURS = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)")
@@ -52,7 +52,7 @@ class AlertSink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertRuleSettings:
-    """When each rule reports; null switches a rule off.
+    """Thresholds of the rules; null switches a rule off.
 
     `run_stuck`: steps in a row, up to the newest, at which a monitor other than call_count fired,
     of a run that is under way. `budget`: shares of a budget. `cached_share`: the part of
@@ -139,3 +139,42 @@ class AlertSettings:
     def sinks_of(self, rule: str) -> tuple[str, ...]:
         """The names of the sinks that get the alerts of `rule`."""
         return tuple(sink.name for sink in self.sinks if sink.takes(rule))
+
+
+_TAG = re.compile(r"[a-z][a-z0-9_-]{0,39}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservabilitySettings:
+    """Labels of metrics.
+
+    `metric_tags`: tags of runs (`x-gateway-tag-NAME`) that are labels of `gateway_tagged_*`; each
+    combination of values is a time series. `metric_tag_values`: most values of one tag; further
+    ones count as `other`.
+    """
+
+    metric_tags: tuple[str, ...] = ()
+    metric_tag_values: int = 100
+
+    def __post_init__(self) -> None:
+        for tag in self.metric_tags:
+            if not _TAG.fullmatch(tag):
+                raise ValueError(f"metric_tags: {tag!r} is no name of a tag in lower case")
+        if len(set(self.metric_tags)) < len(self.metric_tags):
+            raise ValueError("metric_tags: a tag is named twice")
+        at_least(self.metric_tag_values, 1, "metric_tag_values")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtelSettings:
+    """Contents of the spans of model calls, besides numbers and names.
+
+    `content`: whether they hold the texts of the newest messages and of the answer, each cut to
+    `max_chars` characters.
+    """
+
+    content: bool = False
+    max_chars: int = 4000
+
+    def __post_init__(self) -> None:
+        at_least(self.max_chars, 1, "max_chars")

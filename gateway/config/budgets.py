@@ -13,7 +13,7 @@ Scope = Literal["run", "tree", "key", "tenant", "day"]
 Ending = Literal["error", "answer"]
 
 TOKEN_BUDGET = "token_budget"  # noqa: S105 - not a secret
-"""The name of the budget that `steering.token_budget` stands for."""
+"""The name of the budget that `steering.token_budget` sets."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _HIGHEST_SHARE = 100.0
@@ -46,12 +46,12 @@ class BudgetLimits:
 
 
 METRICS = tuple(f.name for f in fields(BudgetLimits))
-"""What a budget can limit."""
+"""The quantities that a budget can limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetMatch:
-    """Which calls count: patterns with `*` and `?`; one that is None fits every call.
+    """Calls that count: patterns with `*` and `?`; one that is None fits every call.
 
     `client`: the first word of the user agent (`claude-cli/2.0.1`); `model`: as the client
     requested it; `key`: the name of the gateway key.
@@ -65,7 +65,7 @@ class BudgetMatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LadderStep:
-    """What happens from a share of a budget on: `do` it, or use the model `cheaper`."""
+    """Action from a share of a budget on: `do` it, or use the model `cheaper`."""
 
     at: float
     do: Literal["warn", "wrap_up", "stop"] | None = None
@@ -88,7 +88,7 @@ _USUAL_LADDER = (LadderStep(at=0.8, do="warn"), LadderStep(at=1.0, do="stop"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetSettings:
-    """One budget: what it counts together, how much of it there may be, and what then happens.
+    """One budget: its scope, its limits, and the actions when they are reached.
 
     `scope`: what is counted together: the calls of a `run`, of a conversation with its sub-agents
     (`tree`), of a gateway `key`, of a `tenant`, or all calls of a `day` (UTC). `period`: `day`
@@ -133,7 +133,7 @@ class BudgetSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlSettings:
-    """How runs are stopped and paused, and how budgets are kept; times in seconds.
+    """Settings of stopping and pausing runs, and of keeping budgets; times in seconds.
 
     `pause_wait_s`: how long a call of a paused run waits before it is answered 429, with
     `pause_retry_s` as its `retry-after`. `stop_with`: how a call of a stopped run is answered.
@@ -170,7 +170,7 @@ class ControlSettings:
 
 
 def token_budget(tokens: int, *, wraps_up: bool) -> BudgetSettings:
-    """The budget that `steering.token_budget` stands for: it never stops a run."""
+    """The budget that `steering.token_budget` sets: it never stops a run."""
     step = LadderStep(at=1.0, do="wrap_up" if wraps_up else "warn")
     limits = BudgetLimits(tokens=tokens)
     return BudgetSettings(name=TOKEN_BUDGET, scope="run", limits=limits, ladder=(step,))

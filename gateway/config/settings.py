@@ -1,18 +1,19 @@
-"""The tree of settings: sections, defaults, units and limits."""
+"""The tree of settings: sections, defaults, units and limits; and the presets.
+
+A preset takes the place of defaults. A value of the file that is not the default, and any value of
+the environment, wins over the preset's. A file may therefore name every key, as the shipped
+`config.yaml` does.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, cast
+from typing import Any, Literal, cast, get_args
 
-from gateway.config.alerts import AlertSettings
+from gateway.config.alerts import AlertSettings, ObservabilitySettings, OtelSettings
 from gateway.config.budgets import BudgetSettings, ControlSettings, check_budgets, token_budget
-from gateway.config.embedding import EmbeddingSettings
-from gateway.config.learning import LearningSettings
-from gateway.config.observability import ObservabilitySettings, OtelSettings
-from gateway.config.presets import PresetName
-from gateway.config.scorer import ScorerSettings
+from gateway.config.models import EmbeddingSettings, LearningSettings, ScorerSettings
 from gateway.config.storage import StorageSettings
 from gateway.config.upstreams import Deployment, RouterSettings, TimeoutSettings, UpstreamSettings
 from gateway.config.values import Secret, at_least, host_pattern, origin_pattern
@@ -26,12 +27,85 @@ from gateway.steering.policy import Policy, RunBoundary
 from gateway.steering.routing import Routes, RoutingSettings
 from gateway.steering.steer import SteeringRules
 
+PresetName = Literal["default", "seeds"]
+
+# Source: reference sections 2, 3, 4 (scorer, SKIP, suite), 5 (caps, cooldowns, gate of E1), 6.1
+# (look-ups, similarity gates; written for other embedders), 7 (placement) and contradiction C1.
+# Where the reference has no rule, an action is never held back or taken early.
+SEEDS: Mapping[str, Any] = {
+    "difficulty": {"scorer": "heuristic"},
+    "fsm": {"skip_exit": "demote"},
+    "monitors": {"suite": "reference"},
+    "conversations": {"run_boundary": "never"},
+    "steering": {
+        "act_above": {
+            "route_fast": 0.0,
+            "route_slow": 0.0,
+            "monitor_text": 0.0,
+            "e1": 0.0,
+            "e2": 0.0,
+            "skip_directive": 0.0,
+        }
+    },
+    "routing": {"escalate_at_severity": 0},
+    "etraces": {
+        "e1_per_run": 1,
+        "e1_steps": 3,
+        "e1_top_k": 1,
+        "e1_composite": 0.15,
+        "e1_lookback_steps": 2,
+        "e1_gate": 0.8,
+        "e2_per_type": 1,
+        "e2_steps": 5,
+        "e2_top_k": 2,
+        "e2_gate": 0.7,
+        "e2_when": "always",
+        "e2_by_cause": False,
+        "e3_max": 32,
+        "e3_max_tokens": 0,
+        "e3_when": "always",
+        "e3_by_kind": False,
+    },
+    "injection": {
+        "placement": "system",
+        "lifetime": "call",
+        "monitor_cap": 5,
+        "monitor_composite": 0.35,
+        "cooldown_steps": {"FAST": 5, "NORMAL": 3, "SLOW": 2, "SKIP": 2},
+    },
+}
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {"default": {}, "seeds": SEEDS}
+assert set(PRESETS) == set(get_args(PresetName))
+
+
+def fill(values: dict[str, Any], name: object, defaults: object) -> None:
+    """Put the values of preset `name` into `values` where they have none but the default.
+
+    `defaults`: the settings without any file. An unknown name adds nothing.
+    """
+    if isinstance(name, str):
+        _fill(values, PRESETS.get(name, {}), defaults)
+
+
+def _fill(values: dict[str, Any], preset: Mapping[str, Any], defaults: object) -> None:
+    for key, wanted in preset.items():
+        default = getattr(defaults, key, None)
+        own = values.get(key)
+        if not isinstance(wanted, Mapping):
+            if key not in values or own == default:
+                values[key] = wanted
+        elif own is None or isinstance(own, dict):
+            values[key] = own or {}
+            _fill(values[key], wanted, default)
+
+
 Mode = Literal["on", "shadow", "off"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
-    """Where the gateway listens, and what it accepts; sizes in MiB and KiB, times in seconds.
+    """Address of the gateway and limits of requests; sizes in MiB and KiB, times in seconds.
 
     `trusted_hosts`: further values of the Host header that a gateway without keys answers: names,
     `*.` and a domain for all names below it, or `*` for any.
@@ -95,7 +169,7 @@ class LoggingSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyRights:
-    """What a gateway key is limited to, with `*` and `?`: routes below `/v1` (`/chat/*`), and
+    """Limits of a gateway key, with `*` and `?`: routes below `/v1` (`/chat/*`), and
     models by the names that clients ask for."""
 
     routes: tuple[str, ...] = ("*",)
@@ -264,7 +338,7 @@ class Settings:
         return self.injection if kept else replace(self.injection, quotes=False)
 
     def all_budgets(self) -> tuple[BudgetSettings, ...]:
-        """The budgets, with the one that `steering.token_budget` stands for."""
+        """The budgets, with the one that `steering.token_budget` sets."""
         steering = self.steering
         if steering.token_budget is None:
             return self.budgets
@@ -294,3 +368,24 @@ class Settings:
             monitors=self.monitors,
             run_boundary=cast(RunBoundary, self.conversations.run_boundary),
         )
+
+
+def named_models(settings: Settings) -> Iterator[tuple[str, str]]:
+    """(key path, model name) of every model that a setting names outside of the list."""
+    for state, model in settings.model_routing.items():
+        yield f"model_routing.{state}", model
+    for requested, states in settings.model_routing_by_model.items():
+        for state, model in states.items():
+            yield f"model_routing_by_model.{requested}.{state}", model
+    for index, entry in enumerate(settings.router.fallbacks):
+        for requested, models in entry.items():
+            for model in models:
+                yield f"router.fallbacks[{index}].{requested}", model
+    if settings.difficulty.scorer == "judge":
+        yield "difficulty.judge.model", settings.difficulty.judge.model
+    if settings.learning.model:
+        yield "learning.model", settings.learning.model
+    for index, budget in enumerate(settings.budgets):
+        for step, each in enumerate(budget.ladder):
+            if each.cheaper:
+                yield f"budgets[{index}].ladder[{step}].cheaper", each.cheaper

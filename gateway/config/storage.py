@@ -27,11 +27,11 @@ _POSITIVE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageSettings:
-    """Where runs are kept, how safely, and for how long.
+    """Database of the runs: its place, durability and retention.
 
     `url`: a PostgreSQL database in place of the file at `path`, as libpq writes it, with its TLS
     options: `postgresql://user:password@host:5432/name?sslmode=verify-full&sslrootcert=ca.pem`.
-    `listen_url`: the same database without a pooler in between, for notifications; without it they
+    `listen_url`: the same database without a pooler, for notifications; without it they
     use `url`. `prepared_statements`: false for a pooler that does not keep them for a transaction.
     `synchronous`: with `normal` no commit is lost when the process dies (`kill -9` included), but
     a power cut may lose the most recent ones; `full` waits for the disk at every commit and loses

@@ -15,6 +15,10 @@ _ORIGIN_PATTERN = re.compile(
 )
 
 
+SET_BY = " (set by "
+"""Ends the fault of a value that a variable set; its name and a bracket follow."""
+
+
 class Secret(str):
     """Text that a repr, and so a log line or an error, never shows."""
 
@@ -58,14 +62,14 @@ def origin_pattern(value: str, name: str) -> None:
 
 
 class Faults:
-    """What was refused so far, in order; each text starts with its key path and a colon."""
+    """Refused settings so far, in order; each text starts with its key path and a colon."""
 
     def __init__(self) -> None:
         self.found: list[str] = []
 
     @contextlib.contextmanager
     def collected(self) -> Iterator[None]:
-        """Go on after a ConfigError, and keep what it says."""
+        """Continue after a ConfigError, and keep its faults."""
         try:
             yield
         except ConfigError as exc:

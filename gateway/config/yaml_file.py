@@ -1,4 +1,9 @@
-"""A config file: its values, and the line of each key."""
+"""A config file: its values, the line of each key, and LiteLLM's sections translated.
+
+An existing LiteLLM config loads unchanged. Source: the config reference of the LiteLLM proxy
+(`model_list`, `router_settings`, `litellm_settings`, `general_settings`,
+`environment_variables`).
+"""
 
 from __future__ import annotations
 
@@ -11,11 +16,136 @@ from typing import Any
 
 import yaml
 
-from gateway.config.environment import SET_BY
-from gateway.config.litellm_form import written_as
 from gateway.config.schema import join
-from gateway.config.values import key_path
+from gateway.config.values import SET_BY, key_path
 from gateway.errors import ConfigError
+
+_ROUTER_KEYS = {
+    "num_retries": "num_retries",
+    "fallbacks": "fallbacks",
+    "cooldown_time": "cooldown_s",
+    "allowed_fails": "allowed_fails",
+}
+_TIMEOUT_KEYS = {"timeout": "first_byte_s", "request_timeout": "first_byte_s"}
+LITELLM_SECTIONS = (
+    "router_settings",
+    "litellm_settings",
+    "general_settings",
+    "environment_variables",
+)
+_CLOSING_SECTIONS = (
+    *("auth", "budgets", "control", "default_upstream", "model_list"),
+    *("server", "steering", "storage"),
+)
+_USED_KEYS = frozenset(
+    {*_ROUTER_KEYS, *_TIMEOUT_KEYS, "default_fallbacks", "master_key", "model_group_alias"}
+)
+
+
+def translate(raw: dict[str, Any]) -> dict[str, Any]:
+    """`raw` without LiteLLM's sections; what applies here is moved to the gateway's sections.
+
+    The gateway's own sections win. Keys of features that only the LiteLLM proxy has are dropped;
+    `ignored_keys` lists them.
+    """
+    out = {k: v for k, v in raw.items() if k not in LITELLM_SECTIONS}
+    for section in ("router_settings", "litellm_settings"):
+        values = raw.get(section)
+        if not isinstance(values, dict):
+            continue
+        _move(_with_default_fallbacks(values), _ROUTER_KEYS, out, "router")
+        _move(values, _TIMEOUT_KEYS, out, "timeouts")
+        _add_aliases(values.get("model_group_alias"), out)
+    general = raw.get("general_settings")
+    if isinstance(general, dict) and general.get("master_key"):
+        auth = out.setdefault("auth", {})
+        if isinstance(auth, dict):
+            auth.setdefault("admin_key", general["master_key"])
+            auth.setdefault("gateway_keys", {"default": general["master_key"]})
+    return out
+
+
+def misplaced(raw: Mapping[str, Any]) -> list[str]:
+    """Faults of what would close or direct nothing, though it looks as if it did: a section of the
+    gateway within values of which any key is accepted, and sections of LiteLLM that are no
+    mappings. A wrong indentation is enough for that."""
+    listed = raw.get("model_list")
+    places = {name: raw.get(name) for name in LITELLM_SECTIONS}
+    faults = [
+        f"{name}: expected a mapping, got {type(value).__name__}"
+        for name, value in places.items()
+        if value and not isinstance(value, dict)
+    ]
+    for i, deployment in enumerate(listed if isinstance(listed, list) else ()):
+        for name in ("litellm_params", "model_info") if isinstance(deployment, dict) else ():
+            places[f"model_list[{i}].{name}"] = deployment.get(name)
+    return faults + [
+        f"{place}.{section}: a section of its own, which begins at the left margin"
+        for place, value in places.items()
+        if isinstance(value, dict)
+        for section in _CLOSING_SECTIONS
+        if isinstance(value.get(section), (dict, list))
+    ]
+
+
+def ignored_keys(raw: dict[str, Any]) -> list[str]:
+    """Key paths of LiteLLM's sections that have no meaning here, for `gateway check-config`."""
+    return [
+        f"{section}.{key}"
+        for section in LITELLM_SECTIONS
+        if isinstance(raw.get(section), dict) and section != "environment_variables"
+        for key in raw[section]
+        if key not in _USED_KEYS
+    ]
+
+
+def written_as(path: str) -> list[str]:
+    """The key paths by which a file may have set the key at `path`; its own is the first."""
+    found = [path]
+    for names, ours in ((_ROUTER_KEYS, "router"), (_TIMEOUT_KEYS, "timeouts")):
+        for theirs, key in names.items():
+            if path == f"{ours}.{key}" or path.startswith((f"{ours}.{key}.", f"{ours}.{key}[")):
+                rest = path.removeprefix(f"{ours}.{key}")
+                sections = ("router_settings", "litellm_settings")
+                found += [f"{section}.{theirs}{rest}" for section in sections]
+    return found
+
+
+def environment_variables(raw: Mapping[str, Any]) -> dict[str, str]:
+    """The file's `environment_variables`: used for references that the environment does not set."""
+    values = raw.get("environment_variables")
+    return {str(k): str(v) for k, v in values.items()} if isinstance(values, dict) else {}
+
+
+def _with_default_fallbacks(values: dict[str, Any]) -> dict[str, Any]:
+    default, own = values.get("default_fallbacks"), values.get("fallbacks") or []
+    if not isinstance(default, list) or not isinstance(own, list):
+        return values
+    return {**values, "fallbacks": [*own, {"*": default}]}
+
+
+def _add_aliases(aliases: Any, out: dict[str, Any]) -> None:
+    """Add the deployments of each name again under its aliases."""
+    listed = out.get("model_list")
+    if not isinstance(aliases, dict) or not isinstance(listed, list):
+        return
+    known = {d.get("model_name") for d in listed if isinstance(d, dict)}
+    out["model_list"] = listed + [
+        {**deployment, "model_name": alias}
+        for alias, of in aliases.items()
+        if alias not in known
+        for deployment in listed
+        if isinstance(deployment, dict)
+        and deployment.get("model_name") == (of.get("model") if isinstance(of, dict) else of)
+    ]
+
+
+def _move(values: dict[str, Any], names: dict[str, str], out: dict[str, Any], section: str) -> None:
+    for theirs, ours in names.items():
+        if values.get(theirs) is not None:
+            target = out.setdefault(section, {})
+            if isinstance(target, dict):
+                target.setdefault(ours, values[theirs])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from gateway.config.scorer import JudgeSettings
+from gateway.config.models import JudgeSettings
 from gateway.conversations.conversation import Conversation
 from gateway.observability.logging import get_logger
 from gateway.steering.fold import RunFold

@@ -9,7 +9,7 @@ from typing import Any
 from gateway.dashboard.pages import Page, Visit
 from gateway.dashboard.runs import STATES, chosen, filter_values
 from gateway.dashboard.small_charts import level, peak, sparkline, stacked
-from gateway.observability.unsteered import UNSTEERED_WORDS
+from gateway.observability.metrics import UNSTEERED_WORDS
 from gateway.steering.monitors import MONITORS
 from gateway.stores.queries import HealthSummary
 from gateway.stores.severity import SEVERITIES

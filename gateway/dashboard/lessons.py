@@ -20,7 +20,7 @@ from gateway.api.lessons import (
 from gateway.api.params import Flag, OneOf
 from gateway.dashboard.pages import Page, Visit, redirect
 from gateway.errors import BadRequest, GatewayError
-from gateway.learning.actions import MAX_ADVICE_CHARS
+from gateway.learning.life_cycle import MAX_ADVICE_CHARS
 from gateway.steering.guidance.pattern import Status, Tier
 from gateway.stores.learning import LessonFilter, StoredLesson
 

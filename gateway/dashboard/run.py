@@ -22,7 +22,7 @@ from gateway.dashboard.run_chart import RunChart
 from gateway.dashboard.runs import row_of
 from gateway.dashboard.step_text import step_text
 from gateway.errors import BadRequest, NotFound
-from gateway.observability.unsteered import UNSTEERED_WORDS
+from gateway.observability.metrics import UNSTEERED_WORDS
 from gateway.steering.experiments import ARMS
 from gateway.steering.monitors import MONITORS
 from gateway.stores.queries import OUTCOMES, PageRequest, RunFilter, RunTrace

@@ -17,8 +17,8 @@ from pydantic import Field
 from gateway.api.params import OneOf, Parameters
 from gateway.api.views import step_views
 from gateway.config import Settings
-from gateway.config.presets import PRESETS
 from gateway.config.schema import convert
+from gateway.config.settings import PRESETS
 from gateway.dashboard.pages import Page, Visit
 from gateway.dashboard.run import find_trace
 from gateway.errors import BadRequest, ConfigError, Forbidden

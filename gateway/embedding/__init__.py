@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
-from gateway.config.embedding import EmbeddingSettings
+from gateway.config.models import EmbeddingSettings
 from gateway.embedding.base import Embedder, EmbeddingError, Meter, Vector
 
 __all__ = ["Embedder", "EmbeddingError", "EmbeddingSettings", "Vector", "open_embedder"]

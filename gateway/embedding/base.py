@@ -1,4 +1,4 @@
-"""What an embedder is, and arithmetic of vectors."""
+"""Protocol of embedders, a cache, hashing, and arithmetic of vectors."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import math
 import re
 import zlib
 from array import array
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
+
+from cachetools import LRUCache
 
 Vector = array  # of "f"
 """One embedding: float32, unit length (all zeros for a text without a known word)."""
@@ -93,8 +94,7 @@ class CachedEmbedder:
 
     def __init__(self, inner: Embedder, entries: int) -> None:
         self._inner = inner
-        self._entries = entries
-        self._vectors: OrderedDict[bytes, Vector[float]] = OrderedDict()
+        self._vectors: LRUCache[bytes, Vector[float]] = LRUCache(entries)
 
     @property
     def embedder_id(self) -> str:
@@ -114,9 +114,6 @@ class CachedEmbedder:
             known |= dict(zip(missing, vectors, strict=True))
         for key in dict.fromkeys(keys):
             self._vectors[key] = known[key]
-            self._vectors.move_to_end(key)
-        while len(self._vectors) > self._entries:
-            self._vectors.popitem(last=False)
         return [known[key] for key in keys]
 
     async def close(self) -> None:

@@ -11,7 +11,7 @@ import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from gateway.config.embedding import LITELLM_PREFIX, EmbeddingSettings
+from gateway.config.models import LITELLM_PREFIX, EmbeddingSettings
 from gateway.embedding.base import EmbeddingError, Meter, Vector, normalised
 from gateway.errors import UnknownProvider
 from gateway.upstream.litellm_lane.sdk import litellm_imported
@@ -27,11 +27,7 @@ class LiteLLMEmbedder:
     """A provider's embedding model; its id names the model and the dimensions."""
 
     def __init__(
-        self,
-        settings: EmbeddingSettings,
-        call: Call,
-        dimensions: int,
-        meter: Meter | None = None,
+        self, settings: EmbeddingSettings, call: Call, dimensions: int, meter: Meter | None = None
     ) -> None:
         self._settings = settings
         self._meter = meter
@@ -84,7 +80,7 @@ def _refuse_foreign_key(settings: EmbeddingSettings, env: Mapping[str, str]) -> 
     """Refuse a provider for which LiteLLM would use another one's key or address.
 
     Raises:
-        EmbeddingError: it has no address of its own, or no key while LiteLLM finds OpenAI's.
+        EmbeddingError: it has no address, or no key while LiteLLM finds OpenAI's.
     """
     try:
         provider, _ = provider_of({"model": settings.model, "api_base": settings.api_base})

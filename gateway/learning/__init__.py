@@ -1,7 +1,7 @@
-"""Learning from runs: outcomes, mined lessons, and the trial that each lesson has to pass.
+"""Learning from runs: verdicts, mined lessons, and the trial that each lesson has to pass.
 
-A pure core (`mining`, `templates`, `outcomes`, `signs`, `generalise`, `near`, `posterior`,
-`life_cycle`, `questions`) inside thin edges (`worker`, `generaliser`, `book`, `distiller`), off the
-path of requests. What may come in: something that is read off recorded runs, or decides about a
-lesson. What a request is given is decided in `gateway.steering`.
+A pure core (`mining`, `templates`, `questions`, most of `life_cycle` and `generalise`) inside thin
+edges (`worker`, `book`, `verdicts`, `distiller`), off the path of requests. This package holds what
+is derived from recorded runs and what decides about a lesson. `gateway.steering` selects the
+guidance of a request.
 """

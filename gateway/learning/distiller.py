@@ -1,10 +1,10 @@
-"""Asks a model about failures that our templates cannot put into words: jobs, each done once.
+"""Jobs that ask a model about failures which our templates cannot put into words; each done once.
 
 A job is added when a run is read, claimed by one gateway at a time, and claimed again when that one
 died. Its lesson has an id that follows from the job, so that a job done twice makes one lesson.
-What an attempt may use is counted when it is claimed: a gateway that is killed or stopped amid a
+The limits of an attempt are counted when it is claimed: a gateway that is killed or stopped amid a
 call leaves the call counted. A stopped one gives its job back; a killed one's is free when the
-lease ends.
+lease ends. The calls are on the budgets of the tenant.
 """
 
 from __future__ import annotations
@@ -13,19 +13,18 @@ import asyncio
 import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Protocol
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
-from gateway.config.learning import DAY_S, LearningSettings
-from gateway.learning.mining import (
-    SIGNS,
-    Finding,
-    MinedRun,
-    lesson_id,
-    read_run,
-    source_of,
-)
-from gateway.learning.paid_model import NoAnswer, OverBudget, PaidAnswer
+import orjson
+
+from gateway.budgets.guard import BudgetGuard, CallBody
+from gateway.budgets.guard import Refused as BudgetRefused
+from gateway.budgets.rules import CallSubject
+from gateway.config.models import DAY_S, LearningSettings
+from gateway.errors import BadRequest, UpstreamFailure, UpstreamUnreachable
+from gateway.learning.mining import SIGNS, Finding, MinedRun, lesson_id, read_run, source_of
 from gateway.learning.questions import (
     PROMPT_VERSION,
     Proposal,
@@ -35,14 +34,132 @@ from gateway.learning.questions import (
     read_proposal,
     worth_asking,
 )
-from gateway.learning.templates import SLOT_CHARS, HasSecret, harmful
+from gateway.learning.templates import SLOT_CHARS, harmful
 from gateway.learning.verdicts import steps_of
 from gateway.observability.logging import get_logger
+from gateway.observability.metrics import Metrics
 from gateway.steering.guidance.pattern import Lesson, Pattern, Tier, Trust
-from gateway.stores.budgets import Amounts
+from gateway.stores.budgets import NOTHING, Amounts
 from gateway.stores.learning import Allowance, EvidenceRow, Job, LearningStore
 from gateway.stores.protocols import RunStore, StoreError
-from gateway.upstream.dispatch import Messages
+from gateway.upstream.catalogue import ModelCatalogue
+from gateway.upstream.deployments import Target
+from gateway.upstream.dispatch import Dispatcher, Messages, ModelRefused, OwnAnswer, ask
+from gateway.wire.usage import token_usage
+
+CLIENT = "gateway-learning"
+"""The client of these calls, for budgets that match a client."""
+_REASON_CHARS = 200
+
+
+class ModelServices(Protocol):
+    """The services of a gateway that are needed; held while they are in use."""
+
+    dispatcher: Dispatcher
+    catalogue: ModelCatalogue
+    budgets: BudgetGuard | None
+
+    def in_use(self) -> AbstractContextManager[Any]: ...
+
+
+class OverBudget(Exception):
+    """A budget of the operator leaves nothing for the call; none was made."""
+
+
+class NoAnswer(Exception):
+    """The call gave no usable answer; `used` says what is known to have been used."""
+
+    def __init__(self, reason: str, used: Amounts | None) -> None:
+        super().__init__(reason)
+        self.used = used
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaidAnswer:
+    """A model's text, and what it used; None where the upstream did not report it."""
+
+    text: str
+    used: Amounts | None
+
+
+class PaidModel:
+    """Asks models of the gateway's own deployments; calls are reserved, settled and counted."""
+
+    def __init__(self, services: Callable[[], ModelServices], metrics: Metrics) -> None:
+        self._services = services
+        self._metrics = metrics
+
+    def cost(self, model: str, input_tokens: int, output_tokens: int) -> float:
+        """US dollars for so many tokens; 0 for a model without a known price."""
+        usage = {"prompt_tokens": input_tokens, "completion_tokens": output_tokens}
+        return self._services().catalogue.cost(model, usage) or 0.0
+
+    async def ask(
+        self, model: str, messages: Messages, *, tenant: str, timeout_s: float
+    ) -> PaidAnswer:
+        """The model's answer. Raises: OverBudget, NoAnswer, StoreError."""
+        services = self._services()
+        with services.in_use():
+            return await self._ask(services, model, messages, tenant, timeout_s)
+
+    async def _ask(
+        self, services: ModelServices, model: str, messages: Messages, tenant: str, timeout_s: float
+    ) -> PaidAnswer:
+        guard, fields = services.budgets, {"model": model, "messages": messages}
+        body = CallBody(fields=fields, raw=orjson.dumps(fields))
+        subject, admission = CallSubject(tenant=tenant, client=CLIENT, model=model), None
+        if guard is not None:
+            try:
+                admission = await guard.admit(subject, model, body, binding=True)
+            except BudgetRefused as refused:
+                raise OverBudget(refused.error.message) from refused
+
+        async def admits(target: Target) -> bool:
+            if guard is None or admission is None:
+                return True
+            name = services.catalogue.billed_name(model, target)
+            return await guard.extend(admission, name, body, binding=True)
+
+        used, unpriced = None, False
+        try:
+            async with asyncio.timeout(timeout_s):
+                answer = await ask(services.dispatcher, model, messages, admits=admits)
+            used, unpriced = self._used(services, model, answer)
+            return PaidAnswer(text=answer.text, used=used)
+        except (BadRequest, UpstreamUnreachable, ModelRefused) as error:
+            used = NOTHING
+            raise NoAnswer(str(error)[:_REASON_CHARS], used) from error
+        except (UpstreamFailure, TimeoutError, ValueError, LookupError, TypeError) as error:
+            # An answer that came too late, or in a form that nobody reads, may have to be paid.
+            kind = type(error).__name__
+            raise NoAnswer(f"{kind}: {error}"[:_REASON_CHARS], used) from error
+        finally:
+            if guard is not None and admission is not None:
+                await guard.settle(admission, used, unpriced=unpriced)
+
+    def _used(
+        self, services: ModelServices, model: str, answer: OwnAnswer
+    ) -> tuple[Amounts | None, bool]:
+        """(what an answer used, None = not reported; whether its price is unknown)."""
+        usage: Mapping[str, Any] | None = answer.usage
+        tokens = token_usage(usage)
+        if not usage or (tokens.input is None and tokens.output is None):
+            return None, False
+        cost = services.catalogue.cost(services.catalogue.billed_name(model, answer.target), usage)
+        for direction, count in (("input", tokens.input), ("output", tokens.output)):
+            self._metrics.tokens.labels(direction).inc(count or 0)
+        if cost is None:
+            self._metrics.unpriced.inc()
+        else:
+            self._metrics.charge(cost, None)
+        used = Amounts(
+            usd=cost or 0.0,
+            input_tokens=tokens.input or 0,
+            output_tokens=tokens.output or 0,
+            calls=1,
+        )
+        return used, cost is None
+
 
 KIND = "distil"
 """The kind of the jobs."""
@@ -51,15 +168,15 @@ RESERVED_INPUT, RESERVED_OUTPUT = 8000, 500
 """Tokens that an attempt counts with until it has ended: twelve excerpts of 300 characters and the
 instruction in a script that takes two tokens for a character."""
 SPARE_S = 60.0
-"""How much longer than the wait for an answer a job is held."""
+"""Seconds for which a job is held beyond the wait for an answer."""
 BUDGET_REST_S = 900.0
-"""How long a tenant's jobs rest when a budget of the operator refuses a call."""
+"""Seconds for which a tenant's jobs rest when a budget of the operator refuses a call."""
 
 _log = get_logger("gateway.learning")
 
 
 class Model(Protocol):
-    """Who is asked, see PaidModel."""
+    """A model that can be asked, see PaidModel."""
 
     def cost(self, model: str, input_tokens: int, output_tokens: int) -> float: ...
 
@@ -88,7 +205,7 @@ def job_about(run: MinedRun, found: Sequence[Finding]) -> Job | None:
 
 
 def day_start(now: float) -> float:
-    """When the day of `now` began, in UTC."""
+    """Start of the day of `now`, in UTC."""
     return now - now % DAY_S
 
 
@@ -103,7 +220,6 @@ class Distiller:
         model: Model,
         settings: Callable[[], LearningSettings],
         *,
-        has_secret: HasSecret,
         counted: Callable[[str], None] = lambda result: None,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -111,7 +227,6 @@ class Distiller:
         self._runs = runs
         self._model = model
         self._settings = settings
-        self._has_secret = has_secret
         self._counted = counted
         self._now = now
 
@@ -204,16 +319,12 @@ class Distiller:
         if trace is None or not isinstance(step, int):
             return None
         calls = await asyncio.to_thread(read_run, steps_of(trace))
-        return await asyncio.to_thread(
-            question_about, calls, step, str(failure), has_secret=self._has_secret
-        )
+        return await asyncio.to_thread(question_about, calls, step, str(failure))
 
     async def _keep(self, job: Job, question: Question, text: str) -> None:
         """Make a candidate of the answer, if it may be one, and end the job."""
         try:
-            proposal = await asyncio.to_thread(
-                read_proposal, text, question, has_secret=self._has_secret
-            )
+            proposal = await asyncio.to_thread(read_proposal, text, question)
         except Refused as refused:
             await self._end(job, "refused", str(refused))
             return

@@ -69,7 +69,7 @@ def _nearness(a: Pattern, b: Pattern, vectors: Vectors) -> float:
 
 
 def texts_of(pattern: Pattern) -> tuple[str, str]:
-    """What the lesson is about, and what it says."""
+    """The lesson's situation and its advice."""
     return lesson_signs(pattern), content(pattern.fields).move
 
 

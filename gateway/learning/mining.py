@@ -1,4 +1,4 @@
-"""What one run teaches: calls that failed and were then made to work, dead ends, what is missing.
+"""Lessons of one run: failed calls that were then made to work, dead ends, missing commands.
 
     fix        the first failure of a key, and the nearest later call of the same tool and head with
                other arguments that did not fail
@@ -19,7 +19,6 @@ from dataclasses import dataclass
 
 from gateway.learning.templates import (
     SLOT_CHARS,
-    HasSecret,
     command_of,
     command_shape,
     difference,
@@ -27,6 +26,7 @@ from gateway.learning.templates import (
     found_elsewhere,
     found_nothing,
     harmful,
+    has_secret,
     is_file_name,
     parse,
     refused_again,
@@ -47,7 +47,7 @@ WINDOW_CALLS = 6
 SIGNS = "signs"
 """Name of the words of a failure among a lesson's conditions. They are never shown to a model."""
 DEAD_END_FAILURES = 2
-"""How often a key has to fail, without a fix, to be a dead end."""
+"""Failures of a key without a fix that make it a dead end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,11 +100,9 @@ def read_run(steps: Sequence[Step]) -> list[ReadCallOfRun]:
     ]
 
 
-def mine(
-    run: MinedRun, calls: Sequence[ReadCallOfRun], *, has_secret: HasSecret, expires_s: float
-) -> list[Finding]:
-    """What the run teaches, in the order of its steps."""
-    miner = _Miner(run, calls, has_secret, expires_s)
+def mine(run: MinedRun, calls: Sequence[ReadCallOfRun], *, expires_s: float) -> list[Finding]:
+    """Findings of the run, in the order of its steps."""
+    miner = _Miner(run, calls, expires_s)
     seen: set[str] = set()
     found: list[Finding] = []
     for position, call in enumerate(calls):
@@ -117,20 +115,13 @@ def mine(
 
 
 class _Miner:
-    def __init__(
-        self,
-        run: MinedRun,
-        calls: Sequence[ReadCallOfRun],
-        has_secret: HasSecret,
-        expires_s: float,
-    ) -> None:
+    def __init__(self, run: MinedRun, calls: Sequence[ReadCallOfRun], expires_s: float) -> None:
         self._run = run
         self._calls = calls
-        self._has_secret = has_secret
         self._expires_at = run.at + expires_s
 
     def after(self, position: int, call: ReadCallOfRun, failure: Failure) -> list[Finding]:
-        """What the calls after the first failure of a key teach about it."""
+        """Finding about a key from the calls after its first failure."""
         later = self._calls[position + 1 : position + 1 + WINDOW_CALLS]
         for distance, other in enumerate(later):
             if is_fix(failure, other.reading):
@@ -157,10 +148,7 @@ class _Miner:
         between: Sequence[ReadCallOfRun],
     ) -> Finding:
         how = difference(
-            call.action.arguments,
-            other.action.arguments,
-            shell=failure.head.startswith("$"),
-            has_secret=self._has_secret,
+            call.action.arguments, other.action.arguments, shell=failure.head.startswith("$")
         )
         through = next((b.reading.head for b in reversed(between) if _reads(b, failure)), "")
         if not how:
@@ -183,7 +171,7 @@ class _Miner:
                 if reading.transient or not changes:
                     return None
                 name = _file_of(changes[-1])
-                shown = slot(name, self._has_secret) if is_file_name(name) else ""
+                shown = slot(name) if is_file_name(name) else ""
                 changer = changes[-1].reading.head
                 text = repaired(failure.head, changer, shown) if shown is not None else ""
                 return self._finding("repair", self._calls[last], failure, text, {})
@@ -191,7 +179,7 @@ class _Miner:
 
     def _fact(self, call: ReadCallOfRun, failure: Failure, other: ReadCallOfRun) -> Finding:
         command = command_of(other.action.arguments) or ""
-        instead = None if harmful(command) else slot(command_shape(command), self._has_secret)
+        instead = None if harmful(command) else slot(command_shape(command))
         text = replaced(failure.head, instead) if instead and instead != "``" else ""
         fix = call_digest(other.reading)
         return self._finding("fact", call, failure, text, {"fix": fix})
@@ -210,11 +198,11 @@ class _Miner:
     def _finding(
         self, kind: str, call: ReadCallOfRun, failure: Failure, text: str, marks: dict[str, str]
     ) -> Finding:
-        if not text or self._has_secret(text) or harmful(failure.head):
+        if not text or has_secret(text) or harmful(failure.head):
             return Finding(kind=kind, key=failure.key, step=call.step, pattern=None, evidence=None)
         run = self._run
         words = failure.words[:SLOT_CHARS]
-        if not harmful(words) and not self._has_secret(words):
+        if not harmful(words) and not has_secret(words):
             marks = {**marks, SIGNS: words}
         fields = {
             "task_context_embedding_text": situation(failure.head, failure.kind),

@@ -1,4 +1,4 @@
-"""What a model is asked about a run, and what of its answer may become a lesson. Pure.
+"""Questions to a model about a run, and the check of its answer. Pure.
 
 The model reads a few short excerpts as data, and answers with one JSON object. Its answer is not
 trusted either: what a tool wrote may have dictated what it says. So an answer that repeats the
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.learning.mining import WINDOW_CALLS, Finding, ReadCallOfRun
-from gateway.learning.templates import HasSecret, harmful
+from gateway.learning.templates import harmful, has_secret
 from gateway.steering.evidence.failure_keys import KIND_WORDS, Failure
 from gateway.steering.evidence.results import EMPTY
 from gateway.wire.coerce import as_list, as_number, as_text
@@ -65,7 +65,7 @@ class Excerpt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What a model is asked about one failure of a run."""
+    """Question to a model about one failure of a run."""
 
     failure: Failure
     excerpts: tuple[Excerpt, ...]
@@ -87,7 +87,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """What a model says that may become a lesson."""
+    """Answer of a model that may become a lesson."""
 
     situation: str
     avoid: str
@@ -106,9 +106,7 @@ def worth_asking(found: Sequence[Finding]) -> Finding | None:
     return next(unsaid, None) or next(dead_ends, None)
 
 
-def question_about(
-    calls: Sequence[ReadCallOfRun], step: int, key: str, *, has_secret: HasSecret
-) -> Question | None:
+def question_about(calls: Sequence[ReadCallOfRun], step: int, key: str) -> Question | None:
     """The question about the failure `key` at `step`.
 
     None when the run has no such failure, or when that call may not be shown: a call with what
@@ -118,14 +116,14 @@ def question_about(
     if at is None:
         return None
     failure = calls[at].reading.failure
-    shown = [_excerpt(call, has_secret) for call in calls[at : at + 1 + WINDOW_CALLS]]
+    shown = [_excerpt(call) for call in calls[at : at + 1 + WINDOW_CALLS]]
     if failure is None or shown[0] is None:
         return None
     kept = tuple(each for each in shown if each is not None)
     return Question(failure=failure, excerpts=kept[:MOST_CALLS])
 
 
-def read_proposal(text: str, question: Question, *, has_secret: HasSecret) -> Proposal:
+def read_proposal(text: str, question: Question) -> Proposal:
     """The answer, checked. Raises: Refused."""
     values = _object(text)
     fields = {n: _sentence(values, n) for n in ("situation", "avoid", "move", "applies_when")}
@@ -138,7 +136,7 @@ def read_proposal(text: str, question: Question, *, has_secret: HasSecret) -> Pr
         raise Refused("the model is not confident")
     _check_steps(values.get("steps"), question)
     for said in fields.values():
-        _check_text(said, question, has_secret)
+        _check_text(said, question)
     called = _words(" ".join(f"{e.tool} {e.called}" for e in question.excerpts))
     answered = _words(" ".join(e.answered for e in question.excerpts))
     if not _names(f"{fields['move']} {fields['applies_when']}") <= called:
@@ -148,7 +146,7 @@ def read_proposal(text: str, question: Question, *, has_secret: HasSecret) -> Pr
     return Proposal(**fields, confidence=confidence)
 
 
-def _excerpt(call: ReadCallOfRun, has_secret: HasSecret) -> Excerpt | None:
+def _excerpt(call: ReadCallOfRun) -> Excerpt | None:
     """None for a call that may not be shown; looked for in its whole text, a cut hides secrets."""
     action = call.action
     if any(has_secret(text) for text in (action.name, action.arguments, action.observation)):
@@ -203,7 +201,7 @@ _ORDERS = re.compile(
 _MARKUP = re.compile(r"[<>{}\[\]|$\\]|[`]{2,}|&&")
 
 
-def _check_text(said: str, question: Question, has_secret: HasSecret) -> None:
+def _check_text(said: str, question: Question) -> None:
     if not said.isprintable() or _MARKUP.search(said) or harmful(said) or _ORDERS.search(said):
         raise Refused("it holds an address, markup, an order, or a command that does harm")
     if has_secret(said):

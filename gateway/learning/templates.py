@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from gateway.steering.evidence.failure_keys import KIND_WORDS
@@ -48,10 +48,8 @@ _SKIPPED = frozenset({"cd", "export", "source", ".", "set", "echo"})
 _LEFT_OUT = "..."
 _MOST_NAMES = 3
 
-HasSecret = Callable[[str], bool]
 
-
-def slot(text: str, has_secret: HasSecret) -> str | None:
+def slot(text: str) -> str | None:
     """`text` for a slot, or None when it may not be shown."""
     text = " ".join(text.replace("`", "'").split())
     if not text.isprintable() or _HARMFUL.search(text) is not None or has_secret(text):
@@ -128,19 +126,19 @@ def changed_arguments(before: str, after: str) -> tuple[tuple[str, str], ...]:
     return tuple(changes)
 
 
-def difference(before: str, after: str, *, shell: bool, has_secret: HasSecret) -> str | None:
-    """How the call that worked differs from the one that failed, in words with slots.
+def difference(before: str, after: str, *, shell: bool) -> str | None:
+    """Difference between the call that worked and the one that failed, in words with slots.
 
     Empty when it cannot be said without the content of the call; None when it may not be said.
     """
     if shell:
-        return _command_difference(command_of(before), command_of(after), has_secret)
+        return _command_difference(command_of(before), command_of(after))
     parts, others = [], []
     for name, how in changed_arguments(before, after)[:_MOST_NAMES]:
         if how == "":
             others.append(f"`{name}`")
         elif how.startswith("="):
-            value = slot(how[1:], has_secret)
+            value = slot(how[1:])
             if value is None:
                 return None
             parts.append(f"with {value} as `{name}`")
@@ -151,7 +149,7 @@ def difference(before: str, after: str, *, shell: bool, has_secret: HasSecret) -
     return ", ".join(parts)
 
 
-def _command_difference(before: str | None, after: str | None, has_secret: HasSecret) -> str | None:
+def _command_difference(before: str | None, after: str | None) -> str | None:
     if before is None or after is None:
         return ""
     if harmful(after) or has_secret(after):
@@ -161,22 +159,22 @@ def _command_difference(before: str | None, after: str | None, has_secret: HasSe
         return ""
     if _options(old) == _options(new) and _INTERPRETER.match(new):
         return ""  # another script was run: that says nothing about the first
-    shown = slot(new, has_secret)
+    shown = slot(new)
     return None if shown is None else f"as {shown}"
 
 
 def _options(shape: str) -> tuple[str, ...]:
-    """What is asked of a program, without the files that it is asked for."""
+    """Subcommand and options of a program, without its files."""
     return tuple(word for word in shape.split() if not _FILE.fullmatch(word) and word != _LEFT_OUT)
 
 
 def situation(head: str, kind: str) -> str:
-    """What happened, in our words."""
+    """The failure, in our words."""
     return f"`{head.lstrip('$')}`: {KIND_WORDS[kind]}."
 
 
 def fixed(head: str, how: str, through: str) -> str:
-    """What worked. `through`: the tool that was called in between, empty for none."""
+    """The fix that worked. `through`: the tool that was called before it, empty for none."""
     after = f", after `{through}`" if through else ""
     return f"In an earlier run the same call of `{head.lstrip('$')}` worked {how}{after}."
 
@@ -196,7 +194,7 @@ def is_file_name(text: str) -> bool:
 
 
 def refused_again(head: str) -> str:
-    """What did not work, however it was tried."""
+    """A dead end: no variation of the failing call helped."""
     return (
         f"In an earlier run `{head.lstrip('$')}` failed several times in this way, and no "
         "variation of the call helped. Look for the cause, or go another way."
@@ -220,12 +218,12 @@ def found_elsewhere(head: str, instead: str) -> str:
 
 
 def replaced(head: str, instead: str) -> str:
-    """What works in place of a command that is not there."""
+    """The replacement of a command that is not there."""
     return f"`{head.lstrip('$')}` was not there in an earlier run; {instead} worked."
 
 
 def repeated(head: str) -> str:
-    """What to leave: the same call again."""
+    """The move to avoid: the same call again."""
     return f"Sending the same call of `{head.lstrip('$')}` again: it failed in the same way."
 
 

@@ -1,6 +1,6 @@
 """Reads runs that are over, off the path of requests: outcomes, lessons, and how trials go.
 
-Everything it does can be done again without effect, so a gateway that dies in between loses
+Everything it does can be done again without effect, so a gateway that dies meanwhile loses
 nothing, and two gateways may read the same run.
 """
 
@@ -14,12 +14,18 @@ from typing import Any, Protocol
 
 from gateway.backends import Stores
 from gateway.config import Settings
-from gateway.config.learning import LearningSettings
+from gateway.config.models import LearningSettings
 from gateway.embedding.base import Embedder
 from gateway.learning.book import LessonBook
-from gateway.learning.distiller import Distiller, job_about
+from gateway.learning.distiller import Distiller, ModelServices, PaidModel, job_about
 from gateway.learning.generalise import Entry, Generaliser
-from gateway.learning.life_cycle import next_move
+from gateway.learning.life_cycle import (
+    Observation,
+    near_outcome,
+    next_move,
+    observations,
+    posterior,
+)
 from gateway.learning.mining import (
     WINDOW_CALLS,
     Finding,
@@ -30,9 +36,6 @@ from gateway.learning.mining import (
     read_run,
     task_digest,
 )
-from gateway.learning.paid_model import ModelServices, PaidModel
-from gateway.learning.posterior import Observation, near_outcome, observations, posterior
-from gateway.learning.templates import HasSecret, has_secret
 from gateway.learning.verdicts import Verdicts, steps_of
 from gateway.observability.logging import get_logger
 from gateway.observability.metrics import Metrics
@@ -66,7 +69,7 @@ CATCH_UP_RUNS = 200
 
 @dataclass(slots=True)
 class Report:
-    """What reading runs came to."""
+    """Counts of what was read and learned."""
 
     runs: int = 0
     fixes: int = 0
@@ -111,7 +114,6 @@ class Learner:
         states: StateStore,
         settings: Callable[[], LearningSettings],
         *,
-        has_secret: HasSecret,
         embedder: Embedder | None = None,
         changed: Callable[[], None] = lambda: None,
         failed: Callable[[StoreError], None] = lambda error: None,
@@ -123,7 +125,6 @@ class Learner:
         self._runs = runs
         self._states = states
         self._settings = settings
-        self._has_secret = has_secret
         self._generaliser = Generaliser(store, embedder, lambda: settings().similarity)
         self._changed = changed
         self._failed = failed
@@ -266,11 +267,7 @@ class Learner:
         return found[0].posterior if found and found[0].posterior.decisions else None
 
     async def _mine(
-        self,
-        run: RunRecord,
-        steps: Sequence[Step],
-        calls: Sequence[ReadCallOfRun],
-        report: Report,
+        self, run: RunRecord, steps: Sequence[Step], calls: Sequence[ReadCallOfRun], report: Report
     ) -> None:
         settings = self._settings()
         mined = MinedRun(
@@ -282,9 +279,7 @@ class Learner:
             at=run.updated_at,
             key_name=run.key_name,
         )
-        found = await asyncio.to_thread(
-            mine, mined, calls, has_secret=self._has_secret, expires_s=settings.expire_s
-        )
+        found = await asyncio.to_thread(mine, mined, calls, expires_s=settings.expire_s)
         _count(found, report)
         entries: list[Entry] = [
             (f.pattern, [f.evidence]) for f in found if f.pattern and f.evidence
@@ -400,7 +395,7 @@ class Learning:
     distiller: Distiller | None
 
     def loops(self) -> Iterator[tuple[Coroutine[Any, Any, None], str]]:
-        """What has to run in the background, and its name."""
+        """Coroutines to run in the background, with their names."""
         if self.learner is not None:
             yield self.learner.follow(), "learning"
         if self.distiller is not None:
@@ -408,7 +403,7 @@ class Learning:
 
 
 class Host(Protocol):
-    """What of a gateway learning needs: settings and services change with a reload."""
+    """The parts of a gateway that learning needs: settings and services change with a reload."""
 
     settings: Settings
     metrics: Metrics
@@ -444,7 +439,6 @@ def open_learning(
         stores.runs,
         states,
         lambda: host.settings.learning,
-        has_secret=has_secret,
         embedder=embedder,
         changed=book.forget,
         failed=lambda error: log.warning("runs not read", reason=str(error)),
@@ -456,7 +450,6 @@ def open_learning(
         stores.runs,
         PaidModel(lambda: host.services, host.metrics),
         lambda: host.settings.learning,
-        has_secret=has_secret,
         counted=lambda result: host.metrics.distillations.labels(result).inc(),
     )
     return Learning(book=book, learner=learner, distiller=distiller)

@@ -13,10 +13,4 @@ from gateway.library.catalogue import (
     starter_patterns,
 )
 
-__all__ = [
-    "ImportReport",
-    "PatternLibrary",
-    "PatternTally",
-    "gates_for",
-    "starter_patterns",
-]
+__all__ = ["ImportReport", "PatternLibrary", "PatternTally", "gates_for", "starter_patterns"]

@@ -77,7 +77,7 @@ _TENANTS_CACHED = 4096
 
 @dataclass(slots=True, kw_only=True)
 class ImportReport:
-    """How many patterns an import added, replaced and found unchanged; the lines it refused."""
+    """Numbers of patterns that an import added, replaced and left unchanged; the refused lines."""
 
     counts: dict[Added, int] = field(default_factory=lambda: dict.fromkeys(Added, 0))
     refused: list[str] = field(default_factory=list)
@@ -138,7 +138,7 @@ class PatternLibrary:
         return library
 
     async def prepare(self, *, starter: bool = True, repair: bool = False) -> None:
-        """What `open` does, for a store that was opened again and may be empty now."""
+        """Open again, for a store that was opened again and may be empty now."""
         self.forget()
         try:
             await self.store.open_space(self.embedder.embedder_id, self.embedder.dimensions)
@@ -165,7 +165,7 @@ class PatternLibrary:
         self, queries: Sequence[Query], tenant: str
     ) -> Mapping[Tier, Sequence[PatternMatch]]:
         """The matches by tier; a tier whose search failed is left out and reported to `failed`."""
-        if len(queries) == 1:  # as most calls have, and needs no task of its own
+        if len(queries) == 1:  # as most calls have; it needs no separate task
             answers = [await self._attempt(queries[0], tenant)]
         else:
             answers = await asyncio.gather(*(self._attempt(query, tenant) for query in queries))

@@ -1,4 +1,4 @@
-"""What operators look at: log lines, metrics, live events and OpenTelemetry.
+"""Views for operators: log lines, metrics, live events and OpenTelemetry.
 
 May import config, wire values and the exchange; nothing here decides anything about a request.
 """

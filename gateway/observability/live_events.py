@@ -17,7 +17,7 @@ QUEUE_LIMIT = 1000
 """Events queued per subscriber. Source: the reference's queue, which also drops the oldest."""
 
 LINGER_S = 60.0
-"""How long events are kept after a subscriber leaves: it may only have lost its connection."""
+"""Seconds for which events are kept after a subscriber leaves: it may have lost its connection."""
 
 MAX_SUBSCRIBERS = 100
 """Subscribers at once; each costs one queue entry per event."""
@@ -75,7 +75,7 @@ class EventHub:
 
     @property
     def subscribers(self) -> int:
-        """How many are subscribed now."""
+        """Number of subscribers now."""
         return len(self._subscriptions)
 
     @property

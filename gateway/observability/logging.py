@@ -40,12 +40,7 @@ def configure_logging(settings: LoggingSettings, stream: TextIO | None = None) -
     )
     level = getattr(logging, settings.level.upper())
     structlog.configure(
-        processors=[
-            _complete,
-            structlog.processors.format_exc_info,
-            renderer,
-            redact,
-        ],
+        processors=[_complete, structlog.processors.format_exc_info, renderer, redact],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.PrintLoggerFactory(cast("TextIO", LossyStream(stream))),
         cache_logger_on_first_use=True,
@@ -54,7 +49,7 @@ def configure_logging(settings: LoggingSettings, stream: TextIO | None = None) -
 
 
 class LossyStream:
-    """Where lines go. A line that cannot be written (a closed pipe, a full disk) is lost.
+    """A stream that drops lines which cannot be written (a closed pipe, a full disk).
 
     The alternative is that the request fails which the line tells of, after it was answered.
     """

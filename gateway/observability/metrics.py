@@ -1,13 +1,45 @@
-"""Every metric of the gateway, declared in one place; labels come from closed sets only."""
+"""Metrics: every one is declared here, with labels from closed sets only.
+
+The counters and histograms leave out checks that prometheus_client repeats in each call: a request
+counts some ten things, and their labels and amounts are valid by construction.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
+from collections import Counter as Tally
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, Literal
 
+import prometheus_client
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
-from gateway.observability.counting import Counter, Histogram
+from gateway.config.alerts import ObservabilitySettings
+
+
+class Counter(prometheus_client.Counter):
+    """A counter that is asked for by its labels in their order, and for amounts of at least 0."""
+
+    def labels(self, *labelvalues: Any, **named: Any) -> Counter:
+        """See prometheus_client."""
+        child: Counter | None = self._metrics.get(labelvalues)  # type: ignore[assignment]
+        return super().labels(*labelvalues, **named) if child is None else child
+
+    def inc(self, amount: float = 1, exemplar: dict[str, str] | None = None) -> None:
+        """Add `amount`, at least 0; without exemplars."""
+        self._value.inc(amount)
+
+
+class Histogram(prometheus_client.Histogram):
+    """A histogram without exemplars."""
+
+    def observe(self, amount: float, exemplar: dict[str, str] | None = None) -> None:
+        """Count `amount` in the first bucket that it fits into; NaN in none."""
+        self._sum.inc(amount)
+        if amount == amount:  # no NaN
+            self._buckets[bisect_left(self._upper_bounds, amount)].inc(1)
+
 
 # Seconds: from the gateway's own time in a request to a long completion.
 _LATENCY = (0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
@@ -284,7 +316,7 @@ class SharedMetrics:
         self._server = await asyncio.start_unix_server(self._serve, self._path(self._index))
 
     def close(self) -> None:
-        """Give them no more."""
+        """Stop giving them."""
         if self._server is not None:
             self._server.close()
 
@@ -334,3 +366,77 @@ def _labelled(series: str, worker: int) -> str:
         name, _, rest = series.partition("{")
         return f'{name}{{worker="{worker}",{rest}'
     return f'{name}{{worker="{worker}"}} {value}'
+
+
+_OTHER = "other"
+
+
+class TaggedCalls:
+    """Counters whose labels are tags of runs; with none of them nothing is counted.
+
+    A client chooses the values, so that their number is limited.
+    """
+
+    def __init__(self, registry: CollectorRegistry, settings: ObservabilitySettings) -> None:
+        self._tags = tags = settings.metric_tags
+        self._most = settings.metric_tag_values
+        self._known: dict[str, set[str]] = {tag: set() for tag in tags}
+        labels = [tag.replace("-", "_") for tag in tags]
+
+        def counter(name: str, text: str) -> Counter:
+            named = f"gateway_tagged_{name}"
+            return Counter(named, f"{text}, by tags of the run.", labels, registry=registry)
+
+        if tags:
+            self._calls = counter("calls_total", "Recorded calls")
+            self._tokens = counter("tokens_total", "Input and output tokens")
+            self._cost = counter("cost_dollars_total", "Cost of calls with a known price")
+
+    def count(self, tags: Mapping[str, str], tokens: int, cost: float | None) -> None:
+        """Count one call."""
+        if not self._tags:
+            return
+        values = [self._bounded(tag, tags.get(tag, "")) for tag in self._tags]
+        self._calls.labels(*values).inc()
+        self._tokens.labels(*values).inc(tokens)
+        self._cost.labels(*values).inc(cost or 0.0)
+
+    def _bounded(self, tag: str, value: str) -> str:
+        known = self._known[tag]
+        if value not in known and len(known) >= self._most:
+            return _OTHER
+        known.add(value)
+        return value
+
+
+UnsteeredReason = Literal["deadline", "timeout", "store", "size", "encoding", "error"]
+"""Reason why a call had no decision: its own work took more than `steering.deadline_ms`, it waited
+longer than `steering.max_wait_ms`, the store failed, its body was too large or nested too deeply
+to read or compressed in a way that is not known, or something else failed."""
+
+UNSTEERED_WORDS: Final[Mapping[str, str]] = {
+    "deadline": "steering took too long",
+    "timeout": "waited too long",
+    "store": "the store failed",
+    "size": "too large or too deep to read",
+    "encoding": "compressed, and cannot be read",
+    "error": "steering failed",
+}
+"""The reasons in words, for people."""
+
+
+class UnsteeredCalls:
+    """Counts them, as a metric and for the health summary.
+
+    `unrecorded`: those whose conversation was not found, so that no run has them.
+    """
+
+    def __init__(self, metric: Counter) -> None:
+        self._metric = metric
+        self.unrecorded: Tally[str] = Tally()
+
+    def count(self, reason: UnsteeredReason, *, recorded: bool) -> None:
+        """Count one call."""
+        self._metric.labels(reason, "yes" if recorded else "no").inc()
+        if not recorded:
+            self.unrecorded[reason] += 1

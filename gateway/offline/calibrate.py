@@ -16,12 +16,7 @@ from gateway.offline.evaluation import CODING, POINTS, RunReading, auroc, by, si
 from gateway.offline.fitting import SEED, Fitted, fit
 from gateway.offline.labelled_runs import LabelledRun, label_run
 from gateway.offline.playback import ALARM, RISK, STATE_SIGNALS
-from gateway.offline.recordings import (
-    parse_recording,
-    read_lines,
-    recording_files,
-    write_output,
-)
+from gateway.offline.recordings import parse_recording, read_lines, recording_files, write_output
 from gateway.steering.acting import ACTIONS, NO_EVIDENCE, ActSettings
 from gateway.steering.monitors import MONITORS
 from gateway.steering.scoring.calibration import (

@@ -1,4 +1,4 @@
-"""How well scores and alarms separate failed runs from successful ones.
+"""Separation of failed runs from successful ones by scores and alarms.
 
 Runs are compared only within one (source, model) pair: across all runs, a score that merely
 recognises the model would rank well. Intervals are 95 % bootstrap percentiles over groups, because
@@ -135,7 +135,7 @@ def _blocks(runs: Sequence[RunReading], point: str) -> Iterable[_Block]:
 
 
 def _drawn(count: int, rounds: int) -> Floats:
-    """How often each of `count` groups is drawn when as many are drawn; one row per round."""
+    """Draws of each of `count` groups when as many are drawn; one row per round."""
     picked = np.random.default_rng(SEED).integers(0, count, (rounds, count))
     places = picked + count * np.arange(rounds)[:, None]
     times = np.bincount(places.ravel(), minlength=rounds * count)
@@ -161,7 +161,7 @@ def _weighted(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignalRates:
-    """How many runs show a signal at all.
+    """Share of the runs that show a signal at all.
 
     `failed`, `successful`: share of these runs that show it, each with its count such as "7/171".
     `ahead`: median share of a failed run that is left when the signal first appears.

@@ -16,13 +16,7 @@ from typing import Any
 import numpy as np
 
 from gateway.errors import ConfigError
-from gateway.offline.evaluation import (
-    POINTS,
-    RunReading,
-    auroc,
-    balanced_precision,
-    signal_rates,
-)
+from gateway.offline.evaluation import POINTS, RunReading, auroc, balanced_precision, signal_rates
 from gateway.offline.labelled_runs import Array, LabelledRun, trouble_ahead
 from gateway.offline.playback import ALARM, RISK, STATE_SIGNALS, first_showings
 from gateway.steering.fsm import FSMSettings, FSMState, next_state

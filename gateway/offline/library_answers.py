@@ -59,12 +59,12 @@ def library_look_ups(
 
             yield LookUps(look_up=look_up, gates=library.gates, lessons=find)
         finally:
-            wait(_close(stores))
+            wait(stores.close())
 
 
 @contextmanager
 def _background_loop() -> Iterator[Callable[[Coroutine[Any, Any, Any]], Any]]:
-    """Runs coroutines in a thread of its own, for callers inside and outside of another loop."""
+    """Runs coroutines in a separate thread, for callers inside and outside of another loop."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
@@ -124,10 +124,6 @@ def _sorted(
 
 def _raise(error: Exception) -> None:
     raise error
-
-
-async def _close(stores: Stores) -> None:
-    await stores.close()
 
 
 def _read(file: Path) -> list[bytes]:

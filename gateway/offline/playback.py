@@ -1,8 +1,8 @@
 """One recorded run through the same core that serves requests: states, readings, decisions.
 
-Each entry uses the step it stands for and the steps before it, nothing after. What would have been
-injected is what the call after that step would have got; look-ups are counted as answered, because
-a recording does not hold the pattern store of its time.
+Each entry uses its step and the steps before it, nothing after. Its injections are those of the
+call after that step; look-ups are counted as answered, because a recording does not hold the
+pattern store of its time.
 """
 
 from __future__ import annotations
@@ -17,13 +17,7 @@ import orjson
 from gateway.config import Settings
 from gateway.errors import ConfigError
 from gateway.offline.recordings import Recording, parse_recording, recorded_scores, recorded_steps
-from gateway.offline.replayed_calls import (
-    ANSWERED,
-    LookUps,
-    ReplayedCalls,
-    ReplayPolicy,
-    given,
-)
+from gateway.offline.replayed_calls import ANSWERED, LookUps, ReplayedCalls, ReplayPolicy, given
 from gateway.steering.fold import ConversationFold, RunFold, StepOutcome
 from gateway.steering.fsm import FSMState
 from gateway.steering.policy import Policy
@@ -185,7 +179,7 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[dict[s
 
 
 Line = tuple[str, str]
-"""Where a recording is found, and its text."""
+"""The place of a recording, and its text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,7 +200,7 @@ class Replayed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What to do with each recording; travels to worker processes.
+    """Work to do with each recording; sent to worker processes.
 
     `lines` asks for JSON lines, `runs` for the replays themselves.
     """

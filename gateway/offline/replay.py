@@ -65,7 +65,7 @@ def policy_from_dict(raw: Mapping[str, Any], env: Mapping[str, str] | None = Non
 
 
 def policy_of(settings: Settings, prices: Mapping[str, Price] | None = None) -> ReplayPolicy:
-    """What the gateway's settings decide, for a replay.
+    """The policy of the gateway's settings, for a replay.
 
     An experiment with no arm but `random` is replayed, with each recording's id as its unit.
     """
@@ -237,15 +237,9 @@ def _report_routing(
 
 
 def _report(
-    kept: Sequence[Replayed],
-    *,
-    fsm: FSMSettings,
-    as_json: bool,
-    html: Path | None,
-    out: TextIO,
+    kept: Sequence[Replayed], *, fsm: FSMSettings, as_json: bool, html: Path | None, out: TextIO
 ) -> None:
-    from gateway.offline.replay_page import page
-    from gateway.offline.replay_summary import print_comparison, print_summary
+    from gateway.offline.replay_summary import page, print_comparison, print_summary
 
     if html is not None:
         write_output(html, page(kept, fsm))

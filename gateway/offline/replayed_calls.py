@@ -62,7 +62,7 @@ class Price:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookUps:
-    """What answers a replay's look-ups, and the similarity that an injection needs there.
+    """Answers to a replay's look-ups, and the similarity that an injection needs there.
 
     `lessons`: those that fit failures; nothing where no lessons are known.
     """
@@ -132,7 +132,7 @@ class ReplayedCalls:
         return self._decide(replace(_FIRST_CALL, run=self._run))
 
     def sent_with(self, call: int) -> int:
-        """How many messages the recorded call was sent with; all of them after the last one."""
+        """Number of messages in the recorded call; all of them after the last one."""
         messages = self._recording.messages or ()
         return self._ends[call] if call < len(self._ends) else len(messages)
 
@@ -208,7 +208,7 @@ def call_sizes(messages: Sequence[Any]) -> list[tuple[int, int]]:
 def call_tokens(
     recording: Recording, sizes: Sequence[tuple[int, int]] | None = None
 ) -> list[tuple[int, int]]:
-    """Input and output tokens of each call: as reported beside the assistant message (`usage`) or
+    """Input and output tokens of each call: as reported next to the assistant message (`usage`) or
     in the exported row (`call`), else estimated from the sizes of its texts (`call_sizes`)."""
     if recording.messages is None:
         rows = [row.get("call") for row in recording.steps or () if isinstance(row, Mapping)]
@@ -259,8 +259,8 @@ def _request(recording: Recording, messages: Sequence[Any]) -> Any:
 
 @functools.lru_cache(maxsize=256)
 def _stand_in(tier: Tier, given: int) -> PatternMatch:
-    """What a look-up is answered with after `given` patterns of the run; the short text always fits
-    into a block."""
+    """Answer to a look-up after `given` patterns of the run; the short text always fits into a
+    block."""
     fields = {"instruction": "recorded"}
     pattern = Pattern(tier=tier, fields=fields, pattern_id=f"{_STAND_IN}{tier.value}-{given}")
     return PatternMatch(pattern=pattern, similarity=1.0)
@@ -272,11 +272,7 @@ def given(decision: Decision) -> list[dict[str, Any]]:
     for item in decision.decided.items:
         if item.tier is None:
             given.append(
-                {
-                    "source": "monitor",
-                    "failure_type": item.failure_type,
-                    "severity": item.severity,
-                }
+                {"source": "monitor", "failure_type": item.failure_type, "severity": item.severity}
             )
         elif item.tier is not Tier.E3:
             given.append({"source": item.tier.value, **_named(item)})

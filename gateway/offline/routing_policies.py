@@ -56,7 +56,7 @@ class Task:
     models: tuple[str, ...]
 
     def outcome(self, model: str) -> Outcome:
-        """What the task comes to when the model gets it."""
+        """Result of the task when the model gets it."""
         own = self.runs[model]
         return _mean([run.solved for run in own]), _mean([run.cost for run in own])
 
@@ -152,7 +152,7 @@ def _priced(run: Mapping[str, Any], price: Price | None) -> PricedRun:
 
 
 Choose = Callable[[Task], tuple[str, Outcome] | None]
-"""The model that a task is given to first, and what it comes to; None where that cannot be told."""
+"""The model that gets a task first, and the result; None where that is unknown."""
 
 
 def _chooser(
@@ -188,7 +188,7 @@ def _by_state(task: Task) -> Outcome:
 def _learned(
     task: Task, tasks: Sequence[Task], prices: Mapping[str, Price], regret: float
 ) -> tuple[str, Outcome]:
-    """What the gateway's own policy chooses, from the outcomes of the other tasks of the source.
+    """Choice of the gateway's own policy, from the outcomes of the other tasks of the source.
 
     The requested model is the cheapest, as for the states.
     """

@@ -20,7 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.config import OPENAI_API_BASE, Deployment, Settings
-from gateway.config.named_models import named_models
+from gateway.config.settings import named_models
 from gateway.config.values import Faults, Secret
 from gateway.dialects import DIALECTS, Dialect
 from gateway.errors import ConfigError, UnknownProvider

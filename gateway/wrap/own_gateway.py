@@ -44,7 +44,7 @@ Result = TypeVar("Result")
 
 
 def wrap_settings(config: Path | None, env: Mapping[str, str], mode: str | None) -> Settings:
-    """The settings of a gateway for one command: the user's, with a free port of its own.
+    """The settings of a gateway for one command: the user's, with a free port.
 
     Its database is the one of the working folder if there is one or the config names one, else one
     in the user's state folder: a command leaves no file in the project it works on.
@@ -76,7 +76,7 @@ def wrap_settings(config: Path | None, env: Mapping[str, str], mode: str | None)
 
 
 def _messages_base(settings: Settings, env: Mapping[str, str]) -> str | None:
-    """Where requests in Anthropic's dialect would have gone without the gateway; None: as set.
+    """Address for requests in Anthropic's dialect without the gateway; None: as set.
 
     An OPENAI_BASE_URL on another machine is some other provider's, which must not get the key for
     Anthropic; one on this machine may serve every dialect.
@@ -252,7 +252,7 @@ def _dollars(text: str) -> float:
 
 
 def limit_line(budget: BudgetSettings, control: ControlSettings) -> str:
-    """What is said at the start: the limit, and what a model counts as whose price is unknown."""
+    """The line at the start: the limit, and the assumed price of models without a known one."""
     limits = budget.limits.given()
     price = formatting.money(control.unpriced_usd_per_million)
     guessed = f"; a model of unknown price counts as {price} for a million tokens"
@@ -262,7 +262,7 @@ def limit_line(budget: BudgetSettings, control: ControlSettings) -> str:
 def used_line(
     budget: BudgetSettings, accounts: tuple[Account, ...], now: float, *, stopped: bool = False
 ) -> str:
-    """How much of the budget was used, and whether it `stopped` calls of the command."""
+    """The line at the end: the used share of the budget, and whether it `stopped` calls."""
     account = next(iter(accounts), None)
     limits = budget.limits.given()
     if account is None:

@@ -1,4 +1,4 @@
-"""What happened to a wrapped command: its runs, read from the gateway, as a few lines of text."""
+"""Summary of a wrapped command: its runs, read from the gateway, as a few lines of text."""
 
 from __future__ import annotations
 

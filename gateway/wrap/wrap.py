@@ -1,4 +1,4 @@
-"""Start or find a gateway, run the command behind it, and tell what happened."""
+"""Start or find a gateway, run the command behind it, and print a summary."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gateway.config.budgets import BudgetSettings
 from gateway.errors import ConfigError
 from gateway.process.running import running_gateways, state_database
 from gateway.wire.coerce import as_json_value
-from gateway.wrap import child, clients, summary
+from gateway.wrap import command, summary
 from gateway.wrap.own_gateway import OwnGateway, limit_line, used_line, wrap_budget, wrap_settings
 from gateway.wrap.summary import OtherGateway, gateway_at
 
@@ -33,7 +33,7 @@ RUNNING = "running"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrapOptions:
-    """How a command is wrapped.
+    """Options of `gateway wrap`.
 
     `gateway`: the address of one that runs, or RUNNING; None starts one. `mode`: on, shadow or off;
     None: as the settings say. `budget`, `stop_after`: see `limits.wrap_budget`. `as_json`: the
@@ -68,11 +68,11 @@ def wrap(options: WrapOptions) -> int:
     say = _silent if options.quiet else _say
     if shutil.which(options.command[0]) is None and "/" not in options.command[0]:
         _say(f"wrap: {options.command[0]}: command not found")
-        return child.NOT_FOUND
+        return command.NOT_FOUND
     budget = wrap_budget(options.budget, options.stop_after)
     other = _other(options)
     with ExitStack() as stack:
-        stack.enter_context(child.signals_held())
+        stack.enter_context(command.signals_held())
         own: OwnGateway | None = None
         if other is not None:
             url, read = other.url, partial(other.traces, time.time())
@@ -105,7 +105,7 @@ def wrap(options: WrapOptions) -> int:
 
 def _run(options: WrapOptions, url: str, say: Callable[..., None], mode: Mode | None) -> int:
     """mode: that of an own gateway; None = the mode of one that runs already."""
-    prepared = clients.prepared(options.command, os.environ, url)
+    prepared = command.prepared(options.command, os.environ, url)
     if prepared.note:
         say(f"this client reads no variable: {prepared.note}")
     if mode is None:
@@ -113,8 +113,8 @@ def _run(options: WrapOptions, url: str, say: Callable[..., None], mode: Mode | 
     else:
         say(f"{options.command[0]} is {_DONE[mode]}; see it at {url}/dashboard")
     try:
-        return child.run(prepared.command, prepared.environment)
-    except child.CannotStart as exc:
+        return command.run(prepared.command, prepared.environment)
+    except command.CannotStart as exc:
         _say(f"wrap: {exc}")
         return exc.status
 
@@ -144,7 +144,7 @@ def _other(options: WrapOptions) -> OtherGateway | None:
 
 
 def _commands(options: WrapOptions, own: OwnGateway) -> tuple[str, str]:
-    """What shows one run and lists all of them, afterwards as well, while other gateways run."""
+    """Commands that show one run and list all of them, also later while other gateways run."""
     config = f" --config {shlex.quote(str(options.config))}" if options.config else ""
     path = own.settings.storage.path
     named = f"GATEWAY_STORAGE__PATH={shlex.quote(path)} " if path == str(state_database()) else ""

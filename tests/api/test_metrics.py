@@ -14,7 +14,7 @@ import prometheus_client
 import pytest
 import yaml
 
-from gateway.observability.counting import Counter, Histogram
+from gateway.observability.metrics import Counter, Histogram
 from steering_gateway_testing import ScriptedUpstream
 from tests.api.conftest import Agent, Start, client_of
 

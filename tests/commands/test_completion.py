@@ -1,4 +1,4 @@
-"""The completions, evaluated by the shells themselves."""
+"""The completions, read by the shells themselves."""
 
 from __future__ import annotations
 
@@ -7,29 +7,18 @@ import subprocess
 
 import pytest
 
-from gateway.cli import build_parser
-from gateway.commands.completion import script
+from gateway.cli import main
 
 # What stands in for the shell's own completion system: the words typed, and how they are offered.
-ASK = {
-    "bash": """
+ASK = """
 complete() {{ :; }}
 {script}
 COMP_WORDS=({line}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))
-_gateway_complete
+_shtab_gateway gateway "${{COMP_WORDS[COMP_CWORD]}}" "${{COMP_WORDS[COMP_CWORD - 1]}}"
 printf '%s\\n' "${{COMPREPLY[@]}}"
-""",
-    "zsh": """
-compdef() {{ : }}
-compadd() {{ shift; print -rl -- ${{(M)@:#${{words[CURRENT]}}*}} }}
-{script}
-words=({line}); CURRENT=${{#words}}
-_gateway_complete
-""",
-}
+"""
 
 
-@pytest.mark.parametrize("shell", ASK)
 @pytest.mark.parametrize(
     ("line", "offered"),
     [
@@ -38,15 +27,24 @@ _gateway_complete
         ("gateway runs list --js", ["--json"]),
         ("gateway runs list --tenant a --st", ["--state"]),
         ("gateway completion z", ["zsh"]),
+        ("gateway check-config --config pypro", ["pyproject.toml"]),
     ],
 )
-def test_a_shell_completes(shell: str, line: str, offered: list[str]) -> None:
-    """Commands, verbs, options and choices, from what stands before."""
+def test_bash_completes(line: str, offered: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Commands, verbs, options, choices and files, from what comes before."""
+    assert main(["completion", "bash"]) == 0
+    asked = ASK.format(script=capsys.readouterr().out, line=line)
+    quiet = ["bash", "--norc", "--noprofile", "-c", asked]
+    ended = subprocess.run(quiet, capture_output=True, text=True, timeout=120, check=False)
+    assert (ended.stdout.split(), ended.stderr) == (offered, "")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_shell_reads_its_script(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without an error of syntax; both names of the program are completed."""
+    assert main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert "steering-gateway" in script.splitlines()[-1]
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
-    asked = ASK[shell].format(script=script(shell, build_parser()), line=line)
-    quiet = {"bash": ["--norc", "--noprofile"], "zsh": ["-f"]}[shell]
-    ended = subprocess.run(
-        [shell, *quiet, "-c", asked], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert (ended.stdout.split(), ended.stderr) == (offered, "")
+    subprocess.run([shell, "-n"], input=script, text=True, timeout=120, check=True)

@@ -6,8 +6,7 @@ import argparse
 
 import pytest
 
-from gateway.cli import build_parser, main
-from gateway.commands.completion import tree
+from gateway.cli import build_parser, main, tree
 
 _NAMED_BY_THEMSELVES = (
     argparse._HelpAction,

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from gateway.config import Settings, settings_from_dict
-from gateway.config.presets import SEEDS
+from gateway.config.settings import SEEDS
 from gateway.errors import ConfigError
 from gateway.steering.acting import ACTIONS
 

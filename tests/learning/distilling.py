@@ -6,9 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from gateway.config.learning import LearningSettings
+from gateway.config.models import LearningSettings
 from gateway.embedding.base import Embedder
-from gateway.learning.templates import has_secret
 from gateway.learning.worker import Learner, Report
 from gateway.steering.transcript.steps import Action
 from gateway.stores.records import CallRecord
@@ -83,7 +82,6 @@ async def read_again(
         stores.runs,
         stores.states,
         lambda: LearningSettings(model=model),
-        has_secret=has_secret,
         embedder=embedder,
     )
     report = Report()

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from gateway.learning.mining import Finding, MinedRun, ReadCallOfRun, mine, read_run
-from gateway.learning.templates import has_secret
 from gateway.steering.transcript.steps import Action, Step
 
 Call = tuple[str, dict[str, Any], str]
@@ -47,7 +46,7 @@ def read(calls: Sequence[Call]) -> list[ReadCallOfRun]:
 def learned(calls: Sequence[Call], **which: str) -> list[Finding]:
     """What a run of these calls teaches."""
     mined = run(calls, **which)
-    return mine(mined, read_run(mined.steps), has_secret=has_secret, expires_s=10.0)
+    return mine(mined, read_run(mined.steps), expires_s=10.0)
 
 
 def text(finding: Finding) -> str:

@@ -13,10 +13,9 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.backends import Stores, open_stores
-from gateway.config.learning import LearningSettings
+from gateway.config.models import LearningSettings
 from gateway.config.storage import StorageSettings
 from gateway.embedding.static import StaticEmbedder
-from gateway.learning.templates import has_secret
 from gateway.learning.worker import Learner, Report
 from gateway.steering.guidance.pattern import Tier
 from gateway.stores.learning import DecisionRow, LessonFilter
@@ -49,7 +48,6 @@ def learner(stores: Stores, now: float = START + 10_000.0) -> Learner:
         stores.runs,
         stores.states,
         lambda: SETTINGS,
-        has_secret=has_secret,
         embedder=StaticEmbedder.load(),
         now=lambda: now,
     )

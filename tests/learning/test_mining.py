@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from gateway.learning.generalise import general_lesson
+from gateway.learning.life_cycle import near_outcome
 from gateway.learning.mining import task_digest
-from gateway.learning.outcomes import best, implicit
-from gateway.learning.posterior import near_outcome
 from gateway.learning.templates import SLOT_CHARS, command_shape
+from gateway.learning.verdicts import best, implicit
 from gateway.offline.recordings import parse_recording, steps_of
 from gateway.stores.learning import DecisionRow, OutcomeRow
 from lab.learning import measure

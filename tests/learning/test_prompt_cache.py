@@ -10,7 +10,6 @@ from pathlib import Path
 from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
 from gateway.learning.mining import MinedRun, mine, read_run
-from gateway.learning.templates import has_secret
 from gateway.offline.recordings import parse_recording, read_lines, steps_of
 from gateway.steering.guidance.lessons import LEARNED
 from gateway.steering.guidance.pattern import Status
@@ -70,7 +69,7 @@ async def learn_all(path: Path) -> int:
                 steps=steps,
                 at=0.0,
             )
-            for found in mine(run, read_run(steps), has_secret=has_secret, expires_s=1e12):
+            for found in mine(run, read_run(steps), expires_s=1e12):
                 if found.pattern is None or found.evidence is None:
                     continue
                 await stores.learning.learn([(found.pattern, [found.evidence])])

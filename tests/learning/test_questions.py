@@ -18,7 +18,6 @@ from gateway.learning.questions import (
     question_about,
     read_proposal,
 )
-from gateway.learning.templates import has_secret
 from tests.learning.distilling import PROPOSAL, unsaid
 from tests.learning.runs import Call, read, run, shell
 from tests.learning.test_mining import MISSING, POISON, SECRETS
@@ -29,7 +28,7 @@ def question(calls: list[Call]) -> Question:
     read_calls = read(calls)
     failure = read_calls[0].reading.failure
     assert failure is not None
-    asked = question_about(read_calls, 1, failure.key, has_secret=has_secret)
+    asked = question_about(read_calls, 1, failure.key)
     assert asked is not None
     return asked
 
@@ -38,7 +37,7 @@ def refused(values: Any, calls: list[Call] | None = None) -> str:
     """Why an answer is refused; empty when it is not."""
     text = values if isinstance(values, str) else json.dumps(values)
     try:
-        read_proposal(text, question(calls or unsaid()), has_secret=has_secret)
+        read_proposal(text, question(calls or unsaid()))
     except Refused as error:
         return str(error)
     return ""
@@ -49,7 +48,7 @@ def test_only_what_templates_cannot_say_is_asked() -> None:
 
     def job(calls: list[Call]) -> Any:
         mined = run(calls)
-        found = mine(mined, read(calls), has_secret=has_secret, expires_s=1.0)
+        found = mine(mined, read(calls), expires_s=1.0)
         return job_about(mined, found)
 
     assert job([shell("mvn test", MISSING), shell("./gradlew test", "BUILD SUCCESSFUL")]) is None
@@ -77,8 +76,8 @@ def test_what_is_shown_is_short_and_has_no_secret() -> None:
     failing = [shell(f"deploy --key {secret}", "Error: no"), shell("deploy", "ok")]
     key = read(failing)[0].reading.failure
     assert key is not None
-    assert question_about(read(failing), 1, key.key, has_secret=has_secret) is None
-    assert question_about(read(failing), 7, key.key, has_secret=has_secret) is None
+    assert question_about(read(failing), 1, key.key) is None
+    assert question_about(read(failing), 7, key.key) is None
 
 
 @pytest.mark.parametrize(

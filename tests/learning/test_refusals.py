@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.learning.outcomes import implicit
+from gateway.learning.verdicts import implicit
 from gateway.steering.evidence.results import EMPTY, REFUSED, says_no
 from tests.learning.runs import learned, read, shell, text
 

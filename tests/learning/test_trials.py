@@ -7,14 +7,16 @@ from collections import Counter
 
 import pytest
 
-from gateway.learning.life_cycle import judged, next_move, why_not_active
-from gateway.learning.posterior import (
+from gateway.learning.life_cycle import (
     ACTIVE_SHARE,
     LEAST_SHARE,
     MOST_SHARE,
     Observation,
     interval,
+    judged,
+    next_move,
     posterior,
+    why_not_active,
 )
 from gateway.steering.guidance.pattern import Lesson, Pattern, Status, Tier, Trust
 from gateway.stores.learning import Posterior, StoredLesson

@@ -6,9 +6,8 @@ from contextlib import AsyncExitStack
 from typing import Any, cast
 
 from gateway.backends import open_stores
-from gateway.config.learning import LearningSettings
+from gateway.config.models import LearningSettings
 from gateway.config.storage import IN_MEMORY, StorageSettings
-from gateway.learning.templates import has_secret
 from gateway.learning.worker import MOST_WAITING, Learner
 from tests.learning.distilling import stored
 from tests.learning.runs import shell
@@ -18,7 +17,7 @@ from tests.learning.test_mining import MISSING
 def test_the_runs_without_a_call_for_longest_are_given_up() -> None:
     """At most MOST_WAITING runs wait; a run that goes on keeps its place among the newest."""
     nowhere = cast(Any, None)  # nothing is read from a store until a look
-    learner = Learner(nowhere, nowhere, nowhere, LearningSettings, has_secret=lambda _: False)
+    learner = Learner(nowhere, nowhere, nowhere, LearningSettings)
     for number in range(MOST_WAITING + 50):
         learner.touch(f"r{number}", "t", step=0, ended=True, decided=False)
         learner.touch("r0", "t", step=number, ended=False, decided=False)
@@ -40,7 +39,6 @@ async def test_a_run_is_read_when_its_last_calls_are_stored() -> None:
             stores.runs,
             stores.states,
             LearningSettings,
-            has_secret=has_secret,
             behind=lambda: bool(waits),
         )
         record = stored(0, calls)

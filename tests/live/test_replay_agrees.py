@@ -252,7 +252,7 @@ def mined(recordings: Mapping[str, Recording]) -> list[Pattern]:
         run = MinedRun(
             id=recording.id, tenant="default", conversation="", task="", steps=steps, at=0.0
         )
-        for each in mine(run, read_run(steps), has_secret=lambda text: False, expires_s=1.0):
+        for each in mine(run, read_run(steps), expires_s=1.0):
             if each.pattern is not None and each.pattern.lesson is not None:
                 lesson = replace(each.pattern.lesson, status=Status.TRIAL)
                 found[each.pattern.pattern_id] = replace(each.pattern, lesson=lesson)

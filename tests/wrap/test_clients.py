@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from gateway.wrap.clients import CLIENTS, client_of, prepared
+from gateway.wrap.command import CLIENTS, client_of, prepared
 
 ROOT = "http://127.0.0.1:4321"
 BASE = f"{ROOT}/v1"

@@ -1,0 +1,400 @@
+"""`gateway budgets`, `keys`, `alerts` and `migrate`: commands of operators.
+
+They work while a gateway runs on the same store: its next call follows the change.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import secrets
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+from rich.console import Console
+from rich.table import Table
+
+from gateway.auth.keyring import make_key
+from gateway.backends import Stores, copy_to_postgres
+from gateway.budgets.texts import account_view, amount
+from gateway.commands.store import add_common, add_verb, answer, connect, say, table
+from gateway.config import Secret, Settings, load_settings
+from gateway.config.budgets import METRICS
+from gateway.config.storage import StorageSettings
+from gateway.errors import ConfigError
+from gateway.stores.alerts import AlertRecord, StoredAlert
+from gateway.stores.budgets import Account, AccountKey, BudgetStore
+from gateway.stores.protocols import StoreError
+from gateway.stores.records import KeyRecord
+from gateway.text import formatting
+from gateway.text.formatting import progress_bar
+from gateway.text.sanitize import one_line
+
+
+def add_parser(commands: Any) -> None:
+    """Declare the commands."""
+    _add_budgets(commands)
+    _add_keys(commands)
+    _add_alerts(commands)
+    _add_migrate(commands)
+
+
+_UNITS = {"usd": "US dollars", "minutes": "minutes", "calls": "calls"}
+
+
+def _add_budgets(commands: Any) -> None:
+    budgets = commands.add_parser("budgets", help="list, raise, lift and reset budgets")
+    verbs = budgets.add_subparsers(required=True, metavar="VERB")
+    listing = add_verb(verbs, "list", "accounts, last used first", _list_budgets, existing=True)
+    listing.add_argument("--budget", help="only this budget's")
+    listing.add_argument("--tenant", help="only this tenant's")
+    listing.add_argument("--limit", type=int, default=50, help="most accounts (default: 50)")
+    more = add_verb(verbs, "raise", "set limits of one subject", _raise, existing=True)
+    _add_account(more)
+    for metric in METRICS:
+        more.add_argument(
+            f"--{metric.replace('_', '-')}",
+            type=float,
+            metavar="LIMIT",
+            help=f"new limit in {_UNITS.get(metric, 'tokens')}",
+        )
+    lift = add_verb(verbs, "lift", "remove the limits of one subject", _lift, existing=True)
+    _add_account(lift)
+    reset = add_verb(
+        verbs,
+        "reset",
+        "start the account of one subject again at zero",
+        _reset_account,
+        existing=True,
+    )
+    _add_account(reset)
+
+
+def _add_account(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("budget", help="name of the budget")
+    parser.add_argument("subject", help="run, conversation, key, tenant or day, as listed")
+
+
+async def _list_budgets(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+    found = await _budget_store(stores).list_accounts(
+        budget=args.budget, tenant=args.tenant, limit=args.limit
+    )
+    views = [account_view(account, settings.all_budgets(), time.time()) for account in found]
+    if args.json:
+        for view in views:
+            say(orjson.dumps(view).decode())
+    elif not views:
+        say("no budget has been used")
+    else:
+        Console(width=max(Console().width, 120)).print(_budget_table(views))
+
+
+async def _raise(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+    given = {metric: getattr(args, metric) for metric in METRICS}
+    limits = {metric: value for metric, value in given.items() if value is not None}
+    if not limits or not all(0 < value < float("inf") for value in limits.values()):
+        raise ConfigError("budgets raise: give at least one limit above 0, such as --usd 5")
+    account = await _account(stores, args)
+    limits = {**account.limits, **limits}
+    await _allow(stores, settings, args, account, limits, lifted=account.lifted)
+
+
+async def _lift(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+    account = await _account(stores, args)
+    await _allow(stores, settings, args, account, dict(account.limits), lifted=True)
+
+
+async def _reset_account(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+    key = (await _account(stores, args)).key
+    await _budget_store(stores).reset(key, at=time.time())
+    (account,) = await _budget_store(stores).accounts([key])
+    _say_account(account, settings, args)
+
+
+async def _allow(
+    stores: Stores,
+    settings: Settings,
+    args: argparse.Namespace,
+    account: Account,
+    limits: dict[str, float],
+    *,
+    lifted: bool,
+) -> None:
+    store = _budget_store(stores)
+    changed = await store.allow(account.key, at=time.time(), limits=limits, lifted=lifted)
+    _say_account(changed, settings, args)
+
+
+async def _account(stores: Stores, args: argparse.Namespace) -> Account:
+    key = AccountKey(budget=args.budget, subject=args.subject)
+    found = await _budget_store(stores).accounts([key])
+    if not found:
+        raise ConfigError(f"budget {args.budget!r} has no account {args.subject!r}")
+    return found[0]
+
+
+def _budget_store(stores: Stores) -> BudgetStore:
+    if stores.budgets is None:
+        raise ConfigError("this store keeps no budgets: use the running gateway's /api/budgets")
+    return stores.budgets
+
+
+def _say_account(account: Account, settings: Settings, args: argparse.Namespace) -> None:
+    view = account_view(account, settings.all_budgets(), time.time())
+    if args.json:
+        say(orjson.dumps(view).decode())
+        return
+    limits = ", ".join(amount(name, value) for name, value in view["limits"].items())
+    say(f"{account.budget} {account.subject}: used {view['used']:.0%}, limits: {limits or 'none'}")
+
+
+def _reserved(waiting: dict[str, Any]) -> str:
+    calls = waiting["calls"]
+    return f"{calls} {formatting.money(waiting['usd'])}" if calls else ""
+
+
+def _budget_table(views: list[dict[str, Any]]) -> Table:
+    shown = table(
+        ("budget", "subject", "last used"), ("used", "cost", "tokens", "calls", "on the way")
+    )
+    shown.add_column("limits")
+    for view in views:
+        spent, guessed = view["spent"], view["estimated"]
+        guessed_tokens = guessed["input_tokens"] + guessed["output_tokens"]
+        tokens = formatting.count(spent["input_tokens"] + spent["output_tokens"])
+        limits = ", ".join(amount(name, value) for name, value in view["limits"].items())
+        shown.add_row(
+            view["budget"],
+            view["subject"],
+            formatting.ago(view["updated_at"]),
+            f"{view['used']:.0%} {view['step'] or ''}".strip(),
+            formatting.about(formatting.money(spent["usd"]), guessed["usd"]),
+            formatting.about(tokens, guessed_tokens),
+            str(spent["calls"]),
+            _reserved(view["reserved"]),
+            "lifted" if view["lifted"] else limits,
+        )
+    return shown
+
+
+def _add_keys(commands: Any) -> None:
+    keys = commands.add_parser("keys", help="create, list, revoke and reset gateway keys")
+    verbs = keys.add_subparsers(required=True, metavar="VERB")
+    created = add_verb(verbs, "create", "create a key, which is shown only once", _create_key)
+    created.add_argument("tenant", help="the tenant whose runs it creates and reads")
+    created.add_argument("--name", default="", help="a note on its purpose")
+    summary = "list the keys, without their secrets"
+    listed = add_verb(verbs, "list", summary, _list_keys, existing=True, whole=True)
+    listed.add_argument("--tenant", help="only the keys of this tenant")
+    revoked = add_verb(verbs, "revoke", "revoke a key", _revoke_key, existing=True)
+    revoked.add_argument("key_id", help="the id that `gateway keys list` shows")
+    summary = "delete all keys made with `create`, so that none is required"
+    reset = add_verb(verbs, "reset", summary, _reset_keys, existing=True, whole=True)
+    reset.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+
+
+async def _create_key(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+    made = make_key(args.tenant, args.name)
+    first = not settings.auth.gateway_keys and not await stores.keys.list_keys()
+    await stores.keys.add_key(made.record)
+    if first:  # apart from the key, which scripts read on stdout
+        _note(
+            "this is the first key: from now on every request needs one; "
+            "`gateway keys reset` deletes all keys and ends that"
+        )
+    if args.json:
+        say(json.dumps({**_plain_key(made.record), "key": made.text}))
+        return
+    say(made.text)
+    say(f"  {made.record.id}, tenant {args.tenant}; store the key now, it is not shown again")
+
+
+async def _list_keys(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+    keys = await stores.keys.list_keys()
+    for key in keys:
+        if args.tenant in (None, key.tenant):
+            answer(args, _plain_key(key), _key_line(key))
+    if settings.auth.gateway_keys:
+        _note("requests need a key: auth.gateway_keys of the config has some, too")
+    elif not keys:
+        _note("no keys, so no request needs one; `gateway keys create` makes the first")
+
+
+async def _revoke_key(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:
+    if not await stores.keys.revoke_key(args.key_id, time.time()):
+        raise ConfigError(f"there is no valid key {args.key_id!r} to revoke")
+    answer(args, {"revoked": args.key_id}, f"{args.key_id} revoked")
+
+
+async def _reset_keys(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+    if not args.yes:
+        await _confirm()
+    deleted = await stores.keys.delete_keys()
+    answer(args, {"deleted": deleted}, f"{deleted} valid keys deleted")
+    if settings.auth.gateway_keys:
+        _note("requests still need a key: auth.gateway_keys of the config has some")
+    else:
+        _note("no request needs a key now")
+
+
+async def _confirm() -> None:
+    """Ask at the terminal. Raises: ConfigError when there is none, or the answer is not yes."""
+    if not sys.stdin.isatty():
+        raise ConfigError("keys reset: without a terminal to ask at, confirm with --yes")
+    _note("all keys stop working, and requests without a key are answered; type yes to go on: ")
+    if (await asyncio.to_thread(sys.stdin.readline)).strip().lower() != "yes":
+        raise ConfigError("keys reset: not confirmed, nothing is changed")
+
+
+def _note(text: str) -> None:
+    sys.stderr.write(f"gateway: {text}\n")
+
+
+def _plain_key(key: KeyRecord) -> dict[str, Any]:
+    """Every field except the digest."""
+    return {
+        "id": key.id,
+        "tenant": key.tenant,
+        "name": key.name,
+        "hint": key.hint,
+        "created_at": key.created_at,
+        "revoked_at": key.revoked_at,
+    }
+
+
+def _key_line(key: KeyRecord) -> str:
+    state = "good" if key.revoked_at is None else f"revoked {formatting.clock(key.revoked_at)}"
+    created = formatting.clock(key.created_at)
+    return (
+        f"{key.id}  {key.hint}…  {one_line(key.tenant, 30):30}  {created}  {state}"
+        f"{'  ' + one_line(key.name, 40) if key.name else ''}"
+    )
+
+
+def _add_alerts(commands: Any) -> None:
+    alerts = commands.add_parser("alerts", help="test the receivers of alerts, list alerts")
+    verbs = alerts.add_subparsers(required=True, metavar="VERB")
+    summary = "send a test alert to the receivers, and tell which took it"
+    test = verbs.add_parser("test", help=summary)
+    add_common(test)
+    test.set_defaults(run=lambda args: asyncio.run(_test_alerts(args)))
+    test.add_argument("--sink", help="only to this one (alerts.sinks)")
+    listed = add_verb(verbs, "list", "alerts, newest first", _list_alerts, existing=True)
+    listed.add_argument("--tenant", help="only those about runs of this tenant")
+    listed.add_argument("--limit", type=int, default=20, help="most alerts (default: 20)")
+
+
+async def _test_alerts(args: argparse.Namespace) -> int:
+    from gateway.alerts.sender import AlertSender
+
+    settings = load_settings(args.config)
+    sinks = [s for s in settings.alerts.sinks if args.sink in (None, s.name)]
+    if not sinks:
+        names = ", ".join(s.name for s in settings.alerts.sinks)
+        known = (
+            f"no {args.sink!r} among alerts.sinks: {names}"
+            if names
+            else "the config names no receiver (alerts.sinks)"
+        )
+        raise ConfigError(f"alerts test: {known}")
+    alert = AlertRecord(
+        id=secrets.token_hex(8),
+        key="test",
+        rule="test",
+        severity="warn",
+        title="A test of the gateway's alerts: nothing is wrong",
+        raised_at=time.time(),
+    )
+    sender, failed = AlertSender(), 0
+    try:
+        for sink in sinks:
+            error = await sender.send(sink, [alert], settings.alerts)
+            failed += bool(error)
+            result = {"sink": sink.name, "kind": sink.kind, "error": error or None}
+            answer(args, result, f"{sink.name}: {error or 'sent'}")
+    finally:
+        await sender.aclose()
+    return 1 if failed else 0
+
+
+async def _list_alerts(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+    from gateway.api.alerts import stored_alert_view
+
+    found = await stores.alerts.list_alerts(tenant=args.tenant, limit=args.limit)
+    for stored in found:
+        answer(args, stored_alert_view(stored, settings), _alert_line(stored))
+    if not found and not args.json:
+        say("no alerts")
+
+
+def _alert_line(stored: StoredAlert) -> str:
+    alert = stored.alert
+    states = ", ".join(
+        f"{d.sink} {'failed' if d.done_at and d.error else 'sent' if d.done_at else 'waiting'}"
+        for d in stored.deliveries
+    )
+    title = one_line(alert.title, 100)
+    when = formatting.ago(alert.raised_at)
+    return f"{when:>10}  {alert.severity:6}  {alert.rule:18}  {title}  [{states}]"
+
+
+def _add_migrate(commands: Any) -> None:
+    migrate = commands.add_parser("migrate", help="create or migrate the database, then stop")
+    migrate.add_argument("--config", type=Path, help="config file (default: ./config.yaml)")
+    migrate.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    migrate.add_argument(
+        "--to", metavar="URL", help="copy the SQLite file at storage.path to a PostgreSQL database"
+    )
+    migrate.set_defaults(run=lambda args: asyncio.run(_migrate(args)))
+
+
+async def _migrate(args: argparse.Namespace) -> int:
+    settings = load_settings(args.config)
+    if args.to is not None:
+        return await _copy_database(settings, args)
+    storage = settings.storage
+    result = "storage.path is :memory:, there is nothing to migrate"
+    if not storage.in_memory:
+        await connect(settings)
+        result = f"{storage.place} is up to date"
+    answer(args, {"path": storage.place, "ok": True}, result)
+    return 0
+
+
+def _require_file(source: StorageSettings) -> None:
+    if not source.in_memory and not Path(source.path).exists():
+        raise ConfigError(f"--to copies the file at storage.path: there is none at {source.path!r}")
+
+
+async def _copy_database(settings: Settings, args: argparse.Namespace) -> int:
+    """Copy all rows; the file stays as it is."""
+    storage = settings.storage
+    source = replace(storage, url=None, listen_url=None)
+    try:
+        target = replace(storage, url=Secret(args.to), listen_url=None)
+    except ValueError as exc:
+        raise ConfigError(f"--to: {str(exc).removeprefix('url: ')}") from exc
+    _require_file(source)
+    with progress_bar(sys.stderr) as bar:
+        task = bar.add_task("rows", total=None)
+
+        def progress(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        try:
+            vectors = settings.etraces.enabled
+            copied = await copy_to_postgres(source, target, progress, vectors=vectors)
+        except StoreError as exc:
+            raise ConfigError(f"storage: {exc}") from exc
+    rows = sum(copied.values())
+    answer(
+        args,
+        {"path": target.place, "ok": True, "rows": dict(copied)},
+        f"{rows} rows of {source.path} are in {target.place} now; set storage.url to it",
+    )
+    return 0

@@ -1,0 +1,189 @@
+"""Settings of the models that the gateway uses itself: embedder, difficulty scorer, distiller."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from gateway.config.values import at_least
+from gateway.steering.guidance.lessons import LessonSettings
+from gateway.steering.scoring.calibration import calibration_from_json
+from gateway.steering.scoring.scorer import DifficultySettings, ScorerName
+
+LITELLM_PREFIX = "litellm/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingSettings:
+    """The embedder, and the access to a provider's.
+
+    `embedder`: `static` (built in), `hashing` (no model), or `litellm/<model>` for an embedding
+    model of any provider LiteLLM knows. `dimensions`: requested of the provider, None = its
+    default; `api_base`, `api_key`: None = LiteLLM's own; `timeout_s`: of one provider call;
+    `cache_entries`: how many texts' vectors are cached in memory, 0 = none.
+
+    Raises: ValueError (`<field>: <what is wrong>`).
+    """
+
+    embedder: str = "static"
+    dimensions: int | None = None
+    api_base: str | None = None
+    api_key: str | None = None
+    timeout_s: float = 5.0
+    cache_entries: int = 4096
+
+    def __post_init__(self) -> None:
+        named = self.embedder.startswith(LITELLM_PREFIX) and self.embedder != LITELLM_PREFIX
+        if self.embedder not in ("static", "hashing") and not named:
+            raise ValueError(
+                f"embedder: {self.embedder!r} is not one of static, hashing, "
+                f"{LITELLM_PREFIX}<model>"
+            )
+        if self.dimensions is not None and not 1 <= self.dimensions <= 4096:
+            raise ValueError(f"dimensions: must be 1 to 4096, got {self.dimensions}")
+        if not 0 < self.timeout_s < float("inf"):
+            raise ValueError("timeout_s: must be above 0, and finite")
+        if self.cache_entries < 0:
+            raise ValueError("cache_entries: must be 0 or more")
+
+    @property
+    def model(self) -> str:
+        """The provider's model name, empty for the built-in embedders."""
+        return self.embedder.removeprefix(LITELLM_PREFIX) if "/" in self.embedder else ""
+
+
+LEAST_JUDGE_MS = 100
+"""The shortest useful limit: no model answers faster over a network."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeSettings:
+    """The model that the scorer `judge` asks, and how long a request waits for it.
+
+    `model`: a model name as a client would request it; its deployment has the key. `timeout_ms`:
+    longest wait, in milliseconds. `deadline_share`: longest wait as a share of
+    `steering.deadline_ms`, in (0, 1); the shorter of the two holds. `cache_entries`: number of
+    questions whose scores are kept in memory, 0 = none.
+    """
+
+    model: str = ""
+    timeout_ms: float = 2000
+    deadline_share: float = 0.8
+    cache_entries: int = 1000
+
+    def __post_init__(self) -> None:
+        if not 0 < self.timeout_ms < float("inf"):
+            raise ValueError("timeout_ms: must be above 0, and finite")
+        if not 0 < self.deadline_share < 1:
+            raise ValueError("deadline_share: must be above 0 and below 1")
+        at_least(self.cache_entries, 0, "cache_entries")
+
+    def limit_s(self, deadline_ms: float) -> float:
+        """Longest wait for a score, in seconds.
+
+        Raises:
+            ValueError: no model is named, or the deadline leaves it less than LEAST_JUDGE_MS.
+        """
+        if not self.model:
+            raise ValueError("difficulty.judge.model: needed by scorer judge")
+        limit_ms = min(self.timeout_ms, self.deadline_share * deadline_ms)
+        if limit_ms < LEAST_JUDGE_MS:
+            raise ValueError(
+                f"difficulty.judge: {limit_ms:g} ms is too short for a model to answer; raise "
+                "steering.deadline_ms and difficulty.judge.timeout_ms"
+            )
+        return limit_ms / 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScorerSettings:
+    """The difficulty scorer, with the shipped weights or those of a file.
+
+    `judge`: the model that the scorer `judge` asks about each new step.
+    """
+
+    scorer: ScorerName = "calibrated"
+    weights_file: str | None = None
+    judge: JudgeSettings = field(default_factory=JudgeSettings)
+
+    def load(self) -> DifficultySettings:
+        """The scorer's settings with the weights read.
+
+        Raises:
+            ValueError: the file cannot be read, or does not contain weights.
+        """
+        if self.weights_file is None:
+            return DifficultySettings(scorer=self.scorer)
+        try:
+            text = Path(self.weights_file).read_text(encoding="utf-8")
+            weights = calibration_from_json(text)
+        except (OSError, ValueError) as exc:
+            problem = exc.strerror if isinstance(exc, OSError) else exc
+            raise ValueError(f"difficulty.weights_file: {self.weights_file}: {problem}") from exc
+        return DifficultySettings(scorer=self.scorer, calibration=weights)
+
+
+DAY_S = 86_400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearningSettings:
+    """Limits of learning from runs, and the switches for mining and for giving lessons to runs.
+
+    `mining`: whether runs are read for lessons when they are over; the lessons stay candidates.
+    `trials`: `on` = lessons with enough support are tried, and those that pass are given.
+    `idle_s`: seconds without a call after which a run counts as over. `interval_s`: between two
+    looks for runs that are over. `per_call`, `per_run`: most lessons given. `max_chars`: longest
+    lesson. `similarity`: in [0, 1], that a lesson for another failure of the same tool needs.
+    `max_instances`, `max_general`: most lessons of tier e1 and e2 of a tenant. `expire_days`:
+    without being given or confirmed. `model`: the name of a model, as a client would request it,
+    that is asked about failures which the templates cannot put into words; empty = none.
+    `model_tokens_per_day`, `model_usd_per_day`: most that it may use for one tenant and day (UTC),
+    exceeded by one call at most. `model_timeout_s`: longest wait for one answer.
+    """
+
+    mining: bool = True
+    trials: Literal["off", "on"] = "off"
+    idle_s: float = 900.0
+    interval_s: float = 5.0
+    per_call: int = 2
+    per_run: int = 4
+    max_chars: int = 600
+    similarity: float = 0.85
+    max_instances: int = 2000
+    max_general: int = 500
+    expire_days: float = 90.0
+    model: str = ""
+    model_tokens_per_day: int = 100_000
+    model_usd_per_day: float = 1.0
+    model_timeout_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        positive = ("idle_s", "interval_s", "expire_days", "model_usd_per_day", "model_timeout_s")
+        for name in positive:
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ValueError(f"{name}: must be above 0, and finite")
+        for name, least in (("per_call", 0), ("per_run", 0), ("max_chars", 120)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name}: must be {least} or more")
+        for name in ("max_instances", "max_general", "model_tokens_per_day"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: must be 1 or more")
+        if not 0.0 <= self.similarity <= 1.0:
+            raise ValueError("similarity: must be in [0, 1]")
+
+    @property
+    def expire_s(self) -> float:
+        """Seconds after which a lesson that is neither given nor confirmed expires."""
+        return self.expire_days * DAY_S
+
+    def rules(self) -> LessonSettings:
+        """The settings that decide about lessons for a call."""
+        return LessonSettings(
+            trials=self.trials == "on",
+            per_call=self.per_call,
+            per_run=self.per_run,
+            max_chars=self.max_chars,
+            similarity=self.similarity,
+        )
