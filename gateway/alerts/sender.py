@@ -1,4 +1,4 @@
-"""Sends one message to one receiver. What went wrong is told without the address."""
+"""Delivery of one message to one receiver. Error texts leave the address out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looks for trouble and delivers alerts, in tasks of its own next to the requests."""
+"""Background tasks that check the rules and deliver alerts."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from gateway.alerts.outbox import AlertOutbox
-from gateway.alerts.rules import Signals, UsedAccount, findings
-from gateway.alerts.window import CallCounters
+from gateway.alerts.rules import CallCounters, Signals, UsedAccount, findings
 from gateway.budgets.ledger import BudgetLedger
 from gateway.config import Settings
 from gateway.config.alerts import AlertSettings

@@ -1,4 +1,4 @@
-"""`/api/alerts`: what was reported, and to whom."""
+"""`/api/alerts`: the alerts that were raised, and their delivery to each receiver."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field
 
 from gateway.alerts.sender import alert_view
-from gateway.api.filters import TenantParameter, described
-from gateway.api.operations import ApiRequest, ApiResponse, Content, Operation
-from gateway.api.params import DIGITS
+from gateway.api.operations import ApiRequest, ApiResponse, Content, Operations
+from gateway.api.params import DIGITS, TenantParameter, described
 from gateway.config import Settings
 from gateway.stores.alerts import StoredAlert
+
+OPERATIONS = Operations()
 
 
 class AlertParameters(TenantParameter):
@@ -53,8 +54,9 @@ class AlertList(BaseModel):
     alerts: list[Alert]
 
 
+@OPERATIONS.add("listAlerts", "GET /api/alerts", AlertParameters, Content(AlertList, "The alerts."))
 async def list_alerts(request: ApiRequest[AlertParameters]) -> ApiResponse:
-    """The newest alerts: a tenant's key sees those about its runs."""
+    """What was reported, the newest first, and to whom."""
     found = await request.runtime.alerts.list_alerts(
         tenant=request.tenant, limit=request.params.limit
     )
@@ -76,17 +78,3 @@ def stored_alert_view(stored: StoredAlert, settings: Settings) -> dict[str, Any]
     ]
     view = alert_view(stored.alert, settings.alerts.base_url)
     return {**view, "seen_at": stored.seen_at, "deliveries": deliveries}
-
-
-OPERATIONS = (
-    Operation(
-        name="listAlerts",
-        method="GET",
-        path="/api/alerts",
-        summary="What was reported, the newest first, and to whom.",
-        handler=list_alerts,
-        params=AlertParameters,
-        responses={200: Content(AlertList, "The alerts.")},
-        errors=(400, 403),
-    ),
-)

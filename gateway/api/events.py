@@ -9,13 +9,14 @@ from typing import Annotated, ClassVar
 import orjson
 from pydantic import Field
 
-from gateway.api.filters import TenantParameter, described
-from gateway.api.operations import ApiRequest, ApiResponse, Content, Operation
-from gateway.api.params import DIGITS, Text
+from gateway.api.operations import ApiRequest, ApiResponse, Content, Operations
+from gateway.api.params import DIGITS, TenantParameter, Text, described
 from gateway.auth.access import Access
 from gateway.errors import Overloaded
 from gateway.observability.live_events import Event, Subscription, TooManySubscribers
 from gateway.runtime import Runtime
+
+OPERATIONS = Operations()
 
 KEEP_ALIVE_S = 15.0  # under the 60 s after which common proxies close a silent connection
 _POLL_S = 1.0  # how soon a stream ends when the gateway shuts down
@@ -42,8 +43,15 @@ class EventParameters(TenantParameter):
     ] = None
 
 
+@OPERATIONS.add(
+    "streamEvents",
+    "GET /api/events",
+    EventParameters,
+    Content(str, "The stream.", "text/event-stream"),
+    errors=(429,),
+)
 async def get_events(request: ApiRequest[EventParameters]) -> ApiResponse:
-    """The stream of the tenant's events, from now on or from the last one received."""
+    """Server-sent events: ready, step, outcome, pattern, alert, dropped; no texts."""
     params = request.params
     chunks = stream(
         request.runtime, request.access, request.tenant, params.until_idle_s, params.last_event_id
@@ -100,17 +108,3 @@ def _event(name: str, event: Event) -> bytes:
     data = {key: value for key, value in event.items() if key != "id"}
     line = f"id: {event['id']}\n" if "id" in event else ""
     return b"%sevent: %s\ndata: %s\n\n" % (line.encode(), name.encode(), orjson.dumps(data))
-
-
-OPERATIONS = (
-    Operation(
-        name="streamEvents",
-        method="GET",
-        path="/api/events",
-        summary="Server-sent events: ready, step, outcome, pattern, alert, dropped; no texts.",
-        handler=get_events,
-        params=EventParameters,
-        responses={200: Content(str, "The stream.", "text/event-stream")},
-        errors=(400, 403, 429),
-    ),
-)

@@ -1,28 +1,153 @@
-"""`/api/runs`: the run log, and the outcome of each run."""
+"""`/api/runs`, `/api/conversations`, `/api/health-summary`: the run log and run outcomes."""
 
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, TypeVar
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.api.filters import (
+from gateway.api.operations import ApiRequest, ApiResponse, Content, Operations
+from gateway.api.params import (
+    DIGITS,
+    Cursor,
+    Flag,
+    OneOf,
+    PageParameters,
+    Parameters,
+    PathText,
     RunFilters,
     SortParameters,
     TenantParameter,
+    Text,
     described,
     run_filter,
 )
-from gateway.api.models import OutcomeBody, ReportedOutcome, RunPage, Trace
-from gateway.api.operations import ApiRequest, ApiResponse, Content, Operation
-from gateway.api.params import DIGITS, Flag, Parameters, PathText
 from gateway.api.views import run_view, step_views, thresholds
 from gateway.errors import BadRequest, NotFound
 from gateway.runtime import Runtime
 from gateway.stores.learning import OutcomeRow
-from gateway.stores.queries import Facets, PageRequest, RunTrace
+from gateway.stores.queries import (
+    OUTCOMES,
+    ConversationPage,
+    Facets,
+    HealthSummary,
+    PageRequest,
+    RunTrace,
+)
+from gateway.stores.records import InjectionRow, StepRow
+from gateway.stores.totals import RunRecord
 from gateway.text.secrets import mask_secrets
+from gateway.wire import values
+
+OPERATIONS = Operations()
+
+
+T = TypeVar("T")
+
+
+Omitted = Annotated[T, Field(exclude=True)]
+
+
+"""A field of a stored row that the answer leaves out."""
+
+
+Outcome = Annotated[str, OneOf(OUTCOMES)]
+
+
+@values.dataclass(frozen=True, slots=True, kw_only=True)
+class Run(RunRecord):
+    """A run with values derived from its totals."""
+
+    composite_mean: Annotated[float, Field(ge=0, le=1)]
+    duration_s: Annotated[float, Field(description="From the first call to the newest.")]
+    tokens: Annotated[int, Field(description="Input and output tokens together.")]
+    token_budget: Annotated[int | None, Field(description="steering.token_budget.")]
+    budget_used: Annotated[
+        float | None, Field(ge=0, le=1, description="Share of the budget that is used.")
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health(HealthSummary):
+    """The health of the selected runs, and what no run has."""
+
+    unrecorded_calls: Annotated[
+        Mapping[str, int],
+        Field(
+            description="Unsteered calls by reason whose conversation was not found, or whose "
+            "body was too large to read, since the start of the process; empty for a "
+            "tenant's own key."
+        ),
+    ]
+
+
+class RunPage(BaseModel):
+    """One page of a list of runs."""
+
+    runs: list[Run]
+    next_cursor: Cursor
+    total: Annotated[int, Field(description="With `count`: all runs that match.")] = 0
+
+
+@values.dataclass(frozen=True, slots=True, kw_only=True)
+class Guidance(InjectionRow):
+    """One piece of guidance, listed under its step."""
+
+    run_id: Omitted[str]
+    step_index: Omitted[int]
+
+
+@values.dataclass(frozen=True, slots=True, kw_only=True)
+class TraceStep(StepRow):
+    """One step of a run with the guidance decided at it."""
+
+    run_id: Omitted[str]
+    guidance: list[Guidance]
+
+
+class Thresholds(BaseModel):
+    """The thresholds in force now, to draw next to a run's curves."""
+
+    fast: float
+    slow: float
+    skip: float
+    margin: float
+    fire: float
+    warn: float
+    danger: float
+
+
+class Trace(BaseModel):
+    """One run step by step, or a part of it."""
+
+    run: Run
+    steps: list[TraceStep]
+    next_after_step: Annotated[
+        int | None, Field(description="`after_step` of the next part; null on the last.")
+    ]
+    thresholds: Thresholds
+    policy_in_force: Annotated[
+        bool, Field(description="Whether the current policy decided the run's newest step.")
+    ]
+
+
+class OutcomeBody(BaseModel):
+    """The outcome of a run; score and comment are kept with it."""
+
+    model_config = ConfigDict(extra="forbid")
+    outcome: Outcome
+    score: Annotated[float, Field(ge=-1e9, le=1e9)] | None = None
+    comment: Annotated[str, Field(max_length=2000)] = ""
+
+
+class ReportedOutcome(BaseModel):
+    """An outcome that has been stored."""
+
+    run_id: str
+    outcome: Outcome
 
 
 class RunListParameters(SortParameters, RunFilters):
@@ -55,8 +180,9 @@ class TraceParameters(RunParameters):
     ] = None
 
 
+@OPERATIONS.add("listRuns", "GET /api/runs", RunListParameters, Content(RunPage, "One page."))
 async def list_runs(request: ApiRequest[RunListParameters]) -> ApiResponse:
-    """One page of the selected runs."""
+    """Runs, newest first or in another order, by any of the filters."""
     params, runs = request.params, run_filter(dict(request.params), request.tenant)
     page = PageRequest(
         limit=params.limit,
@@ -78,8 +204,9 @@ async def list_runs(request: ApiRequest[RunListParameters]) -> ApiResponse:
     return ApiResponse(payload=payload)
 
 
+@OPERATIONS.add("getRun", "GET /api/runs/{run_id}", TraceParameters, Content(Trace, "The trace."))
 async def get_run(request: ApiRequest[TraceParameters]) -> ApiResponse:
-    """One run's trace, or a part of it."""
+    """A run step by step: scores, guidance, call and texts."""
     params = request.params
     trace = await request.runtime.runs.get_run(
         params.run_id,
@@ -106,8 +233,16 @@ def _trace_view(runtime: Runtime, trace: RunTrace, after: int, limit: int | None
     }
 
 
+@OPERATIONS.add(
+    "reportOutcome",
+    "POST /api/runs/{run_id}/outcome",
+    RunParameters,
+    Content(ReportedOutcome, "Stored."),
+    body=OutcomeBody,
+    needs="report",
+)
 async def post_outcome(request: ApiRequest[RunParameters]) -> ApiResponse:
-    """Report a run's outcome."""
+    """Report a run's outcome; a later report replaces an earlier one."""
     run_id, body = request.params.run_id, request.read(OutcomeBody)
     await report_outcome(request.runtime, run_id, body, tenant=request.tenant)
     return ApiResponse(payload={"run_id": run_id, "outcome": body.outcome})
@@ -144,8 +279,9 @@ async def report_outcome(
     runtime.log.info("outcome reported", run_id=run_id, outcome=outcome)
 
 
+@OPERATIONS.add("getFacets", "GET /api/facets", TenantParameter, Content(Facets, "The values."))
 async def get_facets(request: ApiRequest[TenantParameter]) -> ApiResponse:
-    """The values that filters can choose from."""
+    """The agents, models, failure types, experiments and arms that occur."""
     return ApiResponse(payload=await request.runtime.runs.facets(tenant=request.tenant))
 
 
@@ -153,47 +289,40 @@ def _unknown(run_id: str) -> NotFound:
     return NotFound(f"there is no run {run_id[:80]!r}", param="run_id")
 
 
-OPERATIONS = (
-    Operation(
-        name="listRuns",
-        method="GET",
-        path="/api/runs",
-        summary="Runs, newest first or in another order, by any of the filters.",
-        handler=list_runs,
-        params=RunListParameters,
-        responses={200: Content(RunPage, "One page.")},
-        errors=(400, 403),
-    ),
-    Operation(
-        name="getRun",
-        method="GET",
-        path="/api/runs/{run_id}",
-        summary="A run step by step: scores, guidance, call and texts.",
-        handler=get_run,
-        params=TraceParameters,
-        responses={200: Content(Trace, "The trace.")},
-        errors=(400, 404),
-    ),
-    Operation(
-        name="reportOutcome",
-        method="POST",
-        path="/api/runs/{run_id}/outcome",
-        summary="Report a run's outcome; a later report replaces an earlier one.",
-        handler=post_outcome,
-        params=RunParameters,
-        body=Content(OutcomeBody),
-        responses={200: Content(ReportedOutcome, "Stored.")},
-        errors=(400, 403, 404, 413),
-        right="report",
-    ),
-    Operation(
-        name="getFacets",
-        method="GET",
-        path="/api/facets",
-        summary="The agents, models, failure types, experiments and arms that occur.",
-        handler=get_facets,
-        params=TenantParameter,
-        responses={200: Content(Facets, "The values.")},
-        errors=(400, 403),
-    ),
+class ConversationParameters(PageParameters, TenantParameter):
+    """Which conversations."""
+
+    external_key: Annotated[Text | None, described("With this id given by the client.")] = None
+
+
+@OPERATIONS.add(
+    "listConversations",
+    "GET /api/conversations",
+    ConversationParameters,
+    Content(ConversationPage, "One page."),
 )
+async def list_conversations(request: ApiRequest[ConversationParameters]) -> ApiResponse:
+    """Conversations, newest first; forks and sub-agents name their parent."""
+    params = request.params
+    try:
+        page = await request.runtime.runs.list_conversations(
+            tenant=request.tenant,
+            external_key=params.external_key,
+            limit=params.limit,
+            cursor=params.cursor,
+        )
+    except ValueError as error:
+        raise BadRequest(str(error), param="cursor") from None
+    return ApiResponse(payload=page)
+
+
+@OPERATIONS.add(
+    "getHealthSummary", "GET /api/health-summary", RunFilters, Content(Health, "The summary.")
+)
+async def get_summary(request: ApiRequest[RunFilters]) -> ApiResponse:
+    """Clean-run rate, fires, severity, time in state, tokens, cost, unsteered calls."""
+    tenant = request.tenant
+    summary = await request.runtime.runs.health_summary(run_filter(dict(request.params), tenant))
+    unrecorded = dict(request.runtime.unsteered.unrecorded) if tenant is None else {}
+    values = {f.name: getattr(summary, f.name) for f in fields(summary)}
+    return ApiResponse(payload=Health(**values, unrecorded_calls=unrecorded))

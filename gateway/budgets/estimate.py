@@ -1,4 +1,4 @@
-"""What a call is expected to use, before it is sent; learned from what earlier calls used."""
+"""Expected use of a call before it is sent, learned from earlier calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which budgets apply to a call, and what the ladder of each says about it. Pure."""
+"""Budgets that apply to a call, and the steps of their ladders. Pure."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from gateway.budgets.spending import Spending
+from gateway.budgets.guard import Spending
 from gateway.calls.shared_answers import SharedAnswers
 from gateway.conversations.apply_reply import apply_reply
 from gateway.conversations.codec import from_record

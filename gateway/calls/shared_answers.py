@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
-from gateway.budgets.spending import Spending, held_to_values, left_open
+from gateway.budgets.guard import Spending, held_to_values, left_open
 from gateway.conversations.pending_calls import Pending, call_to_json, resumed
 from gateway.conversations.stored_responses import Settle
 from gateway.dialects import RESPONSES

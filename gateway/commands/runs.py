@@ -20,7 +20,7 @@ from gateway.commands import run_control, run_reports
 from gateway.commands.store import add_verb, say
 from gateway.config import Settings
 from gateway.conversations.run_tags import read_tag_filter
-from gateway.dashboard.step_text import step_text
+from gateway.dashboard.run import step_text
 from gateway.errors import ConfigError
 from gateway.steering.fsm import FSMState
 from gateway.stores.learning import OutcomeRow

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 from urllib.parse import quote
 
-from gateway.api.filters import TenantParameter
-from gateway.api.lesson_views import distiller_view, lesson_view
 from gateway.api.lessons import (
     STATUSES,
     TIERS,
@@ -17,7 +15,8 @@ from gateway.api.lessons import (
     detail,
     find_lesson,
 )
-from gateway.api.params import Flag, OneOf
+from gateway.api.params import Flag, OneOf, TenantParameter
+from gateway.api.views import distiller_view, lesson_view
 from gateway.dashboard.pages import Page, Visit, redirect
 from gateway.errors import BadRequest, GatewayError
 from gateway.learning.actions import MAX_ADVICE_CHARS

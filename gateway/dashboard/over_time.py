@@ -11,10 +11,9 @@ from typing import Annotated, Any
 from markupsafe import Markup
 from pydantic import Field
 
-from gateway.api.filters import TenantParameter
-from gateway.api.params import OneOf, Text
+from gateway.api.params import OneOf, TenantParameter, Text
+from gateway.dashboard.charts import TimeSeries, bars, line
 from gateway.dashboard.pages import FragmentParameters, Page, Visit
-from gateway.dashboard.time_charts import TimeSeries, bars, line
 from gateway.errors import BadRequest
 from gateway.stores.attribution import TAG
 from gateway.stores.queries import PageRequest, RunFilter

@@ -8,8 +8,8 @@ from urllib.parse import quote
 
 import orjson
 
-from gateway.api.filters import PageParameters, TenantParameter
-from gateway.api.library import (
+from gateway.api.params import Flag, OneOf, PageParameters, TenantParameter, Text
+from gateway.api.patterns import (
     add_pattern,
     change_pattern,
     counted,
@@ -18,7 +18,6 @@ from gateway.api.library import (
     read_pattern,
     remove_pattern,
 )
-from gateway.api.params import Flag, OneOf, Text
 from gateway.dashboard.pages import Page, Visit, redirect
 from gateway.errors import BadRequest, GatewayError
 from gateway.steering.guidance.codec import to_record

@@ -7,15 +7,12 @@ from dataclasses import dataclass
 from starlette.routing import Route
 
 from gateway.api.experiments import ReportOptions
-from gateway.api.filters import TenantParameter
-from gateway.api.params import Parameters
+from gateway.api.params import Parameters, TenantParameter
 from gateway.auth.access import Gate
 from gateway.auth.authenticator import Authenticator
 from gateway.dashboard import (
     compare,
-    control,
     experiments,
-    health,
     lessons,
     now,
     over_time,
@@ -23,13 +20,15 @@ from gateway.dashboard import (
     raw,
     run,
     runs,
-    session,
-    what_if,
 )
 from gateway.dashboard.pages import (
     FileParameters,
     Handler,
+    LoginParameters,
     PageEndpoint,
+    log_in,
+    log_out,
+    show_login,
     show_static,
     unknown_page,
 )
@@ -59,15 +58,15 @@ _PAGES = (
     _Page("/dashboard/", now.show, now.NowParameters),
     _Page("/dashboard/runs", runs.show, runs.RunsParameters),
     _Page(_RUN, run.show, run.RunParameters, change=run.set_outcome, report=True),
-    _Page(f"{_RUN}/control", change=control.change),
+    _Page(f"{_RUN}/control", change=run.control),
     _Page(f"{_RUN}/steps", run.show_steps, run.StepsParameters),
     _Page(f"{_RUN}/steps/{{step}}.txt", run.show_text),
     _Page(f"{_RUN}/steps/{{step}}/raw", raw.show),
     _Page(f"{_RUN}/steps/{{step}}/replay", raw.show_replay, change=raw.replay),
-    _Page(f"{_RUN}/what-if", what_if.show, what_if.WhatIfParameters),
+    _Page(f"{_RUN}/what-if", compare.show_what_if, compare.WhatIfParameters),
     _Page("/dashboard/compare", compare.show, compare.CompareParameters),
     _Page("/dashboard/time", over_time.show, over_time.TimeParameters),
-    _Page("/dashboard/health", health.show, runs.PeriodFilters),
+    _Page("/dashboard/health", experiments.show_health, runs.PeriodFilters),
     _Page("/dashboard/patterns", patterns.show_list, patterns.ListParameters),
     _Page(
         "/dashboard/new-pattern",
@@ -96,12 +95,12 @@ _PAGES = (
     ),
     _Page(
         "/dashboard/login",
-        session.show_login,
-        session.LoginParameters,
-        change=session.log_in,
+        show_login,
+        LoginParameters,
+        change=log_in,
         public=True,
     ),
-    _Page("/dashboard/logout", change=session.log_out, public=True),
+    _Page("/dashboard/logout", change=log_out, public=True),
     _Page("/dashboard/static/{name}", show_static, FileParameters, public=True),
     _Page("/dashboard/{rest:path}", unknown_page),
 )

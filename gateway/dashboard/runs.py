@@ -10,10 +10,9 @@ from typing import Annotated, Any
 
 from markupsafe import Markup
 
-from gateway.api.filters import RunFilters, SortParameters, run_filter
-from gateway.api.params import OneOf
+from gateway.api.params import OneOf, RunFilters, SortParameters, run_filter
+from gateway.dashboard.charts import peak, stacked
 from gateway.dashboard.pages import FragmentParameters, Page, Visit
-from gateway.dashboard.small_charts import peak, stacked
 from gateway.errors import BadRequest
 from gateway.steering.experiments import ARMS
 from gateway.steering.fsm import FSMState

@@ -9,9 +9,16 @@ from operator import attrgetter
 from typing import Literal
 
 from gateway.reporting.amounts import AmountRatio, Spent, amount_of, amount_ratio
-from gateway.reporting.caveats import caveats_of
 from gateway.reporting.rates import Sample, newcombe, rate_of, sample_ratio, stratified
-from gateway.reporting.results import Arm, Comparison, Day, ExperimentReport, Stratum, StratumArm
+from gateway.reporting.results import (
+    Arm,
+    Comparison,
+    Day,
+    ExperimentReport,
+    Stratum,
+    StratumArm,
+    caveats_of,
+)
 from gateway.steering.experiments import ARMS
 from gateway.stores.experiments import ExperimentRun
 from gateway.stores.totals import WARN_COMPOSITE
