@@ -15,11 +15,11 @@ from gateway.budgets.rules import (
     Applied,
     BudgetStatus,
     CallSubject,
+    advice_of,
     applying,
-    cheaper_model,
     fallback_model,
     standing,
-    wrap_up_reason,
+    steers,
 )
 from gateway.budgets.texts import budget_error, budget_header, used_up
 from gateway.config.budgets import BudgetSettings, ControlSettings, Ending
@@ -118,28 +118,28 @@ class BudgetGuard:
         self._estimator = estimator
         self._cost = cost
         self._reached = reached
-        self._steers = any(budget.steers for budget in budgets)
+        self._steers = any(steers(budget) for budget in budgets)
         self._most = any(budget.reserve == "most" for budget in budgets)
         self._told: set[str] = set()
 
     async def advise(self, subject: CallSubject, body: CallBody) -> Advice:
-        """What the ladders ask of the call before it is decided.
+        """The effects of the ladders on a call before it is decided.
 
         Reads the store only where a ladder has a step that changes a request.
         """
         now = time.time()
         applied = applying(self.budgets, subject, now) if self._steers else ()
-        if not any(each.budget.steers for each in applied):
+        if not any(steers(each.budget) for each in applied):
             return NO_ADVICE
         accounts = await self._accounts(applied, now)
         found = [standing(a, account, now) for a, account in zip(applied, accounts, strict=True)]
-        cheaper = cheaper_model(found)
-        if not cheaper:
+        advice = advice_of(found)
+        if not advice.cheaper:
             estimate = self._estimate(subject.model, subject.root, body)
             claim = self._claim(applied, estimate, now, binding=True)
             refused = [refusal.key for refusal in decide(accounts, claim).refusals]
-            cheaper = fallback_model(applied, refused)
-        return Advice(wrap_up=wrap_up_reason(found), cheaper=cheaper)
+            advice = replace(advice, cheaper=fallback_model(applied, refused))
+        return advice
 
     async def admit(
         self, subject: CallSubject, model: str, body: CallBody, *, binding: bool

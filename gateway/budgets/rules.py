@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 
 from gateway.config.budgets import METRICS, BudgetSettings, LadderStep
 from gateway.errors import BadRequest
+from gateway.steering.advice import NO_ADVICE, Advice
 from gateway.stores.budgets import Account, AccountKey, Wanted
 
 NO_KEY = "(no key)"
@@ -135,22 +136,50 @@ def seconds_to_midnight(now: float) -> int:
     return max(1, int((midnight - at).total_seconds()) + 1)
 
 
-def wrap_up_reason(found: Sequence[BudgetStatus]) -> str:
-    """Why the agent is to hand over its work; empty when it is not."""
+def _wrap_up(found: Sequence[BudgetStatus]) -> Advice:
+    """Ask the agent to hand over its work: by the first budget that has reached this step."""
     for each in found:
         if each.step("wrap_up") is not None:
             name = each.applied.budget.name
             if each.share >= 1:
-                return f"budget: {name} used up"
-            return f"budget: {name} used to {each.share:.0%} of its {each.metric}"
-    return ""
+                return Advice(wrap_up=f"budget: {name} used up")
+            return Advice(wrap_up=f"budget: {name} used to {each.share:.0%} of its {each.metric}")
+    return NO_ADVICE
 
 
-def cheaper_model(found: Sequence[BudgetStatus]) -> str:
-    """The model to use instead, by the budget that is used most; empty for none."""
+def _cheaper(found: Sequence[BudgetStatus]) -> Advice:
+    """Use another model: that of the budget that is used most."""
     ordered = sorted(found, key=lambda each: -each.share)
     steps = (each.step("cheaper") for each in ordered)
-    return next((step.cheaper for step in steps if step is not None and step.cheaper), "")
+    models = (step.cheaper for step in steps if step is not None and step.cheaper)
+    return Advice(cheaper=next(models, ""))
+
+
+ACTIONS: Mapping[str, Callable[[Sequence[BudgetStatus]], Advice] | None] = {
+    "warn": None,
+    "wrap_up": _wrap_up,
+    "cheaper": _cheaper,
+    "stop": None,
+}
+"""Each action of a ladder, with its effect on a call that may be sent; None: no effect.
+
+Every step that is reached is announced by event, log line, metric, alert and response header. The
+store refuses calls from `BudgetSettings.stop_at` on.
+"""
+
+
+def steers(budget: BudgetSettings) -> bool:
+    """Whether a step of the budget changes the request: by a text or another model."""
+    return any(ACTIONS[step.name] is not None for step in budget.ladder)
+
+
+def advice_of(found: Sequence[BudgetStatus]) -> Advice:
+    """The effects of all steps that are reached; of two that differ, the row further up decides."""
+    given = [effect(found) for effect in ACTIONS.values() if effect is not None]
+    return Advice(
+        wrap_up=next((each.wrap_up for each in given if each.wrap_up), ""),
+        cheaper=next((each.cheaper for each in given if each.cheaper), ""),
+    )
 
 
 def fallback_model(applied: Sequence[Applied], refused: Sequence[AccountKey]) -> str:
