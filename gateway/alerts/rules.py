@@ -56,7 +56,7 @@ class CallCounters:
         self._rests = rests_in(metrics)
 
     def since(self, now: float, window_s: float) -> CallWindow:
-        """What was counted in the `window_s` before `now`, both in seconds of a steady clock; less
+        """Counts in the `window_s` before `now`, both in seconds of a steady clock; less
         where this has not been asked for that long."""
         total = _totals(self._metrics)
         self._seen.append((now, total))
@@ -68,14 +68,14 @@ class CallCounters:
         )
 
     def rested(self) -> Mapping[str, int]:
-        """How often each deployment began to rest since this was last asked."""
+        """Number of rests of each deployment since the last call."""
         before, self._rests = self._rests, rests_in(self._metrics)
         more = {name: times - before.get(name, 0) for name, times in self._rests.items()}
         return {name: times for name, times in more.items() if times}
 
 
 def rests_in(metrics: Metrics) -> dict[str, int]:
-    """How often each deployment has begun to rest."""
+    """Number of rests of each deployment since the start."""
     return {labels["deployment"]: n for labels, n in _samples(metrics.deployment_rests)}
 
 
@@ -112,7 +112,7 @@ _LEAST_USUAL_SHARE = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signals:
-    """What the rules look at, as of one moment.
+    """Input of the rules at one moment.
 
     `window`: the calls of this process in the last `window_s`. `usual_cached_share`: of the last 24
     hours, None where unknown. `rested`: how often each deployment began to rest since the last
@@ -160,7 +160,7 @@ class Finding:
 
     @property
     def key(self) -> str:
-        """What makes two findings the same alert."""
+        """Identity of the alert: findings with one key are the same alert."""
         return f"{self.rule}:{self.subject}"
 
 

@@ -100,7 +100,7 @@ _READ_BYTES = 2048
 
 
 class AlertSender:
-    """Sends messages over connections of its own. Made on the event loop that uses it."""
+    """Sends messages over a separate connection pool. Made on the event loop that uses it."""
 
     def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
@@ -108,7 +108,7 @@ class AlertSender:
     async def send(
         self, sink: AlertSink, alerts: Sequence[AlertRecord], settings: AlertSettings
     ) -> str:
-        """Why `sink` did not take `alerts`; empty when it did. Takes `timeout_s` at most."""
+        """Send `alerts` to `sink`; the error, or an empty text. Takes `timeout_s` at most."""
         body = orjson.dumps(KINDS[sink.kind](alerts, settings.base_url))
         headers = {"content-type": "application/json", "user-agent": f"gateway/{__version__}"}
         if sink.secret is not None:

@@ -16,7 +16,7 @@ OPERATIONS = Operations()
 
 
 class AlertParameters(TenantParameter):
-    """Which alerts."""
+    """Filter of alerts."""
 
     limit: Annotated[
         int, Field(ge=1, le=500), DIGITS, described("At most this many, the newest first.")
@@ -24,7 +24,7 @@ class AlertParameters(TenantParameter):
 
 
 class AlertDelivery(BaseModel):
-    """How far the delivery to one sink is."""
+    """State of the delivery to one receiver."""
 
     sink: str
     attempts: Annotated[int, Field(description="Failed ones.")]
@@ -56,7 +56,7 @@ class AlertList(BaseModel):
 
 @OPERATIONS.add("listAlerts", "GET /api/alerts", AlertParameters, Content(AlertList, "The alerts."))
 async def list_alerts(request: ApiRequest[AlertParameters]) -> ApiResponse:
-    """What was reported, the newest first, and to whom."""
+    """Alerts, the newest first, with their deliveries."""
     found = await request.runtime.alerts.list_alerts(
         tenant=request.tenant, limit=request.params.limit
     )

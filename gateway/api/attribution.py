@@ -85,26 +85,26 @@ class UsageView(BaseModel):
 
 
 class ConversationTreeParameters(TenantParameter):
-    """Of which conversation."""
+    """Id of a conversation."""
 
     conversation_id: Annotated[PathText, described("The id of any conversation of the tree.")]
 
 
 class RunTreeParameters(TenantParameter):
-    """Of which run."""
+    """Id of a run."""
 
     run_id: Annotated[PathText, described("The id of a run in the tree.")]
 
 
 class UsageParameters(RunFilters):
-    """Which runs, and how they are grouped."""
+    """Filter of runs, and the key that groups them."""
 
     by: Annotated[Text, described(f"`tag:NAME` or one of {', '.join(GROUPS)}.")] = "key"
     format: Annotated[Literal["json", "csv"], described("Of the answer.")] = "json"
 
 
 class ExportParameters(RunFilters):
-    """Which runs, and in which form."""
+    """Filter of runs, and the form of the export."""
 
     format: Annotated[
         str,

@@ -22,14 +22,14 @@ OPERATIONS = Operations()
 
 
 class BudgetParameters(TenantParameter):
-    """Which accounts."""
+    """Filter of accounts."""
 
     budget: Annotated[Text | None, described("Of the budget with this name.")] = None
     limit: Annotated[int, Field(ge=1, le=1000, description="Most accounts."), DIGITS] = 200
 
 
 class AccountBody(BaseModel):
-    """Which account."""
+    """One account: a budget and a subject."""
 
     model_config = ConfigDict(extra="forbid")
     budget: Annotated[str, Field(description="The budget's name.")]
@@ -46,7 +46,7 @@ class RaiseBody(AccountBody):
 
 
 class Spent(BaseModel):
-    """What calls used, or are expected to use."""
+    """Use of calls, or their expected use."""
 
     usd: float
     input_tokens: int
@@ -92,7 +92,7 @@ class AccountPage(BaseModel):
     "listBudgets", "GET /api/budgets", BudgetParameters, Content(AccountPage, "The accounts.")
 )
 async def list_budgets(request: ApiRequest[BudgetParameters]) -> ApiResponse:
-    """What each subject of each budget has used, last used first."""
+    """Use of each budget by each subject, last used first."""
     params, runtime = request.params, request.runtime
     ledger = runtime.accounting.ledger
     store = ledger.store if ledger.durable else ledger.memory
@@ -184,13 +184,13 @@ MAX_REASON = 300
 
 
 class SubjectParameters(Parameters):
-    """Which run or conversation."""
+    """Id of a run or conversation."""
 
     subject: Annotated[PathText, described("The id of a run or of a conversation.")]
 
 
 class ControlBody(BaseModel):
-    """Why; shown to the client and on the run's page."""
+    """The reason, shown to the client and on the run's page."""
 
     model_config = ConfigDict(extra="forbid")
     reason: Annotated[str, Field(max_length=MAX_REASON)] = ""
@@ -218,7 +218,7 @@ class HeldPage(BaseModel):
     "listHeld", "GET /api/held", TenantParameter, Content(HeldPage, "The holds, oldest first.")
 )
 async def list_held(request: ApiRequest[TenantParameter]) -> ApiResponse:
-    """What is stopped or paused now."""
+    """Runs and conversations that are stopped or paused."""
     tenant = request.tenant
     held = request.runtime.holds.listed()
     listed = [

@@ -23,7 +23,7 @@ _POLL_S = 1.0  # how soon a stream ends when the gateway shuts down
 
 
 class EventParameters(TenantParameter):
-    """Which events, and when the stream ends."""
+    """Position in the stream of events, and its end."""
 
     in_headers: ClassVar[frozenset[str]] = frozenset({"last-event-id"})
 

@@ -22,7 +22,7 @@ OPERATIONS = Operations()
 
 
 class ReportOptions(TenantParameter):
-    """How an experiment is reported."""
+    """Options of a report."""
 
     stratum: Annotated[
         str, OneOf(tuple(STRATA)), described("The key by which runs are grouped into strata.")
@@ -37,7 +37,7 @@ class ReportOptions(TenantParameter):
 
 
 class ReportParameters(ReportOptions):
-    """Which experiment is reported, and how."""
+    """Id of an experiment, and the options of its report."""
 
     experiment_id: Annotated[PathText, described("The experiment's id.")]
 
@@ -136,7 +136,7 @@ def shares_of(text: str | None) -> dict[str, float] | None:
 
 
 class RoutingParameters(TenantParameter):
-    """Whose workloads, and which decisions."""
+    """Filter of workloads and decisions."""
 
     since: Annotated[Time | None, described("Only decisions after this time.")] = None
 

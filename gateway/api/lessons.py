@@ -28,7 +28,7 @@ _MOST_DECISIONS = 1000
 
 
 class LessonFilters(TenantParameter):
-    """Which lessons."""
+    """Filter of lessons."""
 
     status: Annotated[Annotated[str, OneOf(STATUSES)] | None, described("In this status.")] = None
     tier: Annotated[Annotated[str, OneOf(TIERS)] | None, described("Of this tier.")] = None
@@ -37,19 +37,19 @@ class LessonFilters(TenantParameter):
 
 
 class LessonParameters(TenantParameter):
-    """Which lesson."""
+    """Id of a lesson."""
 
     pattern_id: Annotated[PathText, described("The lesson's id.")]
 
 
 class ForgetParameters(TenantParameter):
-    """Which run."""
+    """Id of a run."""
 
     run_id: Annotated[PathText, described("The run's id.")]
 
 
 class Posterior(BaseModel):
-    """What the decisions about a lesson come to; null where there are none yet."""
+    """Result of the decisions about a lesson; null where there are none yet."""
 
     decisions: int
     given: int
@@ -64,7 +64,7 @@ class Posterior(BaseModel):
 
 
 class TrialArm(BaseModel):
-    """How often the failure came again, with a 95 % interval."""
+    """Rate at which the failure recurred in one arm, with a 95 % interval."""
 
     name: Literal["given", "held"]
     rate: float | None
@@ -140,7 +140,7 @@ class LessonDetail(LessonRecord):
 
 
 class LessonChange(BaseModel):
-    """What to do with a lesson: another status, another text, or to share it."""
+    """Change of a lesson: another status, another text, or sharing it."""
 
     model_config = ConfigDict(extra="forbid")
     status: Annotated[str, OneOf(STATUSES)] | None = None
@@ -308,7 +308,7 @@ def _publish(runtime: Runtime, what: str, **details: Any) -> None:
 
 
 class JobFilters(TenantParameter):
-    """Whose jobs, and how many."""
+    """Filter of jobs."""
 
     limit: Annotated[int, Field(ge=0, le=1000, description="Most jobs."), DIGITS] = 100
 

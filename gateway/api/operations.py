@@ -96,7 +96,7 @@ Right = Literal["read", "report", "control"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation(Generic[P]):
-    """What a route does with one method; the document and the server both read this.
+    """One method of a route, read by the document and the server.
 
     `responses` by status; `errors`: possible error statuses, besides 401, 403 and 503.
     `needs`: the right of the caller. `read` and `report` (of its own runs) go with any key,

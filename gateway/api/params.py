@@ -180,7 +180,7 @@ class TenantParameter(Parameters):
 
 
 class RunFilters(TenantParameter):
-    """Which runs; a filter that is absent or empty selects all."""
+    """Filter of runs; one that is absent or empty selects all."""
 
     conversation_id: Annotated[Text | None, described("Of one conversation.")] = None
     agent: Annotated[Text | None, described("The client's name, from its user agent.")] = None

@@ -214,14 +214,14 @@ class PatternPage(BaseModel):
 
 
 class AddedPattern(BaseModel):
-    """What happened to a pattern that was sent."""
+    """Result for a pattern that was sent."""
 
     result: Added
     pattern_id: str
 
 
 class ImportCounts(BaseModel):
-    """How many patterns of an import had each result."""
+    """Number of imported patterns by result."""
 
     added: int
     replaced: int
@@ -229,7 +229,7 @@ class ImportCounts(BaseModel):
 
 
 class PatternFilters(TenantParameter):
-    """Which patterns."""
+    """Filter of patterns."""
 
     tier: Annotated[Annotated[str, OneOf(TIERS)] | None, described("Of this tier.")] = None
     failure_type: Annotated[Text | None, described("For this failure type.")] = None
@@ -237,13 +237,13 @@ class PatternFilters(TenantParameter):
 
 
 class PatternListParameters(PageParameters, PatternFilters):
-    """Which page of which patterns."""
+    """Filter of patterns, and the page."""
 
     text: Annotated[Text | None, described("Whose fields contain this text, ignoring case.")] = None
 
 
 class PatternParameters(TenantParameter):
-    """Which pattern."""
+    """Id of a pattern."""
 
     pattern_id: Annotated[PathText, described("The pattern's id.")]
 

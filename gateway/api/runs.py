@@ -151,19 +151,19 @@ class ReportedOutcome(BaseModel):
 
 
 class RunListParameters(SortParameters, RunFilters):
-    """Which runs, and in which order."""
+    """Filter of runs, and their order."""
 
     count: Annotated[Flag, described("Also count all runs that match.")] = False
 
 
 class RunParameters(Parameters):
-    """Which run."""
+    """Id of a run."""
 
     run_id: Annotated[PathText, described("The run's id.")]
 
 
 class TraceParameters(RunParameters):
-    """Which part of a run's trace."""
+    """Part of a run's trace."""
 
     content: Annotated[
         Flag, described("With the texts of each step; guidance keeps its text either way.")
@@ -290,7 +290,7 @@ def _unknown(run_id: str) -> NotFound:
 
 
 class ConversationParameters(PageParameters, TenantParameter):
-    """Which conversations."""
+    """Filter of conversations."""
 
     external_key: Annotated[Text | None, described("With this id given by the client.")] = None
 

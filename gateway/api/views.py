@@ -146,7 +146,7 @@ async def distiller_view(
 
 
 def job_view(job: Job) -> dict[str, Any]:
-    """A job: of which run, how it stands, what it used."""
+    """A job with its run, its state and its use."""
     return {
         "run_id": str(job.payload.get("run", "")),
         "tenant": job.tenant,
@@ -161,7 +161,7 @@ def job_view(job: Job) -> dict[str, Any]:
 
 
 def arm_views(found: Posterior) -> list[dict[str, Any]]:
-    """Both arms: how often the failure came again, with a 95 % interval."""
+    """Both arms: rate at which the failure recurred, with a 95 % interval."""
     held = found.decisions - found.given
     return [
         _arm("given", found.rate_given, found.given),

@@ -26,7 +26,7 @@ from gateway.tasks import spawn
 class OwnCalls:
     """Counts tokens and dollars of the gateway's own calls, not the calls: those are the agents'.
 
-    Lives as long as the process; `use` gives it the budgets of each config.
+    Lives for the whole process; `use` gives it the budgets of each config.
     """
 
     def __init__(self) -> None:
@@ -109,7 +109,7 @@ class BudgetNotices:
         self._published: OrderedDict[tuple[str, str, float], None] = OrderedDict()
 
     def reached(self, found: BudgetStatus, call: CallSubject) -> None:
-        """Tell of the steps that this standing has reached for the first time."""
+        """Announce the steps that this budget has reached for the first time."""
         budget, account = found.applied.budget, found.account
         for step in found.reached:
             known = (budget.name, account.subject, step.at)
@@ -137,7 +137,7 @@ class BudgetNotices:
                 listener(event)
 
     def forget(self, budget: str, subject: str) -> None:
-        """Tell of this subject's steps again: it was raised, lifted or reset."""
+        """Announce this subject's steps again: it was raised, lifted or reset."""
         for known in [key for key in self._published if key[:2] == (budget, subject)]:
             del self._published[known]
 

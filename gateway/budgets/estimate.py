@@ -27,7 +27,7 @@ _MOST_OUTPUT = 10**9  # a client may write any number as its maximum
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """What a call to a model is expected to use.
+    """Expected use of a call to a model.
 
     `whose`: the tree of conversations that the call belongs to, "" for none. `guessed`: no call of
     that tree to the model has ended yet. `raw_input`: tokens by the length of the body. `unpriced`:

@@ -56,7 +56,7 @@ _WAIT_STEP_S = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallBody:
-    """What an estimate reads of a request.
+    """Parts of a request that an estimate reads.
 
     `answers`: the model writes an answer; False for embeddings and the like. `calls`: how many it
     counts as.
@@ -304,7 +304,7 @@ class BudgetGuard:
         return replace(found, amounts=self._priced(amounts) if found.unpriced else amounts)
 
     def _priced(self, used: Amounts) -> Amounts:
-        """What calls of an unknown price count as: their tokens at the price for all such."""
+        """Use at an unknown price: the tokens at the configured price for such models."""
         return replace(used, usd=used.of("tokens") * self._control.unpriced_usd_per_million / 1e6)
 
     def _tell_unpriced(self, applied: Sequence[Applied], model: str) -> None:
@@ -391,7 +391,7 @@ def amounts_of(
 
 @dataclass(slots=True, kw_only=True)
 class LeftOpen:
-    """What a call of another process has reserved, until it is settled here."""
+    """Reservation of another process's call, until it is settled here."""
 
     guard: BudgetGuard
     held: tuple[Held, ...]
@@ -411,7 +411,7 @@ class LeftOpen:
 
 
 def held_to_values(spending: Spending | None) -> list[dict[str, Any]]:
-    """What `left_open` needs, as JSON values; empty when nothing is reserved in the store."""
+    """JSON values for `left_open`; empty when nothing is reserved in the store."""
     if spending is None:
         return []
     return [asdict(each.claim) for each in spending.admission.held if each.stored]

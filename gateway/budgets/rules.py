@@ -18,7 +18,7 @@ NO_KEY = "(no key)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallSubject:
-    """Whose call it is.
+    """Owner of a call.
 
     `client`: the first word of the user agent. `model`: as requested. `run` and `root` are empty
     for a call that belongs to no conversation: it counts on no budget of a run or tree. `tenant` is
@@ -48,7 +48,7 @@ class Applied:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetStatus:
-    """How far an applied budget is used: the share, its metric, and the steps that are reached.
+    """Use of an applied budget: the share, its metric, and the steps that are reached.
 
     `refuses`: whether it has refused a call, so that its stop is reached.
     """
@@ -124,7 +124,7 @@ def _subject(budget: BudgetSettings, call: CallSubject, now: float) -> str:
 
 
 def standing(applied: Applied, account: Account, now: float) -> BudgetStatus:
-    """How far a budget is used by its account."""
+    """Use of a budget by its account."""
     share, metric = account.share(applied.limits, now)
     return BudgetStatus(applied=applied, account=account, share=share, metric=metric)
 
@@ -169,7 +169,7 @@ store refuses calls from `BudgetSettings.stop_at` on.
 
 
 def steers(budget: BudgetSettings) -> bool:
-    """Whether a step of the budget changes the request: by a text or another model."""
+    """True if a step of the budget changes the request: by a text or another model."""
     return any(ACTIONS[step.name] is not None for step in budget.ladder)
 
 

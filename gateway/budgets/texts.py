@@ -43,7 +43,7 @@ def amount(metric: str, value: float) -> str:
 
 
 def used_up(found: BudgetStatus, metric: str, now: float) -> str:
-    """Which budget refuses a call, and how far it is used."""
+    """The budget that refuses a call, with its use."""
     budget, account = found.applied.budget, found.account
     limit = account.limits_of(found.applied.limits).get(metric, 0.0)
     used = account.used(metric, now)

@@ -45,7 +45,7 @@ _TICKS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunChart:
-    """What is drawn of a run: its steps in order, each in a slot of equal width."""
+    """Chart of a run: its steps in order, each in a slot of equal width."""
 
     steps: Sequence[StepRow]
     guidance: Mapping[int, Sequence[InjectionRow]]
@@ -60,11 +60,11 @@ class RunChart:
 
     @property
     def slots(self) -> int:
-        """How many steps share the width; at least one."""
+        """Number of steps that share the width; at least one."""
         return max(1, len(self.steps))
 
     def left(self, slot: float) -> str:
-        """Where a slot begins."""
+        """Left edge of a slot."""
         return share(slot, self.slots)
 
     def centre(self, slot: int) -> str:

@@ -120,7 +120,7 @@ def health_values(summary: HealthSummary, unrecorded: int = 0) -> dict[str, Any]
 
 
 def _unsteered_note(summary: HealthSummary, unrecorded: int) -> str:
-    """How many of the calls that is, and how many more no run has."""
+    """Share of unsteered calls, and the number of those that could not be recorded."""
     unsteered = sum(summary.unsteered.values())
     share = percent(unsteered / summary.calls, 1) if summary.calls else "none"
     note = f"Forwarded without a decision, and recorded: {share} of the calls."

@@ -1,4 +1,4 @@
-"""What was learned from runs: lessons by status, and one lesson with its evidence and trial."""
+"""Pages of lessons: all by status, and one with its evidence and trial."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _BUTTONS = {"approve": "trial", "activate": "active", "pause": "quarantined", "r
 
 
 class ListParameters(TenantParameter):
-    """Which lessons."""
+    """Filter of lessons."""
 
     status: Annotated[str, OneOf(STATUSES)] | None = None
     tier: Annotated[str, OneOf(TIERS)] | None = None
 
 
 class OneParameters(TenantParameter):
-    """Whether the lesson has just been changed."""
+    """Note that the lesson has just been changed."""
 
     saved: Flag | None = None
 
@@ -102,7 +102,7 @@ async def change_one(visit: Visit) -> Page:
 
 
 def _read(action: str, advice: str) -> LessonChange:
-    """What a form asks for. Raises: BadRequest."""
+    """The change that a form describes. Raises: BadRequest."""
     if action == "share":
         return LessonChange(share=True)
     if action == "edit":

@@ -30,7 +30,7 @@ from gateway.text import formatting
 SPANS: Mapping[str, int] = {"hour": 48, "day": 30, "week": 26}
 """How many buckets are shown of each length."""
 
-_SERIES = 6  # names that are told apart; the others are one more
+_SERIES = 6  # names with a series each; the others share one more
 OTHERS = "all others"
 
 
@@ -39,7 +39,7 @@ _RUNS_WITH_TAGS = 100
 
 
 class TimeParameters(FragmentParameters, TenantParameter):
-    """How the calls are cut in time, and by what they are told apart."""
+    """Bucket of time and key by which calls are grouped."""
 
     bucket: Annotated[str, OneOf(tuple(BUCKET_S))] = "day"
     by: Annotated[str, Field(pattern=_BY)] | None = None
@@ -191,6 +191,6 @@ def table(series: TimeSeries) -> list[UsagePoint]:
 
 
 def label_of(bucket: str) -> Any:
-    """How the beginning of a bucket is written, UTC."""
+    """Label of a bucket: its beginning in UTC."""
     form = "%m-%d %H:%M" if bucket == "hour" else "%Y-%m-%d"
     return lambda start: datetime.fromtimestamp(start, UTC).strftime(form)

@@ -103,7 +103,7 @@ class Visit:
 
     @property
     def fragment(self) -> bool:
-        """Whether the page's script requests only the changing part."""
+        """True if the page's script requests only the changing part."""
         return bool(self.values.get("fragment"))
 
     @property
@@ -137,7 +137,7 @@ Handler = Callable[[Visit], Awaitable[Page]]
 
 
 class FragmentParameters(Parameters):
-    """Whether to send only the part of the page that changes."""
+    """Flag of a request for only the part of the page that changes."""
 
     fragment: Flag | None = None
 
@@ -288,7 +288,7 @@ _WRONG_KEY_DELAY_S = 0.5  # slows down whoever tries many keys
 
 
 class LoginParameters(Parameters):
-    """Where to go after the login."""
+    """The page to open after the login."""
 
     next: Text | None = None
 

@@ -36,20 +36,20 @@ _SHAPES: Mapping[str, tuple[str, ...]] = {
 
 
 class NewParameters(TenantParameter):
-    """What kind of pattern to write."""
+    """Tier of the pattern to write."""
 
     tier: Annotated[str, OneOf(TIERS)] | None = None
 
 
 class ListParameters(PageParameters, NewParameters):
-    """Which patterns."""
+    """Filter of patterns."""
 
     failure_type: Text | None = None
     text: Text | None = None
 
 
 class OneParameters(TenantParameter):
-    """Whether the pattern has just been saved."""
+    """Note that the pattern has just been saved."""
 
     saved: Flag | None = None
 

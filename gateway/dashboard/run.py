@@ -39,7 +39,7 @@ _HOLDS = ("stop", "pause", "resume")
 
 
 async def control_values(visit: Visit, run: RunRecord) -> dict[str, Any]:
-    """What the buttons of a run's page need: what holds it, and its budgets."""
+    """Values for the buttons of a run's page: its hold and its budgets."""
     root = await _root(visit, run)
     subjects = tuple(dict.fromkeys((run.id, run.conversation_id, root)))
     return {

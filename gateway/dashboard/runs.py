@@ -38,13 +38,13 @@ _COLUMNS = (
 
 
 class PeriodFilters(FragmentParameters, RunFilters):
-    """Which runs; `period` counts back from now and replaces `since`."""
+    """Filter of runs; `period` counts back from now and replaces `since`."""
 
     period: Annotated[str, OneOf(tuple(PERIODS))] | None = None
 
 
 class RunsParameters(SortParameters, PeriodFilters):
-    """Which runs, and in which order."""
+    """Filter of runs, and their order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

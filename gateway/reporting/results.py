@@ -235,7 +235,7 @@ def _runs_needed(arms: Sequence[Arm]) -> int:
 
 
 def _about_dose(runs: Sequence[ExperimentRun]) -> Found:
-    """Whether `on` and `random` acted equally often: only then do they differ in timing alone."""
+    """Caveat if `on` and `random` acted unequally often: they then differ in more than timing."""
     on, random = ([run for run in runs if run.arm == arm] for arm in ("on", "random"))
     if min(len(on), len(random)) < FEW_RUNS:
         return
@@ -331,12 +331,12 @@ class Effect:
 
     @property
     def sure(self) -> bool:
-        """Whether the interval excludes `none`."""
+        """True if the interval excludes `none`."""
         return not self.low <= self.none <= self.high
 
     @property
     def good(self) -> bool | None:
-        """Whether the arm is better: more success, or less of anything else; None if not sure."""
+        """True if the arm is better: more success, or less of anything else; None if not sure."""
         if not self.sure:
             return None
         return (self.estimate > self.none) is (self.kind == "points")
