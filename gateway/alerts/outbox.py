@@ -54,9 +54,7 @@ class AlertOutbox:
         self._publish = publish
         self._sender = AlertSender()
         self._owner = secrets.token_hex(8)
-        self._seen: dict[
-            str, tuple[float, float]
-        ] = {}  # by key: last seen, last stored
+        self._seen: dict[str, tuple[float, float]] = {}  # by key: last seen, last stored
         self._waiting: list[_Waiting] = []
         self._sent: set[tuple[str, str]] = set()  # sent, and not yet noted in the store
         self._log = get_logger("gateway.alerts")

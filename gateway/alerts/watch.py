@@ -140,10 +140,9 @@ async def used_accounts(
     """
     if not budgets:
         return []
-    store = ledger.store if ledger.durable else ledger.memory
     known, now = {budget.name: budget for budget in budgets}, time.time()
     found = []
-    for account in await store.list_accounts(limit=_MOST):
+    for account in await ledger.counted.list_accounts(limit=_MOST):
         budget = known.get(account.budget)
         if budget is None or account.updated_at < since:
             continue

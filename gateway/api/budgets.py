@@ -95,8 +95,7 @@ async def list_budgets(request: ApiRequest[BudgetParameters]) -> ApiResponse:
     """Use of each budget by each subject, last used first."""
     params, runtime = request.params, request.runtime
     ledger = runtime.accounting.ledger
-    store = ledger.store if ledger.durable else ledger.memory
-    found = await store.list_accounts(
+    found = await ledger.counted.list_accounts(
         budget=params.budget, tenant=request.tenant, limit=params.limit
     )
     views = [_view(runtime, account) for account in found]

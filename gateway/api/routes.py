@@ -18,7 +18,6 @@ from gateway.api import (
     alerts,
     attribution,
     budgets,
-    events,
     experiments,
     lessons,
     patterns,
@@ -38,7 +37,7 @@ from gateway.auth.access import Gate
 from gateway.auth.authenticator import Authenticator
 from gateway.runtime import Runtime
 
-_MODULES = (runs, patterns, experiments, alerts, events, budgets, attribution, lessons)
+_MODULES = (runs, patterns, experiments, alerts, budgets, attribution, lessons)
 OPERATIONS = Operations()
 _ERRORS = {
     400: "A parameter or the body is wrong; `param` names it.",

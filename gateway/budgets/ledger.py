@@ -194,6 +194,11 @@ class BudgetLedger:
         return self._store is not None and not self._failing
 
     @property
+    def counted(self) -> BudgetStore:
+        """Accounts as calls are counted now: those of the store, or of memory while it fails."""
+        return self.store if self.durable else self.memory
+
+    @property
     def waiting(self) -> int:
         """Settlements in memory that the store does not have yet."""
         return len(self._waiting)

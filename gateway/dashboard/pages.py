@@ -13,7 +13,8 @@ from urllib.parse import parse_qsl, quote, urlencode
 
 from gateway.api.operations import unavailable
 from gateway.api.params import Flag, Parameters, Text, read_parameters
-from gateway.auth.access import Access, Gate
+from gateway.auth.access import COOKIE, SESSION_S, Access, Gate
+from gateway.auth.browsers import refuse_other_origins
 from gateway.endpoints.body import Receive, Scope, Send, read_body
 from gateway.endpoints.edge import EXCHANGE
 from gateway.errors import GatewayError, MethodNotAllowed, NotFound, Unauthorized
@@ -21,14 +22,10 @@ from gateway.runtime import Runtime
 from gateway.stores.protocols import StoreError
 from gateway.stores.severity import SEVERITY_WORDS
 from gateway.text.page import page_templates, style_sheet
+from gateway.upstream.base import header
 
 if TYPE_CHECKING:
     from jinja2 import Environment
-
-
-from gateway.auth.access import COOKIE, SESSION_S
-from gateway.auth.browsers import refuse_other_origins
-from gateway.upstream.base import header
 
 MEDIA_TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _FOLDER = Path(__file__).parent
@@ -152,27 +149,30 @@ class FileParameters(Parameters):
 _CACHE_FOREVER = ((b"cache-control", b"public, max-age=31536000, immutable"),)
 
 
+@dataclass(frozen=True, slots=True)
+class PageRoute:
+    """The address of a page, its handler and query, and the handler of its form.
+
+    `public`: seen without a session. `report`: any key may send the form, about its own runs;
+    other forms need the admin key.
+    """
+
+    path: str
+    show: Handler | None = None
+    params: type[Parameters] = Parameters
+    change: Handler | None = None
+    public: bool = False
+    report: bool = False
+
+
 class PageEndpoint:
     """Serves one page: GET shows it, POST changes something."""
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        gate: Gate,
-        show: Handler | None,
-        *,
-        change: Handler | None = None,
-        params: type[Parameters] = Parameters,
-        public: bool = False,
-        report: bool = False,
-    ) -> None:
-        """`report`: any key may send the form, about its own runs; others need the admin key."""
+    def __init__(self, runtime: Runtime, gate: Gate, page: PageRoute) -> None:
         self._runtime = runtime
         self._gate = gate
-        self._handlers = {"GET": show, "HEAD": show, "POST": change}
-        self._params = params
-        self._public = public
-        self._report = report
+        self._page = page
+        self._handlers = {"GET": page.show, "HEAD": page.show, "POST": page.change}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope[EXCHANGE].route = "dashboard"
@@ -199,7 +199,7 @@ class PageEndpoint:
             return None
 
     async def _answer(self, scope: Scope, receive: Receive) -> Page:
-        access = _NOBODY if self._public else self._gate.admit(scope)
+        access = _NOBODY if self._page.public else self._gate.admit(scope)
         handler = self._handlers.get(scope["method"])
         if handler is None:
             allowed = ", ".join(name for name, known in self._handlers.items() if known)
@@ -208,11 +208,12 @@ class PageEndpoint:
             )
         form: Mapping[str, str] = {}
         if scope["method"] == "POST":
-            if not (self._public or self._report):
+            if not (self._page.public or self._page.report):
                 access.require_control()
             body = await read_body(scope["headers"], receive, scope[EXCHANGE], _MAX_FORM_BYTES)
             form = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
-        values = dict(read_parameters(self._params, _without_empty_fields(scope["query_string"])))
+        query = _without_empty_fields(scope["query_string"])
+        values = dict(read_parameters(self._page.params, query))
         visit = Visit(
             runtime=self._runtime,
             gate=self._gate,
@@ -331,10 +332,7 @@ def _inside(path: str) -> str:
 
 
 def _cookie(scope: Scope, value: str, seconds: int) -> tuple[tuple[bytes, bytes], ...]:
-    secure = scope.get("scheme") == "https" or _behind_tls(scope)
+    behind_tls = header(scope["headers"], b"x-forwarded-proto").lower() == b"https"
+    secure = scope.get("scheme") == "https" or behind_tls
     text = f"{COOKIE}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict"
     return ((b"set-cookie", (text + ("; Secure" if secure else "")).encode()),)
-
-
-def _behind_tls(scope: Scope) -> bool:
-    return header(scope["headers"], b"x-forwarded-proto").lower() == b"https"

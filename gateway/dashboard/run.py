@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -27,6 +27,7 @@ from gateway.observability.unsteered import UNSTEERED_WORDS
 from gateway.steering.experiments import ARMS
 from gateway.steering.monitors import MONITORS
 from gateway.stores.budgets import AccountKey
+from gateway.stores.controls import Action
 from gateway.stores.protocols import StoreError
 from gateway.stores.queries import OUTCOMES, PageRequest, RunFilter, RunTrace
 from gateway.stores.records import InjectionRow, StepRow
@@ -35,7 +36,7 @@ from gateway.stores.totals import RunRecord
 from gateway.text.sanitize import visible
 
 _ACCOUNTS = 20
-_HOLDS = ("stop", "pause", "resume")
+_HOLDS: Mapping[str, Action | None] = {"stop": "stop", "pause": "pause", "resume": None}
 
 
 async def control_values(visit: Visit, run: RunRecord) -> dict[str, Any]:
@@ -58,7 +59,7 @@ async def control(visit: Visit) -> Page:
     run_id = str(visit.scope["path_params"]["run_id"])
     action, form = visit.form.get("action", ""), visit.form
     if action in _HOLDS:
-        await _hold(visit, action, form.get("subject", run_id), form.get("reason", ""))
+        await _hold(visit, _HOLDS[action], form.get("subject", run_id), form.get("reason", ""))
     elif action in ("raise", "lift"):
         await _allow(visit, form)
     else:
@@ -66,13 +67,11 @@ async def control(visit: Visit) -> Page:
     return redirect(f"/dashboard/runs/{quote(run_id)}")
 
 
-async def _hold(visit: Visit, action: str, subject: str, reason: str) -> None:
-    if action == "resume":
+async def _hold(visit: Visit, action: Action | None, subject: str, reason: str) -> None:
+    if action is None:
         await release(visit.runtime, subject, visit.tenant)
-    elif action == "pause":
-        await hold(visit.runtime, subject, "pause", reason[:MAX_REASON], visit.tenant)
     else:
-        await hold(visit.runtime, subject, "stop", reason[:MAX_REASON], visit.tenant)
+        await hold(visit.runtime, subject, action, reason[:MAX_REASON], visit.tenant)
 
 
 async def _allow(visit: Visit, form: Any) -> None:
@@ -124,8 +123,7 @@ async def _accounts(visit: Visit, subjects: tuple[str, ...]) -> list[dict[str, A
     ][:_ACCOUNTS]
     if not keys:
         return []
-    store = ledger.store if ledger.durable else ledger.memory
-    found = await store.accounts(keys)
+    found = await ledger.counted.accounts(keys)
     return [account_view(each, settings.all_budgets(), time.time()) for each in found]
 
 
