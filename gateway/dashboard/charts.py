@@ -369,17 +369,12 @@ def daily(days: Sequence[Day], arms: Sequence[str]) -> Markup:
     slots, height = max(1, len(dates)), _DAILY_PX
     lines = []
     for arm in arms:
-        points: list[tuple[float, float] | None] = []
+        points: list[Point | None] = []
         for slot, date in enumerate(dates):
             day = known.get((date, arm))
             rate = day.successes / day.judged if day is not None and day.judged else None
             points.append(None if rate is None else (slot + 0.5, level_y(rate, height)))
-        lines.append(curve(points, class_=f"curve-arm arm-{arm}"))
-        lines.extend(
-            curve([point, (point[0] + 0.0001, point[1])], class_=f"curve-dot arm-{arm}")
-            for point in points
-            if point is not None
-        )
+        lines += _broken(points, f"curve-arm arm-{arm}", f"curve-dot arm-{arm}")
     grid = [
         part
         for label, y in (("100 %", 4), ("50 %", height / 2), ("0", height - 4))
@@ -391,6 +386,16 @@ def daily(days: Sequence[Day], arms: Sequence[str]) -> Markup:
     return drawing(
         height, *grid, stretched(height, *lines, box=(slots, height)), class_="plot daily"
     )
+
+
+def _broken(points: Sequence[Point | None], line: str, dot: str) -> list[Markup]:
+    """A curve with gaps, and a dot at each point: one between two gaps would have no line."""
+    dots = (
+        curve([point, (point[0] + 0.0001, point[1])], class_=dot)
+        for point in points
+        if point is not None
+    )
+    return [curve(points, class_=line), *dots]
 
 
 TIME_PX = 96
@@ -449,13 +454,7 @@ def line(
         points: list[Point | None] = [
             None if v is None else (slot + 0.5, _height(v / whole)) for slot, v in enumerate(row)
         ]
-        lines.append(curve(points, class_=f"time-line line-{number}"))
-        # A value between two gaps would have no line.
-        lines += [
-            curve([point, (point[0] + 0.0001, point[1])], class_=f"time-dot line-{number}")
-            for point in points
-            if point is not None
-        ]
+        lines += _broken(points, f"time-line line-{number}", f"time-dot line-{number}")
     box = (max(1, len(series.starts)), TIME_PX)
     return (
         drawing(TIME_PX, _grid(), stretched(TIME_PX, *lines, box=box), class_="plot time"),
