@@ -11,7 +11,6 @@ from gateway.auth.authenticator import Authenticator
 from gateway.dashboard import (
     compare,
     experiments,
-    lessons,
     now,
     over_time,
     patterns,
@@ -62,12 +61,12 @@ _PAGES = (
         patterns.OneParameters,
         change=patterns.change_one,
     ),
-    PageRoute("/dashboard/lessons", lessons.show_list, lessons.ListParameters),
+    PageRoute("/dashboard/lessons", patterns.show_lessons, patterns.LessonListParameters),
     PageRoute(
         "/dashboard/lessons/{pattern_id:path}",
-        lessons.show_one,
-        lessons.OneParameters,
-        change=lessons.change_one,
+        patterns.show_lesson,
+        patterns.OneParameters,
+        change=patterns.change_one_lesson,
     ),
     PageRoute("/dashboard/experiments", experiments.show_list, TenantParameter),
     PageRoute(
