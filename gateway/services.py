@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from gateway.budgets.accounting import Accounting
-from gateway.budgets.own_calls import OwnCalls
+from gateway.budgets.accounting import Accounting, OwnCalls
 from gateway.config import Settings
 from gateway.conversations.index import ConversationIndex
 from gateway.conversations.judge import ModelJudge

@@ -15,8 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from gateway.api.document import openapi
-from gateway.api.routes import operations
+from gateway.api.routes import openapi, operations
 from gateway.cli import build_parser, tree
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -54,7 +54,7 @@ class AlertOutbox:
         self._publish = publish
         self._sender = AlertSender()
         self._owner = secrets.token_hex(8)
-        self._seen: dict[str, tuple[float, float]] = {}  # by key: last seen, last told the store
+        self._seen: dict[str, tuple[float, float]] = {}  # by key: last seen, last stored
         self._waiting: list[_Waiting] = []
         self._sent: set[tuple[str, str]] = set()  # sent, and not yet noted in the store
         self._log = get_logger("gateway.alerts")
@@ -213,7 +213,7 @@ class AlertOutbox:
 
 
 def due_at(rule: str, now: float, settings: AlertSettings) -> float:
-    """When an alert raised at `now` (epoch) is first sent.
+    """Time of the first attempt for an alert raised at `now` (both epoch).
 
     Those of one `group_wait_s` are due together, on every gateway, and make one message.
     """

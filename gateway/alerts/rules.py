@@ -1,17 +1,109 @@
-"""When something is worth an alert: rules over plain values."""
+"""Rules of alerts over plain values, and the call counters that they look at."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal
 
-from gateway.alerts.window import CallWindow
+from prometheus_client import Counter
+
 from gateway.config.alerts import AlertRuleSettings, RuleName
+from gateway.dialects import DIALECTS
+from gateway.observability.metrics import Metrics
 from gateway.stores.guarded import StoreHealth
 from gateway.stores.live import LiveRun
 from gateway.stores.severity import STUCK_STEPS
 from gateway.text.formatting import about, counted, money, percent
+
+_ROUTES = frozenset(dialect.route for dialect in DIALECTS.values())
+_CLIENT_GONE = 499
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallWindow:
+    """Calls and tokens within a time. `failed`: answered with a status of 400 or above."""
+
+    calls: int = 0
+    failed: int = 0
+    unsteered: int = 0
+    input_tokens: int = 0
+    cached_tokens: int = 0
+
+    @property
+    def error_rate(self) -> float:
+        """Of the calls; 0 without one."""
+        return self.failed / self.calls if self.calls else 0.0
+
+    @property
+    def unsteered_rate(self) -> float:
+        """Of the calls; 0 without one."""
+        return self.unsteered / self.calls if self.calls else 0.0
+
+    @property
+    def cached_share(self) -> float | None:
+        """Of the input tokens; None without any."""
+        return self.cached_tokens / self.input_tokens if self.input_tokens else None
+
+
+class CallCounters:
+    """Differences of the counters over a sliding time: requests pay nothing for them."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._seen: deque[tuple[float, CallWindow]] = deque()
+        self._rests = rests_in(metrics)
+
+    def since(self, now: float, window_s: float) -> CallWindow:
+        """Counts in the `window_s` before `now`, both in seconds of a steady clock; less
+        where this has not been asked for that long."""
+        total = _totals(self._metrics)
+        self._seen.append((now, total))
+        while len(self._seen) > 1 and self._seen[1][0] <= now - window_s:
+            self._seen.popleft()
+        before = self._seen[0][1]
+        return CallWindow(
+            **{f.name: getattr(total, f.name) - getattr(before, f.name) for f in fields(total)}
+        )
+
+    def rested(self) -> Mapping[str, int]:
+        """Number of rests of each deployment since the last call."""
+        before, self._rests = self._rests, rests_in(self._metrics)
+        more = {name: times - before.get(name, 0) for name, times in self._rests.items()}
+        return {name: times for name, times in more.items() if times}
+
+
+def rests_in(metrics: Metrics) -> dict[str, int]:
+    """Number of rests of each deployment since the start."""
+    return {labels["deployment"]: n for labels, n in _samples(metrics.deployment_rests)}
+
+
+def _totals(metrics: Metrics) -> CallWindow:
+    calls = failed = 0
+    for labels, count in _samples(metrics.requests):
+        if labels["route"] in _ROUTES:
+            calls += count
+            status = int(labels["status"])
+            failed += count if status >= 400 and status != _CLIENT_GONE else 0
+    tokens = {labels["direction"]: count for labels, count in _samples(metrics.tokens)}
+    return CallWindow(
+        calls=calls,
+        failed=failed,
+        unsteered=sum(count for _, count in _samples(metrics.unsteered)),
+        input_tokens=tokens.get("input", 0),
+        cached_tokens=sum(count for _, count in _samples(metrics.cached_tokens)),
+    )
+
+
+def _samples(counter: Counter) -> list[tuple[Mapping[str, str], int]]:
+    return [
+        (sample.labels, int(sample.value))
+        for family in counter.collect()
+        for sample in family.samples
+        if sample.name.endswith("_total")
+    ]
+
 
 _ROUNDING = 1e-9  # of a share: sums of prices are not exact
 _LEAST_USUAL_SHARE = 0.2
@@ -20,7 +112,7 @@ _LEAST_USUAL_SHARE = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signals:
-    """What the rules look at, as of one moment.
+    """Input of the rules at one moment.
 
     `window`: the calls of this process in the last `window_s`. `usual_cached_share`: of the last 24
     hours, None where unknown. `rested`: how often each deployment began to rest since the last
@@ -68,7 +160,7 @@ class Finding:
 
     @property
     def key(self) -> str:
-        """What makes two findings the same alert."""
+        """Identity of the alert: findings with one key are the same alert."""
         return f"{self.rule}:{self.subject}"
 
 

@@ -1,18 +1,18 @@
-"""Sends one message to one receiver. What went wrong is told without the address."""
+"""Delivery of one message to one receiver. Error texts leave the address out."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import aiohttp
 import orjson
 
 from gateway import __version__
-from gateway.config.alerts import AlertSettings, AlertSink
+from gateway.config.alerts import AlertSettings, AlertSink, SinkKind
 from gateway.stores.alerts import AlertRecord
 from gateway.text.formatting import iso
 from gateway.text.sanitize import one_line
@@ -21,17 +21,6 @@ SIGNATURE_HEADER = "x-gateway-signature"
 _DISCORD_CHARS = 2000  # Source: Discord's limit of a message's content
 _TASK_CHARS = 120
 _MARKS = {"danger": "🔴", "warn": "🟠"}
-
-
-def message(sink: AlertSink, alerts: Sequence[AlertRecord], base_url: str | None) -> bytes:
-    """The body that tells `sink` of `alerts`, as JSON."""
-    if sink.kind == "webhook":
-        return orjson.dumps({"alerts": [alert_view(alert, base_url) for alert in alerts]})
-    if sink.kind == "slack":
-        return orjson.dumps({"text": "\n".join(_slack_line(a, base_url) for a in alerts)})
-    text = "\n".join(_discord_line(alert, base_url) for alert in alerts)
-    content = text if len(text) <= _DISCORD_CHARS else text[: _DISCORD_CHARS - 1] + "…"
-    return orjson.dumps({"content": content, "allowed_mentions": {"parse": []}})
 
 
 def alert_view(alert: AlertRecord, base_url: str | None) -> dict[str, Any]:
@@ -85,11 +74,33 @@ def _discord_line(alert: AlertRecord, base_url: str | None) -> str:
     return f"{_line(alert)} <{link}>" if link else _line(alert)
 
 
+def _webhook(alerts: Sequence[AlertRecord], base_url: str | None) -> dict[str, Any]:
+    return {"alerts": [alert_view(alert, base_url) for alert in alerts]}
+
+
+def _slack(alerts: Sequence[AlertRecord], base_url: str | None) -> dict[str, Any]:
+    return {"text": "\n".join(_slack_line(alert, base_url) for alert in alerts)}
+
+
+def _discord(alerts: Sequence[AlertRecord], base_url: str | None) -> dict[str, Any]:
+    text = "\n".join(_discord_line(alert, base_url) for alert in alerts)
+    content = text if len(text) <= _DISCORD_CHARS else text[: _DISCORD_CHARS - 1] + "…"
+    return {"content": content, "allowed_mentions": {"parse": []}}
+
+
+KINDS: Mapping[SinkKind, Callable[[Sequence[AlertRecord], str | None], dict[str, Any]]] = {
+    "webhook": _webhook,
+    "slack": _slack,
+    "discord": _discord,
+}
+"""Each kind of receiver, with the JSON body of its messages."""
+
+
 _READ_BYTES = 2048
 
 
 class AlertSender:
-    """Sends messages over connections of its own. Made on the event loop that uses it."""
+    """Sends messages over a separate connection pool. Made on the event loop that uses it."""
 
     def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
@@ -97,8 +108,8 @@ class AlertSender:
     async def send(
         self, sink: AlertSink, alerts: Sequence[AlertRecord], settings: AlertSettings
     ) -> str:
-        """Why `sink` did not take `alerts`; empty when it did. Takes `timeout_s` at most."""
-        body = message(sink, alerts, settings.base_url)
+        """Send `alerts` to `sink`; the error, or an empty text. Takes `timeout_s` at most."""
+        body = orjson.dumps(KINDS[sink.kind](alerts, settings.base_url))
         headers = {"content-type": "application/json", "user-agent": f"gateway/{__version__}"}
         if sink.secret is not None:
             headers[SIGNATURE_HEADER] = signature(sink.secret, body, int(time.time()))

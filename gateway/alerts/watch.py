@@ -1,4 +1,4 @@
-"""Looks for trouble and delivers alerts, in tasks of its own next to the requests."""
+"""Background tasks that check the rules and deliver alerts."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from gateway.alerts.outbox import AlertOutbox
-from gateway.alerts.rules import Signals, UsedAccount, findings
-from gateway.alerts.window import CallCounters
+from gateway.alerts.rules import CallCounters, Signals, UsedAccount, findings
 from gateway.budgets.ledger import BudgetLedger
 from gateway.config import Settings
 from gateway.config.alerts import AlertSettings
@@ -141,10 +140,9 @@ async def used_accounts(
     """
     if not budgets:
         return []
-    store = ledger.store if ledger.durable else ledger.memory
     known, now = {budget.name: budget for budget in budgets}, time.time()
     found = []
-    for account in await store.list_accounts(limit=_MOST):
+    for account in await ledger.counted.list_accounts(limit=_MOST):
         budget = known.get(account.budget)
         if budget is None or account.updated_at < since:
             continue

@@ -1,21 +1,29 @@
-"""`/api/alerts`: what was reported, and to whom."""
+"""`/api/alerts`: alerts and their delivery; `/api/events`: live events as server-sent events."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+import time
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, ClassVar, Literal
 
+import orjson
 from pydantic import BaseModel, Field
 
 from gateway.alerts.sender import alert_view
-from gateway.api.filters import TenantParameter, described
-from gateway.api.operations import ApiRequest, ApiResponse, Content, Operation
-from gateway.api.params import DIGITS
+from gateway.api.operations import ApiRequest, ApiResponse, Content, Operations
+from gateway.api.params import DIGITS, TenantParameter, Text, described
+from gateway.auth.access import Access
 from gateway.config import Settings
+from gateway.errors import Overloaded
+from gateway.observability.live_events import Event, Subscription, TooManySubscribers
+from gateway.runtime import Runtime
 from gateway.stores.alerts import StoredAlert
+
+OPERATIONS = Operations()
 
 
 class AlertParameters(TenantParameter):
-    """Which alerts."""
+    """Filter of alerts."""
 
     limit: Annotated[
         int, Field(ge=1, le=500), DIGITS, described("At most this many, the newest first.")
@@ -23,7 +31,7 @@ class AlertParameters(TenantParameter):
 
 
 class AlertDelivery(BaseModel):
-    """How far the delivery to one sink is."""
+    """State of the delivery to one receiver."""
 
     sink: str
     attempts: Annotated[int, Field(description="Failed ones.")]
@@ -53,8 +61,9 @@ class AlertList(BaseModel):
     alerts: list[Alert]
 
 
+@OPERATIONS.add("listAlerts", "GET /api/alerts", AlertParameters, Content(AlertList, "The alerts."))
 async def list_alerts(request: ApiRequest[AlertParameters]) -> ApiResponse:
-    """The newest alerts: a tenant's key sees those about its runs."""
+    """Alerts, the newest first, with their deliveries."""
     found = await request.runtime.alerts.list_alerts(
         tenant=request.tenant, limit=request.params.limit
     )
@@ -78,15 +87,93 @@ def stored_alert_view(stored: StoredAlert, settings: Settings) -> dict[str, Any]
     return {**view, "seen_at": stored.seen_at, "deliveries": deliveries}
 
 
-OPERATIONS = (
-    Operation(
-        name="listAlerts",
-        method="GET",
-        path="/api/alerts",
-        summary="What was reported, the newest first, and to whom.",
-        handler=list_alerts,
-        params=AlertParameters,
-        responses={200: Content(AlertList, "The alerts.")},
-        errors=(400, 403),
-    ),
+KEEP_ALIVE_S = 15.0  # under the 60 s after which common proxies close a silent connection
+_POLL_S = 1.0  # how soon a stream ends when the gateway shuts down
+
+
+class EventParameters(TenantParameter):
+    """Position in the stream of events, and its end."""
+
+    in_headers: ClassVar[frozenset[str]] = frozenset({"last-event-id"})
+
+    until_idle_s: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=3600,
+            description="End the stream after this many seconds without an event; 0: never.",
+        ),
+        DIGITS,
+    ] = 0
+    last_event_id: Annotated[
+        Text | None,
+        Field(alias="last-event-id"),
+        described("The `id` of the last event received: later ones are sent first."),
+    ] = None
+
+
+@OPERATIONS.add(
+    "streamEvents",
+    "GET /api/events",
+    EventParameters,
+    Content(str, "The stream.", "text/event-stream"),
+    errors=(429,),
 )
+async def get_events(request: ApiRequest[EventParameters]) -> ApiResponse:
+    """Server-sent events: ready, step, outcome, pattern, alert, dropped; no texts."""
+    params = request.params
+    chunks = stream(
+        request.runtime, request.access, request.tenant, params.until_idle_s, params.last_event_id
+    )
+    try:
+        first = await anext(chunks)
+    except TooManySubscribers as error:
+        raise Overloaded(str(error), headers=(("retry-after", "5"),)) from None
+    return ApiResponse(media="text/event-stream", chunks=_with_first(first, chunks))
+
+
+async def stream(
+    runtime: Runtime,
+    access: Access,
+    tenant: str | None,
+    until_idle_s: int,
+    after: str | None = None,
+) -> AsyncIterator[bytes]:
+    """`ready`, then each event when it happens; `dropped` counts events the client missed.
+
+    Raises: TooManySubscribers, at the first item.
+    """
+    hub = runtime.events
+    with hub.subscribe(tenant=tenant, after=after) as subscription:
+        # A client that resumes takes its position from the events that follow.
+        position = {} if after else {"id": hub.newest}
+        yield _event("ready", {"tenant": access.tenant, **position}) + _dropped(subscription)
+        last_sent = last_event = time.monotonic()
+        while not runtime.draining:
+            events = await subscription.take(_POLL_S)
+            now = time.monotonic()
+            if events:
+                last_sent = last_event = now
+                yield _dropped(subscription) + b"".join(_event(str(e["type"]), e) for e in events)
+            elif now - last_sent > KEEP_ALIVE_S:
+                last_sent = now
+                yield b": keep-alive\n\n"
+            if until_idle_s and now - last_event > until_idle_s:
+                return
+
+
+async def _with_first(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    async for chunk in rest:
+        yield chunk
+
+
+def _dropped(subscription: Subscription) -> bytes:
+    count, subscription.dropped = subscription.dropped, 0
+    return _event("dropped", {"count": count}) if count else b""
+
+
+def _event(name: str, event: Event) -> bytes:
+    data = {key: value for key, value in event.items() if key != "id"}
+    line = f"id: {event['id']}\n" if "id" in event else ""
+    return b"%sevent: %s\ndata: %s\n\n" % (line.encode(), name.encode(), orjson.dumps(data))

@@ -1,4 +1,4 @@
-"""`/api/usage`, `/api/export` and the trees of conversations: who spent what."""
+"""`/api/usage`, `/api/export` and the trees of conversations: cost and tokens by their origin."""
 
 from __future__ import annotations
 
@@ -8,14 +8,24 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from gateway.api.filters import RunFilters, TenantParameter, described, run_filter
-from gateway.api.operations import ApiRequest, ApiResponse, Content, Operation
-from gateway.api.params import Flag, OneOf, PathText, Text
+from gateway.api.operations import ApiRequest, ApiResponse, Content, Operations
+from gateway.api.params import (
+    Flag,
+    OneOf,
+    PathText,
+    RunFilters,
+    TenantParameter,
+    Text,
+    described,
+    run_filter,
+)
 from gateway.errors import BadRequest, GatewayError, NotFound
 from gateway.reporting.run_exports import FORMATS, MEDIA, export_lines, group_lines
 from gateway.runtime import Runtime
 from gateway.stores.attribution import GROUPS, AttributionStore, Sums, Tree
 from gateway.stores.queries import RunTrace
+
+OPERATIONS = Operations()
 
 _LINES_AT_ONCE = 50
 
@@ -75,26 +85,26 @@ class UsageView(BaseModel):
 
 
 class ConversationTreeParameters(TenantParameter):
-    """Of which conversation."""
+    """Id of a conversation."""
 
     conversation_id: Annotated[PathText, described("The id of any conversation of the tree.")]
 
 
 class RunTreeParameters(TenantParameter):
-    """Of which run."""
+    """Id of a run."""
 
     run_id: Annotated[PathText, described("The id of a run in the tree.")]
 
 
 class UsageParameters(RunFilters):
-    """Which runs, and how they are grouped."""
+    """Filter of runs, and the key that groups them."""
 
     by: Annotated[Text, described(f"`tag:NAME` or one of {', '.join(GROUPS)}.")] = "key"
     format: Annotated[Literal["json", "csv"], described("Of the answer.")] = "json"
 
 
 class ExportParameters(RunFilters):
-    """Which runs, and in which form."""
+    """Filter of runs, and the form of the export."""
 
     format: Annotated[
         str,
@@ -125,13 +135,22 @@ def sums_view(sums: Sums) -> dict[str, Any]:
     return {**asdict(sums), "tokens": sums.tokens, "cached_share": sums.cached_share}
 
 
+@OPERATIONS.add(
+    "getConversationTree",
+    "GET /api/conversations/{conversation_id}/tree",
+    ConversationTreeParameters,
+    Content(TreeView, "The tree."),
+)
 async def get_conversation_tree(request: ApiRequest[ConversationTreeParameters]) -> ApiResponse:
-    """The tree of a conversation."""
+    """Cost, tokens, calls and cached share of a conversation and its sub-agents."""
     return await _tree(request, request.params.conversation_id)
 
 
+@OPERATIONS.add(
+    "getRunTree", "GET /api/runs/{run_id}/tree", RunTreeParameters, Content(TreeView, "The tree.")
+)
 async def get_run_tree(request: ApiRequest[RunTreeParameters]) -> ApiResponse:
-    """The tree of a run's conversation."""
+    """The same for the conversation of a run."""
     trace = await request.runtime.runs.get_run(
         request.params.run_id, tenant=request.tenant, content=False, limit=0
     )
@@ -148,8 +167,14 @@ async def _tree(request: ApiRequest[Any], conversation_id: str) -> ApiResponse:
     return ApiResponse(payload=tree_view(found))
 
 
+@OPERATIONS.add(
+    "getUsage",
+    "GET /api/usage",
+    UsageParameters,
+    Content(UsageView, "The sums.", also=(MEDIA["csv"],)),
+)
 async def get_usage(request: ApiRequest[UsageParameters]) -> ApiResponse:
-    """Sums over the selected runs, by one of their dimensions."""
+    """Cost, tokens and calls by tag, key, tenant, agent, model, day; JSON or CSV."""
     params = request.params
     runs = run_filter(dict(params), request.tenant)
     try:
@@ -162,8 +187,14 @@ async def get_usage(request: ApiRequest[UsageParameters]) -> ApiResponse:
     return ApiResponse(payload={"by": params.by, "groups": shown})
 
 
+@OPERATIONS.add(
+    "exportRuns",
+    "GET /api/export",
+    ExportParameters,
+    Content(str, "One run a line.", MEDIA["jsonl"], (MEDIA["csv"],)),
+)
 async def export_runs(request: ApiRequest[ExportParameters]) -> ApiResponse:
-    """The selected runs, oldest first."""
+    """Runs as JSON lines, CSV, or the chat messages that OpenAI's tools read."""
     params = request.params
     content = params.content and params.format != "csv"
     runs = run_filter(dict(params), request.tenant)
@@ -197,47 +228,3 @@ def _store(runtime: Runtime) -> AttributionStore:
 
 def _json(kind: type, text: str) -> Mapping[int, Content]:
     return {200: Content(kind, text)}
-
-
-OPERATIONS = (
-    Operation(
-        name="getConversationTree",
-        method="GET",
-        path="/api/conversations/{conversation_id}/tree",
-        summary="Cost, tokens, calls and cached share of a conversation and its sub-agents.",
-        handler=get_conversation_tree,
-        params=ConversationTreeParameters,
-        responses=_json(TreeView, "The tree."),
-        errors=(400, 403, 404),
-    ),
-    Operation(
-        name="getRunTree",
-        method="GET",
-        path="/api/runs/{run_id}/tree",
-        summary="The same for the conversation of a run.",
-        handler=get_run_tree,
-        params=RunTreeParameters,
-        responses=_json(TreeView, "The tree."),
-        errors=(400, 403, 404),
-    ),
-    Operation(
-        name="getUsage",
-        method="GET",
-        path="/api/usage",
-        summary="Cost, tokens and calls by tag, key, tenant, agent, model, day; JSON or CSV.",
-        handler=get_usage,
-        params=UsageParameters,
-        responses={200: Content(UsageView, "The sums.", also=(MEDIA["csv"],))},
-        errors=(400, 403),
-    ),
-    Operation(
-        name="exportRuns",
-        method="GET",
-        path="/api/export",
-        summary="Runs as JSON lines, CSV, or the chat messages that OpenAI's tools read.",
-        handler=export_runs,
-        params=ExportParameters,
-        responses={200: Content(str, "One run a line.", MEDIA["jsonl"], (MEDIA["csv"],))},
-        errors=(400, 403),
-    ),
-)

@@ -1,32 +1,35 @@
-"""`/api/budgets`: what each subject has used, and an operator's changes to its limits."""
+"""`/api/budgets`: budgets, their use and limits; `/api/held`: runs that are stopped or paused."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.api.filters import TenantParameter, described
-from gateway.api.operations import ApiRequest, ApiResponse, Content, Operation
-from gateway.api.params import DIGITS, Parameters, Text
+from gateway.api.operations import ApiRequest, ApiResponse, Content, Operations
+from gateway.api.params import DIGITS, Parameters, PathText, TenantParameter, Text, described
+from gateway.budgets.holds import known_subject
 from gateway.budgets.texts import account_view
 from gateway.config.budgets import METRICS
 from gateway.errors import BadRequest, NotFound
 from gateway.runtime import Runtime
 from gateway.stores.budgets import Account, AccountKey
+from gateway.stores.controls import Action, Control
+
+OPERATIONS = Operations()
 
 
 class BudgetParameters(TenantParameter):
-    """Which accounts."""
+    """Filter of accounts."""
 
     budget: Annotated[Text | None, described("Of the budget with this name.")] = None
     limit: Annotated[int, Field(ge=1, le=1000, description="Most accounts."), DIGITS] = 200
 
 
 class AccountBody(BaseModel):
-    """Which account."""
+    """One account: a budget and a subject."""
 
     model_config = ConfigDict(extra="forbid")
     budget: Annotated[str, Field(description="The budget's name.")]
@@ -43,7 +46,7 @@ class RaiseBody(AccountBody):
 
 
 class Spent(BaseModel):
-    """What calls used, or are expected to use."""
+    """Use of calls, or their expected use."""
 
     usd: float
     input_tokens: int
@@ -85,20 +88,28 @@ class AccountPage(BaseModel):
     ]
 
 
+@OPERATIONS.add(
+    "listBudgets", "GET /api/budgets", BudgetParameters, Content(AccountPage, "The accounts.")
+)
 async def list_budgets(request: ApiRequest[BudgetParameters]) -> ApiResponse:
-    """The accounts of the tenant, those of every budget or of one."""
+    """Use of each budget by each subject, last used first."""
     params, runtime = request.params, request.runtime
     ledger = runtime.accounting.ledger
-    store = ledger.store if ledger.durable else ledger.memory
-    found = await store.list_accounts(
+    found = await ledger.counted.list_accounts(
         budget=params.budget, tenant=request.tenant, limit=params.limit
     )
     views = [_view(runtime, account) for account in found]
     return ApiResponse(payload={"accounts": views, "durable": ledger.durable})
 
 
+_CHANGED = Content(AccountView, "The account afterwards.")
+
+
+@OPERATIONS.add(
+    "raiseBudget", "POST /api/budgets/raise", Parameters, _CHANGED, body=RaiseBody, errors=(404,)
+)
 async def raise_limits(request: ApiRequest[Parameters]) -> ApiResponse:
-    """Set limits of one account."""
+    """Set limits of one subject."""
     body = request.read(RaiseBody)
     if unknown := set(body.limits) - set(METRICS):
         raise BadRequest(
@@ -111,14 +122,20 @@ async def raise_limits(request: ApiRequest[Parameters]) -> ApiResponse:
     return await _allow(request, account.key, limits=limits, lifted=account.lifted)
 
 
+@OPERATIONS.add(
+    "liftBudget", "POST /api/budgets/lift", Parameters, _CHANGED, body=AccountBody, errors=(404,)
+)
 async def lift_limits(request: ApiRequest[Parameters]) -> ApiResponse:
-    """Let one account go without limits."""
+    """Let one subject go without limits."""
     account = await _known(request, request.read(AccountBody))
     return await _allow(request, account.key, limits=account.limits, lifted=True)
 
 
+@OPERATIONS.add(
+    "resetBudget", "POST /api/budgets/reset", Parameters, _CHANGED, body=AccountBody, errors=(404,)
+)
 async def reset_account(request: ApiRequest[Parameters]) -> ApiResponse:
-    """Reset one account: nothing used, the limits of the config."""
+    """Reset one account."""
     account = await _known(request, request.read(AccountBody))
     runtime = request.runtime
     await runtime.accounting.ledger.store.reset(account.key, at=time.time())
@@ -162,32 +179,129 @@ def _view(runtime: Runtime, account: Account) -> dict[str, Any]:
     return account_view(account, runtime.settings.all_budgets(), time.time())
 
 
-def _change(name: str, verb: str, summary: str, handler: Any, body: type[BaseModel]) -> Any:
-    return Operation(
-        name=name,
-        method="POST",
-        path=f"/api/budgets/{verb}",
-        summary=summary,
-        handler=handler,
-        params=Parameters,
-        body=Content(body),
-        responses={200: Content(AccountView, "The account afterwards.")},
-        errors=(400, 403, 404, 413),
+MAX_REASON = 300
+
+
+class SubjectParameters(Parameters):
+    """Id of a run or conversation."""
+
+    subject: Annotated[PathText, described("The id of a run or of a conversation.")]
+
+
+class ControlBody(BaseModel):
+    """The reason, shown to the client and on the run's page."""
+
+    model_config = ConfigDict(extra="forbid")
+    reason: Annotated[str, Field(max_length=MAX_REASON)] = ""
+
+
+class HeldView(BaseModel):
+    """A hold, or the end of one."""
+
+    subject: str
+    action: Annotated[str | None, Field(description="stop, pause, or null: it may go on.")]
+    reason: str
+    at: float | None
+    stored: Annotated[
+        bool, Field(description="False: on this gateway only, until the store works again.")
+    ]
+
+
+class HeldPage(BaseModel):
+    """All holds."""
+
+    held: list[HeldView]
+
+
+@OPERATIONS.add(
+    "listHeld", "GET /api/held", TenantParameter, Content(HeldPage, "The holds, oldest first.")
+)
+async def list_held(request: ApiRequest[TenantParameter]) -> ApiResponse:
+    """Runs and conversations that are stopped or paused."""
+    tenant = request.tenant
+    held = request.runtime.holds.listed()
+    listed = [
+        _hold_view(control, stored=True) for control in held if tenant in (None, control.tenant)
+    ]
+    return ApiResponse(payload={"held": listed})
+
+
+async def hold(
+    runtime: Runtime, given: str, action: Action, reason: str, tenant: str | None
+) -> dict[str, Any]:
+    """Stop or pause a run or conversation of the tenant. Raises: NotFound; StoreError."""
+    subject, owner = await _subject(runtime, given, tenant)
+    control = Control(subject=subject, tenant=owner, action=action, reason=reason, at=time.time())
+    stored = await runtime.holds.hold(control)
+    _publish(runtime, owner, subject, action)
+    return _hold_view(control, stored=stored)
+
+
+async def release(runtime: Runtime, given: str, tenant: str | None) -> dict[str, Any]:
+    """Let a run or conversation of the tenant go on. Raises: NotFound; StoreError."""
+    subject, owner = await _subject(runtime, given, tenant)
+    stored = await runtime.holds.release(subject)
+    _publish(runtime, owner, subject, "resume")
+    free = {"subject": subject, "action": None, "reason": "", "at": None}
+    return {**free, "stored": stored is not False}
+
+
+async def _subject(runtime: Runtime, given: str, tenant: str | None) -> tuple[str, str]:
+    found = await known_subject(runtime.runs, given, tenant)
+    if found is None:
+        raise NotFound(f"there is no run or conversation {given[:80]!r}", param="subject")
+    return found
+
+
+def _publish(runtime: Runtime, tenant: str, subject: str, action: str) -> None:
+    runtime.log.warning("run held" if action != "resume" else "run resumed", subject=subject)
+    runtime.events.publish(
+        {"type": "control", "tenant": tenant, "subject": subject, "action": action}
     )
 
 
-OPERATIONS = (
-    Operation(
-        name="listBudgets",
-        method="GET",
-        path="/api/budgets",
-        summary="What each subject of each budget has used, last used first.",
-        handler=list_budgets,
-        params=BudgetParameters,
-        responses={200: Content(AccountPage, "The accounts.")},
-        errors=(400, 403),
-    ),
-    _change("raiseBudget", "raise", "Set limits of one subject.", raise_limits, RaiseBody),
-    _change("liftBudget", "lift", "Let one subject go without limits.", lift_limits, AccountBody),
-    _change("resetBudget", "reset", "Reset one account.", reset_account, AccountBody),
-)
+def _hold_view(control: Control, *, stored: bool) -> dict[str, Any]:
+    return {
+        "subject": control.subject,
+        "action": control.action,
+        "reason": control.reason,
+        "at": control.at,
+        "stored": stored,
+    }
+
+
+def _add(kind: str, verb: str, what: str, handler: Any, body: type[BaseModel] | None) -> None:
+    changed = Content(HeldView, "What holds now.")
+    add = OPERATIONS.add(
+        f"{verb}{kind.capitalize()}",
+        f"POST /api/{kind}s/{{subject}}/{verb}",
+        SubjectParameters,
+        changed,
+        body=body,
+        errors=(413,),
+        summary=f"{verb.capitalize()} {what}",
+    )
+    add(handler)
+
+
+def _holder(action: Action) -> Callable[[ApiRequest[SubjectParameters]], Awaitable[ApiResponse]]:
+    async def handler(request: ApiRequest[SubjectParameters]) -> ApiResponse:
+        reason = request.read(ControlBody).reason if request.body else ""
+        subject, tenant = request.params.subject, request.tenant
+        return ApiResponse(payload=await hold(request.runtime, subject, action, reason, tenant))
+
+    return handler
+
+
+async def _resume(request: ApiRequest[SubjectParameters]) -> ApiResponse:
+    tenant = request.tenant
+    return ApiResponse(payload=await release(request.runtime, request.params.subject, tenant))
+
+
+for _kind, _what in (
+    ("conversation", "a conversation and its sub-agents; a run's id names that run."),
+    ("run", "a run; a conversation's id names it and its sub-agents."),
+):
+    _add(_kind, "stop", _what, _holder("stop"), ControlBody)
+    _add(_kind, "pause", _what, _holder("pause"), ControlBody)
+    _add(_kind, "resume", _what, _resume, None)

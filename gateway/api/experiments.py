@@ -1,4 +1,4 @@
-"""`/api/experiments`: the experiments, and the report of each."""
+"""`/api/experiments` and `/api/routing`: reports on experiments and on routing decisions."""
 
 from __future__ import annotations
 
@@ -7,20 +7,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
-from gateway.api.filters import TenantParameter, described
-from gateway.api.operations import ApiRequest, ApiResponse, Content, Operation
-from gateway.api.params import OneOf, PathText, Text
+from gateway.api.operations import ApiRequest, ApiResponse, Content, Operations
+from gateway.api.params import OneOf, PathText, TenantParameter, Text, Time, described
 from gateway.errors import BadRequest, NotFound
 from gateway.reporting import ExperimentReport, report
 from gateway.reporting.experiment import STRATA
 from gateway.reporting.rates import read_shares
+from gateway.reporting.routing import RoutingReport, routing_report
 from gateway.runtime import Runtime
 from gateway.steering.experiments import ARMS
 from gateway.stores.queries import RunFilter
 
+OPERATIONS = Operations()
+
 
 class ReportOptions(TenantParameter):
-    """How an experiment is reported."""
+    """Options of a report."""
 
     stratum: Annotated[
         str, OneOf(tuple(STRATA)), described("The key by which runs are grouped into strata.")
@@ -35,7 +37,7 @@ class ReportOptions(TenantParameter):
 
 
 class ReportParameters(ReportOptions):
-    """Which experiment is reported, and how."""
+    """Id of an experiment, and the options of its report."""
 
     experiment_id: Annotated[PathText, described("The experiment's id.")]
 
@@ -56,8 +58,14 @@ class ExperimentList:
     experiments: tuple[ExperimentSummary, ...]
 
 
+@OPERATIONS.add(
+    "listExperiments",
+    "GET /api/experiments",
+    TenantParameter,
+    Content(ExperimentList, "The experiments."),
+)
 async def list_experiments(request: ApiRequest[TenantParameter]) -> ApiResponse:
-    """Every experiment."""
+    """Every experiment, with its runs by arm."""
     return ApiResponse(payload=await experiments(request.runtime, request.tenant))
 
 
@@ -76,8 +84,16 @@ async def experiments(runtime: Runtime, tenant: str | None) -> ExperimentList:
     return ExperimentList(experiments=tuple(found))
 
 
+@OPERATIONS.add(
+    "getReport",
+    "GET /api/experiments/{experiment_id}/report",
+    ReportParameters,
+    Content(ExperimentReport, "The report."),
+)
 async def get_report(request: ApiRequest[ReportParameters]) -> ApiResponse:
-    """One experiment's report."""
+    """Success, cost, tokens and steps per arm, compared, with 95 % intervals; the sample-ratio
+    check, strata, daily numbers and caveats.
+    """
     params = request.params
     found = await experiment_report(
         request.runtime,
@@ -119,26 +135,27 @@ def shares_of(text: str | None) -> dict[str, float] | None:
         raise BadRequest(str(error), param="shares") from None
 
 
-OPERATIONS = (
-    Operation(
-        name="listExperiments",
-        method="GET",
-        path="/api/experiments",
-        summary="Every experiment, with its runs by arm.",
-        handler=list_experiments,
-        params=TenantParameter,
-        responses={200: Content(ExperimentList, "The experiments.")},
-        errors=(400, 403),
-    ),
-    Operation(
-        name="getReport",
-        method="GET",
-        path="/api/experiments/{experiment_id}/report",
-        summary="Success, cost, tokens and steps per arm, compared, with 95 % intervals; the "
-        "sample-ratio check, strata, daily numbers and caveats.",
-        handler=get_report,
-        params=ReportParameters,
-        responses={200: Content(ExperimentReport, "The report.")},
-        errors=(400, 403, 404),
-    ),
+class RoutingParameters(TenantParameter):
+    """Filter of workloads and decisions."""
+
+    since: Annotated[Time | None, described("Only decisions after this time.")] = None
+
+
+@OPERATIONS.add(
+    "getRouting",
+    "GET /api/routing",
+    RoutingParameters,
+    Content(RoutingReport, "The report."),
+    errors=(404,),
 )
+async def get_routing(request: ApiRequest[RoutingParameters]) -> ApiResponse:
+    """Outcomes by workload and model, and what the learned policy is worth against others, by
+    inverse propensity.
+    """
+    workloads, since = request.runtime.opened.workloads, request.params.since or 0.0
+    if workloads is None:
+        raise NotFound("this gateway's store keeps no workloads")
+    rates = await workloads.store.rates()
+    decided = await workloads.store.decided(tenant=request.tenant, since=since)
+    found = await asyncio.to_thread(routing_report, rates, decided, tenant=request.tenant)
+    return ApiResponse(payload=found)

@@ -1,4 +1,4 @@
-"""`/api/lessons`: what was learned from runs, its trials, and what an operator does with it."""
+"""`/api/lessons` and `/api/distiller`: lessons from runs, and the model that writes them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.api.filters import TenantParameter, described
-from gateway.api.lesson_views import decision_views, lesson_view
-from gateway.api.operations import ApiRequest, ApiResponse, Content, Operation
-from gateway.api.params import DIGITS, OneOf, PathText, Time
+from gateway.api.operations import ApiRequest, ApiResponse, Content, Operations
+from gateway.api.params import DIGITS, OneOf, PathText, TenantParameter, Time, described
+from gateway.api.views import decision_views, distiller_view, job_view, lesson_view
 from gateway.auth.access import Access
 from gateway.errors import BadRequest, Forbidden, NotFound
+from gateway.learning.distiller import KIND
 from gateway.learning.life_cycle import MAX_ADVICE_CHARS, LessonActions
 from gateway.runtime import Runtime
 from gateway.steering.guidance.pattern import Status, Tier
 from gateway.stores.learning import LessonFilter, StoredLesson
+
+OPERATIONS = Operations()
 
 STATUSES = tuple(status.value for status in Status)
 TIERS = (Tier.E1.value, Tier.E2.value)
@@ -25,7 +27,7 @@ _MOST_DECISIONS = 1000
 
 
 class LessonFilters(TenantParameter):
-    """Which lessons."""
+    """Filter of lessons."""
 
     status: Annotated[Annotated[str, OneOf(STATUSES)] | None, described("In this status.")] = None
     tier: Annotated[Annotated[str, OneOf(TIERS)] | None, described("Of this tier.")] = None
@@ -34,19 +36,19 @@ class LessonFilters(TenantParameter):
 
 
 class LessonParameters(TenantParameter):
-    """Which lesson."""
+    """Id of a lesson."""
 
     pattern_id: Annotated[PathText, described("The lesson's id.")]
 
 
 class ForgetParameters(TenantParameter):
-    """Which run."""
+    """Id of a run."""
 
     run_id: Annotated[PathText, described("The run's id.")]
 
 
 class Posterior(BaseModel):
-    """What the decisions about a lesson come to; null where there are none yet."""
+    """Result of the decisions about a lesson; null where there are none yet."""
 
     decisions: int
     given: int
@@ -61,7 +63,7 @@ class Posterior(BaseModel):
 
 
 class TrialArm(BaseModel):
-    """How often the failure came again, with a 95 % interval."""
+    """Rate at which the failure recurred in one arm, with a 95 % interval."""
 
     name: Literal["given", "held"]
     rate: float | None
@@ -137,7 +139,7 @@ class LessonDetail(LessonRecord):
 
 
 class LessonChange(BaseModel):
-    """What to do with a lesson: another status, another text, or to share it."""
+    """Change of a lesson: another status, another text, or sharing it."""
 
     model_config = ConfigDict(extra="forbid")
     status: Annotated[str, OneOf(STATUSES)] | None = None
@@ -165,8 +167,11 @@ class OutcomeList(BaseModel):
     outcomes: list[dict[str, Any]]
 
 
+@OPERATIONS.add(
+    "listLessons", "GET /api/lessons", LessonFilters, Content(LessonList, "The lessons.")
+)
 async def list_lessons(request: ApiRequest[LessonFilters]) -> ApiResponse:
-    """The lessons that the caller may see."""
+    """Lessons, last changed first: the tenant's own and the shared ones."""
     params, runtime = request.params, request.runtime
     wanted = LessonFilter(
         tenant=request.tenant,
@@ -178,23 +183,42 @@ async def list_lessons(request: ApiRequest[LessonFilters]) -> ApiResponse:
     return ApiResponse(payload={"lessons": [_view(runtime, stored) for stored in found]})
 
 
+@OPERATIONS.add(
+    "getLesson",
+    "GET /api/lessons/{pattern_id}",
+    LessonParameters,
+    Content(LessonDetail, "The lesson."),
+)
 async def get_lesson(request: ApiRequest[LessonParameters]) -> ApiResponse:
-    """One lesson, with its evidence and decisions."""
+    """One lesson: its evidence, its decisions, both arms, why it is not active."""
     runtime = request.runtime
     stored = await find_lesson(runtime, request.tenant, request.params.pattern_id)
     return ApiResponse(payload=await detail(runtime, stored, request.access))
 
 
+@OPERATIONS.add(
+    "changeLesson",
+    "PATCH /api/lessons/{pattern_id}",
+    LessonParameters,
+    Content(Changed, "The lesson that holds now."),
+    body=LessonChange,
+)
 async def patch_lesson(request: ApiRequest[LessonParameters]) -> ApiResponse:
-    """Change one lesson."""
+    """Approve, pause, retire, edit or share a lesson; another text is a new version."""
     stored = await find_lesson(request.runtime, request.tenant, request.params.pattern_id)
     change = request.read(LessonChange)
     kept, changed = await change_lesson(request.runtime, request.access, stored, change)
     return ApiResponse(payload={"pattern_id": kept, "changed": changed})
 
 
+@OPERATIONS.add(
+    "forgetRun",
+    "POST /api/runs/{run_id}/forget",
+    ForgetParameters,
+    Content(Forgotten, "What was removed."),
+)
 async def forget_run(request: ApiRequest[ForgetParameters]) -> ApiResponse:
-    """Remove what only one run supports."""
+    """Remove a run's evidence, verdicts and decisions, and lessons only it supports."""
     run_id = request.params.run_id
     removed = await request.runtime.learning.forget(request.tenant, run_id)
     request.runtime.opened.learning.book.forget()
@@ -202,8 +226,14 @@ async def forget_run(request: ApiRequest[ForgetParameters]) -> ApiResponse:
     return ApiResponse(payload={"run_id": run_id, "removed": removed})
 
 
+@OPERATIONS.add(
+    "listOutcomes",
+    "GET /api/runs/{run_id}/outcomes",
+    ForgetParameters,
+    Content(OutcomeList, "The verdicts."),
+)
 async def list_outcomes(request: ApiRequest[ForgetParameters]) -> ApiResponse:
-    """The verdicts on a run."""
+    """Every verdict on a run, by source, oldest first."""
     found = await request.runtime.learning.outcomes(request.tenant, request.params.run_id)
     return ApiResponse(payload={"outcomes": [asdict(row) for row in found]})
 
@@ -274,56 +304,44 @@ def _publish(runtime: Runtime, what: str, **details: Any) -> None:
     runtime.log.info("lessons changed", result=what, **details)
 
 
-OPERATIONS = (
-    Operation(
-        name="listLessons",
-        method="GET",
-        path="/api/lessons",
-        summary="Lessons, last changed first: the tenant's own and the shared ones.",
-        handler=list_lessons,
-        params=LessonFilters,
-        responses={200: Content(LessonList, "The lessons.")},
-        errors=(400, 403),
-    ),
-    Operation(
-        name="getLesson",
-        method="GET",
-        path="/api/lessons/{pattern_id}",
-        summary="One lesson: its evidence, its decisions, both arms, why it is not active.",
-        handler=get_lesson,
-        params=LessonParameters,
-        responses={200: Content(LessonDetail, "The lesson.")},
-        errors=(400, 403, 404),
-    ),
-    Operation(
-        name="changeLesson",
-        method="PATCH",
-        path="/api/lessons/{pattern_id}",
-        summary="Approve, pause, retire, edit or share a lesson; another text is a new version.",
-        handler=patch_lesson,
-        params=LessonParameters,
-        body=Content(LessonChange),
-        responses={200: Content(Changed, "The lesson that holds now.")},
-        errors=(400, 403, 404, 413),
-    ),
-    Operation(
-        name="listOutcomes",
-        method="GET",
-        path="/api/runs/{run_id}/outcomes",
-        summary="Every verdict on a run, by source, oldest first.",
-        handler=list_outcomes,
-        params=ForgetParameters,
-        responses={200: Content(OutcomeList, "The verdicts.")},
-        errors=(400, 403, 404),
-    ),
-    Operation(
-        name="forgetRun",
-        method="POST",
-        path="/api/runs/{run_id}/forget",
-        summary="Remove a run's evidence, verdicts and decisions, and lessons only it supports.",
-        handler=forget_run,
-        params=ForgetParameters,
-        responses={200: Content(Forgotten, "What was removed.")},
-        errors=(400, 403, 404),
-    ),
+class JobFilters(TenantParameter):
+    """Filter of jobs."""
+
+    limit: Annotated[int, Field(ge=0, le=1000, description="Most jobs."), DIGITS] = 100
+
+
+class DistillerJob(BaseModel):
+    """One run that the model is asked about."""
+
+    run_id: str
+    tenant: str
+    state: Literal["waiting", "done", "failed"]
+    attempts: int
+    tokens: Annotated[int, described("Used, or reserved for attempts that were cut off.")]
+    cost_usd: float
+    created_at: float
+    done_at: float | None
+    error: Annotated[str, described("Why nothing was learned; empty otherwise.")]
+
+
+class Distiller(BaseModel):
+    """The model, what it used today, and its newest jobs."""
+
+    model: Annotated[str, described("Empty: no model is asked.")]
+    tokens: Annotated[int, described("Used since midnight (UTC).")]
+    tokens_per_day: Annotated[int, described("Most for one tenant.")]
+    cost_usd: float
+    usd_per_day: float
+    counts: Annotated[dict[str, int], described("Jobs by state.")]
+    jobs: list[DistillerJob]
+
+
+@OPERATIONS.add(
+    "getDistiller", "GET /api/distiller", JobFilters, Content(Distiller, "The model and its jobs.")
 )
+async def get_distiller(request: ApiRequest[JobFilters]) -> ApiResponse:
+    """The model that is asked about runs: what it used today, and its newest jobs."""
+    store, settings = request.runtime.learning, request.runtime.settings.learning
+    view = await distiller_view(store, settings, request.tenant, time.time())
+    jobs = await store.jobs(KIND, request.tenant, limit=request.params.limit)
+    return ApiResponse(payload={**view, "jobs": [job_view(job) for job in jobs]})

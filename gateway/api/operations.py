@@ -1,4 +1,4 @@
-"""One operation of the control plane as a value, and the ASGI application that serves it."""
+"""Operations of the control plane as values, and the ASGI application that serves them."""
 
 from __future__ import annotations
 
@@ -76,6 +76,9 @@ class ApiResponse:
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
+Handler = Callable[[ApiRequest[P]], Awaitable[ApiResponse]]
+
+
 @dataclass(frozen=True, slots=True)
 class Content:
     """A documented body: a type that pydantic can describe, and its media type.
@@ -89,30 +92,70 @@ class Content:
     also: tuple[str, ...] = ()
 
 
+Right = Literal["read", "report", "control"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation(Generic[P]):
-    """What a route does with one method; the document and the server both read this.
+    """One method of a route, read by the document and the server.
 
     `responses` by status; `errors`: possible error statuses, besides 401, 403 and 503.
-    `right`: what a caller needs. `read` and `report` (of its own runs) go with any key, `control`
-    with the admin key only; whatever is no GET needs control unless it says otherwise.
+    `needs`: the right of the caller. `read` and `report` (of its own runs) go with any key,
+    `control` with the admin key only.
     """
 
     name: str
     method: str
     path: str
     summary: str
-    handler: Callable[[ApiRequest[P]], Awaitable[ApiResponse]]
+    handler: Handler[P]
     params: type[P]
     responses: Mapping[int, Content]
-    body: Content | None = None
-    errors: tuple[int, ...] = (400,)
-    right: Literal["read", "report", "control"] | None = None
+    body: Content | None
+    errors: frozenset[int]
+    needs: Right
 
-    @property
-    def needs(self) -> str:
-        """The right that a caller needs."""
-        return self.right or ("read" if self.method == "GET" else "control")
+
+class Operations(list[Operation[Any]]):
+    """The operations of one module."""
+
+    def add(
+        self,
+        name: str,
+        route: str,
+        params: type[P],
+        answer: Content | Mapping[int, Content],
+        *,
+        body: Content | type[BaseModel] | None = None,
+        errors: tuple[int, ...] = (),
+        needs: Right | None = None,
+        summary: str = "",
+    ) -> Callable[[Handler[P]], Handler[P]]:
+        """Decorator of the handler of `route` (`GET /api/...`); its docstring is the summary.
+
+        `errors`: statuses besides 400, 404 of a path with parameters, and 413 of a body.
+        `needs`: by default `read` for a GET and `control` for all others.
+        """
+        method, _, path = route.partition(" ")
+        usual = (400, *((404,) if "{" in path else ()), *((413,) if body is not None else ()))
+
+        def add(handler: Handler[P]) -> Handler[P]:
+            operation = Operation(
+                name=name,
+                method=method,
+                path=path,
+                summary=summary or " ".join((handler.__doc__ or "").split()),
+                handler=handler,
+                params=params,
+                responses={200: answer} if isinstance(answer, Content) else answer,
+                body=body if body is None or isinstance(body, Content) else Content(body),
+                errors=frozenset((*usual, *errors)),
+                needs=needs or ("read" if method == "GET" else "control"),
+            )
+            self.append(operation)
+            return handler
+
+        return add
 
 
 class Resource:

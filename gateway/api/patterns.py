@@ -1,48 +1,236 @@
-"""`/api/patterns`: the pattern library."""
+"""`/api/patterns`: the pattern library, with the changes that the dashboard makes as well."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
-from gateway.api.filters import PageParameters, TenantParameter, described
-from gateway.api.library import (
-    add_pattern,
-    change_pattern,
-    counted,
-    find_pattern,
-    library,
-    publish_change,
-    read_pattern,
-    remove_pattern,
+from gateway.api.operations import ApiRequest, ApiResponse, Content, Operations
+from gateway.api.params import (
+    Cursor,
+    OneOf,
+    PageParameters,
+    PathText,
+    TenantParameter,
+    Text,
+    described,
 )
-from gateway.api.models import (
-    AddedPattern,
-    ImportCounts,
-    PatternBody,
-    PatternPage,
-    PatternPatch,
-    PatternRecord,
-)
-from gateway.api.operations import ApiRequest, ApiResponse, Content, Operation
-from gateway.api.params import OneOf, PathText, Text
 from gateway.api.views import pattern_view
+from gateway.auth.access import Access
 from gateway.auth.keyring import DEFAULT_TENANT
 from gateway.embedding.base import EmbeddingError
-from gateway.errors import BadRequest
-from gateway.steering.guidance.codec import to_record
-from gateway.steering.guidance.pattern import Tier
-from gateway.stores.patterns import Added, PatternFilter
+from gateway.errors import BadRequest, Forbidden, GatewayError, NotFound
+from gateway.library import PatternLibrary
+from gateway.runtime import Runtime
+from gateway.steering.guidance.codec import from_record, to_record
+from gateway.steering.guidance.pattern import MAX_ID_CHARS, Pattern, Tier, with_id
+from gateway.stores.patterns import Added, PatternConflict, PatternFilter, StoredPattern
+
+OPERATIONS = Operations()
+
+
+async def find_pattern(runtime: Runtime, tenant: str | None, pattern_id: str) -> StoredPattern:
+    """The pattern with this id, if `tenant` may see it.
+
+    Raises:
+        NotFound: there is none, or it belongs to another tenant.
+    """
+    await counted(runtime)
+    stored = await library(runtime).store.get(tenant, pattern_id)
+    if stored is None:
+        raise _unknown(pattern_id)
+    return stored
+
+
+def read_pattern(record: Mapping[str, Any], access: Access, tenant: str | None) -> Pattern:
+    """The pattern in a record, owned by the caller's tenant or the one that the operator names.
+
+    Raises:
+        BadRequest: the record is not a pattern, or is an instance without a tenant.
+        Forbidden: a tenant's key may not change shared patterns.
+    """
+    owner = access.scope(tenant) or ""
+    try:
+        pattern = from_record(record, tenant=owner)
+    except (ValueError, RecursionError) as error:
+        raise BadRequest(str(error) or "nested too deeply", param="body") from None
+    if pattern.tier is Tier.E1 and not owner:
+        raise BadRequest("tenant: a pattern of tier e1 belongs to one tenant", param="tenant")
+    _check_owner(pattern, access)
+    return with_id(pattern)
+
+
+async def add_pattern(runtime: Runtime, pattern: Pattern) -> tuple[Added, str]:
+    """Store a new pattern; one with a known content or id is left unchanged or replaced."""
+    try:
+        ((added, pattern_id),) = await library(runtime).add([pattern])
+    except EmbeddingError as error:
+        raise _no_vector(error) from None
+    publish_change(runtime, added.value, pattern_id=pattern_id)
+    return added, pattern_id
+
+
+async def change_pattern(
+    runtime: Runtime, access: Access, stored: StoredPattern, record: Mapping[str, Any]
+) -> StoredPattern:
+    """Replace the content of a stored pattern; its id, tier and tenant stay.
+
+    Raises:
+        BadRequest: the record is not a pattern, or has another tier or id.
+        Forbidden: as `read_pattern`.
+        GatewayError: 409 when another pattern has this content.
+    """
+    old = stored.pattern
+    if old.lesson is not None:
+        raise BadRequest("a lesson is changed under /api/lessons", param="pattern_id")
+    kept = {"pattern_id": old.pattern_id, "tier": old.tier.value}
+    for key, value in kept.items():
+        if record.get(key, value) != value:
+            raise BadRequest(f"{key}: cannot be changed from {value!r}", param=key)
+    new = read_pattern({**record, **kept}, access, old.tenant or None)
+    try:
+        await library(runtime).edit(new)
+    except PatternConflict as error:
+        raise GatewayError(
+            str(error), status=409, type="invalid_request_error", code="conflict", label="conflict"
+        ) from None
+    except EmbeddingError as error:
+        raise _no_vector(error) from None
+    publish_change(runtime, "changed", pattern_id=old.pattern_id)
+    return await find_pattern(runtime, old.tenant or None, old.pattern_id)
+
+
+async def remove_pattern(
+    runtime: Runtime, access: Access, tenant: str | None, pattern_id: str
+) -> None:
+    """Remove the pattern with this id, if `tenant` may see it.
+
+    Raises:
+        NotFound: there is none, or it belongs to another tenant.
+        Forbidden: a tenant's key may not remove shared patterns.
+    """
+    stored = await find_pattern(runtime, tenant, pattern_id)
+    _check_owner(stored.pattern, access)
+    await library(runtime).remove(stored.pattern.tenant, pattern_id)
+    publish_change(runtime, "deleted", pattern_id=pattern_id)
+
+
+def library(runtime: Runtime) -> PatternLibrary:
+    """The pattern library. Raises: GatewayError (503) when patterns are switched off."""
+    patterns = runtime.opened.patterns
+    if patterns is None:
+        raise GatewayError(
+            "patterns are switched off (etraces.enabled)",
+            status=503,
+            type="server_error",
+            code="patterns_off",
+            label="patterns_off",
+        )
+    return patterns.library
+
+
+async def counted(runtime: Runtime) -> None:
+    """Flush pattern statistics, so that the next read includes everything so far."""
+    if runtime.opened.patterns is not None:
+        await runtime.opened.patterns.tally.flush()
+
+
+def _check_owner(pattern: Pattern, access: Access) -> None:
+    if not access.operator and pattern.tenant != access.tenant:
+        raise Forbidden("shared patterns belong to the operator: change them with the admin key")
+
+
+def publish_change(runtime: Runtime, what: str, **details: Any) -> None:
+    """Log a change of the library and publish an event."""
+    runtime.events.publish({"type": "pattern", "tenant": None, "result": what})
+    runtime.log.info("patterns changed", result=what, **details)
+
+
+def _unknown(pattern_id: str) -> NotFound:
+    return NotFound(f"there is no pattern {pattern_id[:80]!r}", param="pattern_id")
+
+
+def _no_vector(error: EmbeddingError) -> GatewayError:
+    return GatewayError(
+        f"the pattern cannot be embedded now: {error}",
+        status=503,
+        type="server_error",
+        code="embedder_unavailable",
+        label="embedding",
+    )
+
 
 JSONL = "application/x-ndjson"
 
 TIERS = tuple(tier.value for tier in Tier)
 
 
+TierName = Literal["e1", "e2", "e3"]
+
+
+class PatternPatch(BaseModel):
+    """Keys to replace; `fields` is merged key by key, and null removes a key."""
+
+    failure_type: str | None = None
+    model_family: Annotated[str, Field(max_length=MAX_ID_CHARS)] | None = None
+    gate_threshold: Annotated[float, Field(ge=0, le=1)] | None = None
+    source_trace_id: Annotated[str, Field(max_length=MAX_ID_CHARS)] | None = None
+    fields: Mapping[str, Any] = {}
+
+
+class PatternBody(PatternPatch):
+    """One pattern; `gateway.steering.guidance.codec` reads it, as it reads lines of files."""
+
+    pattern_id: Annotated[str, Field(max_length=MAX_ID_CHARS)] = ""
+    tier: TierName
+    fields: Annotated[Mapping[str, Any], Field(min_length=1)]
+
+
+class PatternRecord(BaseModel):
+    """One stored pattern."""
+
+    pattern_id: str
+    tier: TierName
+    tenant: Annotated[str, Field(description="Empty for a pattern that all tenants share.")]
+    failure_type: str | None
+    model_family: str
+    gate_threshold: float | None
+    source_trace_id: str | None
+    fields: Mapping[str, Any]
+    status: Annotated[str, Field(description="Of a learned pattern; else `active`.")]
+    origin: Annotated[str, Field(description="How it was learned; empty when it was not.")]
+    created_at: float
+    updated_at: float
+    counts: Mapping[str, int]
+    indexed: Annotated[bool, Field(description="Whether a search can find it.")]
+
+
+class PatternPage(BaseModel):
+    """One page of a list of patterns."""
+
+    patterns: list[PatternRecord]
+    next_cursor: Cursor
+
+
+class AddedPattern(BaseModel):
+    """Result for a pattern that was sent."""
+
+    result: Added
+    pattern_id: str
+
+
+class ImportCounts(BaseModel):
+    """Number of imported patterns by result."""
+
+    added: int
+    replaced: int
+    unchanged: int
+
+
 class PatternFilters(TenantParameter):
-    """Which patterns."""
+    """Filter of patterns."""
 
     tier: Annotated[Annotated[str, OneOf(TIERS)] | None, described("Of this tier.")] = None
     failure_type: Annotated[Text | None, described("For this failure type.")] = None
@@ -50,13 +238,13 @@ class PatternFilters(TenantParameter):
 
 
 class PatternListParameters(PageParameters, PatternFilters):
-    """Which page of which patterns."""
+    """Filter of patterns, and the page."""
 
     text: Annotated[Text | None, described("Whose fields contain this text, ignoring case.")] = None
 
 
 class PatternParameters(TenantParameter):
-    """Which pattern."""
+    """Id of a pattern."""
 
     pattern_id: Annotated[PathText, described("The pattern's id.")]
 
@@ -64,8 +252,11 @@ class PatternParameters(TenantParameter):
 Lines = Annotated[str, Field(description="One pattern as a JSON object per line.")]
 
 
+@OPERATIONS.add(
+    "listPatterns", "GET /api/patterns", PatternListParameters, Content(PatternPage, "One page.")
+)
 async def list_patterns(request: ApiRequest[PatternListParameters]) -> ApiResponse:
-    """One page of the patterns the caller may see."""
+    """Patterns, newest first: the tenant's own instances and the shared ones."""
     await counted(request.runtime)
     params = request.params
     try:
@@ -78,14 +269,30 @@ async def list_patterns(request: ApiRequest[PatternListParameters]) -> ApiRespon
     return ApiResponse(payload={"patterns": views, "next_cursor": page.next_cursor})
 
 
+@OPERATIONS.add(
+    "getPattern",
+    "GET /api/patterns/{pattern_id}",
+    PatternParameters,
+    Content(PatternRecord, "The pattern."),
+)
 async def get_pattern(request: ApiRequest[PatternParameters]) -> ApiResponse:
     """One pattern."""
     stored = await find_pattern(request.runtime, request.tenant, request.params.pattern_id)
     return ApiResponse(payload=pattern_view(stored))
 
 
+@OPERATIONS.add(
+    "addPattern",
+    "POST /api/patterns",
+    TenantParameter,
+    {
+        200: Content(AddedPattern, "Already known, or replaced."),
+        201: Content(AddedPattern, "Added."),
+    },
+    body=PatternBody,
+)
 async def post_pattern(request: ApiRequest[TenantParameter]) -> ApiResponse:
-    """Add a pattern."""
+    """Add a pattern; one with known content changes nothing."""
     pattern = read_pattern(request.json_object(), request.access, request.params.tenant)
     added, pattern_id = await add_pattern(request.runtime, pattern)
     return ApiResponse(
@@ -94,15 +301,31 @@ async def post_pattern(request: ApiRequest[TenantParameter]) -> ApiResponse:
     )
 
 
+@OPERATIONS.add(
+    "replacePattern",
+    "PUT /api/patterns/{pattern_id}",
+    PatternParameters,
+    Content(PatternRecord, "The pattern after the change."),
+    body=PatternBody,
+    errors=(409,),
+)
 async def put_pattern(request: ApiRequest[PatternParameters]) -> ApiResponse:
-    """Replace a pattern's content."""
+    """Replace a pattern's content; its id, tier, tenant and counts stay."""
     stored = await find_pattern(request.runtime, request.tenant, request.params.pattern_id)
     changed = await change_pattern(request.runtime, request.access, stored, request.json_object())
     return ApiResponse(payload=pattern_view(changed))
 
 
+@OPERATIONS.add(
+    "editPattern",
+    "PATCH /api/patterns/{pattern_id}",
+    PatternParameters,
+    Content(PatternRecord, "The pattern after the change."),
+    body=PatternPatch,
+    errors=(409,),
+)
 async def patch_pattern(request: ApiRequest[PatternParameters]) -> ApiResponse:
-    """Replace some keys of a pattern; `fields` is merged, and null removes a key."""
+    """Replace some keys of a pattern."""
     stored = await find_pattern(request.runtime, request.tenant, request.params.pattern_id)
     changes, record = request.json_object(), to_record(stored.pattern)
     if isinstance(changes.get("fields"), Mapping):
@@ -112,14 +335,29 @@ async def patch_pattern(request: ApiRequest[PatternParameters]) -> ApiResponse:
     return ApiResponse(payload=pattern_view(changed))
 
 
+@OPERATIONS.add(
+    "deletePattern",
+    "DELETE /api/patterns/{pattern_id}",
+    PatternParameters,
+    {204: Content(None, "Removed.")},
+)
 async def delete_pattern(request: ApiRequest[PatternParameters]) -> ApiResponse:
     """Remove a pattern."""
     await remove_pattern(request.runtime, request.access, request.tenant, request.params.pattern_id)
     return ApiResponse(status=204)
 
 
+@OPERATIONS.add(
+    "importPatterns",
+    "POST /api/patterns.jsonl",
+    TenantParameter,
+    Content(ImportCounts, "How many patterns had each result."),
+    body=Content(Lines, media=JSONL),
+)
 async def import_patterns(request: ApiRequest[TenantParameter]) -> ApiResponse:
-    """Add the patterns of a JSONL body; for the operator only, because most are shared."""
+    """Add the patterns of JSON lines; e1 patterns become those of `tenant`, else of the tenant
+    their line names.
+    """
     if not request.body.strip():
         raise BadRequest("the body has no pattern", param="body")
     try:
@@ -134,8 +372,14 @@ async def import_patterns(request: ApiRequest[TenantParameter]) -> ApiResponse:
     return ApiResponse(payload={result.value: count for result, count in report.counts.items()})
 
 
+@OPERATIONS.add(
+    "exportPatterns",
+    "GET /api/patterns.jsonl",
+    PatternFilters,
+    Content(Lines, "The patterns.", JSONL),
+)
 async def export_patterns(request: ApiRequest[PatternFilters]) -> ApiResponse:
-    """The patterns that the caller may see, one JSON object per line."""
+    """All patterns the caller may see, as JSON lines, newest first."""
     lines = library(request.runtime).export_lines(_filter(request.params, request.tenant))
 
     async def chunks() -> AsyncIterator[bytes]:
@@ -153,95 +397,3 @@ def _filter(params: PatternFilters, tenant: str | None, text: str | None = None)
         model_family=params.model_family or None,
         text=text or None,
     )
-
-
-OPERATIONS = (
-    Operation(
-        name="listPatterns",
-        method="GET",
-        path="/api/patterns",
-        summary="Patterns, newest first: the tenant's own instances and the shared ones.",
-        handler=list_patterns,
-        params=PatternListParameters,
-        responses={200: Content(PatternPage, "One page.")},
-        errors=(400, 403),
-    ),
-    Operation(
-        name="addPattern",
-        method="POST",
-        path="/api/patterns",
-        summary="Add a pattern; one with known content changes nothing.",
-        handler=post_pattern,
-        params=TenantParameter,
-        body=Content(PatternBody),
-        responses={
-            200: Content(AddedPattern, "Already known, or replaced."),
-            201: Content(AddedPattern, "Added."),
-        },
-        errors=(400, 403, 413),
-    ),
-    Operation(
-        name="exportPatterns",
-        method="GET",
-        path="/api/patterns.jsonl",
-        summary="All patterns the caller may see, as JSON lines, newest first.",
-        handler=export_patterns,
-        params=PatternFilters,
-        responses={200: Content(Lines, "The patterns.", JSONL)},
-        errors=(400, 403),
-    ),
-    Operation(
-        name="importPatterns",
-        method="POST",
-        path="/api/patterns.jsonl",
-        summary="Add the patterns of JSON lines; e1 patterns become those of `tenant`, else of the "
-        "tenant their line names.",
-        handler=import_patterns,
-        params=TenantParameter,
-        body=Content(Lines, media=JSONL),
-        responses={200: Content(ImportCounts, "How many patterns had each result.")},
-        errors=(400, 403, 413),
-    ),
-    Operation(
-        name="getPattern",
-        method="GET",
-        path="/api/patterns/{pattern_id}",
-        summary="One pattern.",
-        handler=get_pattern,
-        params=PatternParameters,
-        responses={200: Content(PatternRecord, "The pattern.")},
-        errors=(400, 403, 404),
-    ),
-    Operation(
-        name="replacePattern",
-        method="PUT",
-        path="/api/patterns/{pattern_id}",
-        summary="Replace a pattern's content; its id, tier, tenant and counts stay.",
-        handler=put_pattern,
-        params=PatternParameters,
-        body=Content(PatternBody),
-        responses={200: Content(PatternRecord, "The pattern after the change.")},
-        errors=(400, 403, 404, 409, 413),
-    ),
-    Operation(
-        name="editPattern",
-        method="PATCH",
-        path="/api/patterns/{pattern_id}",
-        summary="Replace some keys of a pattern.",
-        handler=patch_pattern,
-        params=PatternParameters,
-        body=Content(PatternPatch),
-        responses={200: Content(PatternRecord, "The pattern after the change.")},
-        errors=(400, 403, 404, 409, 413),
-    ),
-    Operation(
-        name="deletePattern",
-        method="DELETE",
-        path="/api/patterns/{pattern_id}",
-        summary="Remove a pattern.",
-        handler=delete_pattern,
-        params=PatternParameters,
-        responses={204: Content(None, "Removed.")},
-        errors=(400, 403, 404),
-    ),
-)

@@ -1,55 +1,210 @@
-"""Every operation of the control plane, and the routes to them."""
+"""Routes of the control plane, and `/api/openapi.json`, which describes its operations."""
 
 from __future__ import annotations
 
+import asyncio
 import re
-from itertools import groupby
+from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any
 
+from pydantic import BaseModel, TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, JsonSchemaValue
+from pydantic_core import core_schema
 from starlette.routing import Route
 
+from gateway import __version__
 from gateway.api import (
     alerts,
     attribution,
     budgets,
-    control,
-    conversations,
-    distiller,
-    events,
     experiments,
-    health_summary,
     lessons,
     patterns,
-    routing,
     runs,
 )
-from gateway.api.document import document_operation
-from gateway.api.operations import Operation, Resource
+from gateway.api.operations import (
+    JSON,
+    ApiRequest,
+    ApiResponse,
+    Content,
+    Operation,
+    Operations,
+    Resource,
+)
+from gateway.api.params import Parameters
 from gateway.auth.access import Gate
 from gateway.auth.authenticator import Authenticator
 from gateway.runtime import Runtime
 
-_MODULES = (
-    *(conversations, runs, patterns, experiments, health_summary, alerts, events),
-    *(budgets, control, attribution, lessons, distiller, routing),
-)
+_MODULES = (runs, patterns, experiments, alerts, budgets, attribution, lessons)
+OPERATIONS = Operations()
+_ERRORS = {
+    400: "A parameter or the body is wrong; `param` names it.",
+    401: "No key, or an unknown one.",
+    403: "The key may not do this.",
+    404: "There is no such object, or it belongs to another tenant.",
+    409: "Another object has the same content or id.",
+    413: "The body is too large.",
+    429: "Too many at once; `retry-after` says when to try again.",
+    503: "The store, or the part asked for, cannot be used now.",
+}
+# Any operation may answer with these.
+_ALWAYS = (401, 403, 503)
+
+Schema = dict[str, Any]
+
+
+class _BodySchema(GenerateJsonSchema):
+    """Schemas of bodies; every key of a dataclass is written, those with a default as well."""
+
+    def field_is_required(self, field: Any, total: bool) -> bool:
+        return field["type"] == "dataclass-field" or super().field_is_required(field, total)
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
+class _ParameterSchema(_BodySchema):
+    """Schemas of parameters: None is one that is absent, which a request cannot write."""
+
+    def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
+        return self.generate_inner(schema["schema"])
+
+    def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
+        found = super().default_schema(schema)
+        if found.get("default", ...) is None:
+            del found["default"]
+        return found
+
+
+class ErrorDetail(BaseModel):
+    """One error, as OpenAI's API describes errors."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class Error(BaseModel):
+    """The body of every error."""
+
+    error: ErrorDetail
+
+
+def openapi(operations: Sequence[Operation[Any]]) -> Schema:
+    """The OpenAPI 3.1 document of `operations`."""
+    components: Schema = {}
+    components["Error"] = _body(Content(Error), "serialization", components)
+    error = {"$ref": "#/components/schemas/Error"}
+    paths: Schema = {}
+    for operation in operations:
+        described = _described(operation, components, error)
+        paths.setdefault(operation.path, {})[operation.method.lower()] = described
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Steering gateway: control plane",
+            "version": __version__,
+            "description": "What the gateway saw, decided and spent. The admin key sees every "
+            "tenant, a gateway key its own. Times are seconds since the epoch, costs US dollars; "
+            "null means unknown, never zero.",
+        },
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {
+                "bearer": {"type": "http", "scheme": "bearer"},
+                "header": {"type": "apiKey", "in": "header", "name": "x-gateway-key"},
+            },
+        },
+        # Without an admin key, a gateway on loopback asks for none.
+        "security": [{"bearer": []}, {"header": []}, {}],
+    }
+
+
+def _described(operation: Operation[Any], components: Schema, error: Schema) -> Schema:
+    responses: Schema = {}
+    for status, content in operation.responses.items():
+        responses[str(status)] = _response(content, components)
+    for status in sorted({*operation.errors, *_ALWAYS}):
+        answer = {"description": _ERRORS[status], "content": {JSON: {"schema": error}}}
+        responses[str(status)] = answer
+    described: Schema = {
+        "operationId": operation.name,
+        "summary": operation.summary,
+        "parameters": list(_parameters(operation)),
+        "responses": responses,
+    }
+    if operation.body is not None:
+        schema = _body(operation.body, "validation", components)
+        described["requestBody"] = {
+            "required": True,
+            "content": {operation.body.media: {"schema": schema}},
+        }
+    return described
+
+
+def _parameters(operation: Operation[Any]) -> Iterator[Schema]:
+    model = operation.params
+    properties = model.model_json_schema(schema_generator=_ParameterSchema).get("properties", {})
+    for name, schema in properties.items():
+        in_path = f"{{{name}}}" in operation.path
+        yield {
+            "name": name,
+            "in": "path" if in_path else "header" if name in model.in_headers else "query",
+            "required": in_path,
+            "description": schema.pop("description"),
+            "schema": schema,
+        }
+
+
+def _response(content: Content, components: Schema) -> Schema:
+    if content.type is None:
+        return {"description": content.description}
+    schema = _body(content, "serialization", components)
+    others = {media: {"schema": {"type": "string"}} for media in content.also}
+    media = {content.media: {"schema": schema}, **others}
+    return {"description": content.description, "content": media}
+
+
+def _body(content: Content, mode: JsonSchemaMode, components: Schema) -> Schema:
+    """The schema of a body; the types that it refers to are added to `components`."""
+    schema = TypeAdapter(content.type).json_schema(
+        mode=mode, ref_template="#/components/schemas/{model}", schema_generator=_BodySchema
+    )
+    components.update(schema.pop("$defs", {}))
+    return schema
 
 
 def operations() -> tuple[Operation[Any], ...]:
-    """Every operation; those of one path are adjacent."""
-    listed = tuple(operation for module in _MODULES for operation in module.OPERATIONS)
-    return (*listed, document_operation(listed))
+    """Every operation of the control plane."""
+    listed = (operation for module in _MODULES for operation in module.OPERATIONS)
+    return (*listed, *OPERATIONS)
+
+
+@OPERATIONS.add(
+    "getDocument", "GET /api/openapi.json", Parameters, Content(dict[str, Any], "OpenAPI 3.1.")
+)
+async def get_document(_request: ApiRequest[Parameters]) -> ApiResponse:
+    """This document."""
+    return ApiResponse(payload=await asyncio.to_thread(_document))
+
+
+@cache
+def _document() -> Schema:
+    return openapi(operations())
 
 
 def api_routes(runtime: Runtime, auth: Authenticator) -> list[Route]:
     """The routes of the control plane, each path with all its methods."""
-    gate = Gate(auth)
-    return [
-        Route(_pattern(path), Resource(runtime, gate, tuple(group)))
-        for path, group in groupby(operations(), key=lambda operation: operation.path)
-    ]
-
-
-def _pattern(path: str) -> str:
+    gate, by_path = Gate(auth), dict[str, list[Operation[Any]]]()
+    for operation in operations():
+        by_path.setdefault(operation.path, []).append(operation)
     # The ids of patterns and experiments are free text, slashes included.
-    return re.sub(r"\{(pattern_id|experiment_id)\}", r"{\1:path}", path)
+    free = re.compile(r"\{(pattern_id|experiment_id)\}")
+    return [
+        Route(free.sub(r"{\1:path}", path), Resource(runtime, gate, group))
+        for path, group in by_path.items()
+    ]

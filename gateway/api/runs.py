@@ -1,44 +1,198 @@
-"""`/api/runs`: the run log, and the outcome of each run."""
+"""`/api/runs`, `/api/conversations`, `/api/health-summary`: the run log and run outcomes."""
 
 from __future__ import annotations
 
+import dataclasses
 import time
-from typing import Annotated, Any
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, make_dataclass
+from functools import cache, reduce
+from operator import or_
+from types import UnionType
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
-from pydantic import Field
+from msgspec import NODEFAULT, Struct
+from msgspec.structs import FieldInfo, fields
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler
 
-from gateway.api.filters import (
+from gateway.api.operations import ApiRequest, ApiResponse, Content, Operations
+from gateway.api.params import (
+    DIGITS,
+    Cursor,
+    Flag,
+    OneOf,
+    PageParameters,
+    Parameters,
+    PathText,
     RunFilters,
     SortParameters,
     TenantParameter,
+    Text,
     described,
     run_filter,
 )
-from gateway.api.models import OutcomeBody, ReportedOutcome, RunPage, Trace
-from gateway.api.operations import ApiRequest, ApiResponse, Content, Operation
-from gateway.api.params import DIGITS, Flag, Parameters, PathText
 from gateway.api.views import run_view, step_views, thresholds
 from gateway.errors import BadRequest, NotFound
 from gateway.runtime import Runtime
 from gateway.stores.learning import OutcomeRow
-from gateway.stores.queries import Facets, PageRequest, RunTrace
+from gateway.stores.queries import (
+    OUTCOMES,
+    ConversationPage,
+    Facets,
+    HealthSummary,
+    PageRequest,
+    RunTrace,
+)
+from gateway.stores.records import InjectionRow, StepRow
+from gateway.stores.totals import RunRecord
 from gateway.text.secrets import mask_secrets
+
+OPERATIONS = Operations()
+
+T = TypeVar("T")
+Omitted = Annotated[T, Field(exclude=True)]
+"""A field of a stored row that the answer leaves out."""
+
+
+Outcome = Annotated[str, OneOf(OUTCOMES)]
+
+
+class Described:
+    """Makes pydantic read a struct as a dataclass with the same fields."""
+
+    __slots__ = ()
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, _: Any, handler: GetCoreSchemaHandler) -> Any:
+        return handler(_as_dataclass(cls))  # type: ignore[arg-type]
+
+
+@cache
+def _as_dataclass(kind: Any) -> Any:
+    """A type in which dataclasses take the place of structs."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return Annotated[(_as_dataclass(arguments[0]), *arguments[1:])]
+    if origin is UnionType:
+        return reduce(or_, map(_as_dataclass, arguments))
+    if origin in (list, tuple):
+        return origin[tuple(map(_as_dataclass, arguments))]
+    if not (isinstance(kind, type) and issubclass(kind, Struct)):
+        return kind
+    found = [(each.name, _as_dataclass(each.type), _default(each)) for each in fields(kind)]
+    return make_dataclass(kind.__name__, found, namespace={"__doc__": kind.__doc__}, kw_only=True)
+
+
+def _default(of: FieldInfo) -> Any:
+    default = MISSING if of.default is NODEFAULT else of.default
+    factory = MISSING if of.default_factory is NODEFAULT else of.default_factory
+    return field(default=default, default_factory=factory)  # type: ignore[arg-type]
+
+
+class Run(Described, RunRecord, frozen=True, kw_only=True):
+    """A run with values derived from its totals."""
+
+    composite_mean: Annotated[float, Field(ge=0, le=1)]
+    duration_s: Annotated[float, Field(description="From the first call to the newest.")]
+    tokens: Annotated[int, Field(description="Input and output tokens together.")]
+    token_budget: Annotated[int | None, Field(description="steering.token_budget.")]
+    budget_used: Annotated[
+        float | None, Field(ge=0, le=1, description="Share of the budget that is used.")
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health(HealthSummary):
+    """The health of the selected runs, and what no run has."""
+
+    unrecorded_calls: Annotated[
+        Mapping[str, int],
+        Field(
+            description="Unsteered calls by reason whose conversation was not found, or whose "
+            "body was too large to read, since the start of the process; empty for a "
+            "tenant's own key."
+        ),
+    ]
+
+
+class RunPage(BaseModel):
+    """One page of a list of runs."""
+
+    runs: list[Run]
+    next_cursor: Cursor
+    total: Annotated[int, Field(description="With `count`: all runs that match.")] = 0
+
+
+class Guidance(Described, InjectionRow, frozen=True, kw_only=True):
+    """One piece of guidance, listed under its step."""
+
+    run_id: Omitted[str]
+    step_index: Omitted[int]
+
+
+class TraceStep(Described, StepRow, frozen=True, kw_only=True):
+    """One step of a run with the guidance decided at it."""
+
+    run_id: Omitted[str]
+    guidance: list[Guidance]
+
+
+class Thresholds(BaseModel):
+    """The thresholds in force now, to draw next to a run's curves."""
+
+    fast: float
+    slow: float
+    skip: float
+    margin: float
+    fire: float
+    warn: float
+    danger: float
+
+
+class Trace(BaseModel):
+    """One run step by step, or a part of it."""
+
+    run: Run
+    steps: list[TraceStep]
+    next_after_step: Annotated[
+        int | None, Field(description="`after_step` of the next part; null on the last.")
+    ]
+    thresholds: Thresholds
+    policy_in_force: Annotated[
+        bool, Field(description="Whether the current policy decided the run's newest step.")
+    ]
+
+
+class OutcomeBody(BaseModel):
+    """The outcome of a run; score and comment are kept with it."""
+
+    model_config = ConfigDict(extra="forbid")
+    outcome: Outcome
+    score: Annotated[float, Field(ge=-1e9, le=1e9)] | None = None
+    comment: Annotated[str, Field(max_length=2000)] = ""
+
+
+class ReportedOutcome(BaseModel):
+    """An outcome that has been stored."""
+
+    run_id: str
+    outcome: Outcome
 
 
 class RunListParameters(SortParameters, RunFilters):
-    """Which runs, and in which order."""
+    """Filter of runs, and their order."""
 
     count: Annotated[Flag, described("Also count all runs that match.")] = False
 
 
 class RunParameters(Parameters):
-    """Which run."""
+    """Id of a run."""
 
     run_id: Annotated[PathText, described("The run's id.")]
 
 
 class TraceParameters(RunParameters):
-    """Which part of a run's trace."""
+    """Part of a run's trace."""
 
     content: Annotated[
         Flag, described("With the texts of each step; guidance keeps its text either way.")
@@ -55,8 +209,9 @@ class TraceParameters(RunParameters):
     ] = None
 
 
+@OPERATIONS.add("listRuns", "GET /api/runs", RunListParameters, Content(RunPage, "One page."))
 async def list_runs(request: ApiRequest[RunListParameters]) -> ApiResponse:
-    """One page of the selected runs."""
+    """Runs, newest first or in another order, by any of the filters."""
     params, runs = request.params, run_filter(dict(request.params), request.tenant)
     page = PageRequest(
         limit=params.limit,
@@ -78,8 +233,9 @@ async def list_runs(request: ApiRequest[RunListParameters]) -> ApiResponse:
     return ApiResponse(payload=payload)
 
 
+@OPERATIONS.add("getRun", "GET /api/runs/{run_id}", TraceParameters, Content(Trace, "The trace."))
 async def get_run(request: ApiRequest[TraceParameters]) -> ApiResponse:
-    """One run's trace, or a part of it."""
+    """A run step by step: scores, guidance, call and texts."""
     params = request.params
     trace = await request.runtime.runs.get_run(
         params.run_id,
@@ -106,8 +262,16 @@ def _trace_view(runtime: Runtime, trace: RunTrace, after: int, limit: int | None
     }
 
 
+@OPERATIONS.add(
+    "reportOutcome",
+    "POST /api/runs/{run_id}/outcome",
+    RunParameters,
+    Content(ReportedOutcome, "Stored."),
+    body=OutcomeBody,
+    needs="report",
+)
 async def post_outcome(request: ApiRequest[RunParameters]) -> ApiResponse:
-    """Report a run's outcome."""
+    """Report a run's outcome; a later report replaces an earlier one."""
     run_id, body = request.params.run_id, request.read(OutcomeBody)
     await report_outcome(request.runtime, run_id, body, tenant=request.tenant)
     return ApiResponse(payload={"run_id": run_id, "outcome": body.outcome})
@@ -144,8 +308,9 @@ async def report_outcome(
     runtime.log.info("outcome reported", run_id=run_id, outcome=outcome)
 
 
+@OPERATIONS.add("getFacets", "GET /api/facets", TenantParameter, Content(Facets, "The values."))
 async def get_facets(request: ApiRequest[TenantParameter]) -> ApiResponse:
-    """The values that filters can choose from."""
+    """The agents, models, failure types, experiments and arms that occur."""
     return ApiResponse(payload=await request.runtime.runs.facets(tenant=request.tenant))
 
 
@@ -153,47 +318,40 @@ def _unknown(run_id: str) -> NotFound:
     return NotFound(f"there is no run {run_id[:80]!r}", param="run_id")
 
 
-OPERATIONS = (
-    Operation(
-        name="listRuns",
-        method="GET",
-        path="/api/runs",
-        summary="Runs, newest first or in another order, by any of the filters.",
-        handler=list_runs,
-        params=RunListParameters,
-        responses={200: Content(RunPage, "One page.")},
-        errors=(400, 403),
-    ),
-    Operation(
-        name="getRun",
-        method="GET",
-        path="/api/runs/{run_id}",
-        summary="A run step by step: scores, guidance, call and texts.",
-        handler=get_run,
-        params=TraceParameters,
-        responses={200: Content(Trace, "The trace.")},
-        errors=(400, 404),
-    ),
-    Operation(
-        name="reportOutcome",
-        method="POST",
-        path="/api/runs/{run_id}/outcome",
-        summary="Report a run's outcome; a later report replaces an earlier one.",
-        handler=post_outcome,
-        params=RunParameters,
-        body=Content(OutcomeBody),
-        responses={200: Content(ReportedOutcome, "Stored.")},
-        errors=(400, 403, 404, 413),
-        right="report",
-    ),
-    Operation(
-        name="getFacets",
-        method="GET",
-        path="/api/facets",
-        summary="The agents, models, failure types, experiments and arms that occur.",
-        handler=get_facets,
-        params=TenantParameter,
-        responses={200: Content(Facets, "The values.")},
-        errors=(400, 403),
-    ),
+class ConversationParameters(PageParameters, TenantParameter):
+    """Filter of conversations."""
+
+    external_key: Annotated[Text | None, described("With this id given by the client.")] = None
+
+
+@OPERATIONS.add(
+    "listConversations",
+    "GET /api/conversations",
+    ConversationParameters,
+    Content(ConversationPage, "One page."),
 )
+async def list_conversations(request: ApiRequest[ConversationParameters]) -> ApiResponse:
+    """Conversations, newest first; forks and sub-agents name their parent."""
+    params = request.params
+    try:
+        page = await request.runtime.runs.list_conversations(
+            tenant=request.tenant,
+            external_key=params.external_key,
+            limit=params.limit,
+            cursor=params.cursor,
+        )
+    except ValueError as error:
+        raise BadRequest(str(error), param="cursor") from None
+    return ApiResponse(payload=page)
+
+
+@OPERATIONS.add(
+    "getHealthSummary", "GET /api/health-summary", RunFilters, Content(Health, "The summary.")
+)
+async def get_summary(request: ApiRequest[RunFilters]) -> ApiResponse:
+    """Clean-run rate, fires, severity, time in state, tokens, cost, unsteered calls."""
+    tenant = request.tenant
+    summary = await request.runtime.runs.health_summary(run_filter(dict(request.params), tenant))
+    unrecorded = dict(request.runtime.unsteered.unrecorded) if tenant is None else {}
+    values = {f.name: getattr(summary, f.name) for f in dataclasses.fields(summary)}
+    return ApiResponse(payload=Health(**values, unrecorded_calls=unrecorded))

@@ -1,14 +1,31 @@
-"""Runs, steps and patterns as the control plane shows them."""
+"""Runs, steps, patterns and lessons as plain values, for the control plane, pages and commands.
+
+Plain values are many times faster than pydantic for long traces. Pydantic types describe them in
+the OpenAPI document, and a test compares the two.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import asdict
 
 from gateway.config import Settings
+from gateway.config.models import LearningSettings
+from gateway.learning.distiller import KIND, day_start
+from gateway.learning.life_cycle import interval, why_not_active
 from gateway.steering.guidance.codec import to_record
+from gateway.steering.guidance.pattern import Lesson, content
+from gateway.stores.learning import (
+    Job,
+    LearningStore,
+    Posterior,
+    SettledDecision,
+    StoredLesson,
+)
 from gateway.stores.patterns import StoredPattern
 from gateway.stores.queries import RunTrace
 from gateway.stores.totals import DANGER_COMPOSITE, WARN_COMPOSITE, RunRecord
@@ -79,3 +96,100 @@ def _without(record: dict[str, Any], name: str) -> dict[str, Any]:
 
 def _values(record: Struct, *without: str) -> dict[str, Any]:
     return {name: value for name, value in asdict(record).items() if name not in without}
+
+
+def lesson_view(stored: StoredLesson, settings: Settings) -> dict[str, Any]:
+    """A lesson with its support, its trial, and why it is not active."""
+    pattern, trials = stored.pattern, settings.learning.trials == "on"
+    config_tenants = frozenset(settings.auth.gateway_keys.values())
+    lesson, texts = pattern.lesson or Lesson(key=""), content(pattern.fields)
+    return {
+        "pattern_id": pattern.pattern_id,
+        "tier": pattern.tier.value,
+        "tenant": pattern.tenant,
+        "status": lesson.status.value,
+        "version": lesson.version,
+        "supersedes": lesson.supersedes,
+        "origin": lesson.origin,
+        "trust": lesson.trust.value,
+        "key": lesson.key,
+        "situation": texts.situation,
+        "advice": texts.move or texts.avoid,
+        "source_trace_id": pattern.source_trace_id,
+        "conversations": stored.conversations,
+        "tasks": stored.tasks,
+        "keys": stored.keys,
+        "created_at": stored.created_at,
+        "updated_at": stored.updated_at,
+        "last_confirmed_at": lesson.last_confirmed_at,
+        "expires_at": lesson.expires_at,
+        "reason": stored.reason,
+        "why_not_active": why_not_active(stored, trials=trials, config_tenants=config_tenants),
+        "posterior": dataclasses.asdict(stored.posterior),
+        "arms": arm_views(stored.posterior),
+    }
+
+
+async def distiller_view(
+    store: LearningStore, settings: LearningSettings, tenant: str | None, now: float
+) -> dict[str, Any]:
+    """The model that is asked about runs: what it may use, what it has used since midnight (UTC),
+    how many jobs are in each state. `tenant` None: of all tenants."""
+    tokens, usd = await store.spent(KIND, tenant, day_start(now))
+    return {
+        "model": settings.model,
+        "tokens": tokens,
+        "tokens_per_day": settings.model_tokens_per_day,
+        "cost_usd": usd,
+        "usd_per_day": settings.model_usd_per_day,
+        "counts": {"waiting": 0, "done": 0, "failed": 0} | await store.count_jobs(KIND, tenant),
+    }
+
+
+def job_view(job: Job) -> dict[str, Any]:
+    """A job with its run, its state and its use."""
+    return {
+        "run_id": str(job.payload.get("run", "")),
+        "tenant": job.tenant,
+        "state": job.state,
+        "attempts": job.attempts,
+        "tokens": job.tokens,
+        "cost_usd": job.cost_usd,
+        "created_at": job.created_at,
+        "done_at": job.done_at,
+        "error": job.error,
+    }
+
+
+def arm_views(found: Posterior) -> list[dict[str, Any]]:
+    """Both arms: rate at which the failure recurred, with a 95 % interval."""
+    held = found.decisions - found.given
+    return [
+        _arm("given", found.rate_given, found.given),
+        _arm("held", found.rate_held, held),
+    ]
+
+
+def _arm(name: str, rate: float | None, decisions: int) -> dict[str, Any]:
+    low, high = interval(rate or 0.0, decisions)
+    return {"name": name, "rate": rate, "decisions": decisions, "low": low, "high": high}
+
+
+def decision_views(decisions: Sequence[SettledDecision]) -> list[dict[str, Any]]:
+    """Decisions about a lesson, with what came after each."""
+    return [
+        {
+            "run_id": each.decision.run_id,
+            "step": each.decision.step_index,
+            "at": each.at,
+            "share": each.decision.share,
+            "given": each.decision.given,
+            "similarity": each.decision.similarity,
+            "state": each.decision.state,
+            "failure_type": each.decision.failure_type,
+            "recurred": each.recurred,
+            "calls_to_success": each.calls_to_success,
+            "steps_left": each.steps_left,
+        }
+        for each in decisions
+    ]

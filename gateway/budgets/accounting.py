@@ -1,26 +1,96 @@
-"""What lives as long as the process: the ledger, the holds, what was learned, who is notified."""
+"""Budgets of the process: ledger, holds, notices, and calls to a judge or an embedder."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from gateway.budgets.estimate import Cost, Estimator
-from gateway.budgets.guard import BudgetGuard
+from gateway.budgets.guard import Admission, BudgetGuard, CallBody, Refused, amounts_of
 from gateway.budgets.holds import Holds
 from gateway.budgets.ledger import BudgetLedger
-from gateway.budgets.own_calls import OwnCalls
 from gateway.budgets.rules import BudgetStatus, CallSubject
 from gateway.config import Settings
 from gateway.observability.live_events import Event, EventHub
 from gateway.observability.logging import get_logger
 from gateway.observability.metrics import Metrics
-from gateway.stores.budgets import BudgetStore
+from gateway.stores.budgets import NOTHING, Amounts, BudgetStore
 from gateway.stores.controls import ControlStore
 from gateway.stores.protocols import StoreError
 from gateway.tasks import spawn
+
+
+class OwnCalls:
+    """Counts tokens and dollars of the gateway's own calls, not the calls: those are the agents'.
+
+    Lives for the whole process; `use` gives it the budgets of each config.
+    """
+
+    def __init__(self) -> None:
+        self._guard: BudgetGuard | None = None
+        self._cost: Cost = lambda _model, _usage: None
+        self._binding = True
+
+    def use(self, guard: BudgetGuard | None, cost: Cost, *, binding: bool) -> None:
+        """Count on the budgets of `guard`; `binding` False: nothing is refused."""
+        self._guard, self._cost, self._binding = guard, cost, binding
+
+    async def admit(
+        self,
+        model: str,
+        asked: str,
+        *,
+        answers: bool = True,
+        tenant: str = "",
+        root: str = "",
+        run: str = "",
+    ) -> OwnCall | None:
+        """A call that may be made; None when a budget has not enough left for it.
+
+        `answers`: the model writes an answer. Without a tenant the call is everybody's, and counts
+        on the budgets of a day alone.
+        """
+        guard = self._guard
+        if guard is None:
+            return OwnCall()
+        subject = CallSubject(tenant=tenant, model=model, root=root, run=run)
+        body = CallBody(fields={}, raw=asked.encode("utf-8", "replace"), answers=answers, calls=0)
+        try:
+            admission = await guard.admit(subject, model, body, binding=self._binding)
+        except Refused:
+            return None
+        return OwnCall() if admission is None else _Counted(guard, admission, self._cost)
+
+
+class OwnCall:
+    """A call that counts on no budget."""
+
+    def settle(self, usage: Mapping[str, Any] | None) -> None:
+        """Note the end of the call.
+
+        `usage`: as its answer says; None when that is not known, so that the estimate counts; empty
+        for a call that failed.
+        """
+
+
+class _Counted(OwnCall):
+    def __init__(self, guard: BudgetGuard, admission: Admission, cost: Cost) -> None:
+        self._guard = guard
+        self._admission = admission
+        self._cost = cost
+
+    def settle(self, usage: Mapping[str, Any] | None) -> None:
+        used: Amounts | None = None if usage is None else NOTHING
+        unpriced = False
+        if usage:
+            model = self._admission.estimate.model
+            used, unpriced = amounts_of(model, usage, self._cost, calls=0)
+        # Nobody waits for it: a slow store would cost the run its time for steering.
+        spawn(self._guard.settle(self._admission, used, unpriced=unpriced))
+
 
 _REMEMBERED = 10_000
 
@@ -39,7 +109,7 @@ class BudgetNotices:
         self._published: OrderedDict[tuple[str, str, float], None] = OrderedDict()
 
     def reached(self, found: BudgetStatus, call: CallSubject) -> None:
-        """Tell of the steps that this standing has reached for the first time."""
+        """Announce the steps that this budget has reached for the first time."""
         budget, account = found.applied.budget, found.account
         for step in found.reached:
             known = (budget.name, account.subject, step.at)
@@ -67,7 +137,7 @@ class BudgetNotices:
                 listener(event)
 
     def forget(self, budget: str, subject: str) -> None:
-        """Tell of this subject's steps again: it was raised, lifted or reset."""
+        """Announce this subject's steps again: it was raised, lifted or reset."""
         for known in [key for key in self._published if key[:2] == (budget, subject)]:
             del self._published[known]
 

@@ -1,4 +1,4 @@
-"""What a call is expected to use, before it is sent; learned from what earlier calls used."""
+"""Expected use of a call before it is sent, learned from earlier calls."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MOST_OUTPUT = 10**9  # a client may write any number as its maximum
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """What a call to a model is expected to use.
+    """Expected use of a call to a model.
 
     `whose`: the tree of conversations that the call belongs to, "" for none. `guessed`: no call of
     that tree to the model has ended yet. `raw_input`: tokens by the length of the body. `unpriced`:

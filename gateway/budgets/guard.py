@@ -1,4 +1,4 @@
-"""One call and its budgets: looked at before it is decided, reserved before it is sent, settled."""
+"""Budgets of one call: advice before it is decided, reservation, and settlement."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from gateway.budgets.estimate import Cost, Estimate, Estimator, tokens_of_body
@@ -15,28 +15,33 @@ from gateway.budgets.rules import (
     Applied,
     BudgetStatus,
     CallSubject,
+    advice_of,
     applying,
-    cheaper_model,
     fallback_model,
     standing,
-    wrap_up_reason,
+    steers,
 )
 from gateway.budgets.texts import budget_error, budget_header, used_up
 from gateway.config.budgets import BudgetSettings, ControlSettings, Ending
 from gateway.errors import BudgetExceeded
+from gateway.exchange import Exchange
 from gateway.observability.logging import get_logger
 from gateway.steering.steer import NO_ADVICE, Advice
 from gateway.stores.budgets import (
     NOTHING,
     Account,
+    AccountKey,
     Amounts,
     Claim,
+    Reserved,
     Settlement,
+    Wanted,
     decide,
     opened,
     waits_for_others,
 )
 from gateway.stores.protocols import StoreError
+from gateway.wire.usage import token_usage
 
 Reached = Callable[[BudgetStatus, CallSubject], None]
 """Called with each budget that a call counts on, before and after the call."""
@@ -51,7 +56,7 @@ _WAIT_STEP_S = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallBody:
-    """What an estimate reads of a request.
+    """Parts of a request that an estimate reads.
 
     `answers`: the model writes an answer; False for embeddings and the like. `calls`: how many it
     counts as.
@@ -113,28 +118,28 @@ class BudgetGuard:
         self._estimator = estimator
         self._cost = cost
         self._reached = reached
-        self._steers = any(budget.steers for budget in budgets)
+        self._steers = any(steers(budget) for budget in budgets)
         self._most = any(budget.reserve == "most" for budget in budgets)
         self._told: set[str] = set()
 
     async def advise(self, subject: CallSubject, body: CallBody) -> Advice:
-        """What the ladders ask of the call before it is decided.
+        """The effects of the ladders on a call before it is decided.
 
         Reads the store only where a ladder has a step that changes a request.
         """
         now = time.time()
         applied = applying(self.budgets, subject, now) if self._steers else ()
-        if not any(each.budget.steers for each in applied):
+        if not any(steers(each.budget) for each in applied):
             return NO_ADVICE
         accounts = await self._accounts(applied, now)
         found = [standing(a, account, now) for a, account in zip(applied, accounts, strict=True)]
-        cheaper = cheaper_model(found)
-        if not cheaper:
+        advice = advice_of(found)
+        if not advice.cheaper:
             estimate = self._estimate(subject.model, subject.root, body)
             claim = self._claim(applied, estimate, now, binding=True)
             refused = [refusal.key for refusal in decide(accounts, claim).refusals]
-            cheaper = fallback_model(applied, refused)
-        return Advice(wrap_up=wrap_up_reason(found), cheaper=cheaper)
+            advice = replace(advice, cheaper=fallback_model(applied, refused))
+        return advice
 
     async def admit(
         self, subject: CallSubject, model: str, body: CallBody, *, binding: bool
@@ -299,7 +304,7 @@ class BudgetGuard:
         return replace(found, amounts=self._priced(amounts) if found.unpriced else amounts)
 
     def _priced(self, used: Amounts) -> Amounts:
-        """What calls of an unknown price count as: their tokens at the price for all such."""
+        """Use at an unknown price: the tokens at the configured price for such models."""
         return replace(used, usd=used.of("tokens") * self._control.unpriced_usd_per_million / 1e6)
 
     def _tell_unpriced(self, applied: Sequence[Applied], model: str) -> None:
@@ -337,3 +342,95 @@ class BudgetGuard:
             stored = await self._ledger.memory.accounts(keys)
         known = {account.key: account for account in stored}
         return [known.get(e.wanted.key) or opened(e.wanted, now) for e in applied]
+
+
+@dataclass(slots=True, kw_only=True)
+class Spending:
+    """The admission of one call, and how to find out what it used.
+
+    `sent`: whether an upstream was asked; `answered`: whether one gave an answer.
+    """
+
+    guard: BudgetGuard
+    admission: Admission
+    exchange: Exchange
+    cost: Cost
+    sent: bool = False
+    answered: bool = False
+
+    async def settle(self, model: str) -> None:
+        """End the reservation with what the call used, at the prices of `model`; once."""
+        used, unpriced = self._used(model)
+        estimated = self.exchange.upstream.usage_estimated
+        await self.guard.settle(self.admission, used, unpriced=unpriced, estimated=estimated)
+
+    def _used(self, model: str) -> tuple[Amounts | None, bool]:
+        """(what the call used, None = unknown; whether its price is unknown)."""
+        upstream = self.exchange.upstream
+        if not self.sent:
+            return NOTHING, False
+        if not upstream.usage:
+            unread = self.answered and self.exchange.response.status < 400
+            return (None if unread else Amounts(calls=1)), False
+        return amounts_of(model, upstream.usage, self.cost)
+
+
+def amounts_of(
+    model: str, usage: Mapping[str, Any], cost: Cost, *, calls: int = 1
+) -> tuple[Amounts, bool]:
+    """(what reported `usage` comes to at the prices of `model`; whether that price is unknown)."""
+    price, tokens = cost(model, usage), token_usage(usage)
+    amounts = Amounts(
+        usd=price or 0.0,
+        input_tokens=tokens.input or 0,
+        output_tokens=tokens.output or 0,
+        calls=calls,
+    )
+    return amounts, price is None
+
+
+@dataclass(slots=True, kw_only=True)
+class LeftOpen:
+    """Reservation of another process's call, until it is settled here."""
+
+    guard: BudgetGuard
+    held: tuple[Held, ...]
+    exchange: Exchange
+    cost: Cost
+
+    async def settle(self, model: str) -> None:
+        """End the reservation with what the call used, at the prices of `model`."""
+        upstream = self.exchange.upstream
+        if not upstream.usage:
+            used, unpriced = None, False
+        else:
+            used, unpriced = amounts_of(model, upstream.usage, self.cost)
+        await self.guard.settle_held(
+            self.held, used, unpriced=unpriced, estimated=upstream.usage_estimated
+        )
+
+
+def held_to_values(spending: Spending | LeftOpen | None) -> list[dict[str, Any]]:
+    """JSON values for `left_open`; empty when nothing is reserved in the store."""
+    if not isinstance(spending, Spending):
+        return []
+    return [asdict(each.claim) for each in spending.admission.held if each.stored]
+
+
+def left_open(
+    values: list[Mapping[str, Any]], guard: BudgetGuard | None, exchange: Exchange, cost: Cost
+) -> LeftOpen | None:
+    """The reservation of a call of another process; None without one, or without budgets here."""
+    if not values or guard is None:
+        return None
+    held = tuple(
+        Held(claim=_claim(each), outcome=Reserved(accounts=()), stored=True) for each in values
+    )
+    return LeftOpen(guard=guard, held=held, exchange=exchange, cost=cost)
+
+
+def _claim(values: Mapping[str, Any]) -> Claim:
+    accounts = tuple(
+        Wanted(**{**each, "key": AccountKey(**each["key"])}) for each in values["accounts"]
+    )
+    return Claim(**{**values, "estimate": Amounts(**values["estimate"]), "accounts": accounts})

@@ -31,7 +31,7 @@ class Holds:
         self._failing = False
 
     def __bool__(self) -> bool:
-        """Whether anything is held."""
+        """True if anything is held."""
         return bool(self._held)
 
     def listed(self) -> tuple[Control, ...]:
@@ -86,7 +86,7 @@ class Holds:
         began = self._changes
         listed = await self._store.list_controls()
         if began != self._changes:
-            return  # one of our own came in between: it is in the store, and read the next time
+            return  # a hold of ours came meanwhile: the next refresh reads it from the store
         held = {control.subject: control for control in listed}
         if held != self._held:
             self._held = held

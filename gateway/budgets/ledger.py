@@ -185,13 +185,18 @@ class BudgetLedger:
 
     @property
     def store(self) -> BudgetStore:
-        """Where operators read and change accounts: the store if there is one."""
+        """Store in which operators read and change accounts; memory if there is none."""
         return self._store or self.memory
 
     @property
     def durable(self) -> bool:
-        """Whether budgets are counted in the store now, and so for all gateways together."""
+        """True while budgets are counted in the store, for all gateways together."""
         return self._store is not None and not self._failing
+
+    @property
+    def counted(self) -> BudgetStore:
+        """Accounts as calls are counted now: those of the store, or of memory while it fails."""
+        return self.store if self.durable else self.memory
 
     @property
     def waiting(self) -> int:

@@ -1,14 +1,15 @@
-"""Which budgets apply to a call, and what the ladder of each says about it. Pure."""
+"""Budgets that apply to a call, and the steps of their ladders. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 
 from gateway.config.budgets import METRICS, BudgetSettings, LadderStep
 from gateway.errors import BadRequest
+from gateway.steering.steer import NO_ADVICE, Advice
 from gateway.stores.budgets import Account, AccountKey, Wanted
 
 NO_KEY = "(no key)"
@@ -17,7 +18,7 @@ NO_KEY = "(no key)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallSubject:
-    """Whose call it is.
+    """Owner of a call.
 
     `client`: the first word of the user agent. `model`: as requested. `run` and `root` are empty
     for a call that belongs to no conversation: it counts on no budget of a run or tree. `tenant` is
@@ -47,7 +48,7 @@ class Applied:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetStatus:
-    """How far an applied budget is used: the share, its metric, and the steps that are reached.
+    """Use of an applied budget: the share, its metric, and the steps that are reached.
 
     `refuses`: whether it has refused a call, so that its stop is reached.
     """
@@ -123,7 +124,7 @@ def _subject(budget: BudgetSettings, call: CallSubject, now: float) -> str:
 
 
 def standing(applied: Applied, account: Account, now: float) -> BudgetStatus:
-    """How far a budget is used by its account."""
+    """Use of a budget by its account."""
     share, metric = account.share(applied.limits, now)
     return BudgetStatus(applied=applied, account=account, share=share, metric=metric)
 
@@ -135,22 +136,50 @@ def seconds_to_midnight(now: float) -> int:
     return max(1, int((midnight - at).total_seconds()) + 1)
 
 
-def wrap_up_reason(found: Sequence[BudgetStatus]) -> str:
-    """Why the agent is to hand over its work; empty when it is not."""
+def _wrap_up(found: Sequence[BudgetStatus]) -> Advice:
+    """Ask the agent to hand over its work: by the first budget that has reached this step."""
     for each in found:
         if each.step("wrap_up") is not None:
             name = each.applied.budget.name
             if each.share >= 1:
-                return f"budget: {name} used up"
-            return f"budget: {name} used to {each.share:.0%} of its {each.metric}"
-    return ""
+                return Advice(wrap_up=f"budget: {name} used up")
+            return Advice(wrap_up=f"budget: {name} used to {each.share:.0%} of its {each.metric}")
+    return NO_ADVICE
 
 
-def cheaper_model(found: Sequence[BudgetStatus]) -> str:
-    """The model to use instead, by the budget that is used most; empty for none."""
+def _cheaper(found: Sequence[BudgetStatus]) -> Advice:
+    """Use another model: that of the budget that is used most."""
     ordered = sorted(found, key=lambda each: -each.share)
     steps = (each.step("cheaper") for each in ordered)
-    return next((step.cheaper for step in steps if step is not None and step.cheaper), "")
+    models = (step.cheaper for step in steps if step is not None and step.cheaper)
+    return Advice(cheaper=next(models, ""))
+
+
+ACTIONS: Mapping[str, Callable[[Sequence[BudgetStatus]], Advice] | None] = {
+    "warn": None,
+    "wrap_up": _wrap_up,
+    "cheaper": _cheaper,
+    "stop": None,
+}
+"""Each action of a ladder, with its effect on a call that may be sent; None: no effect.
+
+Every step that is reached is announced by event, log line, metric, alert and response header. The
+store refuses calls from `BudgetSettings.stop_at` on.
+"""
+
+
+def steers(budget: BudgetSettings) -> bool:
+    """True if a step of the budget changes the request: by a text or another model."""
+    return any(ACTIONS[step.name] is not None for step in budget.ladder)
+
+
+def advice_of(found: Sequence[BudgetStatus]) -> Advice:
+    """The effects of all steps that are reached; of two that differ, the row further up decides."""
+    given = [effect(found) for effect in ACTIONS.values() if effect is not None]
+    return Advice(
+        wrap_up=next((each.wrap_up for each in given if each.wrap_up), ""),
+        cheaper=next((each.cheaper for each in given if each.cheaper), ""),
+    )
 
 
 def fallback_model(applied: Sequence[Applied], refused: Sequence[AccountKey]) -> str:

@@ -1,8 +1,8 @@
-"""What clients, agents and operators are told about budgets and holds. Pure."""
+"""Texts about budgets and holds for clients, agents and operators. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -18,6 +18,7 @@ from gateway.errors import (
 )
 from gateway.stores.budgets import Account
 from gateway.stores.controls import Control
+from gateway.upstream.base import RawHeaders
 from gateway.wire.echo import OWN_ANSWER
 
 NO_RETRY: Headers = (("x-should-retry", "false"),)
@@ -42,7 +43,7 @@ def amount(metric: str, value: float) -> str:
 
 
 def used_up(found: BudgetStatus, metric: str, now: float) -> str:
-    """Which budget refuses a call, and how far it is used."""
+    """The budget that refuses a call, with its use."""
     budget, account = found.applied.budget, found.account
     limit = account.limits_of(found.applied.limits).get(metric, 0.0)
     used = account.used(metric, now)
@@ -144,3 +145,25 @@ def account_view(account: Account, budgets: Sequence[BudgetSettings], now: float
         "metric": metric,
         "step": reached[-1] if reached else None,
     }
+
+
+class OwnResponse:
+    """`LaneResponse` over bytes that are there already; `code`: why no model was asked."""
+
+    status = 200
+    usage: dict[str, Any] | None = None
+
+    def __init__(self, content: bytes, *, stream: bool, code: str) -> None:
+        self._content = content
+        kind = b"text/event-stream; charset=utf-8" if stream else b"application/json"
+        self.headers: RawHeaders = [(b"content-type", kind)]
+        if not stream:
+            self.headers.append((b"content-length", str(len(content)).encode()))
+        self.headers.append((b"x-gateway-stopped", code.encode()))
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        """See LaneResponse."""
+        yield self._content
+
+    async def aclose(self) -> None:
+        """See LaneResponse."""

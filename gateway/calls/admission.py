@@ -14,11 +14,16 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 
-from gateway.budgets.guard import CallBody, Refused
-from gateway.budgets.own_response import OwnResponse
+from gateway.budgets.guard import CallBody, Refused, Spending
 from gateway.budgets.rules import BUDGET_HEADER, CallSubject, read_order
-from gateway.budgets.spending import Spending
-from gateway.budgets.texts import answer_text, pause_error, stop_error, strike_error, with_status
+from gateway.budgets.texts import (
+    OwnResponse,
+    answer_text,
+    pause_error,
+    stop_error,
+    strike_error,
+    with_status,
+)
 from gateway.calls.prepared_request import PreparedRequest
 from gateway.config.budgets import Ending
 from gateway.conversations.conversation import Conversation, run_id

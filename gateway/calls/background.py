@@ -23,7 +23,7 @@ from typing import Any, Protocol, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gateway.budgets.spending import LeftOpen, Spending, held_to_values, left_open
+from gateway.budgets.guard import LeftOpen, Spending, held_to_values, left_open
 from gateway.conversations.conversation import Conversation
 from gateway.conversations.resolve import Resolved
 from gateway.conversations.steering_result import ControlHeaders, SteeringResult

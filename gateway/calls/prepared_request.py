@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import orjson
 
-from gateway.budgets.spending import Spending
+from gateway.budgets.guard import Spending
 from gateway.calls.background import PendingCall
 from gateway.calls.recorder import Recorder
 from gateway.conversations.steering_result import (

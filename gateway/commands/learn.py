@@ -7,7 +7,7 @@ import json
 import time
 from typing import Any
 
-from gateway.api.lesson_views import decision_views, distiller_view, job_view, lesson_view
+from gateway.api.views import decision_views, distiller_view, job_view, lesson_view
 from gateway.backends import Stores
 from gateway.commands.store import add_verb, answer, say
 from gateway.config import Settings

@@ -18,10 +18,9 @@ from gateway.config import Settings
 from gateway.errors import ConfigError
 from gateway.reporting import ExperimentReport, report
 from gateway.reporting.amounts import Amount
-from gateway.reporting.effects import effects_of
 from gateway.reporting.experiment import STRATA
 from gateway.reporting.rates import Difference, read_shares
-from gateway.reporting.results import Comparison
+from gateway.reporting.results import Comparison, effects_of
 from gateway.reporting.routing import PolicyValue, RoutingReport, routing_report
 from gateway.stores.protocols import RunStore
 from gateway.stores.queries import HealthSummary, RunFilter

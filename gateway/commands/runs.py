@@ -15,13 +15,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gateway.api.filters import read_tag_filter
+from gateway.api.params import read_tag_filter
 from gateway.api.views import run_view, step_views, thresholds
 from gateway.backends import Stores
 from gateway.budgets.holds import known_subject
 from gateway.commands.store import add_verb, answer, say, table
 from gateway.config import Settings
-from gateway.dashboard.step_text import step_text
+from gateway.dashboard.run import step_text
 from gateway.errors import ConfigError
 from gateway.reporting.run_exports import FORMATS, group_lines
 from gateway.steering.fsm import FSMState

@@ -17,7 +17,10 @@ RuleName = Literal[
     "unsteered",
     "store_degraded",
 ]
-"""The conditions that alerts report."""
+"""Subjects of alerts; `gateway.alerts.rules.RULES` has the rule of each."""
+
+SinkKind = Literal["webhook", "slack", "discord"]
+"""Kinds of receivers; `gateway.alerts.sender.KINDS` has the message of each."""
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,40}")
 _HOURS = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)")
@@ -34,7 +37,7 @@ class AlertSink:
 
     name: str
     url: Secret
-    kind: Literal["webhook", "slack", "discord"] = "webhook"
+    kind: SinkKind = "webhook"
     secret: Secret | None = None
     rules: tuple[RuleName, ...] = ()
 

@@ -11,6 +11,8 @@ from gateway.config.values import at_least
 
 Scope = Literal["run", "tree", "key", "tenant", "day"]
 Ending = Literal["error", "answer"]
+StepAction = Literal["warn", "wrap_up", "stop"]
+"""Actions of a ladder besides `cheaper`; `gateway.budgets.rules.ACTIONS` has a row for each."""
 
 TOKEN_BUDGET = "token_budget"  # noqa: S105 - not a secret
 """The name of the budget that `steering.token_budget` sets."""
@@ -65,10 +67,10 @@ class BudgetMatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LadderStep:
-    """Action from a share of a budget on: `do` it, or use the model `cheaper`."""
+    """An action from a share of a budget on: `do`, or the use of the model `cheaper`."""
 
     at: float
-    do: Literal["warn", "wrap_up", "stop"] | None = None
+    do: StepAction | None = None
     cheaper: str | None = None
 
     def __post_init__(self) -> None:
@@ -79,7 +81,7 @@ class LadderStep:
 
     @property
     def name(self) -> str:
-        """`warn`, `wrap_up`, `cheaper` or `stop`."""
+        """The row of `ACTIONS`: `cheaper`, or the value of `do`."""
         return self.do or "cheaper"
 
 
@@ -124,11 +126,6 @@ class BudgetSettings:
     def stop_at(self) -> float | None:
         """The share at which it stops; None for one that never does."""
         return next((step.at for step in self.ladder if step.do == "stop"), None)
-
-    @property
-    def steers(self) -> bool:
-        """Whether a step of it changes the request: by a text or another model."""
-        return any(step.name in ("wrap_up", "cheaper") for step in self.ladder)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

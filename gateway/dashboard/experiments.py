@@ -1,17 +1,25 @@
-"""Experiments: the results of each arm, and how certain they are."""
+"""Pages about many runs: the results of experiments, and the health of the selected runs."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 from gateway.api.experiments import experiment_report, experiments, shares_of
+from gateway.dashboard.charts import daily, interval, level, peak, sparkline, stacked
 from gateway.dashboard.pages import Page, Visit
-from gateway.dashboard.small_charts import daily, interval
-from gateway.reporting.effects import effects_of
+from gateway.dashboard.runs import STATES, chosen, filter_values
+from gateway.observability.metrics import UNSTEERED_WORDS
 from gateway.reporting.experiment import STRATA
-from gateway.reporting.results import Comparison
+from gateway.reporting.results import Comparison, effects_of
 from gateway.steering.experiments import ARMS
+from gateway.steering.monitors import MONITORS
+from gateway.stores.queries import HealthSummary
+from gateway.stores.severity import SEVERITIES
+from gateway.stores.totals import RULES, severity_of
 from gateway.text import formatting
+from gateway.text.formatting import counted, percent
 
 
 async def show_list(visit: Visit) -> Page:
@@ -60,3 +68,77 @@ def _lines(comparison: Comparison) -> list[dict[str, Any]]:
         }
         for effect in effects_of(comparison)
     ]
+
+
+_MOST_LISTED = 12
+
+
+async def show_health(visit: Visit) -> Page:
+    """Health of the runs that the filters select."""
+    read = visit.runtime.runs.health_summary(chosen(visit))
+    lost = visit.runtime.unsteered.unrecorded.total() if visit.tenant is None else 0
+    if visit.fragment:
+        return Page(template="health_body.html", values=health_values(await read, lost))
+    summary, filters = await asyncio.gather(read, filter_values(visit))
+    values = {"title": "Health", **health_values(summary, lost), **filters}
+    return Page(template="health.html", values=values)
+
+
+def health_values(summary: HealthSummary, unrecorded: int = 0) -> dict[str, Any]:
+    """The values of the page: the summary, and its charts.
+
+    `unrecorded`: unsteered calls since the start of the process that no run has.
+    """
+    judged = summary.success_runs + summary.failure_runs
+    fine = summary.severity_runs.get("low", 0)
+    fires = {name: summary.fires.get(name, 0) for name in (*MONITORS, *summary.fires)}
+    return {
+        "summary": summary,
+        "success_rate": summary.success_runs / judged if judged else None,
+        "judged": judged,
+        "overhead_ms": summary.overhead_ms / summary.calls if summary.calls else None,
+        "latency_s": summary.latency_s / summary.calls if summary.calls else None,
+        "spark": sparkline(summary.recent),
+        "severity_bar": stacked(summary.severity_runs, SEVERITIES, "severity", 14),
+        "severities": shares(summary.severity_runs, SEVERITIES),
+        "fine_share": fine / summary.total_runs if summary.total_runs else None,
+        "advice": sum(n for source, n in summary.guidance.items() if source != RULES),
+        "state_bar": stacked(summary.states, STATES, "state", 14),
+        "states": shares(summary.states, STATES),
+        "fires": ranked(fires),
+        "failure_types": ranked(summary.failure_types),
+        "models": ranked(summary.models),
+        "unsteered": ranked(
+            {UNSTEERED_WORDS.get(r, r): calls for r, calls in summary.unsteered.items()}
+        ),
+        "unsteered_note": _unsteered_note(summary, unrecorded),
+        "agents": [
+            (agent, peak(agent.peak_composite, severity_of(agent.peak_composite)))
+            for agent in summary.by_agent
+        ],
+    }
+
+
+def _unsteered_note(summary: HealthSummary, unrecorded: int) -> str:
+    """Share of unsteered calls, and the number of those that could not be recorded."""
+    unsteered = sum(summary.unsteered.values())
+    share = percent(unsteered / summary.calls, 1) if summary.calls else "none"
+    note = f"Forwarded without a decision, and recorded: {share} of the calls."
+    if unrecorded:
+        since = counted(unrecorded, "call")
+        note += f" {since} since the start could not be recorded: the conversation was not found,"
+        note += " or the body was too large to read."
+    return note
+
+
+def shares(counts: Mapping[str, int], order: tuple[str, ...]) -> list[tuple[str, int, float]]:
+    """(name, count, share of all) in a fixed order, without names that never occurred."""
+    total = sum(counts.values())
+    return [(name, counts[name], counts[name] / total) for name in order if counts.get(name)]
+
+
+def ranked(counts: Mapping[str, int]) -> list[tuple[str, int, Any]]:
+    """(name, count, bar against the most frequent), most frequent first."""
+    most = max(counts.values(), default=0) or 1
+    listed = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:_MOST_LISTED]
+    return [(name, count, level(count, whole=most)) for name, count in listed]

@@ -33,12 +33,12 @@ _DAY_S = 86_400.0
 
 
 class NowParameters(RunsParameters):
-    """Whose runs. Links to the list of runs, which was the first page once, lead to it."""
+    """The tenant; links to the list of runs, once the first page, are redirected to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spending:
-    """What runs under way cost: in the last `SPENT_S` seconds, as an hourly rate, and in all; None
+    """Cost of active runs: in the last `SPENT_S` seconds, as an hourly rate, and in all; None
     where no price is known. `total_estimated`: the part of `total_usd` that is estimated."""
 
     recent_usd: float | None
@@ -94,7 +94,7 @@ def worst_first(live: Sequence[LiveRun]) -> list[LiveRun]:
 
 
 def spending(live: Sequence[LiveRun], today: Sequence[UsagePoint]) -> Spending:
-    """What the runs cost, and what everything cost today."""
+    """Cost of the runs, and of all calls today."""
     recent = total = day = None
     for one in live:
         recent, total = plus(recent, one.spent_usd), plus(total, one.run.totals.cost_usd)
@@ -111,13 +111,12 @@ def spending(live: Sequence[LiveRun], today: Sequence[UsagePoint]) -> Spending:
 
 
 async def _budgets(visit: Visit, live: Sequence[LiveRun], now: float) -> dict[str, Any]:
-    """How far budgets are used: of each run under way the most used one, and those that are of no
-    single run."""
+    """Budget usage: the most used budget of each active run, and the budgets shared by several
+    runs."""
     ledger, budgets = visit.runtime.accounting.ledger, visit.runtime.settings.all_budgets()
     accounts: Sequence[Account] = ()
     if budgets:
-        store = ledger.store if ledger.durable else ledger.memory
-        accounts = await store.list_accounts(tenant=visit.tenant, limit=_ACCOUNTS)
+        accounts = await ledger.counted.list_accounts(tenant=visit.tenant, limit=_ACCOUNTS)
     views = [account_view(account, budgets, now) for account in accounts]
     views.sort(key=lambda view: -view["used"])
     of_subject: dict[str, dict[str, Any]] = {}
@@ -150,7 +149,7 @@ async def _trees(visit: Visit, live: Sequence[LiveRun]) -> dict[str, Tree]:
 
 
 async def tree_of(visit: Visit, conversation_id: str) -> Tree | None:
-    """The tree of a conversation; None for one that stands alone."""
+    """The tree of a conversation; None for one without relatives."""
     store = visit.runtime.attribution
     tree = None if store is None else await store.tree(conversation_id, tenant=visit.tenant)
     return tree if tree is not None and len(tree.nodes) > 1 else None

@@ -11,10 +11,9 @@ from typing import Annotated, Any
 from markupsafe import Markup
 from pydantic import Field
 
-from gateway.api.filters import TenantParameter
-from gateway.api.params import OneOf, Text
+from gateway.api.params import OneOf, TenantParameter, Text
+from gateway.dashboard.charts import TimeSeries, bars, line
 from gateway.dashboard.pages import FragmentParameters, Page, Visit
-from gateway.dashboard.time_charts import TimeSeries, bars, line
 from gateway.errors import BadRequest
 from gateway.stores.attribution import TAG
 from gateway.stores.queries import PageRequest, RunFilter
@@ -31,7 +30,7 @@ from gateway.text import formatting
 SPANS: Mapping[str, int] = {"hour": 48, "day": 30, "week": 26}
 """How many buckets are shown of each length."""
 
-_SERIES = 6  # names that are told apart; the others are one more
+_SERIES = 6  # names with a series each; the others share one more
 OTHERS = "all others"
 
 
@@ -40,7 +39,7 @@ _RUNS_WITH_TAGS = 100
 
 
 class TimeParameters(FragmentParameters, TenantParameter):
-    """How the calls are cut in time, and by what they are told apart."""
+    """Bucket of time and key by which calls are grouped."""
 
     bucket: Annotated[str, OneOf(tuple(BUCKET_S))] = "day"
     by: Annotated[str, Field(pattern=_BY)] | None = None
@@ -192,6 +191,6 @@ def table(series: TimeSeries) -> list[UsagePoint]:
 
 
 def label_of(bucket: str) -> Any:
-    """How the beginning of a bucket is written, UTC."""
+    """Label of a bucket: its beginning in UTC."""
     form = "%m-%d %H:%M" if bucket == "hour" else "%Y-%m-%d"
     return lambda start: datetime.fromtimestamp(start, UTC).strftime(form)

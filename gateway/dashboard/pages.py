@@ -1,22 +1,69 @@
-"""A page as an ASGI application: access, security headers, errors."""
+"""Pages as ASGI applications: access, security headers, errors, templates and the login."""
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote, urlencode
 
 from gateway.api.operations import unavailable
 from gateway.api.params import Flag, Parameters, Text, read_parameters
-from gateway.auth.access import Access, Gate
-from gateway.dashboard.rendering import MEDIA_TYPES, render, static_files
+from gateway.auth.access import COOKIE, SESSION_S, Access, Gate
+from gateway.auth.browsers import refuse_other_origins
 from gateway.endpoints.body import Receive, Scope, Send, read_body
 from gateway.endpoints.edge import EXCHANGE
 from gateway.errors import GatewayError, MethodNotAllowed, NotFound, Unauthorized
 from gateway.runtime import Runtime
 from gateway.stores.protocols import StoreError
+from gateway.stores.severity import SEVERITY_WORDS
+from gateway.text.page import page_templates, style_sheet
+from gateway.upstream.base import header
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+MEDIA_TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript", ".svg": "image/svg+xml"}
+_FOLDER = Path(__file__).parent
+
+
+async def render(template: str, **values: Any) -> bytes:
+    """The page as UTF-8; rendered on a thread, because a long page would hold up the event loop."""
+    return await asyncio.to_thread(_render, template, values)
+
+
+def _render(template: str, values: dict[str, Any]) -> bytes:
+    return _environment().get_template(template).render(values).encode("utf-8", "replace")
+
+
+@cache
+def _environment() -> Environment:
+    """The templates, compiled once, when the first page is requested."""
+    made = page_templates(_FOLDER / "templates")
+    made.globals["assets"] = assets_version()
+    made.globals["severity_words"] = SEVERITY_WORDS
+    return made
+
+
+@cache
+def static_files() -> dict[str, bytes]:
+    """Style sheet, scripts and icon by name, read once."""
+    found = {p.name: p.read_bytes() for p in (_FOLDER / "static").iterdir()}
+    return {name: body for name, body in found.items() if Path(name).suffix in MEDIA_TYPES} | {
+        "app.css": style_sheet().encode()
+    }
+
+
+@cache
+def assets_version() -> str:
+    """A digest over all static files, which is part of their addresses."""
+    joined = b"".join(body for _, body in sorted(static_files().items()))
+    return hashlib.sha256(joined).hexdigest()[:12]
+
 
 HTML = "text/html; charset=utf-8"
 _MAX_FORM_BYTES = 2**20
@@ -53,7 +100,7 @@ class Visit:
 
     @property
     def fragment(self) -> bool:
-        """Whether the page's script requests only the changing part."""
+        """True if the page's script requests only the changing part."""
         return bool(self.values.get("fragment"))
 
     @property
@@ -87,7 +134,7 @@ Handler = Callable[[Visit], Awaitable[Page]]
 
 
 class FragmentParameters(Parameters):
-    """Whether to send only the part of the page that changes."""
+    """Flag of a request for only the part of the page that changes."""
 
     fragment: Flag | None = None
 
@@ -102,27 +149,30 @@ class FileParameters(Parameters):
 _CACHE_FOREVER = ((b"cache-control", b"public, max-age=31536000, immutable"),)
 
 
+@dataclass(frozen=True, slots=True)
+class PageRoute:
+    """The address of a page, its handler and query, and the handler of its form.
+
+    `public`: seen without a session. `report`: any key may send the form, about its own runs;
+    other forms need the admin key.
+    """
+
+    path: str
+    show: Handler | None = None
+    params: type[Parameters] = Parameters
+    change: Handler | None = None
+    public: bool = False
+    report: bool = False
+
+
 class PageEndpoint:
     """Serves one page: GET shows it, POST changes something."""
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        gate: Gate,
-        show: Handler | None,
-        *,
-        change: Handler | None = None,
-        params: type[Parameters] = Parameters,
-        public: bool = False,
-        report: bool = False,
-    ) -> None:
-        """`report`: any key may send the form, about its own runs; others need the admin key."""
+    def __init__(self, runtime: Runtime, gate: Gate, page: PageRoute) -> None:
         self._runtime = runtime
         self._gate = gate
-        self._handlers = {"GET": show, "HEAD": show, "POST": change}
-        self._params = params
-        self._public = public
-        self._report = report
+        self._page = page
+        self._handlers = {"GET": page.show, "HEAD": page.show, "POST": page.change}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope[EXCHANGE].route = "dashboard"
@@ -149,7 +199,7 @@ class PageEndpoint:
             return None
 
     async def _answer(self, scope: Scope, receive: Receive) -> Page:
-        access = _NOBODY if self._public else self._gate.admit(scope)
+        access = _NOBODY if self._page.public else self._gate.admit(scope)
         handler = self._handlers.get(scope["method"])
         if handler is None:
             allowed = ", ".join(name for name, known in self._handlers.items() if known)
@@ -158,11 +208,12 @@ class PageEndpoint:
             )
         form: Mapping[str, str] = {}
         if scope["method"] == "POST":
-            if not (self._public or self._report):
+            if not (self._page.public or self._page.report):
                 access.require_control()
             body = await read_body(scope["headers"], receive, scope[EXCHANGE], _MAX_FORM_BYTES)
             form = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
-        values = dict(read_parameters(self._params, _without_empty_fields(scope["query_string"])))
+        query = _without_empty_fields(scope["query_string"])
+        values = dict(read_parameters(self._page.params, query))
         visit = Visit(
             runtime=self._runtime,
             gate=self._gate,
@@ -231,3 +282,57 @@ async def _send(send: Send, page: Page) -> None:
         headers.append((b"location", page.location.encode("ascii", "replace")))
     await send({"type": "http.response.start", "status": page.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+_HOME = "/dashboard"
+_WRONG_KEY_DELAY_S = 0.5  # slows down whoever tries many keys
+
+
+class LoginParameters(Parameters):
+    """The page to open after the login."""
+
+    next: Text | None = None
+
+
+async def show_login(visit: Visit) -> Page:
+    """The form."""
+    return _form(visit, failed=False)
+
+
+async def log_in(visit: Visit) -> Page:
+    """Start a session with the admin key, or with a gateway key to see one tenant's runs."""
+    refuse_other_origins(visit.scope["headers"])
+    session = visit.gate.log_in(visit.form.get("key", "").strip(), visit.scope)
+    if session is None:
+        await asyncio.sleep(_WRONG_KEY_DELAY_S)
+        return _form(visit, failed=True)
+    return redirect(_inside(visit.form.get("next", "")), _cookie(visit.scope, session, SESSION_S))
+
+
+async def log_out(visit: Visit) -> Page:
+    """End the session in this browser."""
+    refuse_other_origins(visit.scope["headers"])
+    return redirect("/dashboard/login", _cookie(visit.scope, "", 0))
+
+
+def _form(visit: Visit, *, failed: bool) -> Page:
+    values = {
+        "title": "Log in",
+        "failed": failed,
+        "next": _inside(visit.form.get("next") or visit.values["next"] or ""),
+        "access": None,
+    }
+    return Page(template="login.html", values=values, status=401 if failed else 200)
+
+
+def _inside(path: str) -> str:
+    """`path` when it leads to a page of the dashboard, else its first page."""
+    inside = path == _HOME or path.startswith(("/dashboard/", "/dashboard?"))
+    return path if inside and path.isascii() and path.isprintable() else _HOME
+
+
+def _cookie(scope: Scope, value: str, seconds: int) -> tuple[tuple[bytes, bytes], ...]:
+    behind_tls = header(scope["headers"], b"x-forwarded-proto").lower() == b"https"
+    secure = scope.get("scheme") == "https" or behind_tls
+    text = f"{COOKIE}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict"
+    return ((b"set-cookie", (text + ("; Secure" if secure else "")).encode()),)

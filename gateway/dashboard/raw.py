@@ -34,7 +34,7 @@ _LEFT_OUT = ("stream", "stream_options", "background", "store")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a model answered: `text`, the calls it makes, and what that cost; or the `error`."""
+    """Answer of a model: `text`, its calls and its cost; or the `error`."""
 
     model: str
     text: str = ""
@@ -104,7 +104,7 @@ async def _replay_page(visit: Visit, model: str | None) -> Page:
 
 
 def why_not(visit: Visit) -> str:
-    """Why a call's bytes are not there."""
+    """Reason that a call's bytes are missing."""
     storage = visit.runtime.settings.storage
     if not storage.store_content:
         return "texts are not stored (storage.store_content: false)"

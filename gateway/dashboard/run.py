@@ -1,8 +1,9 @@
-"""One run: its chart, and its transcript next to it."""
+"""Page of one run: chart, transcript, and the buttons that stop it or raise its budgets."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -10,26 +11,150 @@ import orjson
 from markupsafe import Markup
 from pydantic import Field
 
-from gateway.api.models import OutcomeBody
+from gateway.api.budgets import MAX_REASON, hold, release
 from gateway.api.params import DIGITS, Parameters, read_parameters
-from gateway.api.runs import report_outcome
+from gateway.api.runs import OutcomeBody, report_outcome
 from gateway.api.views import thresholds
-from gateway.dashboard import run_chart
-from gateway.dashboard.control import control_values
+from gateway.budgets.texts import account_view, amount
+from gateway.config.budgets import METRICS
+from gateway.dashboard import charts
+from gateway.dashboard.charts import RunChart
 from gateway.dashboard.now import tree_of
 from gateway.dashboard.pages import FragmentParameters, Page, Visit, redirect
-from gateway.dashboard.run_chart import RunChart
 from gateway.dashboard.runs import row_of
-from gateway.dashboard.step_text import step_text
 from gateway.errors import BadRequest, NotFound
 from gateway.observability.metrics import UNSTEERED_WORDS
 from gateway.steering.experiments import ARMS
 from gateway.steering.monitors import MONITORS
+from gateway.stores.budgets import AccountKey
+from gateway.stores.controls import Action
+from gateway.stores.protocols import StoreError
 from gateway.stores.queries import OUTCOMES, PageRequest, RunFilter, RunTrace
 from gateway.stores.records import InjectionRow, StepRow
 from gateway.stores.severity import STUCK_STEPS, step_severity, streaks
 from gateway.stores.totals import RunRecord
+from gateway.text.sanitize import visible
 from gateway.wire.coerce import as_json_value
+
+_ACCOUNTS = 20
+_HOLDS: Mapping[str, Action | None] = {"stop": "stop", "pause": "pause", "resume": None}
+
+
+async def control_values(visit: Visit, run: RunRecord) -> dict[str, Any]:
+    """Values for the buttons of a run's page: its hold and its budgets."""
+    root = await _root(visit, run)
+    subjects = tuple(dict.fromkeys((run.id, run.conversation_id, root)))
+    return {
+        "address": f"/dashboard/runs/{quote(run.id)}/control",
+        "held": visit.runtime.holds.find(subjects),
+        "subjects": {"run": run.id, "tree": root},
+        "ended": run.ended_at is not None,
+        "accounts": await _accounts(visit, (run.id, root)),
+        "operator": visit.access.operator,
+        "amount": amount,
+    }
+
+
+async def control(visit: Visit) -> Page:
+    """Do what a button says, and show the run again."""
+    run_id = str(visit.scope["path_params"]["run_id"])
+    action, form = visit.form.get("action", ""), visit.form
+    if action in _HOLDS:
+        await _hold(visit, _HOLDS[action], form.get("subject", run_id), form.get("reason", ""))
+    elif action in ("raise", "lift"):
+        await _allow(visit, form)
+    else:
+        raise BadRequest(f"action: {action[:40]!r} is not known", param="action")
+    return redirect(f"/dashboard/runs/{quote(run_id)}")
+
+
+async def _hold(visit: Visit, action: Action | None, subject: str, reason: str) -> None:
+    if action is None:
+        await release(visit.runtime, subject, visit.tenant)
+    else:
+        await hold(visit.runtime, subject, action, reason[:MAX_REASON], visit.tenant)
+
+
+async def _allow(visit: Visit, form: Any) -> None:
+    accounting = visit.runtime.accounting
+    key = AccountKey(budget=form.get("budget", ""), subject=form.get("account", ""))
+    found = await accounting.ledger.store.accounts([key])
+    if not found:
+        raise NotFound(f"the budget has no account {key.subject[:80]!r}")
+    limits, lifted = dict(found[0].limits), form.get("action") == "lift"
+    if not lifted:
+        limits[_metric(form)] = _limit(form)
+    await accounting.ledger.store.allow(key, at=time.time(), limits=limits, lifted=lifted)
+    accounting.notices.forget(key.budget, key.subject)
+
+
+def _metric(form: Any) -> str:
+    metric = form.get("metric", "")
+    if metric not in METRICS:
+        raise BadRequest(f"metric: one of {', '.join(METRICS)}", param="metric")
+    return str(metric)
+
+
+def _limit(form: Any) -> float:
+    try:
+        value = float(form.get("limit", ""))
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise BadRequest("limit: must be a number above 0", param="limit")
+    return value
+
+
+async def _root(visit: Visit, run: RunRecord) -> str:
+    """The first conversation of the run's tree; its own while the store cannot be asked."""
+    try:
+        record = await visit.runtime.store.load(run.tenant, run.conversation_id)
+    except StoreError:
+        record = None
+    return record.root_id if record is not None and record.root_id else run.conversation_id
+
+
+async def _accounts(visit: Visit, subjects: tuple[str, ...]) -> list[dict[str, Any]]:
+    settings, ledger = visit.runtime.settings, visit.runtime.accounting.ledger
+    keys = [
+        AccountKey(budget=budget.name, subject=subject)
+        for budget in settings.all_budgets()
+        for subject in subjects
+        if budget.scope in ("run", "tree")
+    ][:_ACCOUNTS]
+    if not keys:
+        return []
+    found = await ledger.counted.accounts(keys)
+    return [account_view(each, settings.all_budgets(), time.time()) for each in found]
+
+
+def step_text(step: StepRow, guidance: Sequence[InjectionRow]) -> str:
+    """The texts of a step under headings, sanitized for a terminal and a browser."""
+    parts = [f"=== {heading}\n{text}" for heading, text in _parts(step, guidance)]
+    return visible("\n\n".join(parts))
+
+
+def _parts(step: StepRow, guidance: Sequence[InjectionRow]) -> Iterator[tuple[str, str]]:
+    content = step.content
+    if content is not None:
+        for message in content.messages:
+            yield f"{message.role} message", message.text
+        if content.thought:
+            yield "thought", content.thought
+        if content.reasoning:
+            yield "reasoning", content.reasoning
+        for action in content.actions:
+            yield f"call of {action.name}", action.arguments
+            yield "error" if action.is_error else "result", action.observation
+    for row in guidance:
+        if row.step_index == step.step_index:
+            yield f"guidance ({row.source}, {row.placement or 'not placed'})", row.text
+    if content is not None:
+        if content.reply_text:
+            yield "reply", content.reply_text
+        for action in content.reply_actions:
+            yield f"next call of {action.name}", action.arguments
+
 
 WINDOW_STEPS = 30
 """Steps whose texts are on the page at first; more are loaded on demand."""
@@ -121,7 +246,7 @@ def _overview(visit: Visit, trace: RunTrace, chart: RunChart) -> dict[str, Any]:
         "run": run,
         "row": row_of(run, time.time()),
         "chart": chart,
-        "draw": run_chart,
+        "draw": charts,
         "monitors": MONITORS,
         "data": step_data(chart),
         "budget": settings.steering.token_budget,

@@ -10,10 +10,9 @@ from typing import Annotated, Any
 
 from markupsafe import Markup
 
-from gateway.api.filters import RunFilters, SortParameters, run_filter
-from gateway.api.params import OneOf
+from gateway.api.params import OneOf, RunFilters, SortParameters, run_filter
+from gateway.dashboard.charts import peak, stacked
 from gateway.dashboard.pages import FragmentParameters, Page, Visit
-from gateway.dashboard.small_charts import peak, stacked
 from gateway.errors import BadRequest
 from gateway.steering.experiments import ARMS
 from gateway.steering.fsm import FSMState
@@ -39,13 +38,13 @@ _COLUMNS = (
 
 
 class PeriodFilters(FragmentParameters, RunFilters):
-    """Which runs; `period` counts back from now and replaces `since`."""
+    """Filter of runs; `period` counts back from now and replaces `since`."""
 
     period: Annotated[str, OneOf(tuple(PERIODS))] | None = None
 
 
 class RunsParameters(SortParameters, PeriodFilters):
-    """Which runs, and in which order."""
+    """Filter of runs, and their order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,9 +13,8 @@ from typing import Any, Final
 import orjson
 
 from gateway.auth.authenticator import Authenticator, Principal, refuse_loop
-from gateway.budgets.guard import Admission, BudgetGuard, CallBody, Refused
+from gateway.budgets.guard import Admission, BudgetGuard, CallBody, Refused, amounts_of
 from gateway.budgets.rules import BUDGET_HEADER, CallSubject
-from gateway.budgets.spending import amounts_of
 from gateway.budgets.texts import with_status
 from gateway.calls.recorder import Recorder
 from gateway.conversations.index import PendingResponses

@@ -50,7 +50,7 @@ def log_error(above: Floats, below: Floats) -> float:
 
 
 def resamples_for(runs: int) -> int:
-    """How many draws the larger of two arms, with `runs` runs, is worth: fewer of long ones."""
+    """Number of draws for the larger of two arms, with `runs` runs: fewer for larger arms."""
     return min(MOST_RESAMPLES, max(FEWEST_RESAMPLES, _MOST_DRAWN // runs))
 
 
@@ -71,7 +71,7 @@ def resampled(
 
 
 def _drawn(count: int, draws: int, generator: np.random.Generator) -> Counts:
-    """How often each of `count` units is drawn when as many are drawn; one row per draw."""
+    """Times that each of `count` units is drawn in a resample of that size; one row per draw."""
     picked = generator.integers(0, count, (draws, count), dtype=np.uint32)
     picked += (count * np.arange(draws, dtype=np.uint32))[:, None]
     times = np.bincount(picked.ravel(), minlength=draws * count)
@@ -120,7 +120,7 @@ _FEWEST_UNITS = 5  # with fewer units, resampling them does not show their sprea
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amount:
-    """What the runs of one arm spent: how many are known, their winsorised mean, their median."""
+    """Spending of one arm's runs: number of known ones, winsorised mean, median."""
 
     runs: int
     mean: float

@@ -9,9 +9,16 @@ from operator import attrgetter
 from typing import Literal
 
 from gateway.reporting.amounts import AmountRatio, Spent, amount_of, amount_ratio
-from gateway.reporting.caveats import caveats_of
 from gateway.reporting.rates import Sample, newcombe, rate_of, sample_ratio, stratified
-from gateway.reporting.results import Arm, Comparison, Day, ExperimentReport, Stratum, StratumArm
+from gateway.reporting.results import (
+    Arm,
+    Comparison,
+    Day,
+    ExperimentReport,
+    Stratum,
+    StratumArm,
+    caveats_of,
+)
 from gateway.steering.experiments import ARMS
 from gateway.stores.experiments import ExperimentRun
 from gateway.stores.totals import WARN_COMPOSITE
@@ -29,7 +36,7 @@ class Group:
         self._spent: dict[Kind, Spent] = {}
 
     def spent(self, kind: Kind) -> Spent:
-        """What each run spent, of those for which it is known."""
+        """Spending of each run for which it is known."""
         found = self._spent.get(kind)
         if found is None:
             known = map(attrgetter("unit", kind), self.runs)
@@ -38,7 +45,7 @@ class Group:
         return found
 
     def estimated(self, part: str) -> float:
-        """How many `calls` or `tokens`, or how much of `cost_usd`, of the runs are estimated."""
+        """Estimated part of the runs' `calls`, `tokens` or `cost_usd`."""
         return sum([run.estimated.get(part, 0) for run in self.runs if run.estimated])
 
 
@@ -226,7 +233,7 @@ def _day(day: int, arm: str, group: Group) -> Day:
 
 
 def _units_per_arm(runs: Sequence[ExperimentRun]) -> dict[str, int]:
-    """How many units each arm has; a unit in several arms counts in the first one."""
+    """Number of units of each arm; a unit in several arms counts in the first one."""
     first: dict[str, str] = {}
     for run in runs:
         if run.arm is not None:

@@ -45,7 +45,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleRatio:
-    """Whether the arms have their shares of the units; `suspicious`: p below 0.001.
+    """Test that the arms have their shares of the units; `suspicious`: p below 0.001.
 
     `chi_square` is None when an arm has units but no share.
     """
@@ -66,12 +66,12 @@ class Sample:
 
     @cached_property
     def successes(self) -> int:
-        """How many succeeded."""
+        """Number of successes."""
         return sum([success for _, success in self.outcomes])
 
     @property
     def trials(self) -> int:
-        """How many there are."""
+        """Number of units."""
         return len(self.outcomes)
 
 

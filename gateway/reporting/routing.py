@@ -1,4 +1,4 @@
-"""What a routing policy is worth, from the log of decisions that were drawn with known probability.
+"""Value of a routing policy, from the log of decisions drawn with known probability.
 
 A run that began on a model which another policy would have given it, too, stands for the runs of
 that policy, the more of them the less probable the model was (inverse propensity, with weights that
@@ -26,7 +26,7 @@ Weight = Callable[[DecidedRun], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyValue:
-    """What runs would come to under one policy.
+    """Expected results of runs under one policy.
 
     `runs` of the log that speak for it, and how many equally weighted ones that is, `effective`.
     `success` with its 95 % interval, in [0, 1]; `cost_usd` a run, None where no cost is known;
@@ -45,7 +45,7 @@ class PolicyValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutingReport:
-    """What routing knows, and what it is worth.
+    """Outcomes by workload, and the value of each policy.
 
     `workloads`: the outcomes by workload and model, those that changed last first; `decided`: the
     runs that the learned policy decided; `values`: it against other policies.

@@ -10,8 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.alerts.outbox import due_at
-from gateway.alerts.rules import Signals, UsedAccount, findings
-from gateway.alerts.window import CallCounters, CallWindow
+from gateway.alerts.rules import CallCounters, CallWindow, Signals, UsedAccount, findings
 from gateway.config import settings_from_dict
 from gateway.config.alerts import AlertRuleSettings, AlertSettings
 from gateway.errors import ConfigError

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.api.filters import RunFilters, run_filter
-from gateway.api.params import Parameters, Text, read_parameters
+from gateway.api.params import Parameters, RunFilters, Text, read_parameters, run_filter
 from gateway.api.runs import RunListParameters, TraceParameters
 from gateway.errors import BadRequest
 

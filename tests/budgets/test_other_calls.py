@@ -12,7 +12,7 @@ import httpx
 import openai
 import pytest
 
-from gateway.budgets.own_calls import OwnCall, OwnCalls
+from gateway.budgets.accounting import OwnCall, OwnCalls
 from gateway.embedding import EmbeddingError, EmbeddingSettings
 from gateway.embedding.litellm import LiteLLMEmbedder
 from steering_gateway_testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream, Usage

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from gateway.config import settings_from_dict
-from gateway.dashboard.what_if import changed_settings
+from gateway.dashboard.compare import changed_settings
 from gateway.errors import BadRequest, ConfigError
 from steering_gateway_testing import ScriptedUpstream
 from tests.api.conftest import Agent, Start, a_finished_run, client_of

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markupsafe import Markup
 
-from gateway.dashboard.run_chart import (
+from gateway.dashboard.charts import (
     DIFFICULTY_PX,
     RunChart,
     composite_chart,

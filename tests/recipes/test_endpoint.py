@@ -32,9 +32,10 @@ from typing import Annotated
 from pydantic import BaseModel
 
 from gateway import __version__
-from gateway.api.filters import described
-from gateway.api.operations import ApiRequest, ApiResponse, Content, Operation
-from gateway.api.params import Flag, Parameters, PathText
+from gateway.api.operations import ApiRequest, ApiResponse, Content, Operations
+from gateway.api.params import Flag, Parameters, PathText, described
+
+OPERATIONS = Operations()
 
 
 class VersionParameters(Parameters):
@@ -51,24 +52,14 @@ class Version(BaseModel):
     version: str
 
 
+@OPERATIONS.add(
+    "getVersion", "GET /api/versions/{part}", VersionParameters, Content(Version, "The version.")
+)
 async def get_version(request: ApiRequest[VersionParameters]) -> ApiResponse:
-    """The version."""
+    """The version of a part."""
     params = request.params
     version = __version__.rpartition(".")[0] if params.short else __version__
     return ApiResponse(payload=Version(part=params.part, version=version).model_dump())
-
-
-OPERATIONS = (
-    Operation(
-        name="getVersion",
-        method="GET",
-        path="/api/versions/{part}",
-        summary="The version of a part.",
-        handler=get_version,
-        params=VersionParameters,
-        responses={200: Content(Version, "The version.")},
-    ),
-)
 '''
 
 ASK = """
@@ -130,7 +121,9 @@ def test_an_operation_is_a_module_and_its_name_in_the_list(scratch: ScratchCopy)
         "    runs,\n)\n",
         "    runs,\n    versions,\n)\n",
     )
-    scratch.replace("gateway/api/routes.py", "alerts, events),", "alerts, events, versions),")
+    scratch.replace(
+        "gateway/api/routes.py", "attribution, lessons)", "attribution, lessons, versions)"
+    )
     found, wrong, document = ask(
         scratch,
         ("GET", "/api/versions/core?short=true"),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gateway.reporting import report
-from gateway.reporting.effects import effects_of
 from gateway.reporting.rates import read_shares
+from gateway.reporting.results import effects_of
 from tests.reporting.builders import DAY, START, a_run, simulated
 
 HALVES = {"on": 0.5, "off": 0.5}

@@ -1,16 +1,19 @@
-"""The chart of one run by step: difficulty, models, composite, monitors, guidance, tokens, cost."""
+"""Drawings as SVG: a run by step, shares, sparklines, intervals, and charts over time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
 
 from markupsafe import Markup
 
-from gateway.stores.queries import RunTrace
+from gateway.reporting.results import Day, Effect
+from gateway.stores.queries import RecentRun, RunTrace
 from gateway.stores.records import InjectionRow, StepRow
-from gateway.stores.severity import step_severity, streaks
+from gateway.stores.severity import SEVERITY_WORDS, step_severity, streaks
+from gateway.stores.totals import DANGER_COMPOSITE, WARN_COMPOSITE
+from gateway.stores.usage import UsagePoint
 from gateway.text import formatting
 from gateway.text.difficulty_chart import (
     STATE_THRESHOLDS,
@@ -18,7 +21,20 @@ from gateway.text.difficulty_chart import (
     step_dots,
     threshold_lines,
 )
-from gateway.text.svg import drawing, element, heat, joined, level_y, share, slot_curve, stretches
+from gateway.text.svg import (
+    Point,
+    curve,
+    drawing,
+    element,
+    fraction,
+    heat,
+    joined,
+    level_y,
+    share,
+    slot_curve,
+    stretched,
+    stretches,
+)
 
 DIFFICULTY_PX = 190
 COMPOSITE_PX = 60
@@ -31,7 +47,7 @@ _TICKS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunChart:
-    """What is drawn of a run: its steps in order, each in a slot of equal width."""
+    """Chart of a run: its steps in order, each in a slot of equal width."""
 
     steps: Sequence[StepRow]
     guidance: Mapping[int, Sequence[InjectionRow]]
@@ -46,11 +62,11 @@ class RunChart:
 
     @property
     def slots(self) -> int:
-        """How many steps share the width; at least one."""
+        """Number of steps that share the width; at least one."""
         return max(1, len(self.steps))
 
     def left(self, slot: float) -> str:
-        """Where a slot begins."""
+        """Left edge of a slot."""
         return share(slot, self.slots)
 
     def centre(self, slot: int) -> str:
@@ -252,3 +268,209 @@ def _cost_curve(chart: RunChart, height: int) -> Markup:
 def _tokens(step: StepRow) -> int:
     call = step.call
     return 0 if call is None else (call.input_tokens or 0) + (call.output_tokens or 0)
+
+
+SPARK_PX = 72
+_INTERVAL_PX = 26
+_DAILY_PX = 110
+
+
+def stacked(parts: Mapping[str, int], order: Sequence[str], kind: str, height: int = 8) -> Markup:
+    """One bar divided into parts in a fixed order; a part's class is `kind` and its name."""
+    total, at, drawn = sum(parts.values()), 0, []
+    for name in (*order, *sorted(set(parts) - set(order))):
+        if count := parts.get(name):
+            drawn.append(
+                element(
+                    "rect",
+                    element("title", f"{name}: {count} ({count / total:.0%})"),
+                    x=share(at, total),
+                    y=0,
+                    width=share(count, total),
+                    height=height,
+                    class_=f"{kind}-{name if name in order else 'other'}",
+                )
+            )
+            at += count
+    return drawing(height, *drawn, class_="stacked")
+
+
+def level(value: float, *, whole: float = 1.0, kind: str = "level") -> Markup:
+    """One bar of `value` out of `whole`."""
+    return drawing(
+        6,
+        element("rect", x=0, y=0, width="100%", height=6, rx=3, class_="track"),
+        element("rect", x=0, y=0, width=share(min(value, whole), whole), height=6, rx=3)
+        if value > 0
+        else Markup(""),
+        class_=f"level {kind}",
+    )
+
+
+def peak(value: float, severity: str) -> Markup:
+    """A highest composite, coloured by the severity of what it belongs to."""
+    return level(value, kind=f"severity-{severity}")
+
+
+def sparkline(runs: Sequence[RecentRun]) -> Markup:
+    """The newest runs, oldest first: peak composite as bars, mean composite as a curve."""
+    slots, height = max(1, len(runs)), SPARK_PX
+    lines = [
+        element("line", x1="0", x2="100%", y1=y, y2=y, class_=f"threshold threshold-{name}")
+        for name, value in (("warn", WARN_COMPOSITE), ("danger", DANGER_COMPOSITE))
+        for y in (level_y(value, height, 1),)
+    ]
+    bars = [_run_bar(run, slot, slots) for slot, run in enumerate(runs)]
+    mean = slot_curve([run.mean_composite for run in runs], height, margin=1, class_="curve-mean")
+    label = "Highest composite of the newest runs, oldest first, with links to them"
+    return drawing(height, *lines, *bars, mean, class_="plot spark", aria_label=label)
+
+
+def _run_bar(run: RecentRun, slot: int, slots: int) -> Markup:
+    """The peak of one run, with a link to its page; runs without trouble keep a visible stump."""
+    words = SEVERITY_WORDS[run.severity]
+    top = min(level_y(run.peak_composite, SPARK_PX, 1), SPARK_PX - 1.5)
+    return element(
+        "a",
+        element("title", f"{run.run_id}: peak {run.peak_composite}, {run.steps} steps, {words}"),
+        element(
+            "rect",
+            x=share(slot + 0.12, slots),
+            y=round(top, 2),
+            width=share(0.76, slots),
+            height=round(SPARK_PX - top, 2),
+            class_=f"bar bar-{run.severity}",
+        ),
+        href=f"/dashboard/runs/{run.run_id}",
+    )
+
+
+def interval(effect: Effect) -> Markup:
+    """An estimate with its interval on its scale, and a line where there is no effect."""
+
+    def x(value: float) -> str:
+        return share(fraction(value, *effect.bounds), 1.0)
+
+    middle, none = _INTERVAL_PX / 2, x(effect.none)
+    low, high = x(effect.low), x(effect.high)
+    return drawing(
+        _INTERVAL_PX,
+        element("line", x1=none, x2=none, y1=0, y2=_INTERVAL_PX, class_="no-effect"),
+        element("line", x1=low, x2=high, y1=middle, y2=middle, class_="whisker"),
+        element("line", x1=low, x2=low, y1=middle - 4, y2=middle + 4, class_="whisker"),
+        element("line", x1=high, x2=high, y1=middle - 4, y2=middle + 4, class_="whisker"),
+        element("circle", cx=x(effect.estimate), cy=middle, r=4.5, class_="estimate"),
+        class_="interval sure" if effect.sure else "interval unsure",
+    )
+
+
+def daily(days: Sequence[Day], arms: Sequence[str]) -> Markup:
+    """Success rate by day, one curve per arm; days without a judged run are gaps."""
+    dates = sorted({day.date for day in days})
+    known = {(day.date, day.arm): day for day in days}
+    slots, height = max(1, len(dates)), _DAILY_PX
+    lines = []
+    for arm in arms:
+        points: list[Point | None] = []
+        for slot, date in enumerate(dates):
+            day = known.get((date, arm))
+            rate = day.successes / day.judged if day is not None and day.judged else None
+            points.append(None if rate is None else (slot + 0.5, level_y(rate, height)))
+        lines += _broken(points, f"curve-arm arm-{arm}", f"curve-dot arm-{arm}")
+    grid = [
+        part
+        for label, y in (("100 %", 4), ("50 %", height / 2), ("0", height - 4))
+        for part in (
+            element("line", x1="0", x2="100%", y1=y, y2=y, class_="grid"),
+            element("text", label, x=0, y=y + (11 if y < height / 2 else -3)),
+        )
+    ]
+    return drawing(
+        height, *grid, stretched(height, *lines, box=(slots, height)), class_="plot daily"
+    )
+
+
+def _broken(points: Sequence[Point | None], line: str, dot: str) -> list[Markup]:
+    """A curve with gaps, and a dot at each point: one between two gaps would have no line."""
+    dots = (
+        curve([point, (point[0] + 0.0001, point[1])], class_=dot)
+        for point in points
+        if point is not None
+    )
+    return [curve(points, class_=line), *dots]
+
+
+TIME_PX = 96
+_MARGIN = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeSeries:
+    """Points by name and start; `starts` are all buckets that are shown, in order."""
+
+    starts: Sequence[int]
+    by_name: Mapping[str, Mapping[int, UsagePoint]]
+
+
+def bars(series: TimeSeries, value: Callable[[UsagePoint], float]) -> tuple[Markup, float]:
+    """One bar per bucket, a part for each name; and the highest bar's value."""
+    slots = max(1, len(series.starts))
+    heights = [
+        [value(by[start]) if start in by else 0.0 for by in series.by_name.values()]
+        for start in series.starts
+    ]
+    top = max([sum(parts) for parts in heights], default=0.0)
+    drawn = [_grid()]
+    for slot, parts in enumerate(heights):
+        below = 0.0
+        for number, part in enumerate(parts if top else ()):
+            if part <= 0:
+                continue
+            tall = part / top * (TIME_PX - 2 * _MARGIN)
+            below += tall
+            drawn.append(
+                element(
+                    "rect",
+                    x=share(slot + 0.1, slots),
+                    y=round(TIME_PX - _MARGIN - below, 2),
+                    width=share(0.8, slots),
+                    height=round(max(tall, 1.0), 2),
+                    class_=f"series-{number}",
+                )
+            )
+    return drawing(TIME_PX, *drawn, class_="plot time"), top
+
+
+def line(
+    series: TimeSeries, value: Callable[[UsagePoint], float | None], *, top: float | None = None
+) -> tuple[Markup, float]:
+    """One line per name, broken where there is no value; and the value at the upper edge."""
+    values = [
+        [value(by[start]) if start in by else None for start in series.starts]
+        for by in series.by_name.values()
+    ]
+    highest = max([v for row in values for v in row if v is not None], default=0.0)
+    whole = top or highest or 1.0
+    lines = []
+    for number, row in enumerate(values):
+        points: list[Point | None] = [
+            None if v is None else (slot + 0.5, _height(v / whole)) for slot, v in enumerate(row)
+        ]
+        lines += _broken(points, f"time-line line-{number}", f"time-dot line-{number}")
+    box = (max(1, len(series.starts)), TIME_PX)
+    return (
+        drawing(TIME_PX, _grid(), stretched(TIME_PX, *lines, box=box), class_="plot time"),
+        whole,
+    )
+
+
+def _height(part: float) -> float:
+    return _MARGIN + (TIME_PX - 2 * _MARGIN) * (1 - min(part, 1.0))
+
+
+def _grid() -> Markup:
+    lines = [
+        element("line", x1="0", x2="100%", y1=_height(part), y2=_height(part), class_="grid")
+        for part in (0, 0.5, 1)
+    ]
+    return Markup("").join(lines)
