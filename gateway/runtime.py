@@ -42,12 +42,11 @@ from gateway.observability.unsteered import UnsteeredCalls
 from gateway.services import Services
 from gateway.steering.guidance.pattern import Tier
 from gateway.stores.alerts import AlertStore
-from gateway.stores.attribution import AttributionStore
-from gateway.stores.guarded import GuardedStateStore, StoreHealth
+from gateway.stores.exchanges import RawKeeper, RawStore, open_keeper
+from gateway.stores.guard.guarded import GuardedStateStore, StoreHealth
 from gateway.stores.learning import LearningStore
-from gateway.stores.protocols import RunStore, StoreError
-from gateway.stores.raw import RawKeeper, RawStore, open_keeper
-from gateway.stores.signals import CONTROLS, KEYS, PATTERNS
+from gateway.stores.protocols import CONTROLS, KEYS, PATTERNS, RunStore, StoreError
+from gateway.stores.usage import AttributionStore
 from gateway.tasks import Unfinished, spawn
 from gateway.upstream.rests import DeploymentRests
 from gateway.upstream.stream_usage import UsageRefusals

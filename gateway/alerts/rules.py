@@ -8,9 +8,9 @@ from typing import Any, Final, Literal
 
 from gateway.alerts.window import CallWindow
 from gateway.config.alerts import AlertRuleSettings, RuleName
-from gateway.stores.guarded import StoreHealth
-from gateway.stores.live import LiveRun
-from gateway.stores.severity import STUCK_STEPS
+from gateway.stores.guard.guarded import StoreHealth
+from gateway.stores.queries import LiveRun
+from gateway.stores.totals import STUCK_STEPS
 from gateway.text.formatting import about, counted, money, percent
 
 _ROUNDING = 1e-9  # of a share: sums of prices are not exact

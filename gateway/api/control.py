@@ -14,7 +14,7 @@ from gateway.api.params import Parameters, PathText
 from gateway.budgets.holds import known_subject
 from gateway.errors import NotFound
 from gateway.runtime import Runtime
-from gateway.stores.controls import Action, Control
+from gateway.stores.budgets import Action, Control
 
 MAX_REASON = 300
 

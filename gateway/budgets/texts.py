@@ -16,8 +16,7 @@ from gateway.errors import (
     RunRefused,
     RunStopped,
 )
-from gateway.stores.budgets import Account
-from gateway.stores.controls import Control
+from gateway.stores.budgets import Account, Control
 from gateway.wire.own_text import OWN_ANSWER
 
 NO_RETRY: Headers = (("x-should-retry", "false"),)

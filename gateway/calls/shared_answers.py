@@ -19,7 +19,7 @@ from gateway.dialects import RESPONSES
 from gateway.observability.logging import get_logger
 from gateway.runtime import Runtime
 from gateway.services import Services
-from gateway.stores.answers import AnswerRecord, AnswerStore
+from gateway.stores.exchanges import AnswerRecord, AnswerStore
 from gateway.stores.protocols import StoreError
 from gateway.tasks import spawn
 from gateway.upstream.deployments import Target

@@ -14,7 +14,7 @@ from gateway.budgets.holds import known_subject
 from gateway.commands.store import add_verb, say
 from gateway.config import Settings
 from gateway.errors import ConfigError
-from gateway.stores.controls import Action, Control, ControlStore
+from gateway.stores.budgets import Action, Control, ControlStore
 from gateway.text import formatting
 
 _ID = "id of a run, or of a conversation with its sub-agents"

@@ -16,8 +16,8 @@ from gateway.commands.store import add_verb, say
 from gateway.config import Settings
 from gateway.errors import ConfigError
 from gateway.reporting.run_exports import FORMATS, group_lines
-from gateway.stores.attribution import GROUPS, AttributionStore, Sums, Tree
 from gateway.stores.queries import RunFilter
+from gateway.stores.usage import GROUPS, AttributionStore, Sums, Tree
 from gateway.text import formatting
 from gateway.text.sanitize import one_line
 

@@ -20,7 +20,7 @@ from gateway.steering.fsm import FSMState
 from gateway.steering.identity import ConversationMatch, Incoming, MatchKind
 from gateway.steering.policy import Policy
 from gateway.steering.steer import RunPosition
-from gateway.stores.answers import AnswerRecord
+from gateway.stores.exchanges import AnswerRecord
 from gateway.stores.protocols import RunStore
 from gateway.stores.records import StepRow
 from gateway.wire.prefix_hash import ChainState, extend

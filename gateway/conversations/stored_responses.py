@@ -14,7 +14,7 @@ from typing import Any
 
 from gateway.dialects.history import EarlierHistory
 from gateway.steering.fold import RunSnapshot
-from gateway.stores.answers import AnswerStore
+from gateway.stores.exchanges import AnswerStore
 from gateway.upstream.deployments import Target
 from gateway.wire.echo import EchoFilter
 from gateway.wire.messages import digest_fields

@@ -17,9 +17,9 @@ from typing import Any
 from gateway.observability.logging import get_logger
 from gateway.steering.routing_policy import RunChoice, WorkloadRates
 from gateway.steering.scoring.risk import NO_OUTCOMES, WorkloadPrior
+from gateway.stores.learning import WorkloadRate, WorkloadRun, WorkloadStore
 from gateway.stores.protocols import StoreError
 from gateway.stores.redact import encodable
-from gateway.stores.workloads import WorkloadRate, WorkloadRun, WorkloadStore
 from gateway.tasks import spawn
 
 _log = get_logger("gateway.steering")

@@ -12,8 +12,7 @@ from gateway.dashboard.small_charts import level, peak, sparkline, stacked
 from gateway.observability.unsteered import UNSTEERED_WORDS
 from gateway.steering.monitors import MONITORS
 from gateway.stores.queries import HealthSummary
-from gateway.stores.severity import SEVERITIES
-from gateway.stores.totals import RULES, severity_of
+from gateway.stores.totals import RULES, SEVERITIES, severity_of
 from gateway.text.formatting import counted, percent
 
 _MOST_LISTED = 12

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gateway.stores.severity import SEVERITY_WORDS
+from gateway.stores.totals import SEVERITY_WORDS
 from gateway.text.page import page_templates, style_sheet
 
 if TYPE_CHECKING:

@@ -27,8 +27,7 @@ from gateway.steering.experiments import ARMS
 from gateway.steering.monitors import MONITORS
 from gateway.stores.queries import OUTCOMES, PageRequest, RunFilter, RunTrace
 from gateway.stores.records import InjectionRow, StepRow
-from gateway.stores.severity import STUCK_STEPS, step_severity, streaks
-from gateway.stores.totals import RunRecord
+from gateway.stores.totals import STUCK_STEPS, RunRecord, step_severity, streaks
 
 WINDOW_STEPS = 30
 """Steps whose texts are on the page at first; more are loaded on demand."""

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from gateway.stores.queries import RunTrace
 from gateway.stores.records import InjectionRow, StepRow
-from gateway.stores.severity import step_severity, streaks
+from gateway.stores.totals import step_severity, streaks
 from gateway.text import formatting
 from gateway.text.difficulty_chart import (
     STATE_THRESHOLDS,

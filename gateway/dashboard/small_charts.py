@@ -9,8 +9,7 @@ from markupsafe import Markup
 from gateway.reporting.effects import Effect
 from gateway.reporting.results import Day
 from gateway.stores.queries import RecentRun
-from gateway.stores.severity import SEVERITY_WORDS
-from gateway.stores.totals import DANGER_COMPOSITE, WARN_COMPOSITE
+from gateway.stores.totals import DANGER_COMPOSITE, SEVERITY_WORDS, WARN_COMPOSITE
 from gateway.text.scales import fraction
 from gateway.text.svg import curve, drawing, element, level_y, share, slot_curve, stretched
 

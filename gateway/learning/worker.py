@@ -39,7 +39,7 @@ from gateway.observability.metrics import Metrics
 from gateway.steering.guidance.lesson import RETRIEVED, Status
 from gateway.steering.guidance.pattern import Tier
 from gateway.steering.transcript.step import Step
-from gateway.stores.guarded import GuardedStateStore
+from gateway.stores.guard.guarded import GuardedStateStore
 from gateway.stores.learning import (
     EvidenceRow,
     LearningStore,

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from gateway.reporting.rates import SampleRatio
 from gateway.reporting.results import Arm, Caveat, Comparison
-from gateway.stores.experiments import ExperimentRun
+from gateway.stores.totals import ExperimentRun
 
 FEW_RUNS = 30
 """Judged runs that an arm needs for a conclusion: the usual minimum for a normal approximation."""

@@ -13,8 +13,7 @@ from gateway.reporting.caveats import caveats_of
 from gateway.reporting.rates import Sample, newcombe, rate_of, sample_ratio, stratified
 from gateway.reporting.results import Arm, Comparison, Day, ExperimentReport, Stratum, StratumArm
 from gateway.steering.experiments import ARMS
-from gateway.stores.experiments import ExperimentRun
-from gateway.stores.totals import WARN_COMPOSITE
+from gateway.stores.totals import WARN_COMPOSITE, ExperimentRun
 
 Kind = Literal["cost_usd", "tokens", "steps"]
 

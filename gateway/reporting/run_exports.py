@@ -10,10 +10,10 @@ from typing import Any
 
 import orjson
 
-from gateway.stores.attribution import Group, Sums
 from gateway.stores.queries import RunTrace
 from gateway.stores.records import StepContent, StepRow
 from gateway.stores.totals import RunRecord
+from gateway.stores.usage import Group, Sums
 
 FORMATS = ("jsonl", "csv", "openai")
 MEDIA = {"jsonl": "application/x-ndjson", "csv": "text/csv", "openai": "application/x-ndjson"}

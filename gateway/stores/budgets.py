@@ -1,15 +1,16 @@
-"""What the gateway needs of a store to keep budgets: accounts, and reservations of them.
+"""Budgets' accounts and reservations, and the holds by which runs are stopped or paused.
 
 A call reserves its estimate on every account that it counts on, or on none; when it is over the
 reservation is replaced by what it cost. `refused_by` decides about one account, in the same way in
-every store. Times are seconds since the epoch.
+every store. A hold is one row for each run that is stopped or paused. Times are seconds of the
+epoch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Literal, Protocol
 
 _MINUTE_S = 60.0
 _TINY = 1e-9  # of a share: sums of prices are rounded to a millionth of a millionth of a dollar
@@ -277,3 +278,33 @@ class BudgetStore(Protocol):
 
     async def prune(self, older_than: float) -> int:
         """Remove accounts that end by themselves and were last used before; how many."""
+
+
+Action = Literal["stop", "pause"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Control:
+    """A hold on a run (`subject` is its id), or on a conversation and all below it.
+
+    `reason`: why, for the client and the run's page. `at`: seconds since the epoch.
+    """
+
+    subject: str
+    tenant: str
+    action: Action
+    reason: str = ""
+    at: float = 0.0
+
+
+class ControlStore(Protocol):
+    """The holds in force. Every method may raise StoreError."""
+
+    async def hold(self, control: Control) -> None:
+        """Stop or pause; replaces an earlier hold on the same subject."""
+
+    async def release(self, subject: str) -> bool:
+        """End a hold; False when there is none."""
+
+    async def list_controls(self) -> Sequence[Control]:
+        """All holds in force, oldest first."""

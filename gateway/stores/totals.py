@@ -1,9 +1,23 @@
-"""A run's totals, computed from its step rows in the same way by every store."""
+"""Runs, their totals, which every store computes in the same way, and their severity.
+
+One scale of severity for steps and runs, which every page and every alert uses:
+
+    low     nothing is wrong: no monitor fires, the composite is under 0.35, the state is not below
+    warn    at risk: a monitor fires, the composite reaches 0.35, or the state is SLOW
+    danger  in trouble: the composite reaches 0.6, the state is SKIP, or monitors have fired at
+            STUCK_STEPS steps: in a row for a step, in all for a whole run
+
+The composite alone is not enough: it is a weighted sum, and one monitor at its highest, which is
+what a loop looks like, remains under 0.6.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
+from typing import Any, Final, Literal
+
+import orjson
 
 from gateway.errors import BY_OPERATOR, BudgetExceeded, RunStopped
 from gateway.stores.late_scores import LateScore
@@ -305,3 +319,114 @@ def repeated_call(stored: CallRow, again: CallRow) -> CallRow:
 
 def _sum(left: int | None, right: int | None) -> int | None:
     return right if left is None else left if right is None else left + right
+
+
+Severity = Literal["low", "warn", "danger"]
+
+SEVERITIES: Final[tuple[Severity, ...]] = ("low", "warn", "danger")
+SEVERITY_WORDS: Final[Mapping[str, str]] = {
+    "low": "no alarm",
+    "warn": "at risk",
+    "danger": "in trouble",
+}
+"""The scale in words, for people. The lowest is no praise: runs fail without an alarm, too."""
+
+# A run of recorded agents that fires at five steps in a row rarely frees itself: docs/evidence.md
+# counts what follows an alarm of severity 3, which begins at four steps.
+STUCK_STEPS: Final = 5
+LENGTH_MONITOR: Final = "call_count"
+"""The monitor that fires because a run is long; a long run need not be stuck."""
+
+_STATES: Final[Mapping[str, Severity]] = {"SLOW": "warn", "SKIP": "danger"}
+
+
+def worst(*found: str) -> Severity:
+    """The most severe of them; low for none."""
+    return max(found, key=SEVERITIES.index, default="low")  # type: ignore[arg-type]
+
+
+def step_severity(step: StepRow, stuck_steps: int = 0) -> Severity:
+    """The severity at one step; `stuck_steps`: for how many steps in a row monitors have fired."""
+    by_score = "low" if step.composite is None else severity_of(step.composite)
+    by_fires = "warn" if step.fired else "low"
+    stuck = "danger" if stuck_steps >= STUCK_STEPS else "low"
+    return worst(by_score, by_fires, stuck, _STATES.get(step.state, "low"))
+
+
+def run_severity(totals: RunTotals) -> Severity:
+    """The worst that a run has come to."""
+    return severity_by(totals.composite_peak, totals.fired, totals.states)
+
+
+def severity_by(peak: float, fired: Mapping[str, int], states: Mapping[str, int]) -> Severity:
+    """The same by a run's highest composite, its firings by monitor and its steps by state."""
+    fires = max((n for name, n in fired.items() if name != LENGTH_MONITOR), default=0)
+    by_fires = "danger" if fires >= STUCK_STEPS else "warn" if fired else "low"
+    by_state = (_STATES.get(name, "low") for name, times in states.items() if times)
+    return worst(severity_of(peak), by_fires, *by_state)
+
+
+def is_stuck(step: StepRow) -> bool:
+    """Whether a monitor other than that of the run's length fired."""
+    return any(name != LENGTH_MONITOR for name in step.fired)
+
+
+def streaks(steps: Sequence[StepRow]) -> list[int]:
+    """For each step, how many steps in a row up to it are stuck."""
+    found, length = [], 0
+    for step in steps:
+        length = length + 1 if is_stuck(step) else 0
+        found.append(length)
+    return found
+
+
+COLUMNS = """
+r.id, r.started_at, r.arm, coalesce(nullif(r.unit, ''), c.id), r.outcome,
+r.profile, r.agent, r.model_requested, r.tenant, r.policy_digest,
+r.steps, r.scored_steps, r.input_tokens, r.cached_tokens, r.input_tokens + r.output_tokens,
+CASE WHEN r.unpriced_calls = 0 THEN r.cost_usd END,
+r.composite_peak, r.composite_sum, r.injections, r.counts
+"""
+"""What `experiment_run_of` reads, from `codec.RUNS`: the fields of ExperimentRun in order."""
+
+AT_ONCE = 5_000
+"""Runs read at once: about 50 ms in the thread that reads; other reads come between."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentRun:
+    """One run of an experiment; fields are as in RunRecord and RunTotals, except these.
+
+    `unit`: the conversation where no unit was named. `tokens`: input and output. `cost_usd`: None
+    where the price of a call is unknown. `estimated`: how much of the sums is estimated, as
+    `calls`, `tokens` and `cost_usd`.
+    """
+
+    id: str
+    started_at: float
+    arm: str | None
+    unit: str
+    outcome: str | None
+    profile: str
+    agent: str
+    model_requested: str
+    tenant: str
+    policy_digest: str
+    steps: int
+    scored_steps: int
+    input_tokens: int
+    cached_tokens: int
+    tokens: int
+    cost_usd: float | None
+    composite_peak: float
+    composite_sum: float
+    injections: int
+    models: Mapping[str, int]
+    estimated: Mapping[str, float]
+
+
+def experiment_run_of(row: Sequence[Any]) -> ExperimentRun:
+    """From COLUMNS."""
+    *values, text = row
+    counts = orjson.loads(text)
+    return ExperimentRun(*(*values, counts.get("models", {}), counts.get("estimated", {})))

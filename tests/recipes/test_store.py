@@ -13,7 +13,7 @@ from tests.recipes.conftest import ROOT, ScratchCopy
 
 PACKAGE = ROOT / "gateway"
 EXAMPLE = Path(__file__).parent / "journal_store.py"
-OWNERS = ("gateway/backends.py", "gateway/stores/sqlite/", "gateway/stores/spool_file.py")
+OWNERS = ("gateway/backends.py", "gateway/stores/sqlite/", "gateway/stores/guard/spool_file.py")
 
 BRANCH = """\
     if settings.path.startswith("journal:"):

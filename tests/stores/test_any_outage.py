@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
 from gateway.conversations.merge import merged_call
-from gateway.stores.guarded import GuardedStateStore
+from gateway.stores.guard.guarded import GuardedStateStore
 from gateway.stores.protocols import StateStore, StoreBusy, StoreError, StoreUnreachable
 from gateway.stores.records import CallRecord
 from steering_gateway_testing.store_conformance.records import (

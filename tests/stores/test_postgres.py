@@ -16,7 +16,7 @@ import pytest
 from gateway.backends import Stores, open_stores
 from gateway.config.storage import StorageSettings
 from gateway.config.values import Secret
-from gateway.stores.guarded import GuardedStateStore
+from gateway.stores.guard.guarded import GuardedStateStore
 from gateway.stores.postgres import connection
 from gateway.stores.postgres.database import Database
 from gateway.stores.postgres.schema import DAY_BITS

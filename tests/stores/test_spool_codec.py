@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gateway.stores.guard.spool_file import decoded, encoded
 from gateway.stores.records import CallRecord
 from gateway.stores.redact import omit
-from gateway.stores.spool_codec import decoded, encoded
 from steering_gateway_testing.store_conformance.records import a_call
 
 # Unpaired surrogates, NUL, and pairs of surrogates that no decoder may join.

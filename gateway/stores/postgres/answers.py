@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.stores.answers import AnswerRecord
+from gateway.stores.exchanges import AnswerRecord
 from gateway.stores.postgres.database import Database
 from gateway.stores.postgres.text import read_text, stored_text
 

@@ -8,7 +8,11 @@ from functools import partial
 
 import asyncpg
 
-from gateway.stores.attribution import (
+from gateway.stores.postgres import filters
+from gateway.stores.postgres.database import Database
+from gateway.stores.postgres.text import Arguments, read_text, stored_text
+from gateway.stores.queries import RunFilter
+from gateway.stores.usage import (
     ESTIMATED,
     GROUPS,
     SUMMED,
@@ -19,10 +23,6 @@ from gateway.stores.attribution import (
     added,
     sums_of,
 )
-from gateway.stores.postgres import filters
-from gateway.stores.postgres.database import Database
-from gateway.stores.postgres.text import Arguments, read_text, stored_text
-from gateway.stores.queries import RunFilter
 
 
 def _sum(name: str) -> str:

@@ -17,7 +17,7 @@ from gateway.stores.postgres.partitions import add_partitions
 from gateway.stores.postgres.refusals import refused
 from gateway.stores.postgres.schema import VECTORS
 from gateway.stores.protocols import SchemaMismatch, StoreUnavailable
-from gateway.stores.time_limits import TimeLimits
+from gateway.stores.reads import TimeLimits
 
 T = TypeVar("T")
 

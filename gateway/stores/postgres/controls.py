@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gateway.stores.controls import Control
+from gateway.stores.budgets import Control
 from gateway.stores.postgres.database import Database
 from gateway.stores.postgres.text import read_text, stored_text
-from gateway.stores.signals import CONTROLS
+from gateway.stores.protocols import CONTROLS
 
 _HOLD = """
 INSERT INTO run_controls (subject, tenant, action, reason, at) VALUES ($1, $2, $3, $4, $5)

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from gateway.stores import codec
-from gateway.stores.experiments import AT_ONCE, COLUMNS, ExperimentRun, experiment_run_of
 from gateway.stores.postgres import filters
 from gateway.stores.postgres.database import Database
 from gateway.stores.postgres.text import Arguments, read_json, read_text
 from gateway.stores.queries import RunFilter
+from gateway.stores.totals import AT_ONCE, COLUMNS, ExperimentRun, experiment_run_of
 
 
 async def experiment_runs(

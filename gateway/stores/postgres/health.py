@@ -9,20 +9,21 @@ from typing import Any
 
 import asyncpg
 
-from gateway.stores.health import (
+from gateway.stores.postgres import filters
+from gateway.stores.postgres.group import SUMS
+from gateway.stores.postgres.text import Arguments, read_json, read_text
+from gateway.stores.queries import (
     COSTS,
     RECENT_RUNS,
     SUMMED,
     Counted,
+    HealthSummary,
+    RunFilter,
     add_up,
     agent_health,
     recent_run,
     summary,
 )
-from gateway.stores.postgres import filters
-from gateway.stores.postgres.group import SUMS
-from gateway.stores.postgres.text import Arguments, read_json, read_text
-from gateway.stores.queries import HealthSummary, RunFilter
 from gateway.stores.totals import WARN_COMPOSITE
 
 _EXPRESSIONS = {

@@ -9,8 +9,8 @@ import asyncpg
 
 from gateway.stores.postgres.database import Database
 from gateway.stores.postgres.text import read_text, stored_text
+from gateway.stores.protocols import KEYS
 from gateway.stores.records import KeyRecord
-from gateway.stores.signals import KEYS
 
 _COLUMNS = ("id", "tenant", "name", "hint", "digest", "created_at", "revoked_at")
 _INSERT = (

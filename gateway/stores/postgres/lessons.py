@@ -18,7 +18,7 @@ from gateway.stores.pattern_codec import SELECT_LESSONS, stored_lesson
 from gateway.stores.postgres import pattern_rows as rows
 from gateway.stores.postgres.database import Database
 from gateway.stores.postgres.text import Arguments, read_text, stored_text
-from gateway.stores.signals import PATTERNS
+from gateway.stores.protocols import PATTERNS
 
 _EVIDENCE = codec.names(EvidenceRow)
 _INSERT_EVIDENCE = f"""

@@ -7,13 +7,11 @@ from __future__ import annotations
 import asyncpg
 
 from gateway.stores import codec
-from gateway.stores.live import LiveQuery, LiveRun
 from gateway.stores.postgres import filters
 from gateway.stores.postgres.rows import injection_of, run_of, step_of
 from gateway.stores.postgres.text import Arguments
-from gateway.stores.queries import RunFilter
-from gateway.stores.severity import LENGTH_MONITOR
-from gateway.stores.totals import RunRecord
+from gateway.stores.queries import LiveQuery, LiveRun, RunFilter
+from gateway.stores.totals import LENGTH_MONITOR, RunRecord
 
 _STEP = ", ".join("NULL" if name == "content" else name for name in codec.STEP_COLUMNS)
 _NEWEST = f"""

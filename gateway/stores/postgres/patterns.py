@@ -33,7 +33,7 @@ from gateway.stores.patterns import (
 from gateway.stores.postgres import pattern_rows as rows
 from gateway.stores.postgres.database import Database
 from gateway.stores.postgres.text import Arguments, stored_text
-from gateway.stores.signals import PATTERNS
+from gateway.stores.protocols import PATTERNS
 
 _OPEN = """
 INSERT INTO pattern_spaces (embedder_id, dimensions) VALUES ($1, $2)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncpg
 
+from gateway.stores.exchanges import RawCall
 from gateway.stores.postgres.database import Database
 from gateway.stores.postgres.text import read_text, stored_text
-from gateway.stores.raw import RawCall
 
 _PUT = """
 INSERT INTO raw_calls (run_pk, step_index, at, bytes, dialect, request, response)

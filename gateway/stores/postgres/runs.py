@@ -11,8 +11,6 @@ from functools import partial
 import asyncpg
 
 from gateway.stores import codec
-from gateway.stores.experiments import ExperimentRun
-from gateway.stores.live import LiveQuery, LiveRun
 from gateway.stores.postgres import filters
 from gateway.stores.postgres.database import Database
 from gateway.stores.postgres.experiments import experiment_runs
@@ -23,6 +21,7 @@ from gateway.stores.postgres.retention import prune
 from gateway.stores.postgres.rows import injection_of, run_of, step_of
 from gateway.stores.postgres.text import Arguments, read_text
 from gateway.stores.postgres.usage import usage_of
+from gateway.stores.protocols import exported
 from gateway.stores.queries import (
     FACET_RUNS,
     HEALTH_RUNS,
@@ -30,6 +29,8 @@ from gateway.stores.queries import (
     ConversationSummary,
     Facets,
     HealthSummary,
+    LiveQuery,
+    LiveRun,
     PageRequest,
     PruneReport,
     RunFilter,
@@ -40,7 +41,7 @@ from gateway.stores.queries import (
     encode_cursor,
 )
 from gateway.stores.redact import MAX_INT
-from gateway.stores.run_export import exported
+from gateway.stores.totals import ExperimentRun
 from gateway.stores.usage import UsagePoint, UsageQuery
 
 _SORTS = {

@@ -11,6 +11,7 @@ from typing import Any
 import asyncpg
 
 from gateway.stores import codec
+from gateway.stores.guard.spool import size_of
 from gateway.stores.postgres.database import Database
 from gateway.stores.postgres.group import root_key
 from gateway.stores.postgres.text import read_text, stored_text
@@ -18,7 +19,6 @@ from gateway.stores.postgres.together import Key, ReadTogether
 from gateway.stores.protocols import MAX_BRANCHES, MAX_HEADS
 from gateway.stores.records import CallRecord, ConversationRecord, PrefixHashRecord
 from gateway.stores.redact import redaction
-from gateway.stores.spool import size_of
 
 # The newest messages are looked up first, so that a long history costs no more than a short one.
 # That is enough when a match is in their newer half: all prefixes near it were looked up too.

@@ -8,9 +8,9 @@ from typing import Any
 import asyncpg
 import orjson
 
+from gateway.stores.learning import DecidedRun, WorkloadRate, WorkloadRun
 from gateway.stores.postgres.database import Database
 from gateway.stores.postgres.text import read_text, stored_text
-from gateway.stores.workloads import DecidedRun, WorkloadRate, WorkloadRun
 
 _NOTE = """
 INSERT INTO workload_runs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import apsw
 
-from gateway.stores.answers import AnswerRecord
+from gateway.stores.exchanges import AnswerRecord
 from gateway.stores.sqlite.database import Database
 
 _KEEP = """

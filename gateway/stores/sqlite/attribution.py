@@ -9,7 +9,11 @@ from typing import Any
 
 import apsw
 
-from gateway.stores.attribution import (
+from gateway.stores.queries import RunFilter
+from gateway.stores.sqlite import filters
+from gateway.stores.sqlite.connection import one_view
+from gateway.stores.sqlite.database import Database
+from gateway.stores.usage import (
     ESTIMATED,
     GROUPS,
     SUMMED,
@@ -20,10 +24,6 @@ from gateway.stores.attribution import (
     added,
     sums_of,
 )
-from gateway.stores.queries import RunFilter
-from gateway.stores.sqlite import filters
-from gateway.stores.sqlite.connection import one_view
-from gateway.stores.sqlite.database import Database
 
 _MOST_ABOVE = 32
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import apsw
 
-from gateway.stores.controls import Control
+from gateway.stores.budgets import Control
 from gateway.stores.sqlite.database import Database
 
 _HOLD = """

@@ -9,10 +9,10 @@ from functools import partial
 import apsw
 
 from gateway.stores import codec
-from gateway.stores.experiments import AT_ONCE, COLUMNS, ExperimentRun, experiment_run_of
 from gateway.stores.queries import RunFilter
 from gateway.stores.sqlite import filters
 from gateway.stores.sqlite.database import Database
+from gateway.stores.totals import AT_ONCE, COLUMNS, ExperimentRun, experiment_run_of
 
 
 async def experiment_runs(

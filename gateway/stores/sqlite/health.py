@@ -8,16 +8,17 @@ from typing import Any
 
 import apsw
 
-from gateway.stores.health import (
+from gateway.stores.queries import (
     COSTS,
     RECENT_RUNS,
     SUMMED,
+    HealthSummary,
+    RunFilter,
     add_up,
     agent_health,
     recent_run,
     summary,
 )
-from gateway.stores.queries import HealthSummary, RunFilter
 from gateway.stores.sqlite import filters
 from gateway.stores.totals import WARN_COMPOSITE
 

@@ -9,11 +9,9 @@ from typing import Any
 import apsw
 
 from gateway.stores import codec
-from gateway.stores.live import LiveQuery, LiveRun
-from gateway.stores.queries import RunFilter
-from gateway.stores.severity import LENGTH_MONITOR
+from gateway.stores.queries import LiveQuery, LiveRun, RunFilter
 from gateway.stores.sqlite import filters
-from gateway.stores.totals import RunRecord
+from gateway.stores.totals import LENGTH_MONITOR, RunRecord
 
 _STEP = ", ".join("NULL" if name == "content" else name for name in codec.STEP_COLUMNS)
 _NEWEST = f"""

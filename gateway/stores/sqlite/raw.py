@@ -6,7 +6,7 @@ from typing import Any
 
 import apsw
 
-from gateway.stores.raw import RawCall
+from gateway.stores.exchanges import RawCall
 from gateway.stores.sqlite.database import Database
 
 _RUN = "SELECT pk FROM runs WHERE id = ? AND tenant = ?"

@@ -11,8 +11,7 @@ from typing import Any
 import apsw
 
 from gateway.stores import codec
-from gateway.stores.experiments import ExperimentRun
-from gateway.stores.live import LiveQuery, LiveRun
+from gateway.stores.protocols import exported
 from gateway.stores.queries import (
     FACET_RUNS,
     HEALTH_RUNS,
@@ -20,6 +19,8 @@ from gateway.stores.queries import (
     ConversationSummary,
     Facets,
     HealthSummary,
+    LiveQuery,
+    LiveRun,
     PageRequest,
     PruneReport,
     RunFilter,
@@ -30,7 +31,6 @@ from gateway.stores.queries import (
     encode_cursor,
 )
 from gateway.stores.redact import MAX_INT
-from gateway.stores.run_export import exported
 from gateway.stores.sqlite import filters
 from gateway.stores.sqlite.connection import one_view
 from gateway.stores.sqlite.database import Database
@@ -40,7 +40,7 @@ from gateway.stores.sqlite.health import summarize
 from gateway.stores.sqlite.live import live_runs
 from gateway.stores.sqlite.retention import prune
 from gateway.stores.sqlite.usage import usage_of
-from gateway.stores.totals import RunRecord
+from gateway.stores.totals import ExperimentRun, RunRecord
 from gateway.stores.usage import UsagePoint, UsageQuery
 
 _SORTS = {

@@ -9,8 +9,8 @@ from typing import Any
 import apsw
 import orjson
 
+from gateway.stores.learning import DecidedRun, WorkloadRate, WorkloadRun
 from gateway.stores.sqlite.database import Database
-from gateway.stores.workloads import DecidedRun, WorkloadRate, WorkloadRun
 
 _NOTE = """
 INSERT INTO workload_runs

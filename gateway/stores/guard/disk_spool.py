@@ -22,13 +22,11 @@ import structlog
 from gateway.config.storage import StorageSettings
 from gateway.stores.records import CallRecord
 from gateway.stores.redact import redaction
-from gateway.stores.spool_codec import encoded
 from gateway.tasks import spawn
 
 if TYPE_CHECKING:
     # SQLite's library is loaded when the first record waits, or was left behind.
-    from gateway.stores.left_behind import LeftBehind
-    from gateway.stores.spool_file import SpoolFile
+    from gateway.stores.guard.spool_file import LeftBehind, SpoolFile
 
 _CLOSE_S = 5.0
 
@@ -156,11 +154,12 @@ class DiskSpool:
                 removed.setdefault(entry.file, []).append(entry.number)
         if added:
             if self._own is None:
-                from gateway.stores.spool_file import SpoolFile
+                from gateway.stores.guard.spool_file import SpoolFile
 
                 self._own = SpoolFile.create(self.folder, self._synchronous)
-            rows = [(entry.number, encoded(self._redact(entry.record))) for entry in added]
-            self._own.write(sorted(rows), removed.pop(self._own, []))
+            added.sort(key=lambda entry: entry.number)
+            rows = [(entry.number, self._redact(entry.record)) for entry in added]
+            self._own.write(rows, removed.pop(self._own, []))
             for entry in added:
                 entry.file = self._own
         for file, numbers in removed.items():
@@ -219,7 +218,7 @@ class DiskSpool:
 
     def _take(self, room: tuple[int, int]) -> list[Entry]:
         if self._left_behind is None:
-            from gateway.stores.left_behind import LeftBehind
+            from gateway.stores.guard.spool_file import LeftBehind
 
             self._left_behind = LeftBehind(self.folder, self._synchronous)
         tried = asyncio.Event()

@@ -2,8 +2,8 @@
 
 While the store works, a commit is awaited. When it fails, or none is finished for
 `storage.commit_limit_ms`, its record waits in memory, and so do those that follow; they are written
-in order when the store works again (`gateway/stores/recovery.py`). The look-ups find what waits, so
-that a conversation continues whether its newest state is stored or not.
+in order when the store works again (`gateway/stores/guard/recovery.py`). The look-ups find what
+waits, so that a conversation continues whether its newest state is stored or not.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import TypeVar
 import structlog
 
 from gateway.config.storage import StorageSettings
-from gateway.stores.breaker import SLOW, Incident
-from gateway.stores.commit_limit import CommitLimit
+from gateway.stores.guard.breaker import SLOW, CommitLimit, Incident
+from gateway.stores.guard.recovery import TROUBLE, Merge, Recovery, replacing
 from gateway.stores.protocols import (
     MAX_HEADS,
     StateStore,
@@ -29,9 +29,8 @@ from gateway.stores.protocols import (
     StoreReplaced,
     StoreUnavailable,
 )
+from gateway.stores.reads import TimeLimits
 from gateway.stores.records import CallRecord, ConversationRecord, PrefixHashRecord
-from gateway.stores.recovery import TROUBLE, Merge, Recovery, replacing
-from gateway.stores.time_limits import TimeLimits
 
 T = TypeVar("T")
 

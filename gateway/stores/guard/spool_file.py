@@ -1,25 +1,98 @@
-"""One file of records that wait for a database: SQLite, locked by the process that writes to it.
+"""Files of records that wait for a database: SQLite, each locked by the process that writes to it.
 
 Everything here blocks. The lock (flock) ends with the process, however that ends; a file whose lock
 is free is one that was left behind. Files are made, taken and removed while the folder is locked,
 so that nobody takes a file between its creation and its lock.
+
+Records are JSON by Python's own module instead of orjson, which refuses unpaired surrogates and
+integers beyond 64 bits and turns NaN into null; all of these may come from a client. A field that
+is added later gets its default when an older record is read, one that was removed is left out; any
+other change of a record needs a new `VERSION`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
 import sys
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+import types
+import typing
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any, cast
 
 import apsw
+import structlog
 
 from gateway.stores.records import CallRecord
-from gateway.stores.spool_codec import VERSION, decoded
 from gateway.stores.sqlite.files import locked
+
+VERSION = 1
+"""Of the form of a record; kept with each file."""
+
+_Reader = Callable[[Any], Any]
+
+
+def encoded(record: CallRecord) -> bytes:
+    """The record as JSON."""
+    text = json.dumps(record, default=_plain, ensure_ascii=False, separators=(",", ":"))
+    return text.encode("utf-8", "surrogatepass")
+
+
+def decoded(content: bytes) -> CallRecord:
+    """The record that `encoded` was given. Raises: ValueError when it is none."""
+    try:
+        values = json.loads(content.decode("utf-8", "surrogatepass"))
+        return cast(CallRecord, _reader(CallRecord)(values))
+    except (AttributeError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"not a call record: {error}") from error
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return b64encode(value).decode()
+    if is_dataclass(value):
+        return {field.name: getattr(value, field.name) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} has no place in a record")
+
+
+@cache
+def _reader(kind: Any) -> _Reader:
+    """What makes a value of this type out of its JSON."""
+    if kind is bytes:
+        return b64decode
+    if isinstance(kind, type) and is_dataclass(kind):
+        return _dataclass_reader(kind)
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is tuple:
+        item = _reader(arguments[0])
+        return lambda values: tuple([item(value) for value in values])
+    if origin in (types.UnionType, typing.Union):
+        inner = _reader(next(each for each in arguments if each is not types.NoneType))
+        return lambda value: None if value is None else inner(value)
+    return _unchanged
+
+
+def _dataclass_reader(kind: type) -> _Reader:
+    types_of = typing.get_type_hints(kind)
+    readers = [(field.name, _reader(types_of[field.name])) for field in fields(kind)]
+
+    def read(values: dict[str, Any]) -> Any:
+        return kind(**{name: of(values[name]) for name, of in readers if name in values})
+
+    return read
+
+
+def _unchanged(value: Any) -> Any:
+    return value
+
 
 if sys.platform != "win32":
     import fcntl
@@ -126,11 +199,12 @@ class SpoolFile:
         except (apsw.Error, ValueError) as error:
             raise Damaged(str(error)) from error
 
-    def write(self, added: Sequence[tuple[int, bytes]], removed: Sequence[int]) -> None:
+    def write(self, added: Sequence[tuple[int, CallRecord]], removed: Sequence[int]) -> None:
         """Add and remove records, all or nothing. Raises: apsw.Error."""
+        rows = [(number, encoded(record)) for number, record in added]
         with self._connection:
-            if added:
-                self._connection.executemany("INSERT INTO records VALUES (?, ?)", added)
+            if rows:
+                self._connection.executemany("INSERT INTO records VALUES (?, ?)", rows)
             if removed:
                 numbers = [(number,) for number in removed]
                 self._connection.executemany("DELETE FROM records WHERE number = ?", numbers)
@@ -223,3 +297,72 @@ def _sync(*folders: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+class LeftBehind:
+    """Takes files over. What cannot be read stays where it is, or under another name, and is named
+    in the log once."""
+
+    def __init__(self, folder: Path, synchronous: str) -> None:
+        self._folder = folder
+        self._synchronous = synchronous
+        self._log = structlog.get_logger("gateway.store")
+        self.named: set[Path] = set()
+        """Files that are of no use to this process."""
+
+    def take(
+        self, own: Collection[Path], room: tuple[float, float], *, any_size: bool
+    ) -> Iterator[tuple[SpoolFile, list[tuple[int, CallRecord]]]]:
+        """Files that no process has, the oldest first, and their records: as many as there is room
+        for, in records and bytes; with `any_size` one, whatever its size. Raises: OSError."""
+        locks = free_files(self._folder, {*own, *self.named})
+        try:
+            records, size = room
+            while locks:
+                file = self._opened(locks.pop(0))
+                if file is None:
+                    continue
+                records, size = records - file.records, size - file.size()
+                if min(records, size) < 0 and not any_size:
+                    file.close()
+                    return
+                rows = self._rows(file)
+                if rows is not None:
+                    any_size = False
+                    yield file, rows
+        finally:
+            for lock in locks:
+                lock.release()
+
+    def _opened(self, lock: Lock) -> SpoolFile | None:
+        try:
+            return SpoolFile.open(lock, self._synchronous)
+        except UnknownVersion as error:
+            self.named.add(lock.path)
+            lock.release()
+            self._log.error(
+                "records that wait are left to a gateway of another version",
+                path=str(lock.path),
+                reason=str(error),
+            )
+        except Damaged as error:
+            self._set_aside(lock, error)
+        except OSError:
+            lock.release()
+            raise
+        return None
+
+    def _rows(self, file: SpoolFile) -> list[tuple[int, CallRecord]] | None:
+        try:
+            return file.read()
+        except Damaged as error:
+            self._set_aside(file.leave(), error)
+            return None
+
+    def _set_aside(self, lock: Lock, error: Exception) -> None:
+        self.named.add(lock.path)
+        self._log.error(
+            "a file of records that wait cannot be read, and is kept",
+            path=str(set_aside(lock)),
+            reason=str(error),
+        )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from heapq import merge
 from itertools import chain
 
-from gateway.stores.disk_spool import Entry
+from gateway.stores.guard.disk_spool import Entry
 from gateway.stores.records import CallRecord, ConversationRecord, PrefixHashRecord
 
 _FIXED_BYTES = 4500

@@ -1,6 +1,6 @@
 """What happens while a store is unavailable: records wait, and it is tried until it works.
 
-Those for a database on a server wait on disk, too (`gateway/stores/disk_spool.py`)."""
+Those for a database on a server wait on disk, too (`gateway/stores/guard/disk_spool.py`)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from dataclasses import replace
 import structlog
 
 from gateway.config.storage import StorageSettings
-from gateway.stores.breaker import SLOW, Breaker
-from gateway.stores.disk_spool import DiskSpool
+from gateway.stores.guard.breaker import SLOW, Breaker
+from gateway.stores.guard.disk_spool import DiskSpool
+from gateway.stores.guard.spool import Spool, Waiting, with_version
 from gateway.stores.protocols import (
     SchemaMismatch,
     StateStore,
@@ -25,7 +26,6 @@ from gateway.stores.protocols import (
     VersionConflict,
 )
 from gateway.stores.records import CallRecord, ConversationRecord
-from gateway.stores.spool import Spool, Waiting, with_version
 from gateway.tasks import spawn
 
 TROUBLE = (StoreUnavailable, StoreCorrupt, SchemaMismatch)
