@@ -14,14 +14,13 @@ what a loop looks like, remains under 0.6.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from typing import Any, Final, Literal
 
 import orjson
 
 from gateway.errors import BY_OPERATOR, BudgetExceeded, RunStopped
-from gateway.stores.late_scores import LateScore
-from gateway.stores.records import CallRow, RunUpdate, StepRow
+from gateway.stores.records import CallRow, StepRow
 from gateway.wire.values import dataclass
 
 # Source: reference section 12: low < 0.35 <= warn < 0.6 <= danger; a run whose peak stays
@@ -98,15 +97,15 @@ class RunTotals:
         retries: int,
         injections: int,
         sources: Sequence[str] = (),
-        late: Sequence[LateScore] = (),
+        late: Sequence[tuple[str, StepRow]] = (),
     ) -> RunTotals:
         """These totals plus `fresh` steps, which were not counted before, and `calls`.
 
         `retries`: how many of `calls` repeat a call that was counted before. `injections`: how
-        many pieces of guidance were new, `sources` where they came from. `late`: scores of steps
-        that were counted before, without them.
+        many pieces of guidance were new, `sources` where they came from. `late`: steps that were
+        counted before without scores, after the states that they were counted in.
         """
-        scored = [*fresh, *[each.step for each in late]] if late else fresh
+        scored = [*fresh, *[step for _, step in late]] if late else fresh
         composites = [step.composite for step in scored if step.composite is not None]
         failure_types = [step.failure_type for step in scored if step.failure_type is not None]
         cost, unsteered, saved = self._costs(calls)
@@ -192,13 +191,13 @@ def _counted(counter: Mapping[str, int], names: Sequence[str]) -> Mapping[str, i
     return counted
 
 
-def _moved(states: Mapping[str, int], late: Sequence[LateScore]) -> Mapping[str, int]:
+def _moved(states: Mapping[str, int], late: Sequence[tuple[str, StepRow]]) -> Mapping[str, int]:
     """The steps per state, after the states of some were found out."""
     moved = dict(states)
-    for each in late:
-        if each.state != each.step.state:
-            moved[each.state] = moved.get(each.state, 0) - 1
-            moved[each.step.state] = moved.get(each.step.state, 0) + 1
+    for state, step in late:
+        if state != step.state:
+            moved[state] = moved.get(state, 0) - 1
+            moved[step.state] = moved.get(step.state, 0) + 1
     return moved
 
 
@@ -278,47 +277,6 @@ class RunRecord:
     key_name: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
     stopped: Stop | None = None
-
-
-def settled_outcome(stored: tuple[str | None, str], update: RunUpdate) -> tuple[str | None, str]:
-    """The (outcome, source) after `update`; a derived outcome never replaces a reported one."""
-    outcome, source = stored
-    if update.outcome is None:
-        return stored
-    if outcome is not None and source != DERIVED and update.outcome_source == DERIVED:
-        return stored
-    return update.outcome, update.outcome_source
-
-
-def is_same_call(stored: CallRow, again: CallRow) -> bool:
-    """Whether `again` is the newest call in `stored`, committed a second time: a client may repeat
-    its request id, but no two calls take the same time to the nanosecond."""
-    return (stored.request_id, stored.latency_s, stored.overhead_ms) == (
-        again.request_id,
-        again.latency_s,
-        again.overhead_ms,
-    )
-
-
-def repeated_call(stored: CallRow, again: CallRow) -> CallRow:
-    """One record of both calls: tokens and costs add up, the rest is that of `again`."""
-    return replace(
-        again,
-        retries=max(stored.retries + 1, again.retries),
-        attempts=stored.attempts + again.attempts,
-        input_tokens=_sum(stored.input_tokens, again.input_tokens),
-        cached_tokens=_sum(stored.cached_tokens, again.cached_tokens),
-        cache_write_tokens=_sum(stored.cache_write_tokens, again.cache_write_tokens),
-        output_tokens=_sum(stored.output_tokens, again.output_tokens),
-        reasoning_tokens=_sum(stored.reasoning_tokens, again.reasoning_tokens),
-        cost_usd=plus(stored.cost_usd, again.cost_usd),
-        cost_unsteered_usd=plus(stored.cost_unsteered_usd, again.cost_unsteered_usd),
-        usage_estimated=stored.usage_estimated or again.usage_estimated,
-    )
-
-
-def _sum(left: int | None, right: int | None) -> int | None:
-    return right if left is None else left if right is None else left + right
 
 
 Severity = Literal["low", "warn", "danger"]

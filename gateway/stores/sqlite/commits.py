@@ -11,6 +11,7 @@ import apsw
 import orjson
 
 from gateway.stores import codec
+from gateway.stores.commit_plan import plan_steps, settled_outcome
 from gateway.stores.protocols import StoreError, VersionConflict
 from gateway.stores.records import (
     CallRecord,
@@ -21,7 +22,7 @@ from gateway.stores.records import (
 )
 from gateway.stores.sqlite.step_rows import keep_steps
 from gateway.stores.sqlite.usage import add_usage
-from gateway.stores.totals import RunTotals, settled_outcome
+from gateway.stores.totals import RunTotals
 
 
 def _marks(count: int) -> str:
@@ -149,16 +150,9 @@ def _save_run(
         values = (run.id, conversation_pk, tenant, *codec.update_row(run))
         connection.execute(_INSERT_RUN, (*values, *codec.totals_row(totals)))
         pk, outcome, source = connection.last_insert_rowid(), run.outcome, run.outcome_source
-    kept = keep_steps(pk, steps, connection, new_run=not found)
+    kept = keep_steps(pk, steps, connection, newest=totals.steps if found else -1)
     given = [row.source for row in injected if _keep_injection(pk, row, connection)]
-    totals = totals.including(
-        fresh=kept.fresh,
-        calls=[step.call for step in kept.called if step.call],
-        retries=kept.retries,
-        injections=len(given),
-        sources=given,
-        late=kept.late,
-    )
+    totals = kept.totals(totals, given)
     add_usage(tenant, run, kept.scored, kept.called, tags, connection)
     latest = (run.updated_at, run.ended_at, run.state, outcome, source)
     policy = (run.mode, run.policy_digest, run.model_requested)
@@ -180,22 +174,16 @@ def _save_new_run(
     connection: apsw.Connection,
 ) -> None:
     """Write a run of which nothing is stored: its row has its totals at once."""
-    called = [step for step in steps if step.call]
+    plan = plan_steps(steps, {})
     given = [row.source for row in injected if row.applied]
-    totals = RunTotals().including(
-        fresh=steps,
-        calls=[step.call for step in called if step.call],
-        retries=0,
-        injections=len(given),
-        sources=given,
-    )
+    totals = plan.totals(RunTotals(), given)
     values = (run.id, conversation_pk, tenant, *codec.update_row(run))
     connection.execute(_INSERT_RUN, (*values, *codec.totals_row(totals)))
     pk = connection.last_insert_rowid()
-    keep_steps(pk, steps, connection, new_run=True)
+    keep_steps(pk, steps, connection, newest=-1)
     for row in injected:
         _keep_injection(pk, row, connection)
-    add_usage(tenant, run, steps, called, codec.tags_json(run.tags), connection)
+    add_usage(tenant, run, plan.scored, plan.called, codec.tags_json(run.tags), connection)
 
 
 def _add_tags(pk: int, run: RunUpdate, stored: str, connection: apsw.Connection) -> str:
