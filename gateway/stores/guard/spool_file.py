@@ -17,16 +17,12 @@ import json
 import os
 import secrets
 import sys
-import types
-import typing
-from base64 import b64decode, b64encode
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
-from functools import cache
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
 
 import apsw
+import msgspec
 import structlog
 
 from gateway.stores.records import CallRecord
@@ -35,63 +31,22 @@ from gateway.stores.sqlite.files import locked
 VERSION = 1
 """Of the form of a record; kept with each file."""
 
-_Reader = Callable[[Any], Any]
-
 
 def encoded(record: CallRecord) -> bytes:
     """The record as JSON."""
-    text = json.dumps(record, default=_plain, ensure_ascii=False, separators=(",", ":"))
-    return text.encode("utf-8", "surrogatepass")
+    values = msgspec.to_builtins(record, enc_hook=dict)  # for mappings that are no dict
+    return json.dumps(values, ensure_ascii=False, separators=(",", ":")).encode(
+        "utf-8", "surrogatepass"
+    )
 
 
 def decoded(content: bytes) -> CallRecord:
     """The record that `encoded` was given. Raises: ValueError when it is none."""
+    values = json.loads(content.decode("utf-8", "surrogatepass"))
     try:
-        values = json.loads(content.decode("utf-8", "surrogatepass"))
-        return cast(CallRecord, _reader(CallRecord)(values))
-    except (AttributeError, KeyError, TypeError, RecursionError) as error:
+        return msgspec.convert(values, CallRecord)
+    except (msgspec.ValidationError, RecursionError) as error:
         raise ValueError(f"not a call record: {error}") from error
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return b64encode(value).decode()
-    if is_dataclass(value):
-        return {field.name: getattr(value, field.name) for field in fields(value)}
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise TypeError(f"{type(value).__name__} has no place in a record")
-
-
-@cache
-def _reader(kind: Any) -> _Reader:
-    """What makes a value of this type out of its JSON."""
-    if kind is bytes:
-        return b64decode
-    if isinstance(kind, type) and is_dataclass(kind):
-        return _dataclass_reader(kind)
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if origin is tuple:
-        item = _reader(arguments[0])
-        return lambda values: tuple([item(value) for value in values])
-    if origin in (types.UnionType, typing.Union):
-        inner = _reader(next(each for each in arguments if each is not types.NoneType))
-        return lambda value: None if value is None else inner(value)
-    return _unchanged
-
-
-def _dataclass_reader(kind: type) -> _Reader:
-    types_of = typing.get_type_hints(kind)
-    readers = [(field.name, _reader(types_of[field.name])) for field in fields(kind)]
-
-    def read(values: dict[str, Any]) -> Any:
-        return kind(**{name: of(values[name]) for name, of in readers if name in values})
-
-    return read
-
-
-def _unchanged(value: Any) -> Any:
-    return value
 
 
 if sys.platform != "win32":
