@@ -11,12 +11,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 import structlog
+from cachetools import FIFOCache
 
 from gateway.config.storage import StorageSettings
 from gateway.stores.guard.breaker import SLOW, CommitLimit, Incident
@@ -86,7 +86,7 @@ class GuardedStateStore:
         self._read_incident: Incident | None = None
         self._log = structlog.get_logger("gateway.store")
         self._read_again_at = 0.0
-        self._active: OrderedDict[str, float] = OrderedDict()
+        self._active: FIFOCache[str, float] = FIFOCache(_ACTIVE)
         self._closed = False
 
     @property
@@ -138,9 +138,6 @@ class GuardedStateStore:
         call.check()
         name = call.conversation.id
         self._active[name] = time.monotonic()
-        self._active.move_to_end(name)
-        if len(self._active) > _ACTIVE:
-            self._active.popitem(last=False)
         if name in self._spool and not self._breaker.is_open:
             # Behind an earlier record of its conversation, which could not be stored.
             self._recovery.note_again()
