@@ -18,7 +18,7 @@ _TINY = 1e-9  # of a share: sums of prices are rounded to a millionth of a milli
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amounts:
-    """What calls used, or are expected to use; `usd` in US dollars."""
+    """Amounts that calls used, or are expected to use; `usd` in US dollars."""
 
     usd: float = 0.0
     input_tokens: int = 0
@@ -61,7 +61,7 @@ class AccountKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """What one subject has used, and what is reserved for its calls on their way.
+    """Amounts that one subject has used, and those reserved for its calls on their way.
 
     `limits`: those that an operator set for this subject, by metric; `lifted`: none holds for it.
     `unpriced`: calls whose price is unknown. `estimated`: the part of `spent` that is estimated,
@@ -83,7 +83,7 @@ class Account:
 
     @property
     def key(self) -> AccountKey:
-        """Which account this is."""
+        """The key of this account."""
         return AccountKey(budget=self.budget, subject=self.subject)
 
     def used(self, metric: str, now: float) -> float:
@@ -175,7 +175,7 @@ class Settlement:
     reserved: bool = True
 
     def charge(self, found: bool) -> Amounts:
-        """What is added to an account: of a reservation that has expired only the difference,
+        """Amounts added to an account: of a reservation that has expired only the difference,
         because its estimate was counted then."""
         return self.actual - self._expired(found)
 
@@ -205,7 +205,7 @@ def refused_by(account: Account, wanted: Wanted, claim: Claim) -> str | None:
 
 
 def waits_for_others(account: Account, wanted: Wanted, claim: Claim, metric: str) -> bool:
-    """Whether a refused claim would fit if only what is spent counted: calls on their way may use
+    """True if a refused claim would fit if only what is spent counted: calls on their way may use
     less than is reserved for them. A call that is on its way is a call, whatever it will use."""
     if metric in ("calls", "minutes"):
         return False
@@ -222,7 +222,7 @@ def opened(wanted: Wanted, at: float) -> Account:
 
 
 def decide(accounts: Sequence[Account], claim: Claim) -> Reserved:
-    """Which of the accounts, in the order of the claim, refuse it."""
+    """The accounts that refuse the claim, in its order."""
     pairs = zip(accounts, claim.accounts, strict=True)
     found = [(account.key, refused_by(account, wanted, claim)) for account, wanted in pairs]
     refusals = tuple(Refusal(key=key, metric=metric) for key, metric in found if metric)

@@ -1,4 +1,4 @@
-"""What a commit means, for every store: which rows of a call are new, late or repeated.
+"""Meaning of a commit, for every store: the rows of a call that are new, late or repeated.
 
 A call may come again, a step may be stored without its scores because its scorer failed, and one
 step may occur twice in a call. `plan_steps` decides what is written and counted; it does no I/O,

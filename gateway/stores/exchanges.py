@@ -34,7 +34,7 @@ class RawCall:
 
     @property
     def whole_request(self) -> bool:
-        """Whether the request is complete, so that it can be sent again."""
+        """True if the request is complete, so that it can be sent again."""
         return not self.request.endswith(CUT)
 
 
@@ -96,7 +96,7 @@ def unpacked(call: RawCall) -> RawCall:
 def open_keeper(
     store: RawStore | None, settings: StorageSettings, dropped: Callable[[], None]
 ) -> RawKeeper | None:
-    """What keeps calls; None where the store cannot, or it is not asked for."""
+    """Keeper of calls; None where the store cannot, or it is not asked for."""
     if store is None or not settings.raw_mb or not settings.store_content:
         return None
     return RawKeeper(store, dropped, mask=settings.mask_secrets)

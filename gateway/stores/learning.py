@@ -86,7 +86,7 @@ class DecisionRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NearOutcome:
-    """What came after a decision.
+    """Outcome that followed a decision.
 
     `recurred`: whether the same failure came again within the window; `calls_to_success`: calls
     until the same kind of call worked, None = not within the window; `steps_left` of the run.
@@ -114,7 +114,7 @@ class SettledDecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Posterior:
-    """What the settled decisions about one version of a lesson come to.
+    """Result of the settled decisions about one version of a lesson.
 
     `rate_given`, `rate_held`: recurrence in each arm, weighted by inverse propensity. `effect`:
     held minus given, in points of probability, with its 95 % interval `low` to `high`. `helps`:
@@ -156,7 +156,7 @@ class StoredLesson:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LessonFilter:
-    """Which lessons; a field of None does not filter. `tenant`: its own and the shared ones;
+    """Filter of lessons; a field of None does not filter. `tenant`: its own and the shared ones;
     `key_prefix`: how the key begins."""
 
     tenant: str | None = None
@@ -169,7 +169,7 @@ class LessonFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learned:
-    """How many lessons were new, and how much evidence."""
+    """Number of new lessons and of new evidence."""
 
     lessons: int = 0
     evidence: int = 0
@@ -200,7 +200,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowance:
-    """What the jobs of a tenant may use.
+    """Limits of a tenant's jobs.
 
     A tenant whose jobs claimed after `since` have used `tokens` or `cost_usd` (US dollars) gets no
     further one. `reserve_tokens`, `reserve_usd`: counted with each claim, until the job is finished
@@ -304,7 +304,7 @@ class LearningStore(Protocol):
         """The newest jobs."""
 
     async def count_jobs(self, kind: str, tenant: str | None = None) -> dict[str, int]:
-        """How many jobs are in each state."""
+        """Number of jobs in each state."""
 
     async def forget(self, tenant: str | None, run_id: str) -> list[str]:
         """Remove a run's evidence, outcomes, decisions and jobs (those with its id as `run`), and

@@ -190,7 +190,7 @@ class RunStore(Protocol):
         """One page of the runs that match. Raises: ValueError for an invalid cursor."""
 
     async def count_runs(self, runs: RunFilter) -> int:
-        """How many runs match."""
+        """Number of runs that match."""
 
     async def get_run(
         self,

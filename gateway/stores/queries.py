@@ -39,7 +39,7 @@ SORT_KEYS: Mapping[str, Callable[[RunRecord], float]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFilter:
-    """Which runs to select; a field of None does not filter.
+    """Filter of runs; a field of None does not filter.
 
     `tenant` None is for the operator: every tenant. `model`: sent to an upstream at least once,
     or the last one requested. `state`: the run is in it, or was at a step. `failure_type` and
@@ -68,7 +68,7 @@ class RunFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageRequest:
-    """Which page of an ordered list: `limit` rows (1 to 1000) after `cursor`.
+    """One page of an ordered list: `limit` rows (1 to 1000) after `cursor`.
 
     Raises: ValueError for an unknown `sort` or a `limit` out of range.
     """
@@ -273,8 +273,8 @@ LONGEST_S = 7 * 86_400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveQuery:
-    """Which runs are wanted: of `tenant` (None: all), with a call at or after `since`, begun at or
-    after `begun`; their costs are summed from `spent_since` on. Times in seconds of the epoch."""
+    """Query of runs under way: of `tenant` (None: all), with a call at or after `since`, begun at
+    or after `begun`; their costs are summed from `spent_since` on, in seconds of the epoch."""
 
     since: float
     begun: float
@@ -309,12 +309,12 @@ class LiveRun:
 
     @property
     def severity(self) -> Severity:
-        """Where it stands now."""
+        """The severity now."""
         return "low" if self.newest is None else step_severity(self.newest, self.stuck_steps)
 
     @property
     def reasons(self) -> Mapping[str, str]:
-        """What each monitor says that fires now, by its name."""
+        """The evidence of each monitor that fires now, by its name."""
         if self.newest is None:
             return {}
         return {name: self.newest.evidence.get(name, "") for name in self.newest.fired}

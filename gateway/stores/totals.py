@@ -325,7 +325,7 @@ def severity_by(peak: float, fired: Mapping[str, int], states: Mapping[str, int]
 
 
 def is_stuck(step: StepRow) -> bool:
-    """Whether a monitor other than that of the run's length fired."""
+    """True if a monitor other than that of the run's length fired."""
     return any(name != LENGTH_MONITOR for name in step.fired)
 
 
@@ -345,7 +345,7 @@ r.steps, r.scored_steps, r.input_tokens, r.cached_tokens, r.input_tokens + r.out
 CASE WHEN r.unpriced_calls = 0 THEN r.cost_usd END,
 r.composite_peak, r.composite_sum, r.injections, r.counts
 """
-"""What `experiment_run_of` reads, from `codec.RUNS`: the fields of ExperimentRun in order."""
+"""Columns that `experiment_run_of` reads, from `codec.RUNS`: ExperimentRun's fields in order."""
 
 AT_ONCE = 5_000
 """Runs read at once: about 50 ms in the thread that reads; other reads come between."""

@@ -10,7 +10,7 @@ from gateway.stores.queries import RunFilter
 from gateway.stores.totals import plus
 
 GROUPS = ("tenant", "key", "agent", "model", "day", "experiment", "arm", "mode", "outcome", "state")
-"""What runs can be grouped by, besides `tag:NAME`."""
+"""Keys by which runs can be grouped, in addition to `tag:NAME`."""
 
 TAG = "tag:"
 
@@ -159,7 +159,7 @@ def bucket_sql(hour: str, bucket: Bucket) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageQuery:
-    """Which calls, how they are cut in time, and by what they are told apart.
+    """Filter of calls, their division in time, and the dimension that separates them.
 
     Calls and runs at or after `since` and before `until`, which are best the beginnings of buckets:
     calls are kept by the hour. `by`: a Dimension, or a tag (`tag:team`); None: all

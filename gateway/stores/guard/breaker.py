@@ -55,7 +55,7 @@ class Breaker:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is an incident."""
+        """True during an incident."""
         return self.incident is not None
 
     def succeeded(self) -> None:
@@ -105,7 +105,7 @@ class Breaker:
 
     @property
     def may_close(self) -> bool:
-        """Whether the incident has lasted long enough to be ended."""
+        """True if the incident has lasted long enough to be ended."""
         return self._clock() >= self._hold_until
 
     def close(self) -> None:

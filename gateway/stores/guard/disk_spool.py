@@ -44,7 +44,7 @@ class Entry:
 
     @property
     def safe(self) -> bool:
-        """Whether the record is on disk, or stored by now."""
+        """True if the record is on disk, or stored by now."""
         return self.gone or self.file is not None
 
 
@@ -73,7 +73,7 @@ class DiskSpool:
 
     @property
     def records(self) -> int:
-        """How many records are on disk and wait."""
+        """Number of records that wait on disk."""
         return sum([entry.file is not None for entry in self._entries])
 
     def add(self, record: CallRecord) -> Entry:
@@ -167,7 +167,7 @@ class DiskSpool:
         self._incomplete = False
 
     def _let_go_of_lost_files(self) -> None:
-        """Records of files that somebody has deleted are to be written anew."""
+        """Records of files that somebody has deleted are written again."""
         for file in [each for each in self._files if not each.is_current()]:
             for entry in self._entries.copy():
                 if entry.file is file:
@@ -211,7 +211,7 @@ class DiskSpool:
         return entries
 
     def _may_find(self) -> bool:
-        """Whether there are files in the folder but this process's."""
+        """True if there are files of other processes in the folder."""
         own = {file.path for file in self._files}
         own |= self._left_behind.named if self._left_behind is not None else set()
         return self.folder.is_dir() and any(path not in own for path in self.folder.glob("*.db"))

@@ -79,7 +79,7 @@ class Lock:
     handle: int
 
     def is_current(self) -> bool:
-        """Whether the file at the path is the one that is locked."""
+        """True if the file at the path is the one that is locked."""
         try:
             there, here = os.stat(self.path), os.fstat(self.handle)
         except OSError:
@@ -166,7 +166,7 @@ class SpoolFile:
             self.records = self._connection.execute("SELECT count(*) FROM records").get
 
     def is_current(self) -> bool:
-        """Whether the file is still where it was."""
+        """True if the file is still where it was."""
         return self._lock.is_current()
 
     def leave(self) -> Lock:
