@@ -247,7 +247,7 @@ def stop_of(error: str | None, reasons: Sequence[str]) -> Stop | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """One run: its latest description and its totals; `key_name` and `tags` say for whom it was.
+    """One run: its latest description and its totals; `key_name` and `tags`: its owner and labels.
 
     `outcome`: success, failure, other, or None while unknown. `arm`, `experiment` and `unit` are
     those of the first call and never change. `stopped`: why it goes no further now, if so.
