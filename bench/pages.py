@@ -31,10 +31,9 @@ from bench.statistics import percentile
 from gateway.backends import Stores, open_stores
 from gateway.config.storage import StorageSettings
 from gateway.config.values import Secret
-from gateway.stores.live import LiveQuery
 from gateway.stores.postgres.partitions import PARTITIONED
 from gateway.stores.postgres.schema import DAY_BITS
-from gateway.stores.queries import PageRequest, RunFilter
+from gateway.stores.queries import LiveQuery, PageRequest, RunFilter
 from gateway.stores.usage import UsageQuery
 
 STEPS = 33

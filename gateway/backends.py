@@ -8,15 +8,11 @@ from pathlib import Path
 
 from gateway.config.storage import StorageSettings
 from gateway.stores.alerts import AlertStore
-from gateway.stores.answers import AnswerStore
-from gateway.stores.attribution import AttributionStore
-from gateway.stores.budgets import BudgetStore
-from gateway.stores.controls import ControlStore
-from gateway.stores.learning import LearningStore
+from gateway.stores.budgets import BudgetStore, ControlStore
+from gateway.stores.exchanges import AnswerStore, RawStore
+from gateway.stores.learning import LearningStore, WorkloadStore
 from gateway.stores.patterns import PatternStore
-from gateway.stores.protocols import KeyStore, RunStore, StateStore, StoreUnavailable
-from gateway.stores.raw import RawStore
-from gateway.stores.signals import Signals
+from gateway.stores.protocols import KeyStore, RunStore, Signals, StateStore, StoreUnavailable
 from gateway.stores.sql.alerts import SQLAlertStore
 from gateway.stores.sql.answers import SQLAnswerStore
 from gateway.stores.sql.attribution import SQLAttributionStore
@@ -30,7 +26,7 @@ from gateway.stores.sql.raw import SQLRawStore
 from gateway.stores.sql.runs import SQLRunStore
 from gateway.stores.sql.states import SQLStateStore
 from gateway.stores.sql.workloads import SQLWorkloadStore
-from gateway.stores.workloads import WorkloadStore
+from gateway.stores.usage import AttributionStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,12 +38,11 @@ from gateway.observability.otel import open_telemetry
 from gateway.services import KnownRefusals, Services
 from gateway.steering.guidance.pattern import Tier
 from gateway.stores.alerts import AlertStore
-from gateway.stores.attribution import AttributionStore
-from gateway.stores.guarded import GuardedStateStore, StoreHealth
+from gateway.stores.exchanges import RawKeeper, RawStore, open_keeper
+from gateway.stores.guard.guarded import GuardedStateStore, StoreHealth
 from gateway.stores.learning import LearningStore
-from gateway.stores.protocols import RunStore, StoreError
-from gateway.stores.raw import RawKeeper, RawStore, open_keeper
-from gateway.stores.signals import CONTROLS, KEYS, PATTERNS
+from gateway.stores.protocols import CONTROLS, KEYS, PATTERNS, RunStore, StoreError
+from gateway.stores.usage import AttributionStore
 from gateway.tasks import Unfinished, spawn
 
 STOP_S = 5.0

@@ -12,9 +12,9 @@ from prometheus_client import Counter
 from gateway.config.alerts import AlertRuleSettings, RuleName
 from gateway.dialects import DIALECTS
 from gateway.observability.metrics import Metrics
-from gateway.stores.guarded import StoreHealth
-from gateway.stores.live import LiveRun
-from gateway.stores.severity import STUCK_STEPS
+from gateway.stores.guard.guarded import StoreHealth
+from gateway.stores.queries import LiveRun
+from gateway.stores.totals import STUCK_STEPS
 from gateway.text.formatting import about, counted, money, percent
 
 _ROUTES = frozenset(dialect.route for dialect in DIALECTS.values())

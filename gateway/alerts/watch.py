@@ -16,9 +16,9 @@ from gateway.observability.live_events import EventHub
 from gateway.observability.logging import get_logger
 from gateway.observability.metrics import Metrics
 from gateway.stores.alerts import AlertRecord, AlertStore
-from gateway.stores.guarded import StoreHealth
-from gateway.stores.live import LIVE_S, LiveQuery, LiveRun
+from gateway.stores.guard.guarded import StoreHealth
 from gateway.stores.protocols import RunStore, StoreError
+from gateway.stores.queries import LIVE_S, LiveQuery, LiveRun
 from gateway.stores.usage import UsageQuery
 
 _DELIVER_S = 1.0

@@ -22,8 +22,8 @@ from gateway.api.params import (
 from gateway.errors import BadRequest, GatewayError, NotFound
 from gateway.reporting.run_exports import FORMATS, MEDIA, export_lines, group_lines
 from gateway.runtime import Runtime
-from gateway.stores.attribution import GROUPS, AttributionStore, Sums, Tree
 from gateway.stores.queries import RunTrace
+from gateway.stores.usage import GROUPS, AttributionStore, Sums, Tree
 
 OPERATIONS = Operations()
 

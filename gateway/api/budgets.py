@@ -15,8 +15,7 @@ from gateway.budgets.texts import account_view
 from gateway.config.budgets import METRICS
 from gateway.errors import BadRequest, NotFound
 from gateway.runtime import Runtime
-from gateway.stores.budgets import Account, AccountKey
-from gateway.stores.controls import Action, Control
+from gateway.stores.budgets import Account, AccountKey, Action, Control
 
 OPERATIONS = Operations()
 

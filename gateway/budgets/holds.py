@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from gateway.config.budgets import ControlSettings
 from gateway.observability.logging import get_logger
-from gateway.stores.controls import Control, ControlStore
+from gateway.stores.budgets import Control, ControlStore
 from gateway.stores.protocols import RunStore, StoreError
 from gateway.stores.queries import PageRequest, RunFilter
 

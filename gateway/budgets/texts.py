@@ -16,8 +16,7 @@ from gateway.errors import (
     RunRefused,
     RunStopped,
 )
-from gateway.stores.budgets import Account
-from gateway.stores.controls import Control
+from gateway.stores.budgets import Account, Control
 from gateway.upstream.base import RawHeaders
 from gateway.wire.echo import OWN_ANSWER
 

@@ -37,7 +37,7 @@ from gateway.steering.fsm import FSMState
 from gateway.steering.identity import ConversationMatch, Incoming, MatchKind
 from gateway.steering.policy import Policy
 from gateway.steering.steer import RunPosition
-from gateway.stores.answers import AnswerRecord, AnswerStore
+from gateway.stores.exchanges import AnswerRecord, AnswerStore
 from gateway.stores.protocols import RunStore, StoreError
 from gateway.stores.records import StepRow
 from gateway.tasks import spawn

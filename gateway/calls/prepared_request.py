@@ -28,7 +28,7 @@ from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.steering.fsm import FSMState
 from gateway.steering.guidance.state import Place
-from gateway.stores.raw import RawCall
+from gateway.stores.exchanges import RawCall
 from gateway.upstream.base import RawHeaders
 from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import UpstreamCall

@@ -44,7 +44,7 @@ class Recorder:
         pending_id: str | None = None,
     ) -> None:
         """Commit the call. If the store fails or is slow, its record waits in memory
-        (`gateway/stores/guarded.py`), and the client gets its answer.
+        (`gateway/stores/guard/guarded.py`), and the client gets its answer.
 
         `pending_id`: the id of an answer that is still being made; its content and cost are
         recorded later.

@@ -25,13 +25,13 @@ from gateway.dashboard.run import step_text
 from gateway.errors import ConfigError
 from gateway.reporting.run_exports import FORMATS, group_lines
 from gateway.steering.fsm import FSMState
-from gateway.stores.attribution import GROUPS, AttributionStore, Sums, Tree
-from gateway.stores.controls import Action, Control, ControlStore
+from gateway.stores.budgets import Action, Control, ControlStore
 from gateway.stores.learning import OutcomeRow
 from gateway.stores.protocols import RunStore
 from gateway.stores.queries import OUTCOMES, SORT_KEYS, UNFINISHED, PageRequest, RunFilter, RunTrace
 from gateway.stores.records import StepRow
 from gateway.stores.totals import RunRecord
+from gateway.stores.usage import GROUPS, AttributionStore, Sums, Tree
 from gateway.text import formatting
 from gateway.text.plots import STATE_COLOURS, curve, strip
 from gateway.text.sanitize import one_line

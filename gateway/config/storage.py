@@ -42,11 +42,11 @@ class StorageSettings:
     at most, and more than 2,047 MB cannot be stored.
     `commit_limit_ms`, `breaker_failures`, `probe_interval_s`, `spool_records`, `spool_mb`: when the
     store counts as unavailable, and how much waits in memory until it works again
-    (`gateway/stores/guarded.py`). `spool_path`: a folder on a local disk in which records wait for
-    the database at `url`, too, so that a killed gateway does not lose them; None or empty: in
-    memory only. `spool_limit_ms`: how long an answer waits for its record to be written there
-    (`gateway/stores/disk_spool.py`). `start_wait_s`: how long a gateway that starts waits for a
-    server that does not answer (`gateway/lifecycle/start_wait.py`). `clock_jump_s`,
+    (`gateway/stores/guard/guarded.py`). `spool_path`: a folder on a local disk in which records
+    wait for the database at `url`, too, so that a killed gateway does not lose them; None or
+    empty: in memory only. `spool_limit_ms`: how long an answer waits for its record to be written
+    there (`gateway/stores/guard/disk_spool.py`). `start_wait_s`: how long a gateway that starts
+    waits for a server that does not answer (`gateway/lifecycle/start_wait.py`). `clock_jump_s`,
     `clock_settle_s`: when the wall clock is not trusted with the age of runs, and for how long
     (`gateway/lifecycle/retention.py`).
 

@@ -137,7 +137,7 @@ def _call_row(
         lane=exchange.upstream.lane,
         status=exchange.response.status or 200,
         error=exchange.response.error or None,
-        finish_reason=choices[0][1] if choices else None,
+        finish_reason=as_text(choices[0][1], None) if choices else None,
         input_tokens=tokens.input,
         cached_tokens=tokens.cached,
         cache_write_tokens=tokens.cache_write,

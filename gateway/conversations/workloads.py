@@ -23,9 +23,9 @@ from gateway.observability.logging import get_logger
 from gateway.steering.routing_policy import RunChoice, WorkloadRates, candidates
 from gateway.steering.scoring.risk import NO_OUTCOMES, WorkloadPrior
 from gateway.steering.steer import SteeringRules
+from gateway.stores.learning import WorkloadRate, WorkloadRun, WorkloadStore
 from gateway.stores.protocols import StoreError
 from gateway.stores.redact import encodable
-from gateway.stores.workloads import WorkloadRate, WorkloadRun, WorkloadStore
 from gateway.tasks import spawn
 from gateway.wire.messages import tool_names
 

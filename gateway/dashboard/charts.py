@@ -11,8 +11,13 @@ from markupsafe import Markup
 from gateway.reporting.results import Day, Effect
 from gateway.stores.queries import RecentRun, RunTrace
 from gateway.stores.records import InjectionRow, StepRow
-from gateway.stores.severity import SEVERITY_WORDS, step_severity, streaks
-from gateway.stores.totals import DANGER_COMPOSITE, WARN_COMPOSITE
+from gateway.stores.totals import (
+    DANGER_COMPOSITE,
+    SEVERITY_WORDS,
+    WARN_COMPOSITE,
+    step_severity,
+    streaks,
+)
 from gateway.stores.usage import UsagePoint
 from gateway.text import formatting
 from gateway.text.difficulty_chart import (

@@ -31,8 +31,7 @@ from gateway.offline.recordings import parse_recording
 from gateway.offline.replay import policy_of
 from gateway.stores.queries import RunTrace
 from gateway.stores.records import StepRow
-from gateway.stores.severity import SEVERITY_WORDS, run_severity, step_severity, streaks
-from gateway.stores.totals import RunRecord
+from gateway.stores.totals import SEVERITY_WORDS, RunRecord, run_severity, step_severity, streaks
 from gateway.text import formatting
 from gateway.text.formatting import about
 from gateway.text.sanitize import one_line

@@ -16,8 +16,7 @@ from gateway.reporting.results import Comparison, effects_of
 from gateway.steering.experiments import ARMS
 from gateway.steering.monitors import MONITORS
 from gateway.stores.queries import HealthSummary
-from gateway.stores.severity import SEVERITIES
-from gateway.stores.totals import RULES, severity_of
+from gateway.stores.totals import RULES, SEVERITIES, severity_of
 from gateway.text import formatting
 from gateway.text.formatting import counted, percent
 

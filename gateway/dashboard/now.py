@@ -11,13 +11,10 @@ from gateway.budgets.texts import account_view, amount
 from gateway.dashboard.pages import Page, Visit, redirect
 from gateway.dashboard.runs import RunsParameters, row_of
 from gateway.stores.alerts import StoredAlert
-from gateway.stores.attribution import Tree
 from gateway.stores.budgets import Account
-from gateway.stores.live import LIVE_S, LiveQuery, LiveRun
-from gateway.stores.queries import PageRequest, RunFilter
-from gateway.stores.severity import SEVERITIES
-from gateway.stores.totals import plus
-from gateway.stores.usage import UsagePoint, UsageQuery, bucket_start
+from gateway.stores.queries import LIVE_S, LiveQuery, LiveRun, PageRequest, RunFilter
+from gateway.stores.totals import SEVERITIES, plus
+from gateway.stores.usage import Tree, UsagePoint, UsageQuery, bucket_start
 
 SPENT_S = 600.0
 """Over how long the rate of spending is measured, in seconds."""

@@ -15,11 +15,11 @@ from gateway.api.params import OneOf, TenantParameter, Text
 from gateway.dashboard.charts import TimeSeries, bars, line
 from gateway.dashboard.pages import FragmentParameters, Page, Visit
 from gateway.errors import BadRequest
-from gateway.stores.attribution import TAG
 from gateway.stores.queries import PageRequest, RunFilter
 from gateway.stores.usage import (
     BUCKET_S,
     DIMENSIONS,
+    TAG,
     UsagePoint,
     UsageQuery,
     bucket_start,

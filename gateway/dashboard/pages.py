@@ -20,7 +20,7 @@ from gateway.endpoints.edge import EXCHANGE
 from gateway.errors import GatewayError, MethodNotAllowed, NotFound, Unauthorized
 from gateway.runtime import Runtime
 from gateway.stores.protocols import StoreError
-from gateway.stores.severity import SEVERITY_WORDS
+from gateway.stores.totals import SEVERITY_WORDS
 from gateway.text.page import page_templates, style_sheet
 from gateway.upstream.base import header
 

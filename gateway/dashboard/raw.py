@@ -15,8 +15,8 @@ from gateway.dashboard.pages import Page, Visit
 from gateway.dashboard.run import StepParameter, find_trace
 from gateway.dialects import DIALECTS, Dialect
 from gateway.errors import BadRequest, Forbidden, GatewayError, NotFound
+from gateway.stores.exchanges import RawCall, unpacked
 from gateway.stores.queries import RunTrace
-from gateway.stores.raw import RawCall, unpacked
 from gateway.stores.records import StepRow
 from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import UpstreamCall

@@ -26,13 +26,11 @@ from gateway.errors import BadRequest, NotFound
 from gateway.observability.metrics import UNSTEERED_WORDS
 from gateway.steering.experiments import ARMS
 from gateway.steering.monitors import MONITORS
-from gateway.stores.budgets import AccountKey
-from gateway.stores.controls import Action
+from gateway.stores.budgets import AccountKey, Action
 from gateway.stores.protocols import StoreError
 from gateway.stores.queries import OUTCOMES, PageRequest, RunFilter, RunTrace
 from gateway.stores.records import InjectionRow, StepRow
-from gateway.stores.severity import STUCK_STEPS, step_severity, streaks
-from gateway.stores.totals import RunRecord
+from gateway.stores.totals import STUCK_STEPS, RunRecord, step_severity, streaks
 from gateway.text.sanitize import visible
 from gateway.wire.coerce import as_json_value
 

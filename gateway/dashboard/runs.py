@@ -16,10 +16,8 @@ from gateway.dashboard.pages import FragmentParameters, Page, Visit
 from gateway.errors import BadRequest
 from gateway.steering.experiments import ARMS
 from gateway.steering.fsm import FSMState
-from gateway.stores.live import LIVE_S
-from gateway.stores.queries import OUTCOMES, UNFINISHED, PageRequest, RunFilter
-from gateway.stores.severity import Severity, run_severity
-from gateway.stores.totals import RunRecord
+from gateway.stores.queries import LIVE_S, OUTCOMES, UNFINISHED, PageRequest, RunFilter
+from gateway.stores.totals import RunRecord, Severity, run_severity
 
 STATES = tuple(state.value for state in FSMState)
 PERIODS: Mapping[str, float] = {

@@ -41,7 +41,7 @@ from gateway.observability.logging import get_logger
 from gateway.observability.metrics import Metrics
 from gateway.steering.guidance.pattern import RETRIEVED, Status, Tier
 from gateway.steering.transcript.steps import Step
-from gateway.stores.guarded import GuardedStateStore
+from gateway.stores.guard.guarded import GuardedStateStore
 from gateway.stores.learning import (
     EvidenceRow,
     LearningStore,

@@ -12,9 +12,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from gateway.conversations.records import call_event, step_event
 from gateway.observability.live_events import EventHub
 from gateway.observability.logging import get_logger
-from gateway.stores.protocols import RunStore, StoreError
+from gateway.stores.protocols import RESYNC, STEP, WATCHING, RunStore, Signals, StoreError
 from gateway.stores.records import CallRecord
-from gateway.stores.signals import RESYNC, STEP, WATCHING, Signals
 from gateway.tasks import spawn
 
 _WATCH_S = 5.0

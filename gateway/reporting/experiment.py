@@ -20,8 +20,7 @@ from gateway.reporting.results import (
     caveats_of,
 )
 from gateway.steering.experiments import ARMS
-from gateway.stores.experiments import ExperimentRun
-from gateway.stores.totals import WARN_COMPOSITE
+from gateway.stores.totals import WARN_COMPOSITE, ExperimentRun
 
 Kind = Literal["cost_usd", "tokens", "steps"]
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 from gateway.reporting.amounts import Amount, AmountRatio, Ratio
 from gateway.reporting.rates import Difference, Rate, SampleRatio
-from gateway.stores.experiments import ExperimentRun
+from gateway.stores.totals import ExperimentRun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.stores.workloads import DecidedRun, WorkloadRate
+from gateway.stores.learning import DecidedRun, WorkloadRate
 
 Z = 1.96
 """Standard errors in a 95 % interval."""

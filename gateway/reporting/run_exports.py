@@ -10,10 +10,10 @@ from typing import Any
 
 import orjson
 
-from gateway.stores.attribution import Group, Sums
 from gateway.stores.queries import RunTrace
 from gateway.stores.records import StepContent, StepRow
 from gateway.stores.totals import RunRecord
+from gateway.stores.usage import Group, Sums
 from gateway.wire.coerce import as_json_value
 
 FORMATS = ("jsonl", "csv", "openai")

@@ -38,7 +38,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryState:
-    """How far the delivery to one sink is: `done_at` is set when it was sent, or given up.
+    """Progress of the delivery to one sink: `done_at` is set when it was sent, or given up.
 
     `error`: why the latest attempt failed; empty for none. `next_at`: the next attempt.
     """
@@ -83,7 +83,7 @@ class AlertStore(Protocol):
         """
 
     async def is_due(self, now: float) -> bool:
-        """Whether `claim` would return anything."""
+        """True if `claim` would return anything."""
 
     async def claim(self, owner: str, now: float, *, lease_s: float, limit: int) -> list[Delivery]:
         """The oldest deliveries due at `now`, at most `limit` of each sink, taken by `owner`.

@@ -1,15 +1,16 @@
-"""What the gateway needs of a store to keep budgets: accounts, and reservations of them.
+"""Budgets' accounts and reservations, and the holds by which runs are stopped or paused.
 
 A call reserves its estimate on every account that it counts on, or on none; when it is over the
 reservation is replaced by what it cost. `refused_by` decides about one account, in the same way in
-every store. Times are seconds since the epoch.
+every store. A hold is one row for each run that is stopped or paused. Times are seconds of the
+epoch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Literal, Protocol
 
 _MINUTE_S = 60.0
 _TINY = 1e-9  # of a share: sums of prices are rounded to a millionth of a millionth of a dollar
@@ -17,7 +18,7 @@ _TINY = 1e-9  # of a share: sums of prices are rounded to a millionth of a milli
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amounts:
-    """What calls used, or are expected to use; `usd` in US dollars."""
+    """Amounts that calls used, or are expected to use; `usd` in US dollars."""
 
     usd: float = 0.0
     input_tokens: int = 0
@@ -60,7 +61,7 @@ class AccountKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """What one subject has used, and what is reserved for its calls on their way.
+    """Amounts that one subject has used, and those reserved for its calls on their way.
 
     `limits`: those that an operator set for this subject, by metric; `lifted`: none holds for it.
     `unpriced`: calls whose price is unknown. `estimated`: the part of `spent` that is estimated,
@@ -82,7 +83,7 @@ class Account:
 
     @property
     def key(self) -> AccountKey:
-        """Which account this is."""
+        """The key of this account."""
         return AccountKey(budget=self.budget, subject=self.subject)
 
     def used(self, metric: str, now: float) -> float:
@@ -174,7 +175,7 @@ class Settlement:
     reserved: bool = True
 
     def charge(self, found: bool) -> Amounts:
-        """What is added to an account: of a reservation that has expired only the difference,
+        """Amounts added to an account: of a reservation that has expired only the difference,
         because its estimate was counted then."""
         return self.actual - self._expired(found)
 
@@ -204,7 +205,7 @@ def refused_by(account: Account, wanted: Wanted, claim: Claim) -> str | None:
 
 
 def waits_for_others(account: Account, wanted: Wanted, claim: Claim, metric: str) -> bool:
-    """Whether a refused claim would fit if only what is spent counted: calls on their way may use
+    """True if a refused claim would fit if only what is spent counted: calls on their way may use
     less than is reserved for them. A call that is on its way is a call, whatever it will use."""
     if metric in ("calls", "minutes"):
         return False
@@ -221,7 +222,7 @@ def opened(wanted: Wanted, at: float) -> Account:
 
 
 def decide(accounts: Sequence[Account], claim: Claim) -> Reserved:
-    """Which of the accounts, in the order of the claim, refuse it."""
+    """The accounts that refuse the claim, in its order."""
     pairs = zip(accounts, claim.accounts, strict=True)
     found = [(account.key, refused_by(account, wanted, claim)) for account, wanted in pairs]
     refusals = tuple(Refusal(key=key, metric=metric) for key, metric in found if metric)
@@ -277,3 +278,33 @@ class BudgetStore(Protocol):
 
     async def prune(self, older_than: float) -> int:
         """Remove accounts that end by themselves and were last used before; how many."""
+
+
+Action = Literal["stop", "pause"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Control:
+    """A hold on a run (`subject` is its id), or on a conversation and all below it.
+
+    `reason`: why, for the client and the run's page. `at`: seconds since the epoch.
+    """
+
+    subject: str
+    tenant: str
+    action: Action
+    reason: str = ""
+    at: float = 0.0
+
+
+class ControlStore(Protocol):
+    """The holds in force. Every method may raise StoreError."""
+
+    async def hold(self, control: Control) -> None:
+        """Stop or pause; replaces an earlier hold on the same subject."""
+
+    async def release(self, subject: str) -> bool:
+        """End a hold; False when there is none."""
+
+    async def list_controls(self) -> Sequence[Control]:
+        """All holds in force, oldest first."""

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
+import msgspec
 import orjson
 
-from gateway.steering.transcript.steps import Action
 from gateway.stores.learning import DecisionRow
 from gateway.stores.records import (
     CallRow,
     CandidateRow,
     ConversationRecord,
     InjectionRow,
-    PromptMessage,
     RunUpdate,
     StepContent,
     StepRow,
@@ -77,7 +77,21 @@ STEP_COLUMNS = (
 SCORE_COLUMNS = ("state", "difficulty", "composite", "failure_type", "readings")
 """The columns of a step that its scores give."""
 
-# Part of a step's `readings`, where they are not empty.
+
+class _Readings(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of a step that share the `readings` column."""
+
+    scores: dict[str, float] = {}
+    fired: tuple[str, ...] = ()
+    evidence: dict[str, str] = {}
+    risk: float | None = None
+    loop_count: int = 0
+    e1_match: str | None = None
+    candidates: tuple[CandidateRow, ...] = ()
+
+
+_READINGS = _Readings.__struct_fields__
+# Of these the ones that are stored where they are not empty.
 _FOUND = ("loop_count", "e1_match", "candidates")
 INJECTION_COLUMNS = names(InjectionRow, "run_id")
 INJECTIONS = ", ".join(INJECTION_COLUMNS)
@@ -177,25 +191,14 @@ def score_row(step: StepRow) -> tuple[Any, ...]:
 
 def step_of(run_id: str, row: Sequence[Any]) -> StepRow:
     """From STEP_COLUMNS."""
-    index, at, state, difficulty, composite, failure_type, readings, call, content = row
-    read = {} if readings is None else orjson.loads(readings)
+    *values, readings, call, content = row
+    read = _Readings() if readings is None else _read(readings, _Readings)
     return StepRow(
         run_id=run_id,
-        step_index=index,
-        at=at,
-        state=state,
-        difficulty=difficulty,
-        composite=composite,
-        failure_type=failure_type,
-        scores=read.get("scores", {}),
-        risk=read.get("risk"),
-        fired=tuple(read.get("fired", ())),
-        evidence=read.get("evidence", {}),
+        **dict(zip(STEP_COLUMNS, values, strict=False)),
+        **{name: getattr(read, name) for name in _READINGS},
         call=None if call is None else call_of(call),
         content=content_of(content),
-        loop_count=read.get("loop_count", 0),
-        e1_match=read.get("e1_match"),
-        candidates=tuple(CandidateRow(**each) for each in read.get("candidates", ())),
     )
 
 
@@ -211,8 +214,7 @@ def content_json(content: StepContent | None) -> str | None:
 
 def call_of(text: str) -> CallRow:
     """From the `call` column."""
-    values = _known(CallRow, orjson.loads(text))
-    return CallRow(**(values | {"reasons": tuple(values.get("reasons", ()))}))
+    return _read(text, CallRow)
 
 
 def injection_row(injection: InjectionRow) -> tuple[Any, ...]:
@@ -229,19 +231,28 @@ def injection_of(run_id: str, row: Sequence[Any]) -> InjectionRow:
 
 def content_of(text: str | None) -> StepContent | None:
     """From the `content` column."""
-    if text is None:
-        return None
-    values = _known(StepContent, orjson.loads(text))
-    for name in ("actions", "reply_actions"):
-        values[name] = tuple(Action(**_known(Action, item)) for item in values.get(name, ()))
-    messages = values.get("messages", ())
-    values["messages"] = tuple(PromptMessage(**_known(PromptMessage, m)) for m in messages)
-    return StepContent(**values)
+    return None if text is None else _read(text, StepContent)
 
 
-def _known(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    # An old row may have fields that were removed since.
-    return {name: values[name] for name in names(kind) if name in values}
+def _read(text: str, kind: type[T]) -> T:
+    """The value that a JSON column holds. Unknown keys are left out: an old row may have fields
+    that were removed since. A null or a value of another type becomes the field's default: earlier
+    versions had other types, and stored whatever a provider sent."""
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except msgspec.ValidationError:
+        types, values = get_type_hints(kind), _without_nulls(orjson.loads(text))
+        known: dict[str, Any] = {}
+        for name in types.keys() & values.keys():
+            with contextlib.suppress(msgspec.ValidationError):
+                known[name] = msgspec.convert(values[name], types[name])
+        return kind(**known)
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_nulls(each) for name, each in value.items() if each is not None}
+    return [_without_nulls(each) for each in value] if isinstance(value, list) else value
 
 
 def _json(value: Any) -> str:

@@ -1,10 +1,12 @@
-"""What learning needs of a store, and its values.
+"""Values and store of learning: outcomes and lessons, and the models on which workloads began.
 
     outcomes     verdicts on a run, from every source; none is overwritten
     lessons      learned patterns, with the evidence that supports each
     decisions    each occasion on which a lesson could be given, whether it was, and what came then
     posteriors   what the decisions about a lesson come to
     jobs         work to be done once, over crashes and gateways
+    workloads    on which model each run began, why, and how the runs ended: counts, which outlive
+                 the runs that retention removes
 
 Decisions are written with the call that they belong to (`CallRecord.decisions`). Times are seconds
 of the epoch. Every store must pass the checks of `steering_gateway_testing.store_conformance`.
@@ -14,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec import Struct
 
@@ -84,7 +86,7 @@ class DecisionRow(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NearOutcome:
-    """What came after a decision.
+    """Outcome that followed a decision.
 
     `recurred`: whether the same failure came again within the window; `calls_to_success`: calls
     until the same kind of call worked, None = not within the window; `steps_left` of the run.
@@ -112,7 +114,7 @@ class SettledDecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Posterior:
-    """What the settled decisions about one version of a lesson come to.
+    """Result of the settled decisions about one version of a lesson.
 
     `rate_given`, `rate_held`: recurrence in each arm, weighted by inverse propensity. `effect`:
     held minus given, in points of probability, with its 95 % interval `low` to `high`. `helps`:
@@ -154,7 +156,7 @@ class StoredLesson:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LessonFilter:
-    """Which lessons; a field of None does not filter. `tenant`: its own and the shared ones;
+    """Filter of lessons; a field of None does not filter. `tenant`: its own and the shared ones;
     `key_prefix`: how the key begins."""
 
     tenant: str | None = None
@@ -167,7 +169,7 @@ class LessonFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learned:
-    """How many lessons were new, and how much evidence."""
+    """Number of new lessons and of new evidence."""
 
     lessons: int = 0
     evidence: int = 0
@@ -198,7 +200,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowance:
-    """What the jobs of a tenant may use.
+    """Limits of a tenant's jobs.
 
     A tenant whose jobs claimed after `since` have used `tokens` or `cost_usd` (US dollars) gets no
     further one. `reserve_tokens`, `reserve_usd`: counted with each claim, until the job is finished
@@ -302,8 +304,79 @@ class LearningStore(Protocol):
         """The newest jobs."""
 
     async def count_jobs(self, kind: str, tenant: str | None = None) -> dict[str, int]:
-        """How many jobs are in each state."""
+        """Number of jobs in each state."""
 
     async def forget(self, tenant: str | None, run_id: str) -> list[str]:
         """Remove a run's evidence, outcomes, decisions and jobs (those with its id as `run`), and
         the lessons that nothing else supports; returns the ids of those lessons."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadRun:
+    """One run, when it began.
+
+    `workload`: the key of the client, its tools and the requested model; `model`: the one that the
+    run's first call went to; `at` in seconds of the epoch; `choice`: the decision of the learned
+    policy as JSON values, None where the states decided.
+    """
+
+    run_id: str
+    tenant: str
+    workload: str
+    client: str
+    requested: str
+    model: str
+    at: float
+    choice: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadRate:
+    """The outcomes of a workload's runs that began on one model."""
+
+    tenant: str
+    workload: str
+    client: str
+    requested: str
+    model: str
+    solved: float
+    failed: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecidedRun:
+    """A run that the learned policy decided.
+
+    `outcome`: `success`, `failure` or None; `cost_usd` in US dollars, None when unknown.
+    """
+
+    run: WorkloadRun
+    outcome: str | None
+    cost_usd: float | None
+
+
+class WorkloadStore(Protocol):
+    """Runs by workload, and the counts of their outcomes. Every method may raise StoreError."""
+
+    async def note(self, runs: Sequence[WorkloadRun]) -> None:
+        """Keep where runs began; of a run that is known already nothing changes."""
+
+    async def settle(self, *, limit: int = 1000) -> int:
+        """Count the outcomes that runs have by now, and return how many were new or have changed.
+
+        Each run counts once, with its latest outcome, whoever counts and however often: an earlier
+        outcome of the same run is taken back. At most `limit` runs; call it until it returns less.
+        """
+
+    async def drop(self, *, before: float) -> None:
+        """Remove the runs that began before a time and are no longer in the run log; what they
+        counted stays."""
+
+    async def rates(self, *, limit: int = 10_000) -> list[WorkloadRate]:
+        """The counts, of the workloads that changed last first."""
+
+    async def decided(
+        self, *, tenant: str | None, since: float = 0.0, limit: int = 100_000
+    ) -> list[DecidedRun]:
+        """The newest runs that the learned policy decided since a time, newest first; `tenant` None
+        means every tenant."""

@@ -28,7 +28,7 @@ LESSON_COLUMNS = (
 """The values of `lesson_values`."""
 
 NEW_COLUMNS = (*CONTENT_COLUMNS, "created_at", "tenant", "pattern_id", *LESSON_COLUMNS)
-"""What a new row is inserted with."""
+"""Columns of a new row."""
 
 _READ = (
     *("pk", "tenant", "pattern_id", "tier", "failure_type", "model_family", "gate_threshold"),
@@ -36,10 +36,10 @@ _READ = (
     *LESSON_COLUMNS,
 )
 COLUMNS = ", ".join(f"p.{name}" for name in _READ)
-"""What `pattern_of` reads, from `patterns AS p`."""
+"""Columns that `pattern_of` reads, from `patterns AS p`."""
 
 FIELDS = _READ.index("fields")
-"""Where in `COLUMNS` the texts of a pattern are, as JSON."""
+"""Position in `COLUMNS` of a pattern's texts, as JSON."""
 
 _CREATED, _COUNTS, _LESSON, _INDEXED = 9, 11, 14, len(_READ)
 _POSTERIOR = codec.names(Posterior)
@@ -58,7 +58,7 @@ SELECT_LESSONS = (
     + " FROM patterns AS p LEFT JOIN pattern_posteriors AS q ON q.owner = p.tenant "
     "AND q.pattern_id = p.pattern_id AND q.version = p.version WHERE p.origin <> ''"
 )
-"""What `stored_lesson` reads."""
+"""Query whose rows `stored_lesson` reads."""
 
 # Jumps from family to family through the index instead of reading every pattern.
 FAMILIES = """

@@ -1,4 +1,4 @@
-"""What the gateway needs of a pattern store, and its values.
+"""Protocol of a pattern store, and its values.
 
 A store keeps patterns with one vector each, in the *space* of the embedder in use. Opening another
 space keeps the patterns, which then need new vectors; vectors of two spaces are never compared.
@@ -46,7 +46,7 @@ class Added(enum.StrEnum):
 
 
 class Event(enum.StrEnum):
-    """What happened to a pattern in a run. The store counts each.
+    """An event of a pattern in a run. The store counts each.
 
     `helped` and `hurt` are those of earlier versions: nothing counts or shows them any more.
     """
@@ -69,7 +69,7 @@ class StoredPattern:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PatternFilter:
-    """Which patterns to list; a field of None does not filter.
+    """Filter of patterns; a field of None does not filter.
 
     `tenant`: its own patterns and the shared ones, None every tenant's. `text`: occurs in the
     fields, case ignored. `learned`: whether it was learned from runs. `status`: of a lesson.
@@ -172,7 +172,7 @@ class PatternStore(Protocol):
         """Rebuild the search index of the open space from its vectors; damaged ones are removed."""
 
     async def count(self) -> int:
-        """How many patterns there are."""
+        """Number of patterns."""
 
 
 def check_limit(limit: int) -> None:

@@ -1,4 +1,4 @@
-"""What the gateway needs of a store, and the errors a store raises.
+"""Protocols of a store, signals between gateways on one store, and the errors a store raises.
 
     Exception
     └── StoreError                    label `store_error`
@@ -19,17 +19,18 @@ Every store must pass the checks of `steering_gateway_testing.store_conformance`
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar, Protocol
 
-from gateway.stores.experiments import ExperimentRun
-from gateway.stores.live import LiveQuery, LiveRun
 from gateway.stores.queries import (
     FACET_RUNS,
     HEALTH_RUNS,
     ConversationPage,
     Facets,
     HealthSummary,
+    LiveQuery,
+    LiveRun,
     PageRequest,
     PruneReport,
     RunFilter,
@@ -37,6 +38,7 @@ from gateway.stores.queries import (
     RunTrace,
 )
 from gateway.stores.records import CallRecord, ConversationRecord, KeyRecord, PrefixHashRecord
+from gateway.stores.totals import ExperimentRun, RunRecord
 from gateway.stores.usage import UsagePoint, UsageQuery
 
 MAX_HEADS = 256
@@ -188,7 +190,7 @@ class RunStore(Protocol):
         """One page of the runs that match. Raises: ValueError for an invalid cursor."""
 
     async def count_runs(self, runs: RunFilter) -> int:
-        """How many runs match."""
+        """Number of runs that match."""
 
     async def get_run(
         self,
@@ -277,3 +279,48 @@ class KeyStore(Protocol):
 
     async def delete_keys(self) -> int:
         """Delete all keys, as if none had been made; returns how many were valid."""
+
+
+OnSignal = Callable[[str, Mapping[str, str]], None]
+"""Called with the kind of a signal and its ids; with RESYNC after signals may have been missed."""
+
+RESYNC = "resync"
+KEYS, PATTERNS, CONTROLS = "keys", "patterns", "controls"
+"""Gateway keys, patterns or holds on runs have changed; the store itself sends these."""
+
+WATCHING, STEP = "watching", "step"
+"""Somebody reads live events at another gateway; a call was recorded."""
+
+
+class Signals(Protocol):
+    """Signals of the other gateways on the store. None of them is certain to arrive."""
+
+    async def send(self, kind: str, **ids: str) -> None:
+        """Tell the others. Raises: StoreError."""
+
+    async def follow(self, on_signal: OnSignal) -> None:
+        """Listen without end; a lost connection is made again."""
+
+
+_EXPORT_PAGE = 200
+"""Runs read at once by an export: few enough to delay neither other reads nor a checkpoint."""
+
+
+async def oldest_first(store: RunStore, runs: RunFilter, at_once: int) -> AsyncIterator[RunRecord]:
+    """The runs that match, oldest first, read `at_once` (1 to MAX_PAGE) at a time."""
+    page = PageRequest(limit=at_once, descending=False)
+    while True:
+        found = await store.list_runs(runs, page)
+        for run in found.runs:
+            yield run
+        if found.next_cursor is None:
+            return
+        page = replace(page, cursor=found.next_cursor)
+
+
+async def exported(store: RunStore, runs: RunFilter, *, content: bool) -> AsyncIterator[RunTrace]:
+    """See RunStore.export_runs. A run that is removed during the export is left out."""
+    async for run in oldest_first(store, runs, _EXPORT_PAGE):
+        trace = await store.get_run(run.id, tenant=run.tenant, content=content)
+        if trace is not None:
+            yield trace

@@ -111,7 +111,7 @@ class CallRow(Struct, frozen=True, kw_only=True):
 
     @property
     def failed(self) -> bool:
-        """Whether the provider refused the call, or the answer is incomplete."""
+        """True if the provider refused the call, or the answer is incomplete."""
         return self.error is not None or self.status >= 400
 
     @property
@@ -123,7 +123,7 @@ class CallRow(Struct, frozen=True, kw_only=True):
 
     @property
     def unpriced(self) -> bool:
-        """Whether the call may have an unknown cost; a refused call costs nothing."""
+        """True if the call may have an unknown cost; a refused call costs nothing."""
         refused = self.status >= 400 and self.error in _UNCHARGED
         return self.cost_usd is None and not refused and self.error not in _UNSENT
 

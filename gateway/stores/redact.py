@@ -23,8 +23,8 @@ _OMITTED = re.compile(r"\[omitted: [0-9]+ characters, sha256 [0-9a-f]{32}\]")
 
 
 def redaction(settings: StorageSettings) -> Callable[[CallRecord], CallRecord]:
-    """What a store makes of a record before it writes it. Costs time in proportion to the texts:
-    not to be run on the event loop."""
+    """Function that a store applies to a record before it writes it. It takes time in proportion
+    to the texts, so it is not called on the event loop."""
     if not settings.store_content:
         return without_content
     return without_secrets if settings.mask_secrets else _unchanged
@@ -56,7 +56,7 @@ def without_content(call: CallRecord) -> CallRecord:
     return replace(
         call,
         runs=tuple(replace(run, task_preview=omit(run.task_preview)) for run in call.runs),
-        steps=tuple(_step_without_content(step) for step in call.steps),
+        steps=tuple(_changed(step, omit) for step in call.steps),
         injections=tuple(replace(row, text=omit(row.text)) for row in call.injections),
         items=(),
     )
@@ -90,20 +90,7 @@ def _has_secret(item: ItemRecord) -> bool:
 def _step_without_secrets(step: StepRow) -> StepRow:
     if not may_have_secrets("\n".join(_texts(step))):
         return step  # as nearly all are: one search for all of its texts
-    content, evidence = step.content, step.evidence
-    if content is not None:
-        content = StepContent(
-            messages=tuple(replace(m, text=mask_secrets(m.text)) for m in content.messages),
-            thought=mask_secrets(content.thought),
-            reasoning=mask_secrets(content.reasoning),
-            actions=tuple(map(_mask_action, content.actions)),
-            prompted=content.prompted,
-            reply_text=mask_secrets(content.reply_text),
-            reply_actions=tuple(map(_mask_action, content.reply_actions)),
-        )
-    if evidence:
-        evidence = {name: mask_secrets(text) for name, text in evidence.items()}
-    return replace(step, content=content, evidence=evidence)
+    return _changed(step, mask_secrets)
 
 
 def _texts(step: StepRow) -> list[str]:
@@ -117,31 +104,28 @@ def _texts(step: StepRow) -> list[str]:
     return texts
 
 
-def _mask_action(action: Action) -> Action:
-    arguments, observation = mask_secrets(action.arguments), mask_secrets(action.observation)
-    if arguments is action.arguments and observation is action.observation:
-        return action
-    return replace(action, arguments=arguments, observation=observation)
-
-
-def _step_without_content(step: StepRow) -> StepRow:
+def _changed(step: StepRow, change: Callable[[str], str]) -> StepRow:
+    """The step with each of its texts changed."""
     content = step.content
     if content is not None:
         content = StepContent(
-            messages=tuple(replace(m, text=omit(m.text)) for m in content.messages),
-            thought=omit(content.thought),
-            reasoning=omit(content.reasoning),
-            actions=tuple(map(_omit_action, content.actions)),
+            messages=tuple(replace(m, text=change(m.text)) for m in content.messages),
+            thought=change(content.thought),
+            reasoning=change(content.reasoning),
+            actions=tuple(_changed_action(action, change) for action in content.actions),
             prompted=content.prompted,
-            reply_text=omit(content.reply_text),
-            reply_actions=tuple(map(_omit_action, content.reply_actions)),
+            reply_text=change(content.reply_text),
+            reply_actions=tuple(_changed_action(a, change) for a in content.reply_actions),
         )
-    evidence = {name: omit(text) for name, text in step.evidence.items()}
+    evidence = {name: change(text) for name, text in step.evidence.items()}
     return replace(step, content=content, evidence=evidence)
 
 
-def _omit_action(action: Action) -> Action:
-    return replace(action, arguments=omit(action.arguments), observation=omit(action.observation))
+def _changed_action(action: Action, change: Callable[[str], str]) -> Action:
+    arguments, observation = change(action.arguments), change(action.observation)
+    if arguments is action.arguments and observation is action.observation:
+        return action
+    return replace(action, arguments=arguments, observation=observation)
 
 
 def encodable(value: T) -> T:

@@ -1,15 +1,26 @@
-"""A run's totals, computed from its step rows in the same way by every store."""
+"""Runs, their totals, which every store computes in the same way, and their severity.
+
+One scale of severity for steps and runs, which every page and every alert uses:
+
+    low     nothing is wrong: no monitor fires, the composite is under 0.35, the state is not below
+    warn    at risk: a monitor fires, the composite reaches 0.35, or the state is SLOW
+    danger  in trouble: the composite reaches 0.6, the state is SKIP, or monitors have fired at
+            STUCK_STEPS steps: in a row for a step, in all for a whole run
+
+The composite alone is not enough: it is a weighted sum, and one monitor at its highest, which is
+what a loop looks like, remains under 0.6.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
 
+import orjson
 from msgspec import Struct
-from msgspec.structs import replace
 
 from gateway.errors import BY_OPERATOR, BudgetExceeded, RunStopped
-from gateway.stores.late_scores import LateScore
-from gateway.stores.records import CallRow, RunUpdate, StepRow
+from gateway.stores.records import CallRow, StepRow
 
 # Source: reference section 12: low < 0.35 <= warn < 0.6 <= danger; a run whose peak stays
 # under the first line is clean.
@@ -84,15 +95,15 @@ class RunTotals(Struct, frozen=True, kw_only=True):
         retries: int,
         injections: int,
         sources: Sequence[str] = (),
-        late: Sequence[LateScore] = (),
+        late: Sequence[tuple[str, StepRow]] = (),
     ) -> RunTotals:
         """These totals plus `fresh` steps, which were not counted before, and `calls`.
 
         `retries`: how many of `calls` repeat a call that was counted before. `injections`: how
-        many pieces of guidance were new, `sources` where they came from. `late`: scores of steps
-        that were counted before, without them.
+        many pieces of guidance were new, `sources` where they came from. `late`: steps that were
+        counted before without scores, after the states that they were counted in.
         """
-        scored = [*fresh, *[each.step for each in late]] if late else fresh
+        scored = [*fresh, *[step for _, step in late]] if late else fresh
         composites = [step.composite for step in scored if step.composite is not None]
         failure_types = [step.failure_type for step in scored if step.failure_type is not None]
         cost, unsteered, saved = self._costs(calls)
@@ -178,13 +189,13 @@ def _counted(counter: Mapping[str, int], names: Sequence[str]) -> Mapping[str, i
     return counted
 
 
-def _moved(states: Mapping[str, int], late: Sequence[LateScore]) -> Mapping[str, int]:
+def _moved(states: Mapping[str, int], late: Sequence[tuple[str, StepRow]]) -> Mapping[str, int]:
     """The steps per state, after the states of some were found out."""
     moved = dict(states)
-    for each in late:
-        if each.state != each.step.state:
-            moved[each.state] = moved.get(each.state, 0) - 1
-            moved[each.step.state] = moved.get(each.step.state, 0) + 1
+    for state, step in late:
+        if state != step.state:
+            moved[state] = moved.get(state, 0) - 1
+            moved[step.state] = moved.get(step.state, 0) + 1
     return moved
 
 
@@ -232,7 +243,7 @@ def stop_of(error: str | None, reasons: Sequence[str]) -> Stop | None:
 
 
 class RunRecord(Struct, frozen=True, kw_only=True):
-    """One run: its latest description and its totals; `key_name` and `tags` say for whom it was.
+    """One run: its latest description and its totals; `key_name` and `tags`: its owner and labels.
 
     `outcome`: success, failure, other, or None while unknown. `arm`, `experiment` and `unit` are
     those of the first call and never change. `stopped`: why it goes no further now, if so.
@@ -264,42 +275,111 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     stopped: Stop | None = None
 
 
-def settled_outcome(stored: tuple[str | None, str], update: RunUpdate) -> tuple[str | None, str]:
-    """The (outcome, source) after `update`; a derived outcome never replaces a reported one."""
-    outcome, source = stored
-    if update.outcome is None:
-        return stored
-    if outcome is not None and source != DERIVED and update.outcome_source == DERIVED:
-        return stored
-    return update.outcome, update.outcome_source
+Severity = Literal["low", "warn", "danger"]
+
+SEVERITIES: Final[tuple[Severity, ...]] = ("low", "warn", "danger")
+SEVERITY_WORDS: Final[Mapping[str, str]] = {
+    "low": "no alarm",
+    "warn": "at risk",
+    "danger": "in trouble",
+}
+"""The scale in words, for people. The lowest is no praise: runs fail without an alarm, too."""
+
+# A run of recorded agents that fires at five steps in a row rarely frees itself: docs/evidence.md
+# counts what follows an alarm of severity 3, which begins at four steps.
+STUCK_STEPS: Final = 5
+LENGTH_MONITOR: Final = "call_count"
+"""The monitor that fires because a run is long; a long run need not be stuck."""
+
+_STATES: Final[Mapping[str, Severity]] = {"SLOW": "warn", "SKIP": "danger"}
 
 
-def is_same_call(stored: CallRow, again: CallRow) -> bool:
-    """Whether `again` is the newest call in `stored`, committed a second time: a client may repeat
-    its request id, but no two calls take the same time to the nanosecond."""
-    return (stored.request_id, stored.latency_s, stored.overhead_ms) == (
-        again.request_id,
-        again.latency_s,
-        again.overhead_ms,
-    )
+def worst(*found: str) -> Severity:
+    """The most severe of them; low for none."""
+    return max(found, key=SEVERITIES.index, default="low")  # type: ignore[arg-type]
 
 
-def repeated_call(stored: CallRow, again: CallRow) -> CallRow:
-    """One record of both calls: tokens and costs add up, the rest is that of `again`."""
-    return replace(
-        again,
-        retries=max(stored.retries + 1, again.retries),
-        attempts=stored.attempts + again.attempts,
-        input_tokens=_sum(stored.input_tokens, again.input_tokens),
-        cached_tokens=_sum(stored.cached_tokens, again.cached_tokens),
-        cache_write_tokens=_sum(stored.cache_write_tokens, again.cache_write_tokens),
-        output_tokens=_sum(stored.output_tokens, again.output_tokens),
-        reasoning_tokens=_sum(stored.reasoning_tokens, again.reasoning_tokens),
-        cost_usd=plus(stored.cost_usd, again.cost_usd),
-        cost_unsteered_usd=plus(stored.cost_unsteered_usd, again.cost_unsteered_usd),
-        usage_estimated=stored.usage_estimated or again.usage_estimated,
-    )
+def step_severity(step: StepRow, stuck_steps: int = 0) -> Severity:
+    """The severity at one step; `stuck_steps`: for how many steps in a row monitors have fired."""
+    by_score = "low" if step.composite is None else severity_of(step.composite)
+    by_fires = "warn" if step.fired else "low"
+    stuck = "danger" if stuck_steps >= STUCK_STEPS else "low"
+    return worst(by_score, by_fires, stuck, _STATES.get(step.state, "low"))
 
 
-def _sum(left: int | None, right: int | None) -> int | None:
-    return right if left is None else left if right is None else left + right
+def run_severity(totals: RunTotals) -> Severity:
+    """The worst that a run has come to."""
+    return severity_by(totals.composite_peak, totals.fired, totals.states)
+
+
+def severity_by(peak: float, fired: Mapping[str, int], states: Mapping[str, int]) -> Severity:
+    """The same by a run's highest composite, its firings by monitor and its steps by state."""
+    fires = max((n for name, n in fired.items() if name != LENGTH_MONITOR), default=0)
+    by_fires = "danger" if fires >= STUCK_STEPS else "warn" if fired else "low"
+    by_state = (_STATES.get(name, "low") for name, times in states.items() if times)
+    return worst(severity_of(peak), by_fires, *by_state)
+
+
+def is_stuck(step: StepRow) -> bool:
+    """True if a monitor other than that of the run's length fired."""
+    return any(name != LENGTH_MONITOR for name in step.fired)
+
+
+def streaks(steps: Sequence[StepRow]) -> list[int]:
+    """For each step, how many steps in a row up to it are stuck."""
+    found, length = [], 0
+    for step in steps:
+        length = length + 1 if is_stuck(step) else 0
+        found.append(length)
+    return found
+
+
+COLUMNS = """
+r.id, r.started_at, r.arm, coalesce(nullif(r.unit, ''), c.id), r.outcome,
+r.profile, r.agent, r.model_requested, r.tenant, r.policy_digest,
+r.steps, r.scored_steps, r.input_tokens, r.cached_tokens, r.input_tokens + r.output_tokens,
+CASE WHEN r.unpriced_calls = 0 THEN r.cost_usd END,
+r.composite_peak, r.composite_sum, r.injections, r.counts
+"""
+"""Columns that `experiment_run_of` reads, from `codec.RUNS`: ExperimentRun's fields in order."""
+
+AT_ONCE = 5_000
+"""Runs read at once: about 50 ms in the thread that reads; other reads come between."""
+
+
+class ExperimentRun(Struct, frozen=True):
+    """One run of an experiment; fields are as in RunRecord and RunTotals, except these.
+
+    `unit`: the conversation where no unit was named. `tokens`: input and output. `cost_usd`: None
+    where the price of a call is unknown. `estimated`: how much of the sums is estimated, as
+    `calls`, `tokens` and `cost_usd`.
+    """
+
+    id: str
+    started_at: float
+    arm: str | None
+    unit: str
+    outcome: str | None
+    profile: str
+    agent: str
+    model_requested: str
+    tenant: str
+    policy_digest: str
+    steps: int
+    scored_steps: int
+    input_tokens: int
+    cached_tokens: int
+    tokens: int
+    cost_usd: float | None
+    composite_peak: float
+    composite_sum: float
+    injections: int
+    models: Mapping[str, int]
+    estimated: Mapping[str, float]
+
+
+def experiment_run_of(row: Sequence[Any]) -> ExperimentRun:
+    """From COLUMNS."""
+    *values, text = row
+    counts = orjson.loads(text)
+    return ExperimentRun(*(*values, counts.get("models", {}), counts.get("estimated", {})))

@@ -15,9 +15,9 @@ from gateway.config import settings_from_dict
 from gateway.config.alerts import AlertRuleSettings, AlertSettings
 from gateway.errors import ConfigError
 from gateway.observability.metrics import Metrics
-from gateway.stores.breaker import Incident
-from gateway.stores.guarded import StoreHealth
-from gateway.stores.live import LiveRun
+from gateway.stores.guard.breaker import Incident
+from gateway.stores.guard.guarded import StoreHealth
+from gateway.stores.queries import LiveRun
 from gateway.stores.totals import RunRecord, RunTotals
 from steering_gateway_testing.store_conformance.records import START, a_step
 

@@ -16,7 +16,7 @@ import pytest
 
 from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
-from gateway.stores.raw import CUT, RawCall, RawKeeper, unpacked
+from gateway.stores.exchanges import CUT, RawCall, RawKeeper, unpacked
 from steering_gateway_testing import Reply, ScriptedUpstream
 from steering_gateway_testing.store_conformance.records import TENANT, one_run
 from tests.api.conftest import Agent, Start, client_of, until

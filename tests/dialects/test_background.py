@@ -14,7 +14,7 @@ import pytest
 from openai import OpenAI
 
 from gateway.calls.prepared_request import PreparedRequest
-from gateway.stores.answers import AnswerRecord
+from gateway.stores.exchanges import AnswerRecord
 from gateway.stores.protocols import StoreError
 from steering_gateway_testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream
 from tests.api.conftest import until

@@ -17,7 +17,7 @@ OWNERS = (
     "gateway/backends.py",
     "gateway/stores/engines/sqlite.py",
     "gateway/stores/sqlite/",
-    "gateway/stores/spool_file.py",
+    "gateway/stores/guard/spool_file.py",
 )
 
 BRANCH = """\

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gateway.steering.experiments import ExperimentSettings, assign
-from gateway.stores.experiments import ExperimentRun
+from gateway.stores.totals import ExperimentRun
 
 START = 1_760_000_000.0
 DAY = 86_400.0

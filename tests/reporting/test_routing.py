@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from gateway.reporting.routing import PolicyValue, policy_values, routing_report
-from gateway.stores.workloads import DecidedRun, WorkloadRate, WorkloadRun
+from gateway.stores.learning import DecidedRun, WorkloadRate, WorkloadRun
 
 CHANCES = {"big": 0.8, "small": 0.5}
 COSTS = {"big": 1.0, "small": 0.1}

@@ -15,9 +15,9 @@ from msgspec.structs import replace
 
 from gateway.backends import Stores, open_stores
 from gateway.config.storage import StorageSettings
-from gateway.stores.breaker import SLOW, Breaker
-from gateway.stores.commit_limit import CommitLimit
-from gateway.stores.guarded import GuardedStateStore
+from gateway.stores.guard.breaker import SLOW, Breaker, CommitLimit
+from gateway.stores.guard.guarded import GuardedStateStore
+from gateway.stores.guard.spool import Spool, size_of, with_version
 from gateway.stores.protocols import (
     StoreBusy,
     StoreCorrupt,
@@ -27,7 +27,6 @@ from gateway.stores.protocols import (
     VersionConflict,
 )
 from gateway.stores.records import CallRecord, StepContent
-from gateway.stores.spool import Spool, size_of, with_version
 from steering_gateway_testing.store_conformance.histories import HISTORY_CHECKS
 from steering_gateway_testing.store_conformance.records import (
     START,

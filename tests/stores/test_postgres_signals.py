@@ -14,11 +14,10 @@ from gateway.backends import Stores, open_stores
 from gateway.config.storage import StorageSettings
 from gateway.config.values import Secret
 from gateway.steering.guidance.pattern import Status, Tier
-from gateway.stores.controls import Control
+from gateway.stores.budgets import Control
 from gateway.stores.learning import EvidenceRow, Posterior
 from gateway.stores.postgres import signals
-from gateway.stores.protocols import StoreUnavailable
-from gateway.stores.signals import CONTROLS, KEYS, PATTERNS, RESYNC
+from gateway.stores.protocols import CONTROLS, KEYS, PATTERNS, RESYNC, StoreUnavailable
 from steering_gateway_testing.store_conformance.keys import a_key
 from steering_gateway_testing.store_conformance.records import START, TENANT
 from steering_gateway_testing.store_conformance.sample_patterns import add, drawn, opened, pattern

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.backends import Stores
 from gateway.stores.queries import HealthSummary, RunFilter, RunTrace
-from gateway.stores.severity import run_severity
+from gateway.stores.totals import run_severity
 from tests.dashboard.many_runs import one_run
 
 _RUNS = 24

@@ -16,10 +16,10 @@ import structlog
 
 from gateway.config.storage import StorageSettings
 from gateway.config.values import Secret
-from gateway.stores.disk_spool import DiskSpool, Entry
+from gateway.stores.guard.disk_spool import DiskSpool, Entry
+from gateway.stores.guard.spool import Spool
+from gateway.stores.guard.spool_file import SpoolFile, free_files
 from gateway.stores.records import CallRecord, StepContent
-from gateway.stores.spool import Spool
-from gateway.stores.spool_file import SpoolFile, free_files
 from steering_gateway_testing.store_conformance.records import (
     START,
     a_call,

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import asyncpg
 
+from gateway.stores.guard.spool import size_of
 from gateway.stores.postgres.database import Database
 from gateway.stores.postgres.retention import prune
 from gateway.stores.postgres.text import read_json, read_text, stored_text
@@ -20,7 +21,6 @@ from gateway.stores.protocols import MAX_HEADS
 from gateway.stores.queries import PruneReport
 from gateway.stores.records import CallRecord
 from gateway.stores.redact import redaction
-from gateway.stores.spool import size_of
 from gateway.stores.sql.engine import Connection, Engine, Row, VectorIndex, Work
 
 T = TypeVar("T")

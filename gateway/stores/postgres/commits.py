@@ -6,19 +6,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import asyncpg
-from msgspec.structs import replace
 
 from gateway.stores import codec
-from gateway.stores.late_scores import LateScore
+from gateway.stores.commit_plan import StepPlan, StoredStep, new_injections, plan_steps
 from gateway.stores.postgres.group import Delta, Prepared, parameters, prepare
 from gateway.stores.postgres.statement import COMMIT, COMMIT_ALONE
 from gateway.stores.postgres.text import stored_text
 from gateway.stores.protocols import StoreError, VersionConflict
-from gateway.stores.records import CallRecord, CallRow, ConversationRecord, RunUpdate, StepRow
-from gateway.stores.totals import RunTotals, is_same_call, repeated_call
+from gateway.stores.records import CallRecord, ConversationRecord, RunUpdate
+from gateway.stores.totals import RunTotals
 
 STORED, BARRED, CONFLICT = "stored", "barred", "conflict"
 
@@ -62,78 +60,23 @@ async def refusal(
 
 @dataclass(slots=True)
 class _Merge:
-    """What of one run's rows is new, next to what is stored: `calls` by step, and the injections.
+    """Stored rows of one run, by step and as keys, and what is written next to them."""
 
-    `unscored`: state and content of the stored steps without scores; `late`: those that get them.
-    `updates`: steps whose stored call is replaced.
-    """
-
-    calls: dict[int, CallRow | None] = field(default_factory=dict)
-    unscored: dict[int, tuple[str, str | None]] = field(default_factory=dict)
+    steps: dict[int, StoredStep] = field(default_factory=dict)
     injections: set[tuple[int, int]] = field(default_factory=set)
-    late: list[LateScore] = field(default_factory=list)
-    updates: dict[int, tuple[CallRow, str | None]] = field(default_factory=dict)
+    plan: StepPlan = field(default_factory=StepPlan)
 
     def delta(self, call: CallRecord, run: RunUpdate) -> Delta:
         """The new rows of a run, and what the call adds to its totals."""
-        fresh: list[StepRow] = []
-        called: list[StepRow] = []
-        retries = 0
-        for step in (step for step in call.steps if step.run_id == run.id):
-            made, known = step.call, step.step_index in self.calls
-            self._score(step, fresh)
-            stored = self.calls.get(step.step_index)
-            if not known:
-                fresh.append(step)
-            elif made is None or (stored is not None and is_same_call(stored, made)):
-                continue
-            if made is not None:
-                called.append(step)
-                retries += stored is not None
-            kept = made if made is None or stored is None else repeated_call(stored, made)
-            self.calls[step.step_index] = kept
-            if known and kept is not None:
-                self._replace(fresh, step, kept)
-        added = [row for row in call.injections if row.run_id == run.id and self._is_new(row)]
-        given = [row.source for row in added if row.applied]
-        totals = RunTotals().including(
-            fresh,
-            [step.call for step in called if step.call],
-            retries=retries,
-            injections=len(given),
-            sources=given,
-            late=self.late,
+        plan = self.plan = plan_steps((s for s in call.steps if s.run_id == run.id), self.steps)
+        added = new_injections((i for i in call.injections if i.run_id == run.id), self.injections)
+        return Delta(
+            steps=plan.fresh,
+            called=plan.called,
+            late=[each.step for each in plan.late],
+            injections=added,
+            totals=plan.totals(RunTotals(), [row.source for row in added if row.applied]),
         )
-        scored = [each.step for each in self.late]
-        return Delta(steps=fresh, called=called, late=scored, injections=added, totals=totals)
-
-    def _score(self, step: StepRow, fresh: list[StepRow]) -> None:
-        """Note the scores of a step that was stored, or comes in the same call, without them."""
-        if step.composite is None:
-            return
-        if step.step_index in self.unscored:
-            state, content = self.unscored.pop(step.step_index)
-            self.late.append(LateScore(step=step, state=state, content=codec.content_of(content)))
-            return
-        for position, each in enumerate(fresh):
-            if each.step_index == step.step_index and each.composite is None:
-                late = LateScore(step=step, state=each.state, content=each.content)
-                fresh[position] = late.scored(each)
-
-    def _replace(self, fresh: list[StepRow], step: StepRow, call: CallRow) -> None:
-        for position, each in enumerate(fresh):
-            if each.step_index == step.step_index:  # the step occurs twice in one call
-                content = step.content or each.content
-                fresh[position] = replace(each, call=call, content=content)
-                return
-        self.updates[step.step_index] = (call, codec.content_json(step.content))
-
-    def _is_new(self, row: Any) -> bool:
-        key = (row.step_index, row.ordinal)
-        if key in self.injections:
-            return False
-        self.injections.add(key)
-        return True
 
 
 async def commit_alone(
@@ -155,18 +98,19 @@ async def commit_alone(
         prepared = prepare(call, lambda call, run: merges[run.id].delta(call, run), careful=careful)
         await connection.fetch(COMMIT_ALONE, mode, *parameters([prepared]))
         for run_id, merge in merges.items():
-            if merge.late or merge.updates:
-                await _complete(connection, keys[stored_text(run_id)], merge)
+            if merge.plan.late or merge.plan.calls:
+                await _complete(connection, keys[stored_text(run_id)], merge.plan)
 
 
-async def _complete(connection: asyncpg.Connection, pk: int, merge: _Merge) -> None:
+async def _complete(connection: asyncpg.Connection, pk: int, plan: StepPlan) -> None:
     """Write what stored steps of a run lacked."""
-    for late in merge.late:
-        content = codec.content_json(late.merged_content)
+    for late in plan.late:
+        content = codec.content_json(late.content)
         scores = codec.score_row(late.step)
         await connection.execute(_UPDATE_SCORES, pk, late.step.step_index, content, *scores)
-    for index, (made, content) in merge.updates.items():
-        await connection.execute(_UPDATE_CALL, pk, index, codec.call_json(made), content)
+    for index, (made, texts) in plan.calls.items():
+        values = (codec.call_json(made), codec.content_json(texts))
+        await connection.execute(_UPDATE_CALL, pk, index, *values)
 
 
 async def _run_keys(connection: asyncpg.Connection, call: CallRecord) -> Mapping[str, int]:
@@ -184,10 +128,13 @@ async def _merge(
     if pk is None:
         return merge
     indexes = [step.step_index for step in call.steps if step.run_id == run.id]
-    for index, stored, scored, *rest in await connection.fetch(_STEPS, pk, indexes):
-        merge.calls[index] = None if stored is None else codec.call_of(stored)
-        if not scored:
-            merge.unscored[index] = tuple(rest)
+    for index, made, scored, state, content in await connection.fetch(_STEPS, pk, indexes):
+        merge.steps[index] = StoredStep(
+            state=state,
+            scored=scored,
+            call=None if made is None else codec.call_of(made),
+            content=codec.content_of(content),
+        )
     indexes = [row.step_index for row in call.injections if row.run_id == run.id]
     merge.injections |= {tuple(row) for row in await connection.fetch(_INJECTIONS, pk, indexes)}
     return merge

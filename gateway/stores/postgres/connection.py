@@ -16,7 +16,7 @@ from gateway.stores.postgres.migrations import Migration, migrate, take_turn
 from gateway.stores.postgres.partitions import add_partitions
 from gateway.stores.postgres.schema import VECTORS
 from gateway.stores.protocols import SchemaMismatch, StoreUnavailable
-from gateway.stores.time_limits import TimeLimits
+from gateway.stores.reads import TimeLimits
 
 T = TypeVar("T")
 

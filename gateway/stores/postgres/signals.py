@@ -11,8 +11,7 @@ import structlog
 
 from gateway.stores.postgres.connection import connect
 from gateway.stores.postgres.database import CHANNEL, Database
-from gateway.stores.protocols import StoreError
-from gateway.stores.signals import RESYNC, OnSignal
+from gateway.stores.protocols import RESYNC, OnSignal, StoreError
 
 _HEARD_S = 10.0
 """A pooler lets a connection listen, and passes nothing on: after so long that is said."""

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from gateway.stores.answers import AnswerRecord
+from gateway.stores.exchanges import AnswerRecord
 from gateway.stores.sql.engine import Engine, excluded
 
 _KEEP = f"""

@@ -6,7 +6,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.stores.attribution import (
+from gateway.stores.queries import RunFilter
+from gateway.stores.sql import filters
+from gateway.stores.sql.engine import Connection, Engine, columns
+from gateway.stores.usage import (
     ESTIMATED,
     GROUPS,
     SUMMED,
@@ -17,9 +20,6 @@ from gateway.stores.attribution import (
     added,
     sums_of,
 )
-from gateway.stores.queries import RunFilter
-from gateway.stores.sql import filters
-from gateway.stores.sql.engine import Connection, Engine, columns
 
 
 def _sum(name: str) -> str:

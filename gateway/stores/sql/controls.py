@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gateway.stores.controls import Control
-from gateway.stores.signals import CONTROLS
+from gateway.stores.budgets import Control
+from gateway.stores.protocols import CONTROLS
 from gateway.stores.sql.engine import Engine, columns, excluded, values
 
 _NAMES = ("subject", "tenant", "action", "reason", "at")

@@ -7,16 +7,17 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from gateway.stores.health import (
+from gateway.stores.queries import (
     COSTS,
     RECENT_RUNS,
     SUMMED,
+    HealthSummary,
+    RunFilter,
     add_up,
     agent_health,
     recent_run,
     summary,
 )
-from gateway.stores.queries import HealthSummary, RunFilter
 from gateway.stores.sql import filters
 from gateway.stores.sql.engine import Connection, Dialect
 from gateway.stores.totals import WARN_COMPOSITE

@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from gateway.stores.protocols import KEYS
 from gateway.stores.records import KeyRecord
-from gateway.stores.signals import KEYS
 from gateway.stores.sql.engine import Connection, Engine, columns, values
 
 _NAMES = ("id", "tenant", "name", "hint", "digest", "created_at", "revoked_at")

@@ -20,7 +20,7 @@ from gateway.stores.learning import (
     Posterior,
     SettledDecision,
 )
-from gateway.stores.signals import PATTERNS
+from gateway.stores.protocols import PATTERNS
 from gateway.stores.sql.engine import Connection, Row, assigned, columns, excluded, values
 from gateway.stores.sql.lessons import SQLLessons
 

@@ -11,7 +11,7 @@ from gateway.steering.guidance.pattern import Pattern, Status, Tier
 from gateway.stores import codec
 from gateway.stores.learning import EvidenceRow, Learned, LessonFilter, StoredLesson
 from gateway.stores.pattern_codec import SELECT_LESSONS, stored_lesson
-from gateway.stores.signals import PATTERNS
+from gateway.stores.protocols import PATTERNS
 from gateway.stores.sql import pattern_rows as rows
 from gateway.stores.sql.engine import Connection, Engine, columns, values
 

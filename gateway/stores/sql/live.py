@@ -7,12 +7,10 @@ from __future__ import annotations
 from typing import Any
 
 from gateway.stores import codec
-from gateway.stores.live import LiveQuery, LiveRun
-from gateway.stores.queries import RunFilter
-from gateway.stores.severity import LENGTH_MONITOR
+from gateway.stores.queries import LiveQuery, LiveRun, RunFilter
 from gateway.stores.sql import filters
 from gateway.stores.sql.engine import Connection, Dialect
-from gateway.stores.totals import RunRecord
+from gateway.stores.totals import LENGTH_MONITOR, RunRecord
 
 _STEP = ", ".join("NULL" if name == "content" else name for name in codec.STEP_COLUMNS)
 _NEWEST = f"""

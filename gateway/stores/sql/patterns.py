@@ -23,7 +23,7 @@ from gateway.stores.patterns import (
     check_limit,
     decode_cursor,
 )
-from gateway.stores.signals import PATTERNS
+from gateway.stores.protocols import PATTERNS
 from gateway.stores.sql import pattern_rows as rows
 from gateway.stores.sql.engine import Connection, Engine, Row, VectorIndex
 

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from gateway.stores.raw import RawCall
+from gateway.stores.exchanges import RawCall
 from gateway.stores.sql.engine import Connection, Engine, excluded
 
 _BODY = ("at", "bytes", "dialect", "request", "response")

@@ -9,8 +9,7 @@ from functools import partial
 from typing import Any
 
 from gateway.stores import codec
-from gateway.stores.experiments import AT_ONCE, COLUMNS, ExperimentRun, experiment_run_of
-from gateway.stores.live import LiveQuery, LiveRun
+from gateway.stores.protocols import exported
 from gateway.stores.queries import (
     FACET_RUNS,
     HEALTH_RUNS,
@@ -18,6 +17,8 @@ from gateway.stores.queries import (
     ConversationSummary,
     Facets,
     HealthSummary,
+    LiveQuery,
+    LiveRun,
     PageRequest,
     PruneReport,
     RunFilter,
@@ -28,13 +29,12 @@ from gateway.stores.queries import (
     encode_cursor,
 )
 from gateway.stores.redact import MAX_INT
-from gateway.stores.run_export import exported
 from gateway.stores.sql import filters
 from gateway.stores.sql.engine import Connection, Engine, columns
 from gateway.stores.sql.health import summarize
 from gateway.stores.sql.live import live_runs
 from gateway.stores.sql.usage import usage_of
-from gateway.stores.totals import RunRecord
+from gateway.stores.totals import AT_ONCE, COLUMNS, ExperimentRun, RunRecord, experiment_run_of
 from gateway.stores.usage import UsagePoint, UsageQuery
 
 # A cursor has a fraction, which whole numbers are not compared with.

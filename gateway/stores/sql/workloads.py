@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import orjson
 
+from gateway.stores.learning import DecidedRun, WorkloadRate, WorkloadRun
 from gateway.stores.sql.engine import Connection, Engine, Row, columns, values
-from gateway.stores.workloads import DecidedRun, WorkloadRate, WorkloadRun
 
 _RUN = ("run_id", "tenant", "workload", "client", "requested", "model", "at", "choice")
 _NOTE = f"""

@@ -5,14 +5,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import apsw
 import orjson
 
 from gateway.stores import codec
-from gateway.stores.late_scores import LateScore
+from gateway.stores.commit_plan import StepPlan, StoredStep, plan_steps, settled_outcome
 from gateway.stores.protocols import StoreError, VersionConflict
 from gateway.stores.records import (
     CallRecord,
@@ -24,7 +23,7 @@ from gateway.stores.records import (
 from gateway.stores.sql.engine import Row
 from gateway.stores.sql.states import root_key
 from gateway.stores.sql.usage import ADDED, usage_rows
-from gateway.stores.totals import RunTotals, is_same_call, repeated_call, settled_outcome
+from gateway.stores.totals import RunTotals
 from gateway.stores.usage import AMOUNTS, SUMS
 
 
@@ -70,7 +69,6 @@ WHERE pk = ?
 _INSERT_STEP = f"""
 INSERT INTO steps (run_pk, {", ".join(codec.STEP_COLUMNS)})
 VALUES ({", ".join("?" * (1 + len(codec.STEP_COLUMNS)))})
-ON CONFLICT (run_pk, step_index) DO NOTHING
 """
 _FIND_STEP = """
 SELECT call, composite IS NOT NULL, state, content FROM steps WHERE run_pk = ? AND step_index = ?
@@ -171,17 +169,10 @@ def _save_run(
         values = (run.id, conversation_pk, tenant, *codec.update_row(run))
         connection.execute(_INSERT_RUN, (*values, *codec.totals_row(totals)))
         pk, outcome, source = connection.last_insert_rowid(), run.outcome, run.outcome_source
-    kept = _keep_steps(pk, steps, connection, new_run=not found)
+    plan = _keep_steps(pk, steps, connection, newest=totals.steps if found else -1)
     given = [row.source for row in injected if _keep_injection(pk, row, connection)]
-    totals = totals.including(
-        fresh=kept.fresh,
-        calls=[step.call for step in kept.called if step.call],
-        retries=kept.retries,
-        injections=len(given),
-        sources=given,
-        late=kept.late,
-    )
-    _add_usage((tenant, tags), usage_rows(run, kept.scored, kept.called), connection)
+    totals = plan.totals(totals, given)
+    _add_usage((tenant, tags), usage_rows(run, plan.scored, plan.called), connection)
     latest = (run.updated_at, run.ended_at, run.state, outcome, source)
     policy = (run.mode, run.policy_digest, run.model_requested)
     connection.execute(_UPDATE_RUN, (*latest, *policy, *codec.totals_row(totals), pk))
@@ -202,22 +193,18 @@ def _save_new_run(
     connection: apsw.Connection,
 ) -> None:
     """Write a run of which nothing is stored: its row has its totals at once."""
-    called = [step for step in steps if step.call]
+    plan = plan_steps(steps, {})
     given = [row.source for row in injected if row.applied]
-    totals = RunTotals().including(
-        fresh=steps,
-        calls=[step.call for step in called if step.call],
-        retries=0,
-        injections=len(given),
-        sources=given,
-    )
+    totals = plan.totals(RunTotals(), given)
     values = (run.id, conversation_pk, tenant, *codec.update_row(run))
     connection.execute(_INSERT_RUN, (*values, *codec.totals_row(totals)))
     pk = connection.last_insert_rowid()
-    _keep_steps(pk, steps, connection, new_run=True)
+    _keep_steps(pk, steps, connection, newest=-1)
     for row in injected:
         _keep_injection(pk, row, connection)
-    _add_usage((tenant, codec.tags_json(run.tags)), usage_rows(run, steps, called), connection)
+    _add_usage(
+        (tenant, codec.tags_json(run.tags)), usage_rows(run, plan.scored, plan.called), connection
+    )
 
 
 def _add_tags(pk: int, run: RunUpdate, stored: str, connection: apsw.Connection) -> str:
@@ -241,63 +228,31 @@ def _add_usage(whose: tuple[str, str], rows: Iterable[Row], connection: apsw.Con
         connection.execute(_ADD_USAGE, (*whose, *row))
 
 
-@dataclass(slots=True)
-class _KeptSteps:
-    """What the steps of a commit were: `fresh` ones, `called` ones whose calls are to be counted,
-    `retries` of calls that were counted before, and the scores of stored steps that had none."""
-
-    fresh: list[StepRow] = field(default_factory=list)
-    called: list[StepRow] = field(default_factory=list)
-    late: list[LateScore] = field(default_factory=list)
-    retries: int = 0
-
-    @property
-    def scored(self) -> list[StepRow]:
-        """The steps whose scores are to be counted."""
-        return [*self.fresh, *[each.step for each in self.late]]
-
-
 def _keep_steps(
-    run_pk: int, steps: Sequence[StepRow], connection: apsw.Connection, *, new_run: bool
-) -> _KeptSteps:
-    """Write a run's steps. A new run, such as that of a history seen for the first time, has none
-    of them, which one statement can insert."""
-    kept = _KeptSteps()
-    if not new_run or len({step.step_index for step in steps}) < len(steps):
-        for step in steps:
-            _keep_step(run_pk, step, connection, kept)
-        return kept
-    connection.executemany(_INSERT_STEP, [(run_pk, *codec.step_row(step)) for step in steps])
-    kept.fresh += steps
-    kept.called += [step for step in steps if step.call]
-    return kept
+    run_pk: int, steps: Sequence[StepRow], connection: apsw.Connection, *, newest: int
+) -> StepPlan:
+    """Write a run's steps; `newest`: the highest index that is stored, -1 for a new run. Steps
+    above it, such as those of a history seen for the first time, need no look-up."""
+    stored = {}
+    for index in {step.step_index for step in steps if step.step_index <= newest}:
+        row = connection.execute(_FIND_STEP, (run_pk, index)).get
+        if row is not None:
+            stored[index] = _stored_step(*row)
+    plan = plan_steps(steps, stored)
+    connection.executemany(_INSERT_STEP, [(run_pk, *codec.step_row(step)) for step in plan.fresh])
+    for late in plan.late:
+        values = (*codec.score_row(late.step), codec.content_json(late.content))
+        connection.execute(_UPDATE_SCORES, (*values, run_pk, late.step.step_index))
+    for index, (call, content) in plan.calls.items():
+        values = (codec.call_json(call), codec.content_json(content))
+        connection.execute(_UPDATE_CALL, (*values, run_pk, index))
+    return plan
 
 
-def _keep_step(run_pk: int, step: StepRow, connection: apsw.Connection, kept: _KeptSteps) -> None:
-    connection.execute(_INSERT_STEP, (run_pk, *codec.step_row(step)))
-    if connection.changes():
-        kept.fresh.append(step)
-        if step.call is not None:
-            kept.called.append(step)
-        return
-    if step.call is None and step.composite is None:
-        return
-    place = (run_pk, step.step_index)
-    stored, scored, state, content = connection.execute(_FIND_STEP, place).get
-    if step.composite is not None and not scored:
-        late = LateScore(step=step, state=state, content=codec.content_of(content))
-        merged = codec.content_json(late.merged_content)
-        connection.execute(_UPDATE_SCORES, (*codec.score_row(step), merged, *place))
-        kept.late.append(late)
-    if step.call is None:
-        return
-    call = step.call
-    if stored is not None:
-        before = codec.call_of(stored)
-        if is_same_call(before, call):
-            return
-        call = repeated_call(before, call)
-        kept.retries += 1
-    kept.called.append(step)
-    values = (codec.call_json(call), codec.content_json(step.content))
-    connection.execute(_UPDATE_CALL, (*values, *place))
+def _stored_step(call: str | None, scored: int, state: str, content: str | None) -> StoredStep:
+    return StoredStep(
+        state=state,
+        scored=bool(scored),
+        call=None if call is None else codec.call_of(call),
+        content=codec.content_of(content),
+    )

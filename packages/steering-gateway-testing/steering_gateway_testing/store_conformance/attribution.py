@@ -5,9 +5,9 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from gateway.backends import Stores
-from gateway.stores.attribution import AttributionStore
 from gateway.stores.queries import PageRequest, RunFilter
 from gateway.stores.records import CallRecord
+from gateway.stores.usage import AttributionStore
 from steering_gateway_testing.store_conformance.check import Check, raises
 from steering_gateway_testing.store_conformance.records import (
     START,

@@ -12,10 +12,10 @@ from gateway.stores.budgets import (
     Amounts,
     BudgetStore,
     Claim,
+    Control,
     Settlement,
     Wanted,
 )
-from gateway.stores.controls import Control
 from gateway.stores.queries import PageRequest, RunFilter
 from gateway.stores.totals import Stop
 from steering_gateway_testing.store_conformance.check import Check

@@ -9,10 +9,9 @@ from msgspec.structs import replace
 
 from gateway.backends import Stores
 from gateway.steering.transcript.steps import Action
-from gateway.stores.live import LiveQuery
-from gateway.stores.queries import PageRequest, RunFilter
+from gateway.stores.queries import LiveQuery, PageRequest, RunFilter
 from gateway.stores.records import StepContent, StepRow
-from gateway.stores.severity import run_severity
+from gateway.stores.totals import run_severity
 from gateway.stores.usage import UsageQuery
 from steering_gateway_testing.store_conformance.check import Check
 from steering_gateway_testing.store_conformance.records import (

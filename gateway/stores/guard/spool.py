@@ -11,11 +11,11 @@ from itertools import chain
 
 from msgspec.structs import replace
 
-from gateway.stores.disk_spool import Entry
+from gateway.stores.guard.disk_spool import Entry
 from gateway.stores.records import CallRecord, ConversationRecord, PrefixHashRecord
 
 _FIXED_BYTES = 4500
-"""What one record takes without its texts and state, the spool's own indexes included: 4,470 bytes
+"""Memory of one record without its texts and state, the spool's own indexes included: 4,470 bytes
 for a call with two hashes, a run and a scored step, measured with tracemalloc."""
 
 
@@ -58,7 +58,7 @@ class Spool:
 
     @property
     def room(self) -> tuple[int, int]:
-        """How many more records and bytes fit."""
+        """Records and bytes that still fit."""
         return self._max_records - self.records, self._max_bytes - self.bytes
 
     def add(self, record: CallRecord, write: asyncio.Task[int] | None = None) -> Waiting | None:

@@ -1,6 +1,6 @@
-"""What happens while a store is unavailable: records wait, and it is tried until it works.
+"""Recovery of a store: records wait while it is unavailable, and it is tried until it works.
 
-Those for a database on a server wait on disk, too (`gateway/stores/disk_spool.py`)."""
+Those for a database on a server wait on disk, too (`gateway/stores/guard/disk_spool.py`)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import structlog
 from msgspec.structs import replace
 
 from gateway.config.storage import StorageSettings
-from gateway.stores.breaker import SLOW, Breaker
-from gateway.stores.disk_spool import DiskSpool
+from gateway.stores.guard.breaker import SLOW, Breaker
+from gateway.stores.guard.disk_spool import DiskSpool
+from gateway.stores.guard.spool import Spool, Waiting, with_version
 from gateway.stores.protocols import (
     SchemaMismatch,
     StateStore,
@@ -25,7 +26,6 @@ from gateway.stores.protocols import (
     VersionConflict,
 )
 from gateway.stores.records import CallRecord, ConversationRecord
-from gateway.stores.spool import Spool, Waiting, with_version
 from gateway.tasks import spawn
 
 TROUBLE = (StoreUnavailable, StoreCorrupt, SchemaMismatch)
@@ -99,7 +99,7 @@ class Recovery:
 
     @property
     def on_disk(self) -> int:
-        """How many of the records that wait are on disk, too."""
+        """Number of waiting records that are on disk, too."""
         return self._disk.records if self._disk is not None else 0
 
     async def start(self) -> None:
@@ -265,7 +265,7 @@ class Recovery:
             return replacing(call, stored)
 
     def _settle(self, waiting: Waiting, write: asyncio.Task[int]) -> bool | None:
-        """Whether the record need not be kept: it is stored, or that it is not is its own fault.
+        """True if the record need not be kept: it is stored, or refused by its own fault.
         None when the store did not work."""
         waiting.write = None
         error = StoreUnavailable("cancelled") if write.cancelled() else write.exception()
@@ -282,8 +282,8 @@ class Recovery:
         return True
 
     async def _forget(self, done: list[Waiting]) -> None:
-        """What is stored leaves the disk first: a newer call of its conversation waits until then,
-        and is not stored before a crash would bring the older one again."""
+        """Remove stored records from the spool, on disk first: a newer call of the same
+        conversation waits until then, so that a crash cannot replay the older one."""
         entries = [each.entry for each in done if each.entry is not None]
         if self._disk is not None and entries:
             await self._disk.remove(entries)
@@ -291,7 +291,7 @@ class Recovery:
             self.spool.remove(waiting)
 
     async def _probe(self) -> bool:
-        """Whether the store works; if so, and nothing is left to write, the breaker closes."""
+        """True if the store works; then, if nothing is left to write, the breaker closes."""
         started = time.monotonic()
         try:
             await self._store.ping()

@@ -1,13 +1,19 @@
-"""One file of records that wait for a database: SQLite, locked by the process that writes to it.
+"""Files of records that wait for a database: SQLite, each locked by the process that writes to it.
 
 Everything here blocks. The lock (flock) ends with the process, however that ends; a file whose lock
 is free is one that was left behind. Files are made, taken and removed while the folder is locked,
 so that nobody takes a file between its creation and its lock.
+
+Records are JSON by Python's own module instead of orjson, which refuses unpaired surrogates and
+integers beyond 64 bits and turns NaN into null; all of these may come from a client. A field that
+is added later gets its default when an older record is read, one that was removed is left out; any
+other change of a record needs a new `VERSION`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
 import sys
@@ -16,10 +22,32 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import apsw
+import msgspec
+import structlog
 
 from gateway.stores.records import CallRecord
-from gateway.stores.spool_codec import VERSION, decoded
 from gateway.stores.sqlite.files import locked
+
+VERSION = 1
+"""Of the form of a record; kept with each file."""
+
+
+def encoded(record: CallRecord) -> bytes:
+    """The record as JSON."""
+    values = msgspec.to_builtins(record, enc_hook=dict)  # for mappings that are no dict
+    return json.dumps(values, ensure_ascii=False, separators=(",", ":")).encode(
+        "utf-8", "surrogatepass"
+    )
+
+
+def decoded(content: bytes) -> CallRecord:
+    """The record that `encoded` was given. Raises: ValueError when it is none."""
+    values = json.loads(content.decode("utf-8", "surrogatepass"))
+    try:
+        return msgspec.convert(values, CallRecord)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise ValueError(f"not a call record: {error}") from error
+
 
 if sys.platform != "win32":
     import fcntl
@@ -51,7 +79,7 @@ class Lock:
     handle: int
 
     def is_current(self) -> bool:
-        """Whether the file at the path is the one that is locked."""
+        """True if the file at the path is the one that is locked."""
         try:
             there, here = os.stat(self.path), os.fstat(self.handle)
         except OSError:
@@ -126,18 +154,19 @@ class SpoolFile:
         except (apsw.Error, ValueError) as error:
             raise Damaged(str(error)) from error
 
-    def write(self, added: Sequence[tuple[int, bytes]], removed: Sequence[int]) -> None:
+    def write(self, added: Sequence[tuple[int, CallRecord]], removed: Sequence[int]) -> None:
         """Add and remove records, all or nothing. Raises: apsw.Error."""
+        rows = [(number, encoded(record)) for number, record in added]
         with self._connection:
-            if added:
-                self._connection.executemany("INSERT INTO records VALUES (?, ?)", added)
+            if rows:
+                self._connection.executemany("INSERT INTO records VALUES (?, ?)", rows)
             if removed:
                 numbers = [(number,) for number in removed]
                 self._connection.executemany("DELETE FROM records WHERE number = ?", numbers)
             self.records = self._connection.execute("SELECT count(*) FROM records").get
 
     def is_current(self) -> bool:
-        """Whether the file is still where it was."""
+        """True if the file is still where it was."""
         return self._lock.is_current()
 
     def leave(self) -> Lock:
@@ -223,3 +252,72 @@ def _sync(*folders: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+class LeftBehind:
+    """Takes files over. What cannot be read stays where it is, or under another name, and is named
+    in the log once."""
+
+    def __init__(self, folder: Path, synchronous: str) -> None:
+        self._folder = folder
+        self._synchronous = synchronous
+        self._log = structlog.get_logger("gateway.store")
+        self.named: set[Path] = set()
+        """Files that are of no use to this process."""
+
+    def take(
+        self, own: Collection[Path], room: tuple[float, float], *, any_size: bool
+    ) -> Iterator[tuple[SpoolFile, list[tuple[int, CallRecord]]]]:
+        """Files that no process has, the oldest first, and their records: as many as there is room
+        for, in records and bytes; with `any_size` one, whatever its size. Raises: OSError."""
+        locks = free_files(self._folder, {*own, *self.named})
+        try:
+            records, size = room
+            while locks:
+                file = self._opened(locks.pop(0))
+                if file is None:
+                    continue
+                records, size = records - file.records, size - file.size()
+                if min(records, size) < 0 and not any_size:
+                    file.close()
+                    return
+                rows = self._rows(file)
+                if rows is not None:
+                    any_size = False
+                    yield file, rows
+        finally:
+            for lock in locks:
+                lock.release()
+
+    def _opened(self, lock: Lock) -> SpoolFile | None:
+        try:
+            return SpoolFile.open(lock, self._synchronous)
+        except UnknownVersion as error:
+            self.named.add(lock.path)
+            lock.release()
+            self._log.error(
+                "records that wait are left to a gateway of another version",
+                path=str(lock.path),
+                reason=str(error),
+            )
+        except Damaged as error:
+            self._set_aside(lock, error)
+        except OSError:
+            lock.release()
+            raise
+        return None
+
+    def _rows(self, file: SpoolFile) -> list[tuple[int, CallRecord]] | None:
+        try:
+            return file.read()
+        except Damaged as error:
+            self._set_aside(file.leave(), error)
+            return None
+
+    def _set_aside(self, lock: Lock, error: Exception) -> None:
+        self.named.add(lock.path)
+        self._log.error(
+            "a file of records that wait cannot be read, and is kept",
+            path=str(set_aside(lock)),
+            reason=str(error),
+        )

@@ -1,4 +1,4 @@
-"""Calls as they were sent and received: the bytes, within a limit, where that is switched on."""
+"""Values and stores of single calls: kept bodies, and answers that later requests name by id."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class RawCall:
 
     @property
     def whole_request(self) -> bool:
-        """Whether the request is complete, so that it can be sent again."""
+        """True if the request is complete, so that it can be sent again."""
         return not self.request.endswith(CUT)
 
 
@@ -96,7 +96,39 @@ def unpacked(call: RawCall) -> RawCall:
 def open_keeper(
     store: RawStore | None, settings: StorageSettings, dropped: Callable[[], None]
 ) -> RawKeeper | None:
-    """What keeps calls; None where the store cannot, or it is not asked for."""
+    """Keeper of calls; None where the store cannot, or it is not asked for."""
     if store is None or not settings.raw_mb or not settings.store_content:
         return None
     return RawKeeper(store, dropped, mask=settings.mask_secrets)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerRecord:
+    """One answer of a provider that stores its answers.
+
+    `place`: the deployment that stores it (`gateway/upstream/rests.py`), empty for the default
+    upstream. `echo`: how the client's own instructions follow from those that were sent, as JSON
+    without their texts (`gateway/wire/echo.py`); empty when they are the same. `call`: the call it
+    answers, as JSON, while the answer is made in the background and is not on record; else empty.
+    `at`: seconds of the epoch.
+    """
+
+    tenant: str
+    id: str
+    at: float
+    place: str = ""
+    echo: str = ""
+    call: str = ""
+
+
+class AnswerStore(Protocol):
+    """Every method may raise StoreError. Retention removes what is older than the runs it keeps."""
+
+    async def keep_answer(self, answer: AnswerRecord) -> None:
+        """Keep an answer, in place of one with the same tenant and id."""
+
+    async def find_answer(self, tenant: str, id: str) -> AnswerRecord | None:
+        """The answer with this id; None when there is none, or it is another tenant's."""
+
+    async def take_call(self, tenant: str, id: str) -> bool:
+        """Take the call of an answer, to record it: True for one caller only, of all gateways."""

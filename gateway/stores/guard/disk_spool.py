@@ -22,13 +22,11 @@ import structlog
 from gateway.config.storage import StorageSettings
 from gateway.stores.records import CallRecord
 from gateway.stores.redact import redaction
-from gateway.stores.spool_codec import encoded
 from gateway.tasks import spawn
 
 if TYPE_CHECKING:
     # SQLite's library is loaded when the first record waits, or was left behind.
-    from gateway.stores.left_behind import LeftBehind
-    from gateway.stores.spool_file import SpoolFile
+    from gateway.stores.guard.spool_file import LeftBehind, SpoolFile
 
 _CLOSE_S = 5.0
 
@@ -46,7 +44,7 @@ class Entry:
 
     @property
     def safe(self) -> bool:
-        """Whether the record is on disk, or stored by now."""
+        """True if the record is on disk, or stored by now."""
         return self.gone or self.file is not None
 
 
@@ -75,7 +73,7 @@ class DiskSpool:
 
     @property
     def records(self) -> int:
-        """How many records are on disk and wait."""
+        """Number of records that wait on disk."""
         return sum([entry.file is not None for entry in self._entries])
 
     def add(self, record: CallRecord) -> Entry:
@@ -156,11 +154,12 @@ class DiskSpool:
                 removed.setdefault(entry.file, []).append(entry.number)
         if added:
             if self._own is None:
-                from gateway.stores.spool_file import SpoolFile
+                from gateway.stores.guard.spool_file import SpoolFile
 
                 self._own = SpoolFile.create(self.folder, self._synchronous)
-            rows = [(entry.number, encoded(self._redact(entry.record))) for entry in added]
-            self._own.write(sorted(rows), removed.pop(self._own, []))
+            added.sort(key=lambda entry: entry.number)
+            rows = [(entry.number, self._redact(entry.record)) for entry in added]
+            self._own.write(rows, removed.pop(self._own, []))
             for entry in added:
                 entry.file = self._own
         for file, numbers in removed.items():
@@ -168,7 +167,7 @@ class DiskSpool:
         self._incomplete = False
 
     def _let_go_of_lost_files(self) -> None:
-        """Records of files that somebody has deleted are to be written anew."""
+        """Records of files that somebody has deleted are written again."""
         for file in [each for each in self._files if not each.is_current()]:
             for entry in self._entries.copy():
                 if entry.file is file:
@@ -212,14 +211,14 @@ class DiskSpool:
         return entries
 
     def _may_find(self) -> bool:
-        """Whether there are files in the folder but this process's."""
+        """True if there are files of other processes in the folder."""
         own = {file.path for file in self._files}
         own |= self._left_behind.named if self._left_behind is not None else set()
         return self.folder.is_dir() and any(path not in own for path in self.folder.glob("*.db"))
 
     def _take(self, room: tuple[int, int]) -> list[Entry]:
         if self._left_behind is None:
-            from gateway.stores.left_behind import LeftBehind
+            from gateway.stores.guard.spool_file import LeftBehind
 
             self._left_behind = LeftBehind(self.folder, self._synchronous)
         tried = asyncio.Event()

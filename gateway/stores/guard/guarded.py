@@ -2,8 +2,8 @@
 
 While the store works, a commit is awaited. When it fails, or none is finished for
 `storage.commit_limit_ms`, its record waits in memory, and so do those that follow; they are written
-in order when the store works again (`gateway/stores/recovery.py`). The look-ups find what waits, so
-that a conversation continues whether its newest state is stored or not.
+in order when the store works again (`gateway/stores/guard/recovery.py`). The look-ups find what
+waits, so that a conversation continues whether its newest state is stored or not.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 import structlog
+from cachetools import FIFOCache
 
 from gateway.config.storage import StorageSettings
-from gateway.stores.breaker import SLOW, Incident
-from gateway.stores.commit_limit import CommitLimit
+from gateway.stores.guard.breaker import SLOW, CommitLimit, Incident
+from gateway.stores.guard.recovery import TROUBLE, Merge, Recovery, replacing
 from gateway.stores.protocols import (
     MAX_HEADS,
     StateStore,
@@ -29,9 +29,8 @@ from gateway.stores.protocols import (
     StoreReplaced,
     StoreUnavailable,
 )
+from gateway.stores.reads import TimeLimits
 from gateway.stores.records import CallRecord, ConversationRecord, PrefixHashRecord
-from gateway.stores.recovery import TROUBLE, Merge, Recovery, replacing
-from gateway.stores.time_limits import TimeLimits
 
 T = TypeVar("T")
 
@@ -87,7 +86,7 @@ class GuardedStateStore:
         self._read_incident: Incident | None = None
         self._log = structlog.get_logger("gateway.store")
         self._read_again_at = 0.0
-        self._active: OrderedDict[str, float] = OrderedDict()
+        self._active: FIFOCache[str, float] = FIFOCache(_ACTIVE)
         self._closed = False
 
     @property
@@ -139,9 +138,6 @@ class GuardedStateStore:
         call.check()
         name = call.conversation.id
         self._active[name] = time.monotonic()
-        self._active.move_to_end(name)
-        if len(self._active) > _ACTIVE:
-            self._active.popitem(last=False)
         if name in self._spool and not self._breaker.is_open:
             # Behind an earlier record of its conversation, which could not be stored.
             self._recovery.note_again()

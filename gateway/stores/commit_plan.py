@@ -1,0 +1,192 @@
+"""Meaning of a commit, for every store: the rows of a call that are new, late or repeated.
+
+A call may come again, a step may be stored without its scores because its scorer failed, and one
+step may occur twice in a call. `plan_steps` decides what is written and counted; it does no I/O,
+and the stores write what it returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from gateway.stores.records import CallRow, InjectionRow, RunUpdate, StepContent, StepRow
+from gateway.stores.totals import DERIVED, RunTotals, plus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredStep:
+    """Stored row of a step, as far as a commit reads it; `scored`: it has a composite."""
+
+    state: str
+    scored: bool
+    call: CallRow | None = None
+    content: StepContent | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LateScore:
+    """Scores for a stored step that has none. The next request gives them, because the transcript
+    still has the step. `state`: of the stored row; `content`: the texts of both."""
+
+    step: StepRow
+    state: str
+    content: StepContent | None
+
+
+@dataclass(slots=True)
+class StepPlan:
+    """Rows to write for the steps of one run, and what is counted of them.
+
+    `fresh`: steps to insert. `late`: scores that stored steps get. `calls`: by step, the call that
+    replaces the stored one, and the texts that replace the stored ones unless they are None;
+    written after the scores. `called`: the steps whose calls are counted, `retries` of which repeat
+    a call that was counted before.
+    """
+
+    fresh: list[StepRow] = field(default_factory=list)
+    late: list[LateScore] = field(default_factory=list)
+    calls: dict[int, tuple[CallRow, StepContent | None]] = field(default_factory=dict)
+    called: list[StepRow] = field(default_factory=list)
+    retries: int = 0
+
+    @property
+    def scored(self) -> list[StepRow]:
+        """The steps whose scores are counted, and the fresh ones without scores."""
+        return [*self.fresh, *[each.step for each in self.late]]
+
+    def totals(self, stored: RunTotals, given: Sequence[str]) -> RunTotals:
+        """The run's totals after the commit; `given`: the sources of new, applied guidance."""
+        return stored.including(
+            self.fresh,
+            [step.call for step in self.called if step.call],
+            retries=self.retries,
+            injections=len(given),
+            sources=given,
+            late=[(each.state, each.step) for each in self.late],
+        )
+
+
+def plan_steps(steps: Iterable[StepRow], stored: Mapping[int, StoredStep]) -> StepPlan:
+    """Decide about a run's steps in one call, in order, next to what is `stored` of them."""
+    plan = StepPlan()
+    known = dict(stored)
+    places: dict[int, int] = {}  # of the fresh steps in `plan.fresh`
+    for step in steps:
+        index = step.step_index
+        before = known.get(index)
+        if before is None:
+            places[index] = len(plan.fresh)
+            plan.fresh.append(step)
+            if step.call is not None:
+                plan.called.append(step)
+            known[index] = _as_stored(step)
+            continue
+        after = _with_scores(plan, before, step)
+        after = _with_call(plan, after, step)
+        known[index] = after
+        if index in places:  # the step occurs twice in one call
+            plan.fresh[places[index]] = _completed(plan.fresh[places[index]], step, after)
+            plan.late = [each for each in plan.late if each.step.step_index != index]
+            plan.calls.pop(index, None)
+    return plan
+
+
+def _as_stored(step: StepRow) -> StoredStep:
+    scored = step.composite is not None
+    return StoredStep(state=step.state, scored=scored, call=step.call, content=step.content)
+
+
+def _with_scores(plan: StepPlan, stored: StoredStep, step: StepRow) -> StoredStep:
+    if stored.scored or step.composite is None:
+        return stored
+    content = merged_content(stored.content, step.content)
+    plan.late.append(LateScore(step=step, state=stored.state, content=content))
+    if step.step_index in plan.calls:  # of an earlier occurrence in the same call
+        plan.calls[step.step_index] = (plan.calls[step.step_index][0], content)
+    return replace(stored, state=step.state, scored=True, content=content)
+
+
+def _with_call(plan: StepPlan, stored: StoredStep, step: StepRow) -> StoredStep:
+    call = step.call
+    if call is None or (stored.call is not None and is_same_call(stored.call, call)):
+        return stored
+    if stored.call is not None:
+        call = repeated_call(stored.call, call)
+        plan.retries += 1
+    plan.called.append(step)
+    _, earlier = plan.calls.get(step.step_index, (call, None))
+    plan.calls[step.step_index] = (call, step.content or earlier)
+    return replace(stored, call=call, content=step.content or stored.content)
+
+
+def _completed(fresh: StepRow, step: StepRow, after: StoredStep) -> StepRow:
+    """A fresh step with what its second occurrence adds."""
+    scores = step if fresh.composite is None and step.composite is not None else fresh
+    return replace(scores, at=fresh.at, call=after.call, content=after.content)
+
+
+def merged_content(stored: StepContent | None, read: StepContent | None) -> StepContent | None:
+    """The texts of the stored call, with those of the step, which were not read then."""
+    if stored is None or read is None:
+        return stored or read
+    return replace(
+        stored,
+        thought=read.thought,
+        reasoning=read.reasoning,
+        actions=read.actions,
+        prompted=read.prompted,
+    )
+
+
+def new_injections(
+    rows: Iterable[InjectionRow], stored: Iterable[tuple[int, int]]
+) -> list[InjectionRow]:
+    """The pieces of guidance that are not `stored` yet, by step and ordinal."""
+    known, found = set(stored), []
+    for row in rows:
+        if (key := (row.step_index, row.ordinal)) not in known:
+            known.add(key)
+            found.append(row)
+    return found
+
+
+def settled_outcome(stored: tuple[str | None, str], update: RunUpdate) -> tuple[str | None, str]:
+    """The (outcome, source) after `update`; a derived outcome never replaces a reported one."""
+    outcome, source = stored
+    if update.outcome is None:
+        return stored
+    if outcome is not None and source != DERIVED and update.outcome_source == DERIVED:
+        return stored
+    return update.outcome, update.outcome_source
+
+
+def is_same_call(stored: CallRow, again: CallRow) -> bool:
+    """True if `again` is the newest call in `stored`, committed a second time: a client may repeat
+    its request id, but no two calls take the same time to the nanosecond."""
+    return (stored.request_id, stored.latency_s, stored.overhead_ms) == (
+        again.request_id,
+        again.latency_s,
+        again.overhead_ms,
+    )
+
+
+def repeated_call(stored: CallRow, again: CallRow) -> CallRow:
+    """One record of both calls: tokens and costs add up, the rest is that of `again`."""
+    return replace(
+        again,
+        retries=max(stored.retries + 1, again.retries),
+        attempts=stored.attempts + again.attempts,
+        input_tokens=_sum(stored.input_tokens, again.input_tokens),
+        cached_tokens=_sum(stored.cached_tokens, again.cached_tokens),
+        cache_write_tokens=_sum(stored.cache_write_tokens, again.cache_write_tokens),
+        output_tokens=_sum(stored.output_tokens, again.output_tokens),
+        reasoning_tokens=_sum(stored.reasoning_tokens, again.reasoning_tokens),
+        cost_usd=plus(stored.cost_usd, again.cost_usd),
+        cost_unsteered_usd=plus(stored.cost_unsteered_usd, again.cost_unsteered_usd),
+        usage_estimated=stored.usage_estimated or again.usage_estimated,
+    )
+
+
+def _sum(left: int | None, right: int | None) -> int | None:
+    return right if left is None else left if right is None else left + right
