@@ -6,13 +6,14 @@ gateway has to install scikit-learn. Both give the same weights to the digits th
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
 
 import numpy as np
+from msgspec.structs import replace
 from rich.console import Console
 from sklearn.linear_model import LogisticRegression
 
@@ -66,7 +67,9 @@ def fit_with_figures(runs: Sequence[LabelledRun], *, seed: int = SEED) -> Fitted
         "risk": risk_figures(fitted.held_out),
         "alarms": held_out["alarms"],
     }
-    return replace(fitted, calibration=replace(fitted.calibration, provenance=provenance))
+    return dataclasses.replace(
+        fitted, calibration=replace(fitted.calibration, provenance=provenance)
+    )
 
 
 def solve(design: Array, outcome: Array, weight: Array, penalty: Array) -> Array:

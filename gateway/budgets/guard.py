@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from msgspec import structs
+
 from gateway.budgets.estimate import Cost, Estimate, Estimator, tokens_of_body
 from gateway.budgets.ledger import BudgetLedger, Held
 from gateway.budgets.rules import (
@@ -138,7 +140,7 @@ class BudgetGuard:
             estimate = self._estimate(subject.model, subject.root, body)
             claim = self._claim(applied, estimate, now, binding=True)
             refused = [refusal.key for refusal in decide(accounts, claim).refusals]
-            advice = replace(advice, cheaper=fallback_model(applied, refused))
+            advice = structs.replace(advice, cheaper=fallback_model(applied, refused))
         return advice
 
     async def admit(

@@ -18,9 +18,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import partial
 from typing import Any
+
+from msgspec.structs import replace
 
 from gateway.conversations.codec import from_record, to_record
 from gateway.conversations.conversation import (

@@ -13,6 +13,8 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
+from msgspec import structs
+
 from gateway.learning.mining import WINDOW_CALLS, ReadCallOfRun, lesson_id
 from gateway.learning.templates import has_secret
 from gateway.steering.evidence.failure_keys import CallReading
@@ -364,7 +366,7 @@ class LessonActions:
         if has_secret(advice):
             raise ValueError("the text holds what looks like a credential")
         name = "intervention" if old.tier is Tier.E2 else "recommended_action"
-        lesson = replace(
+        lesson = structs.replace(
             old.lesson,
             version=old.lesson.version + 1,
             supersedes=old.pattern_id,
@@ -373,7 +375,7 @@ class LessonActions:
             trust=Trust.OPERATOR,
             last_confirmed_at=at,
         )
-        new = replace(
+        new = structs.replace(
             old,
             pattern_id=lesson_id(old.tier, old.tenant, old.lesson.key, advice, old.pattern_id),
             fields={**old.fields, name: advice.strip()},

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from msgspec import structs
+
 from gateway.stores.records import CallRow, InjectionRow, RunUpdate, StepContent, StepRow
 from gateway.stores.totals import DERIVED, RunTotals, plus
 
@@ -123,14 +125,14 @@ def _with_call(plan: StepPlan, stored: StoredStep, step: StepRow) -> StoredStep:
 def _completed(fresh: StepRow, step: StepRow, after: StoredStep) -> StepRow:
     """A fresh step with what its second occurrence adds."""
     scores = step if fresh.composite is None and step.composite is not None else fresh
-    return replace(scores, at=fresh.at, call=after.call, content=after.content)
+    return structs.replace(scores, at=fresh.at, call=after.call, content=after.content)
 
 
 def merged_content(stored: StepContent | None, read: StepContent | None) -> StepContent | None:
     """The texts of the stored call, with those of the step, which were not read then."""
     if stored is None or read is None:
         return stored or read
-    return replace(
+    return structs.replace(
         stored,
         thought=read.thought,
         reasoning=read.reasoning,
@@ -173,7 +175,7 @@ def is_same_call(stored: CallRow, again: CallRow) -> bool:
 
 def repeated_call(stored: CallRow, again: CallRow) -> CallRow:
     """One record of both calls: tokens and costs add up, the rest is that of `again`."""
-    return replace(
+    return structs.replace(
         again,
         retries=max(stored.retries + 1, again.retries),
         attempts=stored.attempts + again.attempts,

@@ -7,13 +7,13 @@ and finish reason, or to be refused in words where a client of the native lane h
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import json
 import re
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from gateway.config import TimeoutSettings
 from gateway.dialects import CHAT, MESSAGES, RESPONSES, Dialect
@@ -199,7 +199,7 @@ async def outcome(
     )
     base = upstream.url if wire == "messages" else f"{upstream.url}/v1"
     dialects = frozenset({"chat"} if wire == "chat" else ())
-    target = dataclasses.replace(a_target(base, f"{provider}/m"), dialects=dialects)
+    target = structs.replace(a_target(base, f"{provider}/m"), dialects=dialects)
     body = {"model": "m", "stream": stream, **BODIES[dialect.name]}
     got = b""
     try:
