@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import field
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gateway.dialects.history import EarlierHistory
@@ -373,7 +372,7 @@ class Conversation(Struct, kw_only=True):
     run: CurrentRun = field(default_factory=CurrentRun)
     unsaved: Unsaved = field(default_factory=Unsaved)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    id: str = field(init=False)
+    id: str = ""
 
     def __post_init__(self) -> None:
         self.id = self.history.branch.conversation_id

@@ -14,11 +14,10 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import field
 from hashlib import blake2b
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from gateway.conversations.conversation import Conversation
 from gateway.wire.body_prefix import BodyPrefix

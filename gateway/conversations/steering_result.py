@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import field
 from typing import Any
 
 from msgspec import Struct
@@ -131,7 +130,7 @@ class SteeringResult(Struct, kw_only=True):
     advice: Advice = NO_ADVICE
     memory_before: RunMemory | None = None
     kept: RoutedCall | None = None
-    applies: bool = field(init=False)
+    applies: bool = False
 
     def __post_init__(self) -> None:
         self.applies = self.mode == "on"
