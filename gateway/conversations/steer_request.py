@@ -447,7 +447,7 @@ def _prompts(
 
 
 def marked(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """What can have cache markers beside the messages: the tools, and the request as a whole."""
+    """Places of cache markers besides the messages: the tools, and the request as a whole."""
     tools = [tool for tool in as_list(body.get("tools")) if isinstance(tool, dict)]
     return [*tools, {"cache_control": body.get("cache_control")}]
 

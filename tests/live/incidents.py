@@ -50,7 +50,7 @@ def locked(path: Path) -> Iterator[None]:
 @contextmanager
 def pragma(server: AppServer, name: str, during: Any, after: Any) -> Iterator[None]:
     """The connection that writes has another setting."""
-    writer = server.app.runtime.store._store._database._writer
+    writer = server.app.runtime.store._store._engine.database._writer
     perform, value = writer._perform, [during]
 
     def with_setting(jobs: Any) -> Any:

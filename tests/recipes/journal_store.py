@@ -65,12 +65,10 @@ class Journal:
         self.conversations: dict[str, ConversationRecord] = {}
         self.hashes: list[PrefixHashRecord] = []
         self.runs: dict[str, StoredRun] = {}
-        known = path.read_bytes() if path.exists() else b""
-        self._file = path.open("ab")
-        while known:
-            change = pickle.loads(known)  # noqa: S301 - the file is our own
-            known = known[len(pickle.dumps(change)) :]
-            self._apply(*change)
+        self._file = path.open("a+b")
+        self._file.seek(0)
+        while self._file.peek(1):
+            self._apply(*pickle.load(self._file))  # noqa: S301 - the file is our own
 
     def keep(self, kind: str, value: Any) -> None:
         """Write one change, then apply it."""

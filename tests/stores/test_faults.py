@@ -185,8 +185,6 @@ from gateway.stores.protocols import StoreError
 from gateway.config.storage import StorageSettings
 from gateway.stores.sqlite.connection import translate
 from gateway.stores.sqlite.database import Database
-from gateway.stores.sqlite.states import SQLiteStateStore
-from steering_gateway_testing.store_conformance.records import one_run
 from gateway.stores.engines.sqlite import SQLiteEngine
 from gateway.stores.sql.states import SQLStateStore
 from steering_gateway_testing.store_conformance.records import one_run

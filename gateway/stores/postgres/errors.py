@@ -161,7 +161,7 @@ def _system_error(error: OSError, dsn: str, place: str) -> StoreUnavailable:
 
 
 def _unreadable(dsn: str) -> str:
-    """What is wrong with a file that the URL's TLS options name; empty when nothing is."""
+    """Fault of a file that the URL's TLS options name; empty if there is none."""
     for name, values in parse_qs(urlsplit(dsn).query).items():
         if name not in _FILES:
             continue

@@ -105,7 +105,7 @@ class Prepared(Struct, frozen=True, kw_only=True):
 
 
 class Delta(Struct, frozen=True, kw_only=True):
-    """What a call adds to one run: steps and guidance that are not stored yet, and totals.
+    """Additions of a call to one run: steps and guidance that are not stored yet, and totals.
 
     `called`: the steps whose calls are to be counted; `late`: stored steps that get their scores.
     """

@@ -41,7 +41,7 @@ def _tables() -> str:
 
 
 def _sum(name: str) -> str:
-    """How a total of the stored run `x` and that of the call add up."""
+    """Sum of a total of the stored run `x` and that of the call."""
     if name in ("steps", "composite_peak"):
         return f"{name} = greatest(x.{name}, excluded.{name})"
     if name in COSTS:

@@ -221,7 +221,7 @@ def _prepare(
 
 
 def _unwritable(path: str) -> str:
-    """What prevents writing to the file; empty when nothing does."""
+    """Reason why the file cannot be written; empty if it can be."""
     if path == IN_MEMORY:
         return ""
     if os.path.exists(path) and not os.access(path, os.W_OK):

@@ -119,12 +119,12 @@ class Database:
 
     @property
     def settings(self) -> StorageSettings:
-        """What it was opened with."""
+        """Settings that it was opened with."""
         return self._settings
 
     @property
     def reader_threads(self) -> int:
-        """How many reads run at once."""
+        """Number of reads that run at once."""
         return len(self._readers)
 
     @property

@@ -29,7 +29,7 @@ class SQLiteExport:
         return await self._database.read(work)
 
     async def count(self, table: str) -> int:
-        """How many rows a table has."""
+        """Number of rows of a table."""
 
         def work(connection: apsw.Connection) -> int:
             return int(connection.execute(f"SELECT count(*) FROM {table}").get)

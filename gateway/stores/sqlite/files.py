@@ -23,7 +23,7 @@ _FileId = tuple[int, int] | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileIdentity:
-    """Which files were opened: the database, and its write-ahead log."""
+    """The files that were opened: the database, and its write-ahead log."""
 
     path: str
     in_memory: bool

@@ -26,7 +26,7 @@ def unknown(codings: list[bytes]) -> list[bytes]:
 
 
 def inflaters(codings: list[bytes]) -> list[Inflater]:
-    """What undoes the codings, the last one first."""
+    """Decoders of the codings, the last one first."""
     return [Inflater(_OPENED.get(name, zlib_member)) for name in reversed(codings)]
 
 
