@@ -128,10 +128,7 @@ async def longest_stall(stop: asyncio.Event) -> float:
 
 async def measure(path: Path, size: int, rounds: int) -> Measured:
     """One size of store."""
-    database = await Database.open(
-        StorageSettings(path=str(path)),
-        hooks=(load_vector_extension,),
-    )
+    database = await Database.open(StorageSettings(path=str(path)), hooks=(load_vector_extension,))
     store, embedder = SQLPatternStore(SQLiteEngine(database)), StaticEmbedder.load()
     library = await PatternLibrary.open(store, embedder, EtraceSettings(), starter=False)
     vectors = await fill(store, embedder, size)

@@ -136,10 +136,7 @@ def arms(database: Database, store: SQLPatternStore, embedder: StaticEmbedder) -
 
 async def measure(path: Path, size: int, turns: int, seconds: float) -> dict[str, Stalls]:
     """One size of store."""
-    database = await Database.open(
-        StorageSettings(path=str(path)),
-        hooks=(load_vector_extension,),
-    )
+    database = await Database.open(StorageSettings(path=str(path)), hooks=(load_vector_extension,))
     store, embedder = SQLPatternStore(SQLiteEngine(database)), StaticEmbedder.load()
     await PatternLibrary.open(store, embedder, EtraceSettings(), starter=False)
     await fill(store, embedder, size)

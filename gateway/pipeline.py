@@ -65,11 +65,7 @@ class Pipeline:
         self._log = get_logger("gateway.steering")
 
     async def prepare(
-        self,
-        services: Services,
-        exchange: Exchange,
-        request: SteeredRequest,
-        headers: RawHeaders,
+        self, services: Services, exchange: Exchange, request: SteeredRequest, headers: RawHeaders
     ) -> PreparedRequest:
         """Make every decision about a request before it goes out.
 

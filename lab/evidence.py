@@ -18,13 +18,7 @@ from gateway.offline.replay import replay_files, with_scorer
 from gateway.offline.replay_summary import first_side, other_side, readings
 from gateway.offline.replayed_calls import ReplayPolicy
 from gateway.steering.monitors import MONITORS
-from lab.difficulty import (
-    FIRST_COMPARED,
-    LONG_RUN,
-    state_changes,
-    step_correlation,
-    trouble_auroc,
-)
+from lab.difficulty import FIRST_COMPARED, LONG_RUN, state_changes, step_correlation, trouble_auroc
 from lab.risk import calibration_errors, matched_auroc
 from lab.routing import (
     escalation_value,

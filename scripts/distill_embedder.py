@@ -34,11 +34,7 @@ TARGET = Path(__file__).parent.parent / "gateway" / "embedding" / "model"
 def distilled(model_path: str) -> tuple[list[str], np.ndarray]:
     """Tokens and their float32 vectors, the weight against frequent tokens included."""
     model = distill(
-        model_path,
-        device="cpu",
-        pca_dims=DIMENSIONS,
-        sif_coefficient=SIF,
-        quantize_to="float32",
+        model_path, device="cpu", pca_dims=DIMENSIONS, sif_coefficient=SIF, quantize_to="float32"
     )
     order = sorted(model.tokenizer.get_vocab().items(), key=lambda item: item[1])
     kept = [(t, index) for t, index in order if t not in SPECIAL and can_occur(t)]

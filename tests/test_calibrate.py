@@ -28,11 +28,7 @@ from gateway.offline.evaluation import (
 from gateway.offline.fitting import AlarmLevels, alarm_levels, fit, fit_logistic, folds_of
 from gateway.offline.labelled_runs import label_run, trouble_ahead
 from gateway.offline.recordings import parse_recording, read_lines
-from gateway.steering.acting import (
-    ActSettings,
-    expected_precision,
-    permitted,
-)
+from gateway.steering.acting import ActSettings, expected_precision, permitted
 from gateway.steering.experiments import random_switch
 from gateway.steering.fold import RunFold
 from gateway.steering.fsm import FSMState

@@ -144,11 +144,7 @@ async def reset_account(request: ApiRequest[Parameters]) -> ApiResponse:
 
 
 async def _allow(
-    request: ApiRequest[Parameters],
-    key: AccountKey,
-    *,
-    limits: Mapping[str, float],
-    lifted: bool,
+    request: ApiRequest[Parameters], key: AccountKey, *, limits: Mapping[str, float], lifted: bool
 ) -> ApiResponse:
     runtime = request.runtime
     store = runtime.accounting.ledger.store

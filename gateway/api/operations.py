@@ -10,13 +10,7 @@ from typing import Any, Generic, Literal, TypeVar
 import orjson
 from pydantic import BaseModel
 
-from gateway.api.params import (
-    Parameters,
-    names_of,
-    read_model,
-    read_parameters,
-    refuse_unknown,
-)
+from gateway.api.params import Parameters, names_of, read_model, read_parameters, refuse_unknown
 from gateway.auth.access import Access, Gate
 from gateway.endpoints.body import ClientGone, DisconnectWatch, Receive, Scope, Send, read_body
 from gateway.endpoints.edge import EXCHANGE

@@ -13,14 +13,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, ClassVar, TypeVar
 from urllib.parse import parse_qsl
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    WithJsonSchema,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from gateway.errors import BadRequest

@@ -14,15 +14,7 @@ from pydantic_core import core_schema
 from starlette.routing import Route
 
 from gateway import __version__
-from gateway.api import (
-    alerts,
-    attribution,
-    budgets,
-    experiments,
-    lessons,
-    patterns,
-    runs,
-)
+from gateway.api import alerts, attribution, budgets, experiments, lessons, patterns, runs
 from gateway.api.operations import (
     JSON,
     ApiRequest,

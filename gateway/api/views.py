@@ -19,13 +19,7 @@ from gateway.learning.distiller import KIND, day_start
 from gateway.learning.life_cycle import interval, why_not_active
 from gateway.steering.guidance.codec import to_record
 from gateway.steering.guidance.pattern import Lesson, content
-from gateway.stores.learning import (
-    Job,
-    LearningStore,
-    Posterior,
-    SettledDecision,
-    StoredLesson,
-)
+from gateway.stores.learning import Job, LearningStore, Posterior, SettledDecision, StoredLesson
 from gateway.stores.patterns import StoredPattern
 from gateway.stores.queries import RunTrace
 from gateway.stores.totals import DANGER_COMPOSITE, WARN_COMPOSITE, RunRecord
@@ -164,10 +158,7 @@ def job_view(job: Job) -> dict[str, Any]:
 def arm_views(found: Posterior) -> list[dict[str, Any]]:
     """Both arms: rate at which the failure recurred, with a 95 % interval."""
     held = found.decisions - found.given
-    return [
-        _arm("given", found.rate_given, found.given),
-        _arm("held", found.rate_held, held),
-    ]
+    return [_arm("given", found.rate_given, found.given), _arm("held", found.rate_held, held)]
 
 
 def _arm(name: str, rate: float | None, decisions: int) -> dict[str, Any]:

@@ -13,11 +13,7 @@ from typing import Literal
 
 from starlette.types import Scope
 
-from gateway.auth.authenticator import (
-    UNGUESSABLE_CHARACTERS,
-    Authenticator,
-    offered_keys,
-)
+from gateway.auth.authenticator import UNGUESSABLE_CHARACTERS, Authenticator, offered_keys
 from gateway.auth.browsers import refuse_embedding, require_loopback_host
 from gateway.auth.keyring import key_digest
 from gateway.errors import Forbidden, Unauthorized

@@ -113,10 +113,7 @@ class Estimator:
         """Note what a call used that was answered."""
         if not actual.output_tokens and not actual.input_tokens:
             return
-        tokens = {
-            "prompt_tokens": actual.input_tokens,
-            "completion_tokens": actual.output_tokens,
-        }
+        tokens = {"prompt_tokens": actual.input_tokens, "completion_tokens": actual.output_tokens}
         newest = _Learned(
             output=float(actual.output_tokens),
             hidden=float(actual.input_tokens - estimate.raw_input),

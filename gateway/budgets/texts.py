@@ -8,14 +8,7 @@ from typing import Any
 
 from gateway.budgets.rules import BudgetStatus, seconds_to_midnight
 from gateway.config.budgets import BudgetSettings
-from gateway.errors import (
-    BY_OPERATOR,
-    BudgetExceeded,
-    Headers,
-    RunPaused,
-    RunRefused,
-    RunStopped,
-)
+from gateway.errors import BY_OPERATOR, BudgetExceeded, Headers, RunPaused, RunRefused, RunStopped
 from gateway.stores.budgets import Account, Control
 from gateway.upstream.base import RawHeaders
 from gateway.wire.echo import OWN_ANSWER

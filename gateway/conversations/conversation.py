@@ -298,10 +298,7 @@ class CurrentRun(Struct, kw_only=True):
             del self.judged[old]
 
     def ready_fold(
-        self,
-        policy: Policy,
-        earlier: Sequence[Step] = (),
-        prior: WorkloadPrior = NO_OUTCOMES,
+        self, policy: Policy, earlier: Sequence[Step] = (), prior: WorkloadPrior = NO_OUTCOMES
     ) -> ConversationFold:
         """The fold over the transcript; without one in memory a new one, after `earlier` steps.
 

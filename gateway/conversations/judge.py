@@ -140,9 +140,6 @@ class ModelJudge:
         Raises:
             as `ask` of `gateway.upstream.dispatch`.
         """
-        messages = [
-            {"role": "system", "content": INSTRUCTION},
-            {"role": "user", "content": asked},
-        ]
+        messages = [{"role": "system", "content": INSTRUCTION}, {"role": "user", "content": asked}]
         answer = await ask(self._dispatcher, self._model, messages)
         return answer.text, answer.usage

@@ -342,22 +342,14 @@ class UnreadResolver:
     """
 
     def __init__(
-        self,
-        index: ConversationIndex,
-        loader: ConversationLoader,
-        settings: ConversationSettings,
+        self, index: ConversationIndex, loader: ConversationLoader, settings: ConversationSettings
     ) -> None:
         self._index = index
         self._loader = loader
         self._settings = settings
 
     async def resolve(
-        self,
-        request: SteeredRequest,
-        headers: Mapping[str, str],
-        tenant: str,
-        key: str,
-        now: float,
+        self, request: SteeredRequest, headers: Mapping[str, str], tenant: str, key: str, now: float
     ) -> tuple[Resolved, Conversation]:
         """The resolved request and its conversation; `now` in seconds of the epoch.
 

@@ -20,12 +20,7 @@ from gateway.stores.totals import (
 )
 from gateway.stores.usage import UsagePoint
 from gateway.text import formatting
-from gateway.text.difficulty_chart import (
-    STATE_THRESHOLDS,
-    state_bands,
-    step_dots,
-    threshold_lines,
-)
+from gateway.text.difficulty_chart import STATE_THRESHOLDS, state_bands, step_dots, threshold_lines
 from gateway.text.svg import (
     Point,
     curve,

@@ -10,13 +10,7 @@ from urllib.parse import quote
 import orjson
 
 from gateway.api import lessons
-from gateway.api.lessons import (
-    STATUSES,
-    LessonChange,
-    change_lesson,
-    detail,
-    find_lesson,
-)
+from gateway.api.lessons import STATUSES, LessonChange, change_lesson, detail, find_lesson
 from gateway.api.params import Flag, OneOf, PageParameters, TenantParameter, Text
 from gateway.api.patterns import (
     add_pattern,

@@ -8,16 +8,7 @@ from gateway.api.experiments import ReportOptions
 from gateway.api.params import TenantParameter
 from gateway.auth.access import Gate
 from gateway.auth.authenticator import Authenticator
-from gateway.dashboard import (
-    compare,
-    experiments,
-    now,
-    over_time,
-    patterns,
-    raw,
-    run,
-    runs,
-)
+from gateway.dashboard import compare, experiments, now, over_time, patterns, raw, run, runs
 from gateway.dashboard.pages import (
     FileParameters,
     LoginParameters,
@@ -50,10 +41,7 @@ _PAGES = (
     PageRoute("/dashboard/health", experiments.show_health, runs.PeriodFilters),
     PageRoute("/dashboard/patterns", patterns.show_list, patterns.ListParameters),
     PageRoute(
-        "/dashboard/new-pattern",
-        patterns.show_new,
-        patterns.NewParameters,
-        change=patterns.add_new,
+        "/dashboard/new-pattern", patterns.show_new, patterns.NewParameters, change=patterns.add_new
     ),
     PageRoute(
         "/dashboard/patterns/{pattern_id:path}",
@@ -70,17 +58,9 @@ _PAGES = (
     ),
     PageRoute("/dashboard/experiments", experiments.show_list, TenantParameter),
     PageRoute(
-        "/dashboard/experiments/{experiment_id:path}",
-        experiments.show_report,
-        ReportOptions,
+        "/dashboard/experiments/{experiment_id:path}", experiments.show_report, ReportOptions
     ),
-    PageRoute(
-        "/dashboard/login",
-        show_login,
-        LoginParameters,
-        change=log_in,
-        public=True,
-    ),
+    PageRoute("/dashboard/login", show_login, LoginParameters, change=log_in, public=True),
     PageRoute("/dashboard/logout", change=log_out, public=True),
     PageRoute("/dashboard/static/{name}", show_static, FileParameters, public=True),
     PageRoute("/dashboard/{rest:path}", unknown_page),

@@ -20,12 +20,7 @@ from gateway.stores.queries import LIVE_S, OUTCOMES, UNFINISHED, PageRequest, Ru
 from gateway.stores.totals import RunRecord, Severity, run_severity
 
 STATES = tuple(state.value for state in FSMState)
-PERIODS: Mapping[str, float] = {
-    "hour": 3600,
-    "day": 86400,
-    "week": 7 * 86400,
-    "month": 30 * 86400,
-}
+PERIODS: Mapping[str, float] = {"hour": 3600, "day": 86400, "week": 7 * 86400, "month": 30 * 86400}
 _COLUMNS = (
     ("started_at", "Started"),
     ("steps", "Steps"),

@@ -14,12 +14,7 @@ from gateway.dialects.messages import MESSAGES
 from gateway.dialects.responses import RESPONSES
 
 DIALECTS: Final[Mapping[str, Dialect]] = {
-    dialect.name: dialect
-    for dialect in (
-        CHAT,
-        RESPONSES,
-        MESSAGES,
-    )
+    dialect.name: dialect for dialect in (CHAT, RESPONSES, MESSAGES)
 }
 """Name -> dialect. A new dialect needs its module and a row here."""
 

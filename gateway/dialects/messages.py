@@ -271,11 +271,7 @@ def chat_view(message: Mapping[str, Any]) -> ChatView:
         reply["tool_calls"] = calls
     reason = message.get("stop_reason")
     choice = {"index": 0, "message": reply, "finish_reason": FINISH.get(str(reason), reason)}
-    return {
-        "model": message.get("model"),
-        "choices": [choice],
-        "usage": message.get("usage"),
-    }
+    return {"model": message.get("model"), "choices": [choice], "usage": message.get("usage")}
 
 
 def _append(

@@ -414,11 +414,7 @@ async def _relay(
     exchange.timing.stop_overhead()
     try:
         await send(
-            {
-                "type": "http.response.start",
-                "status": response.status,
-                "headers": response.headers,
-            }
+            {"type": "http.response.start", "status": response.status, "headers": response.headers}
         )
         async for chunk in response:
             await send({"type": "http.response.body", "body": chunk, "more_body": True})

@@ -47,10 +47,7 @@ async def tunnel(one: Streams, other: Streams) -> tuple[int, int]:
     moved = [0, 0]
     for _, writer in (one, other):
         _probe(writer)
-    ways = [
-        spawn(_pipe(one[0], other[1], moved, 0)),
-        spawn(_pipe(other[0], one[1], moved, 1)),
-    ]
+    ways = [spawn(_pipe(one[0], other[1], moved, 0)), spawn(_pipe(other[0], one[1], moved, 1))]
     try:
         _, unfinished = await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         if unfinished:

@@ -125,11 +125,7 @@ class SteeredEndpoint:
             response = await self._pipeline.send(services, exchange, prepared, call)
             try:
                 await answer(
-                    relay,
-                    response,
-                    exchange.request.streamed,
-                    prepared.asked_usage,
-                    prepared.echo,
+                    relay, response, exchange.request.streamed, prepared.asked_usage, prepared.echo
                 )
             finally:
                 await response.aclose()

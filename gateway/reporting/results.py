@@ -272,10 +272,7 @@ def _about_cost(arms: Sequence[Arm]) -> Found:
     unpriced = {arm.arm: arm.unpriced for arm in arms if arm.unpriced}
     if unpriced:
         listed = ", ".join(f"{arm} {count}" for arm, count in unpriced.items())
-        yield (
-            "unpriced",
-            f"The cost leaves out runs with calls of unknown price ({listed}).",
-        )
+        yield ("unpriced", f"The cost leaves out runs with calls of unknown price ({listed}).")
     estimated = {arm.arm: arm.estimated_calls for arm in arms if arm.estimated_calls}
     if estimated:
         listed = ", ".join(f"{arm} {count}" for arm, count in estimated.items())

@@ -143,12 +143,7 @@ def close_to_best(
 
 
 def begin(
-    rates: WorkloadRates,
-    models: Mapping[str, int],
-    default: str,
-    *,
-    regret: float,
-    explore: float,
+    rates: WorkloadRates, models: Mapping[str, int], default: str, *, regret: float, explore: float
 ) -> RunChoice:
     """The model a run begins on, of those that can serve it, `models` as `candidates` gives them.
 

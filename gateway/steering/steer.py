@@ -292,11 +292,7 @@ def conclude(
     decided = decide(memory.guidance, proposal.plan, found, rules.injection)
     if lessons:
         decided = with_lessons(
-            decided,
-            lessons,
-            unit=proposal.unit,
-            settings=rules.lessons,
-            injection=rules.injection,
+            decided, lessons, unit=proposal.unit, settings=rules.lessons, injection=rules.injection
         )
     if server_keeps_history:
         decided = _without_kept(decided)

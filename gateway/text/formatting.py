@@ -7,13 +7,7 @@ from datetime import UTC, datetime
 from typing import TextIO
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 UNKNOWN = "–"  # noqa: RUF001 - the dash is what is shown
 

@@ -227,7 +227,7 @@ ASSIGNED = Shape(
         r"(?:[bruf]{1,2}(?=[\"']))?+"
         r"(?:(?:token|key)[ \t]{1,4}+)?+"
         r"(?:\\{0,3}+(?P<mark>[\"'`])(?P<quoted>[^\"'`\n\\]{4,512}+)(?=\\{0,3}+(?P=mark))"
-        r"|(?P<bare>[^\s\"'`,;&<>\\|]{6,512}+))",
+        r"|(?P<bare>[^\s\"'`,;&<>\\|]{6,512}+))"
     ),
     accepts=_is_assigned,
     folded=True,

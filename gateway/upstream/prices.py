@@ -71,10 +71,7 @@ def charge(tokens: Tokens, rates: Rates) -> float | None:
         (tokens.cache_write_1h, written if rates.cache_write_1h is None else rates.cache_write_1h),
         (tokens.audio_input, rates.audio_input),
     )
-    outputs = (
-        (tokens.reasoning, rates.reasoning),
-        (tokens.audio_output, rates.audio_output),
-    )
+    outputs = ((tokens.reasoning, rates.reasoning), (tokens.audio_output, rates.audio_output))
     input_cost = sum(count * (rates.input if rate is None else rate) for count, rate in inputs)
     output_cost = sum(count * (rates.output if rate is None else rate) for count, rate in outputs)
     return input_cost + output_cost

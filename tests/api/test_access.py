@@ -201,8 +201,7 @@ def test_other_sites_cannot_change_anything(headers: dict[str, str], admin: str 
 
 
 @pytest.mark.parametrize(
-    "headers",
-    [{}, {"origin": "http://127.0.0.1:8080", "sec_fetch_site": "same-origin"}],
+    "headers", [{}, {"origin": "http://127.0.0.1:8080", "sec_fetch_site": "same-origin"}]
 )
 def test_our_own_pages_and_plain_clients_can(headers: dict[str, str]) -> None:
     """A browser names our own origin; other clients name none."""

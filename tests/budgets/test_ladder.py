@@ -131,12 +131,7 @@ def test_a_fallback_is_paid_from_the_same_budget(
     assert call(server, "rich", 0).status_code == 200
     assert [request.model for request in upstream.requests] == ["cheap", "dear"]
     (account,) = httpx.get(f"{server.url}/api/budgets?budget=rich").json()["accounts"]
-    assert account["spent"] == {
-        "usd": 1.1,
-        "input_tokens": 1_000,
-        "output_tokens": 100,
-        "calls": 1,
-    }
+    assert account["spent"] == {"usd": 1.1, "input_tokens": 1_000, "output_tokens": 100, "calls": 1}
     run = httpx.get(f"{server.url}/api/runs").json()["runs"][0]
     assert run["totals"]["cost_usd"] == 1.1
     upstream.reset()

@@ -161,10 +161,7 @@ def test_image_parts(upstream: ScriptedUpstream, client: openai.OpenAI) -> None:
         {"type": "text", "text": "what is this"},
         {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}"}},
     ]
-    client.chat.completions.create(
-        model="m",
-        messages=[{"role": "user", "content": content}],
-    )
+    client.chat.completions.create(model="m", messages=[{"role": "user", "content": content}])
     assert upstream.last.messages[-1]["content"] == content
 
 

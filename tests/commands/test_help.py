@@ -8,11 +8,7 @@ import pytest
 
 from gateway.cli import build_parser, main, tree
 
-_NAMED_BY_THEMSELVES = (
-    argparse._HelpAction,
-    argparse._SubParsersAction,
-    argparse._VersionAction,
-)
+_NAMED_BY_THEMSELVES = (argparse._HelpAction, argparse._SubParsersAction, argparse._VersionAction)
 
 
 def test_every_command_and_argument_is_explained() -> None:

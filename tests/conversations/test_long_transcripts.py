@@ -11,11 +11,7 @@ import pytest
 
 from gateway.conversations.conversation import SeenDigests
 from gateway.conversations.records import later_prompts, opening_prompts
-from gateway.conversations.steer_request import (
-    MESSAGES_AT_ONCE,
-    fold_transcript,
-    tasks_of,
-)
+from gateway.conversations.steer_request import MESSAGES_AT_ONCE, fold_transcript, tasks_of
 from gateway.steering.fold import ConversationFold, RunFold, StepOutcome
 from gateway.steering.identity import read_request
 from gateway.steering.identity.rebuilt import extend_tail, with_tails

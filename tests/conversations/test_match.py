@@ -16,14 +16,7 @@ from gateway.steering.identity import (
     match,
 )
 from gateway.wire.prefix_hash import chain_digests
-from tests.conversations.driver import (
-    TENANT,
-    Driver,
-    answers,
-    calls,
-    result,
-    says,
-)
+from tests.conversations.driver import TENANT, Driver, answers, calls, result, says
 
 NEW, CONTINUE, RETRY = MatchKind.NEW, MatchKind.CONTINUE, MatchKind.RETRY
 FORK, COMPACTION, SIDE = MatchKind.FORK, MatchKind.COMPACTION, MatchKind.SIDE
@@ -534,12 +527,7 @@ def test_a_fork_of_a_fork_stays_under_the_id() -> None:
 
 @pytest.mark.parametrize(
     "history",
-    [
-        [says("Write a title for: Fix the bug")],
-        SECOND,
-        FIRST,
-        [says("Summarise"), *SECOND],
-    ],
+    [[says("Write a title for: Fix the bug")], SECOND, FIRST, [says("Summarise"), *SECOND]],
     ids=["title", "same history", "opening", "summary"],
 )
 def test_side_requests_touch_no_state(history: list[Any]) -> None:

@@ -313,9 +313,7 @@ def test_a_secure_connection_gets_a_secure_cookie(start: Start) -> None:
     """Behind a proxy that ends TLS."""
     server = start(auth={"admin_key": ADMIN})
     answer = httpx.post(
-        f"{server.url}/dashboard/login",
-        data={"key": ADMIN},
-        headers={"x-forwarded-proto": "https"},
+        f"{server.url}/dashboard/login", data={"key": ADMIN}, headers={"x-forwarded-proto": "https"}
     )
     assert "Secure" in answer.headers["set-cookie"]
 

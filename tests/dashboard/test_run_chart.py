@@ -110,8 +110,7 @@ def test_models_have_different_colours() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reading", "level"),
-    [(None, None), (0.0, 0), (0.3, 2), (0.59, 4), (0.6, 5)],
+    ("reading", "level"), [(None, None), (0.0, 0), (0.3, 2), (0.59, 4), (0.6, 5)]
 )
 def test_what_fires_is_hottest(reading: float | None, level: int | None) -> None:
     """The last level begins at the fire threshold."""

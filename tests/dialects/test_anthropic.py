@@ -60,10 +60,7 @@ def test_a_message_goes_through_and_comes_back(
         model=MODEL,
         max_tokens=64,
         messages=[{"role": "user", "content": "Hi"}],
-        extra_headers={
-            "anthropic-beta": "effort-2025-11-24",
-            "anthropic-version": "2023-06-01",
-        },
+        extra_headers={"anthropic-beta": "effort-2025-11-24", "anthropic-version": "2023-06-01"},
         extra_query={"beta": "true"},
     )
     assert (answer.id, answer.content[0].text) == ("msg_one", "Hello.")
@@ -190,10 +187,7 @@ async def test_streams_are_relayed_and_recorded(
     async with (
         AsyncAnthropic(api_key="k", base_url=server.url, max_retries=0) as client,
         client.messages.stream(
-            model=MODEL,
-            max_tokens=64,
-            tools=[TOOL],
-            messages=[{"role": "user", "content": TASK}],
+            model=MODEL, max_tokens=64, tools=[TOOL], messages=[{"role": "user", "content": TASK}]
         ) as stream,
     ):
         message = await stream.get_final_message()

@@ -182,10 +182,7 @@ def test_it_is_asked_for_where_it_is_made(
 
 
 def test_it_is_known_before_it_is_recorded(
-    server: AppServer,
-    client: OpenAI,
-    upstream: ScriptedUpstream,
-    monkeypatch: pytest.MonkeyPatch,
+    server: AppServer, client: OpenAI, upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answer may be asked for while the record of its call waits for other calls of its
     conversation."""

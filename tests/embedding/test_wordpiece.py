@@ -28,10 +28,7 @@ def pieces(text: str) -> list[str]:
     [
         ("", []),
         ("Café naïve — 中文 x²", ["cafe", "naive", "—", "中", "文", "x", "##²"]),
-        (
-            "don't self.foo_bar()",
-            ["don", "'", "t", "self", ".", "foo", "_", "bar", "(", ")"],
-        ),
+        ("don't self.foo_bar()", ["don", "'", "t", "self", ".", "foo", "_", "bar", "(", ")"]),
         ("zero\u200bwidth\u00ad soft", ["zero", "##wi", "##dt", "##h", "soft"]),
         ("AssertionError", ["assertion", "##er", "##ror"]),
         ("x" * 101, []),

@@ -22,10 +22,7 @@ from tests.live.client import PLAIN, TOOLS, opening
 
 Start = Callable[..., AppServer]
 COMMANDS = ("mvn test", "./gradlew test")
-RESULTS = {
-    "mvn test": "bash: mvn: command not found",
-    "./gradlew test": "BUILD SUCCESSFUL in 3s",
-}
+RESULTS = {"mvn test": "bash: mvn: command not found", "./gradlew test": "BUILD SUCCESSFUL in 3s"}
 
 
 def builder(request: ReceivedRequest) -> Reply:

@@ -26,7 +26,7 @@ TROUBLE: dict[str, list[Case]] = {
         ("shell", "Let us look into the log first", "sh: 1: Let: not found"),
     ],
     "cause-shell-quoting": [
-        ("bash", {"command": "echo 'it's'"}, "bash: unexpected EOF while looking for matching `''"),
+        ("bash", {"command": "echo 'it's'"}, "bash: unexpected EOF while looking for matching `''")
     ],
     "cause-program-not-installed": [
         ("bash", {"command": "gradle test"}, "bash: line 1: gradle: command not found"),
@@ -71,14 +71,14 @@ TROUBLE: dict[str, list[Case]] = {
             "bash",
             {"command": "pytest -q"},
             "FAILED tests/test_a.py::test_a - assert 3 == 4\n1 failed",
-        ),
+        )
     ],
     "cause-same-exception": [
         (
             "bash",
             {"command": "python run.py"},
             "Traceback (most recent call last):\n  File 'run.py', line 3\nKeyError: 'name'",
-        ),
+        )
     ],
     "cause-record-not-found": [
         ("get_user", {"email": "mia@example.org"}, "Error: user not found"),
@@ -86,14 +86,14 @@ TROUBLE: dict[str, list[Case]] = {
         ("buscar_pedido", {"id": "W9"}, "Error: pedido no encontrado"),
     ],
     "cause-change-refused": [
-        ("update_booking", {"id": 3, "seats": 5}, "Error: number of seats must be at most 4"),
+        ("update_booking", {"id": 3, "seats": 5}, "Error: number of seats must be at most 4")
     ],
     "cause-too-long": [("run_query", {"q": "join"}, "Error: the query timed out after 60 s")],
     "cause-no-network": [
-        ("bash", {"command": "curl https://x.test"}, "curl: (6) Could not resolve host: x.test"),
+        ("bash", {"command": "curl https://x.test"}, "curl: (6) Could not resolve host: x.test")
     ],
     "cause-setting-missing": [
-        ("bash", {"command": "python app.py"}, "Error: environment variable API_URL is not set"),
+        ("bash", {"command": "python app.py"}, "Error: environment variable API_URL is not set")
     ],
     "cause-nothing-found": [
         ("bash", {"command": "grep -rn frobnicate src"}, ""),
@@ -176,8 +176,7 @@ def test_each_cause_has_a_pattern_and_three_moves() -> None:
 
 @pytest.mark.parametrize("model", ["gpt-4o", "claude-haiku-4-5", "claude-sonnet-4-5", "o3"])
 @pytest.mark.parametrize(
-    "tools",
-    [["bash", "edit_file"], ["web_search"], ["get_user", "update_order"], ["frobnicate"]],
+    "tools", [["bash", "edit_file"], ["web_search"], ["get_user", "update_order"], ["frobnicate"]]
 )
 def test_universal_rules_are_few_and_short(tools: list[str], model: str) -> None:
     """At most five and 120 tokens for each kind of agent and family of models, never none."""

@@ -120,13 +120,7 @@ class Drive:
         )
 
     def _check(
-        self,
-        run_id: str,
-        fold: ConversationFold,
-        answer: httpx.Response,
-        *,
-        own: bool,
-        ends: bool,
+        self, run_id: str, fold: ConversationFold, answer: httpx.Response, *, own: bool, ends: bool
     ) -> None:
         headers = answer.headers
         self.report.identities[headers.get("x-gateway-identity", "none")] += 1

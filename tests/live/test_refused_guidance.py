@@ -98,11 +98,7 @@ async def test_an_error_of_the_clients_own_request_is_the_clients(
 @pytest.mark.parametrize("lane", ["native", "litellm"])
 @pytest.mark.parametrize("path", DIALECTS)
 async def test_in_every_dialect_and_lane(
-    path: str,
-    lane: str,
-    gateway_server: Start,
-    upstream: ScriptedUpstream,
-    http: httpx.AsyncClient,
+    path: str, lane: str, gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient
 ) -> None:
     """The second sending has the client's messages and nothing of ours."""
     upstream.default = strict(lambda _: Reply("Here."))

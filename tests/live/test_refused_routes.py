@@ -13,10 +13,7 @@ from steering_gateway_testing import AppServer, Fault, FaultKind, ReceivedReques
 from tests.live.client import PLAIN, Agent, trace, worker
 
 Start = Callable[..., AppServer]
-ROUTED = {
-    **PLAIN,
-    "model_routing": {"NORMAL": "routed"},
-}
+ROUTED = {**PLAIN, "model_routing": {"NORMAL": "routed"}}
 SILENT_S = 3.0
 """How long a model that says nothing is waited for; on a busy machine the others need seconds."""
 REFUSALS = {

@@ -54,11 +54,7 @@ def test_the_other_gateway_knows_at_once(
     budget = {"name": "three", "scope": "run", "limits": {"calls": 3}, "match": {"client": "a*"}}
     experiment = {"id": "e", "arms": {"on": 1, "off": 1}}
     here, there = two(
-        gateway_server,
-        database,
-        budgets=[budget],
-        experiment=experiment,
-        control={"poll_s": 0.1},
+        gateway_server, database, budgets=[budget], experiment=experiment, control={"poll_s": 0.1}
     )
     client = {"x-session-id": "a", "user-agent": "a"}
     statuses = [ask(server, client, n).status_code for n, server in enumerate([here, there] * 2)]

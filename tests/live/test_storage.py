@@ -129,10 +129,7 @@ async def test_old_runs_are_removed(
         connection.set_busy_timeout(5000)
         for table, begun in (("runs", "started_at"), ("conversations", "created_at")):
             two_days_ago = f"{begun} = {begun} - 172800, updated_at = updated_at - 172800"
-            connection.execute(
-                f"UPDATE {table} SET {two_days_ago} WHERE id LIKE ? || '%'",
-                (gone,),
-            )
+            connection.execute(f"UPDATE {table} SET {two_days_ago} WHERE id LIKE ? || '%'", (gone,))
 
     server = gateway_server({**PLAIN, "storage": storage})
     old.url = new.url = server.base_url

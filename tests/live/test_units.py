@@ -92,10 +92,7 @@ PARENTS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
         {"x-codex-turn-metadata": json.dumps({"session_id": "s", "thread_id": "s"})},
         {"x-codex-turn-metadata": json.dumps({"session_id": "s", "thread_id": "t"})},
     ),
-    "codex, older": (
-        {"session_id": "s"},
-        {"session_id": "t", "x-codex-parent-thread-id": "s"},
-    ),
+    "codex, older": ({"session_id": "s"}, {"session_id": "t", "x-codex-parent-thread-id": "s"}),
     "opencode": ({"x-session-id": "s"}, {"x-session-id": "t", "x-parent-session-id": "s"}),
     "shared session": ({"x-session-id": "s"}, {"x-session-id": "s"}),
     "no id of its own": ({"x-conversation-id": "s"}, {"x-parent-conversation-id": "s"}),

@@ -110,10 +110,7 @@ class Journal:
 def _new_run(conversation: ConversationRecord, update: RunUpdate) -> RunRecord:
     described = {name: getattr(update, name) for name in RunUpdate.__struct_fields__}
     return RunRecord(
-        **described,
-        conversation_id=conversation.id,
-        tenant=conversation.tenant,
-        totals=RunTotals(),
+        **described, conversation_id=conversation.id, tenant=conversation.tenant, totals=RunTotals()
     )
 
 

@@ -103,9 +103,7 @@ def test_a_dialect_is_one_module_and_one_row(scratch: ScratchCopy) -> None:
         "from gateway.dialects.agents import AGENTS\nfrom gateway.dialects.base import",
     )
     scratch.replace(
-        "gateway/dialects/__init__.py",
-        "        MESSAGES,\n    )",
-        "        MESSAGES,\n        AGENTS,\n    )",
+        "gateway/dialects/__init__.py", "RESPONSES, MESSAGES)", "RESPONSES, MESSAGES, AGENTS)"
     )
     assert scratch.changed() == {"gateway/dialects/agents.py", "gateway/dialects/__init__.py"}
     found = json.loads(scratch.run("-c", PROGRAM).stdout.splitlines()[-1])

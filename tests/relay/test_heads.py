@@ -89,21 +89,12 @@ HIDDEN = [
     *(b"/v1/%c0%ae%c0%ae/x", b"/v1/%ef%bc%8e%ef%bc%8e/x", b"/v1/a%ef%bc%bcb", b"/v1/%ff"),
     *(b"/v1/%u002e%u002e/x", b"/v1/a%", b"/v1/a%2", b"/v1/a%zz", b"/v1/a#b", b"/v1/..#/x"),
     *(b"/v1/a%00", b"/v1/a%0d%0ax-b:1", b"/v1/a%250a", b"/v1/..%20/x", b"/v1/%20../x"),
-    *(
-        b"/v1/chat/completions/..;/../files",
-        b"/healthz/..",
-    ),
+    *(b"/v1/chat/completions/..;/../files", b"/healthz/.."),
     b"/v1/models/..%3Fa",
 ]
 
 FORWARDED = [
-    *(
-        b"/v1/files/org%2Fmodel",
-        b"/v1/files/a..b",
-        b"/v1/files/...",
-        b"/v1/files/a.",
-        b"/v1/.well",
-    ),
+    *(b"/v1/files/org%2Fmodel", b"/v1/files/a..b", b"/v1/files/...", b"/v1/files/a.", b"/v1/.well"),
     *(b"/v1/files/100%25", b"/v1/files/a%2Eb", b"/v1/files/a;v=1", b"/v1/files/%C3%A9%20x"),
     *(b"/v1//files", b"/v1/files/a?b=../..\\%5c%00", b"http://LOCALHOST/v1/files"),
 ]

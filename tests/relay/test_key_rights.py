@@ -161,10 +161,7 @@ NAMED: list[tuple[str, dict[str, Any]]] = [
         "/responses",
         {"input": "x", "tools": [{"type": "file_search", "vector_store_ids": ["vs_1"]}]},
     ),
-    (
-        "/responses",
-        {"input": "x", "tools": [{"type": "code_interpreter", "container": "cntr_1"}]},
-    ),
+    ("/responses", {"input": "x", "tools": [{"type": "code_interpreter", "container": "cntr_1"}]}),
     (
         "/responses",
         {
@@ -220,10 +217,7 @@ def test_items_of_an_own_answer_may_be_named(upstream: ScriptedUpstream, relay: 
     """Clients that let the provider keep the history send ids; arguments may be called so, too."""
     client = relay({**settings(upstream), "steering": {"mode": "on"}})
     first = hear(
-        client,
-        "/responses",
-        json={"model": "m", "input": "hello"},
-        headers={"x-gateway-key": OURS},
+        client, "/responses", json={"model": "m", "input": "hello"}, headers={"x-gateway-key": OURS}
     )
     item = first.json["output"][0]["id"]
     named = {

@@ -26,11 +26,7 @@ WHOLE: dict[str, Any] = {
     "created": 1,
     "model": "m",
     "choices": [
-        {
-            "index": 0,
-            "message": {"role": "assistant", "content": "fine"},
-            "finish_reason": "stop",
-        }
+        {"index": 0, "message": {"role": "assistant", "content": "fine"}, "finish_reason": "stop"}
     ],
     "usage": {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8},
 }
@@ -50,11 +46,7 @@ EVENTS = b"".join(b"data: %b\n\n" % json.dumps(event).encode() for event in (DEL
 PARTS: list[dict[str, Any]] = [
     {"type": "message_start", "message": {**MESSAGE, "content": [], "stop_reason": None}},
     {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
-    {
-        "type": "content_block_delta",
-        "index": 0,
-        "delta": {"type": "text_delta", "text": "fine"},
-    },
+    {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "fine"}},
     {"type": "content_block_stop", "index": 0},
     {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 3}},
     {"type": "message_stop"},
@@ -100,10 +92,7 @@ def settings(port: int) -> dict[str, Any]:
 @pytest.fixture
 def odd() -> Iterator[Answering]:
     """The server that answers in any form."""
-    with (
-        start_blocking_portal() as portal,
-        portal.wrap_async_context_manager(answering()) as there,
-    ):
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(answering()) as there:
         yield there
 
 

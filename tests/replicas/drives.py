@@ -21,10 +21,7 @@ from tests.live.client import GUIDING, RETRIED
 Bodies = dict[str, list[bytes]]
 
 # No request may be without a decision because the machine is slow.
-PATIENT: dict[str, Any] = {
-    **GUIDING,
-    "steering": {**GUIDING["steering"], "max_wait_ms": 60_000},
-}
+PATIENT: dict[str, Any] = {**GUIDING, "steering": {**GUIDING["steering"], "max_wait_ms": 60_000}}
 FRAME = json.dumps(FRAME_OPEN)[1:-1].encode()
 """What guidance begins with, in a body."""
 

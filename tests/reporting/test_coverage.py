@@ -36,10 +36,7 @@ def test_intervals_hold_the_truth_at_their_rate(
     flagged = 0
     for seed in range(repetitions):
         runs = simulated(
-            seed,
-            300,
-            success={"on": 0.6 + gain, "off": 0.6},
-            cost={"on": factor, "off": 1.0},
+            seed, 300, success={"on": 0.6 + gain, "off": 0.6}, cost={"on": factor, "off": 1.0}
         )
         found = report(f"e{seed}", runs, shares=HALVES)
         (comparison,) = found.comparisons
@@ -61,10 +58,7 @@ def test_intervals_hold_the_truth_at_their_rate(
 
 @pytest.mark.parametrize(
     ("repetitions", "least"),
-    [
-        pytest.param(8, 7, marks=pytest.mark.slow),
-        pytest.param(100, 95, marks=pytest.mark.nightly),
-    ],
+    [pytest.param(8, 7, marks=pytest.mark.slow), pytest.param(100, 95, marks=pytest.mark.nightly)],
 )
 def test_a_broken_assignment_is_flagged(repetitions: int, least: int) -> None:
     """An assignment that loses one in five units of an arm is flagged, nearly every time."""

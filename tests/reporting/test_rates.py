@@ -91,10 +91,7 @@ def test_strata_undo_a_mixture() -> None:
     """Arms that differ only in how hard their tasks were do not differ within strata."""
     easy = (a_sample(90, 100), a_sample(270, 300))
     hard = (a_sample(60, 300), a_sample(20, 100))
-    mixed = newcombe(
-        a_sample(90 + 60, 400),
-        a_sample(270 + 20, 400),
-    )
+    mixed = newcombe(a_sample(90 + 60, 400), a_sample(270 + 20, 400))
     found = stratified([easy, hard])
     assert mixed is not None
     assert mixed.high < -0.2

@@ -12,12 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.steering.scoring.heuristic import (
-    ERROR_WORDS,
-    HEDGES,
-    HeuristicScorer,
-    heuristic_score,
-)
+from gateway.steering.scoring.heuristic import ERROR_WORDS, HEDGES, HeuristicScorer, heuristic_score
 from gateway.steering.scoring.scorer import DifficultySettings, ScorerName, make_scorer
 from tests.steering.builders import acts, thinks
 

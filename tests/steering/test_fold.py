@@ -379,11 +379,7 @@ class TestCompaction:
         """A completed run is frozen."""
         base = RunSnapshot(run=1, state=FSMState.END, history=(0.7,), steps=9)
         fold = ConversationFold(POLICY, base=base)
-        assert (fold.current.index, fold.current.state, fold.current.steps) == (
-            2,
-            FSMState.INIT,
-            0,
-        )
+        assert (fold.current.index, fold.current.state, fold.current.steps) == (2, FSMState.INIT, 0)
 
 
 _REPLIES = st.sampled_from(

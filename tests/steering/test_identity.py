@@ -28,9 +28,7 @@ PLAIN = ConversationSettings()
 
 
 def found(
-    headers: dict[str, str] | None = None,
-    settings: ConversationSettings = PLAIN,
-    **body: Any,
+    headers: dict[str, str] | None = None, settings: ConversationSettings = PLAIN, **body: Any
 ) -> tuple[str, str | None]:
     identity = identify(headers or {}, body, settings)
     return identity.source, identity.value
@@ -346,10 +344,7 @@ def test_identify_never_raises(headers: dict[str, str], body: dict[str, Any]) ->
         ({"id_headers": ("x a",)}, "id_headers: 'x a' is not a valid header name"),
         ({"id_headers": (1,)}, "id_headers: 1 is not a valid header name"),
         ({"id_headers": ("Authorization",)}, "id_headers: 'Authorization' does not name"),
-        (
-            {"run_boundary": "sometimes"},
-            "run_boundary: must be one of settled_answer, ",
-        ),
+        ({"run_boundary": "sometimes"}, "run_boundary: must be one of settled_answer, "),
         ({"fingerprint": "yes"}, "fingerprint: must be true or false"),
     ],
 )

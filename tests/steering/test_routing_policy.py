@@ -80,14 +80,7 @@ def test_trouble_moves_a_run_up_and_never_down() -> None:
     def after(
         current: str, evidence: float, fallback: str = "big", **known: tuple[int, int]
     ) -> str:
-        return escalate(
-            rates(**known),
-            MODELS,
-            current,
-            fallback,
-            regret=3.0,
-            evidence=evidence,
-        )
+        return escalate(rates(**known), MODELS, current, fallback, regret=3.0, evidence=evidence)
 
     assert after("small", 1.0, big=(80, 20), small=(60, 40)) == "big"
     assert after("small", 1.0, big=(60, 40), small=(80, 20)) == "small"

@@ -193,10 +193,7 @@ def test_our_own_guidance_is_never_part_of_a_step() -> None:
     """A frame that comes back in a reply, a result or a user message is left out."""
     ours = frame(["Try something else."])
     step = only(
-        assistant(f"I look.\n\n{ours}", call()),
-        user(ours),
-        tool(f"a.py\n{ours}"),
-        system(ours),
+        assistant(f"I look.\n\n{ours}", call()), user(ours), tool(f"a.py\n{ours}"), system(ours)
     )
     assert (step.thought, step.actions[0].observation) == ("I look.", "a.py")
     fold = ConversationFold(Policy())
@@ -289,10 +286,7 @@ _KEYS = (
 )
 _GARBAGE = st.one_of(
     _JSON,
-    st.fixed_dictionaries(
-        {"role": st.one_of(_ROLES, _JSON)},
-        optional=dict.fromkeys(_KEYS, _JSON),
-    ),
+    st.fixed_dictionaries({"role": st.one_of(_ROLES, _JSON)}, optional=dict.fromkeys(_KEYS, _JSON)),
 )
 
 

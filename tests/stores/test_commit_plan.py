@@ -10,12 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gateway.stores.commit_plan import (
-    StoredStep,
-    new_injections,
-    plan_steps,
-    settled_outcome,
-)
+from gateway.stores.commit_plan import StoredStep, new_injections, plan_steps, settled_outcome
 from gateway.stores.records import InjectionRow, PromptMessage, RunUpdate, StepContent, StepRow
 from gateway.stores.totals import RunTotals
 from steering_gateway_testing.store_conformance.records import a_chat, a_step

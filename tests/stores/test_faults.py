@@ -86,11 +86,7 @@ async def test_a_full_disk_fails_only_what_does_not_fit(path: Path) -> None:
     pages = await database.write(lambda c: c.pragma("page_count"))
     await database.write(lambda c: c.pragma("max_page_count", pages + 10))
     big = a_first_step("big", content=StepContent(thought="x" * 500_000))
-    calls = [
-        one_run(1, steps=()),
-        one_run(2, steps=(big,)),
-        one_run(3, steps=()),
-    ]
+    calls = [one_run(1, steps=()), one_run(2, steps=(big,)), one_run(3, steps=())]
     outcomes = await asyncio.gather(*map(store.commit, calls), return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [int, StoreFull, int]
     assert await store.load(TENANT, "c0002") is None

@@ -21,11 +21,7 @@ from gateway.stores.queries import RunFilter
 from gateway.stores.sql.learning import SQLLearningStore
 from gateway.stores.sql.runs import SQLRunStore
 from gateway.stores.sql.states import BRANCHES, LOAD, SQLStateStore
-from gateway.stores.sqlite.commits import (
-    _FIND_RUN,
-    _UPDATE_CONVERSATION,
-    _UPDATE_RUN,
-)
+from gateway.stores.sqlite.commits import _FIND_RUN, _UPDATE_CONVERSATION, _UPDATE_RUN
 from gateway.stores.sqlite.connection import open_writer
 from gateway.stores.sqlite.database import Database
 from gateway.stores.sqlite.migrations import Migration, pending, script

@@ -171,10 +171,7 @@ async def test_a_full_disk_refuses_the_write_and_keeps_the_store(tmp_path: Path)
         load_vector_extension(connection)
         connection.pragma("max_page_count", 200)
 
-    database = await Database.open(
-        StorageSettings(path=str(tmp_path / "g.db")),
-        hooks=(small,),
-    )
+    database = await Database.open(StorageSettings(path=str(tmp_path / "g.db")), hooks=(small,))
     store = SQLPatternStore(SQLiteEngine(database))
     await store.open_space("test", SIZE)
     await store.add([(pattern("a"), vector(1))])

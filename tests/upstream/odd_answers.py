@@ -772,11 +772,7 @@ def _named(name: bytes) -> Callable[[list[bytes]], list[bytes]]:
 FRAMING = [
     _events("no DONE", lambda p: p[:-1], wires=("chat",)),
     _events("DONE twice", lambda p: [*p, p[-1]], wires=("chat",)),
-    _events(
-        "data after DONE",
-        lambda p: [*p, p[1]],
-        wires=("chat",),
-    ),
+    _events("data after DONE", lambda p: [*p, p[1]], wires=("chat",)),
     _events("junk after DONE", lambda p: [*p, b"data: {]\n\n\xff"], wires=("chat",)),
     _events("DONE in spaces", lambda p: [*p[:-1], b"data:   [DONE]  \n\n"], wires=("chat",)),
     _events("comments", lambda p: [b": hi\n\n", *(b": c\n" + piece + b":\n\n" for piece in p)]),

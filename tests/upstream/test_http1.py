@@ -120,10 +120,7 @@ async def test_a_header_cannot_end_its_line(value: bytes) -> None:
     [
         (OK, b"ok"),
         (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n" + OK, b"ok"),
-        (
-            CHUNKED + b"1\r\no\r\n1;x=y\r\nk\r\n0\r\n\r\n",
-            b"ok",
-        ),
+        (CHUNKED + b"1\r\no\r\n1;x=y\r\nk\r\n0\r\n\r\n", b"ok"),
         (b"HTTP/1.1 204 No Content\r\n\r\n", b""),
         (b"HTTP/1.1 200\nX-A: \tb \ncontent-length: 2\n\nok", b"ok"),
     ],

@@ -56,11 +56,7 @@ async def test_a_completion_has_the_form_of_openai(
     assert body["object"] == "chat.completion"
     assert body["model"] == "claude-sonnet-4-5-20250929"
     assert body["choices"] == [
-        {
-            "index": 0,
-            "message": {"role": "assistant", "content": "Hello"},
-            "finish_reason": "stop",
-        }
+        {"index": 0, "message": {"role": "assistant", "content": "Hello"}, "finish_reason": "stop"}
     ]
     assert body["usage"]["prompt_tokens"] == 100
     assert body["usage"]["completion_tokens"] == 7

@@ -61,9 +61,7 @@ SAME = {
     "a position in the call": a_reply(tool_calls=[{**a_call(), "index": 0}]),
     "white space added": a_reply(content="Let me look.\n\n"),
     "a cache marker on a part": a_reply(
-        content=[
-            {"type": "text", "text": "Let me look.", "cache_control": {"type": "ephemeral"}},
-        ]
+        content=[{"type": "text", "text": "Let me look.", "cache_control": {"type": "ephemeral"}}]
     ),
     "a cache marker on the message": a_reply(cache_control={"type": "ephemeral"}),
     "the call as an Anthropic part": {

@@ -222,10 +222,7 @@ def test_a_gateway_that_runs_is_used(upstream: ScriptedUpstream, tmp_path: Path)
     agent = ["--", sys.executable, "-c", AGENT, "1", "0"]
     steered = {"OPENAI_BASE_URL": upstream.base_url, "XDG_RUNTIME_DIR": str(tmp_path)}
     with GatewayProcess(tmp_path, env=steered) as gateway:
-        for words, more in (
-            (["--gateway"], {}),
-            ([], {"OPENAI_BASE_URL": gateway.base_url}),
-        ):
+        for words, more in ((["--gateway"], {}), ([], {"OPENAI_BASE_URL": gateway.base_url})):
             ended = wrapped(tmp_path, upstream, *words, *agent, **more)
             assert ended.returncode == 0, ended.stderr
             assert f"the gateway that runs at {gateway.url}/dashboard" in ended.stderr

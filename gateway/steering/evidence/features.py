@@ -13,12 +13,7 @@ from msgspec import Struct
 from gateway.steering.evidence.arguments import Question, unspaced_words
 from gateway.steering.evidence.commands import ReadCall, read_call
 from gateway.steering.evidence.edits import Edit
-from gateway.steering.evidence.outcomes import (
-    failure_line,
-    is_empty,
-    readable,
-    signature,
-)
+from gateway.steering.evidence.outcomes import failure_line, is_empty, readable, signature
 from gateway.steering.evidence.results import (
     STATUS_CHARS,
     Result,

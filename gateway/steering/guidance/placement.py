@@ -142,12 +142,7 @@ def _remembered(decided: Decided, settings: InjectionSettings) -> tuple[Injectio
 
 
 def _new_injections(
-    decided: Decided,
-    tail_ok: bool,
-    offset: int,
-    settings: InjectionSettings,
-    *,
-    result_ok: bool,
+    decided: Decided, tail_ok: bool, offset: int, settings: InjectionSettings, *, result_ok: bool
 ) -> tuple[Injection, ...]:
     if not decided.items:
         return ()

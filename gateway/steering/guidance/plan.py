@@ -111,10 +111,7 @@ def _failure_type(moment: Moment) -> str:
 
 
 def _queries(
-    guidance: GuidanceState,
-    moment: Moment,
-    settings: EtraceSettings,
-    gates: Gates,
+    guidance: GuidanceState, moment: Moment, settings: EtraceSettings, gates: Gates
 ) -> tuple[tuple[Query, ...], tuple[str, ...]]:
     if not settings.enabled:
         return (), ()
@@ -148,11 +145,7 @@ def _queries(
 
 
 def _e1_query(
-    base: Query,
-    guidance: GuidanceState,
-    moment: Moment,
-    settings: EtraceSettings,
-    gates: Gates,
+    base: Query, guidance: GuidanceState, moment: Moment, settings: EtraceSettings, gates: Gates
 ) -> Query | str:
     """The look-ups; or the reason for none, empty when the newest steps have no text."""
     if reason := _e1_held(guidance, settings, _at_risk(guidance, moment, settings)):
@@ -164,11 +157,7 @@ def _e1_query(
 
 
 def _e2_query(
-    base: Query,
-    guidance: GuidanceState,
-    moment: Moment,
-    settings: EtraceSettings,
-    gates: Gates,
+    base: Query, guidance: GuidanceState, moment: Moment, settings: EtraceSettings, gates: Gates
 ) -> Query | str:
     """The same for a kind of failure; with its cause, if the run is stuck on one."""
     failure_type = _failure_type(moment)

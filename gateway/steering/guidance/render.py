@@ -206,11 +206,7 @@ def _universal(texts: PatternContent, family: ModelFamily) -> list[tuple[str, st
 
 def _failure(texts: PatternContent, family: ModelFamily) -> list[tuple[str, str]]:
     if family.terse:
-        return [
-            ("SITUATION", texts.situation),
-            ("DEAD END", texts.avoid),
-            ("UNLOCK", texts.move),
-        ]
+        return [("SITUATION", texts.situation), ("DEAD END", texts.avoid), ("UNLOCK", texts.move)]
     return [
         ("TRAJECTORY", texts.situation),
         ("DIAGNOSIS", texts.diagnosis),
@@ -223,11 +219,7 @@ def _failure(texts: PatternContent, family: ModelFamily) -> list[tuple[str, str]
 def _instance(texts: PatternContent, family: ModelFamily) -> list[tuple[str, str]]:
     if family.one_liner and texts.move:
         return [("KNOWN-GOOD APPROACH (worked in earlier runs of similar tasks)", texts.move)]
-    return [
-        ("SITUATION", texts.situation),
-        ("DEAD END", texts.avoid),
-        ("UNLOCK", texts.move),
-    ]
+    return [("SITUATION", texts.situation), ("DEAD END", texts.avoid), ("UNLOCK", texts.move)]
 
 
 def _whatever(texts: PatternContent) -> list[tuple[str, str]]:

@@ -7,13 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from gateway.steering.identity.branch import (
-    Awaits,
-    Branch,
-    Delivery,
-    Incoming,
-    PrefixHashRef,
-)
+from gateway.steering.identity.branch import Awaits, Branch, Delivery, Incoming, PrefixHashRef
 from gateway.steering.identity.ids import child_id, looks_unique
 from gateway.steering.identity.sources import FINGERPRINT
 

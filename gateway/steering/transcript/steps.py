@@ -358,10 +358,7 @@ def _action(call: RequestedCall, result: Result | None) -> Action:
 
 def _orphan(result: Result) -> Action:
     return Action(
-        name=result.name,
-        observation=result.text,
-        is_error=result.is_error,
-        image=result.image,
+        name=result.name, observation=result.text, is_error=result.is_error, image=result.image
     )
 
 

@@ -15,12 +15,7 @@ from gateway.config.storage import StorageSettings
 from gateway.stores.postgres.connection import STATEMENT_S, Slot, prepare
 from gateway.stores.postgres.schema import MIGRATIONS
 from gateway.stores.postgres.writer import Writer
-from gateway.stores.protocols import (
-    StoreClosed,
-    StoreError,
-    StoreOverloaded,
-    StoreUnavailable,
-)
+from gateway.stores.protocols import StoreClosed, StoreError, StoreOverloaded, StoreUnavailable
 from gateway.stores.records import CallRecord
 
 T = TypeVar("T")

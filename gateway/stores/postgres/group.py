@@ -24,13 +24,7 @@ from gateway.stores.totals import RunTotals
 
 Row = tuple[Any, ...]
 
-_HEAD = {
-    "root": "int8",
-    "digest": "bytea",
-    "kind": "text",
-    "position": "int8",
-    "step": "int8",
-}
+_HEAD = {"root": "int8", "digest": "bytea", "kind": "text", "position": "int8", "step": "int8"}
 _ITEM = {"id": "text", "content": "bytea"}
 _TYPES = {
     **dict.fromkeys(("sequence", "step_index", "ordinal", "message_position"), "int8"),

@@ -13,11 +13,7 @@ from collections.abc import Sequence
 import asyncpg
 
 from gateway.stores.postgres.database import Database
-from gateway.stores.postgres.partitions import (
-    add_partitions,
-    days_with_partitions,
-    drop_partitions,
-)
+from gateway.stores.postgres.partitions import add_partitions, days_with_partitions, drop_partitions
 from gateway.stores.postgres.schema import DAY_BITS
 from gateway.stores.postgres.text import stored_text
 from gateway.stores.queries import PruneReport

@@ -10,13 +10,7 @@ from dataclasses import dataclass
 import orjson
 
 from gateway.config.storage import StorageSettings
-from gateway.stores.postgres.commits import (
-    BARRED,
-    STORED,
-    commit_alone,
-    commit_group,
-    refusal,
-)
+from gateway.stores.postgres.commits import BARRED, STORED, commit_alone, commit_group, refusal
 from gateway.stores.postgres.connection import Slot
 from gateway.stores.postgres.errors import is_about_one_record
 from gateway.stores.postgres.group import Prepared, prepare

@@ -22,10 +22,7 @@ ADDED = (*SUMS, *_AMOUNTS)
 """The sums that a commit adds to, for an hour, an agent and a model."""
 
 _SUMMED = ", ".join(
-    [
-        *[f"CAST(sum(u.{name}) AS BIGINT)" for name in SUMS],
-        *[f"sum(u.{name})" for name in _AMOUNTS],
-    ]
+    [*[f"CAST(sum(u.{name}) AS BIGINT)" for name in SUMS], *[f"sum(u.{name})" for name in _AMOUNTS]]
 )
 _OUTCOMES = ("runs", "successes", "failures")
 

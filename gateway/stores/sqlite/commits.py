@@ -13,13 +13,7 @@ import orjson
 from gateway.stores import codec
 from gateway.stores.commit_plan import StepPlan, StoredStep, plan_steps, settled_outcome
 from gateway.stores.protocols import StoreError, VersionConflict
-from gateway.stores.records import (
-    CallRecord,
-    ConversationRecord,
-    InjectionRow,
-    RunUpdate,
-    StepRow,
-)
+from gateway.stores.records import CallRecord, ConversationRecord, InjectionRow, RunUpdate, StepRow
 from gateway.stores.sql.engine import Row
 from gateway.stores.sql.states import root_key
 from gateway.stores.sql.usage import ADDED, usage_rows

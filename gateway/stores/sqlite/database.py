@@ -13,12 +13,7 @@ import apsw
 
 from gateway.config.storage import StorageSettings
 from gateway.stores.protocols import StoreClosed, StoreReplaced, StoreUnavailable
-from gateway.stores.sqlite.connection import (
-    MEMORY_LIMIT_BYTES,
-    ConnectionHook,
-    open_all,
-    translate,
-)
+from gateway.stores.sqlite.connection import MEMORY_LIMIT_BYTES, ConnectionHook, open_all, translate
 from gateway.stores.sqlite.files import file_identity, remove_log_of
 from gateway.stores.sqlite.jobs import JobQueue, Work
 from gateway.stores.sqlite.migrations import Migration, migrate

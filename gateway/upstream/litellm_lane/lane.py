@@ -57,11 +57,7 @@ class LiteLLMLane:
         self._sdk = await asyncio.to_thread(sdk.load)
 
     async def send(
-        self,
-        target: Target,
-        body: Mapping[str, Any],
-        headers: RawHeaders,
-        dialect: Dialect = CHAT,
+        self, target: Target, body: Mapping[str, Any], headers: RawHeaders, dialect: Dialect = CHAT
     ) -> LaneResponse:
         """One call; the answer streams when the body says so, and then its first event is there.
 

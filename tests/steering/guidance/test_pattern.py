@@ -29,11 +29,7 @@ from tests.steering.guidance.builders import e1, e2, e3
 
 TEXT = st.text(min_size=1, max_size=40).filter(str.strip)
 SHAPES: dict[str, dict[str, Any]] = {
-    "e1": {
-        "task_context_embedding_text": "S",
-        "observation": "A",
-        "recommended_action": "M",
-    },
+    "e1": {"task_context_embedding_text": "S", "observation": "A", "recommended_action": "M"},
     "e2": {
         "trigger_state": {"trajectory_description": "S", "step": 3},
         "diagnosis": "D",

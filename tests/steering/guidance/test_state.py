@@ -9,12 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.steering.guidance.state import (
-    GuidanceState,
-    Injection,
-    from_json,
-    to_json,
-)
+from gateway.steering.guidance.state import GuidanceState, Injection, from_json, to_json
 
 COUNTS = st.dictionaries(st.text(max_size=8), st.integers(0, 9)).map(lambda d: tuple(d.items()))
 INJECTIONS = st.builds(

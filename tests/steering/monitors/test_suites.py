@@ -38,14 +38,7 @@ def combined(scores: dict[str, float], settings: MonitorSettings | None = None) 
 
 def test_the_six_monitors_and_their_order() -> None:
     """C15: the six of the monitors page, in its order."""
-    assert MONITORS == (
-        "streak",
-        "call_count",
-        "edit_revert",
-        "test_repeat",
-        "diversity",
-        "hedge",
-    )
+    assert MONITORS == ("streak", "call_count", "edit_revert", "test_repeat", "diversity", "hedge")
     assert tuple(evaluate_reference([]).scores) == MONITORS
 
 

@@ -290,8 +290,7 @@ LOOPS: Mapping[str, Callable[[int], Round]] = {
     ],
     "plan after plan": lambda i: [(PLANS[i % 3], None)],
     "to and fro between pages": _cycle(
-        [("", "open_page", {"url": "https://a.test/list"}, page(4))],
-        [("", "go_back", {}, page(5))],
+        [("", "open_page", {"url": "https://a.test/list"}, page(4))], [("", "go_back", {}, page(5))]
     ),
     "broken downloads": lambda i: [
         ("", "download", {"url": f"https://mirror{i}.test/data.zip"}, f"saved data{i}.zip, 4 MB"),
@@ -341,12 +340,7 @@ INNOCENTS: Mapping[str, Callable[[int], Round]] = {
         sh("gh run view 9", f"stage {i + 1} of 12 {WORDS[i % 11]}: running, {i * 9} %")
     ],
     "fewer failures each time": lambda i: [
-        (
-            "",
-            "edit_file",
-            {"path": f"src/m{i}.py", "old_text": f"a{i}", "new_text": f"b{i}"},
-            "ok",
-        ),
+        ("", "edit_file", {"path": f"src/m{i}.py", "old_text": f"a{i}", "new_text": f"b{i}"}, "ok"),
         sh(
             "pytest -q",
             f"{12 - i} failed, {i} passed\n"

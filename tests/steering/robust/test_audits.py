@@ -61,9 +61,7 @@ AUDITS: dict[str, list[Call]] = {
         "check_eligibility", [{"user": n} for n in NAMES], '{"eligible": false, "reason": "none"}'
     ),
     "packages by a shell": each(
-        "bash",
-        [{"command": f"pip show {n}"} for n in NAMES],
-        "WARNING: Package(s) not found",
+        "bash", [{"command": f"pip show {n}"} for n in NAMES], "WARNING: Package(s) not found"
     ),
     "names that are taken": each("is_available", [{"name": n} for n in NAMES], "No, taken."),
     "pages with numbers": [

@@ -11,15 +11,7 @@ from gateway.steering.transcript.steps import Action, Step
 from gateway.wire.coerce import lowered
 
 # Plain substrings, so that "0 errors" is an error. Source: reference section 1.3.
-ERROR_MARKS = (
-    "error",
-    "exception",
-    "traceback",
-    "failed",
-    "not found",
-    "assertion",
-    "invalid",
-)
+ERROR_MARKS = ("error", "exception", "traceback", "failed", "not found", "assertion", "invalid")
 
 
 class CallText(Struct, frozen=True, kw_only=True):

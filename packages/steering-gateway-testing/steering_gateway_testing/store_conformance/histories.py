@@ -5,10 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from gateway.backends import Stores
-from gateway.stores.protocols import (
-    MAX_BRANCHES,
-    MAX_HEADS,
-)
+from gateway.stores.protocols import MAX_BRANCHES, MAX_HEADS
 from gateway.stores.records import ItemRecord
 from steering_gateway_testing.store_conformance.check import Check
 from steering_gateway_testing.store_conformance.records import (

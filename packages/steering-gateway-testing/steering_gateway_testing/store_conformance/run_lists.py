@@ -8,14 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from gateway.backends import Stores
-from gateway.stores.queries import (
-    SORT_KEYS,
-    AgentHealth,
-    Facets,
-    PageRequest,
-    RecentRun,
-    RunFilter,
-)
+from gateway.stores.queries import SORT_KEYS, AgentHealth, Facets, PageRequest, RecentRun, RunFilter
 from steering_gateway_testing.store_conformance.check import Check, raises
 from steering_gateway_testing.store_conformance.records import (
     START,

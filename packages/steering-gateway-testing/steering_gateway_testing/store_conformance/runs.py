@@ -5,11 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from gateway.backends import Stores
-from gateway.stores.queries import (
-    OUTCOMES,
-    PageRequest,
-    RunFilter,
-)
+from gateway.stores.queries import OUTCOMES, PageRequest, RunFilter
 from gateway.stores.totals import RunRecord
 from steering_gateway_testing.store_conformance.check import Check, raises
 from steering_gateway_testing.store_conformance.records import (

@@ -8,11 +8,7 @@ from array import array
 
 from gateway.backends import Stores
 from gateway.steering.guidance.pattern import Pattern, Tier
-from gateway.stores.patterns import (
-    PatternStore,
-    Search,
-    Vector,
-)
+from gateway.stores.patterns import PatternStore, Search, Vector
 
 SIZE = 16
 

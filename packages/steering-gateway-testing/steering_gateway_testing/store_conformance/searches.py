@@ -6,12 +6,7 @@ import math
 
 from gateway.backends import Stores
 from gateway.steering.guidance.pattern import Tier
-from gateway.stores.patterns import (
-    Event,
-    PatternFilter,
-    Search,
-    SpaceMismatch,
-)
+from gateway.stores.patterns import Event, PatternFilter, Search, SpaceMismatch
 from steering_gateway_testing.store_conformance.check import Check, raises
 from steering_gateway_testing.store_conformance.sample_patterns import (
     add,

@@ -7,11 +7,7 @@ import asyncio
 from msgspec.structs import replace
 
 from gateway.backends import Stores
-from gateway.stores.protocols import (
-    StoreClosed,
-    StoreError,
-    VersionConflict,
-)
+from gateway.stores.protocols import StoreClosed, StoreError, VersionConflict
 from gateway.stores.records import ConversationRecord
 from steering_gateway_testing.store_conformance.check import Check, raises
 from steering_gateway_testing.store_conformance.records import (
