@@ -14,10 +14,8 @@ from gateway.steering.fold import ConversationFold
 from gateway.steering.scoring.calibration import shipped_calibration
 from gateway.steering.transcript.steps import Action, Step
 from gateway.stores.protocols import StoreUnreachable
-from gateway.text.finder import Finder
 from gateway.text.secrets import mask_secrets
 from gateway.upstream.prices import default_list
-from gateway.wire.search import use_engine
 
 T = TypeVar("T")
 
@@ -73,7 +71,6 @@ class StartWait:
 
 def warm_up(settings: Settings) -> None:
     """Import and load what steering needs: the first request has a deadline, the start has none."""
-    use_engine(Finder)
     fold = ConversationFold(settings.policy())
     fold.extend([{"role": "user", "content": "-"}, {"role": "assistant", "content": "-"}])
     action = Action(name="-", arguments="{}", observation="at 10:15")

@@ -24,8 +24,6 @@ from gateway.steering.policy import Policy
 from gateway.steering.scoring.scorer import UNKNOWN
 from gateway.steering.steer import Decision
 from gateway.steering.transcript.steps import count_steps
-from gateway.text.finder import Finder
-from gateway.wire.search import use_engine
 
 DIGITS = 6
 _KEPT_STEPS = 8  # the newest steps a look-up may read, as many as the gateway keeps
@@ -212,7 +210,6 @@ class Work:
 
     def __call__(self, lines: Sequence[Line]) -> list[Replayed]:
         """The replays of these recordings, in order; a broken one becomes a problem."""
-        use_engine(Finder)
         other = self.other or self.policy
         with look_ups_of(self.policy) as look_ups, look_ups_of(other) as other_look_ups:
             return [self._replay(place, text, look_ups, other_look_ups) for place, text in lines]

@@ -1,24 +1,28 @@
 """The one detector of secrets: what looks like a credential in a text, and the text without it.
 
-It finds tokens by their form and values by the name next to them (`gateway/text/secret_shapes.py`).
-A secret that has neither, a word said in conversation, is not found.
+It finds tokens by their form and values by the name next to them; the rules are in
+`secret_rules.toml`. A secret that has neither, a word said in conversation, is not found.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import functools
 import re
-from collections.abc import Iterable, Iterator
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from importlib import resources
+from itertools import pairwise
 from typing import NamedTuple
 
-from gateway.text.finder import Finder
-from gateway.text.secret_shapes import ASSIGNED, SHAPES, Shape, secret_in
+from gateway.text.search import Expressions
 
 MARK = "[masked:"
 """The beginning of what replaces a secret; the kind and a bracket follow."""
 
 MOST_REFUSED = 1000
-"""After so many forms in one text that turned out to be none, all that follow count as secrets: a
+"""After so many forms of one rule that turned out to be none, all that follow count as secrets: a
 text made to be slow is masked more, and not looked at for longer."""
 
 _LOWERED_AT_ONCE = 2**17
@@ -38,12 +42,12 @@ def find_secrets(text: str) -> list[SecretSpan]:
     """The secrets of a text in their order, without overlaps. Linear in the length of the text."""
     if not may_have_secrets(text):
         return []
-    found = sorted(_found(text))
+    lowered = _lowered(text)
     joined: list[SecretSpan] = []
-    for span in found:
+    for span in sorted(span for rule in _RULES for span in rule.find(text, lowered)):
         if joined and span.start < joined[-1].end:
             last = joined[-1]
-            kind = span.kind if last.kind == ASSIGNED.kind else last.kind
+            kind = span.kind if last.kind == _RULES[-1].kind else last.kind
             joined[-1] = SecretSpan(last.start, max(last.end, span.end), kind)
         else:
             joined.append(span)
@@ -75,130 +79,233 @@ def mask_repeated(text: str) -> str:
 def may_have_secrets(text: str) -> bool:
     """False only when `find_secrets` finds nothing, and nothing in any part of the text either: one
     search does for several texts that are joined."""
-    return _NEEDED.finds(text if text.isascii() else _lowered(text))
+    return _NEEDED.may_be_in(text if text.isascii() else _lowered(text))
 
 
 def _lowered(text: str) -> str:
     """The text in small letters, each at its place."""
     if text.isascii():
         return text.lower()
-    parts = range(0, len(text), _LOWERED_AT_ONCE)
-    return "".join([_lowered_part(text[at : at + _LOWERED_AT_ONCE]) for at in parts])
+    parts = (text[at : at + _LOWERED_AT_ONCE] for at in range(0, len(text), _LOWERED_AT_ONCE))
+    # One capital letter becomes two characters.
+    return "".join(
+        [
+            low if len(low := part.lower()) == len(part) else part.replace("\u0130", "I").lower()
+            for part in parts
+        ]
+    )
 
 
-def _lowered_part(text: str) -> str:
-    lowered = text.lower()
-    if len(lowered) != len(text):  # one capital letter becomes two characters
-        lowered = text.replace("\u0130", "I").lower()
-    return lowered
+def _secret_of(match: re.Match[str]) -> tuple[int, int]:
+    """Span of a match's secret in the text."""
+    for group in ("secret", "quoted", "bare"):
+        if group in match.re.groupindex and match.start(group) >= 0:
+            return match.span(group)
+    return match.span()
 
 
-def _found(text: str) -> Iterator[SecretSpan]:
-    lowered = _lowered(text)
-    yield from _accepted(text, lowered, _rare_candidates(lowered))
-    for shape, anchor in _PLAIN:
-        if anchor in lowered:
-            yield from _accepted(text, lowered, _plain_candidates(lowered, shape, anchor))
+_SEEN = 64
 
 
-def _accepted(
-    text: str, lowered: str, candidates: Iterable[tuple[Shape, int]]
-) -> Iterator[SecretSpan]:
-    """The secrets among places where anchors begin, given in their order."""
-    ends: dict[str, int] = {}
-    refused = 0
-    for shape, at in candidates:
-        if at < ends.get(shape.kind, 0):
-            continue  # inside of the shape's last match
-        match = shape.pattern.match(lowered if shape.folded else text, at)
-        if match is None:
-            continue
-        accepts = shape.accepts if refused < MOST_REFUSED else None
-        if accepts is not None and not accepts(text, match):
-            refused += 1
-            continue
-        ends[shape.kind] = match.end()
-        yield SecretSpan(*secret_in(match), shape.kind)
+def _value(text: str, match: re.Match[str]) -> str:
+    """The start of the secret of a match: enough to see what it is."""
+    start, end = _secret_of(match)
+    return text[start : min(end, start + _SEEN)]
 
 
-def _rare_candidates(lowered: str) -> Iterator[tuple[Shape, int]]:
-    for hit in _RARE.finditer(lowered):
-        at = hit.start()
-        # What the expression found ends where the anchor does, so few anchors come into question.
-        for shape, anchor, offset in _ENDING[hit.group()]:
-            if lowered.startswith(anchor, at - offset):
-                yield shape, at - offset
+_RANDOM_LENGTH = 16
+_LETTERS_LENGTH = 20
+"""Letters alone need to be more: of 20 random ones a fifth are capitals after small letters."""
+_CLASSES = bytes.maketrans(
+    bytes(range(256)),
+    bytes(
+        1 if 48 <= c <= 57 else 2 if 97 <= c <= 122 else 3 if 65 <= c <= 90 else 4
+        for c in range(256)
+    ),
+)
 
 
-def _plain_candidates(lowered: str, shape: Shape, anchor: str) -> Iterator[tuple[Shape, int]]:
+def _looks_random(value: str, least: int = _RANDOM_LENGTH) -> bool:
+    """Whether a value reads like a generated one: `least` characters or more, that change between
+    digits, small and capital letters at every fifth character or more.
+
+    Words change at their ends only (`cancellationTokenSource2`, `test_login_2`), random text of
+    letters and digits at every second character.
+    """
+    if len(value) < least:
+        return False
+    classes = value.encode("ascii", "replace").translate(_CLASSES)
+    kinds = set(classes) - {4}
+    pairs = list(pairwise(classes))
+    # A capital followed by a small letter is how a word begins.
+    changes = sum(a != b and 4 not in (a, b) and (a, b) != (3, 2) for a, b in pairs)
+    if len(kinds) < 2 or (1 not in kinds and len(value) < _LETTERS_LENGTH):
+        return False
+    return changes * 5 >= len(pairs)
+
+
+_FILLERS = frozenset(
+    (
+        *("password", "passwd", "pass", "pwd", "secret", "token", "none", "null", "nil", "true"),
+        *("false", "undefined", "empty", "required", "optional", "string", "bytes", "bool", "your"),
+        *("example", "changeme", "redacted", "hidden", "omitted", "default", "removed", "value"),
+    )
+)
+_FILLED = re.compile(
+    r"[*.x•-]{3,512}+|<[^<>]{0,512}+>?|\[masked:|\$(?:[{(]|\w{1,64}+$)|%[(s{]|\{\{?"
+    r"|your[-_ ]|os\.|process\.|env[.\[]",
+    re.IGNORECASE,
+)
+_PATH = re.compile(r"(?:\.{0,2}|~)/|[A-Za-z]:\\")
+_CODE = re.compile(r"[A-Za-z_]\w{0,64}+(?:\.[A-Za-z_]\w{0,64}+){1,16}+$|\w{1,64}+[\[(]", re.ASCII)
+"""Code that reads an attribute, or calls: `form2.cleaned_data`."""
+_STRONG = ("pass", "pwd", "secret")
+_DIGEST = re.compile(r"[0-9a-f]{32,128}+", re.IGNORECASE)
+_NAMES = re.compile(r"pass|pw|secret|token|key|user|hash|name|field|value|self|None", re.IGNORECASE)
+
+
+def _is_placeholder(value: str) -> bool:
+    """Whether a value stands for a secret and is none: a variable, a mask, a word of documents."""
+    bare = value.strip("'\"`<>[](){}")
+    return len(bare) < 4 or bare.lower() in _FILLERS or _FILLED.match(value) is not None
+
+
+def _is_dense(value: str) -> bool:
+    """Whether a value of letters and digits has more digits than the names of programs have."""
+    digits = sum(map(str.isdigit, value))
+    return len(value) >= _RANDOM_LENGTH and value.isalnum() and 3 <= digits < len(value)
+
+
+def _holds_credentials(text: str, match: re.Match[str]) -> bool:
+    """Whether the base64 of a Basic header decodes to `user:password`."""
+    coded = text[slice(*_secret_of(match))]
+    try:
+        plain = base64.b64decode(coded + "=" * (-len(coded) % 4), validate=True)
+    except (binascii.Error, ValueError):
+        return False
+    return b":" in plain and all(byte >= 32 for byte in plain)
+
+
+def _is_bearer(text: str, match: re.Match[str]) -> bool:
+    value = _value(text, match)
+    return not _is_placeholder(value) and (len(value) >= 24 or any(map(str.isdigit, value)))
+
+
+def _is_user_info(text: str, match: re.Match[str]) -> bool:
+    value = _value(text, match)
+    return _looks_random(value) if match["secret"] is None else not _is_placeholder(value)
+
+
+def _is_prefixed_key(_: str, match: re.Match[str]) -> bool:
+    """Names of style classes begin like OpenAI's keys: `sk-toggleable__content-2`."""
+    value = match[0][:_SEEN]
+    return "ant-" in value[:8] or _looks_random(value) or any(map(_is_dense, value.split("-")))
+
+
+def _is_assigned(text: str, match: re.Match[str]) -> bool:
+    """Whether what is assigned to a name like `password` or `api_token` is a secret.
+
+    A name that can only be a secret's takes any quoted text, and bare text that is no code; any
+    other takes what reads like a generated value.
+    """
+    value = _value(text, match)
+    if _is_placeholder(value) or (_PATH.match(value) and not _looks_random(value, 32)):
+        return False
+    random = _DIGEST.fullmatch(value) or _looks_random(value) or _is_dense(value)
+    if random and not _CODE.match(value):
+        return True
+    if not match[0].startswith(_STRONG):
+        return False
+    apart = match["sep"].isspace()
+    if match["quoted"] is not None:
+        return not apart and (" " not in value or match[0].startswith("passphrase"))
+    before = text[max(0, match.start() - 40) : match.start()]
+    if before.rpartition(" ")[2].startswith("--"):  # an option of a command: `--db-password`
+        return not value.isalpha() or not value.islower()
+    return not apart and (_is_setting(text, match) or _is_chosen(value))
+
+
+def _is_setting(text: str, match: re.Match[str]) -> bool:
+    """Whether this is a line of an environment file, `DB_PASSWORD=swordfish`, or a part of a
+    connection string, `Password=swordfish;`."""
+    start, end = match.span()
+    between = ";" in (text[end : end + 1], text[start - 1 : start])
+    return match["sep"] == "=" and (text[start : start + 3].isupper() or between)
+
+
+def _is_chosen(value: str) -> bool:
+    """Whether a bare value is a password that a person made up, and no name in a program."""
+    if _CODE.match(value) or not any(map(str.isalpha, value)):
+        return False
+    digits = sum(map(str.isdigit, value))
+    if digits >= 3 or any(sign in value for sign in "!@#$%^&*+?~"):
+        return True
+    return not _NAMES.search(value) and ((digits > 0 and "_" not in value) or value.count("-") > 1)
+
+
+Check = Callable[[str, re.Match[str]], bool]
+"""The whole text and a match in it, or in the same in small letters -> whether it is a secret."""
+
+_CHECKS: Mapping[str, Check] = {
+    "assigned": _is_assigned,
+    "bearer": _is_bearer,
+    "credentials": _holds_credentials,
+    "prefixed key": _is_prefixed_key,
+    "user info": _is_user_info,
+}
+_START = r"(?:(?<![A-Za-z0-9_-])|(?<=\\[nrt])|(?<=[0-9]m))"
+"""Start of a token: not in a word, but after an escaped line end or a terminal's colour."""
+
+
+class _Rule:
+    """One rule of `secret_rules.toml`, which says what the keys mean."""
+
+    def __init__(
+        self,
+        *,
+        kind: str,
+        anchors: list[str],
+        pattern: list[str],
+        folded: bool = False,
+        check: str | None = None,
+        needs: str | None = None,
+    ) -> None:
+        self.kind, self.anchors, self.needs = kind, anchors, needs
+        self._match = re.compile("".join(pattern).replace("{start}", _START)).match
+        self._check = _CHECKS[check] if check else None
+        self._folded = folded
+
+    def find(self, text: str, lowered: str) -> Iterator[SecretSpan]:
+        """The secrets of this kind, in their order."""
+        end = refused = 0
+        for at in sorted(at for anchor in self.anchors for at in _places(lowered, anchor)):
+            if at < end:
+                continue
+            match = self._match(lowered if self._folded else text, at)
+            if match is None:
+                continue
+            if self._check and refused < MOST_REFUSED and not self._check(text, match):
+                refused += 1
+                continue
+            end = match.end()
+            yield SecretSpan(*_secret_of(match), self.kind)
+
+
+def _places(lowered: str, anchor: str) -> Iterator[int]:
     at = lowered.find(anchor)
     while at >= 0:
-        yield shape, at
+        yield at
         at = lowered.find(anchor, at + len(anchor))
 
 
-# Most texts have nothing of this, and are not searched further.
-_NEEDED = Finder(
-    [shape.needs for shape in SHAPES if shape.needs],
-    texts=[anchor for shape in SHAPES if not shape.needs for anchor in shape.anchors],
+_RULES = [
+    _Rule(**rule)
+    for rule in tomllib.loads(
+        resources.files("gateway.text").joinpath("secret_rules.toml").read_text("utf-8")
+    )["rule"]
+]
+_NEEDED = Expressions(
+    [rule.needs for rule in _RULES if rule.needs],
+    texts=[anchor for rule in _RULES if not rule.needs for anchor in rule.anchors],
 )
-
-
-# Rarest first: how often letters and signs occur in the development runs. One expression looks for
-# all anchors by their rarest letter: a search for each of them costs five times as much.
-_LETTERS = "zjxk9vw=_:b-"
-
-
-def _rarest(anchor: str) -> str:
-    return min(anchor, key=lambda letter: f"{_LETTERS}{letter}".index(letter))
-
-
-_PLAIN = tuple(
-    (shape, anchor)
-    for shape in SHAPES
-    for anchor in shape.anchors
-    if _rarest(anchor) not in _LETTERS
-)
-_BY_LETTER = {
-    letter: tuple(
-        (shape, anchor, anchor.index(letter))
-        for shape in SHAPES
-        for anchor in shape.anchors
-        if _rarest(anchor) == letter
-    )
-    for letter in _LETTERS
-}
-
-
-def _endings() -> dict[str, tuple[tuple[Shape, str, int], ...]]:
-    """By what the expression can find, from its letter on: the anchors of the letter that go on so,
-    or end within it, in their order."""
-    found = {a[offset:] for some in _BY_LETTER.values() for _, a, offset in some}
-    return {
-        text: tuple(
-            each
-            for each in _BY_LETTER[text[0]]
-            if each[1][each[2] :].startswith(text) or text.startswith(each[1][each[2] :])
-        )
-        for text in found
-    }
-
-
-_ENDING = _endings()
-
-
-def _around(shape: Shape, anchor: str, letter: str) -> str:
-    """The anchor as an expression that begins at its letter."""
-    if anchor in shape.narrower:
-        return shape.narrower[anchor]
-    before, after = anchor[: anchor.index(letter) + 1], anchor[anchor.index(letter) + 1 :]
-    return (f"(?<={re.escape(before)})" if len(before) > 1 else "") + re.escape(after)
-
-
-def _expression(letter: str) -> str:
-    """Finder of the anchors of one letter."""
-    some = {_around(shape, anchor, letter): "" for shape, anchor, _ in _BY_LETTER[letter]}
-    return f"{re.escape(letter)}(?:{'|'.join(some)})"
-
-
-_RARE = re.compile("|".join([_expression(letter) for letter, some in _BY_LETTER.items() if some]))
+"""Most texts have nothing of this, and are not searched further."""

@@ -108,7 +108,7 @@ def test_letters_that_change_their_length() -> None:
 
 
 class _Finds:
-    def finds(self, text: str) -> bool:
+    def may_be_in(self, text: str) -> bool:
         return True
 
 

@@ -24,7 +24,7 @@ from gateway.steering.evidence.results import (
 from gateway.steering.transcript.content import asks_user
 from gateway.steering.transcript.steps import Action, Step
 from gateway.steering.word_lists import word_list
-from gateway.wire.search import Expressions
+from gateway.text.search import Expressions
 
 RESULT_WORDS = 60
 """Words of a result's opening by which two results are compared."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from gateway.steering.word_lists import word_list
-from gateway.wire.search import Expressions
+from gateway.text.search import Expressions
 
 HEAD_CHARS = 500
 TAIL_CHARS = 1500
