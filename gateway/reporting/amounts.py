@@ -155,8 +155,6 @@ def amount_of(spent: Spent) -> Amount | None:
     """The mean and median of an arm; None when no run's amount is known."""
     if not spent.runs:
         return None
-    from gateway.reporting.amounts import typical
-
     mean, median = typical([value for _, value in spent.runs])
     return Amount(runs=len(spent.runs), mean=mean, median=median)
 
@@ -177,8 +175,6 @@ def amount_ratio(treated: Spent, baseline: Spent, *, seed: str) -> AmountRatio |
     units = min(len({unit for unit, _ in spent.runs}) for spent in (treated, baseline))
     if units < _FEWEST_UNITS:
         return AmountRatio(mean=None, median=None)
-    from gateway.reporting.amounts import generator_of, resampled, resamples_for
-
     generator = generator_of(hashlib.sha256(seed.encode()).digest())
     draws = resamples_for(max(len(treated.runs), len(baseline.runs)))
     above = resampled(treated.runs, generator, draws)
@@ -193,8 +189,6 @@ def amount_ratio(treated: Spent, baseline: Spent, *, seed: str) -> AmountRatio |
 def _ratio(first: float, second: float, above: Floats, below: Floats, reach: float) -> Ratio | None:
     if min(first, second, above.min(), below.min()) <= 0:
         return None
-    from gateway.reporting.amounts import log_error
-
     estimate = first / second
     factor = math.exp(reach * log_error(above, below))
     return Ratio(estimate=estimate, low=estimate / factor, high=estimate * factor)
