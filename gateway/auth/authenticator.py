@@ -163,8 +163,9 @@ class Authenticator:
             return Principal(operator=True) if named else _ANONYMOUS
         found = self.principal_by_key(headers)
         if found is not None:
-            if scope.get("query_string"):
-                self._refuse_in_query(scope)
+            query = scope.get("query_string", b"")
+            if query and self._has_key(unquote_plus(query.decode("latin-1"))):
+                raise Unauthorized("a gateway key in the query: send it in x-gateway-key")
             self.refuse_guesses(scope, found.guessable)
             return found
         if not required:
@@ -179,16 +180,18 @@ class Authenticator:
 
     def principal_by_key(self, headers: RawHeaders) -> Principal | None:
         """The caller, from the first valid gateway key in the headers; None without one."""
-        for _name, key in offered_keys(headers):
-            tenant = self.tenant_of(key_digest(key))
+        offered = offered_keys(headers)
+        for _, key in offered:
+            digest = key_digest(key)
+            tenant = self.tenant_of(digest)
             if tenant is not None:
-                headers_with_keys = self._key_headers(headers)
+                record = self._ring.find(digest)
                 return Principal(
                     tenant=tenant,
-                    key_headers=headers_with_keys,
+                    key_headers=self._key_headers(headers),
                     guessable=len(key) < UNGUESSABLE_CHARACTERS,
-                    key=self._name_of(key_digest(key)) or tenant,
-                    operator=any(self.is_admin(other) for _, other in offered_keys(headers)),
+                    key=record.name or record.id if record else tenant,
+                    operator=any(self.is_admin(other) for _, other in offered),
                 )
         return None
 
@@ -213,20 +216,16 @@ class Authenticator:
         """All headers that hold a gateway or admin key, not only the one that was accepted."""
         found = {name for name, key in offered_keys(headers) if self._is_known(key)}
         for name, value in headers:
-            if name not in found and credentials.may_hold_key(name):
-                words = _WORDS.split(value.decode("latin-1"))
-                if any(self._is_known(word) for word in words if word):
-                    found.add(name)
+            may_hold = name not in found and credentials.may_hold_key(name)
+            if may_hold and self._has_key(value.decode("latin-1")):
+                found.add(name)
         return frozenset(found)
+
+    def _has_key(self, text: str) -> bool:
+        return any(self._is_known(word) for word in _WORDS.split(text) if word)
 
     def _is_known(self, key: str) -> bool:
         return self.tenant_of(key_digest(key)) is not None or self.is_admin(key)
-
-    def _refuse_in_query(self, scope: Scope) -> None:
-        """Refuse a query with a key, which would be forwarded. Raises: Unauthorized."""
-        words = _WORDS.split(unquote_plus(scope.get("query_string", b"").decode("latin-1")))
-        if any(self._is_known(word) for word in words if word):
-            raise Unauthorized("a gateway key in the query: send it in x-gateway-key")
 
     def tenant_of(self, digest: bytes) -> str | None:
         """The tenant of the valid key with this digest, None when there is none."""
@@ -239,10 +238,6 @@ class Authenticator:
             if hmac.compare_digest(known, digest):
                 found = tenant
         return found
-
-    def _name_of(self, digest: bytes) -> str:
-        record = self._ring.find(digest)
-        return "" if record is None else record.name or record.id
 
     def is_admin(self, key: str) -> bool:
         """Whether `key` is the admin key."""

@@ -152,19 +152,8 @@ async def _refusal(
     named = list(_stored_in_tools(body))
     if _MAY_NAME.search(request.raw):
         # A large body has not been read, and takes its time.
-        whole = await asyncio.to_thread(_whole, request) if request.unread else request.whole
-        named += _stored_in_messages(whole)
-    return await _unless_own_items(services, principal, named)
-
-
-def _whole(request: ChatRequest) -> Mapping[str, Any]:
-    return request.whole
-
-
-async def _unless_own_items(
-    services: Services, principal: Principal, named: list[tuple[str, str]]
-) -> GatewayError | None:
-    """The refusal of what is named unless all of it are items that the tenant was given."""
+        named += await asyncio.to_thread(_stored_in_messages, request)
+    # Unless all of it are items that the tenant was given.
     other = next((kind for kind, _ in named if kind != REFERENCE), None)
     if other is not None:
         return _forbidden(principal, f"{other!r} in the body")
@@ -190,15 +179,17 @@ def _stored_in_tools(body: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
                     yield kind, str(named)
 
 
-def _stored_in_messages(body: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _stored_in_messages(request: ChatRequest) -> list[tuple[str, str]]:
     """(kind, id) of the things stored at the provider that the messages of a body name."""
+    body, found = request.whole, []
     for item in _mappings(body.get("input")):
         name = item.get("id")
         bare = item.get("type") is None and not item.keys() & {"role", "content"}
         if isinstance(name, str) and (bare or item.get("type") == REFERENCE):
-            yield REFERENCE, name
+            found.append((REFERENCE, name))
     for key in ("messages", "input", "system", *_HOLDERS):
-        yield from _in_parts(body.get(key), 0)
+        found += _in_parts(body.get(key), 0)
+    return found
 
 
 def _in_parts(value: Any, depth: int) -> Iterator[tuple[str, str]]:

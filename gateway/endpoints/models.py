@@ -51,12 +51,10 @@ class ModelsEndpoint:
             except (UpstreamFailure, TimeoutError):
                 body = b""
             exchange.timing.waited_s += time.perf_counter() - started
-            merged = [
-                each
-                for each in _merged(services.table.names, _entries(body))
-                if may_use_model(services, principal, str(each.get("id")))
-            ]
-        await send_json(send, 200, {"object": "list", "data": merged})
+            own = {name: _own(name) for name in _configured(services)}
+            listed = [*own.values(), *(e for e in _entries(body) if e.get("id") not in own)]
+            usable = [e for e in listed if may_use_model(services, principal, str(e.get("id")))]
+        await send_json(send, 200, {"object": "list", "data": usable})
 
     async def one(self, scope: Scope, receive: Receive, send: Send) -> None:
         """`GET /v1/models/{id}`: answers for configured names and forwards other names."""
@@ -66,7 +64,7 @@ class ModelsEndpoint:
         require_route(services, principal, f"/models/{model}")
         if not may_use_model(services, principal, model):
             raise NotFound(f"there is no model {model[:80]!r}")
-        if model not in _configured(services.table.names):
+        if model not in _configured(services):
             await self._passthrough(scope, receive, send)
             return
         scope[EXCHANGE].route = "models"
@@ -110,13 +108,8 @@ def _entries(body: bytes) -> list[dict[str, Any]]:
     return [e for e in data if isinstance(e, dict)] if isinstance(data, list) else []
 
 
-def _merged(names: list[str], theirs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    configured = _configured(names)
-    return [_own(n) for n in configured] + [e for e in theirs if e.get("id") not in configured]
-
-
-def _configured(names: list[str]) -> list[str]:
-    return [n for n in names if "*" not in n]
+def _configured(services: Services) -> list[str]:
+    return [name for name in services.table.names if "*" not in name]
 
 
 def _own(name: str) -> dict[str, Any]:

@@ -17,8 +17,7 @@ from gateway.budgets.guard import Admission, BudgetGuard, CallBody, Refused, amo
 from gateway.budgets.rules import BUDGET_HEADER, CallSubject
 from gateway.budgets.texts import with_status
 from gateway.calls.recorder import Recorder
-from gateway.conversations.index import PendingResponses
-from gateway.dialects import DIALECTS, RESPONSES, Dialect
+from gateway.dialects import DIALECTS, RESPONSES
 from gateway.endpoints.body import (
     BodyRoom,
     DisconnectWatch,
@@ -68,7 +67,7 @@ async def admit(
     call: UpstreamCall,
     raw: bytes,
     request: ChatRequest | None,
-) -> CountedCall | None:
+) -> _CountedCall | None:
     """Reserve a call on the budgets that it counts on; None if it is no call, or counts on none.
 
     `request`: the body, None for one that names no model or cannot be read.
@@ -79,12 +78,9 @@ async def admit(
     guard = services.budgets
     if guard is None or request is None or _NO_CALL.search(call.path):
         return None
-    subject = CallSubject(
-        tenant=exchange.request.tenant,
-        key=exchange.request.key,
-        client=_client(call),
-        model=request.model,
-    )
+    client = header(call.headers, b"user-agent").decode("latin-1").split(" ")[0][:80]
+    tenant, key = exchange.request.tenant, exchange.request.key
+    subject = CallSubject(tenant=tenant, key=key, client=client, model=request.model)
     body = CallBody(fields=request.body, raw=raw, answers=call.path.endswith(_ANSWERS))
     binding = services.settings.steering.mode != "shadow"
     try:
@@ -97,64 +93,55 @@ async def admit(
     if shown := admission.header:
         exchange.response.headers.append((BUDGET_HEADER.encode(), shown.encode()))
         exchange.notes["budget"] = shown
-    counted = CountedCall(guard, admission, services, exchange, body, binding=binding)
+    counted = _CountedCall(guard, admission, services, exchange, body, binding)
     call.headers = readable(call.headers, plain=False)
     call.admits = counted.admits
     return counted
 
 
-class CountedCall:
+@dataclass(slots=True)
+class _CountedCall:
     """A call that has reserved its estimate, until its answer says what it used."""
 
-    def __init__(
-        self,
-        guard: BudgetGuard,
-        admission: Admission,
-        services: Services,
-        exchange: Exchange,
-        body: CallBody,
-        *,
-        binding: bool,
-    ) -> None:
-        self._guard = guard
-        self._admission = admission
-        self._services = services
-        self._exchange = exchange
-        self._body = body
-        self._binding = binding
+    guard: BudgetGuard
+    admission: Admission
+    services: Services
+    exchange: Exchange
+    body: CallBody
+    binding: bool
 
     async def admits(self, target: Target) -> bool:
         """Whether a fallback may be asked; a price of its own is reserved first."""
-        model = target.name if target.key else target.model or self._admission.subject.model
-        return await self._guard.extend(self._admission, model, self._body, binding=self._binding)
+        model = target.name if target.key else target.model or self.admission.subject.model
+        return await self.guard.extend(self.admission, model, self.body, binding=self.binding)
 
     async def answer_of(self, sending: Awaitable[LaneResponse]) -> LaneResponse:
         """The answer, which ends the reservation when it has been read."""
         try:
             response = await sending
         except BaseException:
-            await self._guard.settle(self._admission, Amounts(calls=1))
+            await self.guard.settle(self.admission, Amounts(calls=1))
             raise
-        limit = int(self._services.settings.server.max_buffered_response_mb * 2**20)
+        limit = int(self.services.settings.server.max_buffered_response_mb * 2**20)
         return _CountedAnswer(response, self, limit)
 
     async def settle(self, status: int, content: bytes) -> None:
         """End the reservation with what an answer reports, by its content as far as it was read."""
         usage = _usage_in(content)
         if usage:
-            used, unpriced = amounts_of(self._model(content), usage, self._services.catalogue.cost)
-            await self._guard.settle(self._admission, used, unpriced=unpriced)
+            used, unpriced = amounts_of(self._model(content), usage, self.services.catalogue.cost)
+            await self.guard.settle(self.admission, used, unpriced=unpriced)
         else:
             # What it used is unknown, so that its estimate counts; an error used nothing.
-            await self._guard.settle(self._admission, None if status < 400 else Amounts(calls=1))
+            await self.guard.settle(self.admission, None if status < 400 else Amounts(calls=1))
 
     def _model(self, content: bytes) -> str:
         """The name whose prices hold: the fallback's, if that answered."""
-        asked, answered = self._admission.subject.model, self._exchange.upstream.deployment
+        asked, answered = self.admission.subject.model, self.exchange.upstream.deployment
         if not asked:
             found = _MODEL.search(content)
             return found[1].decode("utf-8", "replace") if found else ""
-        own = {target.name for target in self._services.table.resolve(asked)}
+        own = {target.name for target in self.services.table.resolve(asked)}
         return asked if not answered or answered in {"default", *own} else answered
 
 
@@ -162,7 +149,7 @@ class _CountedAnswer:
     """`LaneResponse` that is read on its way; the reservation ends before the last byte goes out,
     where that can be held back: a stream is not delayed."""
 
-    def __init__(self, response: LaneResponse, call: CountedCall, limit_bytes: int) -> None:
+    def __init__(self, response: LaneResponse, call: _CountedCall, limit_bytes: int) -> None:
         self.status, self.headers = response.status, response.headers
         self.usage = response.usage
         self._response = response
@@ -204,11 +191,6 @@ def _usage_in(content: bytes) -> dict[str, Any]:
     return found
 
 
-def _client(call: UpstreamCall) -> str:
-    words = header(call.headers, b"user-agent").decode("latin-1").split(" ")
-    return words[0][:80]
-
-
 _IDEMPOTENT = frozenset({"GET", "HEAD", "PUT", "DELETE", "OPTIONS"})
 _BELOW_ANSWER = re.compile(r"(?:/v1)?/responses/([^/]+)")
 _ABOUT_ANSWER = re.compile(r"(?:/v1)?/responses/([^/]+)(/cancel)?")
@@ -242,14 +224,12 @@ class PassThrough:
                 call.at = self._runtime.stored_answers.targets.find(principal.tenant, about[1])
                 exchange.upstream.deployment = call.at.name if call.at is not None else ""
             await require_right(self._runtime, services, principal, call)
-            asked = _background_answer(
-                self._runtime.stored_answers.pending, principal.tenant, scope
-            )
-            echo = self._echo(principal.tenant, scope)
+            asked, echo = self._stored_answer(principal.tenant, scope)
             if asked is not None or echo is not None:
                 call.headers = readable(headers, plain=echo is not None)
             answering = _Answering(self._runtime, services, exchange, send, asked, echo)
-            if _is_json(scope["method"], headers):
+            content_type = header(headers, b"content-type")
+            if scope["method"] == "POST" and content_type.startswith(b"application/json"):
                 raw = await read_body(headers, receive, exchange, limit, share)
                 async with DisconnectWatch(receive, exchange) as watch:
                     read = await _read_request(raw)
@@ -267,10 +247,15 @@ class PassThrough:
                     response = await _send_stream(services, exchange, call, upload)
                     await answering.relay(response, watch)
 
-    def _echo(self, tenant: str, scope: Scope) -> EchoFilter | None:
-        """Filter that removes the guidance from a stored answer; None if nothing was injected."""
+    def _stored_answer(self, tenant: str, scope: Scope) -> tuple[Asked | None, EchoFilter | None]:
+        """The background answer that a request polls, cancels or deletes, and the filter that
+        removes the guidance from a stored answer; None where there is none."""
         found = _ABOUT_ANSWER.fullmatch(scope["path"])
-        return self._runtime.stored_answers.echoes.find(tenant, found[1]) if found else None
+        if found is None:
+            return None, None
+        stored, asked = self._runtime.stored_answers, (tenant, found[1])
+        polls = (scope["method"] == "POST") == bool(found[2]) and asked in stored.pending
+        return asked if polls else None, stored.echoes.find(*asked)
 
 
 @dataclass(slots=True)
@@ -290,7 +275,8 @@ class _Answering:
         self.exchange.upstream.lane = "native"
         self.exchange.upstream.deployment = self.exchange.upstream.deployment or "default"
         try:
-            if self._is_read(response):
+            concerned = self.asked is not None or self.echo is not None
+            if concerned and response.status < 300 and self.exchange.request.method != "DELETE":
                 settings = self.services.settings.server
                 given = self.send, self.exchange, watch, self._complete, settings, RESPONSES
                 await answer(Relay(*given), response, False, False, self.echo)
@@ -298,10 +284,6 @@ class _Answering:
                 await self._pass_on(response, watch)
         finally:
             await response.aclose()
-
-    def _is_read(self, response: LaneResponse) -> bool:
-        concerned = self.asked is not None or self.echo is not None
-        return concerned and response.status < 300 and self.exchange.request.method != "DELETE"
 
     async def _pass_on(self, response: LaneResponse, watch: DisconnectWatch) -> None:
         """Relay an answer as it is."""
@@ -320,15 +302,6 @@ class _Answering:
 
 Asked = tuple[str, str]
 """Tenant and id of a background answer."""
-
-
-def _background_answer(pending: PendingResponses, tenant: str, scope: Scope) -> Asked | None:
-    """The background answer that a request polls, cancels or deletes; None if it is none."""
-    found = _ABOUT_ANSWER.fullmatch(scope["path"])
-    if found is None or (scope["method"] == "POST") != bool(found[2]):
-        return None
-    asked = tenant, found[1]
-    return asked if asked in pending else None
 
 
 async def _send_json(
@@ -360,10 +333,8 @@ async def _send_json(
         delivery = await services.dispatcher.send(call, model, native_only=True)
     finally:
         exchange.timing.waited_s += time.perf_counter() - started
-    exchange.upstream.lane, exchange.upstream.deployment = (
-        delivery.target.lane,
-        delivery.target.name,
-    )
+    target = delivery.target
+    exchange.upstream.lane, exchange.upstream.deployment = target.lane, target.name
     return delivery.response
 
 
@@ -438,16 +409,6 @@ async def _read_request(raw: bytes) -> ChatRequest | None:
         return None  # the upstream decides what its own routes accept
 
 
-def _is_json(method: str, headers: RawHeaders) -> bool:
-    return method == "POST" and header(headers, b"content-type").startswith(b"application/json")
-
-
-def _dialect_of(path: str) -> Dialect | None:
-    """The dialect that has a route at or above this path; its upstreams serve the path."""
-    place = path.removeprefix("/v1") + "/"
-    return next((d for d in DIALECTS.values() if place.startswith(d.path + "/")), None)
-
-
 def _has_body(headers: RawHeaders) -> bool:
     return header(headers, b"content-length") not in (b"", b"0") or bool(
         header(headers, b"transfer-encoding")
@@ -455,19 +416,17 @@ def _has_body(headers: RawHeaders) -> bool:
 
 
 def _call(scope: Scope, principal: Principal, exchange: Exchange) -> UpstreamCall:
+    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    place = scope["path"].removeprefix("/v1") + "/"
     return UpstreamCall(
         method=scope["method"],
-        path=_path(scope),
+        path=raw.split(b"?")[0].decode("ascii", "replace").removeprefix("/v1"),
         headers=scope["headers"],
-        dialect=_dialect_of(scope["path"]),
+        # The one with a route at or above this path: its upstreams serve the path.
+        dialect=next((d for d in DIALECTS.values() if place.startswith(d.path + "/")), None),
         query=scope["query_string"],
         key_headers=principal.key_headers,
         body=lambda _: b"",
         parsed=lambda _: {},
         attempts=exchange.upstream.attempts,
     )
-
-
-def _path(scope: Scope) -> str:
-    raw: bytes = scope.get("raw_path") or scope["path"].encode()
-    return raw.split(b"?")[0].decode("ascii", "replace").removeprefix("/v1")

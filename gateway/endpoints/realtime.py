@@ -23,7 +23,6 @@ from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.tasks import spawn
 from gateway.upstream.base import RawHeaders, end_to_end
-from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import UpstreamCall, outgoing_headers, target_url
 from gateway.upstream.websocket import Handshake, open_websocket
 
@@ -125,11 +124,18 @@ class RealtimeEndpoint:
 
 async def _ask(services: Services, exchange: Exchange, call: UpstreamCall) -> Handshake:
     query = call.query
-    target = _target(services, _model(query))
-    exchange.request.model = _model(query)
+    exchange.request.model = model = _model(query)
+    native = [target for target in services.table.resolve(model) if target.lane == "native"]
+    if not native:
+        raise NotFound(
+            f"no deployment of {model!r} is reached without translation, which /realtime needs"
+        )
+    target = native[0]
     exchange.upstream.lane, exchange.upstream.deployment = "native", target.name
     if target.model is not None:
-        query, exchange.upstream.model = _with_model(query, target.model), target.model
+        rest = [part for part in query.split(b"&") if not part.startswith(b"model=")]
+        query = b"&".join([b"model=" + quote(target.model, safe="").encode(), *rest])
+        exchange.upstream.model = target.model
     url = target_url(target.api_base, call.path, query)
     out = outgoing_headers(call, target, services.dispatcher.instance)
     started = time.perf_counter()
@@ -139,22 +145,8 @@ async def _ask(services: Services, exchange: Exchange, call: UpstreamCall) -> Ha
         exchange.timing.waited_s += time.perf_counter() - started
 
 
-def _target(services: Services, model: str) -> Target:
-    for target in services.table.resolve(model):
-        if target.lane == "native":
-            return target
-    raise NotFound(
-        f"no deployment of {model!r} is reached without translation, which /realtime needs"
-    )
-
-
 def _model(query: bytes) -> str:
     return parse_qs(query.decode("latin-1")).get("model", [""])[0]
-
-
-def _with_model(query: bytes, model: str) -> bytes:
-    parts = [part for part in query.split(b"&") if not part.startswith(b"model=")]
-    return b"&".join([b"model=" + quote(model, safe="").encode(), *parts])
 
 
 async def _relay_refusal(answer: Handshake, send: Send) -> None:
@@ -162,8 +154,7 @@ async def _relay_refusal(answer: Handshake, send: Send) -> None:
     lower = [(name.lower(), value) for name, value in answer.headers]
     headers = [h for h in end_to_end(lower) if h[0] != b"content-length"]
     headers.append((b"content-length", str(len(answer.body)).encode()))
-    start: dict[str, Any] = {"type": "http.response.start", "status": answer.status}
-    await send({**start, "headers": headers})
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     await send({"type": "http.response.body", "body": answer.body})
 
 
