@@ -20,8 +20,8 @@ from gateway.stores.totals import (
 )
 from gateway.stores.usage import UsagePoint
 from gateway.text import formatting
-from gateway.text.difficulty_chart import STATE_THRESHOLDS, state_bands, step_dots, threshold_lines
 from gateway.text.svg import (
+    STATE_THRESHOLDS,
     Point,
     curve,
     drawing,
@@ -32,8 +32,11 @@ from gateway.text.svg import (
     level_y,
     share,
     slot_curve,
+    state_bands,
+    step_dots,
     stretched,
     stretches,
+    threshold_lines,
 )
 
 DIFFICULTY_PX = 190

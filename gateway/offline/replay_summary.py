@@ -17,9 +17,8 @@ from rich.table import Table
 from gateway.offline.evaluation import POINTS, RunReading, auroc
 from gateway.offline.playback import ALARM, Replayed
 from gateway.steering.fsm import FSMSettings
-from gateway.text.difficulty_chart import state_bands, step_dots, threshold_lines
 from gateway.text.page import page_templates, style_sheet
-from gateway.text.svg import drawing, joined, slot_curve
+from gateway.text.svg import drawing, joined, slot_curve, state_bands, step_dots, threshold_lines
 
 SHOWN_CHANGES = 20
 FEW_ROUNDS = 200
