@@ -187,8 +187,7 @@ class RunStopped(RunRefused):
     type, code, label = "permission_error", "run_stopped", "stopped"
 
 
-BY_OPERATOR = "by the operator"
-"""In the message of a stop that a person has ordered."""
+BY_OPERATOR = "by the operator"  # in the message of a stop that a person has ordered
 
 
 class RunPaused(RunRefused):

@@ -21,8 +21,7 @@ from gateway.upstream.base import RawHeaders, header
 from gateway.upstream.credentials import SESSION_COOKIE
 
 COOKIE = SESSION_COOKIE
-SESSION_S = 12 * 3600
-"""How long a login lasts: a working day."""
+SESSION_S = 12 * 3600  # how long a login lasts: a working day
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

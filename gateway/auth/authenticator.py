@@ -71,14 +71,11 @@ class Principal:
 
     tenant: str = DEFAULT_TENANT
     key_headers: frozenset[bytes] = frozenset()
-    guessable: bool = False
-    """Whether the key is short enough to be found by trying."""
-
+    guessable: bool = False  # whether the key is short enough to be found by trying
     key: str = ""
     """The name of the gateway key, of the config its tenant's; empty for a request without one."""
 
-    operator: bool = False
-    """Whether the request may change what holds for it: it has the admin key."""
+    operator: bool = False  # whether the request may change what holds for it: it has the admin key
 
 
 _ANONYMOUS = Principal()

@@ -14,8 +14,7 @@ from gateway.observability.logging import get_logger
 from gateway.stores.protocols import KeyStore, StoreError
 from gateway.stores.records import KeyRecord
 
-DEFAULT_TENANT = "default"
-"""The tenant of requests while no key is required."""
+DEFAULT_TENANT = "default"  # the tenant of requests while no key is required
 
 KEY_PREFIX = "gw-"
 _SECRET_BYTES = 32  # 256 random bits cannot be guessed, so one round of SHA-256 is enough

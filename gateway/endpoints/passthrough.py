@@ -300,8 +300,7 @@ class _Answering:
             await pending.settle(*self.asked, reply.completion, reply.usage)
 
 
-Asked = tuple[str, str]
-"""Tenant and id of a background answer."""
+Asked = tuple[str, str]  # tenant and id of a background answer
 
 
 async def _send_json(

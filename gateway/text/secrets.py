@@ -18,8 +18,7 @@ from typing import NamedTuple
 
 from gateway.text.search import Expressions
 
-MARK = "[masked:"
-"""The beginning of what replaces a secret; the kind and a bracket follow."""
+MARK = "[masked:"  # the beginning of what replaces a secret; the kind and a bracket follow
 
 MOST_REFUSED = 1000
 """After so many forms of one rule that turned out to be none, all that follow count as secrets: a

@@ -94,8 +94,7 @@ def _text(value: object) -> str:
 
 T = TypeVar("T")
 
-HOTTEST = 5
-"""The heat of a reading that fires; below it are HOTTEST levels, 0 to 4."""
+HOTTEST = 5  # the heat of a reading that fires; below it are HOTTEST levels, 0 to 4
 
 
 def fraction(value: float, low: float, high: float) -> float:

@@ -116,8 +116,7 @@ def arguments_text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-NewId = Callable[[int], str]
-"""Makes an id for a call without one, from its index."""
+NewId = Callable[[int], str]  # makes an id for a call without one, from its index
 
 
 class _CallState:
