@@ -48,7 +48,7 @@ _SUPPORT = (
     "AND (p.tenant = '' OR e.tenant = p.tenant) AND e.kind <> 'failed_again'"
 )
 SELECT_LESSONS = (
-    f"SELECT {COLUMNS}, p.reason, "  # noqa: S608 - put together from names of this module
+    f"SELECT {COLUMNS}, p.reason, "
     f"(SELECT count(DISTINCT e.conversation) {_SUPPORT}), "
     f"(SELECT count(DISTINCT e.task) {_SUPPORT}), "
     f"(SELECT count(DISTINCT e.key_name) {_SUPPORT}), "

@@ -1,7 +1,5 @@
 """The SQLite engine: statements run on the threads of its Database."""
 
-# ruff: noqa: S608 - statements are put together from names of this package; values are bound
-
 from __future__ import annotations
 
 import json
@@ -40,48 +38,38 @@ class SQLiteDialect:
     """
 
     def among(self, column: str, name: str, kind: str) -> str:
-        """See Dialect."""
         return f"{column} IN (SELECT value FROM json_each(:{name}))"
 
     def locked(self, table: str) -> str:
-        """See Dialect. There is one writer."""
+        """There is one writer."""
         return ""
 
     def contains(self, column: str, name: str) -> str:
-        """See Dialect."""
         return rf"{column} LIKE :{name} ESCAPE '\'"
 
     def position(self, column: str, name: str) -> str:
-        """See Dialect."""
         return f"instr({column}, :{name})"
 
     def day(self, column: str) -> str:
-        """See Dialect."""
         return f"strftime('%Y-%m-%d', {column}, 'unixepoch')"
 
     def number(self, column: str, member: str) -> str:
-        """See Dialect."""
         return f"({column} ->> '{member}')"
 
     def member(self, column: str, member: str) -> str:
-        """See Dialect."""
         return f"({column} ->> '{member}')"
 
     def elements(self, column: str, member: str) -> str:
-        """See Dialect."""
         return f"json_each({column}, '$.{member}')"
 
     def has(self, column: str, name: str, member: str = "") -> str:
-        """See Dialect."""
         where = f", '$.{member}'" if member else ""
         return f"EXISTS (SELECT 1 FROM json_each({column}{where}) WHERE key = :{name})"
 
     def entry(self, column: str, name: str) -> str:
-        """See Dialect."""
         return f"(SELECT value FROM json_each({column}) WHERE key = :{name})"
 
     def keys(self, column: str, member: str) -> str:
-        """See Dialect."""
         return f"json_each({column}, '$.{member}') AS k"
 
 
@@ -92,22 +80,19 @@ class SQLiteConnection(Connection):
         self.raw = connection
 
     async def fetch(self, statement: str, /, **values: Any) -> Sequence[Row]:
-        """See Connection."""
         return _rows(statement, values, self.raw)
 
     async def execute_many(self, statement: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """See Connection."""
         self.raw.executemany(statement, rows)
 
     async def computed(self, compute: Callable[[Sequence[Row]], T], rows: Sequence[Row]) -> T:
-        """See Connection."""
         return compute(rows)
 
     async def take_turn(self, table: str) -> None:
-        """See Connection. Whoever writes is alone."""
+        """Whoever writes is alone."""
 
     async def lock(self, names: Sequence[str], kind: int) -> None:
-        """See Connection. Whoever writes is alone."""
+        """Whoever writes is alone."""
 
 
 class SQLiteEngine(Engine):
@@ -120,53 +105,44 @@ class SQLiteEngine(Engine):
         self._redact = redaction(database.settings)
 
     async def read(self, work: Work[T]) -> T:
-        """See Engine."""
         return await self.database.read(partial(_driven, work))
 
     async def view(self, work: Work[T]) -> T:
-        """See Engine."""
         return await self.database.read(one_view(partial(_driven, work)))
 
     async def transact(self, work: Work[T]) -> T:
-        """See Engine."""
         return await self.database.write(partial(_driven, work))
 
     async def fetch(self, statement: str, /, **values: Any) -> Sequence[Row]:
-        """See Engine. Without a coroutine to drive: every request reads like this."""
+        """Without a coroutine to drive: every request reads like this."""
         return await self.database.read(partial(_rows, statement, values))
 
     async def write(self, statement: str, /, **values: Any) -> Sequence[Row]:
-        """See Engine."""
         return await self.database.write(partial(_rows, statement, values))
 
     async def commit(self, call: CallRecord) -> int:
-        """See Engine. The texts are masked in the thread that writes."""
+        """The texts are masked in the thread that writes."""
         try:
             return await self.database.write(partial(_save, call, self._redact))
         except (UnicodeEncodeError, OverflowError, orjson.JSONEncodeError):
             return await self.database.write(partial(_save, encodable(call), self._redact))
 
     async def changed(self, kind: str) -> None:
-        """See Engine. Gateways on one file look for themselves."""
+        """Gateways on one file look for themselves."""
 
     def after_reopening(self, work: Work[None]) -> None:
-        """See Engine."""
         self.database.after_reopening.append(partial(_driven, work))
 
     async def ping(self) -> None:
-        """See Engine."""
         await self.database.ping()
 
     async def reopen(self) -> None:
-        """See Engine."""
         await self.database.reopen()
 
     async def close(self) -> None:
-        """See Engine."""
         await self.database.close()
 
     def vectors(self) -> VectorIndex:
-        """See Engine."""
         return SQLiteVectors(self.database)
 
     async def prune(
@@ -176,7 +152,7 @@ class SQLiteEngine(Engine):
         active_since: float | None,
         keep: Sequence[str],
     ) -> PruneReport:
-        """See Engine. Freed space is reused; the file itself does not shrink."""
+        """Freed space is reused; the file itself does not shrink."""
         return await prune(self.database, older_than, max_bytes, active_since, keep)
 
 

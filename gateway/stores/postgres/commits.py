@@ -1,7 +1,5 @@
 """Commits that cannot be part of a group: of calls that are stored in part already."""
 
-# ruff: noqa: S608 - statements are put together from names of this package; values are bound
-
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence

@@ -12,11 +12,12 @@ import asyncpg
 
 from gateway.config.storage import StorageSettings
 from gateway.stores.postgres.errors import breaks_connection, refused, translate
-from gateway.stores.postgres.migrations import Migration, migrate, take_turn
+from gateway.stores.postgres.migrations import migrate, take_turn
 from gateway.stores.postgres.partitions import add_partitions
 from gateway.stores.postgres.schema import VECTORS
 from gateway.stores.protocols import SchemaMismatch, StoreUnavailable
 from gateway.stores.reads import TimeLimits
+from gateway.stores.sql.tables import Migration
 
 T = TypeVar("T")
 

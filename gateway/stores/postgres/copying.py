@@ -1,7 +1,5 @@
 """Copies the rows of another store into an empty PostgreSQL database, with COPY."""
 
-# ruff: noqa: S608 - names of tables and columns are those of this package's schema
-
 from __future__ import annotations
 
 from array import array

@@ -9,11 +9,11 @@ do not know it refuse the database.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import asyncpg
 
 from gateway.stores.protocols import SchemaMismatch, StoreUnreachable
+from gateway.stores.sql.tables import Migration
 
 LOCK = 0x53544757
 """Key of the advisory lock ("STGW") that lets one gateway at a time change the schema."""
@@ -33,15 +33,6 @@ CREATE TABLE IF NOT EXISTS gateway_migrations (
 _EXISTS = """
 SELECT EXISTS (SELECT 1 FROM pg_class WHERE relname = $1 AND pg_table_is_visible(oid))
 """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Migration:
-    """One change. Its `name` is stored: never rename, reorder or edit a shipped one."""
-
-    name: str
-    sql: str
-    breaks_older: bool = False
 
 
 async def migrate(

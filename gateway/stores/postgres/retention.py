@@ -4,8 +4,6 @@ Whole days go first: when every run of a day is old, its steps and guidance are 
 partitions, whatever their number. The rest is deleted in small batches.
 """
 
-# ruff: noqa: S608 - statements are put together from names of this package; values are bound
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -75,7 +73,6 @@ async def prune(
     active_since: float | None,
     keep: Sequence[str],
 ) -> PruneReport:
-    """See RunStore."""
 
     async def used(connection: asyncpg.Connection) -> int:
         return int(await connection.fetchval(_USED_BYTES))

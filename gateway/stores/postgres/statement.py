@@ -6,8 +6,6 @@ by id; the sums by the hour in the order of their keys. So two gateways never wa
 in a circle.
 """
 
-# ruff: noqa: S608 - statements are put together from names of this package; values are bound
-
 from __future__ import annotations
 
 from gateway.stores import codec, usage

@@ -1,7 +1,5 @@
 """Alerts and their deliveries."""
 
-# ruff: noqa: S608 - statements are put together from names of this package; values are bound
-
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -74,7 +72,6 @@ class SQLAlertStore:
     async def raise_alert(
         self, alert: AlertRecord, sinks: Mapping[str, float], *, cooldown_s: float
     ) -> bool:
-        """See AlertStore."""
         row = {name: getattr(alert, name) for name in _NAMES}
         row["facts"] = orjson.dumps(dict(alert.facts)).decode()
         deliveries = [{"alert_id": alert.id, "sink": s, "next_at": at} for s, at in sinks.items()]
@@ -90,12 +87,9 @@ class SQLAlertStore:
         return await self._engine.transact(work)
 
     async def is_due(self, now: float) -> bool:
-        """See AlertStore."""
         return bool((await self._engine.fetch(_IS_DUE, now=now))[0][0])
 
     async def claim(self, owner: str, now: float, *, lease_s: float, limit: int) -> list[Delivery]:
-        """See AlertStore."""
-
         async def work(connection: Connection) -> list[Delivery]:
             # Claims of two gateways take their turns: each changes rows in no certain order.
             await connection.take_turn(_TABLE)
@@ -112,7 +106,6 @@ class SQLAlertStore:
         return sorted(claimed, key=lambda delivery: (delivery.sink, delivery.alert.raised_at))
 
     async def settle(self, owner: str, results: Sequence[Settled], now: float) -> None:
-        """See AlertStore."""
         rows = [
             {
                 "failed": int(bool(result.error)),
@@ -133,8 +126,6 @@ class SQLAlertStore:
         await self._engine.transact(work)
 
     async def list_alerts(self, *, tenant: str | None, limit: int = 50) -> list[StoredAlert]:
-        """See AlertStore."""
-
         async def work(connection: Connection) -> list[StoredAlert]:
             found = []
             for *row, seen_at in await connection.fetch(_LIST, tenant=tenant, limit=limit):
@@ -149,8 +140,6 @@ class SQLAlertStore:
         return await self._engine.view(work)
 
     async def prune_alerts(self, older_than: float) -> int:
-        """See AlertStore."""
-
         async def work(connection: Connection) -> int:
             await connection.take_turn(_TABLE)
             await connection.fetch(_FORGET_KEYS, older_than=older_than)

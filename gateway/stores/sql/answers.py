@@ -1,7 +1,5 @@
 """Answers that later requests name."""
 
-# ruff: noqa: S608 - statements are put together from names of this package; values are bound
-
 from __future__ import annotations
 
 from gateway.stores.exchanges import AnswerRecord
@@ -27,7 +25,6 @@ class SQLAnswerStore:
         self._engine = engine
 
     async def keep_answer(self, answer: AnswerRecord) -> None:
-        """See AnswerStore."""
         await self._engine.write(
             _KEEP,
             tenant=answer.tenant,
@@ -39,11 +36,9 @@ class SQLAnswerStore:
         )
 
     async def find_answer(self, tenant: str, id: str) -> AnswerRecord | None:
-        """See AnswerStore."""
         for place, echo, call, at in await self._engine.fetch(_FIND, tenant=tenant, id=id):
             return AnswerRecord(tenant=tenant, id=id, at=at, place=place, echo=echo, call=call)
         return None
 
     async def take_call(self, tenant: str, id: str) -> bool:
-        """See AnswerStore."""
         return bool(await self._engine.write(_TAKE, tenant=tenant, id=id))

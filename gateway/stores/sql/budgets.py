@@ -1,7 +1,5 @@
 """Accounts of budgets: each step locks its accounts, in the same order everywhere."""
 
-# ruff: noqa: S608 - statements are put together from names of this package; values are bound
-
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -79,22 +77,17 @@ class SQLBudgetStore:
         self._engine = engine
 
     async def reserve(self, claim: Claim) -> Reserved:
-        """See BudgetStore."""
         return await self._engine.transact(partial(_reserve, claim))
 
     async def settle(self, settlement: Settlement) -> tuple[Account, ...]:
-        """See BudgetStore."""
         return await self._engine.transact(partial(_settle, settlement))
 
     async def accounts(self, keys: Sequence[AccountKey]) -> tuple[Account, ...]:
-        """See BudgetStore."""
         return await self._engine.view(partial(_read_all, tuple(keys)))
 
     async def list_accounts(
         self, *, budget: str | None = None, tenant: str | None = None, limit: int = 200
     ) -> tuple[Account, ...]:
-        """See BudgetStore."""
-
         async def work(connection: Connection) -> tuple[Account, ...]:
             rows = await connection.fetch(_LIST, budget=budget, tenant=tenant, limit=limit)
             keys = [AccountKey(budget=b, subject=s) for b, s in rows]
@@ -105,8 +98,6 @@ class SQLBudgetStore:
     async def allow(
         self, key: AccountKey, *, at: float, limits: Mapping[str, float], lifted: bool
     ) -> Account:
-        """See BudgetStore."""
-
         async def work(connection: Connection) -> Account:
             await _lock([key], connection)
             account = await _read(key, connection)
@@ -119,8 +110,6 @@ class SQLBudgetStore:
         return await self._engine.transact(work)
 
     async def reset(self, key: AccountKey, *, at: float) -> bool:
-        """See BudgetStore."""
-
         async def work(connection: Connection) -> bool:
             await _lock([key], connection)
             return bool(await connection.fetch(_RESET, **_place(key), at=at))
@@ -128,8 +117,6 @@ class SQLBudgetStore:
         return await self._engine.transact(work)
 
     async def prune(self, older_than: float) -> int:
-        """See BudgetStore."""
-
         async def work(connection: Connection) -> int:
             await connection.fetch(_PRUNE_RESERVATIONS, older_than=older_than)
             return len(await connection.fetch(_PRUNE, older_than=older_than))

@@ -1,7 +1,5 @@
 """Holds on runs."""
 
-# ruff: noqa: S608 - statements are put together from names of this package; values are bound
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -26,17 +24,14 @@ class SQLControlStore:
         self._engine = engine
 
     async def hold(self, control: Control) -> None:
-        """See ControlStore."""
         await self._engine.write(_HOLD, **{name: getattr(control, name) for name in _NAMES})
         await self._engine.changed(CONTROLS)
 
     async def release(self, subject: str) -> bool:
-        """See ControlStore."""
         released = bool(await self._engine.write(_RELEASE, subject=subject))
         await self._engine.changed(CONTROLS)
         return released
 
     async def list_controls(self) -> Sequence[Control]:
-        """See ControlStore."""
         rows = await self._engine.fetch(_LIST)
         return [Control(**dict(zip(_NAMES, row, strict=True))) for row in rows]

@@ -1,7 +1,5 @@
 """The health summary: SQL sums the columns; the counters, which are JSON, are summed here."""
 
-# ruff: noqa: S608 - statements are put together from names of this package; values are bound
-
 from __future__ import annotations
 
 from functools import partial

@@ -1,7 +1,5 @@
 """Gateway keys."""
 
-# ruff: noqa: S608 - statements are put together from names of this package; values are bound
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -27,12 +25,10 @@ class SQLKeyStore:
         engine.after_reopening(self._restore)
 
     async def add_key(self, key: KeyRecord) -> None:
-        """See KeyStore."""
         await self._engine.write(_INSERT, **_values(key))
         await self._engine.changed(KEYS)
 
     async def list_keys(self) -> Sequence[KeyRecord]:
-        """See KeyStore."""
         rows = await self._engine.fetch(_SELECT)
         self._last_read = [KeyRecord(**dict(zip(_NAMES, row, strict=True))) for row in rows]
         return self._last_read
@@ -46,13 +42,11 @@ class SQLKeyStore:
             await connection.execute_many(_INSERT, [_values(key) for key in self._last_read])
 
     async def revoke_key(self, key_id: str, at: float) -> bool:
-        """See KeyStore."""
         revoked = bool(await self._engine.write(_REVOKE, id=key_id, at=at))
         await self._engine.changed(KEYS)
         return revoked
 
     async def delete_keys(self) -> int:
-        """See KeyStore."""
         deleted = await self._engine.write(_DELETE)
         await self._engine.changed(KEYS)
         return sum(revoked_at is None for (revoked_at,) in deleted)

@@ -1,7 +1,5 @@
 """Outcomes, decisions and jobs of learning; its lessons are in `lessons`."""
 
-# ruff: noqa: S608 - statements are put together from names of this package; values are bound
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -105,7 +103,6 @@ class SQLLearningStore(SQLLessons):
     """`LearningStore` over an engine."""
 
     async def add_outcome(self, outcome: OutcomeRow) -> bool:
-        """See LearningStore."""
         row = _row(outcome, _OUTCOME)
 
         async def work(connection: Connection) -> bool:
@@ -121,25 +118,21 @@ class SQLLearningStore(SQLLessons):
         return await self._engine.transact(work)
 
     async def outcomes(self, tenant: str | None, run_id: str) -> list[OutcomeRow]:
-        """See LearningStore."""
         rows = await self._engine.fetch(_OUTCOMES, run_id=run_id, tenant=tenant)
         return [OutcomeRow(**dict(zip(_OUTCOME, row, strict=True))) for row in rows]
 
     async def decisions(
         self, owner: str, pattern_id: str, version: int | None = None, *, limit: int = 10_000
     ) -> list[SettledDecision]:
-        """See LearningStore."""
         rows = await self._engine.fetch(
             _DECISIONS, owner=owner, pattern_id=pattern_id, version=version, limit=limit
         )
         return [_settled(row) for row in rows]
 
     async def open_decisions(self, run_id: str) -> list[DecisionRow]:
-        """See LearningStore."""
         return [_decision(row) for row in await self._engine.fetch(_OPEN, run_id=run_id)]
 
     async def settle(self, outcomes: Sequence[NearOutcome]) -> int:
-        """See LearningStore."""
         # In one order in every gateway, so that no two wait for each other.
         order = sorted(outcomes, key=lambda near: (near.run_id, near.step_index, near.pattern_id))
 
@@ -152,13 +145,11 @@ class SQLLearningStore(SQLLessons):
     async def put_posterior(
         self, owner: str, pattern_id: str, version: int, posterior: Posterior, at: float
     ) -> None:
-        """See LearningStore."""
         which = {"owner": owner, "pattern_id": pattern_id, "version": version, "updated_at": at}
         await self._engine.write(_PUT_POSTERIOR, **which, **_row(posterior, _POSTERIOR))
         await self._engine.changed(PATTERNS)  # the share of occasions on which it is given
 
     async def enqueue(self, job: Job) -> bool:
-        """See LearningStore."""
         row = _row(job, _JOB)
         row["payload"] = orjson.dumps(dict(job.payload)).decode()
         return bool(await self._engine.write(_ENQUEUE, **row))
@@ -166,7 +157,6 @@ class SQLLearningStore(SQLLessons):
     async def claim(
         self, kind: str, *, now: float, lease_s: float, most_attempts: int, allowance: Allowance
     ) -> Job | None:
-        """See LearningStore."""
         when = {"kind": kind, "now": now, "until": now + lease_s}
 
         async def work(connection: Connection) -> Row | None:
@@ -179,26 +169,21 @@ class SQLLearningStore(SQLLessons):
         return _job(row) if row is not None else None
 
     async def finish(self, job: Job, *, now: float, error: str = "") -> bool:
-        """See LearningStore."""
         result = {"state": "failed" if error else "done", "done_at": now, "error": error}
         return bool(await self._engine.write(_FINISH, **(_row(job, _JOB) | result)))
 
     async def give_back(self, job: Job, until: float) -> bool:
-        """See LearningStore."""
         return bool(await self._engine.write(_GIVE_BACK, **_row(job, _JOB), until=until))
 
     async def spent(self, kind: str, tenant: str | None, since: float) -> tuple[int, float]:
-        """See LearningStore."""
         ((tokens, usd),) = await self._engine.fetch(_SPENT, kind=kind, tenant=tenant, since=since)
         return int(tokens), float(usd)
 
     async def jobs(self, kind: str, tenant: str | None = None, *, limit: int = 100) -> list[Job]:
-        """See LearningStore."""
         rows = await self._engine.fetch(_JOBS, kind=kind, tenant=tenant, limit=limit)
         return [_job(row) for row in rows]
 
     async def count_jobs(self, kind: str, tenant: str | None = None) -> dict[str, int]:
-        """See LearningStore."""
         rows = await self._engine.fetch(_COUNT_JOBS, kind=kind, tenant=tenant)
         return {state: int(number) for state, number in rows}
 

@@ -1,7 +1,5 @@
 """Lessons and their evidence: rows of the patterns table that have an origin."""
 
-# ruff: noqa: S608 - statements are put together from names of this package; values are bound
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -74,7 +72,6 @@ class SQLLessons:
         """
 
     async def learn(self, entries: Sequence[tuple[Pattern, Sequence[EvidenceRow]]]) -> Learned:
-        """See LearningStore."""
         if any(pattern.lesson is None or not pattern.pattern_id for pattern, _ in entries):
             raise ValueError("pattern: a lesson has an id, and says what it was learned from")
 
@@ -88,7 +85,6 @@ class SQLLessons:
         return learned
 
     async def lessons(self, wanted: LessonFilter, *, limit: int = 1000) -> list[StoredLesson]:
-        """See LearningStore."""
         bound: dict[str, Any] = {"limit": limit}
         sql = f"""
             {SELECT_LESSONS} AND {self._where(wanted, bound)}
@@ -97,26 +93,22 @@ class SQLLessons:
         return [stored_lesson(row) for row in await self._engine.fetch(sql, **bound)]
 
     async def lesson(self, tenant: str | None, pattern_id: str) -> StoredLesson | None:
-        """See LearningStore."""
         found = await self._engine.fetch(_LESSON, pattern_id=pattern_id, tenant=tenant)
         return stored_lesson(found[0]) if found else None
 
     async def move(
         self, tenant: str, pattern_id: str, status: Status, *, reason: str, at: float
     ) -> bool:
-        """See LearningStore."""
         which = {"tenant": tenant, "pattern_id": pattern_id}
         moved = await self._engine.write(_MOVE, **which, status=status.value, reason=reason, at=at)
         await self._report(len(moved))
         return bool(moved)
 
     async def prolong(self, tenant: str, pattern_id: str, expires_at: float) -> None:
-        """See LearningStore."""
         which = {"tenant": tenant, "pattern_id": pattern_id}
         await self._engine.write(_PROLONG, **which, expires_at=expires_at)
 
     async def share(self, tenant: str, pattern_id: str, at: float) -> bool:
-        """See LearningStore."""
         which = {"tenant": tenant, "pattern_id": pattern_id}
 
         async def work(connection: Connection) -> bool:
@@ -138,7 +130,6 @@ class SQLLessons:
         return shared
 
     async def trim(self, tenant: str, tier: Tier, most: int) -> int:
-        """See LearningStore."""
         which = {"tenant": tenant, "tier": tier.value}
 
         async def work(connection: Connection) -> int:
@@ -158,13 +149,11 @@ class SQLLessons:
         return removed
 
     async def evidence(self, tenant: str, pattern_id: str, limit: int = 200) -> list[EvidenceRow]:
-        """See LearningStore."""
         which = {"tenant": tenant, "pattern_id": pattern_id}
         found = await self._engine.fetch(_SUPPORT, **which, limit=limit)
         return [EvidenceRow(**dict(zip(_EVIDENCE, row, strict=True))) for row in found]
 
     async def forget(self, tenant: str | None, run_id: str) -> list[str]:
-        """See LearningStore."""
         of_run = {"run_id": run_id, "tenant": tenant}
 
         async def work(connection: Connection) -> list[str]:

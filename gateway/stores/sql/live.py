@@ -1,7 +1,5 @@
 """The runs under way: a few short reads for each."""
 
-# ruff: noqa: S608 - statements are put together from names of this package; values are bound
-
 from __future__ import annotations
 
 from typing import Any
@@ -35,7 +33,6 @@ SELECT count(*), sum({cost}) FROM steps WHERE run_pk = :pk AND at >= :since AND 
 async def live_runs(
     query: LiveQuery, dialect: Dialect, connection: Connection
 ) -> tuple[LiveRun, ...]:
-    """See RunStore.live_runs."""
     values: dict[str, Any] = {}
     wanted = RunFilter(tenant=query.tenant, since=query.begun)
     sql = f"""

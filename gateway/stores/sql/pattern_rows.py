@@ -1,7 +1,5 @@
 """Rows of the patterns table: writing and finding."""
 
-# ruff: noqa: S608 - statements are put together from names of this package; values are bound
-
 from __future__ import annotations
 
 from collections.abc import Sequence

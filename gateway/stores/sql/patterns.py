@@ -1,7 +1,5 @@
 """Patterns; their vectors are in the engine's index."""
 
-# ruff: noqa: S608 - statements are put together from names of this package; values are bound
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -55,7 +53,6 @@ class SQLPatternStore:
     async def add(
         self, entries: Sequence[tuple[Pattern, Vector[float] | None]]
     ) -> list[tuple[Added, str]]:
-        """See PatternStore."""
         index = self._checked(*(vector for _, vector in entries))
 
         async def work(connection: Connection) -> list[tuple[Added, str]]:
@@ -70,7 +67,6 @@ class SQLPatternStore:
         return added
 
     async def edit(self, pattern: Pattern, vector: Vector[float] | None) -> None:
-        """See PatternStore."""
         index = self._checked(vector)
 
         async def work(connection: Connection) -> None:
@@ -87,7 +83,6 @@ class SQLPatternStore:
         await self._engine.changed(PATTERNS)
 
     async def get(self, tenant: str | None, pattern_id: str) -> StoredPattern | None:
-        """See PatternStore."""
         index = self._checked()
 
         async def work(connection: Connection) -> StoredPattern | None:
@@ -98,7 +93,6 @@ class SQLPatternStore:
         return await self._engine.read(work)
 
     async def delete(self, tenant: str | None, pattern_id: str) -> bool:
-        """See PatternStore."""
         index = self._checked()
 
         async def work(connection: Connection) -> bool:
@@ -116,7 +110,6 @@ class SQLPatternStore:
     async def list_patterns(
         self, patterns: PatternFilter, *, limit: int = 50, cursor: str | None = None
     ) -> PatternPage:
-        """See PatternStore."""
         check_limit(limit)
         index, bound = self._checked(), dict[str, Any]()
         condition = rows.where(patterns, decode_cursor(cursor), bound, self._engine.dialect)
@@ -128,7 +121,6 @@ class SQLPatternStore:
         return PatternPage(patterns=tuple(stored for _, stored in page), next_cursor=more)
 
     async def search(self, search: Search) -> list[PatternMatch]:
-        """See PatternStore."""
         index = self._checked(search.vector)
         if not any(search.vector):
             return []  # a text without a known word is similar to nothing
@@ -144,8 +136,6 @@ class SQLPatternStore:
             return await self._engine.read(work)
 
     async def universal(self, *, model: str = "", limit: int = 32) -> list[PatternMatch]:
-        """See PatternStore."""
-
         async def work(connection: Connection) -> Sequence[Row]:
             families = await rows.suitable_families(model, connection)
             one_of = self._engine.dialect.among("model_family", "families", "text")
@@ -163,7 +153,6 @@ class SQLPatternStore:
     async def record(
         self, tenant: str, pattern_ids: Sequence[str], event: Event, by: int = 1
     ) -> None:
-        """See PatternStore."""
         count = event.value
         more = f"CASE WHEN {count} + :by > 0 THEN {count} + :by ELSE 0 END"
         statement = f"UPDATE patterns SET {count} = {more} WHERE pk = :pk"
@@ -177,7 +166,6 @@ class SQLPatternStore:
         await self._engine.transact(work)
 
     async def without_vector(self, limit: int) -> list[Pattern]:
-        """See PatternStore."""
         found = await self._engine.fetch(
             f"SELECT {COLUMNS} FROM patterns AS p {self._checked().joined} WHERE {_LACKING} "
             f"ORDER BY p.pk LIMIT {limit}"
@@ -185,7 +173,6 @@ class SQLPatternStore:
         return [pattern_of(row) for row in found]
 
     async def set_vectors(self, entries: Sequence[tuple[Pattern, Vector[float]]]) -> None:
-        """See PatternStore."""
         index = self._checked(*(vector for _, vector in entries))
 
         async def work(connection: Connection) -> None:
@@ -204,11 +191,9 @@ class SQLPatternStore:
         await self._engine.transact(work)
 
     async def rebuild(self) -> None:
-        """See PatternStore."""
         await self._checked().rebuild()
 
     async def count(self) -> int:
-        """See PatternStore."""
         return int((await self._engine.fetch("SELECT count(*) FROM patterns"))[0][0])
 
     def _checked(self, *vectors: Vector[float] | None) -> VectorIndex:

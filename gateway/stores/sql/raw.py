@@ -1,7 +1,5 @@
 """Raw calls."""
 
-# ruff: noqa: S608 - statements are put together from names of this package; values are bound
-
 from __future__ import annotations
 
 from gateway.stores.exchanges import RawCall
@@ -43,7 +41,6 @@ class SQLRawStore:
         self._make_room = _MAKE_ROOM.format(locked=engine.dialect.locked("raw_calls"))
 
     async def put_raw(self, call: RawCall, *, most_bytes: int) -> bool:
-        """See RawStore."""
         row = {name: getattr(call, name) for name in _FOUND}
         row["bytes"] = len(call.request) + len(call.response)
 
@@ -56,7 +53,6 @@ class SQLRawStore:
         return await self._engine.transact(work)
 
     async def find_raw(self, run_id: str, step_index: int, *, tenant: str | None) -> RawCall | None:
-        """See RawStore."""
         place = {"run_id": run_id, "step_index": step_index, "tenant": tenant}
         rows = await self._engine.fetch(_FIND, **place)
         return RawCall(**dict(zip(_FOUND, rows[0], strict=True))) if rows else None

@@ -1,7 +1,5 @@
 """The run log: lists, traces, outcomes."""
 
-# ruff: noqa: S608 - statements are put together from names of this package; values are bound
-
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
@@ -62,7 +60,6 @@ class SQLRunStore:
         self._dialect = engine.dialect
 
     async def list_runs(self, runs: RunFilter, page: PageRequest) -> RunPage:
-        """See RunStore."""
         sql, values = self._list(runs, page)
 
         async def work(connection: Connection) -> list[RunRecord]:
@@ -91,7 +88,6 @@ class SQLRunStore:
         return sql, values
 
     async def count_runs(self, runs: RunFilter) -> int:
-        """See RunStore."""
         values: dict[str, Any] = {}
         condition = filters.where(runs, values, self._dialect)
         rows = await self._engine.fetch(
@@ -108,7 +104,6 @@ class SQLRunStore:
         after_step: int = -1,
         limit: int | None = None,
     ) -> RunTrace | None:
-        """See RunStore."""
         values: dict[str, Any] = {"id": run_id}
         condition = filters.where(RunFilter(tenant=tenant), values, self._dialect)
         run = f"SELECT {codec.RUN}, r.pk FROM {codec.RUNS} WHERE r.id = :id AND {condition}"
@@ -135,7 +130,6 @@ class SQLRunStore:
     async def set_outcome(
         self, run_id: str, outcome: str, *, source: str, tenant: str | None
     ) -> bool:
-        """See RunStore."""
         check_outcome(outcome)
         values: dict[str, Any] = {"id": run_id, "new": outcome, "source": source}
         condition = filters.where(RunFilter(tenant=tenant), values, self._dialect)
@@ -153,7 +147,6 @@ class SQLRunStore:
         limit: int = 50,
         cursor: str | None = None,
     ) -> ConversationPage:
-        """See RunStore."""
         page = PageRequest(limit=limit, cursor=cursor)
         values: dict[str, Any] = {"tenant": tenant, "external_key": external_key}
         conditions = [f"{name} = :{name}" for name, value in values.items() if value is not None]
@@ -179,24 +172,19 @@ class SQLRunStore:
         return ConversationPage(conversations=found, next_cursor=last)
 
     async def facets(self, *, tenant: str | None, newest: int = FACET_RUNS) -> Facets:
-        """See RunStore."""
         runs = RunFilter(tenant=tenant)
         return await self._engine.read(partial(filters.facets, runs, newest, self._dialect))
 
     async def health_summary(self, runs: RunFilter, *, newest: int = HEALTH_RUNS) -> HealthSummary:
-        """See RunStore."""
         return await self._engine.view(partial(summarize, runs, newest, self._dialect))
 
     async def live_runs(self, query: LiveQuery) -> tuple[LiveRun, ...]:
-        """See RunStore."""
         return await self._engine.view(partial(live_runs, query, self._dialect))
 
     async def usage(self, query: UsageQuery) -> list[UsagePoint]:
-        """See RunStore."""
         return await self._engine.view(partial(usage_of, query, self._dialect))
 
     async def experiment_runs(self, experiment: str, *, tenant: str | None) -> list[ExperimentRun]:
-        """See RunStore."""
         found: list[ExperimentRun] = []
         while True:
             sql, values = self._after(found[-1] if found else None, experiment, tenant)
@@ -229,7 +217,6 @@ class SQLRunStore:
         return sql, values
 
     def export_runs(self, runs: RunFilter, *, content: bool = True) -> AsyncIterator[RunTrace]:
-        """See RunStore."""
         return exported(self, runs, content=content)
 
     async def prune(
@@ -240,5 +227,4 @@ class SQLRunStore:
         active_since: float | None = None,
         keep: Sequence[str] = (),
     ) -> PruneReport:
-        """See RunStore."""
         return await self._engine.prune(older_than, max_bytes, active_since, keep)

@@ -1,7 +1,5 @@
 """Writes the record of one call to the tables, inside the transaction of a write."""
 
-# ruff: noqa: S608 - statements are put together from names of this package; values are bound
-
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence

@@ -13,10 +13,11 @@ import apsw
 
 from gateway.config.storage import StorageSettings
 from gateway.stores.protocols import StoreClosed, StoreReplaced, StoreUnavailable
+from gateway.stores.sql.tables import Migration
 from gateway.stores.sqlite.connection import MEMORY_LIMIT_BYTES, ConnectionHook, open_all, translate
 from gateway.stores.sqlite.files import file_identity, remove_log_of
 from gateway.stores.sqlite.jobs import JobQueue, Work
-from gateway.stores.sqlite.migrations import Migration, migrate
+from gateway.stores.sqlite.migrations import migrate
 from gateway.stores.sqlite.schema import MIGRATIONS
 from gateway.stores.sqlite.threads import Readers, Writer
 

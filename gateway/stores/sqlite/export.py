@@ -1,7 +1,5 @@
 """The rows of a SQLite file, table by table, for a copy in another database."""
 
-# ruff: noqa: S608 - names of tables and columns are those of this package's schema
-
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -3,29 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import apsw
 
 from gateway.stores.protocols import SchemaMismatch
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Migration:
-    """One change. Its `name` is stored in the file: never rename, reorder or edit a shipped one."""
-
-    name: str
-    apply: Callable[[apsw.Connection], None]
-
-
-def script(sql: str) -> Callable[[apsw.Connection], None]:
-    """A migration that only runs SQL statements."""
-
-    def apply(connection: apsw.Connection) -> None:
-        connection.execute(sql)
-
-    return apply
+from gateway.stores.sql.tables import Migration
 
 
 def migrate(
@@ -65,7 +48,7 @@ def _apply_once(connection: apsw.Connection, migration: Migration) -> bool:
     try:
         missing = migration.name not in _applied(connection)
         if missing:
-            migration.apply(connection)
+            connection.execute(migration.sql)
             connection.execute(
                 "INSERT INTO migrations (name, applied_at) VALUES (?, ?)",
                 (migration.name, time.time()),

@@ -4,8 +4,6 @@ The rows to remove are selected on a reader, so that the selection never delays 
 write removes one batch.
 """
 
-# ruff: noqa: S608 - statements are put together from names of this package; values are bound
-
 from __future__ import annotations
 
 import json
@@ -57,7 +55,6 @@ async def prune(
     active_since: float | None,
     keep: Sequence[str],
 ) -> PruneReport:
-    """See RunStore."""
     before = await database.read(_used_bytes)
     kept = await database.read(partial(_rows_of, json.dumps(list(keep))))
     if database.size_limit is not None:
