@@ -115,7 +115,7 @@ def _over(engine: Engine, states: StateStore) -> Stores:
         raw=SQLRawStore(engine),
         workloads=SQLWorkloadStore(engine),
         answers=SQLAnswerStore(engine),
-        close=engine.close,
+        close=engine.database.close,
         budgets=SQLBudgetStore(engine),
         controls=SQLControlStore(engine),
         attribution=SQLAttributionStore(engine),

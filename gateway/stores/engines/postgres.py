@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, TypeVar
 
 import asyncpg
 
 from gateway.stores.guard.spool import size_of
-from gateway.stores.postgres.database import Database
-from gateway.stores.postgres.retention import prune
+from gateway.stores.postgres.connection import STATEMENT_S
+from gateway.stores.postgres.database import PATIENT_S, Database
+from gateway.stores.postgres.retention import PostgresUpkeep
 from gateway.stores.postgres.text import read_json, read_text, stored_text
 from gateway.stores.postgres.vectors import PostgresVectors
-from gateway.stores.protocols import MAX_HEADS
-from gateway.stores.queries import PruneReport
+from gateway.stores.protocols import MAX_HEADS, StoreError
 from gateway.stores.records import CallRecord
 from gateway.stores.redact import redaction
 from gateway.stores.sql.engine import Connection, Engine, Row, VectorIndex, Work
@@ -68,9 +69,6 @@ class PostgresDialect:
     def day(self, column: str) -> str:
         return f"to_char(to_timestamp({column}) AT TIME ZONE 'UTC', 'YYYY-MM-DD')"
 
-    def number(self, column: str, member: str) -> str:
-        return f"({column}::json ->> '{member}')::float8"
-
     def member(self, column: str, member: str) -> str:
         return f"({column}::json ->> '{member}')"
 
@@ -118,20 +116,24 @@ class PostgresConnection(Connection):
 class PostgresEngine(Engine):
     """`Engine` over a Database."""
 
+    database: Database
+
     def __init__(self, database: Database) -> None:
         self.database = database
-        self.settings = database.settings
         self.dialect = PostgresDialect()
+        self.upkeep = PostgresUpkeep(database)
         self._redact = redaction(database.settings)
 
-    async def read(self, work: Work[T]) -> T:
-        return await self.database.run(lambda raw: work(PostgresConnection(raw)))
+    async def read(self, work: Work[T], *, patient: bool = False) -> T:
+        limit_s = PATIENT_S if patient else STATEMENT_S
+        return await self.database.run(_over(work), limit_s=limit_s)
 
     async def view(self, work: Work[T]) -> T:
-        return await self.database.view(lambda raw: work(PostgresConnection(raw)))
+        return await self.database.view(_over(work))
 
-    async def transact(self, work: Work[T]) -> T:
-        return await self.database.transact(lambda raw: work(PostgresConnection(raw)))
+    async def transact(self, work: Work[T], *, patient: bool = False) -> T:
+        limit_s = PATIENT_S if patient else STATEMENT_S
+        return await self.database.transact(_over(work), limit_s=limit_s)
 
     async def write(self, statement: str, /, **values: Any) -> Sequence[Row]:
         return await self.fetch(statement, **values)
@@ -142,33 +144,18 @@ class PostgresEngine(Engine):
         return await self.database.commit(await asyncio.to_thread(self._redact, call))
 
     async def changed(self, kind: str) -> None:
-        await self.database.changed(kind)
+        with suppress(StoreError):
+            await self.database.notify(kind)
 
     def after_reopening(self, work: Work[None]) -> None:
-        self.database.after_reopening.append(lambda raw: work(PostgresConnection(raw)))
-
-    async def ping(self) -> None:
-        await self.database.ping()
-
-    async def reopen(self) -> None:
-        await self.database.reopen()
-
-    async def close(self) -> None:
-        await self.database.close()
+        self.database.after_reopening.append(_over(work))
 
     def vectors(self) -> VectorIndex:
         return PostgresVectors(self)
 
-    async def prune(
-        self,
-        older_than: float | None,
-        max_bytes: int | None,
-        active_since: float | None,
-        keep: Sequence[str],
-    ) -> PruneReport:
-        """One gateway does it for all that share the database; for the others there
-        is nothing to remove. Sizes are those of what is stored, before compression and indexes."""
-        return await prune(self.database, older_than, max_bytes, active_since, keep)
+
+def _over(work: Work[T]) -> Callable[[asyncpg.Connection], Awaitable[T]]:
+    return lambda raw: work(PostgresConnection(raw))
 
 
 @lru_cache(maxsize=1024)
@@ -201,13 +188,5 @@ def _read(rows: Sequence[asyncpg.Record]) -> list[Row]:
 
 def _reader(name: str) -> Callable[[Any], Any]:
     if name in _JSON:
-        return _as_it_is
-    return _read_json if name in _SEARCHED_JSON else read_text
-
-
-def _as_it_is(value: Any) -> Any:
-    return value
-
-
-def _read_json(value: Any) -> Any:
-    return value if value is None else read_json(value)
+        return lambda value: value
+    return read_json if name in _SEARCHED_JSON else read_text

@@ -11,7 +11,6 @@ import apsw
 import orjson
 
 from gateway.stores.protocols import MAX_HEADS
-from gateway.stores.queries import PruneReport
 from gateway.stores.records import CallRecord
 from gateway.stores.redact import encodable, redaction
 from gateway.stores.sql.engine import Connection, Engine, Row, VectorIndex, Work
@@ -19,7 +18,7 @@ from gateway.stores.sqlite.commits import save_call
 from gateway.stores.sqlite.connection import one_view
 from gateway.stores.sqlite.database import Database
 from gateway.stores.sqlite.pattern_index import SQLiteVectors
-from gateway.stores.sqlite.retention import prune
+from gateway.stores.sqlite.retention import SQLiteUpkeep
 
 T = TypeVar("T")
 
@@ -52,9 +51,6 @@ class SQLiteDialect:
 
     def day(self, column: str) -> str:
         return f"strftime('%Y-%m-%d', {column}, 'unixepoch')"
-
-    def number(self, column: str, member: str) -> str:
-        return f"({column} ->> '{member}')"
 
     def member(self, column: str, member: str) -> str:
         return f"({column} ->> '{member}')"
@@ -98,19 +94,21 @@ class SQLiteConnection(Connection):
 class SQLiteEngine(Engine):
     """`Engine` over a Database."""
 
+    database: Database
+
     def __init__(self, database: Database) -> None:
         self.database = database
-        self.settings = database.settings
         self.dialect = SQLiteDialect()
+        self.upkeep = SQLiteUpkeep(database)
         self._redact = redaction(database.settings)
 
-    async def read(self, work: Work[T]) -> T:
+    async def read(self, work: Work[T], *, patient: bool = False) -> T:
         return await self.database.read(partial(_driven, work))
 
     async def view(self, work: Work[T]) -> T:
         return await self.database.read(one_view(partial(_driven, work)))
 
-    async def transact(self, work: Work[T]) -> T:
+    async def transact(self, work: Work[T], *, patient: bool = False) -> T:
         return await self.database.write(partial(_driven, work))
 
     async def fetch(self, statement: str, /, **values: Any) -> Sequence[Row]:
@@ -123,9 +121,10 @@ class SQLiteEngine(Engine):
     async def commit(self, call: CallRecord) -> int:
         """The texts are masked in the thread that writes."""
         try:
-            return await self.database.write(partial(_save, call, self._redact))
+            return await self.database.write(lambda c: save_call(self._redact(call), c))
         except (UnicodeEncodeError, OverflowError, orjson.JSONEncodeError):
-            return await self.database.write(partial(_save, encodable(call), self._redact))
+            plain = encodable(call)
+            return await self.database.write(lambda c: save_call(self._redact(plain), c))
 
     async def changed(self, kind: str) -> None:
         """Gateways on one file look for themselves."""
@@ -133,46 +132,16 @@ class SQLiteEngine(Engine):
     def after_reopening(self, work: Work[None]) -> None:
         self.database.after_reopening.append(partial(_driven, work))
 
-    async def ping(self) -> None:
-        await self.database.ping()
-
-    async def reopen(self) -> None:
-        await self.database.reopen()
-
-    async def close(self) -> None:
-        await self.database.close()
-
     def vectors(self) -> VectorIndex:
         return SQLiteVectors(self.database)
 
-    async def prune(
-        self,
-        older_than: float | None,
-        max_bytes: int | None,
-        active_since: float | None,
-        keep: Sequence[str],
-    ) -> PruneReport:
-        """Freed space is reused; the file itself does not shrink."""
-        return await prune(self.database, older_than, max_bytes, active_since, keep)
-
 
 def _rows(statement: str, values: dict[str, Any], connection: apsw.Connection) -> Sequence[Row]:
-    lists = {name: _listed(value) for name, value in values.items() if isinstance(value, list)}
-    rows: Sequence[Row] = connection.execute(
-        statement, values | lists if lists else values
-    ).fetchall()
-    return rows
-
-
-def _listed(values: list[Any]) -> Any:
-    is_bytes = values and isinstance(values[0], bytes)
-    return apsw.carray(tuple(values)) if is_bytes else json.dumps(values)
-
-
-def _save(
-    call: CallRecord, redact: Callable[[CallRecord], CallRecord], connection: apsw.Connection
-) -> int:
-    return save_call(redact(call), connection)
+    for name, value in values.items():
+        if isinstance(value, list):
+            is_bytes = value and isinstance(value[0], bytes)
+            values[name] = apsw.carray(tuple(value)) if is_bytes else json.dumps(value)
+    return connection.execute(statement, values).fetchall()
 
 
 def _driven(work: Work[T], connection: apsw.Connection) -> T:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Any, TypeVar
 
 import asyncpg
@@ -15,13 +14,16 @@ from gateway.config.storage import StorageSettings
 from gateway.stores.postgres.connection import STATEMENT_S, Slot, prepare
 from gateway.stores.postgres.schema import MIGRATIONS
 from gateway.stores.postgres.writer import Writer
-from gateway.stores.protocols import StoreClosed, StoreError, StoreOverloaded, StoreUnavailable
+from gateway.stores.protocols import StoreClosed, StoreOverloaded, StoreUnavailable
 from gateway.stores.records import CallRecord
 
 T = TypeVar("T")
 
 CHANNEL = "gateway"
 """Of the notifications between gateways."""
+
+PATIENT_S = 60.0
+"""Longest wait for a piece of work that may take its time."""
 
 Work = Callable[[asyncpg.Connection], Awaitable[T]]
 
@@ -127,11 +129,6 @@ class Database:
         """Tell the other gateways. Raises: StoreError."""
         payload = orjson.dumps({"kind": kind, "from": self.holder, **ids}).decode()
         await self.fetch("SELECT pg_notify($1, $2)", CHANNEL, payload)
-
-    async def changed(self, kind: str) -> None:
-        """Tell the other gateways of a change, if that is possible: they notice it later anyway."""
-        with suppress(StoreError):
-            await self.notify(kind)
 
     async def transact(self, work: Work[T], *, limit_s: float = STATEMENT_S) -> T:
         """The result of `work` inside a transaction; nothing of it stays when it raises."""

@@ -26,7 +26,8 @@ SELECT {codec.INJECTIONS} FROM injections WHERE run_pk = :pk AND source <> 'e3'
 ORDER BY step_index DESC, ordinal DESC LIMIT 1
 """
 _SPENT = """
-SELECT count(*), sum({cost}) FROM steps WHERE run_pk = :pk AND at >= :since AND call IS NOT NULL
+SELECT count(*), sum(CAST({cost} AS DOUBLE PRECISION)) FROM steps
+WHERE run_pk = :pk AND at >= :since AND call IS NOT NULL
 """
 
 
@@ -50,7 +51,7 @@ class _Live:
     def __init__(self, spent_since: float, dialect: Dialect, connection: Connection) -> None:
         self._since = spent_since
         self._connection = connection
-        self._spent = _SPENT.format(cost=dialect.number("call", "cost_usd"))
+        self._spent = _SPENT.format(cost=dialect.member("call", "cost_usd"))
         self._calm = _CALM.format(
             fired=dialect.elements("readings", "fired"), length=LENGTH_MONITOR
         )

@@ -31,6 +31,7 @@ from gateway.stores.sql import filters
 from gateway.stores.sql.engine import Connection, Engine, columns
 from gateway.stores.sql.health import summarize
 from gateway.stores.sql.live import live_runs
+from gateway.stores.sql.retention import prune
 from gateway.stores.sql.usage import usage_of
 from gateway.stores.totals import AT_ONCE, COLUMNS, ExperimentRun, RunRecord, experiment_run_of
 from gateway.stores.usage import UsagePoint, UsageQuery
@@ -227,4 +228,4 @@ class SQLRunStore:
         active_since: float | None = None,
         keep: Sequence[str] = (),
     ) -> PruneReport:
-        return await self._engine.prune(older_than, max_bytes, active_since, keep)
+        return await prune(self._engine, older_than, max_bytes, active_since, keep)

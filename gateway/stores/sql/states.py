@@ -73,15 +73,15 @@ class SQLStateStore:
         return await self._engine.commit(call)
 
     async def ping(self) -> None:
-        await self._engine.ping()
+        await self._engine.database.ping()
 
     async def reopen(self) -> None:
         """Opens the database again for every store in it."""
-        await self._engine.reopen()
+        await self._engine.database.reopen()
 
     async def close(self) -> None:
         """Close the database, for every store in it."""
-        await self._engine.close()
+        await self._engine.database.close()
 
 
 def root_key(root: bytes) -> int:

@@ -14,7 +14,7 @@ import apsw
 from gateway.config.storage import StorageSettings
 from gateway.stores.protocols import StoreClosed, StoreReplaced, StoreUnavailable
 from gateway.stores.sql.tables import Migration
-from gateway.stores.sqlite.connection import MEMORY_LIMIT_BYTES, ConnectionHook, open_all, translate
+from gateway.stores.sqlite.connection import ConnectionHook, open_all, translate
 from gateway.stores.sqlite.files import file_identity, remove_log_of
 from gateway.stores.sqlite.jobs import JobQueue, Work
 from gateway.stores.sqlite.migrations import migrate
@@ -33,7 +33,7 @@ class Database:
         migrations: Sequence[Migration],
         hooks: Sequence[ConnectionHook],
     ) -> None:
-        self._settings = settings
+        self.settings = settings
         self._migrations = migrations
         self._hooks = hooks
         self._closing: asyncio.Future[None] | None = None
@@ -43,7 +43,7 @@ class Database:
         transaction, before anything else is read from it or written to it."""
 
     def _start(self, writer: apsw.Connection, readers: Sequence[apsw.Connection]) -> None:
-        loop, settings = asyncio.get_running_loop(), self._settings
+        loop, settings = asyncio.get_running_loop(), self.settings
         self._files = file_identity(settings)
         self._writes = JobQueue(loop, limit=settings.queue_limit, name="writes")
         self._reads = JobQueue(loop, limit=settings.queue_limit, name="reads")
@@ -84,12 +84,12 @@ class Database:
         async with self._reopening:
             if self._closing is not None:
                 raise StoreClosed("the store is closed")
-            self._refuse(StoreUnavailable(f"{self._settings.path!r} is being opened again"))
+            self._refuse(StoreUnavailable(f"{self.settings.path!r} is being opened again"))
             # The old connections first: the new ones must not share their memory-mapped index.
             await asyncio.to_thread(self._stop)
             await asyncio.to_thread(remove_log_of, self._files)
-            opened = await asyncio.to_thread(_open, self._settings, self._migrations, self._hooks)
-            await asyncio.to_thread(_run_all, self.after_reopening, opened, self._settings.path)
+            opened = await asyncio.to_thread(_open, self.settings, self._migrations, self._hooks)
+            await asyncio.to_thread(_run_all, self.after_reopening, opened, self.settings.path)
             self._start(*opened)
 
     async def write(self, work: Callable[[apsw.Connection], T]) -> T:
@@ -114,19 +114,9 @@ class Database:
         return await self._reads.submit(work)  # type: ignore[no-any-return]
 
     @property
-    def settings(self) -> StorageSettings:
-        """Settings that it was opened with."""
-        return self._settings
-
-    @property
     def reader_threads(self) -> int:
         """Number of reads that run at once."""
         return len(self._readers)
-
-    @property
-    def size_limit(self) -> int | None:
-        """Most bytes the database can grow to, None for a file."""
-        return MEMORY_LIMIT_BYTES if self._settings.in_memory else None
 
     async def ping(self) -> None:
         """Return when the file is the one that was opened, and can be read and written.
@@ -136,7 +126,7 @@ class Database:
         if not self._writer.alive:
             raise StoreClosed("the store's writer has stopped")
         if not await asyncio.to_thread(self._files.is_current):
-            raise StoreReplaced(f"{self._settings.path!r} was deleted or replaced")
+            raise StoreReplaced(f"{self.settings.path!r} was deleted or replaced")
         await self.read(_touch)
         await self.write(_touch)
 
