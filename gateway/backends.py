@@ -135,10 +135,9 @@ async def copy_to_postgres(
     they need the extension pgvector. Raises: StoreError.
     """
     from gateway.stores.sqlite.database import Database as SQLiteDatabase
-    from gateway.stores.sqlite.export import SQLiteExport
 
     try:
-        from gateway.stores.postgres.copying import copy_all
+        from gateway.stores.engines.copying import copy_all
         from gateway.stores.postgres.database import Database as PostgresDatabase
     except ModuleNotFoundError as error:
         raise _no_driver(error) from error
@@ -148,7 +147,7 @@ async def copy_to_postgres(
     try:
         database = await PostgresDatabase.open(target, vectors=vectors)
         try:
-            return await copy_all(SQLiteExport(file), database, progress, vectors=vectors)
+            return await copy_all(file, database, progress, vectors=vectors)
         finally:
             await database.close()
     finally:
