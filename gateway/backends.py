@@ -14,15 +14,13 @@ from gateway.stores.learning import LearningStore, WorkloadStore
 from gateway.stores.patterns import PatternStore
 from gateway.stores.protocols import KeyStore, RunStore, Signals, StateStore, StoreUnavailable
 from gateway.stores.sql.alerts import SQLAlertStore
-from gateway.stores.sql.answers import SQLAnswerStore
 from gateway.stores.sql.attribution import SQLAttributionStore
-from gateway.stores.sql.budgets import SQLBudgetStore
-from gateway.stores.sql.controls import SQLControlStore
+from gateway.stores.sql.budgets import SQLBudgetStore, SQLControlStore
 from gateway.stores.sql.engine import Engine
+from gateway.stores.sql.exchanges import SQLAnswerStore, SQLRawStore
 from gateway.stores.sql.keys import SQLKeyStore
 from gateway.stores.sql.learning import SQLLearningStore
 from gateway.stores.sql.patterns import SQLPatternStore
-from gateway.stores.sql.raw import SQLRawStore
 from gateway.stores.sql.runs import SQLRunStore
 from gateway.stores.sql.states import SQLStateStore
 from gateway.stores.sql.workloads import SQLWorkloadStore

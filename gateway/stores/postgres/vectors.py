@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 
-from gateway.stores.pattern_codec import COLUMNS
 from gateway.stores.patterns import Search, SpaceMismatch, Vector
 from gateway.stores.sql.engine import Connection, Engine, Row
+from gateway.stores.sql.pattern_rows import COLUMNS
 
 _OPEN = """
 INSERT INTO pattern_spaces (embedder_id, dimensions) VALUES (:embedder_id, :dimensions)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import orjson
 
 from gateway.stores.alerts import AlertRecord, Delivery, DeliveryState, Settled, StoredAlert
-from gateway.stores.sql.engine import Connection, Engine, Row, columns, values
+from gateway.stores.sql.engine import Connection, Engine, Row, columns, made, row_of, values
 
 _NAMES = ("id", "key", "rule", "severity", "title", "raised_at", "tenant", "facts", "path")
 _STATE = ("sink", "attempts", "next_at", "done_at", "error")
@@ -72,7 +72,7 @@ class SQLAlertStore:
     async def raise_alert(
         self, alert: AlertRecord, sinks: Mapping[str, float], *, cooldown_s: float
     ) -> bool:
-        row = {name: getattr(alert, name) for name in _NAMES}
+        row = row_of(alert, _NAMES)
         row["facts"] = orjson.dumps(dict(alert.facts)).decode()
         deliveries = [{"alert_id": alert.id, "sink": s, "next_at": at} for s, at in sinks.items()]
 
@@ -131,9 +131,7 @@ class SQLAlertStore:
             for *row, seen_at in await connection.fetch(_LIST, tenant=tenant, limit=limit):
                 alert = _alert_of(row)
                 states = await connection.fetch(_STATES, id=alert.id)
-                deliveries = tuple(
-                    [DeliveryState(**dict(zip(_STATE, state, strict=True))) for state in states]
-                )
+                deliveries = tuple([made(DeliveryState, _STATE, state) for state in states])
                 found.append(StoredAlert(alert=alert, seen_at=seen_at, deliveries=deliveries))
             return found
 

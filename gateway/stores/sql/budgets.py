@@ -1,4 +1,4 @@
-"""Accounts of budgets: each step locks its accounts, in the same order everywhere."""
+"""Accounts of budgets, each step of which locks its accounts in one order; and holds on runs."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from gateway.stores.budgets import (
     AccountKey,
     Amounts,
     Claim,
+    Control,
     Reserved,
     Settlement,
     Wanted,
@@ -22,7 +23,17 @@ from gateway.stores.budgets import (
     opened,
     settled,
 )
-from gateway.stores.sql.engine import Connection, Engine, Row, columns, excluded, values
+from gateway.stores.protocols import CONTROLS
+from gateway.stores.sql.engine import (
+    Connection,
+    Engine,
+    Row,
+    columns,
+    excluded,
+    made,
+    row_of,
+    values,
+)
 
 _PICO = 10**12
 """Costs are stored as millionths of a millionth of a dollar: whole numbers add up exactly."""
@@ -68,6 +79,13 @@ DELETE FROM budget_accounts WHERE ends AND updated_at < :older_than AND NOT EXIS
 ) RETURNING TRUE
 """
 _PRUNE_RESERVATIONS = "DELETE FROM budget_reservations WHERE expires_at < :older_than"
+_CONTROL = ("subject", "tenant", "action", "reason", "at")
+_HOLD = f"""
+INSERT INTO run_controls ({columns(_CONTROL)}) VALUES ({values(_CONTROL)})
+ON CONFLICT (subject) DO UPDATE SET {excluded(_CONTROL[1:])}
+"""
+_LET_GO = "DELETE FROM run_controls WHERE subject = :subject RETURNING TRUE"
+_CONTROLS = f"SELECT {columns(_CONTROL)} FROM run_controls ORDER BY at, subject"
 
 
 class SQLBudgetStore:
@@ -122,6 +140,26 @@ class SQLBudgetStore:
             return len(await connection.fetch(_PRUNE, older_than=older_than))
 
         return await self._engine.transact(work)
+
+
+class SQLControlStore:
+    """`ControlStore` over an engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def hold(self, control: Control) -> None:
+        await self._engine.write(_HOLD, **row_of(control, _CONTROL))
+        await self._engine.changed(CONTROLS)
+
+    async def release(self, subject: str) -> bool:
+        released = bool(await self._engine.write(_LET_GO, subject=subject))
+        await self._engine.changed(CONTROLS)
+        return released
+
+    async def list_controls(self) -> Sequence[Control]:
+        rows = await self._engine.fetch(_CONTROLS)
+        return [made(Control, _CONTROL, row) for row in rows]
 
 
 async def _reserve(claim: Claim, connection: Connection) -> Reserved:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
 
 import orjson
 
@@ -19,7 +18,16 @@ from gateway.stores.learning import (
     SettledDecision,
 )
 from gateway.stores.protocols import PATTERNS
-from gateway.stores.sql.engine import Connection, Row, assigned, columns, excluded, values
+from gateway.stores.sql.engine import (
+    Connection,
+    Row,
+    assigned,
+    columns,
+    excluded,
+    made,
+    row_of,
+    values,
+)
 from gateway.stores.sql.lessons import SQLLessons
 
 _VERDICTS = 2
@@ -103,7 +111,7 @@ class SQLLearningStore(SQLLessons):
     """`LearningStore` over an engine."""
 
     async def add_outcome(self, outcome: OutcomeRow) -> bool:
-        row = _row(outcome, _OUTCOME)
+        row = row_of(outcome, _OUTCOME)
 
         async def work(connection: Connection) -> bool:
             # A verdict may be the run's first, so the run's id is locked and not a row.
@@ -119,7 +127,7 @@ class SQLLearningStore(SQLLessons):
 
     async def outcomes(self, tenant: str | None, run_id: str) -> list[OutcomeRow]:
         rows = await self._engine.fetch(_OUTCOMES, run_id=run_id, tenant=tenant)
-        return [OutcomeRow(**dict(zip(_OUTCOME, row, strict=True))) for row in rows]
+        return [made(OutcomeRow, _OUTCOME, row) for row in rows]
 
     async def decisions(
         self, owner: str, pattern_id: str, version: int | None = None, *, limit: int = 10_000
@@ -146,11 +154,11 @@ class SQLLearningStore(SQLLessons):
         self, owner: str, pattern_id: str, version: int, posterior: Posterior, at: float
     ) -> None:
         which = {"owner": owner, "pattern_id": pattern_id, "version": version, "updated_at": at}
-        await self._engine.write(_PUT_POSTERIOR, **which, **_row(posterior, _POSTERIOR))
+        await self._engine.write(_PUT_POSTERIOR, **which, **row_of(posterior, _POSTERIOR))
         await self._engine.changed(PATTERNS)  # the share of occasions on which it is given
 
     async def enqueue(self, job: Job) -> bool:
-        row = _row(job, _JOB)
+        row = row_of(job, _JOB)
         row["payload"] = orjson.dumps(dict(job.payload)).decode()
         return bool(await self._engine.write(_ENQUEUE, **row))
 
@@ -170,10 +178,10 @@ class SQLLearningStore(SQLLessons):
 
     async def finish(self, job: Job, *, now: float, error: str = "") -> bool:
         result = {"state": "failed" if error else "done", "done_at": now, "error": error}
-        return bool(await self._engine.write(_FINISH, **(_row(job, _JOB) | result)))
+        return bool(await self._engine.write(_FINISH, **(row_of(job, _JOB) | result)))
 
     async def give_back(self, job: Job, until: float) -> bool:
-        return bool(await self._engine.write(_GIVE_BACK, **_row(job, _JOB), until=until))
+        return bool(await self._engine.write(_GIVE_BACK, **row_of(job, _JOB), until=until))
 
     async def spent(self, kind: str, tenant: str | None, since: float) -> tuple[int, float]:
         ((tokens, usd),) = await self._engine.fetch(_SPENT, kind=kind, tenant=tenant, since=since)
@@ -186,10 +194,6 @@ class SQLLearningStore(SQLLessons):
     async def count_jobs(self, kind: str, tenant: str | None = None) -> dict[str, int]:
         rows = await self._engine.fetch(_COUNT_JOBS, kind=kind, tenant=tenant)
         return {state: int(number) for state, number in rows}
-
-
-def _row(record: Any, names: Sequence[str]) -> dict[str, Any]:
-    return {name: getattr(record, name) for name in names}
 
 
 def _job(row: Row) -> Job:

@@ -8,10 +8,9 @@ from typing import Any
 from gateway.steering.guidance.pattern import Pattern, Status, Tier
 from gateway.stores import codec
 from gateway.stores.learning import EvidenceRow, Learned, LessonFilter, StoredLesson
-from gateway.stores.pattern_codec import SELECT_LESSONS, stored_lesson
 from gateway.stores.protocols import PATTERNS
 from gateway.stores.sql import pattern_rows as rows
-from gateway.stores.sql.engine import Connection, Engine, columns, values
+from gateway.stores.sql.engine import Connection, Engine, columns, conditions, made, row_of, values
 
 _EVIDENCE = codec.names(EvidenceRow)
 _INSERT_EVIDENCE = f"""
@@ -26,7 +25,7 @@ _CONFIRM = """
 UPDATE patterns SET last_confirmed_at = :at WHERE pk = :pk AND last_confirmed_at < :at
 """
 _LESSON = f"""
-{SELECT_LESSONS} AND p.pattern_id = :pattern_id
+{rows.SELECT_LESSONS} AND p.pattern_id = :pattern_id
     AND (CAST(:tenant AS TEXT) IS NULL OR p.tenant IN ('', :tenant))
 ORDER BY p.tenant DESC LIMIT 1
 """
@@ -87,14 +86,14 @@ class SQLLessons:
     async def lessons(self, wanted: LessonFilter, *, limit: int = 1000) -> list[StoredLesson]:
         bound: dict[str, Any] = {"limit": limit}
         sql = f"""
-            {SELECT_LESSONS} AND {self._where(wanted, bound)}
+            {rows.SELECT_LESSONS} AND {self._where(wanted, bound)}
             ORDER BY p.updated_at DESC, p.pk DESC LIMIT :limit
         """
-        return [stored_lesson(row) for row in await self._engine.fetch(sql, **bound)]
+        return [rows.stored_lesson(row) for row in await self._engine.fetch(sql, **bound)]
 
     async def lesson(self, tenant: str | None, pattern_id: str) -> StoredLesson | None:
         found = await self._engine.fetch(_LESSON, pattern_id=pattern_id, tenant=tenant)
-        return stored_lesson(found[0]) if found else None
+        return rows.stored_lesson(found[0]) if found else None
 
     async def move(
         self, tenant: str, pattern_id: str, status: Status, *, reason: str, at: float
@@ -151,7 +150,7 @@ class SQLLessons:
     async def evidence(self, tenant: str, pattern_id: str, limit: int = 200) -> list[EvidenceRow]:
         which = {"tenant": tenant, "pattern_id": pattern_id}
         found = await self._engine.fetch(_SUPPORT, **which, limit=limit)
-        return [EvidenceRow(**dict(zip(_EVIDENCE, row, strict=True))) for row in found]
+        return [made(EvidenceRow, _EVIDENCE, row) for row in found]
 
     async def forget(self, tenant: str | None, run_id: str) -> list[str]:
         of_run = {"run_id": run_id, "tenant": tenant}
@@ -178,25 +177,17 @@ class SQLLessons:
             await self._engine.changed(PATTERNS)
 
     def _where(self, wanted: LessonFilter, bound: dict[str, Any]) -> str:
-        chosen: list[tuple[str, str, Any]] = [
-            ("p.tenant IN ('', :tenant)", "tenant", wanted.tenant),
-            ("p.tier = :tier", "tier", wanted.tier.value if wanted.tier else None),
-            ("p.key = :key", "key", wanted.key),
-            (
-                f"{self._engine.dialect.position('p.key', 'key_prefix')} = 1",
-                "key_prefix",
-                wanted.key_prefix,
-            ),
-            ("p.updated_at >= :since", "since", wanted.since),
-            (
-                self._engine.dialect.among("p.status", "statuses", "text"),
-                "statuses",
-                [str(status) for status in wanted.statuses] or None,
-            ),
-        ]
-        used = [each for each in chosen if each[2] is not None]
-        bound.update({name: value for _, name, value in used})
-        return " AND ".join(["TRUE", *[condition for condition, _, _ in used]])
+        dialect = self._engine.dialect
+        statuses = [str(status) for status in wanted.statuses] or None
+        chosen = {
+            "tenant": ("p.tenant IN ('', :tenant)", wanted.tenant),
+            "tier": ("p.tier = :tier", wanted.tier.value if wanted.tier else None),
+            "key": ("p.key = :key", wanted.key),
+            "key_prefix": (f"{dialect.position('p.key', 'key_prefix')} = 1", wanted.key_prefix),
+            "since": ("p.updated_at >= :since", wanted.since),
+            "statuses": (dialect.among("p.status", "statuses", "text"), statuses),
+        }
+        return conditions(chosen, bound)
 
 
 async def _learn(
@@ -208,8 +199,7 @@ async def _learn(
         await rows.insert(pattern, connection)
     news = []
     for row in evidence:
-        values = {name: getattr(row, name) for name in _EVIDENCE}
-        if await connection.fetch(_INSERT_EVIDENCE, **values):
+        if await connection.fetch(_INSERT_EVIDENCE, **row_of(row, _EVIDENCE)):
             news.append(row)
     confirms = [row.at for row in news if row.kind != "failed_again"]
     if confirms and known is not None:

@@ -1,28 +1,85 @@
-"""Rows of the patterns table: writing and finding."""
+"""Rows of the patterns table: written, found, and read as patterns or lessons."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
-from gateway.steering.guidance.pattern import Pattern, content_id
-from gateway.steering.guidance.render import family_matches
-from gateway.stores.pattern_codec import (
-    COLUMNS,
-    CONTENT_COLUMNS,
-    FAMILIES,
-    NEW_COLUMNS,
-    content_values,
-    new_values,
-    stored_pattern,
-)
-from gateway.stores.patterns import Added, PatternConflict, PatternFilter, StoredPattern, Vector
-from gateway.stores.sql.engine import Connection, Dialect, VectorIndex, assigned, columns, values
+import orjson
+from msgspec.structs import replace as changed
 
-_INSERT = f"""
-INSERT INTO patterns ({columns(NEW_COLUMNS)}) VALUES ({values(NEW_COLUMNS)}) RETURNING pk
+from gateway.steering.guidance.pattern import Lesson, Pattern, Status, Tier, Trust, content_id
+from gateway.steering.guidance.render import family_matches
+from gateway.stores import codec
+from gateway.stores.learning import Posterior, StoredLesson
+from gateway.stores.patterns import (
+    Added,
+    Event,
+    PatternConflict,
+    PatternFilter,
+    StoredPattern,
+    Vector,
+)
+from gateway.stores.protocols import StoreCorrupt
+from gateway.stores.sql.engine import (
+    Connection,
+    Dialect,
+    VectorIndex,
+    assigned,
+    columns,
+    conditions,
+    row_of,
+    values,
+)
+
+_CONTENT = (
+    *("tier", "digest", "failure_type", "model_family", "gate_threshold"),
+    *("source_trace_id", "fields", "updated_at"),
+)
+_LESSON = (
+    *("status", "version", "supersedes", "origin", "trust", "key", "applies_when"),
+    *("last_confirmed_at", "expires_at"),
+)
+_NEW = (*_CONTENT, "created_at", "tenant", "pattern_id", *_LESSON)
+_READ = (
+    *("pk", "tenant", "pattern_id", "tier", "failure_type", "model_family", "gate_threshold"),
+    *("source_trace_id", "fields", "created_at", "updated_at", "injected", "helped", "hurt"),
+    *_LESSON,
+)
+COLUMNS = columns(_READ, "p")
+"""Columns that `pattern_of` reads, from `patterns AS p`."""
+
+_POSTERIOR = codec.names(Posterior)
+_SUPPORT = (
+    "FROM pattern_evidence AS e WHERE e.pattern_id = p.pattern_id "
+    "AND (p.tenant = '' OR e.tenant = p.tenant) AND e.kind <> 'failed_again'"
+)
+SELECT_LESSONS = f"""
+SELECT {COLUMNS}, p.reason,
+    (SELECT count(DISTINCT e.conversation) {_SUPPORT}),
+    (SELECT count(DISTINCT e.task) {_SUPPORT}),
+    (SELECT count(DISTINCT e.key_name) {_SUPPORT}),
+    (SELECT count(DISTINCT coalesce(nullif(k.name, ''), k.id)) FROM keys AS k
+        WHERE k.tenant = p.tenant AND k.revoked_at IS NULL),
+    {columns(_POSTERIOR, "q")}
+FROM patterns AS p LEFT JOIN pattern_posteriors AS q ON q.owner = p.tenant
+    AND q.pattern_id = p.pattern_id AND q.version = p.version
+WHERE p.origin <> ''"""
+"""Query whose rows `stored_lesson` reads."""
+
+# Jumps from family to family through the index instead of reading every pattern.
+_FAMILIES = """
+WITH RECURSIVE found(name) AS (
+    SELECT min(model_family) FROM patterns
+    UNION ALL
+    SELECT (SELECT min(model_family) FROM patterns WHERE model_family > name)
+    FROM found WHERE name IS NOT NULL
+)
+SELECT name FROM found WHERE name IS NOT NULL
 """
-_REPLACE = f"UPDATE patterns SET {assigned(CONTENT_COLUMNS)} WHERE pk = :pk"
+_INSERT = f"INSERT INTO patterns ({columns(_NEW)}) VALUES ({values(_NEW)}) RETURNING pk"
+_REPLACE = f"UPDATE patterns SET {assigned(_CONTENT)} WHERE pk = :pk"
 _SAME = """
 SELECT pk, pattern_id FROM patterns WHERE tenant = :tenant AND digest = :digest AND origin = ''
 """
@@ -32,6 +89,67 @@ SELECT pk FROM patterns WHERE pattern_id = :pattern_id
     AND (CAST(:tenant AS TEXT) IS NULL OR tenant IN ('', :tenant))
 ORDER BY tenant DESC LIMIT 1
 """
+
+
+def pattern_of(row: Sequence[Any]) -> Pattern:
+    """The pattern of a row that begins with COLUMNS. Raises: StoreCorrupt for an invalid row."""
+    found = dict(zip(_READ, row, strict=False))
+    try:
+        lesson = None
+        if found["origin"]:
+            known = {name: found[name] for name in _LESSON}
+            known["status"], known["trust"] = Status(known["status"]), Trust(known["trust"])
+            known["applies_when"] = orjson.loads(known["applies_when"])
+            lesson = Lesson(**known)
+        return Pattern(
+            tenant=found["tenant"],
+            pattern_id=found["pattern_id"],
+            tier=Tier(found["tier"]),
+            failure_type=found["failure_type"] or None,
+            model_family=found["model_family"],
+            gate_threshold=found["gate_threshold"],
+            source_trace_id=found["source_trace_id"],
+            fields=orjson.loads(found["fields"]),
+            lesson=lesson,
+        )
+    except (ValueError, TypeError) as error:
+        raise StoreCorrupt(f"the pattern {found['pattern_id']!r} is damaged ({error})") from error
+
+
+def stored_lesson(row: Sequence[Any]) -> StoredLesson:
+    """From SELECT_LESSONS. Raises: StoreCorrupt."""
+    pattern, found = pattern_of(row), dict(zip(_READ, row, strict=False))
+    reason, conversations, tasks, keys, tenant_keys, *numbers = row[len(_READ) :]
+    posterior = Posterior()
+    if numbers[0] is not None:
+        posterior = Posterior(**dict(zip(_POSTERIOR, numbers, strict=True)))
+    if pattern.lesson is not None:
+        pattern = changed(pattern, lesson=changed(pattern.lesson, share=posterior.share))
+    return StoredLesson(
+        pattern=pattern,
+        created_at=found["created_at"],
+        updated_at=found["updated_at"],
+        conversations=conversations,
+        tasks=tasks,
+        keys=keys,
+        tenant_keys=tenant_keys,
+        reason=reason,
+        posterior=posterior,
+    )
+
+
+def _content(pattern: Pattern) -> dict[str, Any]:
+    """The content of a pattern, written now."""
+    return {
+        "tier": pattern.tier.value,
+        "digest": content_id(pattern),
+        "failure_type": pattern.failure_type or "",
+        "model_family": pattern.model_family,
+        "gate_threshold": pattern.gate_threshold,
+        "source_trace_id": pattern.source_trace_id,
+        "fields": orjson.dumps(dict(pattern.fields)).decode(),
+        "updated_at": time.time(),
+    }
 
 
 async def add(
@@ -57,8 +175,15 @@ async def add(
 
 async def insert(pattern: Pattern, connection: Connection) -> int:
     """Insert a pattern that is not there yet, without a vector; its row."""
-    row = dict(zip(NEW_COLUMNS, new_values(pattern), strict=True))
-    return int(await connection.value(_INSERT, **row))
+    lesson = pattern.lesson
+    known = {**dict.fromkeys(_LESSON, ""), "status": Status.ACTIVE.value, "version": 1}
+    known |= {"applies_when": "{}", "last_confirmed_at": 0.0, "expires_at": None}
+    if lesson is not None:
+        known = row_of(lesson, _LESSON)
+        known["status"], known["trust"] = lesson.status.value, lesson.trust.value
+        known["applies_when"] = orjson.dumps(dict(lesson.applies_when)).decode()
+    row = _content(pattern) | known | row_of(pattern, ("tenant", "pattern_id"))
+    return int(await connection.value(_INSERT, **row, created_at=row["updated_at"]))
 
 
 async def replace(
@@ -70,8 +195,7 @@ async def replace(
 ) -> None:
     """Write the content and the vector of `pattern` to row `pk`; the vectors of other embedders,
     which belong to the old text, are removed."""
-    row = dict(zip(CONTENT_COLUMNS, content_values(pattern), strict=True))
-    await connection.fetch(_REPLACE, **row, pk=pk)
+    await connection.fetch(_REPLACE, **_content(pattern), pk=pk)
     await index.forget(pk, connection)
     if vector is not None:
         await index.put(pk, vector, connection)
@@ -98,40 +222,48 @@ async def find(tenant: str | None, pattern_id: str, connection: Connection) -> i
 async def select(
     condition: str, bound: dict[str, Any], limit: int, index: VectorIndex, connection: Connection
 ) -> list[tuple[int, StoredPattern]]:
-    """Rows and patterns that match `condition` over `patterns AS p`, newest first."""
-    rows = await connection.fetch(
+    """Rows and patterns that match `condition` over `patterns AS p`, newest first.
+
+    Raises: StoreCorrupt.
+    """
+    found = []
+    for *row, indexed in await connection.fetch(
         f"SELECT {COLUMNS}, v.pk IS NOT NULL OR p.tier = 'e3' OR p.origin <> '' "
         f"FROM patterns AS p {index.joined} WHERE {condition} ORDER BY p.pk DESC LIMIT {limit}",
         **bound,
-    )
-    return [(row[0], stored_pattern(row)) for row in rows]
+    ):
+        known = dict(zip(_READ, row, strict=True))
+        pattern = StoredPattern(
+            pattern=pattern_of(row),
+            created_at=known["created_at"],
+            updated_at=known["updated_at"],
+            counts={event.value: known[event.value] for event in Event},
+            indexed=bool(indexed),
+        )
+        found.append((known["pk"], pattern))
+    return found
 
 
 def where(
     patterns: PatternFilter, before: int | None, bound: dict[str, Any], dialect: Dialect
 ) -> str:
     """A condition over `patterns AS p`, whose values are added to `bound`."""
-    wanted: list[tuple[str, str, Any]] = [
-        ("p.tenant IN ('', :tenant)", "tenant", patterns.tenant),
-        ("p.tier = :tier", "tier", patterns.tier.value if patterns.tier else None),
-        ("p.failure_type = :failure_type", "failure_type", patterns.failure_type),
-        ("p.model_family = :model_family", "model_family", patterns.model_family),
-        (
-            f"{dialect.position('lower(p.fields)', 'text')} > 0",
-            "text",
-            patterns.text.lower() if patterns.text else None,
-        ),
-        ("(p.origin <> '') = :learned", "learned", patterns.learned),
-        ("p.origin <> '' AND p.status = :status", "status", patterns.status),
-        ("p.pk < :before", "before", before),
-    ]
-    used = [each for each in wanted if each[2] is not None]
-    bound.update({name: value for _, name, value in used})
-    return " AND ".join(["TRUE", *[condition for condition, _, _ in used]])
+    text = patterns.text.lower() if patterns.text else None
+    wanted = {
+        "tenant": ("p.tenant IN ('', :tenant)", patterns.tenant),
+        "tier": ("p.tier = :tier", patterns.tier.value if patterns.tier else None),
+        "failure_type": ("p.failure_type = :failure_type", patterns.failure_type),
+        "model_family": ("p.model_family = :model_family", patterns.model_family),
+        "text": (f"{dialect.position('lower(p.fields)', 'text')} > 0", text),
+        "learned": ("(p.origin <> '') = :learned", patterns.learned),
+        "status": ("p.origin <> '' AND p.status = :status", patterns.status),
+        "before": ("p.pk < :before", before),
+    }
+    return conditions(wanted, bound)
 
 
 async def suitable_families(model: str, connection: Connection) -> Sequence[str] | None:
     """The model families among the patterns that match `model`; None when all do."""
-    families: list[str] = [name for (name,) in await connection.fetch(FAMILIES)]
+    families: list[str] = [name for (name,) in await connection.fetch(_FAMILIES)]
     suitable = [name for name in families if family_matches(name, model)]
     return None if suitable == families else suitable

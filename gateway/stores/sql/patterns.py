@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from gateway.steering.guidance.pattern import Pattern, PatternMatch, content_id, with_id
-from gateway.stores.pattern_codec import COLUMNS, pattern_of
 from gateway.stores.patterns import (
     Added,
     Event,
@@ -24,6 +23,7 @@ from gateway.stores.patterns import (
 from gateway.stores.protocols import PATTERNS
 from gateway.stores.sql import pattern_rows as rows
 from gateway.stores.sql.engine import Connection, Engine, Row, VectorIndex
+from gateway.stores.sql.pattern_rows import COLUMNS, pattern_of
 
 _TABLE = "patterns"
 _LACKING = "p.tier <> 'e3' AND p.origin = '' AND v.pk IS NULL"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import orjson
 
 from gateway.stores.learning import DecidedRun, WorkloadRate, WorkloadRun
-from gateway.stores.sql.engine import Connection, Engine, Row, columns, values
+from gateway.stores.sql.engine import Connection, Engine, Row, columns, made, row_of, values
 
 _RUN = ("run_id", "tenant", "workload", "client", "requested", "model", "at", "choice")
 _NOTE = f"""
@@ -61,7 +61,7 @@ class SQLWorkloadStore:
         self._claim = f"{_OPEN} {engine.dialect.locked('w')}"
 
     async def note(self, runs: Sequence[WorkloadRun]) -> None:
-        rows = [{name: getattr(run, name) for name in _RUN} for run in runs]
+        rows = [row_of(run, _RUN) for run in runs]
         for row in rows:
             if row["choice"] is not None:
                 row["choice"] = orjson.dumps(row["choice"]).decode()
@@ -90,7 +90,7 @@ class SQLWorkloadStore:
 
     async def rates(self, *, limit: int = 10_000) -> list[WorkloadRate]:
         rows = await self._engine.fetch(_RATES, limit=limit)
-        return [WorkloadRate(**dict(zip(_RATE, row, strict=True))) for row in rows]
+        return [made(WorkloadRate, _RATE, row) for row in rows]
 
     async def decided(
         self, *, tenant: str | None, since: float = 0.0, limit: int = 100_000
@@ -104,5 +104,5 @@ class SQLWorkloadStore:
 
 def _decided_of(row: Row) -> DecidedRun:
     *about, choice, outcome, cost = row
-    run = WorkloadRun(**dict(zip(_RUN, (*about, orjson.loads(choice)), strict=True)))
+    run = made(WorkloadRun, _RUN, (*about, orjson.loads(choice)))
     return DecidedRun(run=run, outcome=outcome if outcome in _OUTCOMES else None, cost_usd=cost)

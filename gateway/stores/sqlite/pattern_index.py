@@ -18,10 +18,10 @@ from typing import Any
 
 import apsw
 
-from gateway.stores.pattern_codec import COLUMNS
 from gateway.stores.patterns import Search, SpaceMismatch, Vector
 from gateway.stores.protocols import StoreCorrupt, StoreError, StoreUnavailable
 from gateway.stores.sql.engine import Connection, Row
+from gateway.stores.sql.pattern_rows import COLUMNS
 from gateway.stores.sqlite.database import Database
 
 CANDIDATES = 48
