@@ -14,7 +14,7 @@ ON CONFLICT (run_pk, step_index) DO UPDATE SET {excluded(_BODY)}
 RETURNING TRUE
 """
 _FOUND = ("tenant", "run_id", "step_index", "at", "dialect", "request", "response")
-_FIND = """
+_FIND_RAW = """
 SELECT r.tenant, r.id, w.step_index, w.at, w.dialect, w.request, w.response
 FROM raw_calls AS w JOIN runs AS r ON r.pk = w.run_pk
 WHERE r.id = :run_id AND w.step_index = :step_index
@@ -64,7 +64,7 @@ class SQLRawStore:
 
     async def find_raw(self, run_id: str, step_index: int, *, tenant: str | None) -> RawCall | None:
         place = {"run_id": run_id, "step_index": step_index, "tenant": tenant}
-        rows = await self._engine.fetch(_FIND, **place)
+        rows = await self._engine.fetch(_FIND_RAW, **place)
         return made(RawCall, _FOUND, rows[0]) if rows else None
 
 
