@@ -1,4 +1,4 @@
-"""All tables, as the list of migrations that create them.
+"""All tables, as the migrations that create them: only ever appended, each applied once, in order.
 
 The tables are those of SQLite (`gateway/stores/sql/tables.py`), with these differences:
 
@@ -6,10 +6,18 @@ The tables are those of SQLite (`gateway/stores/sql/tables.py`), with these diff
   partitioned by day and are removed by dropping a partition;
 - `conversations` and `runs`, which are updated at every call, leave room in their pages for that;
 - texts that are compared or sorted use the order of their bytes, as in SQLite.
+
+Gateways of two versions use one database during an upgrade. So a change may add (a table, a column
+with a default, an index): the version before it goes on. A change that takes something away is
+marked `breaks_older`, ships one version after the last code that needs it, and makes versions that
+do not know it refuse the database.
 """
 
 from __future__ import annotations
 
+import asyncpg
+
+from gateway.stores.protocols import SchemaMismatch, StoreUnreachable
 from gateway.stores.sql import tables
 
 DAY_BITS = 36
@@ -131,3 +139,76 @@ CREATE TABLE IF NOT EXISTS pattern_vectors (
 CREATE INDEX IF NOT EXISTS pattern_vectors_by_scope ON pattern_vectors (space, tenant, tier);
 """
 """What searches need besides: only a gateway that searches needs the extension pgvector."""
+
+LOCK = 0x53544757
+"""Key of the advisory lock ("STGW") that lets one gateway at a time change the schema."""
+
+_TURN_S = 10
+"""Longest wait for another gateway that changes the schema, before something is said about it."""
+
+_CREATE = """
+CREATE TABLE IF NOT EXISTS gateway_migrations (
+    name text PRIMARY KEY,
+    applied_at timestamptz NOT NULL DEFAULT now(),
+    breaks_older boolean NOT NULL DEFAULT FALSE
+)
+"""
+
+_APPLIED = "INSERT INTO gateway_migrations (name, breaks_older) VALUES ($1, $2)"
+
+# Not `to_regclass`: that may answer from a cache which another gateway's commit has outdated.
+_EXISTS = """
+SELECT EXISTS (SELECT 1 FROM pg_class WHERE relname = $1 AND pg_table_is_visible(oid))
+"""
+
+
+async def migrate(connection: asyncpg.Connection, place: str) -> None:
+    """Apply the missing changes.
+
+    Raises: SchemaMismatch when the database has a breaking change that this version does not know,
+    or tables of another application; StoreUnreachable while another gateway changes the schema.
+    """
+    names = {migration.name for migration in MIGRATIONS}
+    exists = await connection.fetchval(_EXISTS, "gateway_migrations")
+    if exists and names <= await _applied(connection, names, place):
+        return
+    async with connection.transaction():
+        await take_turn(connection, place)
+        if not await connection.fetchval(_EXISTS, "gateway_migrations"):
+            if await connection.fetchval(_EXISTS, "conversations"):
+                raise SchemaMismatch(
+                    f"{place} has a table 'conversations' of another application; "
+                    "give the gateway a database of its own"
+                )
+            await connection.execute(_CREATE)
+        applied = await _applied(connection, names, place)
+        for migration in MIGRATIONS:
+            if migration.name not in applied:
+                await connection.execute(migration.sql)
+                await connection.execute(_APPLIED, migration.name, migration.breaks_older)
+
+
+async def _applied(connection: asyncpg.Connection, known: set[str], place: str) -> set[str]:
+    """The names of the changes that the database has. Raises: SchemaMismatch."""
+    rows = await connection.fetch("SELECT name, breaks_older FROM gateway_migrations")
+    if newer := sorted(name for name, breaks in rows if breaks and name not in known):
+        raise SchemaMismatch(
+            f"{place} was changed by a newer version of the gateway (it has {', '.join(newer)}); "
+            "start that version, or use another database"
+        )
+    return {name for name, _ in rows}
+
+
+async def take_turn(connection: asyncpg.Connection, place: str) -> None:
+    """Be the one that changes the schema, until the transaction ends.
+
+    Raises: StoreUnreachable when another one goes on with it for 10 s: it may have much to do.
+    """
+    await connection.execute(f"SET LOCAL lock_timeout = '{_TURN_S}s'")
+    try:
+        await connection.execute("SELECT pg_advisory_xact_lock($1)", LOCK)
+    except asyncpg.LockNotAvailableError as error:
+        raise StoreUnreachable(
+            f"{place}: another gateway is changing its tables, for more than {_TURN_S} s now"
+        ) from error
+    await connection.execute("SET LOCAL lock_timeout TO DEFAULT")
