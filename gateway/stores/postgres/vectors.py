@@ -12,7 +12,7 @@ from typing import Any
 
 from gateway.stores.patterns import Search, SpaceMismatch, Vector
 from gateway.stores.sql.engine import Connection, Engine, Row
-from gateway.stores.sql.pattern_rows import COLUMNS
+from gateway.stores.sql.patterns import COLUMNS
 
 _OPEN = """
 INSERT INTO pattern_spaces (embedder_id, dimensions) VALUES (:embedder_id, :dimensions)

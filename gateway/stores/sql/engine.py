@@ -124,7 +124,7 @@ class VectorIndex(Protocol):
     async def nearest(
         self, search: Search, families: Sequence[str] | None, connection: Connection
     ) -> list[tuple[Row, float]]:
-        """Rows of `pattern_rows.COLUMNS` and their cosines, best first. `families`: the model
+        """Rows of `patterns.COLUMNS` and their cosines, best first. `families`: the model
         families allowed, None = all."""
 
     async def rebuild(self) -> None:

@@ -21,7 +21,7 @@ import apsw
 from gateway.stores.patterns import Search, SpaceMismatch, Vector
 from gateway.stores.protocols import StoreCorrupt, StoreError, StoreUnavailable
 from gateway.stores.sql.engine import Connection, Row
-from gateway.stores.sql.pattern_rows import COLUMNS
+from gateway.stores.sql.patterns import COLUMNS
 from gateway.stores.sqlite.database import Database
 
 CANDIDATES = 48
