@@ -14,15 +14,13 @@ from gateway.stores.learning import LearningStore, WorkloadStore
 from gateway.stores.patterns import PatternStore
 from gateway.stores.protocols import KeyStore, RunStore, Signals, StateStore, StoreUnavailable
 from gateway.stores.sql.alerts import SQLAlertStore
-from gateway.stores.sql.answers import SQLAnswerStore
 from gateway.stores.sql.attribution import SQLAttributionStore
-from gateway.stores.sql.budgets import SQLBudgetStore
-from gateway.stores.sql.controls import SQLControlStore
+from gateway.stores.sql.budgets import SQLBudgetStore, SQLControlStore
 from gateway.stores.sql.engine import Engine
+from gateway.stores.sql.exchanges import SQLAnswerStore, SQLRawStore
 from gateway.stores.sql.keys import SQLKeyStore
 from gateway.stores.sql.learning import SQLLearningStore
 from gateway.stores.sql.patterns import SQLPatternStore
-from gateway.stores.sql.raw import SQLRawStore
 from gateway.stores.sql.runs import SQLRunStore
 from gateway.stores.sql.states import SQLStateStore
 from gateway.stores.sql.workloads import SQLWorkloadStore
@@ -115,7 +113,7 @@ def _over(engine: Engine, states: StateStore) -> Stores:
         raw=SQLRawStore(engine),
         workloads=SQLWorkloadStore(engine),
         answers=SQLAnswerStore(engine),
-        close=engine.close,
+        close=engine.database.close,
         budgets=SQLBudgetStore(engine),
         controls=SQLControlStore(engine),
         attribution=SQLAttributionStore(engine),
@@ -135,10 +133,9 @@ async def copy_to_postgres(
     they need the extension pgvector. Raises: StoreError.
     """
     from gateway.stores.sqlite.database import Database as SQLiteDatabase
-    from gateway.stores.sqlite.export import SQLiteExport
 
     try:
-        from gateway.stores.postgres.copying import copy_all
+        from gateway.stores.engines.copying import copy_all
         from gateway.stores.postgres.database import Database as PostgresDatabase
     except ModuleNotFoundError as error:
         raise _no_driver(error) from error
@@ -148,7 +145,7 @@ async def copy_to_postgres(
     try:
         database = await PostgresDatabase.open(target, vectors=vectors)
         try:
-            return await copy_all(SQLiteExport(file), database, progress, vectors=vectors)
+            return await copy_all(file, database, progress, vectors=vectors)
         finally:
             await database.close()
     finally:

@@ -15,7 +15,7 @@ from gateway.backends import Stores, open_stores
 from gateway.config.storage import StorageSettings
 from gateway.config.values import Secret
 from gateway.lifecycle.start_wait import StartWait
-from gateway.stores.postgres import migrations
+from gateway.stores.postgres import schema
 from gateway.stores.protocols import StoreError, StoreUnreachable
 from steering_gateway_testing import ScriptedUpstream
 from tests.postgres import new_database, new_folder, shared_server
@@ -73,10 +73,10 @@ async def test_the_wait_ends(absent: Absent, limit_s: float, stopping: bool) -> 
 
 async def test_a_start_says_that_it_waits_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
     """While another gateway changes the tables; and goes on when that has ended."""
-    monkeypatch.setattr(migrations, "_TURN_S", 1)
+    monkeypatch.setattr(schema, "_TURN_S", 1)
     settings = settings_of(url := new_database())
     other = await asyncpg.connect(url)
-    await other.execute("SELECT pg_advisory_lock($1)", migrations.LOCK)
+    await other.execute("SELECT pg_advisory_lock($1)", schema.LOCK)
     with pytest.raises(StoreUnreachable, match="another gateway is changing its tables"):
         await open_stores(settings)
     await other.close()

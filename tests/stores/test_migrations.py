@@ -16,16 +16,16 @@ import pytest
 
 from gateway.config.storage import StorageSettings
 from gateway.stores.engines.sqlite import SQLiteDialect, SQLiteEngine
-from gateway.stores.protocols import SchemaMismatch
+from gateway.stores.protocols import SchemaMismatch, StoreError
 from gateway.stores.queries import RunFilter
 from gateway.stores.sql.learning import SQLLearningStore
 from gateway.stores.sql.runs import SQLRunStore
 from gateway.stores.sql.states import BRANCHES, LOAD, SQLStateStore
+from gateway.stores.sql.tables import Migration
 from gateway.stores.sqlite.commits import _FIND_RUN, _UPDATE_CONVERSATION, _UPDATE_RUN
 from gateway.stores.sqlite.connection import open_writer
 from gateway.stores.sqlite.database import Database
-from gateway.stores.sqlite.migrations import Migration, pending, script
-from gateway.stores.sqlite.schema import MIGRATIONS
+from gateway.stores.sqlite.schema import MIGRATIONS, applied_to
 from steering_gateway_testing.store_conformance.records import (
     START,
     TENANT,
@@ -93,7 +93,7 @@ async def test_an_old_file_becomes_like_a_new_one(oldest: str, tmp_path: Path) -
     old, new = [await database.read(_schema) for database in databases]
     assert old == new
     for database in databases:
-        assert await database.read(lambda c: pending(c, MIGRATIONS)) == ()
+        assert await database.read(applied_to) == {migration.name for migration in MIGRATIONS}
         await database.close()
 
 
@@ -121,7 +121,7 @@ async def test_evidence_of_before_gets_the_key_of_its_run(path: str) -> None:
 
 async def test_a_newer_file_is_refused(path: str) -> None:
     """A file with a migration of a later version is refused by its name, and not changed."""
-    later = Migration(name="core_999_later", apply=script("CREATE TABLE later (x)"))
+    later = Migration(name="core_999_later", sql="CREATE TABLE later (x)")
     await (await _open(path, migrations=(*MIGRATIONS, later))).close()
     with pytest.raises(SchemaMismatch, match=r"newer version.*core_999_later"):
         await _open(path)
@@ -146,18 +146,20 @@ def test_a_new_file_can_be_opened_by_many_at_once(tmp_path: Path) -> None:
 
 async def test_each_migration_is_applied_once(path: str) -> None:
     """Opening again, and opening twice at once, applies every migration a single time."""
-    applied: list[str] = []
 
     def counted(name: str) -> Migration:
-        return Migration(name=name, apply=lambda _connection: applied.append(name))
+        sql = f"CREATE TABLE IF NOT EXISTS applied (name); INSERT INTO applied VALUES ('{name}')"
+        return Migration(name=name, sql=sql)
 
     migrations = (*MIGRATIONS, counted("a"), counted("b"))
     databases = await asyncio.gather(*(_open(path, migrations=migrations) for _ in range(4)))
     for database in databases:
         await database.close()
     migrations = (*migrations, counted("c"))
-    await (await _open(path, migrations=migrations)).close()
-    assert applied == ["a", "b", "c"]
+    database = await _open(path, migrations=migrations)
+    applied = await database.read(lambda c: c.execute("SELECT name FROM applied").fetchall())
+    assert applied == [("a",), ("b",), ("c",)]
+    await database.close()
 
 
 def test_two_gateways_can_create_one_file(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,17 +185,13 @@ def test_two_gateways_can_create_one_file(path: str, monkeypatch: pytest.MonkeyP
 
 async def test_a_failed_migration_is_rolled_back(path: str) -> None:
     """When a migration fails, the file is unchanged, and a corrected migration works."""
-
-    def broken(connection: apsw.Connection) -> None:
-        connection.execute("CREATE TABLE half (x)")
-        raise RuntimeError("half way")
-
-    with pytest.raises(RuntimeError, match="half way"):
-        await _open(path, migrations=(*MIGRATIONS, Migration(name="new", apply=broken)))
+    broken = Migration(name="new", sql="CREATE TABLE half (x); SELECT halfway")
+    with pytest.raises(StoreError, match="halfway"):
+        await _open(path, migrations=(*MIGRATIONS, broken))
     database = await _open(path)
     assert not [row for row in await database.read(_schema) if row[1] == "half"]
     await database.close()
-    repaired = Migration(name="new", apply=script("CREATE TABLE half (x)"))
+    repaired = Migration(name="new", sql="CREATE TABLE half (x)")
     await (await _open(path, migrations=(*MIGRATIONS, repaired))).close()
 
 

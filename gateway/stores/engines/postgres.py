@@ -1,24 +1,23 @@
 """The PostgreSQL engine: numbers the values of a statement, and treats what its texts lack."""
 
-# ruff: noqa: S608 - statements are put together from names of this package; values are bound
-
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, TypeVar
 
 import asyncpg
 
 from gateway.stores.guard.spool import size_of
-from gateway.stores.postgres.database import Database
-from gateway.stores.postgres.retention import prune
+from gateway.stores.postgres.connection import STATEMENT_S
+from gateway.stores.postgres.database import PATIENT_S, Database
+from gateway.stores.postgres.retention import PostgresUpkeep
 from gateway.stores.postgres.text import read_json, read_text, stored_text
 from gateway.stores.postgres.vectors import PostgresVectors
-from gateway.stores.protocols import MAX_HEADS
-from gateway.stores.queries import PruneReport
+from gateway.stores.protocols import MAX_HEADS, StoreError
 from gateway.stores.records import CallRecord
 from gateway.stores.redact import redaction
 from gateway.stores.sql.engine import Connection, Engine, Row, VectorIndex, Work
@@ -56,48 +55,34 @@ class PostgresDialect:
     """
 
     def among(self, column: str, name: str, kind: str) -> str:
-        """See Dialect."""
         return f"{column} = ANY(:{name}::{kind}[])"
 
     def locked(self, table: str) -> str:
-        """See Dialect."""
         return f"FOR UPDATE OF {table} SKIP LOCKED"
 
     def contains(self, column: str, name: str) -> str:
-        """See Dialect."""
         return f"{column} ILIKE :{name}"
 
     def position(self, column: str, name: str) -> str:
-        """See Dialect."""
         return f"strpos({column}, :{name})"
 
     def day(self, column: str) -> str:
-        """See Dialect."""
         return f"to_char(to_timestamp({column}) AT TIME ZONE 'UTC', 'YYYY-MM-DD')"
 
-    def number(self, column: str, member: str) -> str:
-        """See Dialect."""
-        return f"({column}::json ->> '{member}')::float8"
-
     def member(self, column: str, member: str) -> str:
-        """See Dialect."""
         return f"({column}::json ->> '{member}')"
 
     def elements(self, column: str, member: str) -> str:
-        """See Dialect."""
         found = f"coalesce({column}::json -> '{member}', '[]')"
         return f"json_array_elements_text({found}) AS e(value)"
 
     def has(self, column: str, name: str, member: str = "") -> str:
-        """See Dialect."""
         return f"{column} -> '{member}' ? :{name}" if member else f"{column} ? :{name}"
 
     def entry(self, column: str, name: str) -> str:
-        """See Dialect."""
         return f"({column} ->> :{name})"
 
     def keys(self, column: str, member: str) -> str:
-        """See Dialect."""
         return f"jsonb_object_keys({column} -> '{member}') AS k(key)"
 
 
@@ -108,95 +93,69 @@ class PostgresConnection(Connection):
         self.raw = connection
 
     async def fetch(self, statement: str, /, **values: Any) -> Sequence[Row]:
-        """See Connection."""
         sql, names = _numbered(statement)
         rows = await self.raw.fetch(sql, *[_stored(name, values[name]) for name in names])
         return await self.computed(_read, rows)
 
     async def execute_many(self, statement: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """See Connection."""
         sql, names = _numbered(statement)
         stored = [[_stored(name, row[name]) for name in names] for row in rows]
         await self.raw.executemany(sql, stored)
 
     async def computed(self, compute: Callable[[Sequence[Row]], T], rows: Sequence[Row]) -> T:
-        """See Connection."""
         return compute(rows) if len(rows) < _MANY else await asyncio.to_thread(compute, rows)
 
     async def take_turn(self, table: str) -> None:
-        """See Connection."""
         await self.raw.execute(f"LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE")
 
     async def lock(self, names: Sequence[str], kind: int) -> None:
-        """See Connection. Taken in one order everywhere, so that two never wait for each other."""
+        """Taken in one order everywhere, so that two never wait for each other."""
         await self.raw.execute(_LOCK, list(map(stored_text, names)), kind)
 
 
 class PostgresEngine(Engine):
     """`Engine` over a Database."""
 
+    database: Database
+
     def __init__(self, database: Database) -> None:
         self.database = database
-        self.settings = database.settings
         self.dialect = PostgresDialect()
+        self.upkeep = PostgresUpkeep(database)
         self._redact = redaction(database.settings)
 
-    async def read(self, work: Work[T]) -> T:
-        """See Engine."""
-        return await self.database.run(lambda raw: work(PostgresConnection(raw)))
+    async def read(self, work: Work[T], *, patient: bool = False) -> T:
+        limit_s = PATIENT_S if patient else STATEMENT_S
+        return await self.database.run(_over(work), limit_s=limit_s)
 
     async def view(self, work: Work[T]) -> T:
-        """See Engine."""
-        return await self.database.view(lambda raw: work(PostgresConnection(raw)))
+        return await self.database.view(_over(work))
 
-    async def transact(self, work: Work[T]) -> T:
-        """See Engine."""
-        return await self.database.transact(lambda raw: work(PostgresConnection(raw)))
+    async def transact(self, work: Work[T], *, patient: bool = False) -> T:
+        limit_s = PATIENT_S if patient else STATEMENT_S
+        return await self.database.transact(_over(work), limit_s=limit_s)
 
     async def write(self, statement: str, /, **values: Any) -> Sequence[Row]:
-        """See Engine."""
         return await self.fetch(statement, **values)
 
     async def commit(self, call: CallRecord) -> int:
-        """See Engine."""
         if size_of(call) < _SMALL_BYTES:
             return await self.database.commit(self._redact(call))
         return await self.database.commit(await asyncio.to_thread(self._redact, call))
 
     async def changed(self, kind: str) -> None:
-        """See Engine."""
-        await self.database.changed(kind)
+        with suppress(StoreError):
+            await self.database.notify(kind)
 
     def after_reopening(self, work: Work[None]) -> None:
-        """See Engine."""
-        self.database.after_reopening.append(lambda raw: work(PostgresConnection(raw)))
-
-    async def ping(self) -> None:
-        """See Engine."""
-        await self.database.ping()
-
-    async def reopen(self) -> None:
-        """See Engine."""
-        await self.database.reopen()
-
-    async def close(self) -> None:
-        """See Engine."""
-        await self.database.close()
+        self.database.after_reopening.append(_over(work))
 
     def vectors(self) -> VectorIndex:
-        """See Engine."""
         return PostgresVectors(self)
 
-    async def prune(
-        self,
-        older_than: float | None,
-        max_bytes: int | None,
-        active_since: float | None,
-        keep: Sequence[str],
-    ) -> PruneReport:
-        """See Engine. One gateway does it for all that share the database; for the others there
-        is nothing to remove. Sizes are those of what is stored, before compression and indexes."""
-        return await prune(self.database, older_than, max_bytes, active_since, keep)
+
+def _over(work: Work[T]) -> Callable[[asyncpg.Connection], Awaitable[T]]:
+    return lambda raw: work(PostgresConnection(raw))
 
 
 @lru_cache(maxsize=1024)
@@ -229,13 +188,5 @@ def _read(rows: Sequence[asyncpg.Record]) -> list[Row]:
 
 def _reader(name: str) -> Callable[[Any], Any]:
     if name in _JSON:
-        return _as_it_is
-    return _read_json if name in _SEARCHED_JSON else read_text
-
-
-def _as_it_is(value: Any) -> Any:
-    return value
-
-
-def _read_json(value: Any) -> Any:
-    return value if value is None else read_json(value)
+        return lambda value: value
+    return read_json if name in _SEARCHED_JSON else read_text

@@ -1,7 +1,5 @@
 """The SQLite engine: statements run on the threads of its Database."""
 
-# ruff: noqa: S608 - statements are put together from names of this package; values are bound
-
 from __future__ import annotations
 
 import json
@@ -13,7 +11,6 @@ import apsw
 import orjson
 
 from gateway.stores.protocols import MAX_HEADS
-from gateway.stores.queries import PruneReport
 from gateway.stores.records import CallRecord
 from gateway.stores.redact import encodable, redaction
 from gateway.stores.sql.engine import Connection, Engine, Row, VectorIndex, Work
@@ -21,7 +18,7 @@ from gateway.stores.sqlite.commits import save_call
 from gateway.stores.sqlite.connection import one_view
 from gateway.stores.sqlite.database import Database
 from gateway.stores.sqlite.pattern_index import SQLiteVectors
-from gateway.stores.sqlite.retention import prune
+from gateway.stores.sqlite.retention import SQLiteUpkeep
 
 T = TypeVar("T")
 
@@ -40,48 +37,35 @@ class SQLiteDialect:
     """
 
     def among(self, column: str, name: str, kind: str) -> str:
-        """See Dialect."""
         return f"{column} IN (SELECT value FROM json_each(:{name}))"
 
     def locked(self, table: str) -> str:
-        """See Dialect. There is one writer."""
+        """There is one writer."""
         return ""
 
     def contains(self, column: str, name: str) -> str:
-        """See Dialect."""
         return rf"{column} LIKE :{name} ESCAPE '\'"
 
     def position(self, column: str, name: str) -> str:
-        """See Dialect."""
         return f"instr({column}, :{name})"
 
     def day(self, column: str) -> str:
-        """See Dialect."""
         return f"strftime('%Y-%m-%d', {column}, 'unixepoch')"
 
-    def number(self, column: str, member: str) -> str:
-        """See Dialect."""
-        return f"({column} ->> '{member}')"
-
     def member(self, column: str, member: str) -> str:
-        """See Dialect."""
         return f"({column} ->> '{member}')"
 
     def elements(self, column: str, member: str) -> str:
-        """See Dialect."""
         return f"json_each({column}, '$.{member}')"
 
     def has(self, column: str, name: str, member: str = "") -> str:
-        """See Dialect."""
         where = f", '$.{member}'" if member else ""
         return f"EXISTS (SELECT 1 FROM json_each({column}{where}) WHERE key = :{name})"
 
     def entry(self, column: str, name: str) -> str:
-        """See Dialect."""
         return f"(SELECT value FROM json_each({column}) WHERE key = :{name})"
 
     def keys(self, column: str, member: str) -> str:
-        """See Dialect."""
         return f"json_each({column}, '$.{member}') AS k"
 
 
@@ -92,111 +76,72 @@ class SQLiteConnection(Connection):
         self.raw = connection
 
     async def fetch(self, statement: str, /, **values: Any) -> Sequence[Row]:
-        """See Connection."""
         return _rows(statement, values, self.raw)
 
     async def execute_many(self, statement: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """See Connection."""
         self.raw.executemany(statement, rows)
 
     async def computed(self, compute: Callable[[Sequence[Row]], T], rows: Sequence[Row]) -> T:
-        """See Connection."""
         return compute(rows)
 
     async def take_turn(self, table: str) -> None:
-        """See Connection. Whoever writes is alone."""
+        """Whoever writes is alone."""
 
     async def lock(self, names: Sequence[str], kind: int) -> None:
-        """See Connection. Whoever writes is alone."""
+        """Whoever writes is alone."""
 
 
 class SQLiteEngine(Engine):
     """`Engine` over a Database."""
 
+    database: Database
+
     def __init__(self, database: Database) -> None:
         self.database = database
-        self.settings = database.settings
         self.dialect = SQLiteDialect()
+        self.upkeep = SQLiteUpkeep(database)
         self._redact = redaction(database.settings)
 
-    async def read(self, work: Work[T]) -> T:
-        """See Engine."""
+    async def read(self, work: Work[T], *, patient: bool = False) -> T:
         return await self.database.read(partial(_driven, work))
 
     async def view(self, work: Work[T]) -> T:
-        """See Engine."""
         return await self.database.read(one_view(partial(_driven, work)))
 
-    async def transact(self, work: Work[T]) -> T:
-        """See Engine."""
+    async def transact(self, work: Work[T], *, patient: bool = False) -> T:
         return await self.database.write(partial(_driven, work))
 
     async def fetch(self, statement: str, /, **values: Any) -> Sequence[Row]:
-        """See Engine. Without a coroutine to drive: every request reads like this."""
+        """Without a coroutine to drive: every request reads like this."""
         return await self.database.read(partial(_rows, statement, values))
 
     async def write(self, statement: str, /, **values: Any) -> Sequence[Row]:
-        """See Engine."""
         return await self.database.write(partial(_rows, statement, values))
 
     async def commit(self, call: CallRecord) -> int:
-        """See Engine. The texts are masked in the thread that writes."""
+        """The texts are masked in the thread that writes."""
         try:
-            return await self.database.write(partial(_save, call, self._redact))
+            return await self.database.write(lambda c: save_call(self._redact(call), c))
         except (UnicodeEncodeError, OverflowError, orjson.JSONEncodeError):
-            return await self.database.write(partial(_save, encodable(call), self._redact))
+            plain = encodable(call)
+            return await self.database.write(lambda c: save_call(self._redact(plain), c))
 
     async def changed(self, kind: str) -> None:
-        """See Engine. Gateways on one file look for themselves."""
+        """Gateways on one file look for themselves."""
 
     def after_reopening(self, work: Work[None]) -> None:
-        """See Engine."""
         self.database.after_reopening.append(partial(_driven, work))
 
-    async def ping(self) -> None:
-        """See Engine."""
-        await self.database.ping()
-
-    async def reopen(self) -> None:
-        """See Engine."""
-        await self.database.reopen()
-
-    async def close(self) -> None:
-        """See Engine."""
-        await self.database.close()
-
     def vectors(self) -> VectorIndex:
-        """See Engine."""
         return SQLiteVectors(self.database)
-
-    async def prune(
-        self,
-        older_than: float | None,
-        max_bytes: int | None,
-        active_since: float | None,
-        keep: Sequence[str],
-    ) -> PruneReport:
-        """See Engine. Freed space is reused; the file itself does not shrink."""
-        return await prune(self.database, older_than, max_bytes, active_since, keep)
 
 
 def _rows(statement: str, values: dict[str, Any], connection: apsw.Connection) -> Sequence[Row]:
-    lists = {name: _listed(value) for name, value in values.items() if isinstance(value, list)}
-    rows: Sequence[Row] = connection.execute(
-        statement, values | lists if lists else values
-    ).fetchall()
-    return rows
-
-
-def _listed(values: list[Any]) -> Any:
-    is_bytes = values and isinstance(values[0], bytes)
-    return apsw.carray(tuple(values)) if is_bytes else json.dumps(values)
-
-
-def _save(
-    call: CallRecord, redact: Callable[[CallRecord], CallRecord], connection: apsw.Connection
-) -> int:
-    return save_call(redact(call), connection)
+    for name, value in values.items():
+        if isinstance(value, list):
+            is_bytes = value and isinstance(value[0], bytes)
+            values[name] = apsw.carray(tuple(value)) if is_bytes else json.dumps(value)
+    return connection.execute(statement, values).fetchall()
 
 
 def _driven(work: Work[T], connection: apsw.Connection) -> T:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TypeVar
 
@@ -12,9 +12,8 @@ import asyncpg
 
 from gateway.config.storage import StorageSettings
 from gateway.stores.postgres.errors import breaks_connection, refused, translate
-from gateway.stores.postgres.migrations import Migration, migrate, take_turn
 from gateway.stores.postgres.partitions import add_partitions
-from gateway.stores.postgres.schema import VECTORS
+from gateway.stores.postgres.schema import VECTORS, migrate, take_turn
 from gateway.stores.protocols import SchemaMismatch, StoreUnavailable
 from gateway.stores.reads import TimeLimits
 
@@ -33,14 +32,19 @@ _STATEMENTS_CACHED = 128
 # that write at the same time make each other's statements fail, where here they wait.
 _OWN_SETTINGS = {"default_transaction_isolation": "read committed"}
 
+_STATE = """
+SELECT current_setting('server_encoding'), current_setting('transaction_read_only') = 'on'
+"""
+_CONNECT_ERRORS = (
+    *(asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError),
+    *(OSError, TimeoutError, ValueError),
+)
 # Another one for a copy of the database than for the original.
 _MADE = """
 SELECT min(applied_at)::text, current_database()::text,
     (SELECT oid::bigint FROM pg_database WHERE datname = current_database())
 FROM gateway_migrations
 """
-
-
 # Of a pooler: it lends a server's connection, and cannot begin it with a setting of the client's.
 _NOT_TAKEN = "unsupported startup parameter"
 
@@ -56,7 +60,7 @@ async def connect(settings: StorageSettings, url: str | None = None) -> asyncpg.
             if _NOT_TAKEN not in str(error):
                 raise
             return await _connect(settings, dsn)
-    except (*_CONNECT_ERRORS,) as error:
+    except _CONNECT_ERRORS as error:
         raise refused(error, dsn, settings) from error
 
 
@@ -71,19 +75,7 @@ async def _connect(settings: StorageSettings, dsn: str, **own: str) -> asyncpg.C
     )
 
 
-_CONNECT_ERRORS = (
-    asyncpg.PostgresError,
-    asyncpg.InterfaceError,
-    asyncpg.InternalClientError,
-    OSError,
-    TimeoutError,
-    ValueError,
-)
-
-
-async def prepare(
-    settings: StorageSettings, migrations: Sequence[Migration], *, vectors: bool
-) -> str:
+async def prepare(settings: StorageSettings, *, vectors: bool) -> str:
     """Check the server and migrate the schema; the database's identity. Raises: StoreError."""
     connection = await connect(settings)
     try:
@@ -93,9 +85,16 @@ async def prepare(
                 f"{settings.place} is PostgreSQL {version.major}; "
                 f"the gateway needs {MIN_VERSION} or newer"
             )
-        await _refuse_encoding(connection, settings)
-        await _refuse_read_only(connection, settings)
-        await migrate(connection, migrations, settings.place)
+        encoding, read_only = await connection.fetchrow(_STATE)
+        if encoding != "UTF8":
+            raise SchemaMismatch(
+                f"{settings.place} keeps its texts as {encoding}, which has not all characters; "
+                "create it WITH ENCODING 'UTF8' TEMPLATE template0"
+            )
+        if read_only:
+            # The error that a write would raise: a standby, or a database that was set to this.
+            raise asyncpg.ReadOnlySQLTransactionError("it may be a standby server")
+        await migrate(connection, settings.place)
         await add_partitions(connection)
         if vectors:
             await _prepare_vectors(connection, settings)
@@ -105,22 +104,6 @@ async def prepare(
     finally:
         await _close(connection)
     return hashlib.blake2b(repr(tuple(made)).encode(), digest_size=8).hexdigest()
-
-
-async def _refuse_encoding(connection: asyncpg.Connection, settings: StorageSettings) -> None:
-    found = await connection.fetchval("SELECT current_setting('server_encoding')")
-    if found != "UTF8":
-        raise SchemaMismatch(
-            f"{settings.place} keeps its texts as {found}, which has not all characters; create "
-            "it WITH ENCODING 'UTF8' TEMPLATE template0"
-        )
-
-
-async def _refuse_read_only(connection: asyncpg.Connection, settings: StorageSettings) -> None:
-    if await connection.fetchval("SELECT current_setting('transaction_read_only')") == "on":
-        # The error that a write would raise: a standby, or a database that was set to read-only.
-        error = asyncpg.ReadOnlySQLTransactionError("it may be a standby server")
-        raise translate(error, settings)
 
 
 async def _prepare_vectors(connection: asyncpg.Connection, settings: StorageSettings) -> None:

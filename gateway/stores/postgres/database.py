@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Any, TypeVar
 
 import asyncpg
@@ -13,15 +12,17 @@ import orjson
 
 from gateway.config.storage import StorageSettings
 from gateway.stores.postgres.connection import STATEMENT_S, Slot, prepare
-from gateway.stores.postgres.schema import MIGRATIONS
 from gateway.stores.postgres.writer import Writer
-from gateway.stores.protocols import StoreClosed, StoreError, StoreOverloaded, StoreUnavailable
+from gateway.stores.protocols import StoreClosed, StoreOverloaded, StoreUnavailable
 from gateway.stores.records import CallRecord
 
 T = TypeVar("T")
 
 CHANNEL = "gateway"
 """Of the notifications between gateways."""
+
+PATIENT_S = 60.0
+"""Longest wait for a piece of work that may take its time."""
 
 Work = Callable[[asyncpg.Connection], Awaitable[T]]
 
@@ -68,7 +69,7 @@ class Database:
         Raises: StoreError when the database cannot be used.
         """
         database = cls(settings, vectors=vectors)
-        database.identity = await prepare(settings, MIGRATIONS, vectors=vectors)
+        database.identity = await prepare(settings, vectors=vectors)
         return database
 
     async def reopen(self) -> None:
@@ -79,18 +80,20 @@ class Database:
             self._refusal = StoreUnavailable(f"{self.settings.place} is being opened again")
             await self._stop()
             self._start()
-            await prepare(self.settings, MIGRATIONS, vectors=self._vectors)
-            await self._slots[0].run(self._after_reopening)
-            self._refusal = None
+            await prepare(self.settings, vectors=self._vectors)
 
-    async def _after_reopening(self, connection: asyncpg.Connection) -> None:
-        async with connection.transaction():
-            for work in self.after_reopening:
-                await work(connection)
+            async def work(connection: asyncpg.Connection) -> None:
+                async with connection.transaction():
+                    for first in self.after_reopening:
+                        await first(connection)
+
+            await self._slots[0].run(work)
+            self._refusal = None
 
     async def commit(self, call: CallRecord) -> int:
         """Write one call, together with others that wait. Raises: StoreError."""
-        self._check_open()
+        if self._refusal is not None:
+            raise self._refusal
         return await self._writer.commit(call)
 
     async def run(self, work: Work[T], *, limit_s: float = STATEMENT_S) -> T:
@@ -98,7 +101,8 @@ class Database:
 
         Raises: StoreError, and whatever else `work` raises.
         """
-        self._check_open()
+        if self._refusal is not None:
+            raise self._refusal
         if self._waiting >= self.settings.queue_limit:
             raise StoreOverloaded(
                 f"{self._waiting} reads are waiting for the store (storage.queue_limit)"
@@ -128,11 +132,6 @@ class Database:
         payload = orjson.dumps({"kind": kind, "from": self.holder, **ids}).decode()
         await self.fetch("SELECT pg_notify($1, $2)", CHANNEL, payload)
 
-    async def changed(self, kind: str) -> None:
-        """Tell the other gateways of a change, if that is possible: they notice it later anyway."""
-        with suppress(StoreError):
-            await self.notify(kind)
-
     async def transact(self, work: Work[T], *, limit_s: float = STATEMENT_S) -> T:
         """The result of `work` inside a transaction; nothing of it stays when it raises."""
 
@@ -150,10 +149,6 @@ class Database:
                 return await work(connection)
 
         return await self.run(within)
-
-    def _check_open(self) -> None:
-        if self._refusal is not None:
-            raise self._refusal
 
     async def ping(self) -> None:
         """Return when the database can be read and written. Raises: StoreError."""

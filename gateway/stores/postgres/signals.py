@@ -33,11 +33,9 @@ class PostgresSignals:
         self._log = structlog.get_logger("gateway.store")
 
     async def send(self, kind: str, **ids: str) -> None:
-        """See Signals."""
         await self._database.notify(kind, **ids)
 
     async def follow(self, on_signal: OnSignal) -> None:
-        """See Signals."""
         settings = self._database.settings
         while True:
             with suppress(StoreError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError):

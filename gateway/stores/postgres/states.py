@@ -1,7 +1,5 @@
 """Conversations in PostgreSQL: those asked for together are read by one statement."""
 
-# ruff: noqa: S608 - statements are put together from names of this package; values are bound
-
 from __future__ import annotations
 
 import asyncio
@@ -32,11 +30,9 @@ class PostgresStateStore(SQLStateStore):
         self._loads = ReadTogether(self._read_conversations, "load conversations")
 
     async def load(self, tenant: str, conversation_id: str) -> ConversationRecord | None:
-        """See StateStore."""
         return await self._loads.get(tenant, conversation_id)
 
     async def version(self, tenant: str, conversation_id: str) -> int:
-        """See StateStore."""
         return await self._versions.get(tenant, conversation_id) or 0
 
     async def _read_versions(self, keys: Sequence[Key]) -> dict[Key, int]:

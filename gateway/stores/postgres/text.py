@@ -42,17 +42,8 @@ def stored_json(text: str) -> str:
     return orjson.dumps(stored(orjson.loads(text))).decode()
 
 
-def read_json(text: str) -> str:
+def read_json(text: str | None) -> str | None:
     """A JSON text whose names were stored with `stored_text`, as it was."""
-    if _MARK in text:
+    if text is not None and _MARK in text:
         return text.replace(_NUL, "\\u0000").replace(_MARK_ITSELF, _MARK)
     return text
-
-
-class Arguments(list[Any]):
-    """The values of a statement that is put together: `add` gives each its `$n`."""
-
-    def add(self, value: Any) -> str:
-        """Append a value, and return its placeholder."""
-        self.append(stored_text(value) if isinstance(value, str) else value)
-        return f"${len(self)}"

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 
-from gateway.stores.pattern_codec import COLUMNS
 from gateway.stores.patterns import Search, SpaceMismatch, Vector
 from gateway.stores.sql.engine import Connection, Engine, Row
+from gateway.stores.sql.patterns import COLUMNS
 
 _OPEN = """
 INSERT INTO pattern_spaces (embedder_id, dimensions) VALUES (:embedder_id, :dimensions)
@@ -56,12 +56,9 @@ class PostgresVectors:
 
     @property
     def joined(self) -> str:
-        """See VectorIndex."""
         return f"LEFT JOIN pattern_vectors AS v ON v.space = {self._space} AND v.pk = p.pk"
 
     async def open(self, embedder_id: str, dimensions: int) -> None:
-        """See VectorIndex."""
-
         async def work(connection: Connection) -> Row:
             await connection.fetch(_OPEN, embedder_id=embedder_id, dimensions=dimensions)
             return (await connection.fetch(_SPACE, embedder_id=embedder_id))[0]
@@ -74,17 +71,14 @@ class PostgresVectors:
         self._space, self.dimensions = number, dimensions
 
     async def put(self, pk: int, vector: Vector[float], connection: Connection) -> None:
-        """See VectorIndex."""
         await connection.fetch(_PUT, space=self._space, pk=pk, vector=vector)
 
     async def forget(self, pk: int, connection: Connection) -> None:
-        """See VectorIndex."""
         await connection.fetch("DELETE FROM pattern_vectors WHERE pk = :pk", pk=pk)
 
     async def nearest(
         self, search: Search, families: Sequence[str] | None, connection: Connection
     ) -> list[tuple[Row, float]]:
-        """See VectorIndex."""
         conditions = []
         if search.failure_type:
             conditions.append("p.failure_type IN ('', :failure_type)")
@@ -105,6 +99,6 @@ class PostgresVectors:
         return [(row[:-1], row[-1]) for row in found]
 
     async def rebuild(self) -> None:
-        """See VectorIndex. There is no index to rebuild: vectors that fit no pattern, or are of a
+        """There is no index to rebuild: vectors that fit no pattern, or are of a
         wrong size, are removed."""
         await self._engine.write(_UNFIT, space=self._space, dimensions=self.dimensions)

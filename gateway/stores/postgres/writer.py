@@ -1,4 +1,7 @@
-"""Commits calls on one connection: what waits at the same time is one statement."""
+"""Commits calls on one connection: what waits at the same time is one statement.
+
+A call that is stored in part already cannot be part of it, and is committed alone.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,31 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import asyncpg
 import orjson
 
 from gateway.config.storage import StorageSettings
-from gateway.stores.postgres.commits import BARRED, STORED, commit_alone, commit_group, refusal
+from gateway.stores import codec
+from gateway.stores.commit_plan import StepPlan, StoredStep, new_injections, plan_steps
 from gateway.stores.postgres.connection import Slot
 from gateway.stores.postgres.errors import is_about_one_record
-from gateway.stores.postgres.group import Prepared, prepare
-from gateway.stores.protocols import StoreBusy, StoreError, StoreOverloaded, StoreUnavailable
-from gateway.stores.records import CallRecord
+from gateway.stores.postgres.statement import (
+    COMMIT,
+    COMMIT_ALONE,
+    Delta,
+    Prepared,
+    parameters,
+    prepare,
+)
+from gateway.stores.postgres.text import stored_text
+from gateway.stores.protocols import (
+    StoreBusy,
+    StoreError,
+    StoreOverloaded,
+    StoreUnavailable,
+    VersionConflict,
+)
+from gateway.stores.records import CallRecord, ConversationRecord, RunUpdate
 from gateway.stores.redact import encodable
 from gateway.tasks import spawn
 
@@ -25,6 +44,22 @@ MAX_GROUP = 128
 _ATTEMPTS = 3  # of a group that met a lock held by another gateway
 _ABOUT_RECORDS = (StoreError, orjson.JSONEncodeError)
 _MODES = {"normal": "off", "full": "on"}
+_STORED, _BARRED, _CONFLICT = "stored", "barred", "conflict"
+
+_FIND = "SELECT version, tenant FROM conversations WHERE id = $1"
+_RUNS = "SELECT id, pk, tenant FROM runs WHERE id = ANY($1::text[])"
+_STEPS = """
+SELECT step_index, call, composite IS NOT NULL, state, content FROM steps
+WHERE run_pk = $1 AND step_index = ANY($2::int8[])
+"""
+_INJECTIONS = """
+SELECT step_index, ordinal FROM injections WHERE run_pk = $1 AND step_index = ANY($2::int8[])
+"""
+_UPDATE_CALL = """
+UPDATE steps SET call = $3, content = coalesce($4, content) WHERE run_pk = $1 AND step_index = $2
+"""
+_SCORES = ", ".join(f"{name} = ${at}" for at, name in enumerate(codec.SCORE_COLUMNS, start=4))
+_UPDATE_SCORES = f"UPDATE steps SET content = $3, {_SCORES} WHERE run_pk = $1 AND step_index = $2"
 
 
 @dataclass(slots=True, eq=False)
@@ -32,10 +67,6 @@ class _Job:
     prepared: Prepared
     future: asyncio.Future[int]
     careful: bool = False
-
-    @property
-    def conversation_id(self) -> str:
-        return self.prepared.call.conversation.id
 
     def done(self) -> None:
         if not self.future.done():
@@ -66,18 +97,15 @@ class Writer:
             raise StoreOverloaded(
                 f"{len(self._waiting)} writes are waiting for the store (storage.queue_limit)"
             )
-        job = self._job(call)
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        try:
+            job = _Job(prepare(call), future)
+        except (UnicodeEncodeError, orjson.JSONEncodeError):
+            job = _Job(prepare(encodable(call), careful=True), future, careful=True)
         self._waiting.append(job)
         if self._task is None:
             self._task = spawn(self._run(), name="store writer")
-        return await job.future
-
-    def _job(self, call: CallRecord) -> _Job:
-        future = asyncio.get_running_loop().create_future()
-        try:
-            return _Job(prepare(call), future)
-        except (UnicodeEncodeError, orjson.JSONEncodeError):
-            return _Job(prepare(encodable(call), careful=True), future, careful=True)
+        return await future
 
     async def close(self) -> None:
         """Commit what waits, then close the connection."""
@@ -98,53 +126,53 @@ class Writer:
             self._task = None
 
     def _take(self) -> list[_Job]:
-        """The oldest calls of as many conversations as fit into a group."""
+        """The oldest calls of as many conversations as fit into a group, in the order of their
+        ids."""
         group: dict[str, _Job] = {}
         later: deque[_Job] = deque()
         while self._waiting and len(group) < MAX_GROUP:
             job = self._waiting.popleft()
-            if group.setdefault(job.conversation_id, job) is not job:
+            if group.setdefault(job.prepared.call.conversation.id, job) is not job:
                 later.append(job)
         self._waiting.extendleft(reversed(later))
-        return sorted(group.values(), key=lambda job: job.conversation_id)
+        return [group[conversation] for conversation in sorted(group)]
 
     async def _commit(self, group: Sequence[_Job]) -> None:
         certain = [job for job in group if job.prepared.certain]
-        if certain:
-            await self._commit_certain(certain)
+        for job, outcome in zip(certain, await self._commit_together(certain), strict=True):
+            if outcome == _STORED:
+                job.done()
+            elif outcome == _BARRED:
+                await self._alone(job)
+            else:
+                await self._refuse(job)
         for job in group:
             if not job.prepared.certain:
                 await self._alone(job)
 
-    async def _commit_certain(self, group: Sequence[_Job]) -> None:
+    async def _commit_together(self, jobs: Sequence[_Job], attempts: int = _ATTEMPTS) -> list[str]:
+        """Whether each was stored, or why not."""
+        if not jobs:
+            return []
+        prepared = [job.prepared for job in jobs]
         try:
-            outcomes = await self._commit_together(group)
+            rows = await self._slot.run(
+                lambda c: c.fetch(COMMIT, self._mode, *parameters(prepared))
+            )
+        except StoreBusy:
+            if attempts == 1:
+                raise
+            return await self._commit_together(jobs, attempts - 1)
         except _ABOUT_RECORDS as error:
             if not is_about_one_record(error):
                 raise
-            for job in group:
-                await self._alone(job)
-            return
-        for job, outcome in zip(group, outcomes, strict=True):
-            if outcome == STORED:
-                job.done()
-            elif outcome == BARRED:
-                await self._alone(job)
-            else:
-                await self._refuse(job)
-
-    async def _commit_together(self, group: Sequence[_Job]) -> list[str]:
-        prepared = [job.prepared for job in group]
-        for attempt in range(_ATTEMPTS):
-            try:
-                return await self._slot.run(lambda c: commit_group(c, prepared, self._mode))
-            except StoreBusy:
-                if attempt == _ATTEMPTS - 1:
-                    raise
-        raise StoreUnavailable("the database is locked")
+            return [_BARRED] * len(jobs)
+        return [
+            _STORED if passed else _BARRED if barred else _CONFLICT for _, passed, barred in rows
+        ]
 
     async def _refuse(self, job: _Job) -> None:
-        error = await self._slot.run(lambda c: refusal(c, job.prepared.call.conversation))
+        error = await self._slot.run(lambda c: _refusal(c, job.prepared.call.conversation))
         if error is None:  # it has reached this version in the meantime
             await self._alone(job)
         else:
@@ -167,4 +195,76 @@ class Writer:
             job.done()
 
     async def _try_alone(self, call: CallRecord, *, careful: bool) -> None:
-        await self._slot.run(lambda c: commit_alone(c, call, self._mode, careful=careful))
+        await self._slot.run(lambda c: _commit_alone(c, call, self._mode, careful=careful))
+
+
+async def _refusal(
+    connection: asyncpg.Connection, record: ConversationRecord, lock: str = ""
+) -> StoreError | None:
+    """Why a conversation cannot be saved over the version it was made from; None when it can."""
+    row = await connection.fetchrow(_FIND + lock, stored_text(record.id))
+    version, tenant = row or (0, stored_text(record.tenant))
+    if tenant != stored_text(record.tenant):
+        return StoreError(f"conversation {record.id!r} is another tenant's")
+    if version == record.version:
+        return None
+    return VersionConflict(record.id, expected=record.version, actual=version)
+
+
+async def _commit_alone(
+    connection: asyncpg.Connection, call: CallRecord, mode: str, *, careful: bool
+) -> None:
+    """Write one call next to what is stored of it, in a transaction of its own.
+
+    Raises: StoreError, VersionConflict.
+    """
+    async with connection.transaction():
+        refused = await _refusal(connection, call.conversation, " FOR UPDATE")
+        if refused is not None:
+            raise refused
+        keys = {}
+        names = [stored_text(run.id) for run in call.runs]
+        for name, pk, tenant in await connection.fetch(_RUNS, names):
+            if tenant != stored_text(call.conversation.tenant):
+                raise StoreError(f"run {name!r} is another tenant's")
+            keys[name] = pk
+        pks = list(map(keys.get, names))
+        deltas = [
+            await _delta(connection, pk, call, run) for pk, run in zip(pks, call.runs, strict=True)
+        ]
+        prepared = prepare(call, deltas, careful=careful)
+        await connection.fetch(COMMIT_ALONE, mode, *parameters([prepared]))
+        for pk, (plan, _) in zip(pks, deltas, strict=True):
+            await _complete(connection, pk, plan)
+
+
+async def _delta(
+    connection: asyncpg.Connection, pk: int | None, call: CallRecord, run: RunUpdate
+) -> Delta:
+    """The part of a call about one run that is not stored yet, and what its stored steps lack."""
+    steps = [step for step in call.steps if step.run_id == run.id]
+    injections = [row for row in call.injections if row.run_id == run.id]
+    indexes = [step.step_index for step in steps]
+    stored = {
+        index: StoredStep(
+            state=state,
+            scored=scored,
+            call=None if made is None else codec.call_of(made),
+            content=codec.content_of(content),
+        )
+        for index, made, scored, state, content in await connection.fetch(_STEPS, pk, indexes)
+    }
+    indexes = [row.step_index for row in injections]
+    known = map(tuple, await connection.fetch(_INJECTIONS, pk, indexes))
+    return plan_steps(steps, stored), new_injections(injections, known)
+
+
+async def _complete(connection: asyncpg.Connection, pk: int | None, plan: StepPlan) -> None:
+    """Write what stored steps of a run lacked."""
+    for late in plan.late:
+        content = codec.content_json(late.content)
+        scores = codec.score_row(late.step)
+        await connection.execute(_UPDATE_SCORES, pk, late.step.step_index, content, *scores)
+    for index, (made, texts) in plan.calls.items():
+        values = (codec.call_json(made), codec.content_json(texts))
+        await connection.execute(_UPDATE_CALL, pk, index, *values)

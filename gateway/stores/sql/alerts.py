@@ -1,7 +1,5 @@
 """Alerts and their deliveries."""
 
-# ruff: noqa: S608 - statements are put together from names of this package; values are bound
-
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -9,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import orjson
 
 from gateway.stores.alerts import AlertRecord, Delivery, DeliveryState, Settled, StoredAlert
-from gateway.stores.sql.engine import Connection, Engine, Row, columns, values
+from gateway.stores.sql.engine import Connection, Engine, Row, columns, made, row_of, values
 
 _NAMES = ("id", "key", "rule", "severity", "title", "raised_at", "tenant", "facts", "path")
 _STATE = ("sink", "attempts", "next_at", "done_at", "error")
@@ -74,8 +72,7 @@ class SQLAlertStore:
     async def raise_alert(
         self, alert: AlertRecord, sinks: Mapping[str, float], *, cooldown_s: float
     ) -> bool:
-        """See AlertStore."""
-        row = {name: getattr(alert, name) for name in _NAMES}
+        row = row_of(alert, _NAMES)
         row["facts"] = orjson.dumps(dict(alert.facts)).decode()
         deliveries = [{"alert_id": alert.id, "sink": s, "next_at": at} for s, at in sinks.items()]
 
@@ -90,12 +87,9 @@ class SQLAlertStore:
         return await self._engine.transact(work)
 
     async def is_due(self, now: float) -> bool:
-        """See AlertStore."""
         return bool((await self._engine.fetch(_IS_DUE, now=now))[0][0])
 
     async def claim(self, owner: str, now: float, *, lease_s: float, limit: int) -> list[Delivery]:
-        """See AlertStore."""
-
         async def work(connection: Connection) -> list[Delivery]:
             # Claims of two gateways take their turns: each changes rows in no certain order.
             await connection.take_turn(_TABLE)
@@ -112,7 +106,6 @@ class SQLAlertStore:
         return sorted(claimed, key=lambda delivery: (delivery.sink, delivery.alert.raised_at))
 
     async def settle(self, owner: str, results: Sequence[Settled], now: float) -> None:
-        """See AlertStore."""
         rows = [
             {
                 "failed": int(bool(result.error)),
@@ -133,24 +126,18 @@ class SQLAlertStore:
         await self._engine.transact(work)
 
     async def list_alerts(self, *, tenant: str | None, limit: int = 50) -> list[StoredAlert]:
-        """See AlertStore."""
-
         async def work(connection: Connection) -> list[StoredAlert]:
             found = []
             for *row, seen_at in await connection.fetch(_LIST, tenant=tenant, limit=limit):
                 alert = _alert_of(row)
                 states = await connection.fetch(_STATES, id=alert.id)
-                deliveries = tuple(
-                    [DeliveryState(**dict(zip(_STATE, state, strict=True))) for state in states]
-                )
+                deliveries = tuple([made(DeliveryState, _STATE, state) for state in states])
                 found.append(StoredAlert(alert=alert, seen_at=seen_at, deliveries=deliveries))
             return found
 
         return await self._engine.view(work)
 
     async def prune_alerts(self, older_than: float) -> int:
-        """See AlertStore."""
-
         async def work(connection: Connection) -> int:
             await connection.take_turn(_TABLE)
             await connection.fetch(_FORGET_KEYS, older_than=older_than)

@@ -1,7 +1,5 @@
 """Sums over trees and groups of runs."""
 
-# ruff: noqa: S608 - statements are put together from names of this package; values are bound
-
 from __future__ import annotations
 
 from typing import Any
@@ -69,8 +67,6 @@ class SQLAttributionStore:
         self._engine = engine
 
     async def tree(self, conversation_id: str, *, tenant: str | None) -> Tree | None:
-        """See AttributionStore."""
-
         async def work(connection: Connection) -> Tree | None:
             root = await connection.value(_ROOT, id=conversation_id)
             rows = await connection.fetch(_TREE, root=root, tenant=tenant) if root else []
@@ -87,7 +83,6 @@ class SQLAttributionStore:
         return await self._engine.view(work)
 
     async def groups(self, runs: RunFilter, by: str) -> tuple[Group, ...]:
-        """See AttributionStore."""
         if by not in GROUPS and not (by.startswith(TAG) and len(by) > len(TAG)):
             raise ValueError(
                 f"by: must be {TAG}NAME or one of {', '.join(GROUPS)}, not {by[:60]!r}"

@@ -1,6 +1,4 @@
-"""Accounts of budgets: each step locks its accounts, in the same order everywhere."""
-
-# ruff: noqa: S608 - statements are put together from names of this package; values are bound
+"""Accounts of budgets, each step of which locks its accounts in one order; and holds on runs."""
 
 from __future__ import annotations
 
@@ -16,6 +14,7 @@ from gateway.stores.budgets import (
     AccountKey,
     Amounts,
     Claim,
+    Control,
     Reserved,
     Settlement,
     Wanted,
@@ -24,7 +23,17 @@ from gateway.stores.budgets import (
     opened,
     settled,
 )
-from gateway.stores.sql.engine import Connection, Engine, Row, columns, excluded, values
+from gateway.stores.protocols import CONTROLS
+from gateway.stores.sql.engine import (
+    Connection,
+    Engine,
+    Row,
+    columns,
+    excluded,
+    made,
+    row_of,
+    values,
+)
 
 _PICO = 10**12
 """Costs are stored as millionths of a millionth of a dollar: whole numbers add up exactly."""
@@ -70,6 +79,13 @@ DELETE FROM budget_accounts WHERE ends AND updated_at < :older_than AND NOT EXIS
 ) RETURNING TRUE
 """
 _PRUNE_RESERVATIONS = "DELETE FROM budget_reservations WHERE expires_at < :older_than"
+_CONTROL = ("subject", "tenant", "action", "reason", "at")
+_HOLD = f"""
+INSERT INTO run_controls ({columns(_CONTROL)}) VALUES ({values(_CONTROL)})
+ON CONFLICT (subject) DO UPDATE SET {excluded(_CONTROL[1:])}
+"""
+_LET_GO = "DELETE FROM run_controls WHERE subject = :subject RETURNING TRUE"
+_CONTROLS = f"SELECT {columns(_CONTROL)} FROM run_controls ORDER BY at, subject"
 
 
 class SQLBudgetStore:
@@ -79,22 +95,17 @@ class SQLBudgetStore:
         self._engine = engine
 
     async def reserve(self, claim: Claim) -> Reserved:
-        """See BudgetStore."""
         return await self._engine.transact(partial(_reserve, claim))
 
     async def settle(self, settlement: Settlement) -> tuple[Account, ...]:
-        """See BudgetStore."""
         return await self._engine.transact(partial(_settle, settlement))
 
     async def accounts(self, keys: Sequence[AccountKey]) -> tuple[Account, ...]:
-        """See BudgetStore."""
         return await self._engine.view(partial(_read_all, tuple(keys)))
 
     async def list_accounts(
         self, *, budget: str | None = None, tenant: str | None = None, limit: int = 200
     ) -> tuple[Account, ...]:
-        """See BudgetStore."""
-
         async def work(connection: Connection) -> tuple[Account, ...]:
             rows = await connection.fetch(_LIST, budget=budget, tenant=tenant, limit=limit)
             keys = [AccountKey(budget=b, subject=s) for b, s in rows]
@@ -105,8 +116,6 @@ class SQLBudgetStore:
     async def allow(
         self, key: AccountKey, *, at: float, limits: Mapping[str, float], lifted: bool
     ) -> Account:
-        """See BudgetStore."""
-
         async def work(connection: Connection) -> Account:
             await _lock([key], connection)
             account = await _read(key, connection)
@@ -119,8 +128,6 @@ class SQLBudgetStore:
         return await self._engine.transact(work)
 
     async def reset(self, key: AccountKey, *, at: float) -> bool:
-        """See BudgetStore."""
-
         async def work(connection: Connection) -> bool:
             await _lock([key], connection)
             return bool(await connection.fetch(_RESET, **_place(key), at=at))
@@ -128,13 +135,31 @@ class SQLBudgetStore:
         return await self._engine.transact(work)
 
     async def prune(self, older_than: float) -> int:
-        """See BudgetStore."""
-
         async def work(connection: Connection) -> int:
             await connection.fetch(_PRUNE_RESERVATIONS, older_than=older_than)
             return len(await connection.fetch(_PRUNE, older_than=older_than))
 
         return await self._engine.transact(work)
+
+
+class SQLControlStore:
+    """`ControlStore` over an engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def hold(self, control: Control) -> None:
+        await self._engine.write(_HOLD, **row_of(control, _CONTROL))
+        await self._engine.changed(CONTROLS)
+
+    async def release(self, subject: str) -> bool:
+        released = bool(await self._engine.write(_LET_GO, subject=subject))
+        await self._engine.changed(CONTROLS)
+        return released
+
+    async def list_controls(self) -> Sequence[Control]:
+        rows = await self._engine.fetch(_CONTROLS)
+        return [made(Control, _CONTROL, row) for row in rows]
 
 
 async def _reserve(claim: Claim, connection: Connection) -> Reserved:

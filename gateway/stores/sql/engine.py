@@ -9,7 +9,6 @@ from typing import Any, Protocol, TypeVar
 
 from gateway.config.storage import StorageSettings
 from gateway.stores.patterns import Search, Vector
-from gateway.stores.queries import PruneReport
 from gateway.stores.records import CallRecord
 
 T = TypeVar("T")
@@ -42,11 +41,8 @@ class Dialect(Protocol):
     def day(self, column: str) -> str:
         """The date (UTC) of seconds since 1970, as text."""
 
-    def number(self, column: str, member: str) -> str:
-        """A number of a JSON object that is kept as text; NULL without one."""
-
     def member(self, column: str, member: str) -> str:
-        """A text of such a JSON object; NULL without one."""
+        """A value of a JSON object that is kept as text, as text; NULL without one."""
 
     def elements(self, column: str, member: str) -> str:
         """The texts of a list in such a JSON object, as a table with the column `value`."""
@@ -128,7 +124,7 @@ class VectorIndex(Protocol):
     async def nearest(
         self, search: Search, families: Sequence[str] | None, connection: Connection
     ) -> list[tuple[Row, float]]:
-        """Rows of `pattern_codec.COLUMNS` and their cosines, best first. `families`: the model
+        """Rows of `patterns.COLUMNS` and their cosines, best first. `families`: the model
         families allowed, None = all."""
 
     async def rebuild(self) -> None:
@@ -139,23 +135,70 @@ Work = Callable[[Connection], Coroutine[Any, Any, T]]
 """Awaits nothing but the connection. It may run a second time when its transaction is lost."""
 
 
+class Upkeep(Protocol):
+    """The parts of a round of retention that each database does in its own way."""
+
+    runs_at_once: int
+    conversations_at_once: int
+    """Rows that one transaction removes, which is short enough for the commits of requests."""
+
+    room: float
+    """Most bytes that may be in use after a round."""
+
+    used: str
+    """The statement for the bytes in use."""
+
+    async def begin(self) -> bool:
+        """Prepare a round; False when another gateway does it."""
+
+    async def remove_days(self, older_than: float, kept: list[int]) -> int:
+        """Remove whole days of old runs, none of a conversation in `kept`; their number."""
+
+    async def choose(
+        self, pks: list[int], surplus: float, connection: Connection
+    ) -> tuple[list[int], int | None]:
+        """The conversations to remove now, until `surplus` bytes are free, and the bytes that this
+        frees; None when only a measurement can tell."""
+
+    async def remove_heads(self, removed: int) -> None:
+        """Remove the hashes of removed conversations, which match nothing any longer."""
+
+
+class Database(Protocol):
+    """An open database, shared by every store in it. The methods are those of StateStore."""
+
+    settings: StorageSettings
+
+    async def ping(self) -> None: ...
+
+    async def reopen(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
 class Engine(ABC):
     """One database. Every method may raise StoreError, and what `work` raises."""
 
-    settings: StorageSettings
     dialect: Dialect
+    database: Database
+    upkeep: Upkeep
 
     @abstractmethod
-    async def read(self, work: Work[T]) -> T:
-        """The result of `work`, which only reads; each statement sees the latest commit."""
+    async def read(self, work: Work[T], *, patient: bool = False) -> T:
+        """The result of `work`, which only reads; each statement sees the latest commit.
+        `patient`: it may take a minute."""
 
     @abstractmethod
     async def view(self, work: Work[T]) -> T:
         """The same; all statements see the same data."""
 
     @abstractmethod
-    async def transact(self, work: Work[T]) -> T:
+    async def transact(self, work: Work[T], *, patient: bool = False) -> T:
         """The result of `work` in one transaction; nothing of it stays when it raises."""
+
+    async def fetch(self, statement: str, /, **values: Any) -> Sequence[Row]:
+        """The rows that one statement returns that only reads."""
+        return await self.read(lambda connection: connection.fetch(statement, **values))
 
     @abstractmethod
     async def write(self, statement: str, /, **values: Any) -> Sequence[Row]:
@@ -174,34 +217,26 @@ class Engine(ABC):
         """Run `work` in a transaction whenever the database was opened again: it may be empty."""
 
     @abstractmethod
-    async def ping(self) -> None:
-        """See StateStore."""
-
-    @abstractmethod
-    async def reopen(self) -> None:
-        """See StateStore."""
-
-    @abstractmethod
-    async def close(self) -> None:
-        """Commit what was accepted, then close."""
-
-    @abstractmethod
     def vectors(self) -> VectorIndex:
         """The vectors of patterns; no space is open yet."""
 
-    @abstractmethod
-    async def prune(
-        self,
-        older_than: float | None,
-        max_bytes: int | None,
-        active_since: float | None,
-        keep: Sequence[str],
-    ) -> PruneReport:
-        """See RunStore."""
 
-    async def fetch(self, statement: str, /, **values: Any) -> Sequence[Row]:
-        """The rows that one statement returns that only reads."""
-        return await self.read(lambda connection: connection.fetch(statement, **values))
+def row_of(record: object, names: Sequence[str]) -> dict[str, Any]:
+    """The fields of a record as values of the same names."""
+    return {name: getattr(record, name) for name in names}
+
+
+def made(kind: Callable[..., T], names: Sequence[str], row: Row) -> T:
+    """A record from a row of its fields."""
+    return kind(**dict(zip(names, row, strict=True)))
+
+
+def conditions(wanted: Mapping[str, tuple[str, Any]], bound: dict[str, Any]) -> str:
+    """The conditions, by the name of their value, whose value is not None; it is added to
+    `bound`."""
+    used = {name: each for name, each in wanted.items() if each[1] is not None}
+    bound |= {name: value for name, (_, value) in used.items()}
+    return " AND ".join(["TRUE", *[condition for condition, _ in used.values()]])
 
 
 def columns(names: Sequence[str], table: str = "") -> str:

@@ -88,7 +88,7 @@ def _counted(runs: RunFilter, values: dict[str, Any], dialect: Dialect) -> Itera
 
 
 async def facets(runs: RunFilter, newest: int, dialect: Dialect, connection: Connection) -> Facets:
-    """See RunStore.facets: without reading every run."""
+    """Without reading every run."""
     values: dict[str, Any] = {}
     condition = where(runs, values, dialect)
     rows = await connection.fetch(_EXPERIMENTS.format(condition=condition), **values)

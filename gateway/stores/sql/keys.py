@@ -1,15 +1,12 @@
 """Gateway keys."""
 
-# ruff: noqa: S608 - statements are put together from names of this package; values are bound
-
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from gateway.stores.protocols import KEYS
 from gateway.stores.records import KeyRecord
-from gateway.stores.sql.engine import Connection, Engine, columns, values
+from gateway.stores.sql.engine import Connection, Engine, columns, made, row_of, values
 
 _NAMES = ("id", "tenant", "name", "hint", "digest", "created_at", "revoked_at")
 _INSERT = f"INSERT INTO keys ({columns(_NAMES)}) VALUES ({values(_NAMES)})"
@@ -27,14 +24,12 @@ class SQLKeyStore:
         engine.after_reopening(self._restore)
 
     async def add_key(self, key: KeyRecord) -> None:
-        """See KeyStore."""
-        await self._engine.write(_INSERT, **_values(key))
+        await self._engine.write(_INSERT, **row_of(key, _NAMES))
         await self._engine.changed(KEYS)
 
     async def list_keys(self) -> Sequence[KeyRecord]:
-        """See KeyStore."""
         rows = await self._engine.fetch(_SELECT)
-        self._last_read = [KeyRecord(**dict(zip(_NAMES, row, strict=True))) for row in rows]
+        self._last_read = [made(KeyRecord, _NAMES, row) for row in rows]
         return self._last_read
 
     async def _restore(self, connection: Connection) -> None:
@@ -43,20 +38,14 @@ class SQLKeyStore:
         # One gateway restores them; the others wait, and then find them.
         await connection.take_turn("keys")
         if not await connection.value("SELECT count(*) FROM keys"):
-            await connection.execute_many(_INSERT, [_values(key) for key in self._last_read])
+            await connection.execute_many(_INSERT, [row_of(key, _NAMES) for key in self._last_read])
 
     async def revoke_key(self, key_id: str, at: float) -> bool:
-        """See KeyStore."""
         revoked = bool(await self._engine.write(_REVOKE, id=key_id, at=at))
         await self._engine.changed(KEYS)
         return revoked
 
     async def delete_keys(self) -> int:
-        """See KeyStore."""
         deleted = await self._engine.write(_DELETE)
         await self._engine.changed(KEYS)
         return sum(revoked_at is None for (revoked_at,) in deleted)
-
-
-def _values(key: KeyRecord) -> dict[str, Any]:
-    return {name: getattr(key, name) for name in _NAMES}

@@ -1,14 +1,27 @@
-"""Patterns; their vectors are in the engine's index."""
-
-# ruff: noqa: S608 - statements are put together from names of this package; values are bound
+"""Patterns, whose vectors are in the engine's index, and the rows of patterns and lessons."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
-from gateway.steering.guidance.pattern import Pattern, PatternMatch, content_id, with_id
-from gateway.stores.pattern_codec import COLUMNS, pattern_of
+import orjson
+from msgspec.structs import replace
+
+from gateway.steering.guidance.pattern import (
+    Lesson,
+    Pattern,
+    PatternMatch,
+    Status,
+    Tier,
+    Trust,
+    content_id,
+    with_id,
+)
+from gateway.steering.guidance.render import family_matches
+from gateway.stores import codec
+from gateway.stores.learning import Posterior, StoredLesson
 from gateway.stores.patterns import (
     Added,
     Event,
@@ -23,10 +36,76 @@ from gateway.stores.patterns import (
     check_limit,
     decode_cursor,
 )
-from gateway.stores.protocols import PATTERNS
-from gateway.stores.sql import pattern_rows as rows
-from gateway.stores.sql.engine import Connection, Engine, Row, VectorIndex
+from gateway.stores.protocols import PATTERNS, StoreCorrupt
+from gateway.stores.sql.engine import (
+    Connection,
+    Dialect,
+    Engine,
+    Row,
+    VectorIndex,
+    assigned,
+    columns,
+    conditions,
+    row_of,
+    values,
+)
 
+_CONTENT = (
+    *("tier", "digest", "failure_type", "model_family", "gate_threshold"),
+    *("source_trace_id", "fields", "updated_at"),
+)
+_LESSON = (
+    *("status", "version", "supersedes", "origin", "trust", "key", "applies_when"),
+    *("last_confirmed_at", "expires_at"),
+)
+_NEW = (*_CONTENT, "created_at", "tenant", "pattern_id", *_LESSON)
+_READ = (
+    *("pk", "tenant", "pattern_id", "tier", "failure_type", "model_family", "gate_threshold"),
+    *("source_trace_id", "fields", "created_at", "updated_at", "injected", "helped", "hurt"),
+    *_LESSON,
+)
+COLUMNS = columns(_READ, "p")
+"""Columns that `pattern_of` reads, from `patterns AS p`."""
+
+_POSTERIOR = codec.names(Posterior)
+_SUPPORT = (
+    "FROM pattern_evidence AS e WHERE e.pattern_id = p.pattern_id "
+    "AND (p.tenant = '' OR e.tenant = p.tenant) AND e.kind <> 'failed_again'"
+)
+SELECT_LESSONS = f"""
+SELECT {COLUMNS}, p.reason,
+    (SELECT count(DISTINCT e.conversation) {_SUPPORT}),
+    (SELECT count(DISTINCT e.task) {_SUPPORT}),
+    (SELECT count(DISTINCT e.key_name) {_SUPPORT}),
+    (SELECT count(DISTINCT coalesce(nullif(k.name, ''), k.id)) FROM keys AS k
+        WHERE k.tenant = p.tenant AND k.revoked_at IS NULL),
+    {columns(_POSTERIOR, "q")}
+FROM patterns AS p LEFT JOIN pattern_posteriors AS q ON q.owner = p.tenant
+    AND q.pattern_id = p.pattern_id AND q.version = p.version
+WHERE p.origin <> ''"""
+"""Query whose rows `stored_lesson` reads."""
+
+# Jumps from family to family through the index instead of reading every pattern.
+_FAMILIES = """
+WITH RECURSIVE found(name) AS (
+    SELECT min(model_family) FROM patterns
+    UNION ALL
+    SELECT (SELECT min(model_family) FROM patterns WHERE model_family > name)
+    FROM found WHERE name IS NOT NULL
+)
+SELECT name FROM found WHERE name IS NOT NULL
+"""
+_INSERT = f"INSERT INTO patterns ({columns(_NEW)}) VALUES ({values(_NEW)}) RETURNING pk"
+_REPLACE = f"UPDATE patterns SET {assigned(_CONTENT)} WHERE pk = :pk"
+_SAME = """
+SELECT pk, pattern_id FROM patterns WHERE tenant = :tenant AND digest = :digest AND origin = ''
+"""
+_OWN = "SELECT pk, origin FROM patterns WHERE tenant = :tenant AND pattern_id = :pattern_id"
+_FIND = """
+SELECT pk FROM patterns WHERE pattern_id = :pattern_id
+    AND (CAST(:tenant AS TEXT) IS NULL OR tenant IN ('', :tenant))
+ORDER BY tenant DESC LIMIT 1
+"""
 _TABLE = "patterns"
 _LACKING = "p.tier <> 'e3' AND p.origin = '' AND v.pk IS NULL"
 _CURRENT = """
@@ -55,14 +134,13 @@ class SQLPatternStore:
     async def add(
         self, entries: Sequence[tuple[Pattern, Vector[float] | None]]
     ) -> list[tuple[Added, str]]:
-        """See PatternStore."""
         index = self._checked(*(vector for _, vector in entries))
 
         async def work(connection: Connection) -> list[tuple[Added, str]]:
             # One at a time: two gateways may bring the same patterns, as at their first start.
             await connection.take_turn(_TABLE)
             return [
-                await rows.add(with_id(each), vector, index, connection) for each, vector in entries
+                await _add(with_id(each), vector, index, connection) for each, vector in entries
             ]
 
         added = await self._engine.transact(work)
@@ -70,39 +148,36 @@ class SQLPatternStore:
         return added
 
     async def edit(self, pattern: Pattern, vector: Vector[float] | None) -> None:
-        """See PatternStore."""
         index = self._checked(vector)
 
         async def work(connection: Connection) -> None:
             await connection.take_turn(_TABLE)
-            known = await rows.own(pattern, connection)
+            known = await _own(pattern, connection)
             if known is None:
                 raise PatternConflict(f"there is no pattern {pattern.pattern_id!r}")
-            same = await rows.same_content(pattern, connection)
+            same = await _same_content(pattern, connection)
             if same is not None and same[0] != known[0]:
                 raise PatternConflict(f"pattern {same[1]!r} has the same content")
-            await rows.replace(known[0], pattern, vector, index, connection)
+            await _replace(known[0], pattern, vector, index, connection)
 
         await self._engine.transact(work)
         await self._engine.changed(PATTERNS)
 
     async def get(self, tenant: str | None, pattern_id: str) -> StoredPattern | None:
-        """See PatternStore."""
         index = self._checked()
 
         async def work(connection: Connection) -> StoredPattern | None:
-            pk = await rows.find(tenant, pattern_id, connection)
-            found = await rows.select("p.pk = :pk", {"pk": pk}, 1, index, connection)
+            pk = await _find(tenant, pattern_id, connection)
+            found = await _select("p.pk = :pk", {"pk": pk}, 1, index, connection)
             return found[0][1] if found else None
 
         return await self._engine.read(work)
 
     async def delete(self, tenant: str | None, pattern_id: str) -> bool:
-        """See PatternStore."""
         index = self._checked()
 
         async def work(connection: Connection) -> bool:
-            pk = await rows.find(tenant, pattern_id, connection)
+            pk = await _find(tenant, pattern_id, connection)
             if pk is None:
                 return False
             await index.forget(pk, connection)
@@ -116,25 +191,23 @@ class SQLPatternStore:
     async def list_patterns(
         self, patterns: PatternFilter, *, limit: int = 50, cursor: str | None = None
     ) -> PatternPage:
-        """See PatternStore."""
         check_limit(limit)
         index, bound = self._checked(), dict[str, Any]()
-        condition = rows.where(patterns, decode_cursor(cursor), bound, self._engine.dialect)
+        condition = _where(patterns, decode_cursor(cursor), bound, self._engine.dialect)
         found = await self._engine.read(
-            lambda connection: rows.select(condition, bound, limit + 1, index, connection)
+            lambda connection: _select(condition, bound, limit + 1, index, connection)
         )
         page = found[:limit]
         more = str(page[-1][0]) if len(found) > limit else None
         return PatternPage(patterns=tuple(stored for _, stored in page), next_cursor=more)
 
     async def search(self, search: Search) -> list[PatternMatch]:
-        """See PatternStore."""
         index = self._checked(search.vector)
         if not any(search.vector):
             return []  # a text without a known word is similar to nothing
 
         async def work(connection: Connection) -> list[PatternMatch]:
-            families = await rows.suitable_families(search.model, connection)
+            families = await _suitable_families(search.model, connection)
             return [
                 PatternMatch(pattern=pattern_of(row), similarity=max(-1.0, min(1.0, similarity)))
                 for row, similarity in await index.nearest(search, families, connection)
@@ -144,10 +217,8 @@ class SQLPatternStore:
             return await self._engine.read(work)
 
     async def universal(self, *, model: str = "", limit: int = 32) -> list[PatternMatch]:
-        """See PatternStore."""
-
         async def work(connection: Connection) -> Sequence[Row]:
-            families = await rows.suitable_families(model, connection)
+            families = await _suitable_families(model, connection)
             one_of = self._engine.dialect.among("model_family", "families", "text")
             only = "" if families is None else f"AND {one_of} "
             return await connection.fetch(
@@ -163,13 +234,12 @@ class SQLPatternStore:
     async def record(
         self, tenant: str, pattern_ids: Sequence[str], event: Event, by: int = 1
     ) -> None:
-        """See PatternStore."""
         count = event.value
         more = f"CASE WHEN {count} + :by > 0 THEN {count} + :by ELSE 0 END"
         statement = f"UPDATE patterns SET {count} = {more} WHERE pk = :pk"
 
         async def work(connection: Connection) -> None:
-            found = [await rows.find(tenant, each, connection) for each in pattern_ids]
+            found = [await _find(tenant, each, connection) for each in pattern_ids]
             # In one order in every gateway, so that no two wait for each other.
             for pk in sorted([pk for pk in found if pk is not None]):
                 await connection.fetch(statement, by=by, pk=pk)
@@ -177,7 +247,6 @@ class SQLPatternStore:
         await self._engine.transact(work)
 
     async def without_vector(self, limit: int) -> list[Pattern]:
-        """See PatternStore."""
         found = await self._engine.fetch(
             f"SELECT {COLUMNS} FROM patterns AS p {self._checked().joined} WHERE {_LACKING} "
             f"ORDER BY p.pk LIMIT {limit}"
@@ -185,7 +254,6 @@ class SQLPatternStore:
         return [pattern_of(row) for row in found]
 
     async def set_vectors(self, entries: Sequence[tuple[Pattern, Vector[float]]]) -> None:
-        """See PatternStore."""
         index = self._checked(*(vector for _, vector in entries))
 
         async def work(connection: Connection) -> None:
@@ -204,11 +272,9 @@ class SQLPatternStore:
         await self._engine.transact(work)
 
     async def rebuild(self) -> None:
-        """See PatternStore."""
         await self._checked().rebuild()
 
     async def count(self) -> int:
-        """See PatternStore."""
         return int((await self._engine.fetch("SELECT count(*) FROM patterns"))[0][0])
 
     def _checked(self, *vectors: Vector[float] | None) -> VectorIndex:
@@ -217,3 +283,181 @@ class SQLPatternStore:
             raise SpaceMismatch("no vector space is open")
         check_dimensions(self._index.dimensions, vectors)
         return self._index
+
+
+def pattern_of(row: Sequence[Any]) -> Pattern:
+    """The pattern of a row that begins with COLUMNS. Raises: StoreCorrupt for an invalid row."""
+    found = dict(zip(_READ, row, strict=False))
+    try:
+        lesson = None
+        if found["origin"]:
+            known = {name: found[name] for name in _LESSON}
+            known["status"], known["trust"] = Status(known["status"]), Trust(known["trust"])
+            known["applies_when"] = orjson.loads(known["applies_when"])
+            lesson = Lesson(**known)
+        return Pattern(
+            tenant=found["tenant"],
+            pattern_id=found["pattern_id"],
+            tier=Tier(found["tier"]),
+            failure_type=found["failure_type"] or None,
+            model_family=found["model_family"],
+            gate_threshold=found["gate_threshold"],
+            source_trace_id=found["source_trace_id"],
+            fields=orjson.loads(found["fields"]),
+            lesson=lesson,
+        )
+    except (ValueError, TypeError) as error:
+        raise StoreCorrupt(f"the pattern {found['pattern_id']!r} is damaged ({error})") from error
+
+
+def stored_lesson(row: Sequence[Any]) -> StoredLesson:
+    """From SELECT_LESSONS. Raises: StoreCorrupt."""
+    pattern, found = pattern_of(row), dict(zip(_READ, row, strict=False))
+    reason, conversations, tasks, keys, tenant_keys, *numbers = row[len(_READ) :]
+    posterior = Posterior()
+    if numbers[0] is not None:
+        posterior = Posterior(**dict(zip(_POSTERIOR, numbers, strict=True)))
+    if pattern.lesson is not None:
+        pattern = replace(pattern, lesson=replace(pattern.lesson, share=posterior.share))
+    return StoredLesson(
+        pattern=pattern,
+        created_at=found["created_at"],
+        updated_at=found["updated_at"],
+        conversations=conversations,
+        tasks=tasks,
+        keys=keys,
+        tenant_keys=tenant_keys,
+        reason=reason,
+        posterior=posterior,
+    )
+
+
+def _content(pattern: Pattern) -> dict[str, Any]:
+    """The content of a pattern, written now."""
+    return {
+        "tier": pattern.tier.value,
+        "digest": content_id(pattern),
+        "failure_type": pattern.failure_type or "",
+        "model_family": pattern.model_family,
+        "gate_threshold": pattern.gate_threshold,
+        "source_trace_id": pattern.source_trace_id,
+        "fields": orjson.dumps(dict(pattern.fields)).decode(),
+        "updated_at": time.time(),
+    }
+
+
+async def _add(
+    pattern: Pattern, vector: Vector[float] | None, index: VectorIndex, connection: Connection
+) -> tuple[Added, str]:
+    """Insert or replace one pattern, or keep one with the same content; as PatternStore.add."""
+    same = await _same_content(pattern, connection)
+    if same is not None:
+        if vector is not None:
+            await index.put(same[0], vector, connection)
+        return Added.UNCHANGED, same[1]
+    known = await _own(pattern, connection)
+    if known is not None and known[1]:
+        raise PatternConflict(f"{pattern.pattern_id!r} is the id of a lesson")
+    if known is not None:
+        await _replace(known[0], pattern, vector, index, connection)
+        return Added.REPLACED, pattern.pattern_id
+    pk = await insert(pattern, connection)
+    if vector is not None:
+        await index.put(pk, vector, connection)
+    return Added.ADDED, pattern.pattern_id
+
+
+async def insert(pattern: Pattern, connection: Connection) -> int:
+    """Insert a pattern that is not there yet, without a vector; its row."""
+    lesson = pattern.lesson
+    known = {**dict.fromkeys(_LESSON, ""), "status": Status.ACTIVE.value, "version": 1}
+    known |= {"applies_when": "{}", "last_confirmed_at": 0.0, "expires_at": None}
+    if lesson is not None:
+        known = row_of(lesson, _LESSON)
+        known["status"], known["trust"] = lesson.status.value, lesson.trust.value
+        known["applies_when"] = orjson.dumps(dict(lesson.applies_when)).decode()
+    row = _content(pattern) | known | row_of(pattern, ("tenant", "pattern_id"))
+    return int(await connection.value(_INSERT, **row, created_at=row["updated_at"]))
+
+
+async def _replace(
+    pk: int,
+    pattern: Pattern,
+    vector: Vector[float] | None,
+    index: VectorIndex,
+    connection: Connection,
+) -> None:
+    """Write the content and the vector of `pattern` to row `pk`; the vectors of other embedders,
+    which belong to the old text, are removed."""
+    await connection.fetch(_REPLACE, **_content(pattern), pk=pk)
+    await index.forget(pk, connection)
+    if vector is not None:
+        await index.put(pk, vector, connection)
+
+
+async def _same_content(pattern: Pattern, connection: Connection) -> tuple[int, str] | None:
+    """Row and id of the tenant's pattern with this content, None when there is none."""
+    row = await connection.row(_SAME, tenant=pattern.tenant, digest=content_id(pattern))
+    return (row[0], row[1]) if row else None
+
+
+async def _own(pattern: Pattern, connection: Connection) -> tuple[int, str] | None:
+    """Row and origin of this tenant's pattern of this id."""
+    row = await connection.row(_OWN, tenant=pattern.tenant, pattern_id=pattern.pattern_id)
+    return (row[0], row[1]) if row else None
+
+
+async def _find(tenant: str | None, pattern_id: str, connection: Connection) -> int | None:
+    """The row of the pattern of this id that `tenant` may see, its own before a shared one."""
+    pk: int | None = await connection.value(_FIND, pattern_id=pattern_id, tenant=tenant)
+    return pk
+
+
+async def _select(
+    condition: str, bound: dict[str, Any], limit: int, index: VectorIndex, connection: Connection
+) -> list[tuple[int, StoredPattern]]:
+    """Rows and patterns that match `condition` over `patterns AS p`, newest first.
+
+    Raises: StoreCorrupt.
+    """
+    found = []
+    for *row, indexed in await connection.fetch(
+        f"SELECT {COLUMNS}, v.pk IS NOT NULL OR p.tier = 'e3' OR p.origin <> '' "
+        f"FROM patterns AS p {index.joined} WHERE {condition} ORDER BY p.pk DESC LIMIT {limit}",
+        **bound,
+    ):
+        known = dict(zip(_READ, row, strict=True))
+        pattern = StoredPattern(
+            pattern=pattern_of(row),
+            created_at=known["created_at"],
+            updated_at=known["updated_at"],
+            counts={event.value: known[event.value] for event in Event},
+            indexed=bool(indexed),
+        )
+        found.append((known["pk"], pattern))
+    return found
+
+
+def _where(
+    patterns: PatternFilter, before: int | None, bound: dict[str, Any], dialect: Dialect
+) -> str:
+    """A condition over `patterns AS p`, whose values are added to `bound`."""
+    text = patterns.text.lower() if patterns.text else None
+    wanted = {
+        "tenant": ("p.tenant IN ('', :tenant)", patterns.tenant),
+        "tier": ("p.tier = :tier", patterns.tier.value if patterns.tier else None),
+        "failure_type": ("p.failure_type = :failure_type", patterns.failure_type),
+        "model_family": ("p.model_family = :model_family", patterns.model_family),
+        "text": (f"{dialect.position('lower(p.fields)', 'text')} > 0", text),
+        "learned": ("(p.origin <> '') = :learned", patterns.learned),
+        "status": ("p.origin <> '' AND p.status = :status", patterns.status),
+        "before": ("p.pk < :before", before),
+    }
+    return conditions(wanted, bound)
+
+
+async def _suitable_families(model: str, connection: Connection) -> Sequence[str] | None:
+    """The model families among the patterns that match `model`; None when all do."""
+    families: list[str] = [name for (name,) in await connection.fetch(_FAMILIES)]
+    suitable = [name for name in families if family_matches(name, model)]
+    return None if suitable == families else suitable

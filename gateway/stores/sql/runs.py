@@ -1,6 +1,4 @@
-"""The run log: lists, traces, outcomes."""
-
-# ruff: noqa: S608 - statements are put together from names of this package; values are bound
+"""The run log: lists, traces, outcomes, health, and the runs under way."""
 
 from __future__ import annotations
 
@@ -11,8 +9,11 @@ from typing import Any
 from gateway.stores import codec
 from gateway.stores.protocols import exported
 from gateway.stores.queries import (
+    COSTS,
     FACET_RUNS,
     HEALTH_RUNS,
+    RECENT_RUNS,
+    SUMMED,
     ConversationPage,
     ConversationSummary,
     Facets,
@@ -24,17 +25,28 @@ from gateway.stores.queries import (
     RunFilter,
     RunPage,
     RunTrace,
+    add_up,
+    agent_health,
     check_outcome,
     decode_cursor,
     encode_cursor,
+    recent_run,
+    summary,
 )
 from gateway.stores.redact import MAX_INT
 from gateway.stores.sql import filters
-from gateway.stores.sql.engine import Connection, Engine, columns
-from gateway.stores.sql.health import summarize
-from gateway.stores.sql.live import live_runs
+from gateway.stores.sql.engine import Connection, Dialect, Engine, columns
+from gateway.stores.sql.retention import prune
 from gateway.stores.sql.usage import usage_of
-from gateway.stores.totals import AT_ONCE, COLUMNS, ExperimentRun, RunRecord, experiment_run_of
+from gateway.stores.totals import (
+    AT_ONCE,
+    COLUMNS,
+    LENGTH_MONITOR,
+    WARN_COMPOSITE,
+    ExperimentRun,
+    RunRecord,
+    experiment_run_of,
+)
 from gateway.stores.usage import UsagePoint, UsageQuery
 
 # A cursor has a fraction, which whole numbers are not compared with.
@@ -52,6 +64,45 @@ _STEPS_WITHOUT_CONTENT = ", ".join(
 )
 _WINDOW = "WHERE run_pk = :pk AND step_index > :after AND step_index <= :last ORDER BY step_index"
 _CONVERSATION = codec.names(ConversationSummary, "runs")
+_NEWEST_STEP = f"""
+SELECT {_STEPS_WITHOUT_CONTENT} FROM steps WHERE run_pk = :pk AND composite IS NOT NULL
+ORDER BY step_index DESC LIMIT 1
+"""
+# Read from the newest step back to the first one that is not stuck.
+_CALM = """
+SELECT step_index FROM steps WHERE run_pk = :pk AND (composite IS NULL OR NOT EXISTS (
+    SELECT 1 FROM {fired} WHERE value <> '{length}'
+)) AND step_index <= :newest ORDER BY step_index DESC LIMIT 1
+"""
+_GUIDANCE = f"""
+SELECT {codec.INJECTIONS} FROM injections WHERE run_pk = :pk AND source <> 'e3'
+ORDER BY step_index DESC, ordinal DESC LIMIT 1
+"""
+_SPENT = """
+SELECT count(*), sum(CAST({cost} AS DOUBLE PRECISION)) FROM steps
+WHERE run_pk = :pk AND at >= :since AND call IS NOT NULL
+"""
+_FLOATS = ("overhead_ms", "latency_s")
+_EXPRESSIONS = {
+    "total_runs": "count(*)",
+    "total_steps": "CAST(coalesce(sum(r.steps), 0) AS BIGINT)",
+    "success_runs": "count(*) FILTER (WHERE r.outcome = 'success')",
+    "failure_runs": "count(*) FILTER (WHERE r.outcome = 'failure')",
+    "runs_with_fires": "count(*) FILTER (WHERE r.counts -> 'fired' <> '{}')",
+    "clean_runs": f"count(*) FILTER (WHERE r.composite_peak < {WARN_COMPOSITE})",
+    "peak_composite": "coalesce(max(r.composite_peak), 0.0)",
+    **{
+        name: f"CAST(coalesce(sum(r.{name}), 0) AS BIGINT)"
+        for name in SUMMED
+        if name not in _FLOATS
+    },
+    **{name: f"coalesce(sum(r.{name}), 0)" for name in _FLOATS},
+    # sum() of only unknown values is NULL: the cost stays unknown.
+    **{name: f"sum(r.{name})" for name in COSTS},
+    "composite_sum": "coalesce(sum(r.composite_sum), 0.0)",
+    "scored_steps": "CAST(coalesce(sum(r.scored_steps), 0) AS BIGINT)",
+}
+_MEAN = "CASE WHEN r.scored_steps > 0 THEN r.composite_sum / r.scored_steps ELSE 0.0 END"
 
 
 class SQLRunStore:
@@ -62,7 +113,6 @@ class SQLRunStore:
         self._dialect = engine.dialect
 
     async def list_runs(self, runs: RunFilter, page: PageRequest) -> RunPage:
-        """See RunStore."""
         sql, values = self._list(runs, page)
 
         async def work(connection: Connection) -> list[RunRecord]:
@@ -91,7 +141,6 @@ class SQLRunStore:
         return sql, values
 
     async def count_runs(self, runs: RunFilter) -> int:
-        """See RunStore."""
         values: dict[str, Any] = {}
         condition = filters.where(runs, values, self._dialect)
         rows = await self._engine.fetch(
@@ -108,7 +157,6 @@ class SQLRunStore:
         after_step: int = -1,
         limit: int | None = None,
     ) -> RunTrace | None:
-        """See RunStore."""
         values: dict[str, Any] = {"id": run_id}
         condition = filters.where(RunFilter(tenant=tenant), values, self._dialect)
         run = f"SELECT {codec.RUN}, r.pk FROM {codec.RUNS} WHERE r.id = :id AND {condition}"
@@ -135,7 +183,6 @@ class SQLRunStore:
     async def set_outcome(
         self, run_id: str, outcome: str, *, source: str, tenant: str | None
     ) -> bool:
-        """See RunStore."""
         check_outcome(outcome)
         values: dict[str, Any] = {"id": run_id, "new": outcome, "source": source}
         condition = filters.where(RunFilter(tenant=tenant), values, self._dialect)
@@ -153,7 +200,6 @@ class SQLRunStore:
         limit: int = 50,
         cursor: str | None = None,
     ) -> ConversationPage:
-        """See RunStore."""
         page = PageRequest(limit=limit, cursor=cursor)
         values: dict[str, Any] = {"tenant": tenant, "external_key": external_key}
         conditions = [f"{name} = :{name}" for name, value in values.items() if value is not None]
@@ -179,24 +225,19 @@ class SQLRunStore:
         return ConversationPage(conversations=found, next_cursor=last)
 
     async def facets(self, *, tenant: str | None, newest: int = FACET_RUNS) -> Facets:
-        """See RunStore."""
         runs = RunFilter(tenant=tenant)
         return await self._engine.read(partial(filters.facets, runs, newest, self._dialect))
 
     async def health_summary(self, runs: RunFilter, *, newest: int = HEALTH_RUNS) -> HealthSummary:
-        """See RunStore."""
-        return await self._engine.view(partial(summarize, runs, newest, self._dialect))
+        return await self._engine.view(partial(_summarize, runs, newest, self._dialect))
 
     async def live_runs(self, query: LiveQuery) -> tuple[LiveRun, ...]:
-        """See RunStore."""
-        return await self._engine.view(partial(live_runs, query, self._dialect))
+        return await self._engine.view(partial(_live_runs, query, self._dialect))
 
     async def usage(self, query: UsageQuery) -> list[UsagePoint]:
-        """See RunStore."""
         return await self._engine.view(partial(usage_of, query, self._dialect))
 
     async def experiment_runs(self, experiment: str, *, tenant: str | None) -> list[ExperimentRun]:
-        """See RunStore."""
         found: list[ExperimentRun] = []
         while True:
             sql, values = self._after(found[-1] if found else None, experiment, tenant)
@@ -229,7 +270,6 @@ class SQLRunStore:
         return sql, values
 
     def export_runs(self, runs: RunFilter, *, content: bool = True) -> AsyncIterator[RunTrace]:
-        """See RunStore."""
         return exported(self, runs, content=content)
 
     async def prune(
@@ -240,5 +280,81 @@ class SQLRunStore:
         active_since: float | None = None,
         keep: Sequence[str] = (),
     ) -> PruneReport:
-        """See RunStore."""
-        return await self._engine.prune(older_than, max_bytes, active_since, keep)
+        return await prune(self._engine, older_than, max_bytes, active_since, keep)
+
+
+async def _summarize(
+    runs: RunFilter, newest: int, dialect: Dialect, connection: Connection
+) -> HealthSummary:
+    """The HealthSummary of the newest runs that match."""
+    values: dict[str, Any] = {}
+    condition = filters.where(runs, values, dialect)
+    fetch = partial(connection.fetch, **values)
+    newest_first = "ORDER BY r.started_at DESC, r.id DESC LIMIT"
+    within = f"(SELECT * FROM runs AS r WHERE {condition} {newest_first} {newest}) AS r"
+    (row,) = await fetch(f"SELECT {', '.join(_EXPRESSIONS.values())} FROM {within}")
+    sums = dict(zip(_EXPRESSIONS, row, strict=True))
+    counted = await fetch(f"SELECT r.composite_peak, r.counts FROM {within}")
+    by_agent = await fetch(f"""
+        SELECT r.agent, count(*), avg({_MEAN}), max(r.composite_peak)
+        FROM {within} GROUP BY r.agent ORDER BY count(*) DESC, r.agent
+    """)
+    recent = await fetch(f"""
+        SELECT r.id, r.started_at, r.steps, {_MEAN}, r.composite_peak, r.counts
+        FROM runs AS r WHERE {condition} {newest_first} {RECENT_RUNS}
+    """)
+    more = f"SELECT TRUE FROM runs AS r WHERE {condition} LIMIT 1 OFFSET {newest}"
+    return summary(
+        composite_sum=sums.pop("composite_sum"),
+        scored_steps=sums.pop("scored_steps"),
+        sums=sums,
+        counted=await connection.computed(add_up, counted),
+        by_agent=tuple([agent_health(*row) for row in by_agent]),
+        recent=tuple([recent_run(*row) for row in reversed(recent)]),
+        limited=sums["total_runs"] == newest and bool(await fetch(more)),
+    )
+
+
+async def _live_runs(
+    query: LiveQuery, dialect: Dialect, connection: Connection
+) -> tuple[LiveRun, ...]:
+    values: dict[str, Any] = {}
+    wanted = RunFilter(tenant=query.tenant, since=query.begun)
+    sql = f"""
+        SELECT {codec.RUN}, r.pk FROM {codec.RUNS}
+        WHERE {filters.where(wanted, values, dialect)} AND r.ended_at IS NULL
+            AND r.outcome IS NULL AND r.updated_at >= :seen
+        ORDER BY r.updated_at DESC, r.id DESC LIMIT :limit
+    """
+    rows = await connection.fetch(sql, **values, seen=query.since, limit=query.limit)
+    live = _Live(query.spent_since, dialect, connection)
+    return tuple([await live.run(codec.run_of(row), pk) for *row, pk in rows])
+
+
+class _Live:
+    def __init__(self, spent_since: float, dialect: Dialect, connection: Connection) -> None:
+        self._since = spent_since
+        self._connection = connection
+        self._spent = _SPENT.format(cost=dialect.member("call", "cost_usd"))
+        self._calm = _CALM.format(
+            fired=dialect.elements("readings", "fired"), length=LENGTH_MONITOR
+        )
+
+    async def run(self, run: RunRecord, pk: int) -> LiveRun:
+        connection = self._connection
+        ((calls, spent),) = await connection.fetch(self._spent, pk=pk, since=self._since)
+        row = await connection.row(_NEWEST_STEP, pk=pk)
+        newest = codec.step_of(run.id, row) if row else None
+        stuck = 0
+        if newest is not None and newest.fired:
+            calm = await connection.value(self._calm, pk=pk, newest=newest.step_index)
+            stuck = newest.step_index - (-1 if calm is None else calm)
+        guidance = await connection.row(_GUIDANCE, pk=pk)
+        return LiveRun(
+            run=run,
+            newest=newest,
+            stuck_steps=stuck,
+            guidance=codec.injection_of(run.id, guidance) if guidance else None,
+            spent_usd=spent,
+            recent_calls=calls,
+        )

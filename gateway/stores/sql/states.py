@@ -1,7 +1,5 @@
 """Conversations: found by prefix hashes, saved by compare-and-swap."""
 
-# ruff: noqa: S608 - statements are put together from names of this package; values are bound
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -36,7 +34,6 @@ class SQLStateStore:
     async def find_prefix_hashes(
         self, tenant: str, digests: Sequence[bytes]
     ) -> list[PrefixHashRecord]:
-        """See StateStore."""
         if not digests:
             return []
         root, newest_first = digests[0], list(digests[::-1])
@@ -56,41 +53,35 @@ class SQLStateStore:
         return [_head_of(tenant, root, row) for row in await self._engine.read(work)]
 
     async def load(self, tenant: str, conversation_id: str) -> ConversationRecord | None:
-        """See StateStore."""
         rows = await self._engine.fetch(LOAD, tenant=tenant, id=conversation_id)
         return codec.conversation_of(rows[0]) if rows else None
 
     async def version(self, tenant: str, conversation_id: str) -> int:
-        """See StateStore."""
         rows = await self._engine.fetch(VERSION, tenant=tenant, id=conversation_id)
         return int(rows[0][0]) if rows else 0
 
     async def branches(self, tenant: str, external_key: str) -> list[ConversationRecord]:
-        """See StateStore."""
         rows = await self._engine.fetch(BRANCHES, tenant=tenant, external_key=external_key)
         return [codec.conversation_of(row) for row in rows]
 
     async def find_items(self, tenant: str, ids: Sequence[str]) -> dict[str, bytes]:
-        """See StateStore."""
         rows = await self._engine.fetch(self._find_items, tenant=tenant, ids=list(ids))
         return {row[0]: row[1] for row in rows}
 
     async def commit(self, call: CallRecord) -> int:
-        """See StateStore."""
         call.check()
         return await self._engine.commit(call)
 
     async def ping(self) -> None:
-        """See StateStore."""
-        await self._engine.ping()
+        await self._engine.database.ping()
 
     async def reopen(self) -> None:
-        """See StateStore. Opens the database again for every store in it."""
-        await self._engine.reopen()
+        """Opens the database again for every store in it."""
+        await self._engine.database.reopen()
 
     async def close(self) -> None:
         """Close the database, for every store in it."""
-        await self._engine.close()
+        await self._engine.database.close()
 
 
 def root_key(root: bytes) -> int:

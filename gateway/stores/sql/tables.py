@@ -1,120 +1,80 @@
-"""The tables of both databases, in the types of each.
+"""The tables of both databases, and the migrations that create them.
 
-What is here has shipped: the migrations of `sqlite/schema.py` and `postgres/schema.py` name it.
+What is here has shipped: it is never edited. A column is `name: kind`, several of one kind share a
+line, and `?` allows NULL. `rendered` writes the SQL of a database, from its type of each kind:
+`name` is text that is compared or sorted in the order of its bytes, `key` counts up by itself;
+`by_key` and `often_changed` are options of tables.
 """
-
-# ruff: noqa: S608 - statements are put together from names of this package; values are bound
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Types:
-    """Types of columns. `name`: text that is compared or sorted, in the order of its bytes.
-    `key`: counts up by itself. `by_key` and `often_changed`: suffixes of tables."""
-
-    text: str
-    name: str
-    integer: str
-    real: str
-    boolean: str
-    blob: str
-    json: str
-    key: str
-    by_key: str
-    often_changed: str
-
-
-def conversations(t: Types) -> str:
-    """Columns of `conversations`."""
-    return f"""
-    pk {t.key},
-    id {t.name} NOT NULL UNIQUE,
-    tenant {t.name} NOT NULL,
-    source {t.text} NOT NULL,
-    parent_id {t.text},
-    external_key {t.name},
-    version {t.integer} NOT NULL,
-    created_at {t.real} NOT NULL,
-    updated_at {t.real} NOT NULL,
-    served_head {t.blob} NOT NULL,
-    message_count {t.integer} NOT NULL,
-    signature {t.blob} NOT NULL,
-    has_tools {t.boolean} NOT NULL,
-    state {t.blob} NOT NULL
+CONVERSATIONS = """
+    pk: key,
+    id: name UNIQUE,
+    tenant: name,
+    source: text,
+    parent_id: text?,
+    external_key: name?,
+    version: integer,
+    created_at, updated_at: real,
+    served_head: blob,
+    message_count: integer,
+    signature: blob,
+    has_tools: boolean,
+    state: blob
 """
-
-
 CONVERSATION_INDEXES = """
 CREATE INDEX conversations_by_external_key ON conversations (tenant, external_key)
     WHERE external_key IS NOT NULL;
 CREATE INDEX conversations_by_tenant ON conversations (tenant, created_at, id);
 CREATE INDEX conversations_by_time ON conversations (created_at, id);
 """
-
-
-def items(t: Types) -> str:
-    """Items of answers that later requests name."""
-    return f"""
+# These are the prefix hashes; table and column names of shipped databases stay.
+HEADS = """
+    root: integer,
+    digest: blob,
+    conversation_pk: integer,
+    kind: name,
+    position, step: integer,"""
+# Items of answers that later requests name.
+ITEMS = """
 CREATE TABLE items (
-    tenant {t.name} NOT NULL,
-    id {t.name} NOT NULL,
-    conversation_pk {t.integer} NOT NULL,
-    content {t.blob} NOT NULL,
+    tenant, id: name,
+    conversation_pk: integer,
+    content: blob,
     PRIMARY KEY (tenant, id)
-){t.by_key};
+) by_key;
 CREATE INDEX items_by_conversation ON items (conversation_pk);
 """
-
-
-def runs(t: Types) -> str:
-    """Columns of `runs`, but for its key. Numbers that are only shown with their run are `counts`,
-    one JSON text."""
-    return f"""
-    id {t.name} NOT NULL UNIQUE,
-    conversation_pk {t.integer} NOT NULL,
-    tenant {t.name} NOT NULL,
-    sequence {t.integer} NOT NULL,
-    started_at {t.real} NOT NULL,
-    updated_at {t.real} NOT NULL,
-    ended_at {t.real},
-    state {t.name} NOT NULL,
-    outcome {t.name},
-    outcome_source {t.text} NOT NULL,
-    agent {t.name} NOT NULL,
-    task_preview {t.text} NOT NULL,
-    profile {t.text} NOT NULL,
-    mode {t.name} NOT NULL,
-    experiment {t.name},
-    arm {t.name},
-    unit {t.text},
-    policy_digest {t.text} NOT NULL,
-    identity_source {t.text} NOT NULL,
-    model_requested {t.name} NOT NULL,
-    steps {t.integer} NOT NULL,
-    scored_steps {t.integer} NOT NULL,
-    calls {t.integer} NOT NULL,
-    retries {t.integer} NOT NULL,
-    errors {t.integer} NOT NULL,
-    injections {t.integer} NOT NULL,
-    input_tokens {t.integer} NOT NULL,
-    cached_tokens {t.integer} NOT NULL,
-    cache_write_tokens {t.integer} NOT NULL,
-    output_tokens {t.integer} NOT NULL,
-    reasoning_tokens {t.integer} NOT NULL,
-    unpriced_calls {t.integer} NOT NULL,
-    cost_usd {t.real},
-    cost_unsteered_usd {t.real},
-    saved_usd {t.real},
-    composite_peak {t.real} NOT NULL,
-    composite_sum {t.real} NOT NULL,
-    latency_s {t.real} NOT NULL,
-    overhead_ms {t.real} NOT NULL,
-    counts {t.json} NOT NULL"""
-
-
+# Numbers that are only shown with their run are `counts`, one JSON text.
+RUNS = """
+    id: name UNIQUE,
+    conversation_pk: integer,
+    tenant: name,
+    sequence: integer,
+    started_at, updated_at: real,
+    ended_at: real?,
+    state: name,
+    outcome: name?,
+    outcome_source: text,
+    agent: name,
+    task_preview, profile: text,
+    mode: name,
+    experiment, arm: name?,
+    unit: text?,
+    policy_digest, identity_source: text,
+    model_requested: name,
+    steps, scored_steps, calls, retries, errors, injections: integer,
+    input_tokens, cached_tokens, cache_write_tokens, output_tokens, reasoning_tokens: integer,
+    unpriced_calls: integer,
+    cost_usd, cost_unsteered_usd, saved_usd: real?,
+    composite_peak, composite_sum, latency_s, overhead_ms: real,
+    counts: json"""
 RUN_INDEXES = """
 CREATE INDEX runs_by_conversation ON runs (conversation_pk);
 CREATE INDEX runs_by_tenant ON runs (tenant, started_at, id);
@@ -122,63 +82,33 @@ CREATE INDEX runs_by_time ON runs (started_at, id);
 CREATE INDEX runs_by_experiment ON runs (experiment, started_at, id)
     WHERE experiment IS NOT NULL;
 """
-
-
-def steps(t: Types) -> str:
-    """Columns of `steps`, but for its key."""
-    return f"""
-    run_pk {t.integer} NOT NULL,
-    step_index {t.integer} NOT NULL,
-    at {t.real} NOT NULL,
-    state {t.name} NOT NULL,
-    difficulty {t.real},
-    composite {t.real},
-    failure_type {t.text},
-    readings {t.text},
-    call {t.text},
-    content {t.text},
+STEPS = """
+    run_pk, step_index: integer,
+    at: real,
+    state: name,
+    difficulty, composite: real?,
+    failure_type, readings, call, content: text?,
 """
-
-
-def injections(t: Types) -> str:
-    """Columns of `injections`."""
-    return f"""
-    run_pk {t.integer} NOT NULL,
-    step_index {t.integer} NOT NULL,
-    ordinal {t.integer} NOT NULL,
-    source {t.text} NOT NULL,
-    tier {t.text},
-    pattern_id {t.text},
-    similarity {t.real},
-    failure_type {t.text},
-    severity {t.text},
-    text {t.text} NOT NULL,
-    placement {t.text} NOT NULL,
-    message_position {t.integer},
-    applied {t.boolean} NOT NULL,
+INJECTIONS = """
+    run_pk, step_index, ordinal: integer,
+    source: text,
+    tier, pattern_id: text?,
+    similarity: real?,
+    failure_type, severity: text?,
+    text, placement: text,
+    message_position: integer?,
+    applied: boolean,
     PRIMARY KEY (run_pk, step_index, ordinal)
 """
-
-
-def patterns(t: Types) -> str:
-    """Patterns; lessons are added by `learning`."""
-    return f"""
+PATTERNS = """
 CREATE TABLE patterns (
-    pk {t.key},
-    tenant {t.name} NOT NULL,
-    pattern_id {t.name} NOT NULL,
-    tier {t.name} NOT NULL,
-    digest {t.name} NOT NULL,
-    failure_type {t.name} NOT NULL,
-    model_family {t.name} NOT NULL,
-    gate_threshold {t.real},
-    source_trace_id {t.text},
-    fields {t.text} NOT NULL,
-    created_at {t.real} NOT NULL,
-    updated_at {t.real} NOT NULL,
-    injected {t.integer} NOT NULL DEFAULT 0,
-    helped {t.integer} NOT NULL DEFAULT 0,
-    hurt {t.integer} NOT NULL DEFAULT 0,
+    pk: key,
+    tenant, pattern_id, tier, digest, failure_type, model_family: name,
+    gate_threshold: real?,
+    source_trace_id: text?,
+    fields: text,
+    created_at, updated_at: real,
+    injected, helped, hurt: integer DEFAULT 0,
     UNIQUE (tenant, pattern_id),
     UNIQUE (tenant, digest)
 );
@@ -186,341 +116,253 @@ CREATE INDEX patterns_by_id ON patterns (pattern_id);
 CREATE INDEX patterns_by_tier ON patterns (tier, pattern_id);
 CREATE INDEX patterns_by_family ON patterns (model_family);
 """
-
-
-def keys(t: Types) -> str:
-    """Gateway keys."""
-    return f"""
+KEYS = """
 CREATE TABLE keys (
-    pk {t.key},
-    id {t.name} NOT NULL UNIQUE,
-    tenant {t.name} NOT NULL,
-    name {t.text} NOT NULL,
-    hint {t.text} NOT NULL,
-    digest {t.blob} NOT NULL UNIQUE,
-    created_at {t.real} NOT NULL,
-    revoked_at {t.real}
+    pk: key,
+    id: name UNIQUE,
+    tenant: name,
+    name, hint: text,
+    digest: blob UNIQUE,
+    created_at: real,
+    revoked_at: real?
 );
 """
-
-
-def learning(t: Types, more: str = "") -> str:
-    """Outcomes, lessons, decisions and jobs. `more`: further indexes of the evidence."""
-    return f"""
-ALTER TABLE patterns ADD COLUMN status {t.name} NOT NULL DEFAULT 'active';
-ALTER TABLE patterns ADD COLUMN version {t.integer} NOT NULL DEFAULT 1;
-ALTER TABLE patterns ADD COLUMN supersedes {t.text} NOT NULL DEFAULT '';
-ALTER TABLE patterns ADD COLUMN origin {t.text} NOT NULL DEFAULT '';
-ALTER TABLE patterns ADD COLUMN trust {t.text} NOT NULL DEFAULT '';
-ALTER TABLE patterns ADD COLUMN key {t.name} NOT NULL DEFAULT '';
-ALTER TABLE patterns ADD COLUMN applies_when {t.text} NOT NULL DEFAULT '{{}}';
-ALTER TABLE patterns ADD COLUMN last_confirmed_at {t.real} NOT NULL DEFAULT 0;
-ALTER TABLE patterns ADD COLUMN expires_at {t.real};
-ALTER TABLE patterns ADD COLUMN reason {t.text} NOT NULL DEFAULT '';
+LEARNING = """
+ALTER TABLE patterns ADD COLUMN status: name DEFAULT 'active';
+ALTER TABLE patterns ADD COLUMN version: integer DEFAULT 1;
+ALTER TABLE patterns ADD COLUMN supersedes, origin, trust: text DEFAULT '';
+ALTER TABLE patterns ADD COLUMN key: name DEFAULT '';
+ALTER TABLE patterns ADD COLUMN applies_when: text DEFAULT '{}';
+ALTER TABLE patterns ADD COLUMN last_confirmed_at: real DEFAULT 0;
+ALTER TABLE patterns ADD COLUMN expires_at: real?;
+ALTER TABLE patterns ADD COLUMN reason: text DEFAULT '';
 CREATE INDEX patterns_by_status ON patterns (status, tenant) WHERE origin <> '';
 CREATE INDEX patterns_by_key ON patterns (key, tenant) WHERE origin <> '';
 
 CREATE TABLE outcomes (
-    pk {t.key},
-    run_id {t.name} NOT NULL,
-    tenant {t.name} NOT NULL,
-    source {t.name} NOT NULL,
-    metric {t.name} NOT NULL,
-    verdict {t.text} NOT NULL,
-    score {t.real},
-    comment {t.text} NOT NULL,
-    weight {t.real} NOT NULL,
-    at {t.real} NOT NULL,
-    evidence {t.text} NOT NULL
+    pk: key,
+    run_id, tenant, source, metric: name,
+    verdict: text,
+    score: real?,
+    comment: text,
+    weight, at: real,
+    evidence: text
 );
 CREATE INDEX outcomes_by_run ON outcomes (run_id, source, metric);
 
 CREATE TABLE pattern_evidence (
-    tenant {t.name} NOT NULL,
-    pattern_id {t.name} NOT NULL,
-    run_id {t.name} NOT NULL,
-    step_index {t.integer} NOT NULL,
-    kind {t.name} NOT NULL,
-    conversation {t.text} NOT NULL,
-    task {t.text} NOT NULL,
-    at {t.real} NOT NULL,
+    tenant, pattern_id, run_id: name,
+    step_index: integer,
+    kind: name,
+    conversation, task: text,
+    at: real,
     PRIMARY KEY (tenant, pattern_id, run_id, step_index, kind)
 );
 CREATE INDEX pattern_evidence_by_run ON pattern_evidence (run_id);
-{more}
+
 CREATE TABLE pattern_decisions (
-    run_id {t.name} NOT NULL,
-    step_index {t.integer} NOT NULL,
-    pattern_id {t.name} NOT NULL,
-    owner {t.name} NOT NULL,
-    tenant {t.name} NOT NULL,
-    version {t.integer} NOT NULL,
-    share {t.real} NOT NULL,
-    given {t.boolean} NOT NULL,
-    similarity {t.real} NOT NULL,
-    key {t.text} NOT NULL,
-    state {t.text} NOT NULL,
-    failure_type {t.text} NOT NULL,
-    at {t.real} NOT NULL,
-    recurred {t.boolean},
-    calls_to_success {t.integer},
-    steps_left {t.integer},
+    run_id: name,
+    step_index: integer,
+    pattern_id, owner, tenant: name,
+    version: integer,
+    share: real,
+    given: boolean,
+    similarity: real,
+    key, state, failure_type: text,
+    at: real,
+    recurred: boolean?,
+    calls_to_success, steps_left: integer?,
     PRIMARY KEY (run_id, step_index, pattern_id)
 );
 CREATE INDEX pattern_decisions_by_pattern ON pattern_decisions (owner, pattern_id, version);
 
 CREATE TABLE pattern_posteriors (
-    owner {t.name} NOT NULL,
-    pattern_id {t.name} NOT NULL,
-    version {t.integer} NOT NULL,
-    decisions {t.integer} NOT NULL,
-    given {t.integer} NOT NULL,
-    rate_given {t.real},
-    rate_held {t.real},
-    effect {t.real},
-    low {t.real},
-    high {t.real},
-    helps {t.real},
-    harms {t.real},
-    share {t.real} NOT NULL,
-    updated_at {t.real} NOT NULL,
+    owner, pattern_id: name,
+    version, decisions, given: integer,
+    rate_given, rate_held, effect, low, high, helps, harms: real?,
+    share, updated_at: real,
     PRIMARY KEY (owner, pattern_id, version)
 );
 
 CREATE TABLE jobs (
-    pk {t.key},
-    kind {t.name} NOT NULL,
-    key {t.name} NOT NULL,
-    tenant {t.name} NOT NULL,
-    payload {t.text} NOT NULL,
-    state {t.name} NOT NULL,
-    attempts {t.integer} NOT NULL,
-    lease_until {t.real} NOT NULL,
-    claimed_at {t.real} NOT NULL,
-    created_at {t.real} NOT NULL,
-    done_at {t.real},
-    tokens {t.integer} NOT NULL,
-    cost_usd {t.real} NOT NULL,
-    error {t.text} NOT NULL,
+    pk: key,
+    kind, key, tenant: name,
+    payload: text,
+    state: name,
+    attempts: integer,
+    lease_until, claimed_at, created_at: real,
+    done_at: real?,
+    tokens: integer,
+    cost_usd: real,
+    error: text,
     UNIQUE (kind, key)
 );
 CREATE INDEX jobs_by_state ON jobs (kind, state, lease_until);
 """
-
-
-def keys_of_evidence(t: Types) -> str:
-    """`key_name`: of the gateway key that the run was made with."""
-    return f"""
-ALTER TABLE pattern_evidence ADD COLUMN key_name {t.name} NOT NULL DEFAULT '';
+KEYS_OF_EVIDENCE = """
+ALTER TABLE pattern_evidence ADD COLUMN key_name: name DEFAULT '';
 UPDATE pattern_evidence SET key_name = coalesce(
     (SELECT r.key_name FROM runs AS r WHERE r.id = pattern_evidence.run_id), ''
 );
 """
-
-
-def accounts(t: Types) -> str:
-    """Accounts of budgets, and reservations."""
-    return f"""
+ACCOUNTS = """
 CREATE TABLE budget_accounts (
-    budget {t.name} NOT NULL,
-    subject {t.name} NOT NULL,
-    tenant {t.name} NOT NULL,
-    usd {t.integer} NOT NULL,
-    input_tokens {t.integer} NOT NULL,
-    output_tokens {t.integer} NOT NULL,
-    calls {t.integer} NOT NULL,
-    unpriced {t.integer} NOT NULL,
-    started_at {t.real} NOT NULL,
-    updated_at {t.real} NOT NULL,
-    limits {t.text} NOT NULL,
-    lifted {t.boolean} NOT NULL,
-    ends {t.boolean} NOT NULL,
+    budget, subject, tenant: name,
+    usd, input_tokens, output_tokens, calls, unpriced: integer,
+    started_at, updated_at: real,
+    limits: text,
+    lifted, ends: boolean,
     PRIMARY KEY (budget, subject)
-){t.often_changed};
+) often_changed;
 CREATE INDEX budget_accounts_by_time ON budget_accounts (updated_at);
 
 CREATE TABLE budget_reservations (
-    budget {t.name} NOT NULL,
-    subject {t.name} NOT NULL,
-    claim {t.name} NOT NULL,
-    usd {t.integer} NOT NULL,
-    input_tokens {t.integer} NOT NULL,
-    output_tokens {t.integer} NOT NULL,
-    calls {t.integer} NOT NULL,
-    expires_at {t.real} NOT NULL,
+    budget, subject, claim: name,
+    usd, input_tokens, output_tokens, calls: integer,
+    expires_at: real,
     PRIMARY KEY (budget, subject, claim)
-){t.by_key};
+) by_key;
 """
-
-
-def account_estimates(t: Types) -> str:
-    """The part of what was spent that is estimated."""
-    return f"""
-ALTER TABLE budget_accounts ADD COLUMN estimated_usd {t.integer} NOT NULL DEFAULT 0;
-ALTER TABLE budget_accounts ADD COLUMN estimated_input_tokens {t.integer} NOT NULL DEFAULT 0;
-ALTER TABLE budget_accounts ADD COLUMN estimated_output_tokens {t.integer} NOT NULL DEFAULT 0;
-ALTER TABLE budget_accounts ADD COLUMN estimated_calls {t.integer} NOT NULL DEFAULT 0;
+ACCOUNT_ESTIMATES = """
+ALTER TABLE budget_accounts ADD COLUMN estimated_usd, estimated_input_tokens: integer DEFAULT 0;
+ALTER TABLE budget_accounts ADD COLUMN estimated_output_tokens, estimated_calls: integer DEFAULT 0;
 """
-
-
-def controls(t: Types) -> str:
-    """Holds on runs."""
-    return f"""
+CONTROLS = """
 CREATE TABLE run_controls (
-    subject {t.name} PRIMARY KEY,
-    tenant {t.text} NOT NULL,
-    action {t.text} NOT NULL,
-    reason {t.text} NOT NULL,
-    at {t.real} NOT NULL
-){t.by_key};
+    subject: name? PRIMARY KEY,
+    tenant, action, reason: text,
+    at: real
+) by_key;
 """
-
-
-def tree(t: Types) -> str:
-    """`root_id`: the first conversation of a tree, NULL for that one itself. `key_name` and
-    `tags`: to whom a run is charged."""
-    return f"""
-ALTER TABLE conversations ADD COLUMN root_id {t.name};
+# `root_id`: the first conversation of a tree, NULL for that one itself. A run is charged to its
+# `key_name` and `tags`.
+TREE = """
+ALTER TABLE conversations ADD COLUMN root_id: name?;
 CREATE INDEX conversations_by_root ON conversations (root_id) WHERE root_id IS NOT NULL;
 CREATE INDEX conversations_by_parent ON conversations (parent_id) WHERE parent_id IS NOT NULL;
-ALTER TABLE runs ADD COLUMN key_name {t.name} NOT NULL DEFAULT '';
-ALTER TABLE runs ADD COLUMN tags {t.json} NOT NULL DEFAULT '{{}}';
+ALTER TABLE runs ADD COLUMN key_name: name DEFAULT '';
+ALTER TABLE runs ADD COLUMN tags: json DEFAULT '{}';
 """
-
-
-def usage(t: Types) -> str:
-    """Calls summed by the hour."""
-    return f"""
+USAGE_SUMS = """
+    calls, errors, unsteered, unpriced_calls, steps, alarms: integer,
+    input_tokens, cached_tokens, output_tokens: integer,
+    cost_usd: real?,
+    latency_s: real,"""
+USAGE = f"""
 CREATE TABLE usage_by_hour (
-    hour {t.integer} NOT NULL,
-    tenant {t.name} NOT NULL,
-    agent {t.name} NOT NULL,
-    model {t.name} NOT NULL,
-    tags {t.json} NOT NULL,
-    calls {t.integer} NOT NULL,
-    errors {t.integer} NOT NULL,
-    unsteered {t.integer} NOT NULL,
-    unpriced_calls {t.integer} NOT NULL,
-    steps {t.integer} NOT NULL,
-    alarms {t.integer} NOT NULL,
-    input_tokens {t.integer} NOT NULL,
-    cached_tokens {t.integer} NOT NULL,
-    output_tokens {t.integer} NOT NULL,
-    cost_usd {t.real},
-    latency_s {t.real} NOT NULL,
+    hour: integer,
+    tenant, agent, model: name,
+    tags: json,{USAGE_SUMS}
     PRIMARY KEY (hour, tenant, agent, model, tags)
-){t.often_changed};
+) often_changed;
 """
-
-
-def usage_estimates(t: Types) -> str:
-    """The part of the sums that is estimated."""
-    return f"""
-ALTER TABLE usage_by_hour ADD COLUMN estimated_calls {t.integer} NOT NULL DEFAULT 0;
-ALTER TABLE usage_by_hour ADD COLUMN estimated_tokens {t.integer} NOT NULL DEFAULT 0;
-ALTER TABLE usage_by_hour ADD COLUMN estimated_usd {t.real} NOT NULL DEFAULT 0.0;
+USAGE_ESTIMATES = """
+ALTER TABLE usage_by_hour ADD COLUMN estimated_calls, estimated_tokens: integer DEFAULT 0;
+ALTER TABLE usage_by_hour ADD COLUMN estimated_usd: real DEFAULT 0.0;
 """
-
-
-def alerts(t: Types) -> str:
-    """Alerts and their deliveries."""
-    return f"""
+ALERTS = """
 CREATE TABLE alerts (
-    id {t.name} PRIMARY KEY,
-    key {t.name} NOT NULL,
-    rule {t.text} NOT NULL,
-    severity {t.text} NOT NULL,
-    title {t.text} NOT NULL,
-    raised_at {t.real} NOT NULL,
-    tenant {t.name},
-    facts {t.text} NOT NULL,
-    path {t.text} NOT NULL
+    id: name? PRIMARY KEY,
+    key: name,
+    rule, severity, title: text,
+    raised_at: real,
+    tenant: name?,
+    facts, path: text
 );
 CREATE INDEX alerts_by_time ON alerts (raised_at);
 CREATE TABLE alert_keys (
-    key {t.name} PRIMARY KEY,
-    alert_id {t.name} NOT NULL,
-    seen_at {t.real} NOT NULL
+    key: name? PRIMARY KEY,
+    alert_id: name,
+    seen_at: real
 );
 CREATE TABLE alert_deliveries (
-    alert_id {t.name} NOT NULL,
-    sink {t.name} NOT NULL,
-    attempts {t.integer} NOT NULL,
-    next_at {t.real} NOT NULL,
-    owner {t.text} NOT NULL,
-    leased_until {t.real} NOT NULL,
-    done_at {t.real},
-    error {t.text} NOT NULL,
+    alert_id, sink: name,
+    attempts: integer,
+    next_at: real,
+    owner: text,
+    leased_until: real,
+    done_at: real?,
+    error: text,
     PRIMARY KEY (alert_id, sink)
 );
 CREATE INDEX alert_deliveries_due ON alert_deliveries (next_at) WHERE done_at IS NULL;
 """
-
-
-def raw_calls(t: Types, by_time: str) -> str:
-    """Raw calls. `by_time`: the columns of the index by time."""
-    return f"""
+RAW_CALLS = """
 CREATE TABLE raw_calls (
-    run_pk {t.integer} NOT NULL,
-    step_index {t.integer} NOT NULL,
-    at {t.real} NOT NULL,
-    bytes {t.integer} NOT NULL,
-    dialect {t.text} NOT NULL,
-    request {t.blob} NOT NULL,
-    response {t.blob} NOT NULL,
+    run_pk, step_index: integer,
+    at: real,
+    bytes: integer,
+    dialect: text,
+    request, response: blob,
     PRIMARY KEY (run_pk, step_index)
 );
-CREATE INDEX raw_calls_by_time ON raw_calls {by_time};
 """
-
-
-def workloads(t: Types) -> str:
-    """Runs of workloads, and how often each model solved one."""
-    return f"""
+WORKLOADS = """
 CREATE TABLE workload_runs (
-    run_id {t.name} NOT NULL PRIMARY KEY,
-    tenant {t.name} NOT NULL,
-    workload {t.name} NOT NULL,
-    client {t.text} NOT NULL,
-    requested {t.text} NOT NULL,
-    model {t.name} NOT NULL,
-    at {t.real} NOT NULL,
-    choice {t.text},
-    outcome {t.name} NOT NULL
+    run_id: name PRIMARY KEY,
+    tenant, workload: name,
+    client, requested: text,
+    model: name,
+    at: real,
+    choice: text?,
+    outcome: name
 );
 CREATE INDEX workload_runs_by_time ON workload_runs (at);
 
 CREATE TABLE workload_models (
-    tenant {t.name} NOT NULL,
-    workload {t.name} NOT NULL,
-    model {t.name} NOT NULL,
-    client {t.text} NOT NULL,
-    requested {t.text} NOT NULL,
-    solved {t.real} NOT NULL,
-    failed {t.real} NOT NULL,
-    updated_at {t.real} NOT NULL,
+    tenant, workload, model: name,
+    client, requested: text,
+    solved, failed, updated_at: real,
     PRIMARY KEY (tenant, workload, model)
 );
 """
-
-
-def answers(t: Types) -> str:
-    """Answers that later requests name."""
-    return f"""
+# Answers that later requests name.
+ANSWERS = """
 CREATE TABLE answers (
-    tenant {t.name} NOT NULL,
-    id {t.name} NOT NULL,
-    at {t.real} NOT NULL,
-    place {t.text} NOT NULL,
-    echo {t.text} NOT NULL,
-    call {t.text} NOT NULL,
+    tenant, id: name,
+    at: real,
+    place, echo, call: text,
     PRIMARY KEY (tenant, id)
 );
 CREATE INDEX answers_by_time ON answers (at);
 """
-
-
 # For the page of the runs under way: the rest of a week's runs is not read.
 UNDER_WAY = """
 CREATE INDEX runs_under_way ON runs (started_at) WHERE ended_at IS NULL AND outcome IS NULL;
 """
+
+_COLUMNS = re.compile(
+    r"^( +|ALTER TABLE \w+ ADD COLUMN )(\w+(?:, \w+)*): (\w+)(\??)([^,;\n]*)([,;]?)$", re.MULTILINE
+)
+_OPTIONS = re.compile(r"\) (by_key|often_changed);")
+
+
+class Migration(Struct, frozen=True, kw_only=True):
+    """One change. Its `name` is stored: never rename, reorder or edit a shipped one.
+
+    `breaks_older`: takes something away, so that older versions refuse a shared database.
+    """
+
+    name: str
+    sql: str
+    breaks_older: bool = False
+
+
+def rendered(scripts: Mapping[str, str], types: Mapping[str, str]) -> tuple[Migration, ...]:
+    """Migrations from scripts by name, in the types of a database."""
+
+    def columns(match: re.Match[str]) -> str:
+        place, names, kind, optional, rest, end = match.groups()
+        null = "" if optional or kind == "key" else " NOT NULL"
+        lines = [f"{place}{name} {types[kind]}{null}{rest}" for name in names.split(", ")]
+        return (";\n" if end == ";" else ",\n").join(lines) + end
+
+    return tuple(
+        [
+            Migration(
+                name=name,
+                sql=_OPTIONS.sub(lambda m: f"){types[m[1]]};", _COLUMNS.sub(columns, script)),
+            )
+            for name, script in scripts.items()
+        ]
+    )

@@ -4,8 +4,6 @@ Sums, because the steps of ten thousand runs are too many to read for one page; 
 by the run, because one run may last for days. They stay when retention removes the runs.
 """
 
-# ruff: noqa: S608 - statements are put together from names of this package; values are bound
-
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
@@ -54,7 +52,6 @@ def usage_rows(
 
 
 async def usage_of(query: UsageQuery, dialect: Dialect, connection: Connection) -> list[UsagePoint]:
-    """See RunStore.usage."""
     values = {name: getattr(query, name) for name in ("since", "until", "tenant", "agent", "model")}
     values["by_tag"] = tag_of(query.by or "")
     sql = f"""

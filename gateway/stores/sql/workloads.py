@@ -1,7 +1,5 @@
 """Runs of workloads, and how often each model solved one."""
 
-# ruff: noqa: S608 - statements are put together from names of this package; values are bound
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -9,7 +7,7 @@ from collections.abc import Sequence
 import orjson
 
 from gateway.stores.learning import DecidedRun, WorkloadRate, WorkloadRun
-from gateway.stores.sql.engine import Connection, Engine, Row, columns, values
+from gateway.stores.sql.engine import Connection, Engine, Row, columns, made, row_of, values
 
 _RUN = ("run_id", "tenant", "workload", "client", "requested", "model", "at", "choice")
 _NOTE = f"""
@@ -63,8 +61,7 @@ class SQLWorkloadStore:
         self._claim = f"{_OPEN} {engine.dialect.locked('w')}"
 
     async def note(self, runs: Sequence[WorkloadRun]) -> None:
-        """See WorkloadStore."""
-        rows = [{name: getattr(run, name) for name in _RUN} for run in runs]
+        rows = [row_of(run, _RUN) for run in runs]
         for row in rows:
             if row["choice"] is not None:
                 row["choice"] = orjson.dumps(row["choice"]).decode()
@@ -72,8 +69,6 @@ class SQLWorkloadStore:
             await self._engine.transact(lambda connection: connection.execute_many(_NOTE, rows))
 
     async def settle(self, *, limit: int = 1000) -> int:
-        """See WorkloadStore."""
-
         async def work(connection: Connection) -> int:
             changed = await connection.fetch(self._claim, limit=limit)
             # In one order, so that two gateways never wait for each other's counts.
@@ -91,19 +86,15 @@ class SQLWorkloadStore:
         return await self._engine.transact(work)
 
     async def drop(self, *, before: float) -> None:
-        """See WorkloadStore."""
         await self._engine.write(_DROP, before=before)
 
     async def rates(self, *, limit: int = 10_000) -> list[WorkloadRate]:
-        """See WorkloadStore."""
         rows = await self._engine.fetch(_RATES, limit=limit)
-        return [WorkloadRate(**dict(zip(_RATE, row, strict=True))) for row in rows]
+        return [made(WorkloadRate, _RATE, row) for row in rows]
 
     async def decided(
         self, *, tenant: str | None, since: float = 0.0, limit: int = 100_000
     ) -> list[DecidedRun]:
-        """See WorkloadStore."""
-
         async def work(connection: Connection) -> list[DecidedRun]:
             wanted = {"tenant": tenant, "since": since, "limit": limit}
             return await connection.made(_decided_of, await connection.fetch(_DECIDED, **wanted))
@@ -113,5 +104,5 @@ class SQLWorkloadStore:
 
 def _decided_of(row: Row) -> DecidedRun:
     *about, choice, outcome, cost = row
-    run = WorkloadRun(**dict(zip(_RUN, (*about, orjson.loads(choice)), strict=True)))
+    run = made(WorkloadRun, _RUN, (*about, orjson.loads(choice)))
     return DecidedRun(run=run, outcome=outcome if outcome in _OUTCOMES else None, cost_usd=cost)

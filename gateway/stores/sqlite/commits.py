@@ -1,69 +1,61 @@
 """Writes the record of one call to the tables, inside the transaction of a write."""
 
-# ruff: noqa: S608 - statements are put together from names of this package; values are bound
-
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 import apsw
 import orjson
 
 from gateway.stores import codec
-from gateway.stores.commit_plan import StepPlan, StoredStep, plan_steps, settled_outcome
+from gateway.stores.commit_plan import StoredStep, new_injections, plan_steps, settled_outcome
 from gateway.stores.protocols import StoreError, VersionConflict
-from gateway.stores.records import CallRecord, ConversationRecord, InjectionRow, RunUpdate, StepRow
-from gateway.stores.sql.engine import Row
+from gateway.stores.records import CallRecord, ConversationRecord, RunUpdate, StepRow
+from gateway.stores.sql.engine import columns, excluded
 from gateway.stores.sql.states import root_key
 from gateway.stores.sql.usage import ADDED, usage_rows
 from gateway.stores.totals import RunTotals
 from gateway.stores.usage import AMOUNTS, SUMS
 
 
-def _marks(count: int) -> str:
-    return ", ".join("?" * count)
+def _insert(table: str, *names: str) -> str:
+    return f"INSERT INTO {table} ({columns(names)}) VALUES ({', '.join('?' * len(names))})"
 
 
-_COLUMNS = ", ".join(codec.CONVERSATION_COLUMNS)
-_TOTALS = ", ".join((*codec.SUM_COLUMNS, "counts"))
+def _assigned(names: Sequence[str]) -> str:
+    return ", ".join([f"{name} = ?" for name in names])
 
+
+_TOTALS = (*codec.SUM_COLUMNS, "counts")
+_CHANGING = ("updated_at", "served_head", "message_count", "signature", "has_tools", "state")
 _INSERT_CONVERSATION = f"""
-INSERT INTO conversations ({_COLUMNS}) VALUES ({_marks(len(codec.CONVERSATION_COLUMNS))})
-ON CONFLICT (id) DO NOTHING RETURNING pk
+{_insert("conversations", *codec.CONVERSATION_COLUMNS)} ON CONFLICT (id) DO NOTHING RETURNING pk
 """
-_UPDATE_CONVERSATION = """
-UPDATE conversations
-SET version = version + 1, updated_at = ?, served_head = ?, message_count = ?, signature = ?,
-    has_tools = ?, state = ?
+_UPDATE_CONVERSATION = f"""
+UPDATE conversations SET version = version + 1, {_assigned(_CHANGING)}
 WHERE id = ? AND version = ? AND tenant = ? RETURNING pk
 """
-_INSERT_HEAD = """
-INSERT INTO heads (root, digest, conversation_pk, kind, position, step)
-VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
+_INSERT_HEAD = f"""
+{_insert("heads", "root", "digest", "conversation_pk", "kind", "position", "step")}
+ON CONFLICT DO NOTHING
 """
-_INSERT_ITEM = """
-INSERT INTO items (tenant, id, conversation_pk, content) VALUES (?, ?, ?, ?)
-ON CONFLICT DO UPDATE SET conversation_pk = excluded.conversation_pk, content = excluded.content
+_INSERT_ITEM = f"""
+{_insert("items", "tenant", "id", "conversation_pk", "content")}
+ON CONFLICT DO UPDATE SET {excluded(("conversation_pk", "content"))}
 """
 _FIND_RUN = f"""
-SELECT pk, outcome, outcome_source, tags, {_TOTALS} FROM runs WHERE id = ? AND tenant = ?
+SELECT pk, outcome, outcome_source, tags, {columns(_TOTALS)} FROM runs WHERE id = ? AND tenant = ?
 """
-_INSERT_RUN = f"""
-INSERT INTO runs (id, conversation_pk, tenant, {", ".join(codec.UPDATE_COLUMNS)}, {_TOTALS})
-VALUES ({_marks(4 + len(codec.UPDATE_COLUMNS) + len(codec.SUM_COLUMNS))})
-"""
+_INSERT_RUN = _insert("runs", "id", "conversation_pk", "tenant", *codec.UPDATE_COLUMNS, *_TOTALS)
 _UPDATE_RUN = f"""
 UPDATE runs
 SET updated_at = ?, ended_at = coalesce(?, ended_at), state = ?, outcome = ?, outcome_source = ?,
-    mode = ?, policy_digest = ?, model_requested = ?,
-    {", ".join(f"{name} = ?" for name in codec.SUM_COLUMNS)}, counts = ?
+    mode = ?, policy_digest = ?, model_requested = ?, {_assigned(_TOTALS)}
 WHERE pk = ?
 """
-_INSERT_STEP = f"""
-INSERT INTO steps (run_pk, {", ".join(codec.STEP_COLUMNS)})
-VALUES ({", ".join("?" * (1 + len(codec.STEP_COLUMNS)))})
-"""
+_INSERT_STEP = _insert("steps", "run_pk", *codec.STEP_COLUMNS)
 _FIND_STEP = """
 SELECT call, composite IS NOT NULL, state, content FROM steps WHERE run_pk = ? AND step_index = ?
 """
@@ -71,31 +63,30 @@ _UPDATE_CALL = """
 UPDATE steps SET call = ?, content = coalesce(?, content) WHERE run_pk = ? AND step_index = ?
 """
 _UPDATE_SCORES = f"""
-UPDATE steps SET {", ".join(f"{name} = ?" for name in codec.SCORE_COLUMNS)}, content = ?
-WHERE run_pk = ? AND step_index = ?
+UPDATE steps SET {_assigned(codec.SCORE_COLUMNS)}, content = ? WHERE run_pk = ? AND step_index = ?
 """
-_INSERT_INJECTION = f"""
-INSERT INTO injections (run_pk, {", ".join(codec.INJECTION_COLUMNS)})
-VALUES ({_marks(1 + len(codec.INJECTION_COLUMNS))}) ON CONFLICT DO NOTHING
+_INSERT_INJECTION = _insert("injections", "run_pk", *codec.INJECTION_COLUMNS)
+_FIND_INJECTIONS = """
+SELECT step_index, ordinal FROM injections WHERE run_pk = ? AND step_index >= ?
 """
 _INSERT_DECISION = f"""
-INSERT INTO pattern_decisions ({", ".join(codec.DECISION_COLUMNS)}, tenant, at)
-VALUES ({_marks(2 + len(codec.DECISION_COLUMNS))}) ON CONFLICT DO NOTHING
+{_insert("pattern_decisions", *codec.DECISION_COLUMNS, "tenant", "at")} ON CONFLICT DO NOTHING
 """
 _ADD_USAGE = f"""
-INSERT INTO usage_by_hour (tenant, tags, hour, agent, model, {", ".join(ADDED)})
-VALUES ({_marks(5 + len(ADDED))})
+{_insert("usage_by_hour", "tenant", "tags", "hour", "agent", "model", *ADDED)}
 ON CONFLICT (hour, tenant, agent, model, tags) DO UPDATE SET
     {", ".join(f"{n} = usage_by_hour.{n} + excluded.{n}" for n in (*SUMS, *AMOUNTS))},
     cost_usd = CASE WHEN excluded.cost_usd IS NULL THEN usage_by_hour.cost_usd
         ELSE coalesce(usage_by_hour.cost_usd, 0.0) + excluded.cost_usd END
 """
+_conversation = attrgetter(*codec.CONVERSATION_COLUMNS)
+_changing = attrgetter(*_CHANGING, "id", "version", "tenant")
 
 
 def save_call(call: CallRecord, connection: apsw.Connection) -> int:
     """Write all of `call` and return the conversation's new version. Raises: VersionConflict."""
     conversation = call.conversation
-    conversation_pk = _save_conversation(conversation, connection)
+    tenant, conversation_pk = conversation.tenant, _save_conversation(conversation, connection)
     if call.heads:
         rows = (
             (root_key(h.root), h.digest, conversation_pk, h.kind, h.position, h.step)
@@ -103,150 +94,96 @@ def save_call(call: CallRecord, connection: apsw.Connection) -> int:
         )
         connection.executemany(_INSERT_HEAD, rows)
     for item in call.items:
-        values = (conversation.tenant, item.id, conversation_pk, item.content)
-        connection.execute(_INSERT_ITEM, values)
+        connection.execute(_INSERT_ITEM, (tenant, item.id, conversation_pk, item.content))
     for run in call.runs:
         _save_run(call, run, conversation_pk, connection)
     for decision in call.decisions:
-        made = (conversation.tenant, conversation.updated_at)
-        connection.execute(_INSERT_DECISION, (*codec.decision_row(decision), *made))
+        made = (*codec.decision_row(decision), tenant, conversation.updated_at)
+        connection.execute(_INSERT_DECISION, made)
     return conversation.version + 1
 
 
 def _save_conversation(record: ConversationRecord, connection: apsw.Connection) -> int:
-    changing = (
-        record.updated_at,
-        record.served_head,
-        record.message_count,
-        record.signature,
-        record.has_tools,
-        record.state,
-    )
     if record.version:
-        where = (record.id, record.version, record.tenant)
-        saved = connection.execute(_UPDATE_CONVERSATION, (*changing, *where))
+        saved = connection.execute(_UPDATE_CONVERSATION, _changing(record))
     else:
-        fixed = (record.id, record.tenant, record.source, record.parent_id, record.external_key)
-        values = (*fixed, 1, record.created_at, *changing, record.root_id)
-        saved = connection.execute(_INSERT_CONVERSATION, values)
+        first = dict(zip(codec.CONVERSATION_COLUMNS, _conversation(record), strict=True))
+        saved = connection.execute(_INSERT_CONVERSATION, tuple((first | {"version": 1}).values()))
     rows: list[Any] = saved.fetchall()
-    if not rows:
-        raise _refusal(record, connection)
-    return rows[0][0]  # type: ignore[no-any-return]
-
-
-def _refusal(record: ConversationRecord, connection: apsw.Connection) -> StoreError:
+    if rows:
+        return rows[0][0]  # type: ignore[no-any-return]
     find = "SELECT version, tenant FROM conversations WHERE id = ?"
     version, tenant = connection.execute(find, (record.id,)).get or (0, record.tenant)
     if tenant != record.tenant:
-        return StoreError(f"conversation {record.id!r} is another tenant's")
-    return VersionConflict(record.id, expected=record.version, actual=version)
+        raise StoreError(f"conversation {record.id!r} is another tenant's")
+    raise VersionConflict(record.id, expected=record.version, actual=version)
 
 
 def _save_run(
     call: CallRecord, run: RunUpdate, conversation_pk: int, connection: apsw.Connection
 ) -> None:
-    tenant = call.conversation.tenant
-    found: list[Any] = connection.execute(_FIND_RUN, (run.id, tenant)).fetchall()
+    tenant, execute = call.conversation.tenant, connection.execute
     steps = [step for step in call.steps if step.run_id == run.id]
     injected = [row for row in call.injections if row.run_id == run.id]
-    if not found and _are_unique(steps, injected):
-        _save_new_run(tenant, run, conversation_pk, steps, injected, connection)
-        return
+    found: list[Any] = execute(_FIND_RUN, (run.id, tenant)).fetchall()
     if found:
-        pk, outcome, source, tags, *stored = found[0]
-        tags = _add_tags(pk, run, tags, connection)
-        outcome, source = settled_outcome((outcome, source), run)
-        totals = codec.totals_of(stored)
+        pk, outcome, source, tags, *sums = found[0]
+        totals = codec.totals_of(sums)
+        stored = _stored_steps(pk, steps, totals.steps, connection)
+        if injected:
+            first = min(row.step_index for row in injected)
+            injected = new_injections(injected, execute(_FIND_INJECTIONS, (pk, first)))
     else:
-        totals, tags = RunTotals(), codec.tags_json(run.tags)
-        values = (run.id, conversation_pk, tenant, *codec.update_row(run))
-        connection.execute(_INSERT_RUN, (*values, *codec.totals_row(totals)))
-        pk, outcome, source = connection.last_insert_rowid(), run.outcome, run.outcome_source
-    plan = _keep_steps(pk, steps, connection, newest=totals.steps if found else -1)
-    given = [row.source for row in injected if _keep_injection(pk, row, connection)]
-    totals = plan.totals(totals, given)
-    _add_usage((tenant, tags), usage_rows(run, plan.scored, plan.called), connection)
-    latest = (run.updated_at, run.ended_at, run.state, outcome, source)
-    policy = (run.mode, run.policy_digest, run.model_requested)
-    connection.execute(_UPDATE_RUN, (*latest, *policy, *codec.totals_row(totals), pk))
-
-
-def _are_unique(steps: Sequence[StepRow], injected: Sequence[InjectionRow]) -> bool:
-    """Whether no two rows have one key."""
-    keys = {(row.step_index, row.ordinal) for row in injected}
-    return len({s.step_index for s in steps}) == len(steps) and len(keys) == len(injected)
-
-
-def _save_new_run(
-    tenant: str,
-    run: RunUpdate,
-    conversation_pk: int,
-    steps: Sequence[StepRow],
-    injected: Sequence[InjectionRow],
-    connection: apsw.Connection,
-) -> None:
-    """Write a run of which nothing is stored: its row has its totals at once."""
-    plan = plan_steps(steps, {})
-    given = [row.source for row in injected if row.applied]
-    totals = plan.totals(RunTotals(), given)
-    values = (run.id, conversation_pk, tenant, *codec.update_row(run))
-    connection.execute(_INSERT_RUN, (*values, *codec.totals_row(totals)))
-    pk = connection.last_insert_rowid()
-    _keep_steps(pk, steps, connection, newest=-1)
+        totals, stored, injected = RunTotals(), {}, new_injections(injected, ())
+    plan = plan_steps(steps, stored)
+    totals = plan.totals(totals, [row.source for row in injected if row.applied])
+    if found:
+        tags = _add_tags(pk, run, tags, connection)
+        latest = (run.updated_at, run.ended_at, run.state)
+        policy = (run.mode, run.policy_digest, run.model_requested)
+        outcome = settled_outcome((outcome, source), run)
+        execute(_UPDATE_RUN, (*latest, *outcome, *policy, *codec.totals_row(totals), pk))
+    else:
+        tags = codec.tags_json(run.tags)
+        about = (run.id, conversation_pk, tenant, *codec.update_row(run))
+        execute(_INSERT_RUN, (*about, *codec.totals_row(totals)))
+        pk = connection.last_insert_rowid()
+    connection.executemany(_INSERT_STEP, [(pk, *codec.step_row(step)) for step in plan.fresh])
+    for late in plan.late:
+        scores = (*codec.score_row(late.step), codec.content_json(late.content))
+        execute(_UPDATE_SCORES, (*scores, pk, late.step.step_index))
+    for index, (made, content) in plan.calls.items():
+        execute(_UPDATE_CALL, (codec.call_json(made), codec.content_json(content), pk, index))
     for row in injected:
-        _keep_injection(pk, row, connection)
-    _add_usage(
-        (tenant, codec.tags_json(run.tags)), usage_rows(run, plan.scored, plan.called), connection
-    )
+        execute(_INSERT_INJECTION, (pk, *codec.injection_row(row)))
+    for summed in usage_rows(run, plan.scored, plan.called):
+        execute(_ADD_USAGE, (tenant, tags, *summed))
 
 
 def _add_tags(pk: int, run: RunUpdate, stored: str, connection: apsw.Connection) -> str:
     """Add the tags of new names; those of the first call that had one stay. Returns them all."""
     known = orjson.loads(stored) if run.tags else {}
-    if run.tags.keys() - known.keys():
-        tags = codec.tags_json({**run.tags, **known})
-        connection.execute("UPDATE runs SET tags = ? WHERE pk = ?", (tags, pk))
-        return tags
-    return stored
+    if not run.tags.keys() - known.keys():
+        return stored
+    tags = codec.tags_json({**run.tags, **known})
+    connection.execute("UPDATE runs SET tags = ? WHERE pk = ?", (tags, pk))
+    return tags
 
 
-def _keep_injection(run_pk: int, row: InjectionRow, connection: apsw.Connection) -> bool:
-    """Whether guidance that reached the model is recorded for the first time."""
-    connection.execute(_INSERT_INJECTION, (run_pk, *codec.injection_row(row)))
-    return row.applied and connection.changes() > 0
-
-
-def _add_usage(whose: tuple[str, str], rows: Iterable[Row], connection: apsw.Connection) -> None:
-    for row in rows:
-        connection.execute(_ADD_USAGE, (*whose, *row))
-
-
-def _keep_steps(
-    run_pk: int, steps: Sequence[StepRow], connection: apsw.Connection, *, newest: int
-) -> StepPlan:
-    """Write a run's steps; `newest`: the highest index that is stored, -1 for a new run. Steps
-    above it, such as those of a history seen for the first time, need no look-up."""
+def _stored_steps(
+    pk: int, steps: Sequence[StepRow], newest: int, connection: apsw.Connection
+) -> dict[int, StoredStep]:
+    """Those of a run's steps that are stored. Steps above `newest`, the highest index stored, such
+    as those of a history seen for the first time, need no look-up."""
     stored = {}
     for index in {step.step_index for step in steps if step.step_index <= newest}:
-        row = connection.execute(_FIND_STEP, (run_pk, index)).get
+        row: Any = connection.execute(_FIND_STEP, (pk, index)).get
         if row is not None:
-            stored[index] = _stored_step(*row)
-    plan = plan_steps(steps, stored)
-    connection.executemany(_INSERT_STEP, [(run_pk, *codec.step_row(step)) for step in plan.fresh])
-    for late in plan.late:
-        values = (*codec.score_row(late.step), codec.content_json(late.content))
-        connection.execute(_UPDATE_SCORES, (*values, run_pk, late.step.step_index))
-    for index, (call, content) in plan.calls.items():
-        values = (codec.call_json(call), codec.content_json(content))
-        connection.execute(_UPDATE_CALL, (*values, run_pk, index))
-    return plan
-
-
-def _stored_step(call: str | None, scored: int, state: str, content: str | None) -> StoredStep:
-    return StoredStep(
-        state=state,
-        scored=bool(scored),
-        call=None if call is None else codec.call_of(call),
-        content=codec.content_of(content),
-    )
+            call, scored, state, content = row
+            stored[index] = StoredStep(
+                state=state,
+                scored=bool(scored),
+                call=None if call is None else codec.call_of(call),
+                content=codec.content_of(content),
+            )
+    return stored

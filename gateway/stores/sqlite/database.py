@@ -13,12 +13,11 @@ import apsw
 
 from gateway.config.storage import StorageSettings
 from gateway.stores.protocols import StoreClosed, StoreReplaced, StoreUnavailable
-from gateway.stores.sqlite.connection import MEMORY_LIMIT_BYTES, ConnectionHook, open_all, translate
+from gateway.stores.sql.tables import Migration
+from gateway.stores.sqlite.connection import ConnectionHook, open_all, translate
 from gateway.stores.sqlite.files import file_identity, remove_log_of
-from gateway.stores.sqlite.jobs import JobQueue, Work
-from gateway.stores.sqlite.migrations import Migration, migrate
-from gateway.stores.sqlite.schema import MIGRATIONS
-from gateway.stores.sqlite.threads import Readers, Writer
+from gateway.stores.sqlite.schema import MIGRATIONS, migrate
+from gateway.stores.sqlite.threads import JobQueue, Work, Writer, readers
 
 T = TypeVar("T")
 
@@ -32,28 +31,29 @@ class Database:
         migrations: Sequence[Migration],
         hooks: Sequence[ConnectionHook],
     ) -> None:
-        self._settings = settings
-        self._migrations = migrations
-        self._hooks = hooks
-        self._closing: asyncio.Future[None] | None = None
-        self._reopening = asyncio.Lock()
+        self.settings = settings
         self.after_reopening: list[Work] = []
         """Run on the writing connection when the file is another one than before, in a
         transaction, before anything else is read from it or written to it."""
 
-    def _start(self, writer: apsw.Connection, readers: Sequence[apsw.Connection]) -> None:
-        loop, settings = asyncio.get_running_loop(), self._settings
+        self._migrations = migrations
+        self._hooks = hooks
+        self._closing: asyncio.Future[None] | None = None
+        self._reopening = asyncio.Lock()
+
+    def _start(self, connections: Sequence[apsw.Connection]) -> None:
+        loop, settings = asyncio.get_running_loop(), self.settings
+        writer, *others = connections
         self._files = file_identity(settings)
         self._writes = JobQueue(loop, limit=settings.queue_limit, name="writes")
         self._reads = JobQueue(loop, limit=settings.queue_limit, name="reads")
         # In memory SQLite locks out readers during a write, and the other way round. Threads that
         # take turns never meet that lock, so no request fails or waits for SQLite's next attempt.
         turn = threading.Lock() if settings.in_memory else nullcontext()
-        is_current = self._files.is_current
-        self._writer = Writer(writer, self._writes, settings.path, turn, is_current)
-        self._readers = Readers(readers, self._reads, settings.path, turn)
-        self._writer.start()
-        self._readers.start()
+        self._writer = Writer(writer, self._writes, settings.path, turn, self._files.is_current)
+        self._readers = readers(others, self._reads, settings.path, turn)
+        for thread in (self._writer.thread, *self._readers):
+            thread.start()
 
     @classmethod
     async def open(
@@ -71,7 +71,7 @@ class Database:
         Raises: StoreError when the file cannot be used.
         """
         database = cls(settings, migrations, hooks)
-        database._start(*await asyncio.to_thread(_open, settings, migrations, hooks))
+        database._start(await asyncio.to_thread(_open, settings, migrations, hooks))
         return database
 
     async def reopen(self) -> None:
@@ -83,17 +83,18 @@ class Database:
         async with self._reopening:
             if self._closing is not None:
                 raise StoreClosed("the store is closed")
-            self._refuse(StoreUnavailable(f"{self._settings.path!r} is being opened again"))
+            self._refuse(StoreUnavailable(f"{self.settings.path!r} is being opened again"))
             # The old connections first: the new ones must not share their memory-mapped index.
             await asyncio.to_thread(self._stop)
             await asyncio.to_thread(remove_log_of, self._files)
-            opened = await asyncio.to_thread(_open, self._settings, self._migrations, self._hooks)
-            await asyncio.to_thread(_run_all, self.after_reopening, opened, self._settings.path)
-            self._start(*opened)
+            first = self.after_reopening
+            opened = await asyncio.to_thread(
+                _open, self.settings, self._migrations, self._hooks, first
+            )
+            self._start(opened)
 
     async def write(self, work: Callable[[apsw.Connection], T]) -> T:
-        """Run `work` on the writer thread, inside a transaction, and return its result after the
-        commit.
+        """The result of `work` on the writer thread, inside a transaction, after the commit.
 
         When `work` raises, everything it did is rolled back. It must not begin or end
         transactions, and may run again after a rollback. Cancelling the caller does not stop it.
@@ -103,7 +104,7 @@ class Database:
         return await self._writes.submit(work)  # type: ignore[no-any-return]
 
     async def read(self, work: Callable[[apsw.Connection], T]) -> T:
-        """Run `work` on a reader thread; it sees everything committed before the call.
+        """The result of `work` on a reader thread; it sees everything committed before the call.
 
         Each statement sees the latest commit at its start; with `one_view(work)` all statements
         see the same data.
@@ -113,29 +114,19 @@ class Database:
         return await self._reads.submit(work)  # type: ignore[no-any-return]
 
     @property
-    def settings(self) -> StorageSettings:
-        """Settings that it was opened with."""
-        return self._settings
-
-    @property
     def reader_threads(self) -> int:
         """Number of reads that run at once."""
         return len(self._readers)
-
-    @property
-    def size_limit(self) -> int | None:
-        """Most bytes the database can grow to, None for a file."""
-        return MEMORY_LIMIT_BYTES if self._settings.in_memory else None
 
     async def ping(self) -> None:
         """Return when the file is the one that was opened, and can be read and written.
 
         Raises: StoreError.
         """
-        if not self._writer.alive:
+        if not self._writer.thread.is_alive():
             raise StoreClosed("the store's writer has stopped")
         if not await asyncio.to_thread(self._files.is_current):
-            raise StoreReplaced(f"{self._settings.path!r} was deleted or replaced")
+            raise StoreReplaced(f"{self.settings.path!r} was deleted or replaced")
         await self.read(_touch)
         await self.write(_touch)
 
@@ -151,26 +142,33 @@ class Database:
             await asyncio.to_thread(self._stop)
 
     def _refuse(self, error: StoreUnavailable) -> None:
-        self._reads.refuse(error)
-        self._writes.refuse(error)
+        self._reads.refusal = self._writes.refusal = error
 
     def _stop(self) -> None:
         # The writer stops last: the last connection moves the log into the file and removes it.
-        self._reads.stop(len(self._readers))
-        self._readers.join()
-        self._writes.stop(1)
-        self._writer.join()
+        for queue, threads in ((self._reads, self._readers), (self._writes, [self._writer.thread])):
+            for _ in threads:
+                queue.jobs.put(None)
+            for thread in threads:
+                thread.join()
 
 
 def _open(
-    settings: StorageSettings, migrations: Sequence[Migration], hooks: Sequence[ConnectionHook]
-) -> tuple[apsw.Connection, list[apsw.Connection]]:
+    settings: StorageSettings,
+    migrations: Sequence[Migration],
+    hooks: Sequence[ConnectionHook],
+    first: Sequence[Work] = (),
+) -> list[apsw.Connection]:
+    """The connections of a database, that of the writer first, on which `first` is run."""
     opened: list[apsw.Connection] = []
     try:
         for connection in open_all(settings, hooks):
             opened.append(connection)
             if len(opened) == 1:
                 migrate(connection, migrations, settings.path)
+        for work in first:
+            with opened[0]:
+                work(opened[0])
     except BaseException as error:
         for connection in opened:
             connection.close()
@@ -179,21 +177,7 @@ def _open(
         if isinstance(error, apsw.Error):
             raise translate(error, settings.path) from error
         raise
-    return opened[0], opened[1:]
-
-
-def _run_all(
-    works: Sequence[Work], opened: tuple[apsw.Connection, list[apsw.Connection]], path: str
-) -> None:
-    writer, readers = opened
-    try:
-        for work in works:
-            with writer:
-                work(writer)
-    except BaseException as error:
-        for connection in (writer, *readers):
-            connection.close()
-        raise translate(error, path) from error
+    return opened
 
 
 def _touch(connection: apsw.Connection) -> Any:

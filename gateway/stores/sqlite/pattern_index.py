@@ -5,8 +5,6 @@ exact vectors. That is four times as fast as comparing all exact vectors at 100,
 the index can always be rebuilt from the table.
 """
 
-# ruff: noqa: S608 - statements are put together from names of this module; values are bound
-
 from __future__ import annotations
 
 import asyncio
@@ -20,10 +18,10 @@ from typing import Any
 
 import apsw
 
-from gateway.stores.pattern_codec import COLUMNS
 from gateway.stores.patterns import Search, SpaceMismatch, Vector
 from gateway.stores.protocols import StoreCorrupt, StoreError, StoreUnavailable
 from gateway.stores.sql.engine import Connection, Row
+from gateway.stores.sql.patterns import COLUMNS
 from gateway.stores.sqlite.database import Database
 
 CANDIDATES = 48
@@ -229,12 +227,10 @@ class SQLiteVectors:
 
     @property
     def dimensions(self) -> int | None:
-        """See VectorIndex."""
         return self._space.dimensions if self._space is not None else None
 
     @property
     def joined(self) -> str:
-        """See VectorIndex."""
         return f"LEFT JOIN {self._opened.vectors} AS v USING (pk)"
 
     @property
@@ -243,7 +239,6 @@ class SQLiteVectors:
         return self._space
 
     async def open(self, embedder_id: str, dimensions: int) -> None:
-        """See VectorIndex."""
 
         def find(connection: apsw.Connection) -> VectorSpace | None:
             space = _known_space(connection, embedder_id, dimensions)
@@ -270,11 +265,9 @@ class SQLiteVectors:
             ) from error
 
     async def put(self, pk: int, vector: Vector[float], connection: Connection) -> None:
-        """See VectorIndex."""
         self._opened.current(connection.raw).put(connection.raw, pk, vector)
 
     async def forget(self, pk: int, connection: Connection) -> None:
-        """See VectorIndex."""
         space = self._opened.current(connection.raw)
         space.remove(connection.raw, pk)
         for other in space.others(connection.raw):
@@ -285,7 +278,6 @@ class SQLiteVectors:
     async def nearest(
         self, search: Search, families: Sequence[str] | None, connection: Connection
     ) -> list[tuple[Row, float]]:
-        """See VectorIndex."""
         nearest = self._opened.current(connection.raw).search(
             connection.raw,
             search.vector,
@@ -302,7 +294,6 @@ class SQLiteVectors:
         ]
 
     async def rebuild(self) -> None:
-        """See VectorIndex."""
         self._space = await self._database.write(self._opened.rebuilt)
 
 

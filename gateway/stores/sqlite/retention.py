@@ -1,154 +1,64 @@
-"""Retention: removes what is too old, or exceeds the size limit, in small batches.
-
-The rows to remove are selected on a reader, so that the selection never delays a commit; each
-write removes one batch.
-"""
-
-# ruff: noqa: S608 - statements are put together from names of this package; values are bound
+"""Rounds of retention in a file. Freed space is reused; the file itself does not shrink."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
 from functools import partial
+from math import inf
 from typing import Any
 
 import apsw
 
-from gateway.stores.queries import PruneReport
+from gateway.stores.sql.engine import Connection
+from gateway.stores.sqlite.connection import MEMORY_LIMIT_BYTES
 from gateway.stores.sqlite.database import Database
 
-# One batch is one write, of a few milliseconds, between the commits of requests.
-_RUNS_AT_ONCE = 20
-_CONVERSATIONS_AT_ONCE = 20
 _HEADS_AT_ONCE = 500
-_CANDIDATES = 500
-
-_OLD_RUNS = f"""
-SELECT pk FROM runs WHERE started_at < ?1 AND updated_at < ?1
-AND conversation_pk NOT IN (SELECT value FROM json_each(?2)) LIMIT {_RUNS_AT_ONCE}
-"""
-_OLD_CONVERSATIONS = f"""
-SELECT pk FROM conversations WHERE created_at < ?1 AND updated_at < ?1
-AND pk NOT IN (SELECT value FROM json_each(?2)) LIMIT {_CONVERSATIONS_AT_ONCE}
-"""
-_LEAST_USED = f"""
-SELECT pk FROM conversations WHERE updated_at < ?1
-AND pk NOT IN (SELECT value FROM json_each(?2)) ORDER BY updated_at LIMIT {_CANDIDATES}
-"""
 _ORPHANED_HEADS = f"""
 SELECT root, digest, conversation_pk, kind FROM heads AS h
 WHERE root >= ? AND NOT EXISTS (SELECT 1 FROM conversations AS c WHERE c.pk = h.conversation_pk)
 ORDER BY root LIMIT {_HEADS_AT_ONCE}
 """
-_LOWEST_ROOT = -(2**63)
-_USED_BYTES = """
-SELECT (page_count - freelist_count) * page_size
-FROM pragma_page_count, pragma_freelist_count, pragma_page_size
+_REMOVE_HEADS = """
+DELETE FROM heads WHERE root = ? AND digest = ? AND conversation_pk = ? AND kind = ?
 """
-
-_Removal = Callable[[list[int], apsw.Connection], int]
-
-
-async def prune(
-    database: Database,
-    older_than: float | None,
-    max_bytes: int | None,
-    active_since: float | None,
-    keep: Sequence[str],
-) -> PruneReport:
-    """See RunStore."""
-    before = await database.read(_used_bytes)
-    kept = await database.read(partial(_rows_of, json.dumps(list(keep))))
-    if database.size_limit is not None:
-        # The rest is room for what arrives before the next pass.
-        most = database.size_limit * 3 // 4
-        max_bytes = most if max_bytes is None else min(max_bytes, most)
-    runs = conversations = 0
-    if older_than is not None:
-        await database.write(partial(_remove_answers, older_than))
-        while pks := await database.read(partial(_column, _OLD_RUNS, older_than, kept)):
-            runs += await database.write(partial(_remove_runs, pks))
-        while pks := await database.read(partial(_column, _OLD_CONVERSATIONS, older_than, kept)):
-            runs += await database.write(partial(_remove_conversations, pks))
-            conversations += len(pks)
-    if max_bytes is not None:
-        for_room = await _make_room(database, max_bytes, active_since, kept)
-        conversations, runs = conversations + for_room[0], runs + for_room[1]
-    if conversations:
-        await _remove_orphaned_heads(database)
-    return PruneReport(
-        conversations=conversations,
-        runs=runs,
-        bytes_before=before,
-        bytes_after=await database.read(_used_bytes),
-    )
+_LOWEST_ROOT = -(2**63)
 
 
-async def _make_room(
-    database: Database, max_bytes: int, active_since: float | None, kept: str
-) -> tuple[int, int]:
-    """(conversations, runs) removed, the least recently used first."""
-    limit = float("inf") if active_since is None else active_since
-    conversations = runs = 0
-    while await database.read(_used_bytes) > max_bytes:
-        candidates = await database.read(partial(_column, _LEAST_USED, limit, kept))
-        if not candidates:
-            break
-        while candidates and await database.read(_used_bytes) > max_bytes:
-            batch = candidates[:_CONVERSATIONS_AT_ONCE]
-            del candidates[:_CONVERSATIONS_AT_ONCE]
-            runs += await database.write(partial(_remove_conversations, batch))
-            conversations += len(batch)
-    return conversations, runs
+class SQLiteUpkeep:
+    """`Upkeep` of a Database."""
 
+    runs_at_once = conversations_at_once = 20
+    used = """
+        SELECT (page_count - freelist_count) * page_size
+        FROM pragma_page_count, pragma_freelist_count, pragma_page_size
+    """
 
-async def _remove_orphaned_heads(database: Database) -> None:
-    root = _LOWEST_ROOT
-    while keys := await database.read(partial(_orphaned_heads, root)):
-        await database.write(partial(_remove_heads, keys))
-        root = keys[-1][0]
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        # The rest of what a database in memory can hold is room for what arrives before the next
+        # round.
+        self.room = MEMORY_LIMIT_BYTES * 3 // 4 if database.settings.in_memory else inf
 
+    async def begin(self) -> bool:
+        """Each file has one gateway that does it."""
+        return True
 
-def _remove_answers(older_than: float, connection: apsw.Connection) -> None:
-    connection.execute("DELETE FROM answers WHERE at < ?", (older_than,))
+    async def remove_days(self, older_than: float, kept: list[int]) -> int:
+        """None: the runs of a day are not kept together."""
+        return 0
 
+    async def choose(
+        self, pks: list[int], surplus: float, connection: Connection
+    ) -> tuple[list[int], int | None]:
+        """All of them: they share pages, so that only a measurement tells what is free."""
+        return pks, None
 
-def _used_bytes(connection: apsw.Connection) -> int:
-    return connection.execute(_USED_BYTES).get  # type: ignore[no-any-return]
-
-
-def _rows_of(ids: str, connection: apsw.Connection) -> str:
-    """The keys of the conversations with these ids; both are JSON arrays."""
-    sql = "SELECT pk FROM conversations WHERE id IN (SELECT value FROM json_each(?))"
-    return json.dumps([pk for (pk,) in connection.execute(sql, (ids,))])
-
-
-def _column(sql: str, bound: float, kept: str, connection: apsw.Connection) -> list[int]:
-    return [value for (value,) in connection.execute(sql, (bound, kept))]
-
-
-def _remove_conversations(pks: list[int], connection: apsw.Connection) -> int:
-    """The number of runs removed with them. Their heads no longer match, and are removed later."""
-    runs = 0
-    for pk in pks:
-        of_it = "SELECT pk FROM runs WHERE conversation_pk = ?"
-        runs += _remove_runs([run for (run,) in connection.execute(of_it, (pk,))], connection)
-        connection.execute("DELETE FROM items WHERE conversation_pk = ?", (pk,))
-        connection.execute("DELETE FROM conversations WHERE pk = ?", (pk,))
-    return runs
-
-
-def _remove_runs(pks: list[int], connection: apsw.Connection) -> int:
-    for pk in pks:
-        for table, column in (
-            ("raw_calls", "run_pk"),
-            ("injections", "run_pk"),
-            ("steps", "run_pk"),
-            ("runs", "pk"),
-        ):
-            connection.execute(f"DELETE FROM {table} WHERE {column} = ?", (pk,))
-    return len(pks)
+    async def remove_heads(self, removed: int) -> None:
+        """Look for them, unless there cannot be any."""
+        root = _LOWEST_ROOT
+        while removed and (keys := await self._database.read(partial(_orphaned_heads, root))):
+            await self._database.write(partial(_remove_heads, keys))
+            root = keys[-1][0]
 
 
 def _orphaned_heads(root: int, connection: apsw.Connection) -> list[Any]:
@@ -156,6 +66,4 @@ def _orphaned_heads(root: int, connection: apsw.Connection) -> list[Any]:
 
 
 def _remove_heads(keys: list[Any], connection: apsw.Connection) -> None:
-    connection.executemany(
-        "DELETE FROM heads WHERE root = ? AND digest = ? AND conversation_pk = ? AND kind = ?", keys
-    )
+    connection.executemany(_REMOVE_HEADS, keys)

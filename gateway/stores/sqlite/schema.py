@@ -1,27 +1,27 @@
-"""All tables, as the list of migrations that create them."""
-
-# ruff: noqa: S608 - statements are put together from names of this package; values are bound
+"""All tables, as the migrations that create them: only ever appended, each applied once to every
+file, in order."""
 
 from __future__ import annotations
 
-from gateway.stores.sql import tables
-from gateway.stores.sqlite.migrations import Migration, script
+import time
+from collections.abc import Sequence
 
-_TYPES = tables.Types(
-    text="TEXT",
-    name="TEXT",
-    integer="INTEGER",
-    real="REAL",
-    boolean="INTEGER",
-    blob="BLOB",
-    json="TEXT",
-    key="INTEGER PRIMARY KEY AUTOINCREMENT",
-    by_key=" WITHOUT ROWID",
-    often_changed=" WITHOUT ROWID",
-)
+import apsw
+
+from gateway.stores.protocols import SchemaMismatch
+from gateway.stores.sql import tables
+from gateway.stores.sql.tables import Migration
+
+_TYPES = {
+    **dict.fromkeys(("text", "name", "json"), "TEXT"),
+    **dict.fromkeys(("integer", "boolean"), "INTEGER"),
+    "real": "REAL",
+    "blob": "BLOB",
+    "key": "INTEGER PRIMARY KEY AUTOINCREMENT",
+    **dict.fromkeys(("by_key", "often_changed"), " WITHOUT ROWID"),
+}
 
 # The design follows from what a commit costs: each database page that it changes.
-# (`heads` are the prefix hashes; table and column names of shipped files stay.)
 # - heads are keyed by their history's root first, so that the two heads of a call share a page
 #   with the others of the conversation; keyed by digest, each would be on a different page;
 # - steps are appended and found through a small index: inserting rows of several kilobytes in
@@ -29,60 +29,41 @@ _TYPES = tables.Types(
 # - numbers that are only shown with their run are one JSON text per row, not columns.
 # Rows refer to each other by integer keys, and deletion is explicit (retention.py).
 _CORE = f"""
-CREATE TABLE conversations ({tables.conversations(_TYPES)});
+CREATE TABLE conversations ({tables.CONVERSATIONS});
 {tables.CONVERSATION_INDEXES}
-CREATE TABLE heads (
-    root INTEGER NOT NULL,
-    digest BLOB NOT NULL,
-    conversation_pk INTEGER NOT NULL,
-    kind TEXT NOT NULL,
-    position INTEGER NOT NULL,
-    step INTEGER NOT NULL,
+CREATE TABLE heads ({tables.HEADS}
     PRIMARY KEY (root, digest, conversation_pk DESC, kind)
-) WITHOUT ROWID;
+) by_key;
 
 CREATE TABLE runs (
-    pk INTEGER PRIMARY KEY AUTOINCREMENT,{tables.runs(_TYPES)}
+    pk: key,{tables.RUNS}
 );
 {tables.RUN_INDEXES}
 CREATE TABLE steps (
-    pk INTEGER PRIMARY KEY,{tables.steps(_TYPES)}    UNIQUE (run_pk, step_index)
+    pk INTEGER PRIMARY KEY,{tables.STEPS}    UNIQUE (run_pk, step_index)
 );
 
-CREATE TABLE injections ({tables.injections(_TYPES)});
+CREATE TABLE injections ({tables.INJECTIONS});
 """
 
 # `generation`: of the index, which is rebuilt as another table.
 _PATTERNS = f"""
-{tables.patterns(_TYPES)}
+{tables.PATTERNS}
 CREATE TABLE pattern_spaces (
     number INTEGER PRIMARY KEY,
-    embedder_id TEXT NOT NULL UNIQUE,
-    dimensions INTEGER NOT NULL,
-    generation INTEGER NOT NULL DEFAULT 1
+    embedder_id: name UNIQUE,
+    dimensions: integer,
+    generation: integer DEFAULT 1
 );
 """
 
 # Filled from the steps of an older file.
-_USAGE_HOURS = """
+_USAGE_HOURS = f"""
 CREATE TABLE usage_hours (
-    hour INTEGER NOT NULL,
-    tenant TEXT NOT NULL,
-    agent TEXT NOT NULL,
-    model TEXT NOT NULL,
-    calls INTEGER NOT NULL,
-    errors INTEGER NOT NULL,
-    unsteered INTEGER NOT NULL,
-    unpriced_calls INTEGER NOT NULL,
-    steps INTEGER NOT NULL,
-    alarms INTEGER NOT NULL,
-    input_tokens INTEGER NOT NULL,
-    cached_tokens INTEGER NOT NULL,
-    output_tokens INTEGER NOT NULL,
-    cost_usd REAL,
-    latency_s REAL NOT NULL,
+    hour: integer,
+    tenant, agent, model: name,{tables.USAGE_SUMS}
     PRIMARY KEY (hour, tenant, agent, model)
-) WITHOUT ROWID;
+) by_key;
 INSERT INTO usage_hours
 SELECT CAST(s.at AS INTEGER) / 3600 * 3600, r.tenant, r.agent,
     coalesce(s.call ->> '$.model_asked', r.model_requested),
@@ -99,34 +80,73 @@ FROM steps AS s JOIN runs AS r ON r.pk = s.run_pk GROUP BY 1, 2, 3, 4;
 
 # SQLite adds no column to a primary key: the table is made again.
 _USAGE_TAGS = f"""
-{tables.usage(_TYPES)}
+{tables.USAGE}
 INSERT INTO usage_by_hour
 SELECT hour, tenant, agent, model, '{{}}', calls, errors, unsteered, unpriced_calls, steps, alarms,
     input_tokens, cached_tokens, output_tokens, cost_usd, latency_s FROM usage_hours;
 DROP TABLE usage_hours;
 """
 
+_BY_TIME = "CREATE INDEX raw_calls_by_time ON raw_calls (at, bytes);\n"
 _SCRIPTS = {
     "core_001_conversations_and_runs": _CORE,
-    "core_002_items_of_answers": tables.items(_TYPES),
+    "core_002_items_of_answers": tables.ITEMS,
     "patterns_001_patterns_and_spaces": _PATTERNS,
-    "keys_001_keys": tables.keys(_TYPES),
-    "learning_001_outcomes_lessons_jobs": tables.learning(_TYPES),
-    "budgets_001_accounts": tables.accounts(_TYPES),
-    "budgets_002_controls": tables.controls(_TYPES),
-    "budgets_003_tree_and_tags": tables.tree(_TYPES),
+    "keys_001_keys": tables.KEYS,
+    "learning_001_outcomes_lessons_jobs": tables.LEARNING,
+    "budgets_001_accounts": tables.ACCOUNTS,
+    "budgets_002_controls": tables.CONTROLS,
+    "budgets_003_tree_and_tags": tables.TREE,
     "usage_001_hours": _USAGE_HOURS,
-    "alerts_001_alerts_and_deliveries": tables.alerts(_TYPES),
+    "alerts_001_alerts_and_deliveries": tables.ALERTS,
     "usage_002_tags": _USAGE_TAGS,
-    "raw_001_calls": tables.raw_calls(_TYPES, "(at, bytes)"),
-    "routing_001_workloads": tables.workloads(_TYPES),
-    "learning_002_keys_of_evidence": tables.keys_of_evidence(_TYPES),
-    "usage_003_estimates": tables.usage_estimates(_TYPES),
-    "budgets_004_estimates": tables.account_estimates(_TYPES),
-    "answers_001_answers": tables.answers(_TYPES),
+    "raw_001_calls": f"{tables.RAW_CALLS}{_BY_TIME}",
+    "routing_001_workloads": tables.WORKLOADS,
+    "learning_002_keys_of_evidence": tables.KEYS_OF_EVIDENCE,
+    "usage_003_estimates": tables.USAGE_ESTIMATES,
+    "budgets_004_estimates": tables.ACCOUNT_ESTIMATES,
+    "answers_001_answers": tables.ANSWERS,
     "core_003_runs_under_way": tables.UNDER_WAY,
 }
-MIGRATIONS: tuple[Migration, ...] = tuple(
-    [Migration(name=name, apply=script(sql)) for name, sql in _SCRIPTS.items()]
-)
+MIGRATIONS = tables.rendered(_SCRIPTS, _TYPES)
 """Every change a file needs, in order; new ones are appended."""
+
+
+def migrate(connection: apsw.Connection, migrations: Sequence[Migration], path: str) -> None:
+    """Apply the missing changes.
+
+    Raises: SchemaMismatch when the file has a change that this version does not know.
+    """
+    connection.execute(
+        "CREATE TABLE IF NOT EXISTS migrations (name TEXT PRIMARY KEY, applied_at REAL NOT NULL)"
+    )
+    applied = applied_to(connection)
+    if unknown := applied - {migration.name for migration in migrations}:
+        raise SchemaMismatch(
+            f"{path!r} was written by a newer version of the gateway (it has "
+            f"{', '.join(sorted(unknown))}); start that version, or use another file"
+        )
+    # A file that lacks nothing is opened while another process holds the write lock.
+    for migration in migrations:
+        if migration.name not in applied:
+            _apply_once(migration, connection)
+
+
+def applied_to(connection: apsw.Connection) -> set[str]:
+    """The names of the changes that the file has."""
+    return {name for (name,) in connection.execute("SELECT name FROM migrations")}
+
+
+def _apply_once(migration: Migration, connection: apsw.Connection) -> None:
+    # Two processes may open a new file at once: the check needs the write lock.
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        if migration.name not in applied_to(connection):
+            connection.execute(migration.sql)
+            applied = (migration.name, time.time())
+            connection.execute("INSERT INTO migrations (name, applied_at) VALUES (?, ?)", applied)
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise

@@ -1,18 +1,20 @@
-"""The threads that own the connections: one that writes, a few that read."""
+"""The threads that own the connections: one that writes, a few that read; and their queues."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from queue import SimpleQueue
+from typing import Any, NamedTuple
 
 import apsw
 import structlog
 
-from gateway.stores.protocols import StoreReplaced
+from gateway.stores.protocols import StoreOverloaded, StoreReplaced, StoreUnavailable
 from gateway.stores.sqlite.connection import translate
-from gateway.stores.sqlite.jobs import Job, JobQueue, JobResult
 
 # More jobs would only delay the first: the transaction's fixed cost is already spread thin.
 MAX_GROUP = 32
@@ -22,6 +24,68 @@ MAX_GROUP = 32
 CHECKPOINT_PAGES = 4000
 
 _log = structlog.get_logger(__name__)
+
+Work = Callable[[apsw.Connection], Any]
+
+
+class Job(NamedTuple):
+    """A function of the connection, and the future that gets its result."""
+
+    work: Work
+    future: asyncio.Future[Any]
+
+
+class JobResult(NamedTuple):
+    """A job's `error`, or else its `value`."""
+
+    future: asyncio.Future[Any]
+    value: Any
+    error: BaseException | None
+
+
+class JobQueue:
+    """A bounded queue from one event loop to one or more threads.
+
+    `submit` and the results belong to the loop, `jobs` to the threads: a thread that takes None
+    from it stops. `refusal`: raised instead of accepting more work.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, limit: int, name: str) -> None:
+        self.jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self.refusal: StoreUnavailable | None = None
+        self._loop = loop
+        self._limit = limit
+        self._name = name
+        self._waiting = 0
+
+    def submit(self, work: Work) -> asyncio.Future[Any]:
+        """Accept `work`; returns the future of its result. Raises: StoreOverloaded, `refusal`."""
+        if self.refusal is not None:
+            raise self.refusal
+        if self._waiting >= self._limit:
+            raise StoreOverloaded(
+                f"{self._waiting} {self._name} are waiting for the store (storage.queue_limit)"
+            )
+        self._waiting += 1
+        future = self._loop.create_future()
+        self.jobs.put(Job(work, future))
+        return future
+
+    def answer(self, results: Sequence[JobResult]) -> None:
+        """Deliver results to the loop in one call. Called by the threads."""
+        # When the loop is closed, nothing waits for the results any more.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._deliver, results)
+
+    def _deliver(self, results: Sequence[JobResult]) -> None:
+        self._waiting -= len(results)
+        for future, value, error in results:
+            if future.done():  # the caller was cancelled; the work was done nevertheless
+                continue
+            if error is None:
+                future.set_result(value)
+            else:
+                future.set_exception(error)
 
 
 class _TransactionLost(Exception):
@@ -47,6 +111,7 @@ class Writer:
         turn: AbstractContextManager[Any],
         is_current: Callable[[], bool],
     ) -> None:
+        self.thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
         self._connection = connection
         self._queue = queue
         self._path = path
@@ -55,50 +120,34 @@ class Writer:
         self._log_pages = 0
         self._checkpoint_at = CHECKPOINT_PAGES
         connection.set_wal_hook(self._on_commit)
-        self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    @property
-    def alive(self) -> bool:
-        """Whether the thread is running."""
-        return self._thread.is_alive()
-
-    def join(self) -> None:
-        """Wait for the thread to end; blocks."""
-        self._thread.join()
 
     def _run(self) -> None:
         jobs, more = self._take()
         while jobs or more:
             if jobs:
                 with self._turn:
-                    results = self._try_to_perform(jobs)
-                self._queue.answer(results if self._is_current() else self._lost(results))
+                    try:
+                        results = self._perform(jobs)
+                    except Exception as error:  # a caller would wait for a dead thread for ever
+                        results = [self._failed(job, error) for job in jobs]
+                if not self._is_current():
+                    lost = StoreReplaced(f"{self._path!r} was deleted or replaced")
+                    results = [JobResult(each.future, None, each.error or lost) for each in results]
+                self._queue.answer(results)
                 del jobs, results  # not kept during the wait for the next job, which may be long
             self._checkpoint_if_due()
             jobs, more = self._take() if more else ([], False)
         self._connection.close()
 
     def _take(self) -> tuple[list[Job], bool]:
+        """The jobs of one transaction, and whether there may be more."""
         waiting = self._queue.jobs
         jobs: list[Job] = []
-        job = waiting.get()
-        while job is not None:
+        while (job := waiting.get()) is not None:
             jobs.append(job)
             if len(jobs) == MAX_GROUP or waiting.empty():
                 return jobs, True
-            job = waiting.get()
         return jobs, False
-
-    def _try_to_perform(self, jobs: Sequence[Job]) -> list[JobResult]:
-        """Answer every job, whatever happens: a caller would wait for a dead thread for ever."""
-        try:
-            return self._perform(jobs)
-        except Exception as error:
-            return [self._failed(job, error) for job in jobs]
 
     def _perform(self, jobs: Sequence[Job]) -> list[JobResult]:
         self._roll_back()  # does nothing unless an earlier rollback failed
@@ -107,41 +156,34 @@ class Writer:
         except apsw.Error as error:
             return [self._failed(job, error) for job in jobs]
         if len(jobs) == 1:
-            return [self._finish_alone(jobs[0])]
+            try:
+                value = jobs[0].work(self._connection)
+                self._connection.execute("COMMIT")
+            except Exception as error:
+                self._roll_back()
+                return [self._failed(jobs[0], error)]
+            return [JobResult(jobs[0].future, value, None)]
         try:
             return self._finish_together(jobs)
         except (_TransactionLost, apsw.Error):
             self._roll_back()
-            return [outcome for job in jobs for outcome in self._perform([job])]
-
-    def _finish_alone(self, job: Job) -> JobResult:
-        try:
-            value = job.work(self._connection)
-            self._connection.execute("COMMIT")
-        except Exception as error:
-            self._roll_back()
-            return self._failed(job, error)
-        return JobResult(job.future, value, None)
+            return [result for job in jobs for result in self._perform([job])]
 
     def _finish_together(self, jobs: Sequence[Job]) -> list[JobResult]:
         execute = self._connection.execute
-        outcomes = []
+        results = []
         for job in jobs:
             execute("SAVEPOINT job")
             try:
-                outcomes.append(JobResult(job.future, job.work(self._connection), None))
+                results.append(JobResult(job.future, job.work(self._connection), None))
             except Exception as error:
                 if not self._connection.in_transaction:
                     raise _TransactionLost from error
                 execute("ROLLBACK TO job")
-                outcomes.append(self._failed(job, error))
+                results.append(self._failed(job, error))
             execute("RELEASE job")
         execute("COMMIT")
-        return outcomes
-
-    def _lost(self, results: Sequence[JobResult]) -> list[JobResult]:
-        lost = StoreReplaced(f"{self._path!r} was deleted or replaced")
-        return [JobResult(each.future, None, each.error or lost) for each in results]
+        return results
 
     def _failed(self, job: Job, error: BaseException) -> JobResult:
         return JobResult(job.future, None, translate(error, self._path))
@@ -170,44 +212,26 @@ class Writer:
         self._log_pages = 0
 
 
-class Readers:
-    """Runs jobs as they come, on whichever connection is free. `turn` is held during each."""
+def readers(
+    connections: Sequence[apsw.Connection],
+    queue: JobQueue,
+    path: str,
+    turn: AbstractContextManager[Any],
+) -> list[threading.Thread]:
+    """Threads that run jobs as they come, each on its connection. `turn` is held during each."""
 
-    def __init__(
-        self,
-        connections: Sequence[apsw.Connection],
-        queue: JobQueue,
-        path: str,
-        turn: AbstractContextManager[Any],
-    ) -> None:
-        self._queue = queue
-        self._path = path
-        self._turn = turn
-        self._threads = [
-            threading.Thread(target=self._run, args=(c,), name=f"store-reader-{n}", daemon=True)
-            for n, c in enumerate(connections)
-        ]
-
-    def __len__(self) -> int:
-        return len(self._threads)
-
-    def start(self) -> None:
-        """Start the threads."""
-        for thread in self._threads:
-            thread.start()
-
-    def join(self) -> None:
-        """Wait for the threads to end; blocks."""
-        for thread in self._threads:
-            thread.join()
-
-    def _run(self, connection: apsw.Connection) -> None:
-        while (job := self._queue.jobs.get()) is not None:
+    def run(connection: apsw.Connection) -> None:
+        while (job := queue.jobs.get()) is not None:
             try:
-                with self._turn:
-                    outcome = JobResult(job.future, job.work(connection), None)
+                with turn:
+                    result = JobResult(job.future, job.work(connection), None)
             except Exception as error:
-                outcome = JobResult(job.future, None, translate(error, self._path))
-            self._queue.answer((outcome,))
-            del job, outcome
+                result = JobResult(job.future, None, translate(error, path))
+            queue.answer((result,))
+            del job, result
         connection.close()
+
+    return [
+        threading.Thread(target=run, args=(connection,), name=f"store-reader-{n}", daemon=True)
+        for n, connection in enumerate(connections)
+    ]

@@ -1,23 +1,23 @@
-"""Copies the rows of another store into an empty PostgreSQL database, with COPY."""
-
-# ruff: noqa: S608 - names of tables and columns are those of this package's schema
+"""Copies the rows of a SQLite file into an empty PostgreSQL database, with COPY."""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any
 
 import asyncpg
 
-from gateway.stores.postgres.database import Database
+from gateway.stores.postgres.database import Database as PostgresDatabase
 from gateway.stores.postgres.schema import DAY_BITS
 from gateway.stores.postgres.text import stored_json, stored_text
 from gateway.stores.protocols import StoreError
+from gateway.stores.sqlite.database import Database as SQLiteDatabase
 
 Progress = Callable[[int, int], None]
 """Called with the rows done, and how many there are in all."""
 
+_BATCH = 1000
 _KEYS: Mapping[str, Sequence[str]] = {
     "conversations": ("pk",),
     "heads": ("root", "digest", "conversation_pk", "kind"),
@@ -46,7 +46,7 @@ _KEYS: Mapping[str, Sequence[str]] = {
     "workload_models": ("tenant", "workload", "model"),
 }
 _JSON_OF_STEPS = ("readings", "call", "content")
-"""Texts that are JSON: they need no other form than in a file, and are read without one."""
+"""Texts that are JSON: they need no other form than in a file."""
 
 _COUNTED = ("conversations", "patterns", "keys", "outcomes", "jobs")
 _LONG_S = 3600.0
@@ -61,29 +61,15 @@ ON CONFLICT DO NOTHING
 """
 
 
-class Source(Protocol):
-    """A store whose rows are copied: tables and columns with the names of the schema."""
-
-    async def columns(self, table: str) -> list[str]: ...
-
-    async def count(self, table: str) -> int: ...
-
-    async def vectors(self) -> Sequence[tuple[int, str]]: ...
-
-    async def batch(
-        self, table: str, columns: Sequence[str], key: Sequence[str], after: Sequence[Any] | None
-    ) -> list[tuple[Any, ...]]: ...
-
-
 async def copy_all(
-    source: Source, target: Database, progress: Progress, *, vectors: bool
+    source: SQLiteDatabase, target: PostgresDatabase, progress: Progress, *, vectors: bool
 ) -> dict[str, int]:
     """Copy every table; the number of rows by table. All or nothing.
 
     Patterns that are copied without their `vectors` get new ones when a gateway searches them.
     Raises: StoreError when the target has conversations, runs or keys already.
     """
-    total = sum([await source.count(table) for table in _KEYS])
+    total = sum([(await _read(source, f"SELECT count(*) FROM {name}"))[0][0] for name in _KEYS])
     copied = dict.fromkeys(_KEYS, 0)
 
     async def work(connection: asyncpg.Connection) -> None:
@@ -95,58 +81,63 @@ async def copy_all(
             await connection.execute("DELETE FROM pattern_vectors")
         await connection.execute("DELETE FROM patterns; DELETE FROM pattern_spaces")
         for table, key in _KEYS.items():
-            async for rows, columns in _batches(source, connection, table, key):
-                await connection.copy_records_to_table(table, records=rows, columns=columns)
+            kinds = dict(map(tuple, await connection.fetch(_KINDS, table)))
+            if table == "steps":
+                kinds |= dict.fromkeys(_JSON_OF_STEPS, "json")
+            names = [row[1] for row in await _read(source, f"PRAGMA table_info({table})")]
+            columns = [name for name in names if name in kinds]
+            async for rows in _batches(source, table, columns, key):
+                records = [_converted(row, [kinds[name] for name in columns]) for row in rows]
+                await connection.copy_records_to_table(table, records=records, columns=columns)
                 copied[table] += len(rows)
                 progress(sum(copied.values()), total)
         if vectors:
-            await _copy_vectors(source, connection)
+            for (number,) in await _read(source, "SELECT number FROM pattern_spaces"):
+                table = f"pattern_vectors_{number}"
+                async for rows in _batches(source, table, ("pk", "vector"), ("pk",)):
+                    found = [(number, pk, array("f", blob)) for pk, blob in rows]
+                    await connection.executemany(_PUT_VECTORS, found)
         await _set_counters(connection)
 
     await target.transact(work, limit_s=_LONG_S)
     return copied
 
 
+async def _read(source: SQLiteDatabase, sql: str, values: Sequence[Any] = ()) -> list[Any]:
+    return await source.read(lambda c: c.execute(sql, values).fetchall())
+
+
 async def _batches(
-    source: Source, connection: asyncpg.Connection, table: str, key: Sequence[str]
-) -> Any:
-    kinds = dict(tuple(row) for row in await connection.fetch(_KINDS, table))
-    if table == "steps":
-        kinds |= dict.fromkeys(_JSON_OF_STEPS, "json")
-    columns = [name for name in await source.columns(table) if name in kinds]
-    places = [columns.index(name) for name in key]
-    after: Sequence[Any] | None = None
-    while rows := await source.batch(table, columns, key, after):
-        after = [rows[-1][place] for place in places]
-        yield [_converted(row, columns, kinds) for row in rows], columns
+    source: SQLiteDatabase, table: str, columns: Sequence[str], key: Sequence[str]
+) -> AsyncIterator[list[Any]]:
+    """The rows of a table, a batch at a time, in the order of its key."""
+    chosen, order = ", ".join(columns), ", ".join(key)
+    after, values = "", list[Any]()
+    while rows := await _read(
+        source, f"SELECT {chosen} FROM {table} {after} ORDER BY {order} LIMIT {_BATCH}", values
+    ):
+        yield rows
+        after = f"WHERE ({order}) > ({', '.join('?' * len(key))})"
+        values = [rows[-1][columns.index(name)] for name in key]
 
 
-def _converted(
-    row: Sequence[Any], columns: Sequence[str], kinds: Mapping[str, str]
-) -> tuple[Any, ...]:
-    values: list[Any] = []
-    for name, value in zip(columns, row, strict=True):
-        if value is None:
-            values.append(None)
-        elif kinds[name] == "boolean":
-            values.append(bool(value))
-        elif kinds[name] == "double precision":
-            values.append(float(value))
-        elif kinds[name] == "jsonb":
-            values.append(stored_json(value))
-        else:
-            is_text = isinstance(value, str) and kinds[name] != "json"
-            values.append(stored_text(value) if is_text else value)
+def _converted(row: Sequence[Any], kinds: Sequence[str]) -> tuple[Any, ...]:
+    values = [
+        None if v is None else _CONVERT.get(k, _text)(v) for v, k in zip(row, kinds, strict=True)
+    ]
     return tuple(values)
 
 
-async def _copy_vectors(source: Source, connection: asyncpg.Connection) -> None:
-    for number, table in await source.vectors():
-        after: Sequence[Any] | None = None
-        while rows := await source.batch(table, ("pk", "vector"), ("pk",), after):
-            after = rows[-1][:1]
-            found = [(number, pk, array("f", blob)) for pk, blob in rows]
-            await connection.executemany(_PUT_VECTORS, found)
+def _text(value: Any) -> Any:
+    return stored_text(value) if isinstance(value, str) else value
+
+
+_CONVERT: Mapping[str, Callable[[Any], Any]] = {
+    "boolean": bool,
+    "double precision": float,
+    "json": str,
+    "jsonb": stored_json,
+}
 
 
 async def _set_counters(connection: asyncpg.Connection) -> None:

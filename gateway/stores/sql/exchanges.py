@@ -1,11 +1,9 @@
-"""Raw calls."""
-
-# ruff: noqa: S608 - statements are put together from names of this package; values are bound
+"""Raw calls, and answers that later requests name."""
 
 from __future__ import annotations
 
-from gateway.stores.exchanges import RawCall
-from gateway.stores.sql.engine import Connection, Engine, excluded
+from gateway.stores.exchanges import AnswerRecord, RawCall
+from gateway.stores.sql.engine import Connection, Engine, excluded, made, row_of
 
 _BODY = ("at", "bytes", "dialect", "request", "response")
 _PUT = f"""
@@ -16,7 +14,7 @@ ON CONFLICT (run_pk, step_index) DO UPDATE SET {excluded(_BODY)}
 RETURNING TRUE
 """
 _FOUND = ("tenant", "run_id", "step_index", "at", "dialect", "request", "response")
-_FIND = """
+_FIND_RAW = """
 SELECT r.tenant, r.id, w.step_index, w.at, w.dialect, w.request, w.response
 FROM raw_calls AS w JOIN runs AS r ON r.pk = w.run_pk
 WHERE r.id = :run_id AND w.step_index = :step_index
@@ -33,6 +31,17 @@ DELETE FROM raw_calls WHERE (run_pk, step_index) IN (
     ) {locked}
 )
 """
+_KEEP = f"""
+INSERT INTO answers (tenant, id, at, place, echo, call)
+VALUES (:tenant, :id, :at, :place, :echo, :answered)
+ON CONFLICT (tenant, id) DO UPDATE SET {excluded(("at", "place", "echo", "call"))}
+"""
+_FIND = """
+SELECT place, echo, call AS answered, at FROM answers WHERE tenant = :tenant AND id = :id
+"""
+_TAKE = """
+UPDATE answers SET call = '' WHERE tenant = :tenant AND id = :id AND call <> '' RETURNING TRUE
+"""
 
 
 class SQLRawStore:
@@ -43,9 +52,7 @@ class SQLRawStore:
         self._make_room = _MAKE_ROOM.format(locked=engine.dialect.locked("raw_calls"))
 
     async def put_raw(self, call: RawCall, *, most_bytes: int) -> bool:
-        """See RawStore."""
-        row = {name: getattr(call, name) for name in _FOUND}
-        row["bytes"] = len(call.request) + len(call.response)
+        row = row_of(call, _FOUND) | {"bytes": len(call.request) + len(call.response)}
 
         async def work(connection: Connection) -> bool:
             if not await connection.fetch(_PUT, **row):
@@ -56,7 +63,25 @@ class SQLRawStore:
         return await self._engine.transact(work)
 
     async def find_raw(self, run_id: str, step_index: int, *, tenant: str | None) -> RawCall | None:
-        """See RawStore."""
         place = {"run_id": run_id, "step_index": step_index, "tenant": tenant}
-        rows = await self._engine.fetch(_FIND, **place)
-        return RawCall(**dict(zip(_FOUND, rows[0], strict=True))) if rows else None
+        rows = await self._engine.fetch(_FIND_RAW, **place)
+        return made(RawCall, _FOUND, rows[0]) if rows else None
+
+
+class SQLAnswerStore:
+    """`AnswerStore` over an engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def keep_answer(self, answer: AnswerRecord) -> None:
+        row = row_of(answer, ("tenant", "id", "at", "place", "echo"))
+        await self._engine.write(_KEEP, **row, answered=answer.call)
+
+    async def find_answer(self, tenant: str, id: str) -> AnswerRecord | None:
+        for place, echo, call, at in await self._engine.fetch(_FIND, tenant=tenant, id=id):
+            return AnswerRecord(tenant=tenant, id=id, at=at, place=place, echo=echo, call=call)
+        return None
+
+    async def take_call(self, tenant: str, id: str) -> bool:
+        return bool(await self._engine.write(_TAKE, tenant=tenant, id=id))
