@@ -88,11 +88,6 @@ class Breaker:
         if self.incident is not None and self.incident.kind == SLOW:
             self.incident.kind, self.incident.reason = kind, reason
 
-    def written(self) -> None:
-        """A record that waited was stored."""
-        if self.incident is not None:
-            self.incident.written += 1
-
     def dropped(self, reason: str) -> None:
         """A record was dropped; the first one of an incident is logged."""
         incident = self.incident

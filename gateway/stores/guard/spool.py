@@ -11,7 +11,6 @@ from itertools import chain
 
 from msgspec.structs import replace
 
-from gateway.stores.guard.disk_spool import Entry
 from gateway.stores.records import CallRecord, ConversationRecord, PrefixHashRecord
 
 _FIXED_BYTES = 4500
@@ -20,9 +19,26 @@ for a call with two hashes, a run and a scored step, measured with tracemalloc."
 
 
 @dataclass(slots=True, eq=False)
+class Entry:
+    """A record that is to be in a file. `settled`: when it was tried. `file`: the SpoolFile that it
+    is in, with its `number` there. `gone`: no longer needed there."""
+
+    record: CallRecord
+    settled: asyncio.Event
+    file: object | None = None
+    number: int = 0
+    gone: bool = False
+
+    @property
+    def safe(self) -> bool:
+        """True if the record is on disk, or stored by now."""
+        return self.gone or self.file is not None
+
+
+@dataclass(slots=True, eq=False)
 class Waiting:
-    """One record; `write` is the commit in progress, None when there is none; `entry`: the record
-    on disk, if it is to be there, too."""
+    """One record; `write`: the commit in progress; `entry`: the record on disk, if it is to be
+    there, too."""
 
     record: CallRecord
     size: int
