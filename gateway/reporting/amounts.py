@@ -15,49 +15,103 @@ from gateway.reporting.rates import Z
 Floats = NDArray[np.float64]
 Counts = NDArray[np.intp]
 
+Spent = Sequence[tuple[str, float]]
+"""(unit, amount) per run of one arm, of the runs whose amount is known."""
+
 WINSOR_SHARE = 0.05
 """Share of the runs at either end that count as the nearest run inside, because a few runaway runs
 dominate a plain mean of costs."""
 
-MOST_RESAMPLES = 500
-"""Enough to estimate a standard error within about 3 % (one over the root of twice as many)."""
-
-FEWEST_RESAMPLES = 200
-"""The same within 5 %: for thousands of runs, whose intervals are narrow and whose draws long."""
-
+# The most estimate a standard error within about 3 % (one over the root of twice as many), the
+# fewest within 5 %: for thousands of runs, whose intervals are narrow and whose draws long.
+_RESAMPLES = (200, 500)
 _SLACK = 1e-9  # of a mark among whole numbers
-_MOST_DRAWN = 500_000  # runs in all draws together, unless that is fewer than FEWEST_RESAMPLES
+_MOST_DRAWN = 500_000  # runs in all draws together, unless that is fewer than the fewest resamples
 # Numbers held at once while resampling. An array of 128 kB comes from the heap again and again;
 # larger ones are asked of the system and given back each time, which took longer than the sums.
 _MOST_CELLS = 16_000
+_FEWEST_UNITS = 5  # with fewer units, resampling them does not show their spread
 
 
-def generator_of(seed: bytes) -> np.random.Generator:
-    """A random generator that gives the same numbers for the same seed."""
-    return np.random.default_rng(list(seed))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amount:
+    """Spending of one arm's runs: number of known ones, winsorised mean, median."""
+
+    runs: int
+    mean: float
+    median: float
 
 
-def typical(amounts: Sequence[float]) -> tuple[float, float]:
-    """Winsorised mean and median of at least one amount."""
-    values = np.sort(np.array(amounts, dtype=np.float64))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ratio:
+    """One arm's amount over another's, with its 95 % interval; below 1 is less."""
+
+    estimate: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AmountRatio:
+    """The ratios of two arms' winsorised means and medians; None where no ratio can be computed."""
+
+    mean: Ratio | None
+    median: Ratio | None
+
+
+def amount_of(spent: Spent) -> Amount | None:
+    """The mean and median of an arm; None when no run's amount is known."""
+    if not spent:
+        return None
+    values = np.sort(np.array([value for _, value in spent], dtype=np.float64))
     means, medians = _typical(values, np.ones((1, len(values)), dtype=np.intp))
-    return float(means[0]), float(medians[0])
+    return Amount(runs=len(spent), mean=float(means[0]), median=float(medians[0]))
 
 
-def log_error(above: Floats, below: Floats) -> float:
-    """Standard error of the logarithm of a ratio, over draws of both of its parts."""
-    return float(np.std(np.log(above / below), ddof=1))
+def amount_ratio(treated: Spent, baseline: Spent, *, seed: str) -> AmountRatio | None:
+    """Treated over baseline, with bootstrap intervals; None without runs in both.
+
+    Units are resampled, not runs, because the runs of one unit are not independent. Each draw and
+    arm has its own limits for winsorising, so that an effect of x % shows as x %. The interval is
+    the estimate's logarithm and its standard error over the draws, with Student's quantile. The
+    same runs and `seed` give the same report.
+    """
+    first, second = amount_of(treated), amount_of(baseline)
+    if first is None or second is None:
+        return None
+    units = min(len({unit for unit, _ in spent}) for spent in (treated, baseline))
+    if units < _FEWEST_UNITS:
+        return AmountRatio(mean=None, median=None)
+    generator = np.random.default_rng(list(hashlib.sha256(seed.encode()).digest()))
+    fewest, most = _RESAMPLES
+    draws = min(most, max(fewest, _MOST_DRAWN // max(len(treated), len(baseline))))
+    above = _resampled(treated, generator, draws)
+    below = _resampled(baseline, generator, draws)
+    reach = _student(2.0 * (units - 1))
+    return AmountRatio(
+        mean=_ratio(first.mean, second.mean, above[0], below[0], reach),
+        median=_ratio(first.median, second.median, above[1], below[1], reach),
+    )
 
 
-def resamples_for(runs: int) -> int:
-    """Number of draws for the larger of two arms, with `runs` runs: fewer for larger arms."""
-    return min(MOST_RESAMPLES, max(FEWEST_RESAMPLES, _MOST_DRAWN // runs))
+def _ratio(first: float, second: float, above: Floats, below: Floats, reach: float) -> Ratio | None:
+    if min(first, second, above.min(), below.min()) <= 0:
+        return None
+    estimate = first / second
+    factor = math.exp(reach * float(np.std(np.log(above / below), ddof=1)))
+    return Ratio(estimate=estimate, low=estimate / factor, high=estimate * factor)
 
 
-def resampled(
-    runs: Sequence[tuple[str, float]], generator: np.random.Generator, resamples: int
+def _student(n: float) -> float:
+    """Student's 97.5 % quantile for `n` degrees, by the first terms of its expansion; within 0.01
+    from 8 degrees. Source: Abramowitz and Stegun, 26.7.5."""
+    return Z + (Z**3 + Z) / 4 / n + (5 * Z**5 + 16 * Z**3 + 3 * Z) / 96 / n**2
+
+
+def _resampled(
+    runs: Spent, generator: np.random.Generator, resamples: int
 ) -> tuple[Floats, Floats]:
-    """Winsorised means and medians of `resamples` draws of the units among (unit, amount) pairs."""
+    """Winsorised means and medians of `resamples` draws of the units."""
     values, units = _arrays(runs)
     count = int(units.max()) + 1
     rows = max(1, _MOST_CELLS // len(values))
@@ -74,11 +128,10 @@ def _drawn(count: int, draws: int, generator: np.random.Generator) -> Counts:
     """Times that each of `count` units is drawn in a resample of that size; one row per draw."""
     picked = generator.integers(0, count, (draws, count), dtype=np.uint32)
     picked += (count * np.arange(draws, dtype=np.uint32))[:, None]
-    times = np.bincount(picked.ravel(), minlength=draws * count)
-    return times.reshape(draws, count)
+    return np.bincount(picked.ravel(), minlength=draws * count).reshape(draws, count)
 
 
-def _arrays(runs: Sequence[tuple[str, float]]) -> tuple[Floats, Counts]:
+def _arrays(runs: Spent) -> tuple[Floats, Counts]:
     """The values in ascending order, and for each the number of its unit."""
     values = np.array([value for _, value in runs], dtype=np.float64)
     names = [unit for unit, _ in runs]
@@ -111,101 +164,3 @@ def _first_at(passed: Counts, marks: Floats) -> Counts:
     first = np.searchsorted(ascending, marks + steps - _SLACK)
     found: Counts = first - np.arange(count) * width
     return found
-
-
-# numpy is imported where it is needed, so that commands without it start sooner.
-
-_FEWEST_UNITS = 5  # with fewer units, resampling them does not show their spread
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Amount:
-    """Spending of one arm's runs: number of known ones, winsorised mean, median."""
-
-    runs: int
-    mean: float
-    median: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ratio:
-    """One arm's amount over another's, with its 95 % interval; below 1 is less."""
-
-    estimate: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AmountRatio:
-    """The ratios of two arms' winsorised means and medians; None where no ratio can be computed."""
-
-    mean: Ratio | None
-    median: Ratio | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spent:
-    """(unit, amount) per run of one arm, of the runs whose amount is known."""
-
-    runs: Sequence[tuple[str, float]]
-
-
-def amount_of(spent: Spent) -> Amount | None:
-    """The mean and median of an arm; None when no run's amount is known."""
-    if not spent.runs:
-        return None
-    from gateway.reporting.amounts import typical
-
-    mean, median = typical([value for _, value in spent.runs])
-    return Amount(runs=len(spent.runs), mean=mean, median=median)
-
-
-def amount_ratio(treated: Spent, baseline: Spent, *, seed: str) -> AmountRatio | None:
-    """Treated over baseline, with bootstrap intervals; None without runs in both.
-
-    Units are resampled, not runs, because the runs of one unit are not independent. Each draw and
-    arm has its own limits for winsorising, so that an effect of x % shows as x %. The interval is
-    the estimate's logarithm and its standard error over the draws, with Student's quantile. The
-    same runs and `seed` give the same report.
-    """
-    if not treated.runs or not baseline.runs:
-        return None
-    first, second = amount_of(treated), amount_of(baseline)
-    assert first is not None
-    assert second is not None
-    units = min(len({unit for unit, _ in spent.runs}) for spent in (treated, baseline))
-    if units < _FEWEST_UNITS:
-        return AmountRatio(mean=None, median=None)
-    from gateway.reporting.amounts import generator_of, resampled, resamples_for
-
-    generator = generator_of(hashlib.sha256(seed.encode()).digest())
-    draws = resamples_for(max(len(treated.runs), len(baseline.runs)))
-    above = resampled(treated.runs, generator, draws)
-    below = resampled(baseline.runs, generator, draws)
-    reach = _student(2 * (units - 1))
-    return AmountRatio(
-        mean=_ratio(first.mean, second.mean, above[0], below[0], reach),
-        median=_ratio(first.median, second.median, above[1], below[1], reach),
-    )
-
-
-def _ratio(first: float, second: float, above: Floats, below: Floats, reach: float) -> Ratio | None:
-    if min(first, second, above.min(), below.min()) <= 0:
-        return None
-    from gateway.reporting.amounts import log_error
-
-    estimate = first / second
-    factor = math.exp(reach * log_error(above, below))
-    return Ratio(estimate=estimate, low=estimate / factor, high=estimate * factor)
-
-
-def _student(degrees: int) -> float:
-    """Student's 97.5 % quantile, by the first terms of its expansion; within 0.01 from 8 degrees.
-
-    Source: Abramowitz and Stegun, 26.7.5.
-    """
-    z, n = Z, float(degrees)
-    first = (z**3 + z) / 4
-    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
-    return z + first / n + second / n**2

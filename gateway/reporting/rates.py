@@ -14,9 +14,10 @@ from gateway.steering.experiments import ARMS
 Z = NormalDist().inv_cdf(0.975)
 """Half width of a 95 % interval in standard deviations."""
 
+# Below it a sample ratio counts as broken. Source: the customary level for this check (Fabijan et
+# al., KDD 2019), low because the check is repeated.
 SUSPICIOUS_P = 0.001
-"""Below it a sample ratio counts as broken. Source: the customary level for this check (Fabijan et
-al., KDD 2019), low because the check is repeated."""
+_MOST_SHARE = 1e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,14 +90,9 @@ def rate_of(sample: Sample) -> Rate | None:
     if not sample.trials:
         return None
     effect = design_effect(sample)
-    low, high = wilson(sample.successes / effect, sample.trials / effect)
-    return Rate(
-        successes=sample.successes,
-        trials=sample.trials,
-        rate=sample.successes / sample.trials,
-        low=low,
-        high=high,
-    )
+    hits, trials = sample.successes, sample.trials
+    low, high = wilson(hits / effect, trials / effect)
+    return Rate(successes=hits, trials=trials, rate=hits / trials, low=low, high=high)
 
 
 def newcombe(treated: Sample, baseline: Sample) -> Difference | None:
@@ -171,30 +167,23 @@ def sample_ratio(observed: Mapping[str, int], shares: Mapping[str, float]) -> Sa
 
     An arm without a share should have no units. None without units or with only one arm.
     """
-    arms = [arm for arm in (*shares, *observed) if shares.get(arm, 0) > 0 or observed.get(arm)]
-    arms = list(dict.fromkeys(arms))
+    named = dict.fromkeys((*shares, *observed))
+    arms = [arm for arm in named if shares.get(arm, 0) > 0 or observed.get(arm)]
     total, whole = sum(observed.values()), sum(shares.values())
     if not total or not whole or len(arms) < 2:
         return None
     expected = {arm: shares.get(arm, 0.0) / whole for arm in arms}
     counts = {arm: observed.get(arm, 0) for arm in arms}
-    if any(counts[arm] and not expected[arm] for arm in arms):
-        return _verdict(expected, counts, None, 0.0)
-    statistic = sum((counts[a] - total * expected[a]) ** 2 / (total * expected[a]) for a in arms)
-    return _verdict(expected, counts, statistic, chi_square_tail(statistic, len(arms) - 1))
-
-
-def _verdict(
-    expected: Mapping[str, float],
-    observed: Mapping[str, int],
-    statistic: float | None,
-    p_value: float,
-) -> SampleRatio:
+    statistic, p_value = None, 0.0
+    if all(expected[arm] or not counts[arm] for arm in arms):
+        squares = ((counts[a] - total * expected[a]) ** 2 / (total * expected[a]) for a in arms)
+        statistic = sum(squares)
+        p_value = chi_square_tail(statistic, len(arms) - 1)
     return SampleRatio(
         expected=expected,
-        observed=observed,
+        observed=counts,
         chi_square=statistic,
-        degrees=len(expected) - 1,
+        degrees=len(arms) - 1,
         p_value=p_value,
         suspicious=p_value < SUSPICIOUS_P,
     )
@@ -215,9 +204,6 @@ def chi_square_tail(statistic: float, degrees: int) -> float:
     return tail
 
 
-_MOST = 1e6
-
-
 def read_shares(text: str) -> dict[str, float]:
     """Shares written as `arm:share,arm:share`. Raises: ValueError for anything else."""
     shares: dict[str, float] = {}
@@ -227,7 +213,7 @@ def read_shares(text: str) -> dict[str, float]:
             number = float(share)
         except ValueError:
             number = -1.0
-        if arm not in ARMS or arm in shares or not 0 <= number <= _MOST:
+        if arm not in ARMS or arm in shares or not 0 <= number <= _MOST_SHARE:
             raise ValueError(f"shares: {part[:40]!r} is not an arm and its share, such as on:0.5")
         shares[arm] = number
     if not sum(shares.values()) > 0:

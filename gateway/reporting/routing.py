@@ -83,10 +83,6 @@ def _choice(row: DecidedRun) -> dict[str, Any]:
     return row.run.choice or {}
 
 
-def _probability(row: DecidedRun) -> float:
-    return float(_choice(row)["probabilities"].get(row.run.model, 0.0))
-
-
 def _by_state(row: DecidedRun) -> float:
     return _inverse(row) if row.run.model == _choice(row)["default"] else 0.0
 
@@ -96,8 +92,10 @@ def _always(model: str) -> Weight:
 
 
 def _inverse(row: DecidedRun) -> float:
-    # Another model than the chosen one answered because that one failed: it was not drawn.
-    share = _probability(row) if row.run.model == _choice(row)["model"] else 0.0
+    choice, model = _choice(row), row.run.model
+    if model != choice["model"]:
+        return 0.0  # the chosen model failed, and this one was not drawn
+    share = float(choice["probabilities"].get(model, 0.0))
     return 1.0 / share if share > 0 else 0.0
 
 

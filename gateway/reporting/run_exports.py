@@ -61,13 +61,12 @@ def group_lines(by: str, groups: Sequence[Group]) -> bytes:
 def csv_lines(rows: Iterable[Sequence[Any]]) -> bytes:
     """Rows as CSV. A text that a spreadsheet would take for a formula is quoted with `'`."""
     out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerows([_cell(value) for value in row] for row in rows)
+    formulas = ("=", "+", "-", "@", "\t", "\r")
+    csv.writer(out, lineterminator="\n").writerows(
+        [f"'{v}" if isinstance(v, str) and v.startswith(formulas) else v for v in row]
+        for row in rows
+    )
     return out.getvalue().encode("utf-8", "replace")
-
-
-def _cell(value: Any) -> Any:
-    dangerous = isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r")
-    return f"'{value}" if dangerous else value
 
 
 def _whole(trace: RunTrace) -> dict[str, Any]:

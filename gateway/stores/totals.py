@@ -106,30 +106,35 @@ class RunTotals(Struct, frozen=True, kw_only=True):
         scored = [*fresh, *[step for _, step in late]] if late else fresh
         composites = [step.composite for step in scored if step.composite is not None]
         failure_types = [step.failure_type for step in scored if step.failure_type is not None]
-        cost, unsteered, saved = self._costs(calls)
-        errors, unpriced, tokens, latency_s, overhead_ms = _sums(calls)
-        states = _counted(self.states, [step.state for step in fresh])
+        states = dict(_counted(self.states, [step.state for step in fresh]))
+        for state, step in late:
+            if state != step.state:
+                states[state] = states.get(state, 0) - 1
+                states[step.state] = states.get(step.state, 0) + 1
+        cost, unsteered, saved = self.cost_usd, self.cost_unsteered_usd, self.saved_usd
+        for call in calls:
+            cost = plus(cost, call.cost_usd)
+            unsteered = plus(unsteered, call.cost_unsteered_usd)
+            if call.cost_usd is not None and call.cost_unsteered_usd is not None:
+                saved = plus(saved, call.cost_unsteered_usd - call.cost_usd)
+        added = {name: sum([getattr(call, name) or 0 for call in calls]) for name in _OF_CALLS}
+        added |= {
+            "scored_steps": len(composites),
+            "composite_sum": sum(composites),
+            "calls": len(calls),
+            "errors": sum([call.failed for call in calls]),
+            "unpriced_calls": sum([call.unpriced for call in calls]),
+            "retries": retries,
+            "injections": injections,
+        }
         return RunTotals(
+            **{name: getattr(self, name) + more for name, more in added.items()},
             steps=max([self.steps, *[step.step_index for step in fresh]]),
-            scored_steps=self.scored_steps + len(composites),
-            calls=self.calls + len(calls),
-            retries=self.retries + retries,
-            errors=self.errors + errors,
-            injections=self.injections + injections,
-            input_tokens=self.input_tokens + tokens[0],
-            cached_tokens=self.cached_tokens + tokens[1],
-            cache_write_tokens=self.cache_write_tokens + tokens[2],
-            output_tokens=self.output_tokens + tokens[3],
-            reasoning_tokens=self.reasoning_tokens + tokens[4],
-            unpriced_calls=self.unpriced_calls + unpriced,
             cost_usd=cost,
             cost_unsteered_usd=unsteered,
             saved_usd=saved,
             composite_peak=max([self.composite_peak, *composites]),
-            composite_sum=self.composite_sum + sum(composites),
-            latency_s=self.latency_s + latency_s,
-            overhead_ms=self.overhead_ms + overhead_ms,
-            states=_moved(states, late) if late else states,
+            states=states,
             fired=_counted(self.fired, [name for step in scored for name in step.fired]),
             failure_types=_counted(self.failure_types, failure_types),
             models=_counted(self.models, [call.model_asked for call in calls]),
@@ -139,31 +144,12 @@ class RunTotals(Struct, frozen=True, kw_only=True):
             guidance=_counted(self.guidance, sources),
         )
 
-    def _costs(self, calls: Sequence[CallRow]) -> tuple[float | None, float | None, float | None]:
-        cost, unsteered, saved = self.cost_usd, self.cost_unsteered_usd, self.saved_usd
-        for call in calls:
-            cost = plus(cost, call.cost_usd)
-            unsteered = plus(unsteered, call.cost_unsteered_usd)
-            if call.cost_usd is not None and call.cost_unsteered_usd is not None:
-                saved = plus(saved, call.cost_unsteered_usd - call.cost_usd)
-        return cost, unsteered, saved
 
-
-def _sums(calls: Sequence[CallRow]) -> tuple[int, int, tuple[int, ...], float, float]:
-    """Failed calls, unpriced ones, the five kinds of tokens, seconds and milliseconds."""
-    failed = unpriced = read = cached = written = output = reasoned = 0
-    latency_s = overhead_ms = 0.0
-    for call in calls:  # one loop: nearly always over one call, for each commit
-        failed += call.failed
-        unpriced += call.unpriced
-        read += call.input_tokens or 0
-        cached += call.cached_tokens or 0
-        written += call.cache_write_tokens or 0
-        output += call.output_tokens or 0
-        reasoned += call.reasoning_tokens or 0
-        latency_s += call.latency_s
-        overhead_ms += call.overhead_ms
-    return failed, unpriced, (read, cached, written, output, reasoned), latency_s, overhead_ms
+_OF_CALLS = (
+    *("input_tokens", "cached_tokens", "cache_write_tokens", "output_tokens", "reasoning_tokens"),
+    *("latency_s", "overhead_ms"),
+)
+"""The fields of a call that a run sums up; None counts as 0."""
 
 
 def severity_of(composite: float) -> str:
@@ -187,16 +173,6 @@ def _counted(counter: Mapping[str, int], names: Sequence[str]) -> Mapping[str, i
     for name in names:
         counted[name] = counted.get(name, 0) + 1
     return counted
-
-
-def _moved(states: Mapping[str, int], late: Sequence[tuple[str, StepRow]]) -> Mapping[str, int]:
-    """The steps per state, after the states of some were found out."""
-    moved = dict(states)
-    for state, step in late:
-        if state != step.state:
-            moved[state] = moved.get(state, 0) - 1
-            moved[step.state] = moved.get(step.state, 0) + 1
-    return moved
 
 
 def _with_estimates(known: Mapping[str, float], calls: Sequence[CallRow]) -> Mapping[str, float]:
@@ -233,13 +209,13 @@ def stop_of(error: str | None, reasons: Sequence[str]) -> Stop | None:
 
     An operator's stop is in force while it is stored, whatever the newest call met.
     """
-    kinds = {BudgetExceeded.label: "budget", RunStopped.label: "steering"}
-    if error not in kinds:
+    if error not in (BudgetExceeded.label, RunStopped.label):
         return None
     why = next((r for r in reversed(reasons) if r.startswith(f"{error}: ")), "")
-    if error == RunStopped.label and BY_OPERATOR in why:
+    by = "budget" if error == BudgetExceeded.label else "steering"
+    if by == "steering" and BY_OPERATOR in why:
         return None
-    return Stop(action="stop", by=kinds[error], why=why.removeprefix(f"{error}: "))
+    return Stop(action="stop", by=by, why=why.removeprefix(f"{error}: "))
 
 
 class RunRecord(Struct, frozen=True, kw_only=True):
@@ -302,9 +278,8 @@ def worst(*found: str) -> Severity:
 def step_severity(step: StepRow, stuck_steps: int = 0) -> Severity:
     """The severity at one step; `stuck_steps`: for how many steps in a row monitors have fired."""
     by_score = "low" if step.composite is None else severity_of(step.composite)
-    by_fires = "warn" if step.fired else "low"
-    stuck = "danger" if stuck_steps >= STUCK_STEPS else "low"
-    return worst(by_score, by_fires, stuck, _STATES.get(step.state, "low"))
+    by_fires = "danger" if stuck_steps >= STUCK_STEPS else "warn" if step.fired else "low"
+    return worst(by_score, by_fires, _STATES.get(step.state, "low"))
 
 
 def run_severity(totals: RunTotals) -> Severity:
@@ -320,16 +295,12 @@ def severity_by(peak: float, fired: Mapping[str, int], states: Mapping[str, int]
     return worst(severity_of(peak), by_fires, *by_state)
 
 
-def is_stuck(step: StepRow) -> bool:
-    """True if a monitor other than that of the run's length fired."""
-    return any(name != LENGTH_MONITOR for name in step.fired)
-
-
 def streaks(steps: Sequence[StepRow]) -> list[int]:
-    """For each step, how many steps in a row up to it are stuck."""
+    """For each step, the steps in a row up to it at which a monitor other than that of the run's
+    length fired."""
     found, length = [], 0
     for step in steps:
-        length = length + 1 if is_stuck(step) else 0
+        length = length + 1 if any(name != LENGTH_MONITOR for name in step.fired) else 0
         found.append(length)
     return found
 
