@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from gateway.alerts.rules import Finding
@@ -32,11 +32,9 @@ class _Waiting:
 
 
 class AlertOutbox:
-    """Takes in what the rules find, and delivers it. `publish` gets each new alert.
-
-    `usable`: whether the store works. While it does not, alerts are kept in memory and sent from
-    there; they are lost if the process ends before the receiver has them.
-    """
+    """Takes in what the rules find, and delivers it. `publish` gets each new alert. While the store
+    is not `usable`, alerts are kept in memory; they are lost if the process ends before the
+    receiver has them."""
 
     def __init__(
         self,
@@ -71,7 +69,10 @@ class AlertOutbox:
         if not sinks:
             return False
         seen, noted = self._seen.get(found.key, (float("-inf"), float("-inf")))
-        self._forget_old(now, settings.cooldown_s)
+        if len(self._seen) > _MOST_IN_MEMORY:
+            self._seen = {
+                k: at for k, at in self._seen.items() if now - at[0] < settings.cooldown_s
+            }
         known = now - seen < settings.cooldown_s
         if known and now - noted < settings.cooldown_s / _REFRESHES:
             self._seen[found.key] = (now, noted)
@@ -120,7 +121,15 @@ class AlertOutbox:
             *(self._send(sinks.get(name), batch, now) for name, batch in batches.items())
         )
         settled = {(one.alert_id, one.sink): one for batch in results for one in batch}
-        self._settle_in_memory(in_memory, settled)
+        for waiting in in_memory:
+            one = waiting.delivery
+            result = settled[one.alert.id, one.sink]
+            if result.done:
+                self._waiting.remove(waiting)
+                self._sent.discard((one.alert.id, one.sink))
+            else:
+                waiting.next_at = result.next_at
+                waiting.delivery = replace(one, attempts=one.attempts + 1)
         await self._settle([settled[d.alert.id, d.sink] for d in stored], now)
         return sum(not one.error for one in settled.values())
 
@@ -164,28 +173,7 @@ class AlertOutbox:
             self._log.error("alert given up", sink=delivery.sink, alert=delivery.alert.id)
             return _settled(delivery, error)
         pause_s = min(limits.retry_s * 2 ** min(delivery.attempts, 32), limits.max_retry_s)
-        return Settled(
-            alert_id=delivery.alert.id,
-            sink=delivery.sink,
-            done=False,
-            next_at=now + pause_s,
-            error=error,
-        )
-
-    def _settle_in_memory(
-        self, tried: Sequence[_Waiting], settled: Mapping[tuple[str, str], Settled]
-    ) -> None:
-        for waiting in tried:
-            one = waiting.delivery
-            result = settled[one.alert.id, one.sink]
-            if result.done:
-                self._waiting.remove(waiting)
-                self._sent.discard((one.alert.id, one.sink))
-            else:
-                waiting.next_at = result.next_at
-                waiting.delivery = Delivery(
-                    alert=one.alert, sink=one.sink, attempts=one.attempts + 1
-                )
+        return replace(_settled(delivery, error), done=False, next_at=now + pause_s)
 
     async def _settle(self, results: Sequence[Settled], now: float) -> None:
         if not results:
@@ -203,30 +191,19 @@ class AlertOutbox:
         if self._usable():
             await self._store.prune_alerts(now - self._settings().keep_days * 86_400)
 
-    def _forget_old(self, now: float, cooldown_s: float) -> None:
-        if len(self._seen) > _MOST_IN_MEMORY:
-            self._seen = {k: at for k, at in self._seen.items() if now - at[0] < cooldown_s}
-
     async def aclose(self) -> None:
         """Close the connections to the receivers."""
         await self._sender.aclose()
 
 
 def due_at(rule: str, now: float, settings: AlertSettings) -> float:
-    """Time of the first attempt for an alert raised at `now` (both epoch).
-
-    Those of one `group_wait_s` are due together, on every gateway, and make one message.
-    """
+    """Time of the first attempt for an alert raised at `now` (both epoch). Those of one
+    `group_wait_s` are due together, on every gateway, and make one message."""
     wait_s = settings.group_wait_s
     due = (now // wait_s + 1) * wait_s if wait_s else now
     quiet = settings.quiet_minutes()
     if quiet is None or rule in settings.quiet_rules:
         return due
-    return _after_quiet(due, quiet)
-
-
-def _after_quiet(due: float, quiet: tuple[int, int]) -> float:
-    """`due`, or the end of the quiet hours that it lies in; local time."""
     begin, end = quiet
     local = datetime.fromtimestamp(due).astimezone()
     minute = local.hour * 60 + local.minute

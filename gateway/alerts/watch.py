@@ -28,11 +28,8 @@ _PRUNE_S = 3600.0
 
 
 class AlertWatch:
-    """Checks the rules every `alerts.check_interval_s` and delivers what is due.
-
-    Without a sink it does nothing. `degraded`: the state of a store that cannot be used.
-    `accounts`: those of budgets that were used since a time.
-    """
+    """Checks the rules every `alerts.check_interval_s` and delivers what is due, if there is a
+    sink. `accounts`: those of budgets that were used since a time."""
 
     def __init__(
         self,
@@ -135,9 +132,7 @@ async def used_accounts(
     ledger: BudgetLedger, budgets: Sequence[BudgetSettings], since: float
 ) -> list[UsedAccount]:
     """Every account of these budgets that was used at or after `since` (epoch) and has a limit.
-
-    Raises: StoreError.
-    """
+    Raises: StoreError."""
     if not budgets:
         return []
     known, now = {budget.name: budget for budget in budgets}, time.time()

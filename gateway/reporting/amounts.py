@@ -19,8 +19,8 @@ Spent = Sequence[tuple[str, float]]
 """(unit, amount) per run of one arm, of the runs whose amount is known."""
 
 WINSOR_SHARE = 0.05
-"""Share of the runs at either end that count as the nearest run inside, because a few runaway runs
-dominate a plain mean of costs."""
+"""Share of the runs at either end that count as the nearest run inside: a few runaway runs dominate
+a plain mean."""
 
 # The most estimate a standard error within about 3 % (one over the root of twice as many), the
 # fewest within 5 %: for thousands of runs, whose intervals are narrow and whose draws long.
@@ -71,11 +71,10 @@ def amount_of(spent: Spent) -> Amount | None:
 def amount_ratio(treated: Spent, baseline: Spent, *, seed: str) -> AmountRatio | None:
     """Treated over baseline, with bootstrap intervals; None without runs in both.
 
-    Units are resampled, not runs, because the runs of one unit are not independent. Each draw and
-    arm has its own limits for winsorising, so that an effect of x % shows as x %. The interval is
-    the estimate's logarithm and its standard error over the draws, with Student's quantile. The
-    same runs and `seed` give the same report.
-    """
+    Units are resampled, because the runs of one unit are not independent. Each draw and arm has its
+    own limits for winsorising, so that an effect of x % shows as x %. The interval is the
+    estimate's logarithm and its standard error over the draws, with Student's quantile. `seed`
+    makes it reproducible."""
     first, second = amount_of(treated), amount_of(baseline)
     if first is None or second is None:
         return None
@@ -155,8 +154,8 @@ def _typical(values: Floats, weights: Counts) -> tuple[Floats, Floats]:
 
 
 def _first_at(passed: Counts, marks: Floats) -> Counts:
-    """Index of the first value at a weight of each of its row's `marks` (a row of marks for each
-    kind of mark), for each row of `passed`."""
+    """Index of the first value at a weight of each of its row's `marks`, for each row of
+    `passed`."""
     count, width = passed.shape
     # Each row a step above the one before: one ascending array, and one search for all rows.
     steps = np.arange(count) * (passed[:, -1].max() + 1)

@@ -58,8 +58,7 @@ STRATA: Mapping[str, Callable[[ExperimentRun], str]] = {
 
 _DAY_S = 86_400
 
-BASELINES = ("off", "shadow", "random")
-"""Arms that serve as the baseline, in order of preference."""
+BASELINES = ("off", "shadow", "random")  # arms that serve as the baseline, in order of preference
 
 
 def report(
@@ -69,11 +68,8 @@ def report(
     shares: Mapping[str, float] | None = None,
     stratum: str = "profile",
 ) -> ExperimentReport:
-    """The report of `runs`, all of one experiment.
-
-    `shares`: the configured share of each arm; None when it is no longer known, and the split is
-    then not checked. Raises: ValueError for a `stratum` that is not among STRATA.
-    """
+    """The report of `runs`, all of one experiment. `shares`: the configured share of each arm;
+    without them the split is not checked. Raises: ValueError for an unknown `stratum`."""
     if stratum not in STRATA:
         raise ValueError(f"stratum: must be one of {', '.join(STRATA)}, not {stratum!r}")
     groups = _by_arm(runs)

@@ -11,8 +11,7 @@ from statistics import NormalDist
 
 from gateway.steering.experiments import ARMS
 
-Z = NormalDist().inv_cdf(0.975)
-"""Half width of a 95 % interval in standard deviations."""
+Z = NormalDist().inv_cdf(0.975)  # half width of a 95 % interval in standard deviations
 
 # Below it a sample ratio counts as broken. Source: the customary level for this check (Fabijan et
 # al., KDD 2019), low because the check is repeated.
@@ -35,8 +34,7 @@ class Rate:
 class Difference:
     """By how much one rate is above another, in [-1, 1], with its 95 % interval.
 
-    `design_effect`: how much runs of one unit resemble each other; 1 = all independent.
-    """
+    `design_effect`: how much runs of one unit resemble each other; 1 = all independent."""
 
     estimate: float
     low: float
@@ -48,8 +46,7 @@ class Difference:
 class SampleRatio:
     """Test that the arms have their shares of the units; `suspicious`: p below 0.001.
 
-    `chi_square` is None when an arm has units but no share.
-    """
+    `chi_square` is None when an arm has units but no share."""
 
     expected: Mapping[str, float]
     observed: Mapping[str, int]
@@ -96,12 +93,9 @@ def rate_of(sample: Sample) -> Rate | None:
 
 
 def newcombe(treated: Sample, baseline: Sample) -> Difference | None:
-    """The difference of two success rates; None when a sample is empty.
-
-    Source: Newcombe, Statistics in Medicine 17 (1998), method 10: both Wilson intervals joined.
-    Runs of one unit are not independent, so that each sample counts as its size over its design
-    effect.
-    """
+    """The difference of two success rates; None when a sample is empty. Source: Newcombe,
+    Statistics in Medicine 17 (1998), method 10: both Wilson intervals joined. Runs of one unit are
+    not independent, so that each sample counts as its size over its design effect."""
     if not treated.trials or not baseline.trials:
         return None
     effects = design_effect(treated), design_effect(baseline)
@@ -118,11 +112,9 @@ def newcombe(treated: Sample, baseline: Sample) -> Difference | None:
 
 
 def design_effect(sample: Sample) -> float:
-    """The rate's variance over that of independent runs, at least 1.
-
-    From the variance between units, as for a ratio of two sums. With one unit, or when all runs
-    have the same outcome, it cannot be estimated, and the runs of a unit count as one.
-    """
+    """The rate's variance over that of independent runs, at least 1. From the variance between
+    units, as for a ratio of two sums. With one unit, or when all runs have the same outcome, it
+    cannot be estimated, and the runs of a unit count as one."""
     count, trials = len({unit for unit, _ in sample.outcomes}), sample.trials
     if count == trials:
         return 1.0
@@ -138,11 +130,8 @@ def design_effect(sample: Sample) -> float:
 
 
 def stratified(strata: Sequence[tuple[Sample, Sample]]) -> Difference | None:
-    """The difference of two rates within (treated, baseline) strata, combined.
-
-    None when no stratum has both. Source: the Mantel-Haenszel estimate with the variance of Sato
-    (Biometrics 45, 1989).
-    """
+    """The difference of two rates within (treated, baseline) strata, combined; None when no stratum
+    has both. Source: Mantel-Haenszel, with the variance of Sato (Biometrics 45, 1989)."""
     weight = total = spread_p = spread_q = 0.0
     for treated, baseline in strata:
         n1, n2 = treated.trials, baseline.trials
@@ -163,10 +152,8 @@ def stratified(strata: Sequence[tuple[Sample, Sample]]) -> Difference | None:
 
 
 def sample_ratio(observed: Mapping[str, int], shares: Mapping[str, float]) -> SampleRatio | None:
-    """Pearson's chi-square test of the units per arm against the shares they were drawn with.
-
-    An arm without a share should have no units. None without units or with only one arm.
-    """
+    """Pearson's chi-square test of the units per arm against the shares they were drawn with. An
+    arm without a share should have no units. None without units or with only one arm."""
     named = dict.fromkeys((*shares, *observed))
     arms = [arm for arm in named if shares.get(arm, 0) > 0 or observed.get(arm)]
     total, whole = sum(observed.values()), sum(shares.values())
@@ -190,11 +177,8 @@ def sample_ratio(observed: Mapping[str, int], shares: Mapping[str, float]) -> Sa
 
 
 def chi_square_tail(statistic: float, degrees: int) -> float:
-    """The probability of a larger chi-square with `degrees` degrees of freedom, at least 1.
-
-    Exact: starts from the tail for one or two degrees and adds two degrees at a time.
-    Raises: ValueError for fewer.
-    """
+    """The probability of a larger chi-square with `degrees` (at least 1) degrees of freedom. Exact:
+    adds two degrees at a time to the tail for one or two. Raises: ValueError."""
     if degrees < 1:
         raise ValueError(f"degrees: {degrees} is below 1")
     half = statistic / 2

@@ -26,11 +26,9 @@ class Arm:
     """One arm's runs.
 
     `unfinished`: runs without an outcome; `success` is over the others. `unpriced`: runs with a
-    call of unknown price, which `cost_usd` leaves out. `estimated_calls`: calls of all runs whose
-    provider reported no usage; `estimated_tokens` and `estimated_usd`: their part of what all runs
-    spent. `cached_share`: cached of all input tokens.
-    `clean_run_rate`: share of the runs that never reached a composite of 0.35.
-    """
+    call of unknown price, which `cost_usd` leaves out. `estimated_...`: the part of calls, tokens
+    and cost whose provider reported no usage. `clean_run_rate`: share of the runs that never
+    reached a composite of 0.35."""
 
     arm: str
     runs: int
@@ -99,12 +97,10 @@ class Day:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentReport:
-    """The results of an experiment, and the reasons to doubt them.
-
-    `baseline`: off if there is such an arm, else shadow, else random, else None. `comparisons`:
-    every other arm with the baseline, and on with random, which shows the effect of timing.
-    `policies`: digests of the policies that steered its runs.
-    """
+    """The results of an experiment, and the reasons to doubt them. `baseline`: off if there is such
+    an arm, else shadow, else random, else None. `comparisons`: every other arm with the baseline,
+    and on with random, which shows the effect of timing. `policies`: digests of the policies that
+    steered its runs."""
 
     experiment: str
     runs: int
@@ -227,10 +223,8 @@ def _about_size(arms: Sequence[Arm], comparisons: Sequence[Comparison]) -> Found
 
 
 def _runs_needed(arms: Sequence[Arm]) -> int:
-    """Runs per arm that show the notable difference at 95 % in 4 of 5 experiments.
-
-    Source: Lehr's rule, n = 16 * variance / difference^2.
-    """
+    """Runs per arm that show the notable difference at 95 % in 4 of 5 experiments. Source: Lehr's
+    rule, n = 16 * variance / difference^2."""
     known = [arm.success for arm in arms if arm.success]
     rate = sum(r.successes for r in known) / sum(r.trials for r in known)
     variance = max(rate * (1 - rate), 0.01)
@@ -306,10 +300,8 @@ _MARGIN = 1.08
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effect:
-    """One line: an estimate and its 95 % interval on the scale `bounds`.
-
-    `kind`: points (a difference of shares) or ratio. `none`: the value that means no effect.
-    """
+    """One line: an estimate and its 95 % interval on the scale `bounds`. `kind`: points (a
+    difference of shares) or ratio. `none`: the value that means no effect."""
 
     name: str
     kind: Literal["points", "ratio"]

@@ -15,8 +15,7 @@ from typing import Any
 
 from gateway.stores.learning import DecidedRun, WorkloadRate
 
-Z = 1.96
-"""Standard errors in a 95 % interval."""
+Z = 1.96  # standard errors in a 95 % interval
 
 FOLLOWED = "learned"
 BY_STATE = "states"
@@ -30,8 +29,7 @@ class PolicyValue:
 
     `runs` of the log that speak for it, and how many equally weighted ones that is, `effective`.
     `success` with its 95 % interval, in [0, 1]; `cost_usd` a run, None where no cost is known;
-    `over_states`: points of success above the states' policy, with their 95 % interval.
-    """
+    `over_states`: points of success above the states' policy, with their 95 % interval."""
 
     policy: str
     runs: int
@@ -45,11 +43,8 @@ class PolicyValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutingReport:
-    """Outcomes by workload, and the value of each policy.
-
-    `workloads`: the outcomes by workload and model, those that changed last first; `decided`: the
-    runs that the learned policy decided; `values`: it against other policies.
-    """
+    """Outcomes by workload, those that changed last first, and the value of each policy; `decided`:
+    runs that the learned policy decided."""
 
     workloads: tuple[WorkloadRate, ...]
     decided: int
@@ -68,9 +63,7 @@ def routing_report(
 
 def policy_values(decided: Sequence[DecidedRun]) -> list[PolicyValue]:
     """The policy that was followed, the states', and each model for all runs; [] without outcomes.
-
-    Runs without an outcome, and those that the states decided for want of outcomes, say nothing.
-    """
+    Runs that the states decided for want of outcomes say nothing."""
     known = [row for row in decided if row.outcome is not None and _choice(row).get("learned")]
     models = sorted({model for row in known for model in _choice(row)["probabilities"]})
     policies: dict[str, Weight] = {FOLLOWED: lambda row: 1.0, BY_STATE: _by_state}

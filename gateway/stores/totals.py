@@ -27,25 +27,20 @@ from gateway.stores.records import CallRow, StepRow
 WARN_COMPOSITE = 0.35
 DANGER_COMPOSITE = 0.6
 
-RULES = "e3"
-"""The source of the universal rules, which are the same in every run."""
+RULES = "e3"  # the source of the universal rules, which are the same in every run
 
-DERIVED = "derived"
-"""The `outcome_source` of an outcome that the gateway derived itself."""
+DERIVED = "derived"  # the `outcome_source` of an outcome that the gateway derived itself
 
 
 class RunTotals(Struct, frozen=True, kw_only=True):
     """Sums over one run's calls and scored steps.
 
-    `steps` is the highest step index: the number of the agent's steps so far. `cost_usd` sums the
-    calls whose price is known and is None when there is none; `unpriced_calls` counts the others
-    except refused calls, which cost nothing. `errors` counts calls that failed. `saved_usd` sums
-    (unsteered - steered) over the calls where both are known. The counters are keyed by name:
-    steps per state, firings per monitor, steps per failure type, calls per model asked, scored
-    steps per severity (low, warn, danger), calls without a decision per reason. `estimated`: how
-    much of the sums is estimated, as `calls`, `tokens` and `cost_usd`. `guidance`: pieces that
-    reached the model by source, of which `injections` is the sum.
-    """
+    `steps`: the highest step index. `cost_usd`: of the calls whose price is known, None without
+    any; `unpriced_calls` counts the others except refused calls, which cost nothing. `saved_usd`:
+    (unsteered - steered) over the calls where both are known. Counters are keyed by name: steps per
+    state, firings per monitor, calls per model asked, scored steps per severity, calls without a
+    decision per reason. `estimated`: the estimated part of `calls`, `tokens` and `cost_usd`.
+    `guidance`: pieces that reached the model by source, of which `injections` is the sum."""
 
     steps: int = 0
     scored_steps: int = 0
@@ -97,12 +92,9 @@ class RunTotals(Struct, frozen=True, kw_only=True):
         sources: Sequence[str] = (),
         late: Sequence[tuple[str, StepRow]] = (),
     ) -> RunTotals:
-        """These totals plus `fresh` steps, which were not counted before, and `calls`.
-
-        `retries`: how many of `calls` repeat a call that was counted before. `injections`: how
-        many pieces of guidance were new, `sources` where they came from. `late`: steps that were
-        counted before without scores, after the states that they were counted in.
-        """
+        """These totals plus `fresh` steps and `calls`. `retries`: of `calls`, those that repeat a
+        call counted before. `injections`: new pieces of guidance, from `sources`. `late`: steps
+        counted before without scores, with the states that they were counted in."""
         scored = [*fresh, *[step for _, step in late]] if late else fresh
         composites = [step.composite for step in scored if step.composite is not None]
         failure_types = [step.failure_type for step in scored if step.failure_type is not None]
@@ -205,10 +197,8 @@ _STOPPERS = {"operator": "the operator", "budget": "a budget", "steering": "stee
 
 
 def stop_of(error: str | None, reasons: Sequence[str]) -> Stop | None:
-    """The stop that the newest call of a run met; None for one that was sent.
-
-    An operator's stop is in force while it is stored, whatever the newest call met.
-    """
+    """The stop that the newest call of a run met; None for one that was sent. An operator's stop is
+    in force while it is stored."""
     if error not in (BudgetExceeded.label, RunStopped.label):
         return None
     why = next((r for r in reversed(reasons) if r.startswith(f"{error}: ")), "")
@@ -220,10 +210,8 @@ def stop_of(error: str | None, reasons: Sequence[str]) -> Stop | None:
 
 class RunRecord(Struct, frozen=True, kw_only=True):
     """One run: its latest description and its totals; `key_name` and `tags`: its owner and labels.
-
     `outcome`: success, failure, other, or None while unknown. `arm`, `experiment` and `unit` are
-    those of the first call and never change. `stopped`: why it goes no further now, if so.
-    """
+    those of the first call and never change. `stopped`: why it goes no further now, if so."""
 
     id: str
     conversation_id: str
@@ -314,17 +302,13 @@ r.composite_peak, r.composite_sum, r.injections, r.counts
 """
 """Columns that `experiment_run_of` reads, from `codec.RUNS`: ExperimentRun's fields in order."""
 
-AT_ONCE = 5_000
-"""Runs read at once: about 50 ms in the thread that reads; other reads come between."""
+AT_ONCE = 5_000  # runs read at once: about 50 ms in the thread that reads; other reads come between
 
 
 class ExperimentRun(Struct, frozen=True):
-    """One run of an experiment; fields are as in RunRecord and RunTotals, except these.
-
-    `unit`: the conversation where no unit was named. `tokens`: input and output. `cost_usd`: None
-    where the price of a call is unknown. `estimated`: how much of the sums is estimated, as
-    `calls`, `tokens` and `cost_usd`.
-    """
+    """One run of an experiment; fields are as in RunRecord and RunTotals, except `unit` (the
+    conversation where none was named), `tokens` (input and output) and `cost_usd` (None where the
+    price of a call is unknown)."""
 
     id: str
     started_at: float

@@ -41,8 +41,8 @@ _ACTIVE = 10_000  # conversations whose last commit is remembered
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreHealth:
-    """The state of the store; `incident` is None while it works. `waiting_on_disk`: those of the
-    records that wait which a killed gateway does not lose."""
+    """The state of the store; `incident` is None while it works. `waiting_on_disk`: waiting records
+    that a killed gateway does not lose."""
 
     incident: Incident | None
     waiting: int
@@ -111,11 +111,9 @@ class _ReadGuard:
 
 class GuardedStateStore:
     """`StateStore` over another one. Made on the event loop that uses it; `follow` must run.
-
-    `count` is called with the kind of failure of each call that could not be stored at once,
-    `merge` with a call that waited and what another gateway has stored of its conversation since,
-    `in_memory_only` for each answer that went out while its record was nowhere else.
-    """
+    `count` gets the kind of failure of each call that was not stored at once, `merge` a call that
+    waited and what is stored of its conversation since; `in_memory_only` is called for each answer
+    that went out while its record was nowhere else."""
 
     def __init__(
         self,
@@ -159,14 +157,12 @@ class GuardedStateStore:
         return self._recovery.reopened
 
     def active_within(self, seconds: float) -> list[str]:
-        """The conversations committed by this process in the last `seconds`, by the monotonic
-        clock; at most the newest 10,000."""
+        """The conversations committed by this process in the last `seconds`, at most 10,000."""
         since = time.monotonic() - seconds
         return [name for name, at in self._active.items() if at >= since]
 
     async def take_over(self) -> None:
-        """Keep what a gateway that ended has left on disk, until it is stored. Returns when the
-        look-ups find it."""
+        """Keep what a gateway that ended has left on disk; returns when look-ups find it."""
         await self._recovery.start()
 
     async def follow(self) -> None:
@@ -176,10 +172,7 @@ class GuardedStateStore:
 
     async def commit(self, call: CallRecord) -> int:
         """See StateStore. While the store is unavailable the record waits, and the version is the
-        one it will probably get.
-
-        Raises: StoreOverloaded when there is no room for it to wait.
-        """
+        one it will probably get. Raises: StoreOverloaded when there is no room for it to wait."""
         if self._closed:
             raise StoreClosed("the store is closed")
         call.check()
@@ -193,11 +186,8 @@ class GuardedStateStore:
         return await self._commit_now(call)
 
     async def keep(self, call: CallRecord) -> int:
-        """Let a record wait whose commit could not be finished here, because the conversation has
-        changed in the store and cannot be read: it is joined with that later.
-
-        Raises: StoreOverloaded when there is no room for it to wait.
-        """
+        """Let a record wait whose conversation has changed in the store and cannot be read: it is
+        joined with that later. Raises: StoreOverloaded when there is no room for it to wait."""
         if self._closed:
             raise StoreClosed("the store is closed")
         return await self._recovery.kept(call)
@@ -234,8 +224,8 @@ class GuardedStateStore:
     async def find_prefix_hashes(
         self, tenant: str, digests: Sequence[bytes]
     ) -> list[PrefixHashRecord]:
-        """See StateStore. Raises: StoreError when the store cannot be read and nothing that waits
-        matches."""
+        """See StateStore. Raises: StoreError when nothing that waits matches, and the store
+        fails."""
         waiting = list(self._recovery.spool.prefix_hashes(tenant, digests))
         stored = await self._stored(
             waiting, lambda: self._store.find_prefix_hashes(tenant, digests)
@@ -285,10 +275,7 @@ class GuardedStateStore:
 
     async def read(self, work: Callable[[], Awaitable[T]]) -> T:
         """The result of a read. After some that failed in a row, or were given up after 25 ms,
-        reads are refused, except for one in every `storage.probe_interval_s`.
-
-        Raises: StoreError.
-        """
+        reads are refused, but for one in `storage.probe_interval_s`. Raises: StoreError."""
         started = self._reads.begin()
         try:
             return await self._reads.within(self._reads.limit_s, work)
@@ -301,12 +288,9 @@ class GuardedStateStore:
             raise
 
     async def read_beside(self, work: Callable[[], Awaitable[T]]) -> T:
-        """The result of a read of another store in the same database, which is refused like the
-        reads of this one, and is not waited for while this one is degraded. Only a database that
-        cannot be reached counts: what else fails there is its own fault.
-
-        Raises: StoreError.
-        """
+        """The result of a read of another store in the same database: refused like the reads of
+        this one, and hardly waited for while this one is degraded. Only a database that cannot be
+        reached counts as a failure. Raises: StoreError."""
         self._reads.begin()
         degraded = self._recovery.breaker.is_open
         try:

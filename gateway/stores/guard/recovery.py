@@ -46,12 +46,9 @@ def replacing(call: CallRecord, stored: ConversationRecord) -> CallRecord:
 
 
 class Recovery:
-    """The breaker, the spool, and the task that empties it.
-
-    `count` is called with the kind of failure for each record that has to wait, `opened` when the
-    breaker opens, `in_memory_only` for each answer that goes out before its record is on disk,
-    where it should be.
-    """
+    """The breaker, the spool, and the task that empties it. `count` gets the kind of failure for
+    each record that has to wait; `opened` is called when the breaker opens, `in_memory_only` for
+    each answer that goes out before its record is on disk."""
 
     def __init__(
         self,
@@ -162,20 +159,15 @@ class Recovery:
         self._start()
 
     async def kept(self, call: CallRecord, write: asyncio.Task[int] | None = None) -> int:
-        """Keep a record, on disk where that is possible; the version it will probably get.
-
-        Raises: like `keep`.
-        """
+        """`keep`, on disk where that is possible; the version that the record will probably get."""
         waiting = self.keep(call, write)
         if waiting.entry is not None:
             await self._disk.written(waiting.entry)
         return call.conversation.version + 1
 
     def keep(self, call: CallRecord, write: asyncio.Task[int] | None = None) -> Waiting:
-        """Keep a record, whose commit may be in progress, until it is stored.
-
-        Raises: StoreOverloaded when there is no room; then the record is dropped.
-        """
+        """Keep a record, whose commit may be in progress, until it is stored. Raises:
+        StoreOverloaded when there is no room; then the record is dropped."""
         self._count(self._trouble[0])
         if write is not None:
             write.add_done_callback(_take_error)
@@ -241,7 +233,7 @@ class Recovery:
 
     async def _write(self, call: CallRecord) -> int:
         """Commit a record that waited. Rows that another gateway has stored stay, the rows of this
-        call are added, and the states are joined, as in `gateway/calls/recorder.py`."""
+        call are added, and the states are joined."""
         for _ in range(_CONFLICTS):
             try:
                 return await self._store.commit(call)
@@ -263,8 +255,8 @@ class Recovery:
         raise StoreUnavailable("other gateways save the same conversation all the time")
 
     def _settle(self, waiting: Waiting, write: asyncio.Task[int]) -> bool | None:
-        """True if the record need not be kept: it is stored, or refused by its own fault.
-        None when the store did not work."""
+        """True if the record need not be kept: it is stored, or refused. None when the store
+        failed."""
         waiting.write = None
         error = StoreUnavailable("cancelled") if write.cancelled() else write.exception()
         if isinstance(error, TROUBLE):

@@ -31,8 +31,7 @@ from gateway.stores.guard.spool import Entry
 from gateway.stores.records import CallRecord
 from gateway.stores.sqlite.files import locked
 
-VERSION = 1
-"""Of the form of a record; kept with each file."""
+VERSION = 1  # of the form of a record; kept with each file
 
 
 def encoded(record: CallRecord) -> bytes:
