@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from gateway.alerts.rules import Finding
@@ -21,14 +21,6 @@ from gateway.stores.protocols import StoreError
 _MOST_IN_MEMORY = 1000
 _REFRESHES = 4  # a condition that lasts is noted in the store so often within a cooldown
 _LEASE_MARGIN_S = 30.0
-
-
-@dataclass(slots=True, kw_only=True)
-class _Waiting:
-    """A delivery that the store does not have."""
-
-    delivery: Delivery
-    next_at: float
 
 
 class AlertOutbox:
@@ -53,7 +45,8 @@ class AlertOutbox:
         self._sender = AlertSender()
         self._owner = secrets.token_hex(8)
         self._seen: dict[str, tuple[float, float]] = {}  # by key: last seen, last stored
-        self._waiting: list[_Waiting] = []
+        # Deliveries that the store does not have, and their next attempt, by alert and sink.
+        self._waiting: dict[tuple[str, str], tuple[Delivery, float]] = {}
         self._sent: set[tuple[str, str]] = set()  # sent, and not yet noted in the store
         self._log = get_logger("gateway.alerts")
 
@@ -78,7 +71,18 @@ class AlertOutbox:
             self._seen[found.key] = (now, noted)
             return False
         self._seen[found.key] = (now, now)
-        alert = _alert(found, now, with_task=settings.with_task)
+        task = {"task": found.task} if settings.with_task and found.task else {}
+        alert = AlertRecord(
+            id=secrets.token_hex(8),
+            key=found.key,
+            rule=found.rule,
+            severity=found.severity,
+            title=found.title,
+            raised_at=now,
+            tenant=found.tenant,
+            facts={**found.facts, **task},
+            path=found.path,
+        )
         due = dict.fromkeys(sinks, due_at(found.rule, now, settings))
         is_new = await self._keep(alert, due, settings.cooldown_s, known=known)
         if is_new:
@@ -100,9 +104,9 @@ class AlertOutbox:
         if known:
             return False
         for sink, at in due.items():
-            self._waiting.append(_Waiting(delivery=Delivery(alert=alert, sink=sink), next_at=at))
+            self._waiting[alert.id, sink] = (Delivery(alert=alert, sink=sink), at)
         if len(self._waiting) > _MOST_IN_MEMORY:
-            del self._waiting[: len(self._waiting) - _MOST_IN_MEMORY]
+            self._waiting = dict(list(self._waiting.items())[-_MOST_IN_MEMORY:])
             self._log.error("alerts dropped: too many wait in memory")
         return True
 
@@ -110,9 +114,9 @@ class AlertOutbox:
         """Send everything due at `now` (epoch); returns how many deliveries arrived."""
         settings = self._settings()
         stored = await self._claim(now, settings)
-        in_memory = [waiting for waiting in self._waiting if waiting.next_at <= now]
+        in_memory = {key: one for key, (one, next_at) in self._waiting.items() if next_at <= now}
         batches: dict[str, list[Delivery]] = {}
-        for delivery in (*stored, *(waiting.delivery for waiting in in_memory)):
+        for delivery in (*stored, *in_memory.values()):
             batches.setdefault(delivery.sink, []).append(delivery)
         if not batches:
             return 0
@@ -121,15 +125,13 @@ class AlertOutbox:
             *(self._send(sinks.get(name), batch, now) for name, batch in batches.items())
         )
         settled = {(one.alert_id, one.sink): one for batch in results for one in batch}
-        for waiting in in_memory:
-            one = waiting.delivery
-            result = settled[one.alert.id, one.sink]
-            if result.done:
-                self._waiting.remove(waiting)
-                self._sent.discard((one.alert.id, one.sink))
-            else:
-                waiting.next_at = result.next_at
-                waiting.delivery = replace(one, attempts=one.attempts + 1)
+        for key, delivery in in_memory.items():
+            if settled[key].done:
+                self._waiting.pop(key, None)
+                self._sent.discard(key)
+            elif key in self._waiting:
+                again = replace(delivery, attempts=delivery.attempts + 1)
+                self._waiting[key] = (again, settled[key].next_at)
         await self._settle([settled[d.alert.id, d.sink] for d in stored], now)
         return sum(not one.error for one in settled.values())
 
@@ -212,21 +214,6 @@ def due_at(rule: str, now: float, settings: AlertSettings) -> float:
         return due
     over = local.replace(hour=end // 60, minute=end % 60, second=0, microsecond=0)
     return (over if over > local else over + timedelta(days=1)).timestamp()
-
-
-def _alert(found: Finding, now: float, *, with_task: bool) -> AlertRecord:
-    task = {"task": found.task} if with_task and found.task else {}
-    return AlertRecord(
-        id=secrets.token_hex(8),
-        key=found.key,
-        rule=found.rule,
-        severity=found.severity,
-        title=found.title,
-        raised_at=now,
-        tenant=found.tenant,
-        facts={**found.facts, **task},
-        path=found.path,
-    )
 
 
 def _settled(delivery: Delivery, error: str = "") -> Settled:

@@ -289,8 +289,8 @@ def _budgets(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]
         )
 
 
+# Every rule, in the order in which findings are raised.
 RULES: Final[tuple[Rule, ...]] = (_stuck, _budgets, _errors, _unsteered, _cached, _resting, _store)
-"""Every rule, in the order in which findings are raised."""
 
 
 def findings(signals: Signals, settings: AlertRuleSettings) -> list[Finding]:

@@ -92,12 +92,12 @@ def _discord(alerts: Sequence[AlertRecord], base_url: str | None) -> dict[str, A
     return {"content": content, "allowed_mentions": {"parse": []}}
 
 
+# Each kind of receiver, with the JSON body of its messages.
 KINDS: Mapping[SinkKind, Callable[[Sequence[AlertRecord], str | None], dict[str, Any]]] = {
     "webhook": _webhook,
     "slack": _slack,
     "discord": _discord,
 }
-"""Each kind of receiver, with the JSON body of its messages."""
 
 
 _READ_BYTES = 2048

@@ -12,14 +12,13 @@ from gateway.stores.budgets import Amounts
 from gateway.upstream.prices import BYTES_PER_TOKEN, body_tokens
 from gateway.wire.coerce import as_int
 
+# Model and usage -> US dollars; None for a model without a price.
 Cost = Callable[[str, Mapping[str, Any]], float | None]
-"""Model and usage -> US dollars; None for a model without a price."""
-
 _MAXIMA = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+# Weight of the newest call in the moving means: four calls make three quarters of them.
 _NEWEST = 0.3
-"""Weight of the newest call in the moving means: four calls make three quarters of them."""
+# Range of what a call costs in relation to list price: a cached prompt costs a tenth.
 _RATIO = (0.02, 4.0)
-"""Range of what a call costs in relation to list price: a cached prompt costs a tenth."""
 _KEPT = 5000  # of what was learned: the newest; one costs 200 bytes
 _CHOICES = 128  # of one chat completion. Source: OpenAI API reference, `n`
 _MOST_OUTPUT = 10**9  # a client may write any number as its maximum

@@ -43,12 +43,10 @@ from gateway.stores.budgets import (
 from gateway.stores.protocols import StoreError
 from gateway.wire.usage import token_usage
 
+# Called with each budget that a call counts on, before and after the call.
 Reached = Callable[[BudgetStatus, CallSubject], None]
-"""Called with each budget that a call counts on, before and after the call."""
-
 _log = get_logger("gateway.budgets")
 _MOST_TOLD = 1000  # models, whose names are the clients'
-
 # How long, and how often, a call that still fits looks whether others have ended.
 _LONGEST_WAIT_S = 5.0
 _WAIT_STEP_S = 0.1

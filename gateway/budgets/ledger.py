@@ -144,7 +144,6 @@ class MemoryBudgets:
 
 
 T = TypeVar("T")
-
 _MOST_WAITING = 10_000
 _log = get_logger("gateway.budgets")
 

@@ -139,14 +139,14 @@ def _cheaper(found: Sequence[BudgetStatus]) -> Advice:
     return Advice(cheaper=next(models, ""))
 
 
+# Each action of a ladder, with its effect on a call that may be sent. Every step that is reached is
+# announced; the store refuses calls from `BudgetSettings.stop_at` on.
 ACTIONS: Mapping[str, Callable[[Sequence[BudgetStatus]], Advice] | None] = {
     "warn": None,
     "wrap_up": _wrap_up,
     "cheaper": _cheaper,
     "stop": None,
 }
-"""Each action of a ladder, with its effect on a call that may be sent. Every step that is reached
-is announced; the store refuses calls from `BudgetSettings.stop_at` on."""
 
 
 def steers(budget: BudgetSettings) -> bool:

@@ -13,9 +13,8 @@ from gateway.stores.budgets import Account, Control
 from gateway.upstream.base import RawHeaders
 from gateway.wire.echo import OWN_ANSWER
 
+# What the clients of OpenAI and Anthropic take for: do not send this again.
 NO_RETRY: Headers = (("x-should-retry", "false"),)
-"""What the clients of OpenAI and Anthropic take for: do not send this again."""
-
 _WORDS = {
     "usd": "US dollars",
     "tokens": "tokens",

@@ -14,13 +14,11 @@ from gateway.reporting.rates import Z
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.intp]
-
+# (unit, amount) per run of one arm, of the runs whose amount is known.
 Spent = Sequence[tuple[str, float]]
-"""(unit, amount) per run of one arm, of the runs whose amount is known."""
-
+# Share of the runs at either end that count as the nearest run inside: a few runaway runs dominate
+# a plain mean.
 WINSOR_SHARE = 0.05
-"""Share of the runs at either end that count as the nearest run inside: a few runaway runs dominate
-a plain mean."""
 
 # The most estimate a standard error within about 3 % (one over the root of twice as many), the
 # fewest within 5 %: for thousands of runs, whose intervals are narrow and whose draws long.

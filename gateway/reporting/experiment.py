@@ -48,16 +48,14 @@ class Group:
         return sum([run.estimated.get(part, 0) for run in self.runs if run.estimated])
 
 
+# How runs can be divided, so that like is compared with like.
 STRATA: Mapping[str, Callable[[ExperimentRun], str]] = {
     "profile": lambda run: run.profile,
     "agent": lambda run: run.agent,
     "model": lambda run: run.model_requested,
     "tenant": lambda run: run.tenant,
 }
-"""How runs can be divided, so that like is compared with like."""
-
 _DAY_S = 86_400
-
 BASELINES = ("off", "shadow", "random")  # arms that serve as the baseline, in order of preference
 
 

@@ -117,9 +117,8 @@ class ExperimentReport:
     caveats: tuple[Caveat, ...]
 
 
+# Judged runs that an arm needs for a conclusion: the usual minimum for a normal approximation.
 FEW_RUNS = 30
-"""Judged runs that an arm needs for a conclusion: the usual minimum for a normal approximation."""
-
 _NOTABLE_POINTS = 0.05  # the difference of success that a sample should be able to show
 _UNEVEN_SHARE = 0.05
 _UNEVEN_DOSE = 0.25  # of the texts of the arm that gave more

@@ -16,10 +16,8 @@ from typing import Any
 from gateway.stores.learning import DecidedRun, WorkloadRate
 
 Z = 1.96  # standard errors in a 95 % interval
-
 FOLLOWED = "learned"
 BY_STATE = "states"
-
 Weight = Callable[[DecidedRun], float]
 
 

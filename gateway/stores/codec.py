@@ -51,6 +51,7 @@ STOP_COLUMNS = (
     "coalesce(r.ended_at, h.at) >= h.at AND h.subject IN (c.id, c.parent_id, c.root_id) "
     "ORDER BY h.action DESC, h.at LIMIT 1)",
 )
+# The columns that `run_of` reads, from RUNS.
 RUN = ", ".join(
     (
         *STOP_COLUMNS,
@@ -60,13 +61,11 @@ RUN = ", ".join(
         ),
     )
 )
-"""The columns that `run_of` reads, from RUNS."""
-
 RUNS = "runs AS r JOIN conversations AS c ON c.pk = r.conversation_pk"
 _STEP_VALUES = ("step_index", "at", "state", "difficulty", "composite", "failure_type")
 STEP_COLUMNS = (*_STEP_VALUES, "readings", "call", "content")
+# The columns of a step that its scores give.
 SCORE_COLUMNS = ("state", "difficulty", "composite", "failure_type", "readings")
-"""The columns of a step that its scores give."""
 
 
 class _Readings(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,7 +86,6 @@ _FOUND = ("loop_count", "e1_match", "candidates")
 INJECTION_COLUMNS = names(InjectionRow, "run_id")
 INJECTIONS = ", ".join(INJECTION_COLUMNS)
 DECISION_COLUMNS = names(DecisionRow)
-
 _sums = attrgetter(*SUM_COLUMNS)
 _counters = attrgetter(*_COUNTERS)
 _step = attrgetter(*_STEP_VALUES)

@@ -19,9 +19,8 @@ from typing import ClassVar, Protocol
 from gateway.steering.guidance.pattern import Pattern, PatternMatch, Tier
 from gateway.stores.protocols import StoreError
 
+# An embedding: float32, unit length.
 Vector = array
-"""An embedding: float32, unit length."""
-
 MAX_PAGE = 1000
 
 

@@ -27,9 +27,8 @@ from gateway.stores.records import CallRecord, ConversationRecord, KeyRecord, Pr
 from gateway.stores.totals import ExperimentRun, RunRecord
 from gateway.stores.usage import UsagePoint, UsageQuery
 
+# Most hashes `find_prefix_hashes` returns: enough for a hundred parallel runs of one history.
 MAX_HEADS = 256
-"""Most hashes `find_prefix_hashes` returns: enough for a hundred parallel runs of one history."""
-
 MAX_BRANCHES = 64  # most conversations `branches` returns: sub-agents and forks behind one id
 
 
@@ -237,15 +236,13 @@ class KeyStore(Protocol):
         """Delete all keys, as if none had been made; returns how many were valid."""
 
 
+# Called with the kind of a signal and its ids; with RESYNC after signals may have been missed.
 OnSignal = Callable[[str, Mapping[str, str]], None]
-"""Called with the kind of a signal and its ids; with RESYNC after signals may have been missed."""
-
 RESYNC = "resync"
+# Gateway keys, patterns or holds on runs have changed; the store itself sends these.
 KEYS, PATTERNS, CONTROLS = "keys", "patterns", "controls"
-"""Gateway keys, patterns or holds on runs have changed; the store itself sends these."""
-
+# Somebody reads live events at another gateway; a call was recorded.
 WATCHING, STEP = "watching", "step"
-"""Somebody reads live events at another gateway; a call was recorded."""
 
 
 class Signals(Protocol):
@@ -258,8 +255,8 @@ class Signals(Protocol):
         """Listen without end; a lost connection is made again."""
 
 
+# Runs read at once by an export: few enough to delay neither other reads nor a checkpoint.
 _EXPORT_PAGE = 200
-"""Runs read at once by an export: few enough to delay neither other reads nor a checkpoint."""
 
 
 async def oldest_first(store: RunStore, runs: RunFilter, at_once: int) -> AsyncIterator[RunRecord]:

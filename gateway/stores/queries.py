@@ -16,14 +16,13 @@ from gateway.stores.totals import RunRecord, Severity, severity_by, step_severit
 
 MAX_PAGE = 1000
 OUTCOMES = ("success", "failure", "other")
+# Most runs of one health summary: their JSON counters take time to add up, and a store gives up a
+# read that takes too long.
 HEALTH_RUNS = 20_000
-"""Most runs of one health summary: their JSON counters take time to add up, and a store gives up a
-read that takes too long."""
-
 FACET_RUNS = 10_000  # the newest runs whose values are offered as the choices of a filter
-
 UNFINISHED = "unfinished"  # the outcome to filter by for runs without one
 
+# The sort keys of a list of runs; an unknown cost sorts below zero.
 SORT_KEYS: Mapping[str, Callable[[RunRecord], float]] = {
     "started_at": lambda run: run.started_at,
     "updated_at": lambda run: run.updated_at,
@@ -32,7 +31,6 @@ SORT_KEYS: Mapping[str, Callable[[RunRecord], float]] = {
     "cost": lambda run: -1.0 if run.totals.cost_usd is None else run.totals.cost_usd,
     "peak": lambda run: run.totals.composite_peak,
 }
-"""The sort keys of a list of runs; an unknown cost sorts below zero."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,13 +244,11 @@ class PruneReport:
     bytes_after: int
 
 
+# Greatest age of the newest call of a run under way, in seconds: a tool may run for minutes.
 LIVE_S = 900.0
-"""Greatest age of the newest call of a run under way, in seconds: a tool may run for minutes."""
-
 LIVE_RUNS = 200  # most runs that are listed as under way
-
+# Runs that began earlier than this are not looked for, which keeps the query short.
 LONGEST_S = 7 * 86_400.0
-"""Runs that began earlier than this are not looked for, which keeps the query short."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,15 +300,14 @@ class LiveRun:
 RECENT_RUNS = 30
 _DECIMALS = 4
 
+# The fields of RunTotals that add up.
 SUMMED = (
     *("calls", "errors", "retries", "injections", "input_tokens", "cached_tokens"),
     *("cache_write_tokens", "output_tokens", "reasoning_tokens", "unpriced_calls"),
     *("overhead_ms", "latency_s"),
 )
-"""The fields of RunTotals that add up."""
-
+# The fields whose unknown values are skipped in a sum; unknown when all are.
 COSTS = ("cost_usd", "cost_unsteered_usd", "saved_usd")
-"""The fields whose unknown values are skipped in a sum; unknown when all are."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from gateway.steering.transcript.steps import Action
 from gateway.stores.learning import DecisionRow
 
 _UNSENT = tuple(e.label for e in (BudgetExceeded, RunPaused, RunStopped))
+# Errors of calls that cost nothing: refused by the provider, not sent, or not connected.
 _UNCHARGED = (None, UpstreamUnreachable.label, *_UNSENT)
-"""Errors of calls that cost nothing: refused by the provider, not sent, or not connected."""
 
 
 class ConversationRecord(Struct, frozen=True, kw_only=True):

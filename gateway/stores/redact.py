@@ -16,9 +16,7 @@ from gateway.stores.records import CallRecord, StepContent, StepRow
 from gateway.text.secrets import find_secrets, mask_repeated, mask_secrets, may_have_secrets
 
 T = TypeVar("T")
-
 MAX_INT = 2**63 - 1
-
 _OMITTED = re.compile(r"\[omitted: [0-9]+ characters, sha256 [0-9a-f]{32}\]")
 
 

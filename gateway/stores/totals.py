@@ -26,9 +26,7 @@ from gateway.stores.records import CallRow, StepRow
 # under the first line is clean.
 WARN_COMPOSITE = 0.35
 DANGER_COMPOSITE = 0.6
-
 RULES = "e3"  # the source of the universal rules, which are the same in every run
-
 DERIVED = "derived"  # the `outcome_source` of an outcome that the gateway derived itself
 
 
@@ -137,11 +135,11 @@ class RunTotals(Struct, frozen=True, kw_only=True):
         )
 
 
+# The fields of a call that a run sums up; None counts as 0.
 _OF_CALLS = (
     *("input_tokens", "cached_tokens", "cache_write_tokens", "output_tokens", "reasoning_tokens"),
     *("latency_s", "overhead_ms"),
 )
-"""The fields of a call that a run sums up; None counts as 0."""
 
 
 def severity_of(composite: float) -> str:
@@ -240,21 +238,19 @@ class RunRecord(Struct, frozen=True, kw_only=True):
 
 
 Severity = Literal["low", "warn", "danger"]
-
 SEVERITIES: Final[tuple[Severity, ...]] = ("low", "warn", "danger")
+# The scale in words, for people. The lowest is no praise: runs fail without an alarm, too.
 SEVERITY_WORDS: Final[Mapping[str, str]] = {
     "low": "no alarm",
     "warn": "at risk",
     "danger": "in trouble",
 }
-"""The scale in words, for people. The lowest is no praise: runs fail without an alarm, too."""
 
 # A run of recorded agents that fires at five steps in a row rarely frees itself: docs/evidence.md
 # counts what follows an alarm of severity 3, which begins at four steps.
 STUCK_STEPS: Final = 5
+# The monitor that fires because a run is long; a long run need not be stuck.
 LENGTH_MONITOR: Final = "call_count"
-"""The monitor that fires because a run is long; a long run need not be stuck."""
-
 _STATES: Final[Mapping[str, Severity]] = {"SLOW": "warn", "SKIP": "danger"}
 
 
@@ -293,6 +289,7 @@ def streaks(steps: Sequence[StepRow]) -> list[int]:
     return found
 
 
+# Columns that `experiment_run_of` reads, from `codec.RUNS`: ExperimentRun's fields in order.
 COLUMNS = """
 r.id, r.started_at, r.arm, coalesce(nullif(r.unit, ''), c.id), r.outcome,
 r.profile, r.agent, r.model_requested, r.tenant, r.policy_digest,
@@ -300,8 +297,6 @@ r.steps, r.scored_steps, r.input_tokens, r.cached_tokens, r.input_tokens + r.out
 CASE WHEN r.unpriced_calls = 0 THEN r.cost_usd END,
 r.composite_peak, r.composite_sum, r.injections, r.counts
 """
-"""Columns that `experiment_run_of` reads, from `codec.RUNS`: ExperimentRun's fields in order."""
-
 AT_ONCE = 5_000  # runs read at once: about 50 ms in the thread that reads; other reads come between
 
 

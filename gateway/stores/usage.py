@@ -9,9 +9,8 @@ from typing import Any, Final, Literal, Protocol
 from gateway.stores.queries import RunFilter
 from gateway.stores.totals import plus
 
+# Keys by which runs can be grouped, in addition to `tag:NAME`.
 GROUPS = ("tenant", "key", "agent", "model", "day", "experiment", "arm", "mode", "outcome", "state")
-"""Keys by which runs can be grouped, in addition to `tag:NAME`."""
-
 TAG = "tag:"
 
 
@@ -93,12 +92,12 @@ class Group:
     sums: Sums
 
 
+# The sums that are counters of a run (`RunTotals.estimated`), and their names there.
 ESTIMATED: Final = {
     "estimated_calls": "calls",
     "estimated_tokens": "tokens",
     "estimated_usd": "cost_usd",
 }
-"""The sums that are counters of a run (`RunTotals.estimated`), and their names there."""
 
 
 class AttributionStore(Protocol):
@@ -114,21 +113,18 @@ class AttributionStore(Protocol):
 
 Bucket = Literal["hour", "day", "week"]
 Dimension = Literal["model", "agent", "tenant"]
-
 BUCKET_S: Final[Mapping[Bucket, int]] = {"hour": 3600, "day": 86_400, "week": 7 * 86_400}
 DIMENSIONS: Final[tuple[Dimension, ...]] = ("model", "agent", "tenant")
 # The first Monday of the epoch, which began on a Thursday.
 _MONDAY: Final = 4 * 86_400
 
+# The counts of a UsagePoint that calls and steps add to.
 SUMS: Final = (
     *("calls", "errors", "unsteered", "unpriced_calls", "steps", "alarms"),
     *("input_tokens", "cached_tokens", "output_tokens"),
     *("estimated_calls", "estimated_tokens"),
 )
-"""The counts of a UsagePoint that calls and steps add to."""
-
 AMOUNTS: Final = ("latency_s", "estimated_usd")  # the same, of what is no whole number
-
 _ADDED: Final = (*SUMS, *AMOUNTS, "runs", "successes", "failures")
 
 

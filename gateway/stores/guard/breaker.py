@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import structlog
 
 SLOW = "slow"  # the kind of an incident that began with a commit above `storage.commit_limit_ms`
-
 _REPEATS_WITHIN_S = 60.0  # an incident this soon after the last one belongs to the same trouble
 _LONGEST_HOLD_S = 60.0
 
@@ -111,8 +110,8 @@ class Breaker:
         )
 
 
+# A timer this late: the process had no processor meanwhile, and a commit may be done unnoticed.
 _LATE_S = 0.02
-"""A timer this late: the process had no processor meanwhile, and a commit may be done unnoticed."""
 _EXTENSIONS = 8  # longest wait of all, in limits, for a store that goes on finishing other commits
 
 

@@ -33,7 +33,6 @@ from gateway.stores.reads import TimeLimits
 from gateway.stores.records import CallRecord, ConversationRecord, PrefixHashRecord
 
 T = TypeVar("T")
-
 _SLOW_READ_S = 0.025  # a read that was given up after this long counts as failed
 _DEGRADED_READ_S = 0.02  # longest read of another store while this one is degraded: it may hang
 _ACTIVE = 10_000  # conversations whose last commit is remembered

@@ -28,16 +28,15 @@ from gateway.stores.protocols import (
 from gateway.stores.records import CallRecord, ConversationRecord
 from gateway.tasks import spawn
 
+# Errors of the store; any other error is about the one record.
 TROUBLE = (StoreUnavailable, StoreCorrupt, SchemaMismatch)
-"""Errors of the store; any other error is about the one record."""
-
 _BATCH = 64  # records written at once, which SQLite commits together
 _CONFLICTS = 5  # attempts of one write, against other gateways that save the same conversation
 _CLOSE_S = 5.0  # longest wait for the spool when the store is closed
 
 
+# A call made from an older version of its conversation, over what is stored of it now.
 Merge = Callable[[CallRecord, ConversationRecord], CallRecord]
-"""A call made from an older version of its conversation, over what is stored of it now."""
 
 
 def replacing(call: CallRecord, stored: ConversationRecord) -> CallRecord:
