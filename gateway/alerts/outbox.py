@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from gateway.alerts.rules import Finding
@@ -23,20 +23,10 @@ _REFRESHES = 4  # a condition that lasts is noted in the store so often within a
 _LEASE_MARGIN_S = 30.0
 
 
-@dataclass(slots=True, kw_only=True)
-class _Waiting:
-    """A delivery that the store does not have."""
-
-    delivery: Delivery
-    next_at: float
-
-
 class AlertOutbox:
-    """Takes in what the rules find, and delivers it. `publish` gets each new alert.
-
-    `usable`: whether the store works. While it does not, alerts are kept in memory and sent from
-    there; they are lost if the process ends before the receiver has them.
-    """
+    """Takes in what the rules find, and delivers it. `publish` gets each new alert. While the store
+    is not `usable`, alerts are kept in memory; they are lost if the process ends before the
+    receiver has them."""
 
     def __init__(
         self,
@@ -55,7 +45,8 @@ class AlertOutbox:
         self._sender = AlertSender()
         self._owner = secrets.token_hex(8)
         self._seen: dict[str, tuple[float, float]] = {}  # by key: last seen, last stored
-        self._waiting: list[_Waiting] = []
+        # Deliveries that the store does not have, and their next attempt, by alert and sink.
+        self._waiting: dict[tuple[str, str], tuple[Delivery, float]] = {}
         self._sent: set[tuple[str, str]] = set()  # sent, and not yet noted in the store
         self._log = get_logger("gateway.alerts")
 
@@ -71,13 +62,27 @@ class AlertOutbox:
         if not sinks:
             return False
         seen, noted = self._seen.get(found.key, (float("-inf"), float("-inf")))
-        self._forget_old(now, settings.cooldown_s)
+        if len(self._seen) > _MOST_IN_MEMORY:
+            self._seen = {
+                k: at for k, at in self._seen.items() if now - at[0] < settings.cooldown_s
+            }
         known = now - seen < settings.cooldown_s
         if known and now - noted < settings.cooldown_s / _REFRESHES:
             self._seen[found.key] = (now, noted)
             return False
         self._seen[found.key] = (now, now)
-        alert = _alert(found, now, with_task=settings.with_task)
+        task = {"task": found.task} if settings.with_task and found.task else {}
+        alert = AlertRecord(
+            id=secrets.token_hex(8),
+            key=found.key,
+            rule=found.rule,
+            severity=found.severity,
+            title=found.title,
+            raised_at=now,
+            tenant=found.tenant,
+            facts={**found.facts, **task},
+            path=found.path,
+        )
         due = dict.fromkeys(sinks, due_at(found.rule, now, settings))
         is_new = await self._keep(alert, due, settings.cooldown_s, known=known)
         if is_new:
@@ -99,9 +104,9 @@ class AlertOutbox:
         if known:
             return False
         for sink, at in due.items():
-            self._waiting.append(_Waiting(delivery=Delivery(alert=alert, sink=sink), next_at=at))
+            self._waiting[alert.id, sink] = (Delivery(alert=alert, sink=sink), at)
         if len(self._waiting) > _MOST_IN_MEMORY:
-            del self._waiting[: len(self._waiting) - _MOST_IN_MEMORY]
+            self._waiting = dict(list(self._waiting.items())[-_MOST_IN_MEMORY:])
             self._log.error("alerts dropped: too many wait in memory")
         return True
 
@@ -109,9 +114,9 @@ class AlertOutbox:
         """Send everything due at `now` (epoch); returns how many deliveries arrived."""
         settings = self._settings()
         stored = await self._claim(now, settings)
-        in_memory = [waiting for waiting in self._waiting if waiting.next_at <= now]
+        in_memory = {key: one for key, (one, next_at) in self._waiting.items() if next_at <= now}
         batches: dict[str, list[Delivery]] = {}
-        for delivery in (*stored, *(waiting.delivery for waiting in in_memory)):
+        for delivery in (*stored, *in_memory.values()):
             batches.setdefault(delivery.sink, []).append(delivery)
         if not batches:
             return 0
@@ -120,7 +125,13 @@ class AlertOutbox:
             *(self._send(sinks.get(name), batch, now) for name, batch in batches.items())
         )
         settled = {(one.alert_id, one.sink): one for batch in results for one in batch}
-        self._settle_in_memory(in_memory, settled)
+        for key, delivery in in_memory.items():
+            if settled[key].done:
+                self._waiting.pop(key, None)
+                self._sent.discard(key)
+            elif key in self._waiting:
+                again = replace(delivery, attempts=delivery.attempts + 1)
+                self._waiting[key] = (again, settled[key].next_at)
         await self._settle([settled[d.alert.id, d.sink] for d in stored], now)
         return sum(not one.error for one in settled.values())
 
@@ -164,28 +175,7 @@ class AlertOutbox:
             self._log.error("alert given up", sink=delivery.sink, alert=delivery.alert.id)
             return _settled(delivery, error)
         pause_s = min(limits.retry_s * 2 ** min(delivery.attempts, 32), limits.max_retry_s)
-        return Settled(
-            alert_id=delivery.alert.id,
-            sink=delivery.sink,
-            done=False,
-            next_at=now + pause_s,
-            error=error,
-        )
-
-    def _settle_in_memory(
-        self, tried: Sequence[_Waiting], settled: Mapping[tuple[str, str], Settled]
-    ) -> None:
-        for waiting in tried:
-            one = waiting.delivery
-            result = settled[one.alert.id, one.sink]
-            if result.done:
-                self._waiting.remove(waiting)
-                self._sent.discard((one.alert.id, one.sink))
-            else:
-                waiting.next_at = result.next_at
-                waiting.delivery = Delivery(
-                    alert=one.alert, sink=one.sink, attempts=one.attempts + 1
-                )
+        return replace(_settled(delivery, error), done=False, next_at=now + pause_s)
 
     async def _settle(self, results: Sequence[Settled], now: float) -> None:
         if not results:
@@ -203,30 +193,19 @@ class AlertOutbox:
         if self._usable():
             await self._store.prune_alerts(now - self._settings().keep_days * 86_400)
 
-    def _forget_old(self, now: float, cooldown_s: float) -> None:
-        if len(self._seen) > _MOST_IN_MEMORY:
-            self._seen = {k: at for k, at in self._seen.items() if now - at[0] < cooldown_s}
-
     async def aclose(self) -> None:
         """Close the connections to the receivers."""
         await self._sender.aclose()
 
 
 def due_at(rule: str, now: float, settings: AlertSettings) -> float:
-    """Time of the first attempt for an alert raised at `now` (both epoch).
-
-    Those of one `group_wait_s` are due together, on every gateway, and make one message.
-    """
+    """Time of the first attempt for an alert raised at `now` (both epoch). Those of one
+    `group_wait_s` are due together, on every gateway, and make one message."""
     wait_s = settings.group_wait_s
     due = (now // wait_s + 1) * wait_s if wait_s else now
     quiet = settings.quiet_minutes()
     if quiet is None or rule in settings.quiet_rules:
         return due
-    return _after_quiet(due, quiet)
-
-
-def _after_quiet(due: float, quiet: tuple[int, int]) -> float:
-    """`due`, or the end of the quiet hours that it lies in; local time."""
     begin, end = quiet
     local = datetime.fromtimestamp(due).astimezone()
     minute = local.hour * 60 + local.minute
@@ -235,21 +214,6 @@ def _after_quiet(due: float, quiet: tuple[int, int]) -> float:
         return due
     over = local.replace(hour=end // 60, minute=end % 60, second=0, microsecond=0)
     return (over if over > local else over + timedelta(days=1)).timestamp()
-
-
-def _alert(found: Finding, now: float, *, with_task: bool) -> AlertRecord:
-    task = {"task": found.task} if with_task and found.task else {}
-    return AlertRecord(
-        id=secrets.token_hex(8),
-        key=found.key,
-        rule=found.rule,
-        severity=found.severity,
-        title=found.title,
-        raised_at=now,
-        tenant=found.tenant,
-        facts={**found.facts, **task},
-        path=found.path,
-    )
 
 
 def _settled(delivery: Delivery, error: str = "") -> Settled:

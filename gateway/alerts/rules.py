@@ -56,8 +56,7 @@ class CallCounters:
         self._rests = rests_in(metrics)
 
     def since(self, now: float, window_s: float) -> CallWindow:
-        """Counts in the `window_s` before `now`, both in seconds of a steady clock; less
-        where this has not been asked for that long."""
+        """Counts in the `window_s` before `now` (steady clock), or since the first call."""
         total = _totals(self._metrics)
         self._seen.append((now, total))
         while len(self._seen) > 1 and self._seen[1][0] <= now - window_s:
@@ -106,19 +105,14 @@ def _samples(counter: Counter) -> list[tuple[Mapping[str, str], int]]:
 
 
 _ROUNDING = 1e-9  # of a share: sums of prices are not exact
-_LEAST_USUAL_SHARE = 0.2
-"""A cached share below this was no cache to speak of; its drop is none."""
+_LEAST_USUAL_SHARE = 0.2  # a cached share below this was no cache to speak of; its drop is none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signals:
-    """Input of the rules at one moment.
-
-    `window`: the calls of this process in the last `window_s`. `usual_cached_share`: of the last 24
-    hours, None where unknown. `rested`: how often each deployment began to rest since the last
-    look. `store`: the store's state while it is degraded. `accounts`: of budgets, those that were
-    used lately.
-    """
+    """Input of the rules at one moment. `window`: the calls of this process in the last `window_s`.
+    `usual_cached_share`: of the last 24 hours. `rested`: times that each deployment began to rest
+    since the last look. `store`: set while it is degraded. `accounts`: lately used ones."""
 
     live: Sequence[LiveRun] = ()
     window: CallWindow = field(default_factory=CallWindow)
@@ -130,10 +124,8 @@ class Signals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsedAccount:
-    """One subject of a budget, the share of its limit that is used, and the limit's name.
-
-    `estimated`: whether that share rests on usage or prices that were estimated.
-    """
+    """One subject of a budget and its most used limit. `estimated`: the share rests on
+    estimates."""
 
     budget: str
     scope: str
@@ -297,8 +289,8 @@ def _budgets(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]
         )
 
 
+# Every rule, in the order in which findings are raised.
 RULES: Final[tuple[Rule, ...]] = (_stuck, _budgets, _errors, _unsteered, _cached, _resting, _store)
-"""Every rule, in the order in which findings are raised."""
 
 
 def findings(signals: Signals, settings: AlertRuleSettings) -> list[Finding]:

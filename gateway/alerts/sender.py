@@ -6,6 +6,8 @@ import hashlib
 import hmac
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from html import escape
 from typing import Any
 
 import aiohttp
@@ -62,16 +64,17 @@ def _line(alert: AlertRecord) -> str:
     return f"{' '.join(words)} ({', '.join(about)})"
 
 
-def _slack_line(alert: AlertRecord, base_url: str | None) -> str:
-    # Source: Slack's mrkdwn, which gives these three characters a meaning.
-    line = _line(alert).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    link = _link(alert, base_url)
-    return f"{line} <{link}|open>" if link else line
-
-
-def _discord_line(alert: AlertRecord, base_url: str | None) -> str:
-    link = _link(alert, base_url)
-    return f"{_line(alert)} <{link}>" if link else _line(alert)
+def _lines(
+    alerts: Sequence[AlertRecord],
+    base_url: str | None,
+    link_form: str,
+    escaped: Callable[[str], str] = str,
+) -> str:
+    """One line for each alert, with its link in `link_form`."""
+    links = [(alert, _link(alert, base_url)) for alert in alerts]
+    return "\n".join(
+        escaped(_line(alert)) + (link_form.format(link) if link else "") for alert, link in links
+    )
 
 
 def _webhook(alerts: Sequence[AlertRecord], base_url: str | None) -> dict[str, Any]:
@@ -79,21 +82,22 @@ def _webhook(alerts: Sequence[AlertRecord], base_url: str | None) -> dict[str, A
 
 
 def _slack(alerts: Sequence[AlertRecord], base_url: str | None) -> dict[str, Any]:
-    return {"text": "\n".join(_slack_line(alert, base_url) for alert in alerts)}
+    # Source: Slack's mrkdwn, which gives `&`, `<` and `>` a meaning.
+    return {"text": _lines(alerts, base_url, " <{}|open>", partial(escape, quote=False))}
 
 
 def _discord(alerts: Sequence[AlertRecord], base_url: str | None) -> dict[str, Any]:
-    text = "\n".join(_discord_line(alert, base_url) for alert in alerts)
+    text = _lines(alerts, base_url, " <{}>")
     content = text if len(text) <= _DISCORD_CHARS else text[: _DISCORD_CHARS - 1] + "…"
     return {"content": content, "allowed_mentions": {"parse": []}}
 
 
+# Each kind of receiver, with the JSON body of its messages.
 KINDS: Mapping[SinkKind, Callable[[Sequence[AlertRecord], str | None], dict[str, Any]]] = {
     "webhook": _webhook,
     "slack": _slack,
     "discord": _discord,
 }
-"""Each kind of receiver, with the JSON body of its messages."""
 
 
 _READ_BYTES = 2048
@@ -114,8 +118,10 @@ class AlertSender:
         if sink.secret is not None:
             headers[SIGNATURE_HEADER] = signature(sink.secret, body, int(time.time()))
         timeout = aiohttp.ClientTimeout(total=settings.timeout_s)
+        # The environment's proxy counts, as for providers.
+        self._session = self._session or aiohttp.ClientSession(trust_env=True)
         try:
-            async with self._open().post(
+            async with self._session.post(
                 str(sink.url), data=body, headers=headers, timeout=timeout, allow_redirects=False
             ) as answer:
                 await answer.content.read(_READ_BYTES)
@@ -130,9 +136,3 @@ class AlertSender:
         """Close the connections."""
         if self._session is not None:
             await self._session.close()
-
-    def _open(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            # The environment's proxy counts, as for providers.
-            self._session = aiohttp.ClientSession(trust_env=True)
-        return self._session

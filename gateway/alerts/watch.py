@@ -10,7 +10,6 @@ from gateway.alerts.outbox import AlertOutbox
 from gateway.alerts.rules import CallCounters, Signals, UsedAccount, findings
 from gateway.budgets.ledger import BudgetLedger
 from gateway.config import Settings
-from gateway.config.alerts import AlertSettings
 from gateway.config.budgets import BudgetSettings
 from gateway.observability.live_events import EventHub
 from gateway.observability.logging import get_logger
@@ -28,26 +27,23 @@ _PRUNE_S = 3600.0
 
 
 class AlertWatch:
-    """Checks the rules every `alerts.check_interval_s` and delivers what is due.
-
-    Without a sink it does nothing. `degraded`: the state of a store that cannot be used.
-    `accounts`: those of budgets that were used since a time.
-    """
+    """Checks the rules every `alerts.check_interval_s` and delivers what is due, if there is a
+    sink."""
 
     def __init__(
         self,
-        settings: Callable[[], AlertSettings],
+        settings: Callable[[], Settings],
         runs: RunStore,
+        ledger: BudgetLedger,
         outbox: AlertOutbox,
         metrics: Metrics,
         degraded: Callable[[], StoreHealth | None],
-        accounts: Callable[[float], Awaitable[Sequence[UsedAccount]]],
     ) -> None:
         self._settings = settings
         self._runs = runs
+        self._ledger = ledger
         self._outbox = outbox
         self._degraded = degraded
-        self._accounts = accounts
         self._counters = CallCounters(metrics)
         self._usual: float | None = None
         self._usual_until = float("-inf")
@@ -58,19 +54,20 @@ class AlertWatch:
     async def follow_rules(self) -> None:
         """Check again and again, without end."""
         while True:
-            if self._settings().sinks:
-                await self._attempt("rules of alerts not checked", self.check)
-            await asyncio.sleep(self._settings().check_interval_s)
+            await self._attempt("rules of alerts not checked", self.check)
+            await asyncio.sleep(self._settings().alerts.check_interval_s)
 
     async def follow_queue(self) -> None:
         """Deliver again and again, without end."""
         while True:
-            if self._settings().sinks:
-                await self._attempt("alerts not delivered", self._deliver)
-            await asyncio.sleep(min(_DELIVER_S, self._settings().check_interval_s))
+            await self._attempt("alerts not delivered", self._deliver)
+            await asyncio.sleep(min(_DELIVER_S, self._settings().alerts.check_interval_s))
 
     async def _attempt(self, what: str, work: Callable[[], Awaitable[object]]) -> None:
-        """A failure is logged once until the same works again; it ends neither loop."""
+        """Work if there is a sink. A failure is logged once until the same works again; it ends
+        neither loop."""
+        if not self._settings().alerts.sinks:
+            return
         try:
             await work()
         except Exception as error:
@@ -83,7 +80,7 @@ class AlertWatch:
     async def check(self) -> int:
         """Look once; returns how many alerts are new."""
         signals, now = await self._signals(), time.time()
-        found = findings(signals, self._settings().rules)
+        found = findings(signals, self._settings().alerts.rules)
         return sum([await self._outbox.take(one, now) for one in found])
 
     async def _deliver(self) -> None:
@@ -100,13 +97,15 @@ class AlertWatch:
         if store is None:
             try:
                 live = await self._runs.live_runs(LiveQuery.at(time.time()))
-                accounts = await self._accounts(time.time() - LIVE_S)
+                budgets, since = self._settings().all_budgets(), time.time() - LIVE_S
+                accounts = await used_accounts(self._ledger, budgets, since)
                 await self._read_usual()
             except StoreError as error:
                 self._log.warning("runs not read for alerts", reason=str(error))
+        window_s = self._settings().alerts.rules.window_s
         return Signals(
             live=live,
-            window=self._counters.since(time.monotonic(), self._settings().rules.window_s),
+            window=self._counters.since(time.monotonic(), window_s),
             usual_cached_share=self._usual,
             rested=self._counters.rested(),
             store=store,
@@ -127,17 +126,15 @@ class AlertWatch:
 
 
 _MOST = 500
+# Metrics that rest on what providers report; calls and minutes are counted.
 _REPORTED = frozenset({"usd", "tokens", "input_tokens", "output_tokens"})
-"""Metrics that rest on what providers report; calls and minutes are counted."""
 
 
 async def used_accounts(
     ledger: BudgetLedger, budgets: Sequence[BudgetSettings], since: float
 ) -> list[UsedAccount]:
     """Every account of these budgets that was used at or after `since` (epoch) and has a limit.
-
-    Raises: StoreError.
-    """
+    Raises: StoreError."""
     if not budgets:
         return []
     known, now = {budget.name: budget for budget in budgets}, time.time()
@@ -178,16 +175,7 @@ def open_alerts(
         about = {"rule": alert.rule, "severity": alert.severity, "alert_id": alert.id}
         events.publish({"type": "alert", "tenant": alert.tenant, **about})
 
-    async def accounts(since: float) -> Sequence[UsedAccount]:
-        return await used_accounts(ledger, settings().all_budgets(), since)
-
-    outbox = AlertOutbox(
-        store,
-        lambda: settings().alerts,
-        metrics,
-        usable=lambda: degraded() is None,
-        publish=publish,
-    )
+    alerts, usable = (lambda: settings().alerts), (lambda: degraded() is None)
+    outbox = AlertOutbox(store, alerts, metrics, usable=usable, publish=publish)
     metrics.alerts_in_memory.set_function(lambda: outbox.in_memory)
-    watch = AlertWatch(lambda: settings().alerts, runs, outbox, metrics, degraded, accounts)
-    return outbox, watch
+    return outbox, AlertWatch(settings, runs, ledger, outbox, metrics, degraded)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
+
+from cachetools import FIFOCache
 
 from gateway.budgets.estimate import Cost, Estimator
 from gateway.budgets.guard import Admission, BudgetGuard, CallBody, Refused, amounts_of
@@ -24,9 +26,7 @@ from gateway.tasks import spawn
 
 class OwnCalls:
     """Counts tokens and dollars of the gateway's own calls, not the calls: those are the agents'.
-
-    Lives for the whole process; `use` gives it the budgets of each config.
-    """
+    `use` gives it the budgets of each config."""
 
     def __init__(self) -> None:
         self._guard: BudgetGuard | None = None
@@ -47,11 +47,8 @@ class OwnCalls:
         root: str = "",
         run: str = "",
     ) -> OwnCall | None:
-        """A call that may be made; None when a budget has not enough left for it.
-
-        `answers`: the model writes an answer. Without a tenant the call is everybody's, and counts
-        on the budgets of a day alone.
-        """
+        """A call that may be made; None when a budget has not enough left for it. `answers`: the
+        model writes an answer. Without a tenant the call counts on the budgets of a day alone."""
         guard = self._guard
         if guard is None:
             return OwnCall()
@@ -61,51 +58,42 @@ class OwnCalls:
             admission = await guard.admit(subject, model, body, binding=self._binding)
         except Refused:
             return None
-        return OwnCall() if admission is None else _Counted(guard, admission, self._cost)
+        return OwnCall(None if admission is None else (guard, admission, self._cost))
 
 
+@dataclass(frozen=True, slots=True)
 class OwnCall:
-    """A call that counts on no budget."""
+    """A call that may be made; `admitted` None: it counts on no budget."""
+
+    admitted: tuple[BudgetGuard, Admission, Cost] | None = None
 
     def settle(self, usage: Mapping[str, Any] | None) -> None:
-        """Note the end of the call.
-
-        `usage`: as its answer says; None when that is not known, so that the estimate counts; empty
-        for a call that failed.
-        """
-
-
-class _Counted(OwnCall):
-    def __init__(self, guard: BudgetGuard, admission: Admission, cost: Cost) -> None:
-        self._guard = guard
-        self._admission = admission
-        self._cost = cost
-
-    def settle(self, usage: Mapping[str, Any] | None) -> None:
+        """Note the end of the call. `usage`: None when it is unknown, so that the estimate counts;
+        empty for a call that failed."""
+        if self.admitted is None:
+            return
+        guard, admission, cost = self.admitted
         used: Amounts | None = None if usage is None else NOTHING
         unpriced = False
         if usage:
-            model = self._admission.estimate.model
-            used, unpriced = amounts_of(model, usage, self._cost, calls=0)
+            used, unpriced = amounts_of(admission.estimate.model, usage, cost, calls=0)
         # Nobody waits for it: a slow store would cost the run its time for steering.
-        spawn(self._guard.settle(self._admission, used, unpriced=unpriced))
+        spawn(guard.settle(admission, used, unpriced=unpriced))
 
 
 _REMEMBERED = 10_000
+_LOGGED = ("budget", "scope", "subject", "step", "used", "metric")
 
 
 class BudgetNotices:
-    """Makes one live event, log line and count of each step that is reached.
-
-    `listeners` get each event, also when nobody follows the live events. A gateway remembers its
-    own notices only: two gateways may both announce the same step.
-    """
+    """Makes one live event, log line and count of each step that is reached, and calls the
+    `listeners`. Each gateway remembers its own notices only."""
 
     def __init__(self, events: EventHub, metrics: Metrics) -> None:
         self.listeners: list[Callable[[Event], None]] = []
         self._events = events
         self._metrics = metrics
-        self._published: OrderedDict[tuple[str, str, float], None] = OrderedDict()
+        self._published: FIFOCache[tuple[str, str, float], None] = FIFOCache(_REMEMBERED)
 
     def reached(self, found: BudgetStatus, call: CallSubject) -> None:
         """Announce the steps that this budget has reached for the first time."""
@@ -115,8 +103,6 @@ class BudgetNotices:
             if known in self._published:
                 continue
             self._published[known] = None
-            if len(self._published) > _REMEMBERED:
-                self._published.popitem(last=False)
             self._metrics.budget_steps.labels(budget.name, step.name).inc()
             event: Event = {
                 "type": "budget",
@@ -141,19 +127,13 @@ class BudgetNotices:
             del self._published[known]
 
 
-_LOGGED = ("budget", "scope", "subject", "step", "used", "metric")
-
-
 _DAY_S = 86_400.0
 _log = get_logger("gateway.budgets")
 
 
 class Accounting:
-    """The accounts and holds of one process. Made on the event loop; `follow` must run.
-
-    `stores`: of budgets and of holds, None for what is kept in memory only. `settings` gives those
-    in force.
-    """
+    """The accounts and holds of one process. Made on the event loop; `follow` must run. `stores`:
+    of budgets and of holds, None: in memory only."""
 
     def __init__(
         self,
@@ -176,9 +156,8 @@ class Accounting:
         self._estimator.first_output = settings.control.first_output_tokens
         guard = None
         if budgets:
-            reached = self.notices.reached
-            ledger, estimator = self.ledger, self._estimator
-            guard = BudgetGuard(budgets, settings.control, ledger, estimator, cost, reached)
+            parts = (self.ledger, self._estimator, cost, self.notices.reached)
+            guard = BudgetGuard(budgets, settings.control, *parts)
         self.own_calls.use(guard, cost, binding=settings.steering.mode != "shadow")
         return guard
 
@@ -189,14 +168,12 @@ class Accounting:
             while True:
                 storage = self._settings().storage
                 await asyncio.sleep(storage.retention_interval_s)
-                if storage.retention_days and self._settings().all_budgets():
-                    await self._prune(time.time() - storage.retention_days * _DAY_S)
+                if not storage.retention_days or not self._settings().all_budgets():
+                    continue
+                try:
+                    await self.ledger.store.prune(time.time() - storage.retention_days * _DAY_S)
+                except StoreError as error:
+                    _log.warning("old budget accounts not removed", reason=str(error))
         finally:
             for task in following:
                 task.cancel()
-
-    async def _prune(self, older_than: float) -> None:
-        try:
-            await self.ledger.store.prune(older_than)
-        except StoreError as error:
-            _log.warning("old budget accounts not removed", reason=str(error))

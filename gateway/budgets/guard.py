@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from msgspec import structs
+from msgspec import convert, structs
 
 from gateway.budgets.estimate import Cost, Estimate, Estimator, tokens_of_body
 from gateway.budgets.ledger import BudgetLedger, Held
@@ -32,12 +32,10 @@ from gateway.steering.steer import NO_ADVICE, Advice
 from gateway.stores.budgets import (
     NOTHING,
     Account,
-    AccountKey,
     Amounts,
     Claim,
     Reserved,
     Settlement,
-    Wanted,
     decide,
     opened,
     waits_for_others,
@@ -45,24 +43,18 @@ from gateway.stores.budgets import (
 from gateway.stores.protocols import StoreError
 from gateway.wire.usage import token_usage
 
+# Called with each budget that a call counts on, before and after the call.
 Reached = Callable[[BudgetStatus, CallSubject], None]
-"""Called with each budget that a call counts on, before and after the call."""
-
 _log = get_logger("gateway.budgets")
 _MOST_TOLD = 1000  # models, whose names are the clients'
-
+# How long, and how often, a call that still fits looks whether others have ended.
 _LONGEST_WAIT_S = 5.0
 _WAIT_STEP_S = 0.1
-"""How long, and how often, a call that still fits looks whether others have ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallBody:
-    """Parts of a request that an estimate reads.
-
-    `answers`: the model writes an answer; False for embeddings and the like. `calls`: how many it
-    counts as.
-    """
+    """Parts of a request that an estimate reads. `answers`: the model writes an answer."""
 
     fields: Mapping[str, Any]
     raw: bytes
@@ -72,10 +64,8 @@ class CallBody:
 
 @dataclass(slots=True, kw_only=True)
 class Admission:
-    """A call that may be sent, with what it has reserved.
-
-    `would_stop`: the budgets that would have refused it, if they were in force.
-    """
+    """A call that may be sent, with what it has reserved. `would_stop`: why budgets would have
+    refused it, if they were in force."""
 
     subject: CallSubject
     applied: tuple[Applied, ...]
@@ -121,14 +111,11 @@ class BudgetGuard:
         self._cost = cost
         self._reached = reached
         self._steers = any(steers(budget) for budget in budgets)
-        self._most = any(budget.reserve == "most" for budget in budgets)
         self._told: set[str] = set()
 
     async def advise(self, subject: CallSubject, body: CallBody) -> Advice:
-        """The effects of the ladders on a call before it is decided.
-
-        Reads the store only where a ladder has a step that changes a request.
-        """
+        """The effects of the ladders on a call before it is decided. Reads the store only for
+        them."""
         now = time.time()
         applied = applying(self.budgets, subject, now) if self._steers else ()
         if not any(steers(each.budget) for each in applied):
@@ -146,20 +133,16 @@ class BudgetGuard:
     async def admit(
         self, subject: CallSubject, model: str, body: CallBody, *, binding: bool
     ) -> Admission | None:
-        """Reserve a call to `model` on every account that it counts on; None if on none.
-
-        `binding` False: nothing is refused, and what would have been is noted.
-
-        Raises:
-            Refused: a budget has not enough left; nothing is reserved.
-        """
+        """Reserve a call to `model` on every account that it counts on; None if on none. `binding`
+        False: nothing is refused, and what would have been is noted. Raises: Refused; nothing is
+        reserved."""
         now = time.time()
         applied = applying(self.budgets, subject, now)
         if not applied:
             return None
         estimate = self._estimate(model, subject.root, body)
         if estimate.unpriced:
-            self._tell_unpriced(applied, model)
+            self._warn_unpriced(applied, model)
         held = await self._reserve(applied, estimate, binding=binding)
         pairs = zip(applied, held.outcome.accounts, strict=True)
         standings = tuple(standing(each, account, now) for each, account in pairs)
@@ -174,23 +157,26 @@ class BudgetGuard:
             worst = found[refusal.key]
             error = budget_error(worst, refusal.metric, now)
             raise Refused(error, worst.applied.budget.stop_with, worst)
-        admission = Admission(
-            subject=subject, applied=applied, standings=standings, estimate=estimate, held=[held]
+        return Admission(
+            subject=subject,
+            applied=applied,
+            standings=standings,
+            estimate=estimate,
+            held=[held],
+            would_stop={
+                found[refusal.key].applied.budget.name: used_up(
+                    found[refusal.key], refusal.metric, now
+                )
+                for refusal in held.outcome.refusals
+            },
         )
-        for refusal in held.outcome.refusals:
-            worst = found[refusal.key]
-            reason = used_up(worst, refusal.metric, now)
-            admission.would_stop[worst.applied.budget.name] = reason
-        return admission
 
     async def _reserve(
         self, applied: Sequence[Applied], estimate: Estimate, *, binding: bool
     ) -> Held:
-        """The reservation, or its refusal.
-
-        While only what is reserved for other calls is in the way, they are waited for, and after
-        that the call is let through: what was not spent refuses nothing.
-        """
+        """The reservation, or its refusal. While only what is reserved for other calls is in the
+        way, they are waited for; after that the call is let through: what was not spent refuses
+        nothing."""
         ends_at = time.monotonic() + _LONGEST_WAIT_S
         while True:
             claim = self._claim(applied, estimate, time.time(), binding=binding)
@@ -240,9 +226,7 @@ class BudgetGuard:
         estimated: bool = False,
     ) -> None:
         """End a call that used `actual`, None = unknown, so that its estimate counts. Once.
-
-        `estimated`: whether `actual` is, because the provider reported no usage.
-        """
+        `estimated`: the provider reported no usage."""
         if admission.settled:
             return
         admission.settled = True
@@ -281,11 +265,8 @@ class BudgetGuard:
     async def allow(
         self, subject: CallSubject, *, limits: Mapping[str, float], lifted: bool
     ) -> None:
-        """Set limits for the accounts that a call counts on, each where its budget has one.
-
-        Raises:
-            StoreError: the store cannot take them now.
-        """
+        """Set limits for the accounts of a call, each where its budget has one. Raises:
+        StoreError."""
         now = time.time()
         applied = applying(self.budgets, subject, now)
         accounts = await self._accounts(applied, now)
@@ -299,8 +280,9 @@ class BudgetGuard:
 
     def _estimate(self, model: str, whose: str, body: CallBody) -> Estimate:
         tokens = tokens_of_body(body.raw)
+        most = any(budget.reserve == "most" for budget in self.budgets)
         found = self._estimator.estimate(
-            model, whose, body.fields, tokens, self._cost, most=self._most, answers=body.answers
+            model, whose, body.fields, tokens, self._cost, most=most, answers=body.answers
         )
         amounts = replace(found.amounts, calls=body.calls)
         return replace(found, amounts=self._priced(amounts) if found.unpriced else amounts)
@@ -309,8 +291,8 @@ class BudgetGuard:
         """Use at an unknown price: the tokens at the configured price for such models."""
         return replace(used, usd=used.of("tokens") * self._control.unpriced_usd_per_million / 1e6)
 
-    def _tell_unpriced(self, applied: Sequence[Applied], model: str) -> None:
-        """Say once of each model how it is counted by budgets in dollars."""
+    def _warn_unpriced(self, applied: Sequence[Applied], model: str) -> None:
+        """Log once for each model how budgets in dollars count it."""
         names = [each.budget.name for each in applied if each.budget.limits.usd is not None]
         if names and model not in self._told and len(self._told) < _MOST_TOLD:
             self._told.add(model)
@@ -337,9 +319,7 @@ class BudgetGuard:
     async def _accounts(self, applied: Sequence[Applied], now: float) -> list[Account]:
         keys = [each.wanted.key for each in applied]
         try:
-            if not self._ledger.durable:
-                raise StoreError("counted in memory")
-            stored = await self._ledger.store.accounts(keys)
+            stored = await self._ledger.counted.accounts(keys)
         except StoreError:
             stored = await self._ledger.memory.accounts(keys)
         known = {account.key: account for account in stored}
@@ -348,10 +328,8 @@ class BudgetGuard:
 
 @dataclass(slots=True, kw_only=True)
 class Spending:
-    """The admission of one call, and how to find out what it used.
-
-    `sent`: whether an upstream was asked; `answered`: whether one gave an answer.
-    """
+    """The admission of one call, and what it used. `sent`: an upstream was asked; `answered`: one
+    gave an answer."""
 
     guard: BudgetGuard
     admission: Admission
@@ -362,19 +340,16 @@ class Spending:
 
     async def settle(self, model: str) -> None:
         """End the reservation with what the call used, at the prices of `model`; once."""
-        used, unpriced = self._used(model)
-        estimated = self.exchange.upstream.usage_estimated
-        await self.guard.settle(self.admission, used, unpriced=unpriced, estimated=estimated)
-
-    def _used(self, model: str) -> tuple[Amounts | None, bool]:
-        """(what the call used, None = unknown; whether its price is unknown)."""
         upstream = self.exchange.upstream
-        if not self.sent:
-            return NOTHING, False
-        if not upstream.usage:
+        used: Amounts | None = NOTHING
+        unpriced = False
+        if self.sent and upstream.usage:
+            used, unpriced = amounts_of(model, upstream.usage, self.cost)
+        elif self.sent:
             unread = self.answered and self.exchange.response.status < 400
-            return (None if unread else Amounts(calls=1)), False
-        return amounts_of(model, upstream.usage, self.cost)
+            used = None if unread else Amounts(calls=1)
+        estimated = upstream.usage_estimated
+        await self.guard.settle(self.admission, used, unpriced=unpriced, estimated=estimated)
 
 
 def amounts_of(
@@ -402,14 +377,11 @@ class LeftOpen:
 
     async def settle(self, model: str) -> None:
         """End the reservation with what the call used, at the prices of `model`."""
-        upstream = self.exchange.upstream
-        if not upstream.usage:
-            used, unpriced = None, False
-        else:
+        upstream, used, unpriced = self.exchange.upstream, None, False
+        if upstream.usage:
             used, unpriced = amounts_of(model, upstream.usage, self.cost)
-        await self.guard.settle_held(
-            self.held, used, unpriced=unpriced, estimated=upstream.usage_estimated
-        )
+        estimated = upstream.usage_estimated
+        await self.guard.settle_held(self.held, used, unpriced=unpriced, estimated=estimated)
 
 
 def held_to_values(spending: Spending | LeftOpen | None) -> list[dict[str, Any]]:
@@ -425,14 +397,6 @@ def left_open(
     """The reservation of a call of another process; None without one, or without budgets here."""
     if not values or guard is None:
         return None
-    held = tuple(
-        Held(claim=_claim(each), outcome=Reserved(accounts=()), stored=True) for each in values
-    )
-    return LeftOpen(guard=guard, held=held, exchange=exchange, cost=cost)
-
-
-def _claim(values: Mapping[str, Any]) -> Claim:
-    accounts = tuple(
-        Wanted(**{**each, "key": AccountKey(**each["key"])}) for each in values["accounts"]
-    )
-    return Claim(**{**values, "estimate": Amounts(**values["estimate"]), "accounts": accounts})
+    nothing = Reserved(accounts=())
+    held = [Held(claim=convert(each, Claim), outcome=nothing, stored=True) for each in values]
+    return LeftOpen(guard=guard, held=tuple(held), exchange=exchange, cost=cost)

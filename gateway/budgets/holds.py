@@ -60,10 +60,8 @@ class Holds:
         return await self._save(subject, None)
 
     async def released(self, subjects: Callable[[], Sequence[str]], wait_s: float) -> bool:
-        """Wait until none of the subjects is paused, at most so many seconds: whether that is so.
-
-        A stop ends the wait, too.
-        """
+        """Wait until none of the subjects is paused, at most so many seconds. A stop ends the wait,
+        too."""
         end = time.monotonic() + wait_s
         while (found := self.find(subjects())) is not None and found.action == "pause":
             left = end - time.monotonic()
@@ -139,10 +137,7 @@ class Holds:
 
 
 async def known_subject(runs: RunStore, given: str, tenant: str | None) -> tuple[str, str] | None:
-    """(id, tenant) of a run or conversation; None when the tenant has none of that id.
-
-    Raises: StoreError.
-    """
+    """(id, tenant) of a run or conversation; None without one. Raises: StoreError."""
     run = await runs.get_run(given, tenant=tenant, content=False, limit=0)
     if run is not None:
         return run.run.id, run.run.tenant

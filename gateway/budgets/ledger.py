@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
+
+from cachetools import FIFOCache
 
 from gateway.config.budgets import ControlSettings
 from gateway.observability.logging import get_logger
@@ -25,7 +27,6 @@ from gateway.stores.budgets import (
     Claim,
     Reserved,
     Settlement,
-    Wanted,
     decide,
     opened,
     settled,
@@ -33,16 +34,15 @@ from gateway.stores.budgets import (
 from gateway.stores.protocols import StoreError
 from gateway.tasks import spawn
 
-_MOST_ACCOUNTS = 20_000
-"""The accounts last used; one costs about 1 kB."""
+_MOST_ACCOUNTS = 20_000  # the accounts last used; one costs about 1 kB
 
 
 class MemoryBudgets:
     """`BudgetStore` without a store. Reservations never expire: they end with the process."""
 
     def __init__(self) -> None:
-        self._accounts: OrderedDict[AccountKey, Account] = OrderedDict()
-        self._ends: dict[AccountKey, bool] = {}
+        # With whether each ends by itself.
+        self._accounts: FIFOCache[AccountKey, tuple[Account, bool]] = FIFOCache(_MOST_ACCOUNTS)
         self._claims: dict[AccountKey, dict[str, Amounts]] = {}
 
     async def reserve(self, claim: Claim) -> Reserved:
@@ -56,7 +56,7 @@ class MemoryBudgets:
     def keep(self, accounts: Sequence[Account], claim: Claim) -> None:
         """Take over accounts as they are in the store, and the claim that was made on them."""
         for account, wanted in zip(accounts, claim.accounts, strict=True):
-            self._put(account, wanted)
+            self._accounts[wanted.key] = (account, wanted.ends)
             self._claims.setdefault(wanted.key, {})[claim.id] = claim.estimate
 
     async def settle(self, settlement: Settlement) -> tuple[Account, ...]:
@@ -66,7 +66,7 @@ class MemoryBudgets:
             self.release(wanted.key, settlement.claim.id)
             account = self.find(wanted.key) or opened(wanted, settlement.claim.at)
             account = settled(account, settlement, found=True)
-            self._put(account, wanted)
+            self._accounts[wanted.key] = (account, wanted.ends)
             after.append(replace(account, reserved=self._reserved(wanted.key)))
         return tuple(after)
 
@@ -74,7 +74,7 @@ class MemoryBudgets:
         """Take over accounts as the store has them after a claim ended."""
         for account, wanted in zip(after, settlement.claim.accounts, strict=True):
             self.release(wanted.key, settlement.claim.id)
-            self._put(account, wanted)
+            self._accounts[wanted.key] = (account, wanted.ends)
 
     def release(self, key: AccountKey, claim: str) -> None:
         """Forget a reservation."""
@@ -94,12 +94,12 @@ class MemoryBudgets:
         """See BudgetStore."""
         found = [
             account
-            for key in reversed(self._accounts)
+            for key in self._accounts
             if (account := self.find(key)) is not None
             and budget in (None, account.budget)
             and tenant in (None, account.tenant)
         ]
-        return tuple(found[:limit])
+        return tuple(sorted(found, key=lambda each: -each.updated_at)[:limit])
 
     async def allow(
         self, key: AccountKey, *, at: float, limits: Mapping[str, float], lifted: bool
@@ -107,7 +107,7 @@ class MemoryBudgets:
         """See BudgetStore."""
         account = self.find(key) or Account(budget=key.budget, subject=key.subject, started_at=at)
         account = replace(account, limits=dict(limits), lifted=lifted, updated_at=at)
-        self._accounts[key] = account
+        self._accounts[key] = (account, self._ends(key))
         return account
 
     async def reset(self, key: AccountKey, *, at: float) -> bool:
@@ -115,44 +115,37 @@ class MemoryBudgets:
         account = self.find(key)
         if account is not None:
             fresh = Account(budget=key.budget, subject=key.subject, tenant=account.tenant)
-            self._accounts[key] = replace(fresh, started_at=at, updated_at=at)
+            fresh = replace(fresh, started_at=at, updated_at=at)
+            self._accounts[key] = (fresh, self._ends(key))
         return account is not None
 
     async def prune(self, older_than: float) -> int:
         """See BudgetStore."""
         old = [
             key
-            for key, account in self._accounts.items()
-            if self._ends.get(key) and account.updated_at < older_than and key not in self._claims
+            for key, (account, ends) in self._accounts.items()
+            if ends and account.updated_at < older_than and key not in self._claims
         ]
         for key in old:
-            del self._accounts[key], self._ends[key]
+            del self._accounts[key]
         return len(old)
 
     def find(self, key: AccountKey) -> Account | None:
         """The account, with what is reserved here."""
-        account = self._accounts.get(key)
-        return None if account is None else replace(account, reserved=self._reserved(key))
+        if (found := self._accounts.get(key)) is None:
+            return None
+        return replace(found[0], reserved=self._reserved(key))
 
-    def _put(self, account: Account, wanted: Wanted) -> None:
-        self._accounts[wanted.key] = account
-        self._accounts.move_to_end(wanted.key)
-        self._ends[wanted.key] = wanted.ends
-        while len(self._accounts) > _MOST_ACCOUNTS:
-            self._ends.pop(self._accounts.popitem(last=False)[0], None)
+    def _ends(self, key: AccountKey) -> bool:
+        return key in self._accounts and self._accounts[key][1]
 
     def _reserved(self, key: AccountKey) -> Amounts:
         return sum(self._claims.get(key, {}).values(), NOTHING)
 
 
 T = TypeVar("T")
-
 _MOST_WAITING = 10_000
 _log = get_logger("gateway.budgets")
-
-
-class _Slow(Exception):
-    """The store did not answer in time; what was asked of it may still happen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,11 +158,8 @@ class Held:
 
 
 class BudgetLedger:
-    """Reserves and settles. Made on the event loop that uses it.
-
-    `store` None: accounts are kept in memory only. `retry_s`: how long a store that failed is not
-    asked again.
-    """
+    """Reserves and settles. Made on the event loop that uses it. `store` None: in memory only.
+    `retry_s`: how long a store that failed is not asked again."""
 
     def __init__(
         self, store: BudgetStore | None, settings: Callable[[], ControlSettings], retry_s: float
@@ -207,45 +197,53 @@ class BudgetLedger:
         """Reserve a claim's estimate, or find what refuses it."""
         store = self._store
         if store is not None and self._may_ask():
-            task = spawn(self._through(store, store.reserve(claim)))
-            try:
-                outcome = await self._within(task)
-            except (StoreError, _Slow) as error:
-                self._failed(error)
-                task.add_done_callback(lambda done: self._give_back(done, claim))
-            except asyncio.CancelledError:
-                task.add_done_callback(lambda done: self._give_back(done, claim))
-                raise
-            else:
-                self._worked()
+            outcome = await self._ask(
+                store, store.reserve(claim), lambda done: self._give_back(done, claim)
+            )
+            if outcome is not None:
                 if not (outcome.refusals and claim.binding):
                     self.memory.keep(outcome.accounts, claim)
                 return Held(claim=claim, outcome=outcome, stored=True)
-        outcome = await self.memory.reserve(claim)
-        return Held(claim=claim, outcome=outcome, stored=False)
+        return Held(claim=claim, outcome=await self.memory.reserve(claim), stored=False)
 
     async def settle(self, held: Held, settlement: Settlement) -> tuple[Account, ...]:
         """End a claim; the accounts after it. Never raises: what cannot be written waits."""
         settlement = replace(settlement, reserved=held.stored)
         store = self._store
-        if store is None:
-            return await self.memory.settle(settlement)
-        if not self._may_ask():
+        if store is not None and self._may_ask():
+            after = await self._ask(
+                store, store.settle(settlement), lambda done: self._keep_waiting(done, settlement)
+            )
+            if after is not None:
+                self.memory.took(settlement, after)
+                return after
+        elif store is not None:
             self._waiting.append(settlement)
-            return await self.memory.settle(settlement)
-        task = spawn(self._through(store, store.settle(settlement)))
+        return await self.memory.settle(settlement)
+
+    async def _ask(
+        self,
+        store: BudgetStore,
+        work: Coroutine[Any, Any, T],
+        late: Callable[[asyncio.Task[T]], None],
+    ) -> T | None:
+        """The result of `work`; None when the store fails or is slow. Then `late` gets what is done
+        later."""
+        task = spawn(self._through(store, work))
         try:
-            after = await self._within(task)
-        except (StoreError, _Slow) as error:
-            self._failed(error)
-            task.add_done_callback(lambda done: self._keep_waiting(done, settlement))
-            return await self.memory.settle(settlement)
+            done, _ = await asyncio.wait({task}, timeout=self._settings().store_wait_ms / 1000)
+            if done:
+                found = task.result()
+                self._worked()
+                return found
+            self._failed("the store takes too long")
+        except StoreError as error:
+            self._failed(str(error))
         except asyncio.CancelledError:
-            task.add_done_callback(lambda done: self._keep_waiting(done, settlement))
+            task.add_done_callback(late)
             raise
-        self._worked()
-        self.memory.took(settlement, after)
-        return after
+        task.add_done_callback(late)
+        return None
 
     async def flush(self) -> None:
         """Write what waits, if that is possible now."""
@@ -253,7 +251,7 @@ class BudgetLedger:
             try:
                 await self._write_waiting(self._store)
             except StoreError as error:
-                self._failed(error)
+                self._failed(str(error))
 
     async def follow(self) -> None:
         """Write what waits as soon as the store works again, for ever."""
@@ -280,19 +278,13 @@ class BudgetLedger:
                 await store.settle(self._waiting[0])
                 self._waiting.popleft()
 
-    async def _within(self, task: asyncio.Task[T]) -> T:
-        done, _ = await asyncio.wait({task}, timeout=self._settings().store_wait_ms / 1000)
-        if not done:
-            raise _Slow("the store takes too long")
-        return task.result()
-
     def _may_ask(self) -> bool:
         return time.monotonic() >= self._again_at
 
-    def _failed(self, error: Exception) -> None:
+    def _failed(self, reason: str) -> None:
         self._again_at = time.monotonic() + self._retry_s
         if not self._failing:
-            _log.error("budgets are counted in memory: the store fails", reason=str(error))
+            _log.error("budgets are counted in memory: the store fails", reason=reason)
         self._failing = True
 
     def _worked(self) -> None:

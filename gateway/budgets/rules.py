@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
@@ -12,18 +12,14 @@ from gateway.errors import BadRequest
 from gateway.steering.steer import NO_ADVICE, Advice
 from gateway.stores.budgets import Account, AccountKey, Wanted
 
-NO_KEY = "(no key)"
-"""The subject of calls without a gateway key in budgets of scope `key`."""
+NO_KEY = "(no key)"  # the subject of calls without a gateway key in budgets of scope `key`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallSubject:
-    """Owner of a call.
-
-    `client`: the first word of the user agent. `model`: as requested. `run` and `root` are empty
-    for a call that belongs to no conversation: it counts on no budget of a run or tree. `tenant` is
-    empty for a call of the gateway's own for everybody: it counts on budgets of a day alone.
-    """
+    """Owner of a call. `client`: the first word of the user agent. `run` and `root` are empty for a
+    call without conversation, `tenant` for the gateway's own calls: these count on no budget of
+    theirs."""
 
     tenant: str
     key: str = ""
@@ -48,10 +44,8 @@ class Applied:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetStatus:
-    """Use of an applied budget: the share, its metric, and the steps that are reached.
-
-    `refuses`: whether it has refused a call, so that its stop is reached.
-    """
+    """Use of an applied budget: its most used metric, and the steps that are reached. `refuses`: it
+    has refused a call, so that its stop is reached."""
 
     applied: Applied
     account: Account
@@ -77,12 +71,7 @@ def applying(
     budgets: Sequence[BudgetSettings], call: CallSubject, now: float
 ) -> tuple[Applied, ...]:
     """The budgets that a call counts on, with their accounts; `now` in seconds of the epoch."""
-    return tuple(_applying(budgets, call, now))
-
-
-def _applying(
-    budgets: Sequence[BudgetSettings], call: CallSubject, now: float
-) -> Iterator[Applied]:
+    found = []
     for budget in budgets:
         subject = _subject(budget, call, now)
         if subject and _fits(budget, call):
@@ -93,18 +82,13 @@ def _applying(
                 stop_at=budget.stop_at,
                 ends=budget.daily or budget.scope in ("run", "tree"),
             )
-            yield Applied(budget=budget, wanted=wanted)
+            found.append(Applied(budget=budget, wanted=wanted))
+    return tuple(found)
 
 
 def _fits(budget: BudgetSettings, call: CallSubject) -> bool:
-    wanted = budget.match
-    pairs = (
-        (wanted.client, call.client),
-        (wanted.model, call.model),
-        (wanted.tenant, call.tenant),
-        (wanted.key, call.key),
-    )
-    return all(pattern is None or fnmatchcase(value, pattern) for pattern, value in pairs)
+    patterns = ((n, getattr(budget.match, n)) for n in ("client", "model", "tenant", "key"))
+    return all(p is None or fnmatchcase(getattr(call, name), p) for name, p in patterns)
 
 
 def _subject(budget: BudgetSettings, call: CallSubject, now: float) -> str:
@@ -155,17 +139,14 @@ def _cheaper(found: Sequence[BudgetStatus]) -> Advice:
     return Advice(cheaper=next(models, ""))
 
 
+# Each action of a ladder, with its effect on a call that may be sent. Every step that is reached is
+# announced; the store refuses calls from `BudgetSettings.stop_at` on.
 ACTIONS: Mapping[str, Callable[[Sequence[BudgetStatus]], Advice] | None] = {
     "warn": None,
     "wrap_up": _wrap_up,
     "cheaper": _cheaper,
     "stop": None,
 }
-"""Each action of a ladder, with its effect on a call that may be sent; None: no effect.
-
-Every step that is reached is announced by event, log line, metric, alert and response header. The
-store refuses calls from `BudgetSettings.stop_at` on.
-"""
 
 
 def steers(budget: BudgetSettings) -> bool:
@@ -184,12 +165,8 @@ def advice_of(found: Sequence[BudgetStatus]) -> Advice:
 
 def fallback_model(applied: Sequence[Applied], refused: Sequence[AccountKey]) -> str:
     """The cheaper model of a budget that would refuse a call to the requested one; empty: none."""
-    for each in applied:
-        if each.wanted.key in refused:
-            for step in reversed(each.budget.ladder):
-                if step.cheaper:
-                    return step.cheaper
-    return ""
+    ladders = (reversed(a.budget.ladder) for a in applied if a.wanted.key in refused)
+    return next((step.cheaper for ladder in ladders for step in ladder if step.cheaper), "")
 
 
 BUDGET_HEADER = "x-gateway-budget"
@@ -205,36 +182,21 @@ class Order:
 
 
 def read_order(text: str | None) -> Order | None:
-    """`lift`, or limits such as `usd=5, calls=100`; None without the header.
-
-    Raises:
-        BadRequest: another text.
-    """
+    """`lift`, or limits such as `usd=5, calls=100`; None without the header. Raises: BadRequest."""
     if text is None:
         return None
     if text.strip() == _LIFT:
         return Order(lift=True)
     limits = {}
     for part in text.split(","):
-        name, _, value = part.partition("=")
-        limits[_metric(name.strip())] = _limit(value)
+        name, _, value = (each.strip() for each in part.partition("="))
+        if name not in METRICS:
+            expected = f"{_LIFT!r} or limits of {', '.join(METRICS)}"
+            raise BadRequest(f"{BUDGET_HEADER}: expected {expected}", param=BUDGET_HEADER)
+        try:
+            limits[name] = float(value)
+        except ValueError:
+            limits[name] = 0.0
+        if not 0 < limits[name] < float("inf"):
+            raise BadRequest(f"{BUDGET_HEADER}: a limit is a number above 0", param=BUDGET_HEADER)
     return Order(limits=limits)
-
-
-def _metric(name: str) -> str:
-    if name not in METRICS:
-        known = ", ".join(METRICS)
-        raise BadRequest(
-            f"{BUDGET_HEADER}: expected {_LIFT!r} or limits of {known}", param=BUDGET_HEADER
-        )
-    return name
-
-
-def _limit(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise BadRequest(f"{BUDGET_HEADER}: a limit is a number above 0", param=BUDGET_HEADER)
-    return value

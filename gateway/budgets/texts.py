@@ -13,9 +13,8 @@ from gateway.stores.budgets import Account, Control
 from gateway.upstream.base import RawHeaders
 from gateway.wire.echo import OWN_ANSWER
 
+# What the clients of OpenAI and Anthropic take for: do not send this again.
 NO_RETRY: Headers = (("x-should-retry", "false"),)
-"""What the clients of OpenAI and Anthropic take for: do not send this again."""
-
 _WORDS = {
     "usd": "US dollars",
     "tokens": "tokens",
@@ -49,10 +48,8 @@ def used_up(found: BudgetStatus, metric: str, now: float) -> str:
 
 
 def budget_error(found: BudgetStatus, metric: str, now: float) -> BudgetExceeded:
-    """The refusal of a call, with when to try again where that is known.
-
-    A day ends at midnight. What is only reserved for calls on their way may become free.
-    """
+    """The refusal of a call, with when to try again where that is known: a day ends at midnight,
+    and what is only reserved may become free."""
     budget, account = found.applied.budget, found.account
     headers = NO_RETRY
     limit = account.limits_of(found.applied.limits).get(metric, 0.0) * (budget.stop_at or 1.0)
@@ -98,10 +95,8 @@ def answer_text(message: str) -> str:
 
 
 def budget_header(found: Sequence[BudgetStatus], refused: Sequence[str], *, stored: bool) -> str:
-    """The value of `x-gateway-budget`: each budget at or above the first step of its ladder.
-
-    `refused`: names of those that would have stopped the call, if they were in force.
-    """
+    """The value of `x-gateway-budget`: each budget at or above the first step of its ladder, and
+    those `refused` ones that would have stopped the call."""
     shown = [each for each in found if each.reached or each.applied.budget.name in refused]
     parts = []
     for each in shown:

@@ -14,107 +14,20 @@ from gateway.reporting.rates import Z
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.intp]
-
+# (unit, amount) per run of one arm, of the runs whose amount is known.
+Spent = Sequence[tuple[str, float]]
+# Share of the runs at either end that count as the nearest run inside: a few runaway runs dominate
+# a plain mean.
 WINSOR_SHARE = 0.05
-"""Share of the runs at either end that count as the nearest run inside, because a few runaway runs
-dominate a plain mean of costs."""
 
-MOST_RESAMPLES = 500
-"""Enough to estimate a standard error within about 3 % (one over the root of twice as many)."""
-
-FEWEST_RESAMPLES = 200
-"""The same within 5 %: for thousands of runs, whose intervals are narrow and whose draws long."""
-
+# The most estimate a standard error within about 3 % (one over the root of twice as many), the
+# fewest within 5 %: for thousands of runs, whose intervals are narrow and whose draws long.
+_RESAMPLES = (200, 500)
 _SLACK = 1e-9  # of a mark among whole numbers
-_MOST_DRAWN = 500_000  # runs in all draws together, unless that is fewer than FEWEST_RESAMPLES
+_MOST_DRAWN = 500_000  # runs in all draws together, unless that is fewer than the fewest resamples
 # Numbers held at once while resampling. An array of 128 kB comes from the heap again and again;
 # larger ones are asked of the system and given back each time, which took longer than the sums.
 _MOST_CELLS = 16_000
-
-
-def generator_of(seed: bytes) -> np.random.Generator:
-    """A random generator that gives the same numbers for the same seed."""
-    return np.random.default_rng(list(seed))
-
-
-def typical(amounts: Sequence[float]) -> tuple[float, float]:
-    """Winsorised mean and median of at least one amount."""
-    values = np.sort(np.array(amounts, dtype=np.float64))
-    means, medians = _typical(values, np.ones((1, len(values)), dtype=np.intp))
-    return float(means[0]), float(medians[0])
-
-
-def log_error(above: Floats, below: Floats) -> float:
-    """Standard error of the logarithm of a ratio, over draws of both of its parts."""
-    return float(np.std(np.log(above / below), ddof=1))
-
-
-def resamples_for(runs: int) -> int:
-    """Number of draws for the larger of two arms, with `runs` runs: fewer for larger arms."""
-    return min(MOST_RESAMPLES, max(FEWEST_RESAMPLES, _MOST_DRAWN // runs))
-
-
-def resampled(
-    runs: Sequence[tuple[str, float]], generator: np.random.Generator, resamples: int
-) -> tuple[Floats, Floats]:
-    """Winsorised means and medians of `resamples` draws of the units among (unit, amount) pairs."""
-    values, units = _arrays(runs)
-    count = int(units.max()) + 1
-    rows = max(1, _MOST_CELLS // len(values))
-    parts = []
-    for start in range(0, resamples, rows):
-        drawn = _drawn(count, min(rows, resamples - start), generator)
-        # Units of one run each are as likely drawn in any order: there is nothing to look up.
-        parts.append(_typical(values, drawn if count == len(values) else drawn[:, units]))
-    means, medians = zip(*parts, strict=True)
-    return np.concatenate(means), np.concatenate(medians)
-
-
-def _drawn(count: int, draws: int, generator: np.random.Generator) -> Counts:
-    """Times that each of `count` units is drawn in a resample of that size; one row per draw."""
-    picked = generator.integers(0, count, (draws, count), dtype=np.uint32)
-    picked += (count * np.arange(draws, dtype=np.uint32))[:, None]
-    times = np.bincount(picked.ravel(), minlength=draws * count)
-    return times.reshape(draws, count)
-
-
-def _arrays(runs: Sequence[tuple[str, float]]) -> tuple[Floats, Counts]:
-    """The values in ascending order, and for each the number of its unit."""
-    values = np.array([value for _, value in runs], dtype=np.float64)
-    names = [unit for unit, _ in runs]
-    if len(set(names)) == len(names):  # then any order is as good, and names are slow to sort
-        return np.sort(values), np.arange(len(names))
-    _, units = np.unique(np.array(names), return_inverse=True)
-    order = np.argsort(values, kind="stable")
-    return values[order], units[order]
-
-
-def _typical(values: Floats, weights: Counts) -> tuple[Floats, Floats]:
-    """Winsorised mean and median of ascending values, for each row of weights."""
-    passed = np.cumsum(weights, axis=1)
-    total = passed[:, -1]
-    # With an even number of runs the median lies between two of them: at and beyond the middle.
-    marks = (WINSOR_SHARE * total, (1 - WINSOR_SHARE) * total, total / 2, total / 2 + 2 * _SLACK)
-    low, high, lower, upper = values[_first_at(passed, np.stack(marks))]
-    kept = np.clip(values, low[:, None], high[:, None])
-    means = np.einsum("ij,ij->i", kept, weights) / total
-    return means, (lower + upper) / 2
-
-
-def _first_at(passed: Counts, marks: Floats) -> Counts:
-    """Index of the first value at a weight of each of its row's `marks` (a row of marks for each
-    kind of mark), for each row of `passed`."""
-    count, width = passed.shape
-    # Each row a step above the one before: one ascending array, and one search for all rows.
-    steps = np.arange(count) * (passed[:, -1].max() + 1)
-    ascending = (passed + steps[:, None]).ravel()
-    first = np.searchsorted(ascending, marks + steps - _SLACK)
-    found: Counts = first - np.arange(count) * width
-    return found
-
-
-# numpy is imported where it is needed, so that commands without it start sooner.
-
 _FEWEST_UNITS = 5  # with fewer units, resampling them does not show their spread
 
 
@@ -144,42 +57,34 @@ class AmountRatio:
     median: Ratio | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spent:
-    """(unit, amount) per run of one arm, of the runs whose amount is known."""
-
-    runs: Sequence[tuple[str, float]]
-
-
 def amount_of(spent: Spent) -> Amount | None:
     """The mean and median of an arm; None when no run's amount is known."""
-    if not spent.runs:
+    if not spent:
         return None
-    mean, median = typical([value for _, value in spent.runs])
-    return Amount(runs=len(spent.runs), mean=mean, median=median)
+    values = np.sort(np.array([value for _, value in spent], dtype=np.float64))
+    means, medians = _typical(values, np.ones((1, len(values)), dtype=np.intp))
+    return Amount(runs=len(spent), mean=float(means[0]), median=float(medians[0]))
 
 
 def amount_ratio(treated: Spent, baseline: Spent, *, seed: str) -> AmountRatio | None:
     """Treated over baseline, with bootstrap intervals; None without runs in both.
 
-    Units are resampled, not runs, because the runs of one unit are not independent. Each draw and
-    arm has its own limits for winsorising, so that an effect of x % shows as x %. The interval is
-    the estimate's logarithm and its standard error over the draws, with Student's quantile. The
-    same runs and `seed` give the same report.
-    """
-    if not treated.runs or not baseline.runs:
-        return None
+    Units are resampled, because the runs of one unit are not independent. Each draw and arm has its
+    own limits for winsorising, so that an effect of x % shows as x %. The interval is the
+    estimate's logarithm and its standard error over the draws, with Student's quantile. `seed`
+    makes it reproducible."""
     first, second = amount_of(treated), amount_of(baseline)
-    assert first is not None
-    assert second is not None
-    units = min(len({unit for unit, _ in spent.runs}) for spent in (treated, baseline))
+    if first is None or second is None:
+        return None
+    units = min(len({unit for unit, _ in spent}) for spent in (treated, baseline))
     if units < _FEWEST_UNITS:
         return AmountRatio(mean=None, median=None)
-    generator = generator_of(hashlib.sha256(seed.encode()).digest())
-    draws = resamples_for(max(len(treated.runs), len(baseline.runs)))
-    above = resampled(treated.runs, generator, draws)
-    below = resampled(baseline.runs, generator, draws)
-    reach = _student(2 * (units - 1))
+    generator = np.random.default_rng(list(hashlib.sha256(seed.encode()).digest()))
+    fewest, most = _RESAMPLES
+    draws = min(most, max(fewest, _MOST_DRAWN // max(len(treated), len(baseline))))
+    above = _resampled(treated, generator, draws)
+    below = _resampled(baseline, generator, draws)
+    reach = _student(2.0 * (units - 1))
     return AmountRatio(
         mean=_ratio(first.mean, second.mean, above[0], below[0], reach),
         median=_ratio(first.median, second.median, above[1], below[1], reach),
@@ -190,16 +95,69 @@ def _ratio(first: float, second: float, above: Floats, below: Floats, reach: flo
     if min(first, second, above.min(), below.min()) <= 0:
         return None
     estimate = first / second
-    factor = math.exp(reach * log_error(above, below))
+    factor = math.exp(reach * float(np.std(np.log(above / below), ddof=1)))
     return Ratio(estimate=estimate, low=estimate / factor, high=estimate * factor)
 
 
-def _student(degrees: int) -> float:
-    """Student's 97.5 % quantile, by the first terms of its expansion; within 0.01 from 8 degrees.
+def _student(n: float) -> float:
+    """Student's 97.5 % quantile for `n` degrees, by the first terms of its expansion; within 0.01
+    from 8 degrees. Source: Abramowitz and Stegun, 26.7.5."""
+    return Z + (Z**3 + Z) / 4 / n + (5 * Z**5 + 16 * Z**3 + 3 * Z) / 96 / n**2
 
-    Source: Abramowitz and Stegun, 26.7.5.
-    """
-    z, n = Z, float(degrees)
-    first = (z**3 + z) / 4
-    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
-    return z + first / n + second / n**2
+
+def _resampled(
+    runs: Spent, generator: np.random.Generator, resamples: int
+) -> tuple[Floats, Floats]:
+    """Winsorised means and medians of `resamples` draws of the units."""
+    values, units = _arrays(runs)
+    count = int(units.max()) + 1
+    rows = max(1, _MOST_CELLS // len(values))
+    parts = []
+    for start in range(0, resamples, rows):
+        drawn = _drawn(count, min(rows, resamples - start), generator)
+        # Units of one run each are as likely drawn in any order: there is nothing to look up.
+        parts.append(_typical(values, drawn if count == len(values) else drawn[:, units]))
+    means, medians = zip(*parts, strict=True)
+    return np.concatenate(means), np.concatenate(medians)
+
+
+def _drawn(count: int, draws: int, generator: np.random.Generator) -> Counts:
+    """Times that each of `count` units is drawn in a resample of that size; one row per draw."""
+    picked = generator.integers(0, count, (draws, count), dtype=np.uint32)
+    picked += (count * np.arange(draws, dtype=np.uint32))[:, None]
+    return np.bincount(picked.ravel(), minlength=draws * count).reshape(draws, count)
+
+
+def _arrays(runs: Spent) -> tuple[Floats, Counts]:
+    """The values in ascending order, and for each the number of its unit."""
+    values = np.array([value for _, value in runs], dtype=np.float64)
+    names = [unit for unit, _ in runs]
+    if len(set(names)) == len(names):  # then any order is as good, and names are slow to sort
+        return np.sort(values), np.arange(len(names))
+    _, units = np.unique(np.array(names), return_inverse=True)
+    order = np.argsort(values, kind="stable")
+    return values[order], units[order]
+
+
+def _typical(values: Floats, weights: Counts) -> tuple[Floats, Floats]:
+    """Winsorised mean and median of ascending values, for each row of weights."""
+    passed = np.cumsum(weights, axis=1)
+    total = passed[:, -1]
+    # With an even number of runs the median lies between two of them: at and beyond the middle.
+    marks = (WINSOR_SHARE * total, (1 - WINSOR_SHARE) * total, total / 2, total / 2 + 2 * _SLACK)
+    low, high, lower, upper = values[_first_at(passed, np.stack(marks))]
+    kept = np.clip(values, low[:, None], high[:, None])
+    means = np.einsum("ij,ij->i", kept, weights) / total
+    return means, (lower + upper) / 2
+
+
+def _first_at(passed: Counts, marks: Floats) -> Counts:
+    """Index of the first value at a weight of each of its row's `marks`, for each row of
+    `passed`."""
+    count, width = passed.shape
+    # Each row a step above the one before: one ascending array, and one search for all rows.
+    steps = np.arange(count) * (passed[:, -1].max() + 1)
+    ascending = (passed + steps[:, None]).ravel()
+    first = np.searchsorted(ascending, marks + steps - _SLACK)
+    found: Counts = first - np.arange(count) * width
+    return found

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from operator import attrgetter
-from typing import Literal
+from typing import Literal, TypeVar
 
 from gateway.reporting.amounts import AmountRatio, Spent, amount_of, amount_ratio
 from gateway.reporting.rates import Sample, newcombe, rate_of, sample_ratio, stratified
@@ -23,6 +23,8 @@ from gateway.steering.experiments import ARMS
 from gateway.stores.totals import WARN_COMPOSITE, ExperimentRun
 
 Kind = Literal["cost_usd", "tokens", "steps"]
+Runs = list[ExperimentRun]
+K = TypeVar("K")
 
 
 class Group:
@@ -36,30 +38,25 @@ class Group:
 
     def spent(self, kind: Kind) -> Spent:
         """Spending of each run for which it is known."""
-        found = self._spent.get(kind)
-        if found is None:
+        if kind not in self._spent:
             known = map(attrgetter("unit", kind), self.runs)
-            found = Spent(runs=[pair for pair in known if pair[1] is not None])
-            self._spent[kind] = found
-        return found
+            self._spent[kind] = [pair for pair in known if pair[1] is not None]
+        return self._spent[kind]
 
     def estimated(self, part: str) -> float:
         """Estimated part of the runs' `calls`, `tokens` or `cost_usd`."""
         return sum([run.estimated.get(part, 0) for run in self.runs if run.estimated])
 
 
+# How runs can be divided, so that like is compared with like.
 STRATA: Mapping[str, Callable[[ExperimentRun], str]] = {
     "profile": lambda run: run.profile,
     "agent": lambda run: run.agent,
     "model": lambda run: run.model_requested,
     "tenant": lambda run: run.tenant,
 }
-"""How runs can be divided, so that like is compared with like."""
-
 _DAY_S = 86_400
-
-BASELINES = ("off", "shadow", "random")
-"""Arms that serve as the baseline, in order of preference."""
+BASELINES = ("off", "shadow", "random")  # arms that serve as the baseline, in order of preference
 
 
 def report(
@@ -69,22 +66,27 @@ def report(
     shares: Mapping[str, float] | None = None,
     stratum: str = "profile",
 ) -> ExperimentReport:
-    """The report of `runs`, all of one experiment.
-
-    `shares`: the configured share of each arm; None when it is no longer known, and the split is
-    then not checked. Raises: ValueError for a `stratum` that is not among STRATA.
-    """
+    """The report of `runs`, all of one experiment. `shares`: the configured share of each arm;
+    without them the split is not checked. Raises: ValueError for an unknown `stratum`."""
     if stratum not in STRATA:
         raise ValueError(f"stratum: must be one of {', '.join(STRATA)}, not {stratum!r}")
     groups = _by_arm(runs)
     baseline = next((arm for arm in BASELINES if arm in groups), None)
     arms = tuple(_arm(arm, group) for arm, group in groups.items())
     strata = _strata(runs, stratum)
+    pairs = [(arm, baseline) for arm in groups if baseline is not None and baseline != arm]
+    if {"on", "random"} <= groups.keys() and baseline != "random":
+        pairs.append(("on", "random"))
     comparisons = tuple(
         _compare(experiment, arm, groups[arm], control, groups[control], strata)
-        for arm, control in _compared(groups, baseline)
+        for arm, control in pairs
     )
-    ratio = None if shares is None else sample_ratio(_units_per_arm(runs), shares)
+    # A unit in several arms counts in the first one.
+    first: dict[str, str] = {}
+    for run in runs:
+        if run.arm is not None:
+            first.setdefault(run.unit, run.arm)
+    ratio = None if shares is None else sample_ratio(Counter(first.values()), shares)
     times = [run.started_at for run in runs]
     return ExperimentReport(
         experiment=experiment,
@@ -108,11 +110,8 @@ Groups = Mapping[str, Group]
 
 def _by_arm(runs: Sequence[ExperimentRun]) -> dict[str, Group]:
     """The runs of each arm that has any, in the order of ARMS."""
-    found: dict[str, list[ExperimentRun]] = {arm: [] for arm in ARMS}
-    for run in runs:
-        if run.arm in found:
-            found[run.arm].append(run)
-    return {arm: Group(group) for arm, group in found.items() if group}
+    found = _grouped(runs, lambda run: run.arm)
+    return {arm: Group(found[arm]) for arm in ARMS if arm in found}
 
 
 def _arm(arm: str, group: Group) -> Arm:
@@ -130,7 +129,7 @@ def _arm(arm: str, group: Group) -> Arm:
         tokens=amount_of(group.spent("tokens")),
         steps=amount_of(group.spent("steps")),
         cost_usd=amount_of(group.spent("cost_usd")),
-        unpriced=len(runs) - len(group.spent("cost_usd").runs),
+        unpriced=len(runs) - len(group.spent("cost_usd")),
         estimated_calls=int(group.estimated("calls")),
         estimated_tokens=int(group.estimated("tokens")),
         estimated_usd=group.estimated("cost_usd"),
@@ -139,14 +138,6 @@ def _arm(arm: str, group: Group) -> Arm:
         mean_composite=sum([run.composite_sum for run in runs]) / scored if scored else 0.0,
         injections=sum([run.injections for run in runs]),
     )
-
-
-def _compared(groups: Groups, baseline: str | None) -> list[tuple[str, str]]:
-    """(arm, control) for each comparison."""
-    pairs = [(arm, baseline) for arm in groups if baseline not in (None, arm)]
-    if {"on", "random"} <= groups.keys() and baseline != "random":
-        pairs.append(("on", "random"))
-    return [(arm, control) for arm, control in pairs if control is not None]
 
 
 def _compare(
@@ -179,12 +170,18 @@ def _compare(
 
 def _strata(runs: Sequence[ExperimentRun], stratum: str) -> dict[str, Groups]:
     """Runs by stratum and arm; the largest stratum comes first."""
-    name_of, found = STRATA[stratum], defaultdict[str, list[ExperimentRun]](list)
-    for run in runs:
-        if run.arm is not None:
-            found[name_of(run)].append(run)
+    found = _grouped(runs, STRATA[stratum])
     largest_first = sorted(found.items(), key=lambda item: -len(item[1]))
     return {name: _by_arm(members) for name, members in largest_first}
+
+
+def _grouped(runs: Sequence[ExperimentRun], key: Callable[[ExperimentRun], K]) -> dict[K, Runs]:
+    """The runs that are in an arm, by `key`."""
+    found: dict[K, Runs] = defaultdict(list)
+    for run in runs:
+        if run.arm is not None:
+            found[key(run)].append(run)
+    return found
 
 
 def _stratum(name: str, groups: Groups, baseline: str | None) -> Stratum:
@@ -211,30 +208,18 @@ def _stratum(name: str, groups: Groups, baseline: str | None) -> Stratum:
 
 
 def _daily(runs: Sequence[ExperimentRun]) -> tuple[Day, ...]:
-    days: dict[tuple[int, str], list[ExperimentRun]] = defaultdict(list)
-    for run in runs:
-        if run.arm is not None:
-            days[int(run.started_at // _DAY_S), run.arm].append(run)
+    days = _grouped(runs, lambda run: (int(run.started_at // _DAY_S), run.arm or ""))
     return tuple(_day(day, arm, Group(found)) for (day, arm), found in sorted(days.items()))
 
 
 def _day(day: int, arm: str, group: Group) -> Day:
-    sample, spent, runs = group.sample, group.spent("cost_usd").runs, len(group.runs)
+    spent, runs = group.spent("cost_usd"), len(group.runs)
     return Day(
         date=datetime.fromtimestamp(day * _DAY_S, UTC).date().isoformat(),
         arm=arm,
         runs=runs,
-        judged=sample.trials,
-        successes=sample.successes,
+        judged=group.sample.trials,
+        successes=group.sample.successes,
         tokens=sum([run.tokens for run in group.runs]) / runs,
         cost_usd=sum([cost for _, cost in spent]) / len(spent) if spent else None,
     )
-
-
-def _units_per_arm(runs: Sequence[ExperimentRun]) -> dict[str, int]:
-    """Number of units of each arm; a unit in several arms counts in the first one."""
-    first: dict[str, str] = {}
-    for run in runs:
-        if run.arm is not None:
-            first.setdefault(run.unit, run.arm)
-    return dict(Counter(first.values()))

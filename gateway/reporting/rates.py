@@ -11,12 +11,12 @@ from statistics import NormalDist
 
 from gateway.steering.experiments import ARMS
 
-Z = NormalDist().inv_cdf(0.975)
-"""Half width of a 95 % interval in standard deviations."""
+Z = NormalDist().inv_cdf(0.975)  # half width of a 95 % interval in standard deviations
 
+# Below it a sample ratio counts as broken. Source: the customary level for this check (Fabijan et
+# al., KDD 2019), low because the check is repeated.
 SUSPICIOUS_P = 0.001
-"""Below it a sample ratio counts as broken. Source: the customary level for this check (Fabijan et
-al., KDD 2019), low because the check is repeated."""
+_MOST_SHARE = 1e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +34,7 @@ class Rate:
 class Difference:
     """By how much one rate is above another, in [-1, 1], with its 95 % interval.
 
-    `design_effect`: how much runs of one unit resemble each other; 1 = all independent.
-    """
+    `design_effect`: how much runs of one unit resemble each other; 1 = all independent."""
 
     estimate: float
     low: float
@@ -47,8 +46,7 @@ class Difference:
 class SampleRatio:
     """Test that the arms have their shares of the units; `suspicious`: p below 0.001.
 
-    `chi_square` is None when an arm has units but no share.
-    """
+    `chi_square` is None when an arm has units but no share."""
 
     expected: Mapping[str, float]
     observed: Mapping[str, int]
@@ -89,23 +87,15 @@ def rate_of(sample: Sample) -> Rate | None:
     if not sample.trials:
         return None
     effect = design_effect(sample)
-    low, high = wilson(sample.successes / effect, sample.trials / effect)
-    return Rate(
-        successes=sample.successes,
-        trials=sample.trials,
-        rate=sample.successes / sample.trials,
-        low=low,
-        high=high,
-    )
+    hits, trials = sample.successes, sample.trials
+    low, high = wilson(hits / effect, trials / effect)
+    return Rate(successes=hits, trials=trials, rate=hits / trials, low=low, high=high)
 
 
 def newcombe(treated: Sample, baseline: Sample) -> Difference | None:
-    """The difference of two success rates; None when a sample is empty.
-
-    Source: Newcombe, Statistics in Medicine 17 (1998), method 10: both Wilson intervals joined.
-    Runs of one unit are not independent, so that each sample counts as its size over its design
-    effect.
-    """
+    """The difference of two success rates; None when a sample is empty. Source: Newcombe,
+    Statistics in Medicine 17 (1998), method 10: both Wilson intervals joined. Runs of one unit are
+    not independent, so that each sample counts as its size over its design effect."""
     if not treated.trials or not baseline.trials:
         return None
     effects = design_effect(treated), design_effect(baseline)
@@ -122,11 +112,9 @@ def newcombe(treated: Sample, baseline: Sample) -> Difference | None:
 
 
 def design_effect(sample: Sample) -> float:
-    """The rate's variance over that of independent runs, at least 1.
-
-    From the variance between units, as for a ratio of two sums. With one unit, or when all runs
-    have the same outcome, it cannot be estimated, and the runs of a unit count as one.
-    """
+    """The rate's variance over that of independent runs, at least 1. From the variance between
+    units, as for a ratio of two sums. With one unit, or when all runs have the same outcome, it
+    cannot be estimated, and the runs of a unit count as one."""
     count, trials = len({unit for unit, _ in sample.outcomes}), sample.trials
     if count == trials:
         return 1.0
@@ -142,11 +130,8 @@ def design_effect(sample: Sample) -> float:
 
 
 def stratified(strata: Sequence[tuple[Sample, Sample]]) -> Difference | None:
-    """The difference of two rates within (treated, baseline) strata, combined.
-
-    None when no stratum has both. Source: the Mantel-Haenszel estimate with the variance of Sato
-    (Biometrics 45, 1989).
-    """
+    """The difference of two rates within (treated, baseline) strata, combined; None when no stratum
+    has both. Source: Mantel-Haenszel, with the variance of Sato (Biometrics 45, 1989)."""
     weight = total = spread_p = spread_q = 0.0
     for treated, baseline in strata:
         n1, n2 = treated.trials, baseline.trials
@@ -167,45 +152,33 @@ def stratified(strata: Sequence[tuple[Sample, Sample]]) -> Difference | None:
 
 
 def sample_ratio(observed: Mapping[str, int], shares: Mapping[str, float]) -> SampleRatio | None:
-    """Pearson's chi-square test of the units per arm against the shares they were drawn with.
-
-    An arm without a share should have no units. None without units or with only one arm.
-    """
-    arms = [arm for arm in (*shares, *observed) if shares.get(arm, 0) > 0 or observed.get(arm)]
-    arms = list(dict.fromkeys(arms))
+    """Pearson's chi-square test of the units per arm against the shares they were drawn with. An
+    arm without a share should have no units. None without units or with only one arm."""
+    named = dict.fromkeys((*shares, *observed))
+    arms = [arm for arm in named if shares.get(arm, 0) > 0 or observed.get(arm)]
     total, whole = sum(observed.values()), sum(shares.values())
     if not total or not whole or len(arms) < 2:
         return None
     expected = {arm: shares.get(arm, 0.0) / whole for arm in arms}
     counts = {arm: observed.get(arm, 0) for arm in arms}
-    if any(counts[arm] and not expected[arm] for arm in arms):
-        return _verdict(expected, counts, None, 0.0)
-    statistic = sum((counts[a] - total * expected[a]) ** 2 / (total * expected[a]) for a in arms)
-    return _verdict(expected, counts, statistic, chi_square_tail(statistic, len(arms) - 1))
-
-
-def _verdict(
-    expected: Mapping[str, float],
-    observed: Mapping[str, int],
-    statistic: float | None,
-    p_value: float,
-) -> SampleRatio:
+    statistic, p_value = None, 0.0
+    if all(expected[arm] or not counts[arm] for arm in arms):
+        squares = ((counts[a] - total * expected[a]) ** 2 / (total * expected[a]) for a in arms)
+        statistic = sum(squares)
+        p_value = chi_square_tail(statistic, len(arms) - 1)
     return SampleRatio(
         expected=expected,
-        observed=observed,
+        observed=counts,
         chi_square=statistic,
-        degrees=len(expected) - 1,
+        degrees=len(arms) - 1,
         p_value=p_value,
         suspicious=p_value < SUSPICIOUS_P,
     )
 
 
 def chi_square_tail(statistic: float, degrees: int) -> float:
-    """The probability of a larger chi-square with `degrees` degrees of freedom, at least 1.
-
-    Exact: starts from the tail for one or two degrees and adds two degrees at a time.
-    Raises: ValueError for fewer.
-    """
+    """The probability of a larger chi-square with `degrees` (at least 1) degrees of freedom. Exact:
+    adds two degrees at a time to the tail for one or two. Raises: ValueError."""
     if degrees < 1:
         raise ValueError(f"degrees: {degrees} is below 1")
     half = statistic / 2
@@ -213,9 +186,6 @@ def chi_square_tail(statistic: float, degrees: int) -> float:
     for more in range(4 - degrees % 2, degrees + 1, 2):
         tail += half ** (more / 2 - 1) * math.exp(-half) / math.gamma(more / 2)
     return tail
-
-
-_MOST = 1e6
 
 
 def read_shares(text: str) -> dict[str, float]:
@@ -227,7 +197,7 @@ def read_shares(text: str) -> dict[str, float]:
             number = float(share)
         except ValueError:
             number = -1.0
-        if arm not in ARMS or arm in shares or not 0 <= number <= _MOST:
+        if arm not in ARMS or arm in shares or not 0 <= number <= _MOST_SHARE:
             raise ValueError(f"shares: {part[:40]!r} is not an arm and its share, such as on:0.5")
         shares[arm] = number
     if not sum(shares.values()) > 0:

@@ -26,11 +26,9 @@ class Arm:
     """One arm's runs.
 
     `unfinished`: runs without an outcome; `success` is over the others. `unpriced`: runs with a
-    call of unknown price, which `cost_usd` leaves out. `estimated_calls`: calls of all runs whose
-    provider reported no usage; `estimated_tokens` and `estimated_usd`: their part of what all runs
-    spent. `cached_share`: cached of all input tokens.
-    `clean_run_rate`: share of the runs that never reached a composite of 0.35.
-    """
+    call of unknown price, which `cost_usd` leaves out. `estimated_...`: the part of calls, tokens
+    and cost whose provider reported no usage. `clean_run_rate`: share of the runs that never
+    reached a composite of 0.35."""
 
     arm: str
     runs: int
@@ -99,12 +97,10 @@ class Day:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentReport:
-    """The results of an experiment, and the reasons to doubt them.
-
-    `baseline`: off if there is such an arm, else shadow, else random, else None. `comparisons`:
-    every other arm with the baseline, and on with random, which shows the effect of timing.
-    `policies`: digests of the policies that steered its runs.
-    """
+    """The results of an experiment, and the reasons to doubt them. `baseline`: off if there is such
+    an arm, else shadow, else random, else None. `comparisons`: every other arm with the baseline,
+    and on with random, which shows the effect of timing. `policies`: digests of the policies that
+    steered its runs."""
 
     experiment: str
     runs: int
@@ -121,13 +117,15 @@ class ExperimentReport:
     caveats: tuple[Caveat, ...]
 
 
+# Judged runs that an arm needs for a conclusion: the usual minimum for a normal approximation.
 FEW_RUNS = 30
-"""Judged runs that an arm needs for a conclusion: the usual minimum for a normal approximation."""
-
 _NOTABLE_POINTS = 0.05  # the difference of success that a sample should be able to show
 _UNEVEN_SHARE = 0.05
 _UNEVEN_DOSE = 0.25  # of the texts of the arm that gave more
 _UNEVEN_MODELS = 0.1  # of the calls
+
+
+Found = Iterator[tuple[str, str]]
 
 
 def caveats_of(
@@ -139,26 +137,26 @@ def caveats_of(
     checked: bool,
 ) -> tuple[Caveat, ...]:
     """The caveats, the most serious first. `checked`: the shares of the arms are known."""
-    found = [
+    found = (
         *_about_assignment(arms, ratio, runs, checked),
         *_about_outcomes(arms),
         *_about_size(arms, comparisons),
         *_about_dose(runs),
         *_about_cost(arms),
         *_about_runs(runs),
-    ]
+    )
     return tuple(Caveat(code=code, message=message) for code, message in found)
 
 
-Found = Iterator[tuple[str, str]]
+def _listed(by_arm: Mapping[str, float], form: str = "") -> str:
+    return ", ".join(f"{arm} {value:{form}}" for arm, value in by_arm.items())
 
 
 def _about_assignment(
     arms: Sequence[Arm], ratio: SampleRatio | None, runs: Sequence[ExperimentRun], checked: bool
 ) -> Found:
     if ratio is not None and ratio.suspicious:
-        seen = ", ".join(f"{arm} {count}" for arm, count in ratio.observed.items())
-        wanted = ", ".join(f"{arm} {share:.0%}" for arm, share in ratio.expected.items())
+        seen, wanted = _listed(ratio.observed), _listed(ratio.expected, ".0%")
         yield (
             "sample_ratio",
             f"The arms did not get their shares of the units ({seen}; wanted {wanted}): the "
@@ -169,8 +167,8 @@ def _about_assignment(
             "shares_unknown",
             "The configured shares of the arms are not known, so the split could not be checked.",
         )
-    crossed = _crossed_units(runs)
-    if crossed:
+    seen_in = Counter([unit for unit, arm in {(run.unit, run.arm) for run in runs} if arm])
+    if crossed := sum([count > 1 for count in seen_in.values()]):
         yield (
             "crossed_units",
             f"{crossed} units have runs in several arms, so the arms are not independent.",
@@ -189,11 +187,11 @@ def _about_outcomes(arms: Sequence[Arm]) -> Found:
         return
     missing = {arm.arm: arm.unfinished / arm.runs for arm in arms}
     if max(missing.values()) - min(missing.values()) > _UNEVEN_SHARE:
-        listed = ", ".join(f"{arm} {share:.0%}" for arm, share in missing.items())
         yield (
             "uneven_outcomes",
-            f"Outcomes are missing more often in one arm than in another ({listed}). If runs "
-            "without an outcome fail more often, the difference of success is wrong.",
+            "Outcomes are missing more often in one arm than in another "
+            f"({_listed(missing, '.0%')}). If runs without an outcome fail more often, the "
+            "difference of success is wrong.",
         )
 
 
@@ -206,28 +204,26 @@ def _about_size(arms: Sequence[Arm], comparisons: Sequence[Comparison]) -> Found
             f"Fewer than {FEW_RUNS} judged runs in {', '.join(small)}: too few for a conclusion.",
         )
     for comparison in comparisons:
-        success = comparison.success
+        success, pair = comparison.success, f"{comparison.arm} against {comparison.baseline}"
         if success is not None and success.low <= 0 <= success.high:
             yield (
                 "inconclusive",
-                f"{comparison.arm} against {comparison.baseline}: success may have changed by "
-                f"anything from {success.low * 100:+.1f} to {success.high * 100:+.1f} points. To "
-                f"see a change of {_NOTABLE_POINTS * 100:.0f} points, about "
-                f"{_runs_needed(arms)} judged runs per arm are needed.",
+                f"{pair}: success may have changed by anything from {success.low * 100:+.1f} to "
+                f"{success.high * 100:+.1f} points. To see a change of "
+                f"{_NOTABLE_POINTS * 100:.0f} points, about {_runs_needed(arms)} judged runs per "
+                "arm are needed.",
             )
         if success is not None and success.design_effect > 1:
             yield (
                 "repeated_units",
-                f"{comparison.arm} against {comparison.baseline}: units have several runs; the "
-                f"intervals are widened for that (design effect {success.design_effect:.2f}).",
+                f"{pair}: units have several runs; the intervals are widened for that (design "
+                f"effect {success.design_effect:.2f}).",
             )
 
 
 def _runs_needed(arms: Sequence[Arm]) -> int:
-    """Runs per arm that show the notable difference at 95 % in 4 of 5 experiments.
-
-    Source: Lehr's rule, n = 16 * variance / difference^2.
-    """
+    """Runs per arm that show the notable difference at 95 % in 4 of 5 experiments. Source: Lehr's
+    rule, n = 16 * variance / difference^2."""
     known = [arm.success for arm in arms if arm.success]
     rate = sum(r.successes for r in known) / sum(r.trials for r in known)
     variance = max(rate * (1 - rate), 0.01)
@@ -239,9 +235,8 @@ def _about_dose(runs: Sequence[ExperimentRun]) -> Found:
     on, random = ([run for run in runs if run.arm == arm] for arm in ("on", "random"))
     if min(len(on), len(random)) < FEW_RUNS:
         return
-    given, given_random = _guidance(on), _guidance(random)
-    most = max(given, given_random)
-    apart = _models_apart(on, random)
+    given, given_random = (sum(r.injections for r in runs) / len(runs) for runs in (on, random))
+    most, apart = max(given, given_random), _models_apart(on, random)
     if abs(given - given_random) > _UNEVEN_DOSE * most or apart > _UNEVEN_MODELS:
         yield (
             "uneven_dose",
@@ -250,10 +245,6 @@ def _about_dose(runs: Sequence[ExperimentRun]) -> Found:
             "more than timing. experiment.random_routing_share and random_guidance_share set how "
             "often random acts.",
         )
-
-
-def _guidance(runs: Sequence[ExperimentRun]) -> float:
-    return sum(run.injections for run in runs) / len(runs)
 
 
 def _models_apart(one: Sequence[ExperimentRun], other: Sequence[ExperimentRun]) -> float:
@@ -271,15 +262,16 @@ def _models_apart(one: Sequence[ExperimentRun], other: Sequence[ExperimentRun]) 
 def _about_cost(arms: Sequence[Arm]) -> Found:
     unpriced = {arm.arm: arm.unpriced for arm in arms if arm.unpriced}
     if unpriced:
-        listed = ", ".join(f"{arm} {count}" for arm, count in unpriced.items())
-        yield ("unpriced", f"The cost leaves out runs with calls of unknown price ({listed}).")
+        yield (
+            "unpriced",
+            f"The cost leaves out runs with calls of unknown price ({_listed(unpriced)}).",
+        )
     estimated = {arm.arm: arm.estimated_calls for arm in arms if arm.estimated_calls}
     if estimated:
-        listed = ", ".join(f"{arm} {count}" for arm, count in estimated.items())
         yield (
             "estimated",
-            f"The provider reported no usage for some calls ({listed}): their tokens and cost are "
-            "estimated.",
+            f"The provider reported no usage for some calls ({_listed(estimated)}): their tokens "
+            "and cost are estimated.",
         )
 
 
@@ -299,12 +291,6 @@ def _about_runs(runs: Sequence[ExperimentRun]) -> Found:
         )
 
 
-def _crossed_units(runs: Sequence[ExperimentRun]) -> int:
-    seen = {(run.unit, run.arm) for run in runs if run.arm is not None}
-    arms = Counter([unit for unit, _ in seen])
-    return sum([count > 1 for count in arms.values()])
-
-
 # Scales reach at least this far to either side, so that small effects look small.
 _LEAST_POINTS = 0.1
 _LEAST_CHANGE = 0.25
@@ -313,10 +299,8 @@ _MARGIN = 1.08
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effect:
-    """One line: an estimate and its 95 % interval on the scale `bounds`.
-
-    `kind`: points (a difference of shares) or ratio. `none`: the value that means no effect.
-    """
+    """One line: an estimate and its 95 % interval on the scale `bounds`. `kind`: points (a
+    difference of shares) or ratio. `none`: the value that means no effect."""
 
     name: str
     kind: Literal["points", "ratio"]
@@ -341,57 +325,47 @@ class Effect:
 
 def effects_of(comparison: Comparison) -> list[Effect]:
     """The lines of a comparison; unknown values are left out."""
-    differences = [
+    points = [
         ("Success", comparison.success),
         ("Success, like with like", comparison.success_stratified),
     ]
-    known = [(name, found) for name, found in differences if found is not None]
-    ratios = list(_ratios(comparison))
-    points = _reach(known, 0.0, _LEAST_POINTS)
-    changes = _reach(ratios, 1.0, _LEAST_CHANGE)
-    return [
-        *(_effect(name, "points", found, points, 0.0) for name, found in known),
-        *(_effect(name, "ratio", found, changes, 1.0) for name, found in ratios),
-    ]
-
-
-def _ratios(comparison: Comparison) -> list[tuple[str, Ratio]]:
     amounts = (
         ("Cost per run", comparison.cost_usd),
         ("Tokens per run", comparison.tokens),
         ("Steps per run", comparison.steps),
     )
-    found = [
+    ratios = [
         (f"{name}, {kind}", ratio)
         for name, amount in amounts
         if amount is not None
         for kind, ratio in (("mean", amount.mean), ("median", amount.median))
     ]
-    return [(name, ratio) for name, ratio in found if ratio is not None]
+    return [
+        *_effects("points", points, none=0.0, least=_LEAST_POINTS),
+        *_effects("ratio", ratios, none=1.0, least=_LEAST_CHANGE),
+    ]
 
 
-def _effect(
-    name: str,
+def _effects(
     kind: Literal["points", "ratio"],
-    found: Difference | Ratio,
-    bounds: tuple[float, float],
+    lines: Sequence[tuple[str, Difference | Ratio | None]],
+    *,
     none: float,
-) -> Effect:
-    return Effect(
-        name=name,
-        kind=kind,
-        estimate=found.estimate,
-        low=found.low,
-        high=found.high,
-        bounds=bounds,
-        none=none,
-    )
-
-
-def _reach(
-    lines: Sequence[tuple[str, Difference | Ratio]], none: float, least: float
-) -> tuple[float, float]:
-    """A scale around `none` that shows every interval."""
-    ends = [end for _, found in lines for end in (found.low, found.high) if math.isfinite(end)]
+    least: float,
+) -> list[Effect]:
+    """The known lines on one scale around `none` that shows every interval."""
+    known = [(name, found) for name, found in lines if found is not None]
+    ends = [end for _, found in known for end in (found.low, found.high) if math.isfinite(end)]
     far = max([least, *(abs(end - none) for end in ends)]) * _MARGIN
-    return none - far, none + far
+    return [
+        Effect(
+            name=name,
+            kind=kind,
+            estimate=found.estimate,
+            low=found.low,
+            high=found.high,
+            bounds=(none - far, none + far),
+            none=none,
+        )
+        for name, found in known
+    ]

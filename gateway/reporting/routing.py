@@ -15,12 +15,9 @@ from typing import Any
 
 from gateway.stores.learning import DecidedRun, WorkloadRate
 
-Z = 1.96
-"""Standard errors in a 95 % interval."""
-
+Z = 1.96  # standard errors in a 95 % interval
 FOLLOWED = "learned"
 BY_STATE = "states"
-
 Weight = Callable[[DecidedRun], float]
 
 
@@ -30,8 +27,7 @@ class PolicyValue:
 
     `runs` of the log that speak for it, and how many equally weighted ones that is, `effective`.
     `success` with its 95 % interval, in [0, 1]; `cost_usd` a run, None where no cost is known;
-    `over_states`: points of success above the states' policy, with their 95 % interval.
-    """
+    `over_states`: points of success above the states' policy, with their 95 % interval."""
 
     policy: str
     runs: int
@@ -45,11 +41,8 @@ class PolicyValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutingReport:
-    """Outcomes by workload, and the value of each policy.
-
-    `workloads`: the outcomes by workload and model, those that changed last first; `decided`: the
-    runs that the learned policy decided; `values`: it against other policies.
-    """
+    """Outcomes by workload, those that changed last first, and the value of each policy; `decided`:
+    runs that the learned policy decided."""
 
     workloads: tuple[WorkloadRate, ...]
     decided: int
@@ -68,9 +61,7 @@ def routing_report(
 
 def policy_values(decided: Sequence[DecidedRun]) -> list[PolicyValue]:
     """The policy that was followed, the states', and each model for all runs; [] without outcomes.
-
-    Runs without an outcome, and those that the states decided for want of outcomes, say nothing.
-    """
+    Runs that the states decided for want of outcomes say nothing."""
     known = [row for row in decided if row.outcome is not None and _choice(row).get("learned")]
     models = sorted({model for row in known for model in _choice(row)["probabilities"]})
     policies: dict[str, Weight] = {FOLLOWED: lambda row: 1.0, BY_STATE: _by_state}
@@ -83,10 +74,6 @@ def _choice(row: DecidedRun) -> dict[str, Any]:
     return row.run.choice or {}
 
 
-def _probability(row: DecidedRun) -> float:
-    return float(_choice(row)["probabilities"].get(row.run.model, 0.0))
-
-
 def _by_state(row: DecidedRun) -> float:
     return _inverse(row) if row.run.model == _choice(row)["default"] else 0.0
 
@@ -96,8 +83,10 @@ def _always(model: str) -> Weight:
 
 
 def _inverse(row: DecidedRun) -> float:
-    # Another model than the chosen one answered because that one failed: it was not drawn.
-    share = _probability(row) if row.run.model == _choice(row)["model"] else 0.0
+    choice, model = _choice(row), row.run.model
+    if model != choice["model"]:
+        return 0.0  # the chosen model failed, and this one was not drawn
+    share = float(choice["probabilities"].get(model, 0.0))
     return 1.0 / share if share > 0 else 0.0
 
 

@@ -18,7 +18,6 @@ from gateway.wire.coerce import as_json_value
 
 FORMATS = ("jsonl", "csv", "openai")
 MEDIA = {"jsonl": "application/x-ndjson", "csv": "text/csv", "openai": "application/x-ndjson"}
-
 _OF_RUN = ("id", "conversation_id", "tenant", "key_name", "agent", "model_requested", "mode")
 _OF_END = ("state", "outcome", "experiment", "arm", "started_at", "updated_at", "ended_at")
 _OF_TOTALS = (
@@ -27,10 +26,9 @@ _OF_TOTALS = (
     *("unpriced_calls", "composite_peak", "latency_s"),
 )
 _ESTIMATED = {f"estimated_{name}": name for name in ("calls", "tokens", "cost_usd")}
+# The columns of runs as CSV; `tags` is `team=web;env=prod`. The last ones are the parts of calls,
+# tokens and cost that no provider has reported.
 RUN_COLUMNS = (*_OF_RUN, *_OF_END, *_OF_TOTALS, "tags", "task_preview", *_ESTIMATED)
-"""The columns of runs as CSV; `tags` is `team=web;env=prod`. The last ones are the parts of calls,
-tokens and cost that no provider has reported."""
-
 _SUM_COLUMNS = tuple(f.name for f in fields(Sums))
 
 
@@ -61,13 +59,12 @@ def group_lines(by: str, groups: Sequence[Group]) -> bytes:
 def csv_lines(rows: Iterable[Sequence[Any]]) -> bytes:
     """Rows as CSV. A text that a spreadsheet would take for a formula is quoted with `'`."""
     out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerows([_cell(value) for value in row] for row in rows)
+    formulas = ("=", "+", "-", "@", "\t", "\r")
+    csv.writer(out, lineterminator="\n").writerows(
+        [f"'{v}" if isinstance(v, str) and v.startswith(formulas) else v for v in row]
+        for row in rows
+    )
     return out.getvalue().encode("utf-8", "replace")
-
-
-def _cell(value: Any) -> Any:
-    dangerous = isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r")
-    return f"'{value}" if dangerous else value
 
 
 def _whole(trace: RunTrace) -> dict[str, Any]:

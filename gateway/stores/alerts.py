@@ -9,12 +9,9 @@ from typing import Any, Literal, Protocol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertRecord:
-    """One alert.
-
-    `key`: what it is about: a rule and its subject. A key that is seen again is the same alert.
-    `severity`: warn or danger. `tenant` None: it concerns the gateway as a whole. `facts`: names
-    and numbers, no texts of a conversation; `path`: the page about it, `/dashboard/...` or empty.
-    """
+    """One alert. `key`: a rule and its subject; a key that is seen again is the same alert.
+    `tenant` None: it concerns the gateway as a whole. `facts`: names and numbers, no texts of a
+    conversation; `path`: the page about it, `/dashboard/...` or empty."""
 
     id: str
     key: str
@@ -38,10 +35,8 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryState:
-    """Progress of the delivery to one sink: `done_at` is set when it was sent, or given up.
-
-    `error`: why the latest attempt failed; empty for none. `next_at`: the next attempt.
-    """
+    """Progress of the delivery to one sink. `done_at`: when it was sent or given up. `error`: of
+    the latest attempt. `next_at`: the next attempt."""
 
     sink: str
     attempts: int
@@ -76,20 +71,16 @@ class AlertStore(Protocol):
     async def raise_alert(
         self, alert: AlertRecord, sinks: Mapping[str, float], *, cooldown_s: float
     ) -> bool:
-        """Store `alert` with a delivery to each sink, due at the given time; True when stored.
-
-        False when its key was seen less than `cooldown_s` before `alert.raised_at`: then only the
-        time at which the key was last seen is moved, so that a condition that flaps is one alert.
-        """
+        """Store `alert` with a delivery to each sink, due at the given time. False when its key was
+        seen less than `cooldown_s` before: then only the time at which it was last seen moves, so
+        that a condition that flaps is one alert."""
 
     async def is_due(self, now: float) -> bool:
         """True if `claim` would return anything."""
 
     async def claim(self, owner: str, now: float, *, lease_s: float, limit: int) -> list[Delivery]:
-        """The oldest deliveries due at `now`, at most `limit` of each sink, taken by `owner`.
-
-        Nobody else is given them until `now + lease_s`, or until they are settled.
-        """
+        """The oldest deliveries due at `now`, at most `limit` of each sink, taken by `owner` until
+        `now + lease_s`, or until they are settled."""
 
     async def settle(self, owner: str, results: Sequence[Settled], now: float) -> None:
         """Note the results of attempts, except those that somebody else has claimed since."""

@@ -26,19 +26,17 @@ class Amounts:
     calls: int = 0
 
     def __add__(self, other: Amounts) -> Amounts:
-        return Amounts(
-            usd=self.usd + other.usd,
-            input_tokens=self.input_tokens + other.input_tokens,
-            output_tokens=self.output_tokens + other.output_tokens,
-            calls=self.calls + other.calls,
-        )
+        return self._plus(other, 1)
 
     def __sub__(self, other: Amounts) -> Amounts:
+        return self._plus(other, -1)
+
+    def _plus(self, other: Amounts, sign: int) -> Amounts:
         return Amounts(
-            usd=self.usd - other.usd,
-            input_tokens=self.input_tokens - other.input_tokens,
-            output_tokens=self.output_tokens - other.output_tokens,
-            calls=self.calls - other.calls,
+            usd=self.usd + sign * other.usd,
+            input_tokens=self.input_tokens + sign * other.input_tokens,
+            output_tokens=self.output_tokens + sign * other.output_tokens,
+            calls=self.calls + sign * other.calls,
         )
 
     def of(self, metric: str) -> float:
@@ -61,13 +59,10 @@ class AccountKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """Amounts that one subject has used, and those reserved for its calls on their way.
-
-    `limits`: those that an operator set for this subject, by metric; `lifted`: none holds for it.
-    `unpriced`: calls whose price is unknown. `estimated`: the part of `spent` that is estimated,
-    because a provider reported no usage, a price is unknown or a gateway ended before the call did;
-    `calls` of it counts agents' calls. `started_at`: its first call.
-    """
+    """Amounts that one subject has used, and those reserved for its calls on their way. `limits`:
+    set by an operator, by metric; `lifted`: none holds. `unpriced`: calls of unknown price.
+    `estimated`: the part of `spent` that rests on estimated usage or prices. `started_at`: its
+    first call."""
 
     budget: str
     subject: str
@@ -97,10 +92,8 @@ class Account:
         return {} if self.lifted else {**configured, **self.limits}
 
     def share(self, configured: Mapping[str, float], now: float) -> tuple[float, str]:
-        """(share of the limit that is used most, its metric); (0, "") without a limit.
-
-        Of what is spent: what is only reserved may never be.
-        """
+        """(share of the limit that is used most, its metric); (0, "") without a limit. Counts only
+        what is spent: reserved amounts may never be."""
         limits = self.limits_of(configured).items()
         spent = replace(self, reserved=NOTHING)
         shares = [(spent.used(metric, now) / limit, metric) for metric, limit in limits]
@@ -109,11 +102,8 @@ class Account:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """One account that a call counts on.
-
-    `limits`: of the config. `stop_at`: the share from which calls are refused, None = never.
-    `ends`: whether the account ends by itself, so that it may be removed when it is old.
-    """
+    """One account that a call counts on. `stop_at`: the share from which calls are refused, None =
+    never. `ends`: the account ends by itself, so that it may be removed when it is old."""
 
     key: AccountKey
     tenant: str
@@ -124,12 +114,9 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A call that asks for its estimate on all its accounts.
-
-    `guessed`: no call like it has ended yet; such an estimate alone refuses no call on an account
-    that is not in use. `binding`: whether an account may refuse; if not, the amounts
-    are reserved whatever they are. After `expires_at` the estimate counts as spent.
-    """
+    """A call that asks for its estimate on all its accounts. `guessed`: no call like it has ended
+    yet; such an estimate alone refuses nothing on an unused account. `binding`: an account may
+    refuse. After `expires_at` the estimate counts as spent."""
 
     id: str
     at: float
@@ -150,10 +137,8 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reserved:
-    """The accounts as they were before the claim, in its order, and what refused it, if anything.
-
-    A binding claim that was refused has reserved nothing.
-    """
+    """The accounts before the claim, in its order, and what refused it. A binding claim that was
+    refused has reserved nothing."""
 
     accounts: tuple[Account, ...]
     refusals: tuple[Refusal, ...] = ()
@@ -161,11 +146,8 @@ class Reserved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settlement:
-    """The end of a claim: what the call used.
-
-    `estimated`: whether `actual` is, for want of a report. `reserved` False: the claim never
-    reached the store, so that there is nothing to give back.
-    """
+    """The end of a claim. `estimated`: `actual` is, for want of a report. `reserved` False: the
+    claim never reached the store."""
 
     claim: Claim
     actual: Amounts
@@ -175,8 +157,8 @@ class Settlement:
     reserved: bool = True
 
     def charge(self, found: bool) -> Amounts:
-        """Amounts added to an account: of a reservation that has expired only the difference,
-        because its estimate was counted then."""
+        """Amounts added to an account: of an expired reservation only the difference to its
+        estimate."""
         return self.actual - self._expired(found)
 
     def charge_estimated(self, found: bool) -> Amounts:
@@ -206,7 +188,7 @@ def refused_by(account: Account, wanted: Wanted, claim: Claim) -> str | None:
 
 def waits_for_others(account: Account, wanted: Wanted, claim: Claim, metric: str) -> bool:
     """True if a refused claim would fit if only what is spent counted: calls on their way may use
-    less than is reserved for them. A call that is on its way is a call, whatever it will use."""
+    less than is reserved for them, but each is a call."""
     if metric in ("calls", "minutes"):
         return False
     without = replace(account, reserved=NOTHING)
@@ -246,14 +228,12 @@ def expired(account: Account, reserved: Amounts) -> Account:
 
 
 class BudgetStore(Protocol):
-    """Accounts of budgets. Every method is one atomic step, for all gateways on the store, and may
-    raise StoreError; then nothing of it was done."""
+    """Accounts of budgets. Every method is one atomic step for all gateways; it may raise
+    StoreError, with nothing done."""
 
     async def reserve(self, claim: Claim) -> Reserved:
         """Reserve a claim's estimate on all its accounts, or on none when one refuses it.
-
-        Reservations that have expired by `claim.at` are counted as spent first.
-        """
+        Reservations that have expired by `claim.at` are counted as spent first."""
 
     async def settle(self, settlement: Settlement) -> tuple[Account, ...]:
         """End a claim; the accounts after it, in the claim's order."""
@@ -272,9 +252,8 @@ class BudgetStore(Protocol):
         """Replace what an operator set for an account, which is opened if there is none."""
 
     async def reset(self, key: AccountKey, *, at: float) -> bool:
-        """Reset an account: nothing used, the limits of the config; False without one.
-
-        Calls on their way stay reserved."""
+        """Reset an account: nothing used, the limits of the config; False without one. Calls on
+        their way stay reserved."""
 
     async def prune(self, older_than: float) -> int:
         """Remove accounts that end by themselves and were last used before; how many."""
@@ -285,10 +264,7 @@ Action = Literal["stop", "pause"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
-    """A hold on a run (`subject` is its id), or on a conversation and all below it.
-
-    `reason`: why, for the client and the run's page. `at`: seconds since the epoch.
-    """
+    """A hold on a run (`subject` is its id), or on a conversation and all below it."""
 
     subject: str
     tenant: str

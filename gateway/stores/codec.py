@@ -51,6 +51,7 @@ STOP_COLUMNS = (
     "coalesce(r.ended_at, h.at) >= h.at AND h.subject IN (c.id, c.parent_id, c.root_id) "
     "ORDER BY h.action DESC, h.at LIMIT 1)",
 )
+# The columns that `run_of` reads, from RUNS.
 RUN = ", ".join(
     (
         *STOP_COLUMNS,
@@ -60,22 +61,11 @@ RUN = ", ".join(
         ),
     )
 )
-"""The columns that `run_of` reads, from RUNS."""
-
 RUNS = "runs AS r JOIN conversations AS c ON c.pk = r.conversation_pk"
-STEP_COLUMNS = (
-    "step_index",
-    "at",
-    "state",
-    "difficulty",
-    "composite",
-    "failure_type",
-    "readings",
-    "call",
-    "content",
-)
+_STEP_VALUES = ("step_index", "at", "state", "difficulty", "composite", "failure_type")
+STEP_COLUMNS = (*_STEP_VALUES, "readings", "call", "content")
+# The columns of a step that its scores give.
 SCORE_COLUMNS = ("state", "difficulty", "composite", "failure_type", "readings")
-"""The columns of a step that its scores give."""
 
 
 class _Readings(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,12 +86,12 @@ _FOUND = ("loop_count", "e1_match", "candidates")
 INJECTION_COLUMNS = names(InjectionRow, "run_id")
 INJECTIONS = ", ".join(INJECTION_COLUMNS)
 DECISION_COLUMNS = names(DecisionRow)
-
 _sums = attrgetter(*SUM_COLUMNS)
 _counters = attrgetter(*_COUNTERS)
-_injection = attrgetter(*INJECTION_COLUMNS)
+_step = attrgetter(*_STEP_VALUES)
+_update = attrgetter(*UPDATE_COLUMNS[:-1])
+injection_row: Callable[[InjectionRow], tuple[Any, ...]] = attrgetter(*INJECTION_COLUMNS)
 decision_row: Callable[[DecisionRow], tuple[Any, ...]] = attrgetter(*DECISION_COLUMNS)
-_update: Callable[[RunUpdate], tuple[Any, ...]] = attrgetter(*UPDATE_COLUMNS[:-1])
 
 
 def update_row(run: RunUpdate) -> tuple[Any, ...]:
@@ -161,26 +151,10 @@ def step_row(step: StepRow) -> tuple[Any, ...]:
     readings = None
     found = {name: value for name in _FOUND if (value := getattr(step, name))}
     if step.scores or step.fired or step.evidence or step.risk is not None or found:
-        readings = _json(
-            {
-                "scores": step.scores,
-                "fired": step.fired,
-                "evidence": step.evidence,
-                "risk": step.risk,
-                **found,
-            }
-        )
-    return (
-        step.step_index,
-        step.at,
-        step.state,
-        step.difficulty,
-        step.composite,
-        step.failure_type,
-        readings,
-        None if step.call is None else _json(step.call),
-        None if step.content is None else _json(step.content),
-    )
+        scored = {name: getattr(step, name) for name in ("scores", "fired", "evidence", "risk")}
+        readings = _json(scored | found)
+    call = None if step.call is None else _json(step.call)
+    return (*_step(step), readings, call, content_json(step.content))
 
 
 def score_row(step: StepRow) -> tuple[Any, ...]:
@@ -217,11 +191,6 @@ def call_of(text: str) -> CallRow:
     return _read(text, CallRow)
 
 
-def injection_row(injection: InjectionRow) -> tuple[Any, ...]:
-    """To INJECTION_COLUMNS."""
-    return tuple(_injection(injection))
-
-
 def injection_of(run_id: str, row: Sequence[Any]) -> InjectionRow:
     """From INJECTION_COLUMNS."""
     values = dict(zip(INJECTION_COLUMNS, row, strict=True))
@@ -235,9 +204,8 @@ def content_of(text: str | None) -> StepContent | None:
 
 
 def _read(text: str, kind: type[T]) -> T:
-    """The value that a JSON column holds. Unknown keys are left out: an old row may have fields
-    that were removed since. A null or a value of another type becomes the field's default: earlier
-    versions had other types, and stored whatever a provider sent."""
+    """The value that a JSON column holds, without unknown keys. A null or a value of another type
+    becomes the field's default: earlier versions stored whatever a provider sent."""
     try:
         return msgspec.json.decode(text, type=kind)
     except msgspec.ValidationError:

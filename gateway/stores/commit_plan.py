@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 
 from msgspec import structs
 
@@ -28,8 +29,8 @@ class StoredStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LateScore:
-    """Scores for a stored step that has none. The next request gives them, because the transcript
-    still has the step. `state`: of the stored row; `content`: the texts of both."""
+    """Scores for a stored step that has none, from the next request's transcript. `state`: of the
+    stored row; `content`: the texts of both."""
 
     step: StepRow
     state: str
@@ -38,13 +39,10 @@ class LateScore:
 
 @dataclass(slots=True)
 class StepPlan:
-    """Rows to write for the steps of one run, and what is counted of them.
-
-    `fresh`: steps to insert. `late`: scores that stored steps get. `calls`: by step, the call that
-    replaces the stored one, and the texts that replace the stored ones unless they are None;
-    written after the scores. `called`: the steps whose calls are counted, `retries` of which repeat
-    a call that was counted before.
-    """
+    """Rows to write for the steps of one run, and what is counted of them. `fresh`: steps to
+    insert. `late`: scores that stored steps get. `calls`: by step, the call that replaces the
+    stored one, and the texts that do unless None; written after the scores. `called`: steps whose
+    calls are counted, of which `retries` repeat a call that was counted before."""
 
     fresh: list[StepRow] = field(default_factory=list)
     late: list[LateScore] = field(default_factory=list)
@@ -82,21 +80,21 @@ def plan_steps(steps: Iterable[StepRow], stored: Mapping[int, StoredStep]) -> St
             plan.fresh.append(step)
             if step.call is not None:
                 plan.called.append(step)
-            known[index] = _as_stored(step)
+            scored = step.composite is not None
+            known[index] = StoredStep(
+                state=step.state, scored=scored, call=step.call, content=step.content
+            )
             continue
-        after = _with_scores(plan, before, step)
-        after = _with_call(plan, after, step)
-        known[index] = after
+        known[index] = after = _with_call(plan, _with_scores(plan, before, step), step)
         if index in places:  # the step occurs twice in one call
-            plan.fresh[places[index]] = _completed(plan.fresh[places[index]], step, after)
+            fresh = plan.fresh[places[index]]
+            scores = step if fresh.composite is None and step.composite is not None else fresh
+            plan.fresh[places[index]] = structs.replace(
+                scores, at=fresh.at, call=after.call, content=after.content
+            )
             plan.late = [each for each in plan.late if each.step.step_index != index]
             plan.calls.pop(index, None)
     return plan
-
-
-def _as_stored(step: StepRow) -> StoredStep:
-    scored = step.composite is not None
-    return StoredStep(state=step.state, scored=scored, call=step.call, content=step.content)
 
 
 def _with_scores(plan: StepPlan, stored: StoredStep, step: StepRow) -> StoredStep:
@@ -122,23 +120,12 @@ def _with_call(plan: StepPlan, stored: StoredStep, step: StepRow) -> StoredStep:
     return replace(stored, call=call, content=step.content or stored.content)
 
 
-def _completed(fresh: StepRow, step: StepRow, after: StoredStep) -> StepRow:
-    """A fresh step with what its second occurrence adds."""
-    scores = step if fresh.composite is None and step.composite is not None else fresh
-    return structs.replace(scores, at=fresh.at, call=after.call, content=after.content)
-
-
 def merged_content(stored: StepContent | None, read: StepContent | None) -> StepContent | None:
     """The texts of the stored call, with those of the step, which were not read then."""
     if stored is None or read is None:
         return stored or read
-    return structs.replace(
-        stored,
-        thought=read.thought,
-        reasoning=read.reasoning,
-        actions=read.actions,
-        prompted=read.prompted,
-    )
+    names = ("thought", "reasoning", "actions", "prompted")
+    return structs.replace(stored, **{name: getattr(read, name) for name in names})
 
 
 def new_injections(
@@ -166,29 +153,23 @@ def settled_outcome(stored: tuple[str | None, str], update: RunUpdate) -> tuple[
 def is_same_call(stored: CallRow, again: CallRow) -> bool:
     """True if `again` is the newest call in `stored`, committed a second time: a client may repeat
     its request id, but no two calls take the same time to the nanosecond."""
-    return (stored.request_id, stored.latency_s, stored.overhead_ms) == (
-        again.request_id,
-        again.latency_s,
-        again.overhead_ms,
-    )
+    identity = attrgetter("request_id", "latency_s", "overhead_ms")
+    return bool(identity(stored) == identity(again))
+
+
+_ADDED_UP = (
+    *("input_tokens", "cached_tokens", "cache_write_tokens", "output_tokens", "reasoning_tokens"),
+    *("cost_usd", "cost_unsteered_usd"),
+)
 
 
 def repeated_call(stored: CallRow, again: CallRow) -> CallRow:
     """One record of both calls: tokens and costs add up, the rest is that of `again`."""
+    sums = {name: plus(getattr(stored, name), getattr(again, name)) for name in _ADDED_UP}
     return structs.replace(
         again,
         retries=max(stored.retries + 1, again.retries),
         attempts=stored.attempts + again.attempts,
-        input_tokens=_sum(stored.input_tokens, again.input_tokens),
-        cached_tokens=_sum(stored.cached_tokens, again.cached_tokens),
-        cache_write_tokens=_sum(stored.cache_write_tokens, again.cache_write_tokens),
-        output_tokens=_sum(stored.output_tokens, again.output_tokens),
-        reasoning_tokens=_sum(stored.reasoning_tokens, again.reasoning_tokens),
-        cost_usd=plus(stored.cost_usd, again.cost_usd),
-        cost_unsteered_usd=plus(stored.cost_unsteered_usd, again.cost_unsteered_usd),
         usage_estimated=stored.usage_estimated or again.usage_estimated,
+        **sums,
     )
-
-
-def _sum(left: int | None, right: int | None) -> int | None:
-    return right if left is None else left if right is None else left + right

@@ -19,10 +19,7 @@ CUT = b"\n[cut here: longer than storage.raw_max_kb]"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawCall:
     """The newest call at one step of a run: the body that went upstream, with the guidance in it,
-    and the body that came back, decompressed. Headers, which hold keys, are not kept.
-
-    `dialect`: the name of the API that it was in. `at`: seconds of the epoch.
-    """
+    and the body that came back, decompressed. Headers, which hold keys, are not kept."""
 
     tenant: str
     run_id: str
@@ -42,8 +39,8 @@ class RawStore(Protocol):
     """Raw calls of runs. Every method may raise StoreError."""
 
     async def put_raw(self, call: RawCall, *, most_bytes: int) -> bool:
-        """Keep a call in place of an earlier one at its step, and remove the oldest until the rest
-        takes at most `most_bytes`; False when there is no such run."""
+        """Keep a call in place of an earlier one at its step, and remove the oldest until all take
+        at most `most_bytes`; False when there is no such run."""
 
     async def find_raw(self, run_id: str, step_index: int, *, tenant: str | None) -> RawCall | None:
         """The call at a step; None when it was not kept, was removed, or is another tenant's."""
@@ -51,7 +48,7 @@ class RawStore(Protocol):
 
 class RawKeeper:
     """Keeps calls in the background. What cannot be kept at once is dropped, and `dropped` called:
-    it is a copy for people, which no answer waits for. `mask`: without what looks like a secret."""
+    no answer waits for it. `mask`: without what looks like a secret."""
 
     def __init__(self, store: RawStore, dropped: Callable[[], None], *, mask: bool) -> None:
         self._store = store
@@ -104,14 +101,10 @@ def open_keeper(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerRecord:
-    """One answer of a provider that stores its answers.
-
-    `place`: the deployment that stores it (`gateway/upstream/rests.py`), empty for the default
-    upstream. `echo`: how the client's own instructions follow from those that were sent, as JSON
-    without their texts (`gateway/wire/echo.py`); empty when they are the same. `call`: the call it
-    answers, as JSON, while the answer is made in the background and is not on record; else empty.
-    `at`: seconds of the epoch.
-    """
+    """One answer of a provider that stores its answers. `place`: the deployment that stores it,
+    empty for the default upstream. `echo`: how the client's own instructions follow from those that
+    were sent (`gateway/wire/echo.py`), as JSON without texts. `call`: the call it answers, as JSON,
+    while the answer is made in the background and is not on record."""
 
     tenant: str
     id: str

@@ -25,13 +25,10 @@ from gateway.steering.guidance.pattern import Pattern, Status, Tier
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutcomeRow:
-    """One verdict on a run.
-
-    `source`: told_header, told_api, told_cli, result, correction, abandoned or moved_on. `metric`:
-    what is judged, usually `task`. `verdict`: success, failure, other, or "" for a score without
-    one. `weight` in [0, 1]: the precision of the source, 1 for what was reported. `evidence`: where
-    the verdict was read, such as `step 12`.
-    """
+    """One verdict on a run. `source`: told_header, told_api, told_cli, result, correction,
+    abandoned or moved_on. `verdict`: success, failure, other, or "" for a score without one.
+    `weight`: precision of the source, in [0, 1]. `evidence`: where it was read, such as `step
+    12`."""
 
     run_id: str
     tenant: str
@@ -47,12 +44,8 @@ class OutcomeRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvidenceRow:
-    """One run's support of a lesson, at one step.
-
-    `kind`: fix, repair, dead_end, fact, distilled or failed_again. `task`: digest of what the run
-    was to do, equal for runs of one task. `conversation`: the root of the conversation's tree.
-    `key_name`: of the gateway key that the run was made with, empty for none.
-    """
+    """One run's support of a lesson. `kind`: fix, repair, dead_end, fact, distilled or
+    failed_again. `task`: digest of the run's task. `conversation`: root of its tree."""
 
     tenant: str
     pattern_id: str
@@ -66,10 +59,8 @@ class EvidenceRow:
 
 
 class DecisionRow(Struct, frozen=True, kw_only=True):
-    """One occasion on which a lesson could be given, at one step of a run.
-
-    `share`: the probability with which it was to be given. `similarity` is 1 for an exact key.
-    """
+    """One occasion on which a lesson could be given. `share`: probability with which it was to be
+    given. `similarity` is 1 for an exact key."""
 
     run_id: str
     step_index: int
@@ -86,11 +77,8 @@ class DecisionRow(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NearOutcome:
-    """Outcome that followed a decision.
-
-    `recurred`: whether the same failure came again within the window; `calls_to_success`: calls
-    until the same kind of call worked, None = not within the window; `steps_left` of the run.
-    """
+    """Outcome that followed a decision: whether the failure came again within the window, and the
+    calls until the same kind of call worked, None = not within the window."""
 
     run_id: str
     step_index: int
@@ -114,13 +102,10 @@ class SettledDecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Posterior:
-    """Result of the settled decisions about one version of a lesson.
-
-    `rate_given`, `rate_held`: recurrence in each arm, weighted by inverse propensity. `effect`:
-    held minus given, in points of probability, with its 95 % interval `low` to `high`. `helps`:
-    probability that the effect is at least what counts; `harms`: that it is below 0. `share`: the
-    probability with which the lesson is given next.
-    """
+    """Result of the settled decisions about one version of a lesson. `rate_given`, `rate_held`:
+    recurrence in each arm, weighted by inverse propensity. `effect`: held minus given, with its 95
+    % interval. `helps`, `harms`: probability that the effect is at least what counts, or below 0.
+    `share`: the probability with which the lesson is given next."""
 
     decisions: int = 0
     given: int = 0
@@ -136,12 +121,9 @@ class Posterior:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredLesson:
-    """A lesson, its support and its trial.
-
-    `conversations`, `tasks`, `keys`: how many different ones support it (runs without a gateway key
-    count as one key); `tenant_keys`: how many names the valid keys in the store of its tenant have;
-    `reason`: of its last change.
-    """
+    """A lesson, its support and its trial. `conversations`, `tasks`, `keys`: number of different
+    ones that support it; `tenant_keys`: names that its tenant's valid keys have; `reason`: of its
+    last change."""
 
     pattern: Pattern
     created_at: float
@@ -156,8 +138,7 @@ class StoredLesson:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LessonFilter:
-    """Filter of lessons; a field of None does not filter. `tenant`: its own and the shared ones;
-    `key_prefix`: how the key begins."""
+    """Filter of lessons; None does not filter. `tenant`: its own and the shared ones."""
 
     tenant: str | None = None
     statuses: Sequence[Status] = ()
@@ -177,12 +158,9 @@ class Learned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One piece of work; `key` is unique within its kind.
-
-    `attempts`: how often it was claimed. `state`: waiting, done or failed. `lease_until`: until
-    when nobody else may claim it. `tokens`, `cost_usd`: what it has used, with what is reserved for
-    attempts of which nobody knows what they used. `payload`: ids only, no content of a run.
-    """
+    """One piece of work; `key` is unique within its kind. `state`: waiting, done or failed.
+    `tokens`, `cost_usd`: used, or reserved for attempts whose use is unknown. `payload`: ids only,
+    no content of a run."""
 
     kind: str
     key: str
@@ -200,12 +178,8 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowance:
-    """Limits of a tenant's jobs.
-
-    A tenant whose jobs claimed after `since` have used `tokens` or `cost_usd` (US dollars) gets no
-    further one. `reserve_tokens`, `reserve_usd`: counted with each claim, until the job is finished
-    or given back with what it did use.
-    """
+    """Limits of a tenant's jobs, over those claimed after `since`. `reserve_tokens`, `reserve_usd`:
+    counted with each claim until the job is finished or given back."""
 
     since: float
     tokens: float
@@ -215,10 +189,8 @@ class Allowance:
 
 
 class LearningStore(Protocol):
-    """Outcomes, lessons, decisions and jobs. Every method may raise StoreError.
-
-    `tenant` None, where it is allowed, means every tenant.
-    """
+    """Outcomes, lessons, decisions and jobs. Every method may raise StoreError. `tenant` None,
+    where it is allowed, means every tenant."""
 
     async def add_outcome(self, outcome: OutcomeRow) -> bool:
         """Store a verdict; False when the newest of its source and metric says the same."""
@@ -227,11 +199,9 @@ class LearningStore(Protocol):
         """The verdicts on a run, oldest first."""
 
     async def learn(self, entries: Sequence[tuple[Pattern, Sequence[EvidenceRow]]]) -> Learned:
-        """Store lessons with their evidence, all or none.
-
-        A lesson whose id the tenant has already only gets the evidence that is new, and is then
-        confirmed at the evidence's time. Raises: ValueError for a pattern that is no lesson.
-        """
+        """Store lessons with their evidence, all or none. A known lesson only gets the evidence
+        that is new, and is confirmed at its time. Raises: ValueError for a pattern that is no
+        lesson."""
 
     async def lessons(self, wanted: LessonFilter, *, limit: int = 1000) -> list[StoredLesson]:
         """Lessons, last changed first."""
@@ -248,12 +218,12 @@ class LearningStore(Protocol):
         """Set when the lesson expires."""
 
     async def share(self, tenant: str, pattern_id: str, at: float) -> bool:
-        """Give a tenant's e2 lesson to all tenants; False when the tenant has none of that id, or
-        all have it already."""
+        """Give a tenant's e2 lesson to all tenants; False when there is none, or all have it
+        already."""
 
     async def trim(self, tenant: str, tier: Tier, most: int) -> int:
-        """Remove candidates, the longest unconfirmed first, until the tenant has at most `most`
-        lessons of the tier or no candidate; returns how many were removed."""
+        """Remove candidates, the longest unconfirmed first, until at most `most` lessons of the
+        tier or no candidate is left; returns the number removed."""
 
     async def evidence(self, tenant: str, pattern_id: str, limit: int = 200) -> list[EvidenceRow]:
         """The evidence for the lesson of exactly this owner, newest first."""
@@ -280,22 +250,16 @@ class LearningStore(Protocol):
     async def claim(
         self, kind: str, *, now: float, lease_s: float, most_attempts: int, allowance: Allowance
     ) -> Job | None:
-        """The oldest waiting job that may be done, held from now on for `lease_s` seconds.
-
-        One job of a tenant is held at a time, so that its allowance is exceeded by one job at most.
-        A job whose lease ended was abandoned and can be claimed again, `most_attempts` times in
-        all; after that it is `failed`.
-        """
+        """The oldest waiting job that may be done, held for `lease_s` seconds. One job of a tenant
+        is held at a time, so that its allowance is exceeded by one job at most. A job whose lease
+        ended can be claimed again, `most_attempts` times in all; then it is `failed`."""
 
     async def finish(self, job: Job, *, now: float, error: str = "") -> bool:
         """The job is done, or with `error` has failed; `job.tokens` and `job.cost_usd` are kept.
-
-        False, and nothing is changed, when the lease ended and somebody else has claimed the job.
-        """
+        False, with nothing changed, when somebody else has claimed it since."""
 
     async def give_back(self, job: Job, until: float) -> bool:
-        """The job waits until then, with the attempts, tokens and cost that `job` has; False as of
-        `finish`."""
+        """The job waits until then, as `job` is now; False as of `finish`."""
 
     async def spent(self, kind: str, tenant: str | None, since: float) -> tuple[int, float]:
         """Tokens and USD of jobs that were claimed since then, unfinished included."""
@@ -307,18 +271,14 @@ class LearningStore(Protocol):
         """Number of jobs in each state."""
 
     async def forget(self, tenant: str | None, run_id: str) -> list[str]:
-        """Remove a run's evidence, outcomes, decisions and jobs (those with its id as `run`), and
-        the lessons that nothing else supports; returns the ids of those lessons."""
+        """Remove what is known of a run (jobs by `run`), and the lessons that nothing else
+        supports; returns the ids of those lessons."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadRun:
-    """One run, when it began.
-
-    `workload`: the key of the client, its tools and the requested model; `model`: the one that the
-    run's first call went to; `at` in seconds of the epoch; `choice`: the decision of the learned
-    policy as JSON values, None where the states decided.
-    """
+    """One run, when it began. `workload`: the key of the client, its tools and the requested model;
+    `model`: of its first call; `choice`: the decision of the learned policy, if it decided."""
 
     run_id: str
     tenant: str
@@ -345,10 +305,7 @@ class WorkloadRate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecidedRun:
-    """A run that the learned policy decided.
-
-    `outcome`: `success`, `failure` or None; `cost_usd` in US dollars, None when unknown.
-    """
+    """A run that the learned policy decided. `outcome`: `success`, `failure` or None."""
 
     run: WorkloadRun
     outcome: str | None
@@ -362,15 +319,13 @@ class WorkloadStore(Protocol):
         """Keep where runs began; of a run that is known already nothing changes."""
 
     async def settle(self, *, limit: int = 1000) -> int:
-        """Count the outcomes that runs have by now, and return how many were new or have changed.
-
-        Each run counts once, with its latest outcome, whoever counts and however often: an earlier
-        outcome of the same run is taken back. At most `limit` runs; call it until it returns less.
-        """
+        """Count the outcomes that runs have by now; returns how many were new or changed. Each run
+        counts once, with its latest outcome. At most `limit` runs; call it until it returns
+        less."""
 
     async def drop(self, *, before: float) -> None:
-        """Remove the runs that began before a time and are no longer in the run log; what they
-        counted stays."""
+        """Remove the runs that began before a time and are no longer in the run log; counts
+        stay."""
 
     async def rates(self, *, limit: int = 10_000) -> list[WorkloadRate]:
         """The counts, of the workloads that changed last first."""
@@ -378,5 +333,4 @@ class WorkloadStore(Protocol):
     async def decided(
         self, *, tenant: str | None, since: float = 0.0, limit: int = 100_000
     ) -> list[DecidedRun]:
-        """The newest runs that the learned policy decided since a time, newest first; `tenant` None
-        means every tenant."""
+        """The newest runs that the learned policy decided since a time, newest first."""

@@ -19,9 +19,8 @@ from typing import ClassVar, Protocol
 from gateway.steering.guidance.pattern import Pattern, PatternMatch, Tier
 from gateway.stores.protocols import StoreError
 
+# An embedding: float32, unit length.
 Vector = array
-"""An embedding: float32, unit length."""
-
 MAX_PAGE = 1000
 
 
@@ -46,10 +45,8 @@ class Added(enum.StrEnum):
 
 
 class Event(enum.StrEnum):
-    """An event of a pattern in a run. The store counts each.
-
-    `helped` and `hurt` are those of earlier versions: nothing counts or shows them any more.
-    """
+    """An event of a pattern in a run. The store counts each. `helped` and `hurt` are those of
+    earlier versions: nothing counts or shows them any more."""
 
     INJECTED = "injected"
     HELPED = "helped"
@@ -69,11 +66,9 @@ class StoredPattern:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PatternFilter:
-    """Filter of patterns; a field of None does not filter.
-
-    `tenant`: its own patterns and the shared ones, None every tenant's. `text`: occurs in the
-    fields, case ignored. `learned`: whether it was learned from runs. `status`: of a lesson.
-    """
+    """Filter of patterns; a field of None does not filter. `tenant`: its own patterns and the
+    shared ones, None every tenant's. `text`: occurs in the fields, case ignored. `learned`: whether
+    it was learned from runs. `status`: of a lesson."""
 
     tenant: str | None = None
     tier: Tier | None = None
@@ -94,12 +89,10 @@ class PatternPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """A look-up of tier e1 or e2 by vector.
-
-    `tenant` owns the e1 patterns that are searched; e2 is shared. Patterns of another failure type
-    or model family are left out, patterns without one are included; None and "" do not filter. At
-    most `limit` patterns of similarity `floor` or more, best first.
-    """
+    """A look-up of tier e1 or e2 by vector. `tenant` owns the e1 patterns that are searched; e2 is
+    shared. Patterns of another failure type or model family are left out, patterns without one are
+    included; None and "" do not filter. At most `limit` patterns of similarity `floor` or more,
+    best first."""
 
     tier: Tier
     vector: Vector[float]
@@ -124,12 +117,10 @@ class PatternStore(Protocol):
     async def add(
         self, entries: Sequence[tuple[Pattern, Vector[float] | None]]
     ) -> list[tuple[Added, str]]:
-        """Store patterns, all or none; returns for each the result and its id.
-
-        A pattern whose content the tenant already has changes nothing and gives the stored id; one
-        with a known id replaces that pattern's content and keeps its counts.
-        Raises: SpaceMismatch for a vector of other dimensions.
-        """
+        """Store patterns, all or none; returns for each the result and its id. A pattern whose
+        content the tenant already has changes nothing and gives the stored id; one with a known id
+        replaces that pattern's content and keeps its counts. Raises: SpaceMismatch for a vector of
+        other dimensions."""
 
     async def edit(self, pattern: Pattern, vector: Vector[float] | None) -> None:
         """Replace the pattern of this tenant and id. Raises: PatternConflict."""
@@ -143,10 +134,8 @@ class PatternStore(Protocol):
     async def list_patterns(
         self, patterns: PatternFilter, *, limit: int = 50, cursor: str | None = None
     ) -> PatternPage:
-        """One page, newest first.
-
-        Raises: ValueError for an invalid cursor, or a limit not in 1 to 1000.
-        """
+        """One page, newest first. Raises: ValueError for an invalid cursor, or a limit not in 1 to
+        1000."""
 
     async def search(self, search: Search) -> list[PatternMatch]:
         """The nearest patterns. Raises: SpaceMismatch."""
@@ -158,9 +147,7 @@ class PatternStore(Protocol):
         self, tenant: str, pattern_ids: Sequence[str], event: Event, by: int = 1
     ) -> None:
         """Add `by` to the counts of `event` for the tenant's own or shared patterns of these ids.
-
-        `by` may be negative; no count falls below 0.
-        """
+        `by` may be negative; no count falls below 0."""
 
     async def without_vector(self, limit: int) -> list[Pattern]:
         """At most `limit` patterns that have no vector in the open space."""

@@ -1,19 +1,5 @@
 """Protocols of a store, signals between gateways on one store, and the errors a store raises.
 
-    Exception
-    └── StoreError                    label `store_error`
-        ├── VersionConflict           another request has saved the conversation since
-        ├── StoreCorrupt              the file is damaged, or is not a database
-        ├── SchemaMismatch            a newer version or another application wrote the file
-        └── StoreUnavailable          temporary: the next write may succeed
-            ├── StoreBusy             locked by another process for too long
-            ├── StoreFull             no room on the disk
-            ├── StoreReadOnly         the file or its directory cannot be written
-            ├── StoreReplaced         the file was deleted or replaced since it was opened
-            ├── StoreOverloaded       too many operations are waiting
-            ├── StoreUnreachable      no server answers, or it is starting or stopping
-            └── StoreClosed           the store was closed
-
 Every store must pass the checks of `steering_gateway_testing.store_conformance`.
 """
 
@@ -41,18 +27,13 @@ from gateway.stores.records import CallRecord, ConversationRecord, KeyRecord, Pr
 from gateway.stores.totals import ExperimentRun, RunRecord
 from gateway.stores.usage import UsagePoint, UsageQuery
 
+# Most hashes `find_prefix_hashes` returns: enough for a hundred parallel runs of one history.
 MAX_HEADS = 256
-"""Most hashes `find_prefix_hashes` returns: enough for a hundred parallel runs of one history."""
-
-MAX_BRANCHES = 64
-"""Most conversations `branches` returns: sub-agents and forks behind one id."""
+MAX_BRANCHES = 64  # most conversations `branches` returns: sub-agents and forks behind one id
 
 
 class StoreError(Exception):
-    """The operation failed or was refused, and nothing of it was stored.
-
-    `label` is the value in metrics, one of a closed set.
-    """
+    """The operation failed, and nothing of it was stored. `label`: the value in metrics."""
 
     label: ClassVar[str] = "store_error"
 
@@ -114,8 +95,7 @@ class StoreReplaced(StoreUnavailable):
 
 
 class StoreUnreachable(StoreUnavailable):
-    """No server answers in time, or it is starting, stopping or out of connections: the same
-    attempt may succeed a moment later, without anybody's help."""
+    """No server answers in time, or it is starting, stopping or out of connections."""
 
 
 class StoreOverloaded(StoreUnavailable):
@@ -131,20 +111,15 @@ class StoreClosed(StoreUnavailable):
 
 
 class StateStore(Protocol):
-    """Conversations, found by the hashes of their history and saved by compare-and-swap.
-
-    Every method may raise StoreError.
-    """
+    """Conversations, found by the hashes of their history and saved by compare-and-swap. Every
+    method may raise StoreError."""
 
     async def find_prefix_hashes(
         self, tenant: str, digests: Sequence[bytes]
     ) -> list[PrefixHashRecord]:
-        """The stored prefix hashes among `digests`: the longest prefix, and those near it.
-
-        `digests` are the chained digests of the whole history in message order; the first is
-        the root. Longest prefix first, the newest conversation first among equals, at most
-        MAX_HEADS. Prefixes that are at least 32 digests shorter than the longest may be left out.
-        """
+        """The stored prefix hashes among `digests`, which are the chained digests of the whole
+        history, the root first. Longest prefix first, then the newest conversation; at most
+        MAX_HEADS. Prefixes at least 32 digests shorter than the longest may be left out."""
 
     async def load(self, tenant: str, conversation_id: str) -> ConversationRecord | None:
         """The conversation as last saved, None when the tenant has no conversation of that id."""
@@ -159,25 +134,17 @@ class StateStore(Protocol):
         """The output items with these ids, as JSON, by id; unknown ids are left out."""
 
     async def commit(self, call: CallRecord) -> int:
-        """Store all of `call` durably, and return the conversation's new version.
-
-        A call that is already the newest one stored at its step is not counted again, so that a
-        commit of which it is not known whether it succeeded can be repeated.
-
-        Raises: VersionConflict when `call.conversation.version` is not the stored version (0: not
-        stored yet); then nothing is stored. StoreError when the conversation's or a run's id
-        belongs to another tenant. ValueError when a step or injection names a run not in
-        `call.runs`.
-        """
+        """Store all of `call` durably, and return the conversation's new version. A call that is
+        already the newest one stored at its step is not counted again, so that a commit may be
+        repeated. Raises: VersionConflict when `call.conversation.version` is not the stored version
+        (0: not stored yet). StoreError when an id belongs to another tenant. ValueError: see
+        `CallRecord.check`."""
 
     async def ping(self) -> None:
         """Return if the store can be read and written. Raises: StoreError."""
 
     async def reopen(self) -> None:
-        """Connect again, after StoreReplaced; a missing database is created.
-
-        Raises: StoreError when that is not possible now; it may be called again.
-        """
+        """Connect again, after StoreReplaced; a missing database is created. Raises: StoreError."""
 
     async def close(self) -> None:
         """Finish the accepted operations, then refuse more. A second call does nothing."""
@@ -201,19 +168,15 @@ class RunStore(Protocol):
         after_step: int = -1,
         limit: int | None = None,
     ) -> RunTrace | None:
-        """One run with its steps above `after_step`, None when the tenant has no run of that id.
-
-        `limit`: the last step, and the last guidance, is that of step `after_step + limit`.
-        `content` False: steps without their texts; the text of guidance is included.
-        """
+        """One run with its steps above `after_step`, up to `limit` of them; None when the tenant
+        has no such run. `content` False: steps without their texts; the text of guidance is
+        included."""
 
     async def set_outcome(
         self, run_id: str, outcome: str, *, source: str, tenant: str | None
     ) -> bool:
-        """Set success, failure or other; False when the tenant has no run of that id.
-
-        Raises: ValueError for another outcome.
-        """
+        """Set success, failure or other; False when the tenant has no run of that id. Raises:
+        ValueError for another outcome."""
 
     async def list_conversations(
         self,
@@ -226,22 +189,17 @@ class RunStore(Protocol):
         """One page of conversations, newest first. Raises: ValueError for an invalid cursor."""
 
     async def facets(self, *, tenant: str | None, newest: int = FACET_RUNS) -> Facets:
-        """The agents, models, failure types and arms that occur in the `newest` runs, and all
-        experiments."""
+        """Values that occur in the `newest` runs, and all experiments."""
 
     async def health_summary(self, runs: RunFilter, *, newest: int = HEALTH_RUNS) -> HealthSummary:
         """The health of the `newest` runs that match, as one summary."""
 
     async def live_runs(self, query: LiveQuery) -> tuple[LiveRun, ...]:
-        """The runs under way, which have neither ended nor an outcome, that of the newest call
-        first."""
+        """The runs that have neither ended nor an outcome, that of the newest call first."""
 
     async def usage(self, query: UsageQuery) -> list[UsagePoint]:
-        """Calls and runs summed by time, in order of time and name; buckets without any are left
-        out.
-
-        Raises: ValueError for a dimension that the store keeps no sums of.
-        """
+        """Calls and runs summed by time, in order of time and name, without empty buckets. Raises:
+        ValueError for a dimension that the store keeps no sums of."""
 
     async def experiment_runs(self, experiment: str, *, tenant: str | None) -> list[ExperimentRun]:
         """Every run of an experiment, oldest first, as its report reads it."""
@@ -257,12 +215,9 @@ class RunStore(Protocol):
         active_since: float | None = None,
         keep: Sequence[str] = (),
     ) -> PruneReport:
-        """Remove runs and conversations last updated before `older_than` (seconds since the
-        epoch), then the least recently updated ones until at most `max_bytes` are in use.
-
-        Conversations updated at or after `active_since` are not removed to save space. Those in
-        `keep`, and their runs, are not removed at all.
-        """
+        """Remove runs and conversations last updated before `older_than` (seconds since the epoch),
+        then the least recently updated ones until at most `max_bytes` are in use, except those
+        updated since `active_since`. Conversations in `keep`, and their runs, stay."""
 
 
 class KeyStore(Protocol):
@@ -281,15 +236,13 @@ class KeyStore(Protocol):
         """Delete all keys, as if none had been made; returns how many were valid."""
 
 
+# Called with the kind of a signal and its ids; with RESYNC after signals may have been missed.
 OnSignal = Callable[[str, Mapping[str, str]], None]
-"""Called with the kind of a signal and its ids; with RESYNC after signals may have been missed."""
-
 RESYNC = "resync"
+# Gateway keys, patterns or holds on runs have changed; the store itself sends these.
 KEYS, PATTERNS, CONTROLS = "keys", "patterns", "controls"
-"""Gateway keys, patterns or holds on runs have changed; the store itself sends these."""
-
+# Somebody reads live events at another gateway; a call was recorded.
 WATCHING, STEP = "watching", "step"
-"""Somebody reads live events at another gateway; a call was recorded."""
 
 
 class Signals(Protocol):
@@ -302,8 +255,8 @@ class Signals(Protocol):
         """Listen without end; a lost connection is made again."""
 
 
+# Runs read at once by an export: few enough to delay neither other reads nor a checkpoint.
 _EXPORT_PAGE = 200
-"""Runs read at once by an export: few enough to delay neither other reads nor a checkpoint."""
 
 
 async def oldest_first(store: RunStore, runs: RunFilter, at_once: int) -> AsyncIterator[RunRecord]:

@@ -16,16 +16,13 @@ from gateway.stores.totals import RunRecord, Severity, severity_by, step_severit
 
 MAX_PAGE = 1000
 OUTCOMES = ("success", "failure", "other")
+# Most runs of one health summary: their JSON counters take time to add up, and a store gives up a
+# read that takes too long.
 HEALTH_RUNS = 20_000
-"""Most runs that one health summary covers: their counters are JSON, which takes its time to add
-up. A page of 300,000 runs would be given up by the store's limit."""
+FACET_RUNS = 10_000  # the newest runs whose values are offered as the choices of a filter
+UNFINISHED = "unfinished"  # the outcome to filter by for runs without one
 
-FACET_RUNS = 10_000
-"""The newest runs whose values are offered as the choices of a filter."""
-
-UNFINISHED = "unfinished"
-"""The outcome to filter by for runs without one."""
-
+# The sort keys of a list of runs; an unknown cost sorts below zero.
 SORT_KEYS: Mapping[str, Callable[[RunRecord], float]] = {
     "started_at": lambda run: run.started_at,
     "updated_at": lambda run: run.updated_at,
@@ -34,19 +31,17 @@ SORT_KEYS: Mapping[str, Callable[[RunRecord], float]] = {
     "cost": lambda run: -1.0 if run.totals.cost_usd is None else run.totals.cost_usd,
     "peak": lambda run: run.totals.composite_peak,
 }
-"""The sort keys of a list of runs; an unknown cost sorts below zero."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFilter:
     """Filter of runs; a field of None does not filter.
 
-    `tenant` None is for the operator: every tenant. `model`: sent to an upstream at least once,
-    or the last one requested. `state`: the run is in it, or was at a step. `failure_type` and
-    `monitor`: occurred, or fired, at least once. `outcome`: success, failure, other or
-    `unfinished`. `since` <= started_at < `until`. `task`: occurs in the task preview, case ignored.
-    `tags`: (name, value) pairs, all of which the run has; value None = any.
-    """
+    `model`: sent to an upstream at least once, or the last one requested. `state`: the run is in
+    it, or was at a step. `failure_type` and `monitor`: occurred at least once. `outcome`: success,
+    failure, other or `unfinished`. `since` <= started_at < `until`. `task`: occurs in the task
+    preview, case ignored. `tags`: (name, value) pairs, all of which the run has; value None =
+    any."""
 
     tenant: str | None = None
     conversation_id: str | None = None
@@ -68,10 +63,7 @@ class RunFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageRequest:
-    """One page of an ordered list: `limit` rows (1 to 1000) after `cursor`.
-
-    Raises: ValueError for an unknown `sort` or a `limit` out of range.
-    """
+    """One page of an ordered list: `limit` rows (1 to 1000) after `cursor`. Raises: ValueError."""
 
     limit: int = 50
     sort: str = "started_at"
@@ -85,10 +77,8 @@ class PageRequest:
             raise ValueError(f"limit: must be from 1 to {MAX_PAGE}, not {self.limit}")
 
     def after(self) -> tuple[float, str] | None:
-        """The (sort value, id) of the row before the page, from the cursor.
-
-        Raises: ValueError for an invalid cursor.
-        """
+        """The (sort value, id) of the row before the page, from the cursor. Raises: ValueError for
+        an invalid cursor."""
         return None if self.cursor is None else decode_cursor(self.cursor)
 
     def cursor_after(self, run: RunRecord) -> str:
@@ -162,10 +152,7 @@ class ConversationPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facets:
-    """The distinct values in the run log, sorted, for the choices of a filter.
-
-    `experiments` of all runs, the others of the newest ones.
-    """
+    """The distinct values in the run log, sorted, for the choices of a filter."""
 
     agents: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
@@ -200,16 +187,13 @@ class RecentRun:
 class HealthSummary:
     """The health of the runs that a filter selects.
 
-    Ratios and composites in [0, 1], rounded to 4 decimals. `clean_runs` never reached a
-    composite of 0.35. `cached_share`: cached of all input tokens. `fires`, `severity` and
-    `states` count scored steps by monitor, by low / warn / danger, and by state.
-    `saved_usd` covers the calls whose price is known with and without steering. `unsteered` counts
-    calls without a decision by reason; `estimated`: how many `calls`, `tokens` and how much
-    `cost_usd` of the sums are estimated, because the provider reported no usage.
-    `guidance` counts pieces by source, `severity_runs` runs by the worst they came to
-    (`gateway/stores/totals.py`). `recent`: the last 30 runs, oldest first. `limited`: more runs
-    match, and only the newest are in it.
-    """
+    Ratios and composites in [0, 1], rounded to 4 decimals. `clean_runs` never reached a composite
+    of 0.35. `fires`, `severity` and `states` count scored steps by monitor, by low / warn / danger,
+    and by state. `saved_usd` covers the calls whose price is known with and without steering.
+    `unsteered` counts calls without a decision by reason; `estimated`: the estimated part of the
+    sums. `guidance` counts pieces by source, `severity_runs` runs by the worst they came to.
+    `recent`: the last 30 runs, oldest first. `limited`: more runs match, and only the newest are in
+    it."""
 
     total_runs: int = 0
     total_steps: int = 0
@@ -260,21 +244,17 @@ class PruneReport:
     bytes_after: int
 
 
+# Greatest age of the newest call of a run under way, in seconds: a tool may run for minutes.
 LIVE_S = 900.0
-"""A run counts as under way while its newest call is at most this old, in seconds: a tool may run
-for minutes between two calls."""
-
-LIVE_RUNS = 200
-"""Most runs that are listed as under way."""
-
+LIVE_RUNS = 200  # most runs that are listed as under way
+# Runs that began earlier than this are not looked for, which keeps the query short.
 LONGEST_S = 7 * 86_400.0
-"""Runs that began earlier than this are not looked for, which keeps the query short."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveQuery:
-    """Query of runs under way: of `tenant` (None: all), with a call at or after `since`, begun at
-    or after `begun`; their costs are summed from `spent_since` on, in seconds of the epoch."""
+    """Query of runs under way with a call at or after `since`, begun at or after `begun`; their
+    costs are summed from `spent_since` on, in seconds of the epoch."""
 
     since: float
     begun: float
@@ -292,13 +272,9 @@ class LiveQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveRun:
-    """One run under way.
-
-    `newest`: its newest scored step, without texts; None before the first. `stuck_steps`: the
-    newest steps in a row at each of which a monitor fired, that of the run's length left out.
-    `guidance`: the newest piece, universal rules left out. `spent_usd` and `recent_calls`: since
-    `spent_since`; None where no price is known.
-    """
+    """One run under way. `newest`: its newest scored step, without texts. `stuck_steps`: see
+    `streaks`. `guidance`: the newest piece, universal rules left out. `spent_usd` (None: no known
+    price) and `recent_calls`: since `spent_since`."""
 
     run: RunRecord
     newest: StepRow | None = None
@@ -324,40 +300,27 @@ class LiveRun:
 RECENT_RUNS = 30
 _DECIMALS = 4
 
+# The fields of RunTotals that add up.
 SUMMED = (
-    "calls",
-    "errors",
-    "retries",
-    "injections",
-    "input_tokens",
-    "cached_tokens",
-    "cache_write_tokens",
-    "output_tokens",
-    "reasoning_tokens",
-    "unpriced_calls",
-    "overhead_ms",
-    "latency_s",
+    *("calls", "errors", "retries", "injections", "input_tokens", "cached_tokens"),
+    *("cache_write_tokens", "output_tokens", "reasoning_tokens", "unpriced_calls"),
+    *("overhead_ms", "latency_s"),
 )
-"""The fields of RunTotals that add up."""
-
+# The fields whose unknown values are skipped in a sum; unknown when all are.
 COSTS = ("cost_usd", "cost_unsteered_usd", "saved_usd")
-"""The fields whose unknown values are skipped in a sum; unknown when all are."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """The counters of runs, added up, by the field names of RunTotals; and how many runs came to
-    each severity."""
+    """The counters of runs, added up, and the number of runs that came to each severity."""
 
     counters: Mapping[str, Mapping[str, Any]]
     severity_runs: Mapping[str, int]
 
 
 def add_up(runs: Iterable[Sequence[Any]]) -> Counted:
-    """The sums over runs, each as (highest composite, counters as JSON).
-
-    Here and not in SQL, which takes ten times as long to group what it finds in JSON.
-    """
+    """The sums over runs, each as (highest composite, counters as JSON). SQL takes ten times as
+    long to group what it finds in JSON."""
     counters: dict[str, dict[str, Any]] = {}
     severity_runs: dict[str, int] = {}
     for peak, text in runs:
@@ -365,10 +328,9 @@ def add_up(runs: Iterable[Sequence[Any]]) -> Counted:
         severity = severity_by(peak, found["fired"], found["states"])
         severity_runs[severity] = severity_runs.get(severity, 0) + 1
         for counter, counts in found.items():
-            if counts:
-                sums = counters.setdefault(counter, {})
-                for name, count in counts.items():
-                    sums[name] = sums.get(name, 0) + count
+            sums = counters.setdefault(counter, {})
+            for name, count in (counts or {}).items():
+                sums[name] = sums.get(name, 0) + count
     return Counted(counters, severity_runs)
 
 
@@ -383,20 +345,16 @@ def summary(
     limited: bool,
 ) -> HealthSummary:
     """The summary from sums over the runs: computes the ratios and rounds."""
-    counters = counted.counters
+    counters: Mapping[str, Any] = counted.counters
+    named = ("severity", "failure_types", "models", "unsteered", "estimated", "guidance")
     return HealthSummary(
         **{**sums, "peak_composite": _rounded(sums["peak_composite"])},
+        **{name: counters.get(name, {}) for name in named},
         clean_run_rate=_ratio(sums["clean_runs"], sums["total_runs"]),
         mean_composite=_ratio(composite_sum, scored_steps),
         cached_share=_ratio(sums["cached_tokens"], sums["input_tokens"]),
         fires=counters.get("fired", {}),
-        severity=counters.get("severity", {}),
         states={name: n for name, n in counters.get("states", {}).items() if n},
-        failure_types=counters.get("failure_types", {}),
-        models=counters.get("models", {}),
-        unsteered=counters.get("unsteered", {}),
-        estimated=counters.get("estimated", {}),
-        guidance=counters.get("guidance", {}),
         severity_runs=counted.severity_runs,
         by_agent=by_agent,
         recent=recent,

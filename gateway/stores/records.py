@@ -16,18 +16,17 @@ from gateway.steering.transcript.steps import Action
 from gateway.stores.learning import DecisionRow
 
 _UNSENT = tuple(e.label for e in (BudgetExceeded, RunPaused, RunStopped))
+# Errors of calls that cost nothing: refused by the provider, not sent, or not connected.
 _UNCHARGED = (None, UpstreamUnreachable.label, *_UNSENT)
-"""Errors of calls that cost nothing: refused by the provider, not sent, or not connected."""
 
 
 class ConversationRecord(Struct, frozen=True, kw_only=True):
     """One conversation: everything needed to continue from its last request.
 
-    `version`: the stored version this value was made from, 0 when not stored yet; saving is
-    refused when another version is stored by then. `state` is opaque to the store. `served_head`:
-    the chained digest of the last served request, which had `message_count` messages. `root_id`:
-    the first conversation of its tree, None for that one itself; it never changes.
-    """
+    `version`: the stored version this value was made from, 0 when not stored yet. `state` is opaque
+    to the store. `served_head`: the chained digest of the last served request, of `message_count`
+    messages. `root_id`: the first conversation of its tree, None for that one itself; it never
+    changes."""
 
     id: str
     tenant: str
@@ -48,11 +47,10 @@ class ConversationRecord(Struct, frozen=True, kw_only=True):
 class PrefixHashRecord(Struct, frozen=True, kw_only=True):
     """A digest by which a later request finds its conversation.
 
-    `root` is the digest of the history's first message (`digest` itself for a history of one).
-    SQLite stores the hashes of one root together, which keeps a commit cheap. `position` counts
-    the messages of the prefix, `step` the run's steps at its end. `kind`: `served`, `reply`, or
-    the caller's name for another kind of digest, such as that of a response id.
-    """
+    `root`: digest of the history's first message; SQLite stores the hashes of one root together,
+    which keeps a commit cheap. `position` counts the messages of the prefix, `step` the run's steps
+    at its end. `kind`: `served`, `reply`, or the caller's name for another digest, such as that of
+    a response id."""
 
     tenant: str
     root: bytes
@@ -74,13 +72,10 @@ class CallRow(Struct, frozen=True, kw_only=True):
     """The model call made at one step: its request, its result, its cost.
 
     `model_requested` by the client, `model_asked` of the upstream, `model_served` as reported by
-    it. `input_tokens` include cached and cache-write tokens. `cost_unsteered_usd`: the same tokens
-    at the requested model's prices. `retries`: how often the client repeated the same request,
-    which the store counts too; tokens, cost and attempts of repetitions add up, all other fields
-    are those of the newest call. `unsteered`: why no decision was made; empty when one was.
-    `usage_estimated`: whether tokens, and so the cost, are estimated from the texts, because the
-    provider reported none.
-    """
+    it. `input_tokens` include cached and cache-write tokens. `cost_unsteered_usd`: at the requested
+    model's prices. `retries`: repetitions of the request; their tokens, cost and attempts add up,
+    all other fields are of the newest call. `unsteered`: why no decision was made.
+    `usage_estimated`: tokens and cost are estimated, because the provider reported none."""
 
     request_id: str
     model_requested: str
@@ -139,8 +134,7 @@ class StepContent(Struct, frozen=True, kw_only=True):
     """The texts of one step, and the reply to the call made at it.
 
     `messages`: messages new in this call that belong to no step; at step 0 the opening of the run.
-    `reply_actions`: the tool calls of the reply. `prompted`: as in `Step`.
-    """
+    `reply_actions`: the tool calls of the reply. `prompted`: as in `Step`."""
 
     messages: tuple[PromptMessage, ...] = ()
     thought: str = ""
@@ -164,12 +158,10 @@ class StepRow(Struct, frozen=True, kw_only=True):
     """One step of a run: the assessment of the agent's step, and the call made at it.
 
     Step 0 is the run's first call: no step yet, state INIT, nothing scored. `call` is None for a
-    step that the gateway learned of only from a later request. `state` is the state after scoring;
-    `risk` the probability that the run fails, None where nothing was scored. `content` is None when
-    it was not requested. `loop_count`: how often a call of the step gave the same result before.
-    `e1_match`: the most similar e1 pattern that cleared its gate. `candidates`: all e1 and e2
-    patterns above the recall floor, the most similar first.
-    """
+    step that is known from a later request only. `state`: after scoring; `risk`: probability that
+    the run fails. `content` None: not requested. `loop_count`: times that a call of the step gave
+    the same result before. `e1_match`: the most similar e1 pattern that cleared its gate.
+    `candidates`: all e1 and e2 patterns above the recall floor, the most similar first."""
 
     run_id: str
     step_index: int
@@ -190,11 +182,9 @@ class StepRow(Struct, frozen=True, kw_only=True):
 
 
 class InjectionRow(Struct, frozen=True, kw_only=True):
-    """One piece of guidance, recorded once, at the step where it was decided.
-
-    `source`: monitor, e1, e2, e3 or skip. `ordinal`: its order among the guidance of one call.
-    `applied` is False in shadow mode. `message_position`: the index of its message.
-    """
+    """One piece of guidance, recorded once, at the step where it was decided. `source`: monitor,
+    e1, e2, e3 or skip. `ordinal`: its order among the guidance of one call. `applied` is False in
+    shadow mode. `message_position`: the index of its message."""
 
     run_id: str
     step_index: int
@@ -216,10 +206,7 @@ class RunUpdate(Struct, frozen=True, kw_only=True):
 
     The first update of an id creates the run; later ones change only `updated_at`, `ended_at`,
     `state`, `outcome`, `mode`, `policy_digest` and `model_requested`, and add tags of new names.
-    `key_name`: of the gateway key; `tags`: what the client files the run under. The store computes
-    the totals from the step rows. `outcome` None keeps the stored outcome; a `derived` outcome
-    never replaces a reported one.
-    """
+    `outcome` None keeps the stored outcome; a `derived` outcome never replaces a reported one."""
 
     id: str
     sequence: int = 0
@@ -244,11 +231,9 @@ class RunUpdate(Struct, frozen=True, kw_only=True):
 
 
 class CallRecord(Struct, frozen=True, kw_only=True):
-    """Everything one request commits, all or nothing.
-
-    Prefix hashes (`heads`) and runs belong to the conversation; every step and injection names a
-    run in `runs`. `items`: the output items of the answer. `decisions`: about learned patterns.
-    """
+    """Everything one request commits, all or nothing. Prefix hashes (`heads`) and runs belong to
+    the conversation; every step and injection names a run in `runs`. `items`: the output items of
+    the answer. `decisions`: about learned patterns."""
 
     conversation: ConversationRecord
     heads: tuple[PrefixHashRecord, ...] = ()
@@ -268,11 +253,8 @@ class CallRecord(Struct, frozen=True, kw_only=True):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class KeyRecord:
-    """One gateway key, without the key itself.
-
-    `hint`: the key's first characters, by which its owner recognises it. `digest`: SHA-256 of the
-    key. `revoked_at` None: the key is valid.
-    """
+    """One gateway key, without the key itself. `hint`: the key's first characters, by which its
+    owner recognises it. `digest`: SHA-256 of the key. `revoked_at` None: the key is valid."""
 
     id: str
     tenant: str

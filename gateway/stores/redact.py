@@ -12,35 +12,26 @@ from msgspec.structs import replace
 
 from gateway.config.storage import StorageSettings
 from gateway.steering.transcript.steps import Action
-from gateway.stores.records import CallRecord, ItemRecord, RunUpdate, StepContent, StepRow
+from gateway.stores.records import CallRecord, StepContent, StepRow
 from gateway.text.secrets import find_secrets, mask_repeated, mask_secrets, may_have_secrets
 
 T = TypeVar("T")
-
 MAX_INT = 2**63 - 1
-
 _OMITTED = re.compile(r"\[omitted: [0-9]+ characters, sha256 [0-9a-f]{32}\]")
 
 
 def redaction(settings: StorageSettings) -> Callable[[CallRecord], CallRecord]:
-    """Function that a store applies to a record before it writes it. It takes time in proportion
-    to the texts, so it is not called on the event loop."""
+    """Function that a store applies to a record before it writes it. Slow for long texts, so it is
+    not called on the event loop."""
     if not settings.store_content:
         return without_content
-    return without_secrets if settings.mask_secrets else _unchanged
-
-
-def _unchanged(call: CallRecord) -> CallRecord:
-    return call
+    return without_secrets if settings.mask_secrets else lambda call: call
 
 
 def omit(text: str) -> str:
-    """Length and digest in place of the text; an empty text stays empty.
-
-    Equal texts have equal digests, so a guessed text can be confirmed: it hides content, not
-    secrets. A text that was omitted before stays as it is: a record that waited in a file comes
-    here twice.
-    """
+    """Length and digest in place of the text; an empty text stays empty. A guessed text can be
+    confirmed by its digest: it hides content, not secrets. A text that was omitted before stays as
+    it is: a record that waited in a file comes here twice."""
     if not text or _OMITTED.fullmatch(text):
         return text
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
@@ -48,11 +39,9 @@ def omit(text: str) -> str:
 
 
 def without_content(call: CallRecord) -> CallRecord:
-    """`call` with every text of client, model and guidance replaced by its length and digest.
-
-    Names (tools, models, agents) and numbers are kept; output items, which are only text, are
-    removed. The conversation's `state` is kept: the next request needs it.
-    """
+    """`call` with every text of client, model and guidance replaced by its length and digest, and
+    without output items. Names and numbers are kept, and the conversation's `state`, which the next
+    request needs."""
     return replace(
         call,
         runs=tuple(replace(run, task_preview=omit(run.task_preview)) for run in call.runs),
@@ -63,34 +52,24 @@ def without_content(call: CallRecord) -> CallRecord:
 
 
 def without_secrets(call: CallRecord) -> CallRecord:
-    """`call` with what looks like a secret masked in every text.
-
-    An output item in which there is one is left out: its bytes are part of the history's digests,
-    so a masked one would be another item. The conversation's `state` is kept as it is; whoever
-    makes it masks the texts in it.
-    """
+    """`call` with what looks like a secret masked in every text. An output item with a secret is
+    left out: its bytes are part of the history's digests. The conversation's `state` is kept;
+    whoever makes it masks the texts in it."""
     return replace(
         call,
-        runs=tuple([_run_without_secrets(run) for run in call.runs]),
-        steps=tuple([_step_without_secrets(step) for step in call.steps]),
+        runs=tuple([replace(r, task_preview=mask_repeated(r.task_preview)) for r in call.runs]),
+        # Nearly all steps have none: one search for all texts of a step.
+        steps=tuple(
+            [
+                _changed(step, mask_secrets) if may_have_secrets("\n".join(_texts(step))) else step
+                for step in call.steps
+            ]
+        ),
         injections=tuple([replace(row, text=mask_repeated(row.text)) for row in call.injections]),
-        items=tuple([item for item in call.items if not _has_secret(item)]),
+        items=tuple(
+            [i for i in call.items if not find_secrets(i.content.decode("utf-8", "replace"))]
+        ),
     )
-
-
-def _run_without_secrets(run: RunUpdate) -> RunUpdate:
-    preview = mask_repeated(run.task_preview)
-    return run if preview == run.task_preview else replace(run, task_preview=preview)
-
-
-def _has_secret(item: ItemRecord) -> bool:
-    return bool(find_secrets(item.content.decode("utf-8", "replace")))
-
-
-def _step_without_secrets(step: StepRow) -> StepRow:
-    if not may_have_secrets("\n".join(_texts(step))):
-        return step  # as nearly all are: one search for all of its texts
-    return _changed(step, mask_secrets)
 
 
 def _texts(step: StepRow) -> list[str]:
@@ -129,11 +108,9 @@ def _changed_action(action: Action, change: Callable[[str], str]) -> Action:
 
 
 def encodable(value: T) -> T:
-    """`value` with everything that databases cannot encode replaced: unpaired surrogates become
-    U+FFFD, integers beyond 64 bits the nearest that fits.
-
-    A client's JSON may contain both. Slow, so it is used only for records that were refused.
-    """
+    """`value` with what databases cannot encode replaced: unpaired surrogates become U+FFFD,
+    integers beyond 64 bits the nearest that fits. Slow, so it is used only for records that were
+    refused."""
     return _encodable(value)  # type: ignore[no-any-return]
 
 

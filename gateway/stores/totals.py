@@ -26,26 +26,19 @@ from gateway.stores.records import CallRow, StepRow
 # under the first line is clean.
 WARN_COMPOSITE = 0.35
 DANGER_COMPOSITE = 0.6
-
-RULES = "e3"
-"""The source of the universal rules, which are the same in every run."""
-
-DERIVED = "derived"
-"""The `outcome_source` of an outcome that the gateway derived itself."""
+RULES = "e3"  # the source of the universal rules, which are the same in every run
+DERIVED = "derived"  # the `outcome_source` of an outcome that the gateway derived itself
 
 
 class RunTotals(Struct, frozen=True, kw_only=True):
     """Sums over one run's calls and scored steps.
 
-    `steps` is the highest step index: the number of the agent's steps so far. `cost_usd` sums the
-    calls whose price is known and is None when there is none; `unpriced_calls` counts the others
-    except refused calls, which cost nothing. `errors` counts calls that failed. `saved_usd` sums
-    (unsteered - steered) over the calls where both are known. The counters are keyed by name:
-    steps per state, firings per monitor, steps per failure type, calls per model asked, scored
-    steps per severity (low, warn, danger), calls without a decision per reason. `estimated`: how
-    much of the sums is estimated, as `calls`, `tokens` and `cost_usd`. `guidance`: pieces that
-    reached the model by source, of which `injections` is the sum.
-    """
+    `steps`: the highest step index. `cost_usd`: of the calls whose price is known, None without
+    any; `unpriced_calls` counts the others except refused calls, which cost nothing. `saved_usd`:
+    (unsteered - steered) over the calls where both are known. Counters are keyed by name: steps per
+    state, firings per monitor, calls per model asked, scored steps per severity, calls without a
+    decision per reason. `estimated`: the estimated part of `calls`, `tokens` and `cost_usd`.
+    `guidance`: pieces that reached the model by source, of which `injections` is the sum."""
 
     steps: int = 0
     scored_steps: int = 0
@@ -97,39 +90,41 @@ class RunTotals(Struct, frozen=True, kw_only=True):
         sources: Sequence[str] = (),
         late: Sequence[tuple[str, StepRow]] = (),
     ) -> RunTotals:
-        """These totals plus `fresh` steps, which were not counted before, and `calls`.
-
-        `retries`: how many of `calls` repeat a call that was counted before. `injections`: how
-        many pieces of guidance were new, `sources` where they came from. `late`: steps that were
-        counted before without scores, after the states that they were counted in.
-        """
+        """These totals plus `fresh` steps and `calls`. `retries`: of `calls`, those that repeat a
+        call counted before. `injections`: new pieces of guidance, from `sources`. `late`: steps
+        counted before without scores, with the states that they were counted in."""
         scored = [*fresh, *[step for _, step in late]] if late else fresh
         composites = [step.composite for step in scored if step.composite is not None]
         failure_types = [step.failure_type for step in scored if step.failure_type is not None]
-        cost, unsteered, saved = self._costs(calls)
-        errors, unpriced, tokens, latency_s, overhead_ms = _sums(calls)
-        states = _counted(self.states, [step.state for step in fresh])
+        states = dict(_counted(self.states, [step.state for step in fresh]))
+        for state, step in late:
+            if state != step.state:
+                states[state] = states.get(state, 0) - 1
+                states[step.state] = states.get(step.state, 0) + 1
+        cost, unsteered, saved = self.cost_usd, self.cost_unsteered_usd, self.saved_usd
+        for call in calls:
+            cost = plus(cost, call.cost_usd)
+            unsteered = plus(unsteered, call.cost_unsteered_usd)
+            if call.cost_usd is not None and call.cost_unsteered_usd is not None:
+                saved = plus(saved, call.cost_unsteered_usd - call.cost_usd)
+        added = {name: sum([getattr(call, name) or 0 for call in calls]) for name in _OF_CALLS}
+        added |= {
+            "scored_steps": len(composites),
+            "composite_sum": sum(composites),
+            "calls": len(calls),
+            "errors": sum([call.failed for call in calls]),
+            "unpriced_calls": sum([call.unpriced for call in calls]),
+            "retries": retries,
+            "injections": injections,
+        }
         return RunTotals(
+            **{name: getattr(self, name) + more for name, more in added.items()},
             steps=max([self.steps, *[step.step_index for step in fresh]]),
-            scored_steps=self.scored_steps + len(composites),
-            calls=self.calls + len(calls),
-            retries=self.retries + retries,
-            errors=self.errors + errors,
-            injections=self.injections + injections,
-            input_tokens=self.input_tokens + tokens[0],
-            cached_tokens=self.cached_tokens + tokens[1],
-            cache_write_tokens=self.cache_write_tokens + tokens[2],
-            output_tokens=self.output_tokens + tokens[3],
-            reasoning_tokens=self.reasoning_tokens + tokens[4],
-            unpriced_calls=self.unpriced_calls + unpriced,
             cost_usd=cost,
             cost_unsteered_usd=unsteered,
             saved_usd=saved,
             composite_peak=max([self.composite_peak, *composites]),
-            composite_sum=self.composite_sum + sum(composites),
-            latency_s=self.latency_s + latency_s,
-            overhead_ms=self.overhead_ms + overhead_ms,
-            states=_moved(states, late) if late else states,
+            states=states,
             fired=_counted(self.fired, [name for step in scored for name in step.fired]),
             failure_types=_counted(self.failure_types, failure_types),
             models=_counted(self.models, [call.model_asked for call in calls]),
@@ -139,31 +134,12 @@ class RunTotals(Struct, frozen=True, kw_only=True):
             guidance=_counted(self.guidance, sources),
         )
 
-    def _costs(self, calls: Sequence[CallRow]) -> tuple[float | None, float | None, float | None]:
-        cost, unsteered, saved = self.cost_usd, self.cost_unsteered_usd, self.saved_usd
-        for call in calls:
-            cost = plus(cost, call.cost_usd)
-            unsteered = plus(unsteered, call.cost_unsteered_usd)
-            if call.cost_usd is not None and call.cost_unsteered_usd is not None:
-                saved = plus(saved, call.cost_unsteered_usd - call.cost_usd)
-        return cost, unsteered, saved
 
-
-def _sums(calls: Sequence[CallRow]) -> tuple[int, int, tuple[int, ...], float, float]:
-    """Failed calls, unpriced ones, the five kinds of tokens, seconds and milliseconds."""
-    failed = unpriced = read = cached = written = output = reasoned = 0
-    latency_s = overhead_ms = 0.0
-    for call in calls:  # one loop: nearly always over one call, for each commit
-        failed += call.failed
-        unpriced += call.unpriced
-        read += call.input_tokens or 0
-        cached += call.cached_tokens or 0
-        written += call.cache_write_tokens or 0
-        output += call.output_tokens or 0
-        reasoned += call.reasoning_tokens or 0
-        latency_s += call.latency_s
-        overhead_ms += call.overhead_ms
-    return failed, unpriced, (read, cached, written, output, reasoned), latency_s, overhead_ms
+# The fields of a call that a run sums up; None counts as 0.
+_OF_CALLS = (
+    *("input_tokens", "cached_tokens", "cache_write_tokens", "output_tokens", "reasoning_tokens"),
+    *("latency_s", "overhead_ms"),
+)
 
 
 def severity_of(composite: float) -> str:
@@ -187,16 +163,6 @@ def _counted(counter: Mapping[str, int], names: Sequence[str]) -> Mapping[str, i
     for name in names:
         counted[name] = counted.get(name, 0) + 1
     return counted
-
-
-def _moved(states: Mapping[str, int], late: Sequence[tuple[str, StepRow]]) -> Mapping[str, int]:
-    """The steps per state, after the states of some were found out."""
-    moved = dict(states)
-    for state, step in late:
-        if state != step.state:
-            moved[state] = moved.get(state, 0) - 1
-            moved[step.state] = moved.get(step.state, 0) + 1
-    return moved
 
 
 def _with_estimates(known: Mapping[str, float], calls: Sequence[CallRow]) -> Mapping[str, float]:
@@ -229,25 +195,21 @@ _STOPPERS = {"operator": "the operator", "budget": "a budget", "steering": "stee
 
 
 def stop_of(error: str | None, reasons: Sequence[str]) -> Stop | None:
-    """The stop that the newest call of a run met; None for one that was sent.
-
-    An operator's stop is in force while it is stored, whatever the newest call met.
-    """
-    kinds = {BudgetExceeded.label: "budget", RunStopped.label: "steering"}
-    if error not in kinds:
+    """The stop that the newest call of a run met; None for one that was sent. An operator's stop is
+    in force while it is stored."""
+    if error not in (BudgetExceeded.label, RunStopped.label):
         return None
     why = next((r for r in reversed(reasons) if r.startswith(f"{error}: ")), "")
-    if error == RunStopped.label and BY_OPERATOR in why:
+    by = "budget" if error == BudgetExceeded.label else "steering"
+    if by == "steering" and BY_OPERATOR in why:
         return None
-    return Stop(action="stop", by=kinds[error], why=why.removeprefix(f"{error}: "))
+    return Stop(action="stop", by=by, why=why.removeprefix(f"{error}: "))
 
 
 class RunRecord(Struct, frozen=True, kw_only=True):
     """One run: its latest description and its totals; `key_name` and `tags`: its owner and labels.
-
     `outcome`: success, failure, other, or None while unknown. `arm`, `experiment` and `unit` are
-    those of the first call and never change. `stopped`: why it goes no further now, if so.
-    """
+    those of the first call and never change. `stopped`: why it goes no further now, if so."""
 
     id: str
     conversation_id: str
@@ -276,21 +238,19 @@ class RunRecord(Struct, frozen=True, kw_only=True):
 
 
 Severity = Literal["low", "warn", "danger"]
-
 SEVERITIES: Final[tuple[Severity, ...]] = ("low", "warn", "danger")
+# The scale in words, for people. The lowest is no praise: runs fail without an alarm, too.
 SEVERITY_WORDS: Final[Mapping[str, str]] = {
     "low": "no alarm",
     "warn": "at risk",
     "danger": "in trouble",
 }
-"""The scale in words, for people. The lowest is no praise: runs fail without an alarm, too."""
 
 # A run of recorded agents that fires at five steps in a row rarely frees itself: docs/evidence.md
 # counts what follows an alarm of severity 3, which begins at four steps.
 STUCK_STEPS: Final = 5
+# The monitor that fires because a run is long; a long run need not be stuck.
 LENGTH_MONITOR: Final = "call_count"
-"""The monitor that fires because a run is long; a long run need not be stuck."""
-
 _STATES: Final[Mapping[str, Severity]] = {"SLOW": "warn", "SKIP": "danger"}
 
 
@@ -302,9 +262,8 @@ def worst(*found: str) -> Severity:
 def step_severity(step: StepRow, stuck_steps: int = 0) -> Severity:
     """The severity at one step; `stuck_steps`: for how many steps in a row monitors have fired."""
     by_score = "low" if step.composite is None else severity_of(step.composite)
-    by_fires = "warn" if step.fired else "low"
-    stuck = "danger" if stuck_steps >= STUCK_STEPS else "low"
-    return worst(by_score, by_fires, stuck, _STATES.get(step.state, "low"))
+    by_fires = "danger" if stuck_steps >= STUCK_STEPS else "warn" if step.fired else "low"
+    return worst(by_score, by_fires, _STATES.get(step.state, "low"))
 
 
 def run_severity(totals: RunTotals) -> Severity:
@@ -320,20 +279,17 @@ def severity_by(peak: float, fired: Mapping[str, int], states: Mapping[str, int]
     return worst(severity_of(peak), by_fires, *by_state)
 
 
-def is_stuck(step: StepRow) -> bool:
-    """True if a monitor other than that of the run's length fired."""
-    return any(name != LENGTH_MONITOR for name in step.fired)
-
-
 def streaks(steps: Sequence[StepRow]) -> list[int]:
-    """For each step, how many steps in a row up to it are stuck."""
+    """For each step, the steps in a row up to it at which a monitor other than that of the run's
+    length fired."""
     found, length = [], 0
     for step in steps:
-        length = length + 1 if is_stuck(step) else 0
+        length = length + 1 if any(name != LENGTH_MONITOR for name in step.fired) else 0
         found.append(length)
     return found
 
 
+# Columns that `experiment_run_of` reads, from `codec.RUNS`: ExperimentRun's fields in order.
 COLUMNS = """
 r.id, r.started_at, r.arm, coalesce(nullif(r.unit, ''), c.id), r.outcome,
 r.profile, r.agent, r.model_requested, r.tenant, r.policy_digest,
@@ -341,19 +297,13 @@ r.steps, r.scored_steps, r.input_tokens, r.cached_tokens, r.input_tokens + r.out
 CASE WHEN r.unpriced_calls = 0 THEN r.cost_usd END,
 r.composite_peak, r.composite_sum, r.injections, r.counts
 """
-"""Columns that `experiment_run_of` reads, from `codec.RUNS`: ExperimentRun's fields in order."""
-
-AT_ONCE = 5_000
-"""Runs read at once: about 50 ms in the thread that reads; other reads come between."""
+AT_ONCE = 5_000  # runs read at once: about 50 ms in the thread that reads; other reads come between
 
 
 class ExperimentRun(Struct, frozen=True):
-    """One run of an experiment; fields are as in RunRecord and RunTotals, except these.
-
-    `unit`: the conversation where no unit was named. `tokens`: input and output. `cost_usd`: None
-    where the price of a call is unknown. `estimated`: how much of the sums is estimated, as
-    `calls`, `tokens` and `cost_usd`.
-    """
+    """One run of an experiment; fields are as in RunRecord and RunTotals, except `unit` (the
+    conversation where none was named), `tokens` (input and output) and `cost_usd` (None where the
+    price of a call is unknown)."""
 
     id: str
     started_at: float

@@ -9,19 +9,15 @@ from typing import Any, Final, Literal, Protocol
 from gateway.stores.queries import RunFilter
 from gateway.stores.totals import plus
 
+# Keys by which runs can be grouped, in addition to `tag:NAME`.
 GROUPS = ("tenant", "key", "agent", "model", "day", "experiment", "arm", "mode", "outcome", "state")
-"""Keys by which runs can be grouped, in addition to `tag:NAME`."""
-
 TAG = "tag:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sums:
-    """Sums over runs; `cost_usd` None while no call has a known price.
-
-    `estimated_calls` of the calls, `estimated_tokens` of the tokens and `estimated_usd` of the cost
-    are estimated, because the provider reported no usage.
-    """
+    """Sums over runs; `cost_usd` None while no call has a known price. `estimated_...`: the part of
+    calls, tokens and cost that is estimated, because the provider reported no usage."""
 
     runs: int = 0
     calls: int = 0
@@ -96,12 +92,12 @@ class Group:
     sums: Sums
 
 
+# The sums that are counters of a run (`RunTotals.estimated`), and their names there.
 ESTIMATED: Final = {
     "estimated_calls": "calls",
     "estimated_tokens": "tokens",
     "estimated_usd": "cost_usd",
 }
-"""The sums that are counters of a run (`RunTotals.estimated`), and their names there."""
 
 
 class AttributionStore(Protocol):
@@ -111,30 +107,24 @@ class AttributionStore(Protocol):
         """The whole tree that a conversation belongs to; None when the tenant has no such one."""
 
     async def groups(self, runs: RunFilter, by: str) -> tuple[Group, ...]:
-        """The runs that match, by one of GROUPS or `tag:NAME`, the costliest first.
-
-        Raises: ValueError for another `by`.
-        """
+        """The runs that match, by one of GROUPS or `tag:NAME`, the costliest first. Raises:
+        ValueError for another `by`."""
 
 
 Bucket = Literal["hour", "day", "week"]
 Dimension = Literal["model", "agent", "tenant"]
-
 BUCKET_S: Final[Mapping[Bucket, int]] = {"hour": 3600, "day": 86_400, "week": 7 * 86_400}
 DIMENSIONS: Final[tuple[Dimension, ...]] = ("model", "agent", "tenant")
 # The first Monday of the epoch, which began on a Thursday.
 _MONDAY: Final = 4 * 86_400
 
+# The counts of a UsagePoint that calls and steps add to.
 SUMS: Final = (
     *("calls", "errors", "unsteered", "unpriced_calls", "steps", "alarms"),
     *("input_tokens", "cached_tokens", "output_tokens"),
     *("estimated_calls", "estimated_tokens"),
 )
-"""The counts of a UsagePoint that calls and steps add to."""
-
-AMOUNTS: Final = ("latency_s", "estimated_usd")
-"""The same, of what is no whole number."""
-
+AMOUNTS: Final = ("latency_s", "estimated_usd")  # the same, of what is no whole number
 _ADDED: Final = (*SUMS, *AMOUNTS, "runs", "successes", "failures")
 
 
@@ -159,12 +149,8 @@ def bucket_sql(hour: str, bucket: Bucket) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageQuery:
-    """Filter of calls, their division in time, and the dimension that separates them.
-
-    Calls and runs at or after `since` and before `until`, which are best the beginnings of buckets:
-    calls are kept by the hour. `by`: a Dimension, or a tag (`tag:team`); None: all
-    calls together.
-    """
+    """Filter of calls at or after `since` and before `until`, best the beginnings of buckets: calls
+    are kept by the hour. `by`: a Dimension, or a tag (`tag:team`); None: all calls together."""
 
     since: float
     until: float
@@ -179,13 +165,10 @@ class UsageQuery:
 class UsagePoint:
     """The calls of one bucket, and of one model, agent or tenant where that was asked for.
 
-    Calls, tokens, `cost_usd` (None: unknown for all of them) and `latency_s` (their sum) count
-    where the call was made, and under the model that was asked. `estimated_calls` of them, with
-    `estimated_tokens` and `estimated_usd` of the sums, are estimated: the provider reported no
-    usage (0 for calls recorded before this was counted). `steps` are scored ones, `alarms`
-    those of them at which a monitor fired. `runs`, `successes` and `failures` count where the run
-    began, and under the model requested last.
-    """
+    Calls, tokens, `cost_usd` (None: unknown for all) and `latency_s` (their sum) count where the
+    call was made, and under the model that was asked. `estimated_...`: the part that is estimated.
+    `alarms`: scored steps at which a monitor fired. `runs`, `successes` and `failures` count where
+    the run began, and under the model requested last."""
 
     start: int
     name: str = ""

@@ -17,7 +17,7 @@ amounts = st.lists(st.floats(0.01, 1e6), min_size=1, max_size=60)
 
 def each_alone(values: list[float]) -> Spent:
     """Each run of a unit of its own."""
-    return Spent(runs=[(f"u{i}", value) for i, value in enumerate(values)])
+    return [(f"u{i}", value) for i, value in enumerate(values)]
 
 
 def some_costs(seed: int, count: int, factor: float = 1.0) -> list[float]:
@@ -70,7 +70,7 @@ def test_a_resample_is_summed_as_if_it_was_written_out(drawn: list[tuple[float, 
 
 def test_nothing_known_gives_nothing() -> None:
     """Without a known amount there is no figure, and no ratio."""
-    nobody = Spent(runs=[])
+    nobody: Spent = []
     assert amount_of(nobody) is None
     assert amount_ratio(nobody, each_alone([1.0]), seed="s") is None
 
@@ -99,7 +99,7 @@ def test_repeated_units_widen_the_interval() -> None:
     costs, others = some_costs(3, 40), some_costs(4, 40)
 
     def tenfold(values: list[float]) -> Spent:
-        return Spent(runs=[(f"u{i}", v) for i, v in enumerate(values) for _ in range(10)])
+        return [(f"u{i}", v) for i, v in enumerate(values) for _ in range(10)]
 
     once = amount_ratio(each_alone(costs), each_alone(others), seed="s")
     repeated = amount_ratio(tenfold(costs), tenfold(others), seed="s")

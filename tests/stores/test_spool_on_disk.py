@@ -16,8 +16,8 @@ import structlog
 
 from gateway.config.storage import StorageSettings
 from gateway.config.values import Secret
-from gateway.stores.guard.disk_spool import DiskSpool, Entry
-from gateway.stores.guard.spool import Spool
+from gateway.stores.guard.disk_spool import DiskSpool
+from gateway.stores.guard.spool import Entry, Spool
 from gateway.stores.guard.spool_file import SpoolFile, free_files
 from gateway.stores.records import CallRecord, StepContent
 from steering_gateway_testing.store_conformance.records import (
@@ -45,14 +45,14 @@ class Disk(DiskSpool):
     def __init__(self, folder: Path, **changes: Any) -> None:
         self.only_in_memory = 0
         super().__init__(settings_of(folder, **changes), self._count)
-        self._log = self.log = structlog.testing.CapturingLogger()
+        self._trouble.log = self.log = structlog.testing.CapturingLogger()
 
     def _count(self) -> None:
         self.only_in_memory += 1
 
     async def keep(self, *records: CallRecord) -> list[Entry]:
         """Records whose calls wait for them."""
-        entries = [self.add(record) for record in records]
+        entries = [entry for record in records if (entry := self.add(record))]
         for entry in entries:
             await self.written(entry)
         return entries
@@ -300,7 +300,7 @@ async def test_a_slow_disk_does_not_hold_answers(
     monkeypatch.setattr(SpoolFile, "write", slow)
     disk = Disk(folder, spool_limit_ms=1)
     await disk.keep(one_run(1))
-    disk._limit_s = NO_LIMIT_MS
+    disk._settings = settings_of(folder)
     await disk.keep(one_run(2), one_run(3))
     assert (disk.records, disk.only_in_memory) == (0, 3)
     goes_on.set()
@@ -355,7 +355,7 @@ def test_what_is_taken_over_comes_before_what_is_newer() -> None:
     spool = Spool(max_records=1, max_bytes=2**20)
     assert spool.add(at(2))
     tried = asyncio.Event()
-    spool.adopt([Entry(at(3), 1, tried), Entry(at(1), 1, tried)])
+    spool.adopt([Entry(at(3), tried), Entry(at(1), tried)])
     loaded = spool.load("acme", "c1")
     assert loaded is not None
     assert loaded.state == b"3"

@@ -12,21 +12,15 @@ from dataclasses import dataclass
 
 import structlog
 
-SLOW = "slow"
-"""The kind of an incident that began with a commit above `storage.commit_limit_ms`."""
-
-_REPEATS_WITHIN_S = 60.0
-"""An incident this soon after the last one belongs to the same trouble."""
+SLOW = "slow"  # the kind of an incident that began with a commit above `storage.commit_limit_ms`
+_REPEATS_WITHIN_S = 60.0  # an incident this soon after the last one belongs to the same trouble
 _LONGEST_HOLD_S = 60.0
 
 
 @dataclass(slots=True, kw_only=True)
 class Incident:
-    """A time in which the store is unavailable, or slow.
-
-    `kind`: the label of the first error, or `slow`. `since`: seconds of the epoch. `written` and
-    `dropped`: records that waited and were stored, and those there was no room for.
-    """
+    """A time in which the store is unavailable, or slow. `kind`: the label of the first error, or
+    `slow`. `written`, `dropped`: records that waited and were stored, or found no room."""
 
     kind: str
     reason: str
@@ -37,11 +31,8 @@ class Incident:
 
 
 class Breaker:
-    """Open during an incident. It opens after `failures` in a row, or at once by `open`.
-
-    A store that is slow again and again would log two lines each time: each incident that follows
-    closely on another lasts longer, from 1 to 60 s.
-    """
+    """Open during an incident: after `failures` in a row, or at once by `open`. Each incident that
+    follows closely on another lasts longer, from 1 to 60 s, so that little is logged."""
 
     def __init__(self, *, failures: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._limit = failures
@@ -88,11 +79,6 @@ class Breaker:
         if self.incident is not None and self.incident.kind == SLOW:
             self.incident.kind, self.incident.reason = kind, reason
 
-    def written(self) -> None:
-        """A record that waited was stored."""
-        if self.incident is not None:
-            self.incident.written += 1
-
     def dropped(self, reason: str) -> None:
         """A record was dropped; the first one of an incident is logged."""
         incident = self.incident
@@ -124,20 +110,15 @@ class Breaker:
         )
 
 
+# A timer this late: the process had no processor meanwhile, and a commit may be done unnoticed.
 _LATE_S = 0.02
-"""A timer this late: the process had no processor meanwhile, and a commit that is done may not be
-noticed yet."""
-_EXTENSIONS = 8
-"""Longest wait of all, in limits, for a store that goes on finishing other commits."""
+_EXTENSIONS = 8  # longest wait of all, in limits, for a store that goes on finishing other commits
 
 
 class CommitLimit:
-    """Calls `passed` when nothing has been finished for `limit_s`.
-
-    Many commits at once wait for their turn, and on a busy machine each takes longer: while others
-    are finished the store works, and a commit in the queue will be done, too. One that is given up
-    is in memory alone, where `kill -9` loses it.
-    """
+    """Calls `passed` when nothing has been finished for `limit_s`. On a busy machine commits wait
+    for their turn: while others are finished, a commit in the queue will be done, too. One that is
+    given up is in memory alone, where `kill -9` loses it."""
 
     def __init__(self, limit_s: float, passed: Callable[[], None]) -> None:
         self._limit_s = limit_s

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence, Sized
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -33,7 +33,6 @@ from gateway.stores.reads import TimeLimits
 from gateway.stores.records import CallRecord, ConversationRecord, PrefixHashRecord
 
 T = TypeVar("T")
-
 _SLOW_READ_S = 0.025  # a read that was given up after this long counts as failed
 _DEGRADED_READ_S = 0.02  # longest read of another store while this one is degraded: it may hang
 _ACTIVE = 10_000  # conversations whose last commit is remembered
@@ -41,8 +40,8 @@ _ACTIVE = 10_000  # conversations whose last commit is remembered
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreHealth:
-    """The state of the store; `incident` is None while it works. `waiting_on_disk`: those of the
-    records that wait which a killed gateway does not lose."""
+    """The state of the store; `incident` is None while it works. `waiting_on_disk`: waiting records
+    that a killed gateway does not lose."""
 
     incident: Incident | None
     waiting: int
@@ -50,13 +49,70 @@ class StoreHealth:
     waiting_on_disk: int = 0
 
 
+class _ReadGuard:
+    """Limits reads, and refuses them for a time after failures. `replaced` gets the error of a
+    store that was replaced: writes would go into a file that nobody reads."""
+
+    def __init__(self, settings: StorageSettings, replaced: Callable[[StoreError], None]) -> None:
+        self.limit_s = settings.commit_limit_ms / 1000
+        self.incident: Incident | None = None
+        self._settings = settings
+        self._replaced = replaced
+        self._limits = TimeLimits()
+        self._failures = 0
+        self._again_at = 0.0
+        self._log = structlog.get_logger("gateway.store")
+
+    async def follow(self, probe: Callable[[], Awaitable[object]]) -> None:
+        """Find out whether the store can be read again, also when nobody reads; without end."""
+        while True:
+            await asyncio.sleep(self._settings.probe_interval_s)
+            if self.incident is not None:
+                with contextlib.suppress(StoreError):
+                    await self.within(self.limit_s, probe)
+
+    def begin(self) -> float:
+        """The time now. Raises: StoreUnavailable, when reads are refused."""
+        now = time.monotonic()
+        if self._failures >= self._settings.breaker_failures:
+            if now < self._again_at:
+                raise StoreUnavailable("the store cannot be read at the moment")
+            self._again_at = now + self._settings.probe_interval_s
+        return now
+
+    async def within(self, limit_s: float, work: Callable[[], Awaitable[T]]) -> T:
+        """Raises: StoreUnavailable after `limit_s`, and whatever else `work` raises."""
+        try:
+            with self._limits.within(limit_s):
+                found = await work()
+        except TimeoutError:
+            raise StoreUnavailable("a read takes too long") from None
+        self._failures = 0
+        if self.incident is not None:
+            self.incident = None
+            self._log.warning("the store can be read again")
+        return found
+
+    def failed(self, error: StoreError) -> None:
+        """Count a failure; as many as `storage.breaker_failures` in a row begin an incident."""
+        self._failures += 1
+        if self._failures < self._settings.breaker_failures:
+            return
+        self._again_at = time.monotonic() + self._settings.probe_interval_s
+        if isinstance(error, StoreReplaced):
+            self._replaced(error)
+        elif self.incident is None:
+            # Writes go on: a store that reads slowly mostly writes, and what waits can be lost.
+            reason, now = f"reads: {error}", time.time()
+            self.incident = Incident(kind=error.label, reason=reason, since=now)
+            self._log.error("the store cannot be read, calls go on", reason=str(error))
+
+
 class GuardedStateStore:
     """`StateStore` over another one. Made on the event loop that uses it; `follow` must run.
-
-    `count` is called with the kind of failure of each call that could not be stored at once,
-    `merge` with a call that waited and what another gateway has stored of its conversation since,
-    `in_memory_only` for each answer that went out while its record was nowhere else.
-    """
+    `count` gets the kind of failure of each call that was not stored at once, `merge` a call that
+    waited and what is stored of its conversation since; `in_memory_only` is called for each answer
+    that went out while its record was nowhere else."""
 
     def __init__(
         self,
@@ -67,10 +123,6 @@ class GuardedStateStore:
         in_memory_only: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = store
-        self._settings = settings
-        self._limit_s = settings.commit_limit_ms / 1000
-        self._limit = CommitLimit(self._limit_s, self._pass_limit)
-        self._limits = TimeLimits()
         self._recovery = Recovery(
             store,
             settings,
@@ -79,24 +131,23 @@ class GuardedStateStore:
             merge=merge,
             in_memory_only=in_memory_only,
         )
-        self._breaker, self._spool = self._recovery.breaker, self._recovery.spool
-        self._loop = asyncio.get_running_loop()
+        limit_ms = settings.commit_limit_ms
+        slow = (SLOW, f"a commit takes longer than {limit_ms:g} ms")
+        self._limit = CommitLimit(limit_ms / 1000, lambda: self._recovery.open(*slow))
+        self._reads = _ReadGuard(settings, self._recovery.note)
         self._waiters: set[asyncio.Future[None]] = set()
-        self._read_failures = 0
-        self._read_incident: Incident | None = None
-        self._log = structlog.get_logger("gateway.store")
-        self._read_again_at = 0.0
         self._active: FIFOCache[str, float] = FIFOCache(_ACTIVE)
         self._closed = False
 
     @property
     def health(self) -> StoreHealth:
         """The state of the store now."""
+        recovery = self._recovery
         return StoreHealth(
-            incident=self._breaker.incident or self._read_incident,
-            waiting=self._spool.records,
-            waiting_bytes=self._spool.bytes,
-            waiting_on_disk=self._recovery.on_disk,
+            incident=recovery.breaker.incident or self._reads.incident,
+            waiting=recovery.spool.records,
+            waiting_bytes=recovery.spool.bytes,
+            waiting_on_disk=recovery.on_disk,
         )
 
     @property
@@ -105,60 +156,45 @@ class GuardedStateStore:
         return self._recovery.reopened
 
     def active_within(self, seconds: float) -> list[str]:
-        """The conversations committed by this process in the last `seconds`, by the monotonic
-        clock; at most the newest 10,000."""
+        """The conversations committed by this process in the last `seconds`, at most 10,000."""
         since = time.monotonic() - seconds
         return [name for name, at in self._active.items() if at >= since]
 
     async def take_over(self) -> None:
-        """Keep what a gateway that ended has left on disk, until it is stored. Returns when the
-        look-ups find it."""
+        """Keep what a gateway that ended has left on disk; returns when look-ups find it."""
         await self._recovery.start()
 
     async def follow(self) -> None:
         """Check the store every `storage.probe_interval_s`, without end."""
-        await asyncio.gather(self._recovery.follow(), self._probe_reads())
-
-    async def _probe_reads(self) -> None:
-        """Find out whether the store can be read again, also when nobody reads."""
-        while True:
-            await asyncio.sleep(self._settings.probe_interval_s)
-            if self._read_incident is not None:
-                with contextlib.suppress(StoreError):
-                    await self._read_within(self._limit_s, lambda: self._store.version("", ""))
+        probing = self._reads.follow(lambda: self._store.version("", ""))
+        await asyncio.gather(self._recovery.follow(), probing)
 
     async def commit(self, call: CallRecord) -> int:
         """See StateStore. While the store is unavailable the record waits, and the version is the
-        one it will probably get.
-
-        Raises: StoreOverloaded when there is no room for it to wait.
-        """
+        one it will probably get. Raises: StoreOverloaded when there is no room for it to wait."""
         if self._closed:
             raise StoreClosed("the store is closed")
         call.check()
-        name = call.conversation.id
+        name, recovery = call.conversation.id, self._recovery
         self._active[name] = time.monotonic()
-        if name in self._spool and not self._breaker.is_open:
+        if name in recovery.spool and not recovery.breaker.is_open:
             # Behind an earlier record of its conversation, which could not be stored.
-            self._recovery.note_again()
-        if name in self._spool or self._breaker.is_open:
-            return await self._recovery.kept(call)
+            recovery.note_again()
+        if name in recovery.spool or recovery.breaker.is_open:
+            return await recovery.kept(call)
         return await self._commit_now(call)
 
     async def keep(self, call: CallRecord) -> int:
-        """Let a record wait whose commit could not be finished here, because the conversation has
-        changed in the store and cannot be read: it is joined with that later.
-
-        Raises: StoreOverloaded when there is no room for it to wait.
-        """
+        """Let a record wait whose conversation has changed in the store and cannot be read: it is
+        joined with that later. Raises: StoreOverloaded when there is no room for it to wait."""
         if self._closed:
             raise StoreClosed("the store is closed")
         return await self._recovery.kept(call)
 
     async def _commit_now(self, call: CallRecord) -> int:
         """Commit, and wait for it: at most until the limit, or until the breaker opens."""
-        write = self._loop.create_task(self._store.commit(call))
-        waiter = self._loop.create_future()
+        loop = asyncio.get_running_loop()
+        write, waiter = loop.create_task(self._store.commit(call)), loop.create_future()
         write.add_done_callback(lambda _: _release(waiter))
         unwatch = self._limit.watch(write)
         self._waiters.add(waiter)
@@ -177,12 +213,8 @@ class GuardedStateStore:
             self._recovery.note(error)
             return await self._recovery.kept(call)
         self._limit.finished()
-        self._breaker.succeeded()
+        self._recovery.breaker.succeeded()
         return write.result()
-
-    def _pass_limit(self) -> None:
-        limit_ms = self._settings.commit_limit_ms
-        self._recovery.open(SLOW, f"a commit takes longer than {limit_ms:g} ms")
 
     def _release(self) -> None:
         for waiter in self._waiters:
@@ -191,15 +223,12 @@ class GuardedStateStore:
     async def find_prefix_hashes(
         self, tenant: str, digests: Sequence[bytes]
     ) -> list[PrefixHashRecord]:
-        """See StateStore. Raises: StoreError when the store cannot be read and nothing that waits
-        matches."""
-        waiting = list(self._spool.prefix_hashes(tenant, digests))
-        try:
-            stored = await self.read(lambda: self._store.find_prefix_hashes(tenant, digests))
-        except StoreError:
-            if not waiting:
-                raise
-            stored = []
+        """See StateStore. Raises: StoreError when nothing that waits matches, and the store
+        fails."""
+        waiting = list(self._recovery.spool.prefix_hashes(tenant, digests))
+        stored = await self._stored(
+            waiting, lambda: self._store.find_prefix_hashes(tenant, digests)
+        )
         if not waiting:
             return stored
         known = {(row.digest, row.conversation_id, row.kind) for row in waiting}
@@ -208,104 +237,68 @@ class GuardedStateStore:
 
     async def load(self, tenant: str, conversation_id: str) -> ConversationRecord | None:
         """See StateStore."""
-        waiting = self._spool.load(tenant, conversation_id)
+        waiting = self._recovery.spool.load(tenant, conversation_id)
         return waiting or await self.read(lambda: self._store.load(tenant, conversation_id))
 
     async def version(self, tenant: str, conversation_id: str) -> int:
         """See StateStore."""
-        waiting = self._spool.load(tenant, conversation_id)
+        waiting = self._recovery.spool.load(tenant, conversation_id)
         if waiting is not None:
             return waiting.version
         return await self.read(lambda: self._store.version(tenant, conversation_id))
 
     async def branches(self, tenant: str, external_key: str) -> list[ConversationRecord]:
         """See StateStore. Raises: like `find_prefix_hashes`."""
-        waiting = {row.id: row for row in self._spool.branches(tenant, external_key)}
-        try:
-            stored = await self.read(lambda: self._store.branches(tenant, external_key))
-        except StoreError:
-            if not waiting:
-                raise
-            stored = []
+        waiting = {row.id: row for row in self._recovery.spool.branches(tenant, external_key)}
+        stored = await self._stored(waiting, lambda: self._store.branches(tenant, external_key))
         if not waiting:
             return stored
         found = [*waiting.values(), *(row for row in stored if row.id not in waiting)]
         return sorted(found, key=lambda row: -row.updated_at)
 
+    async def _stored(self, waiting: Sized, work: Callable[[], Awaitable[list[T]]]) -> list[T]:
+        """The result of a read; nothing if it fails and something is `waiting`."""
+        try:
+            return await self.read(work)
+        except StoreError:
+            if not waiting:
+                raise
+            return []
+
     async def find_items(self, tenant: str, ids: Sequence[str]) -> dict[str, bytes]:
         """See StateStore."""
-        waiting = self._spool.items(tenant, ids)
+        waiting = self._recovery.spool.items(tenant, ids)
         if len(waiting) == len(ids):
             return waiting
         return await self.read(lambda: self._store.find_items(tenant, ids)) | waiting
 
     async def read(self, work: Callable[[], Awaitable[T]]) -> T:
         """The result of a read. After some that failed in a row, or were given up after 25 ms,
-        reads are refused, except for one in every `storage.probe_interval_s`.
-
-        Raises: StoreError.
-        """
-        started = self._begin_read()
+        reads are refused, but for one in `storage.probe_interval_s`. Raises: StoreError."""
+        started = self._reads.begin()
         try:
-            return await self._read_within(self._limit_s, work)
+            return await self._reads.within(self._reads.limit_s, work)
         except StoreError as error:
-            self._note_read(error)
+            self._reads.failed(error)
             raise
         except asyncio.CancelledError:
             if time.monotonic() - started > _SLOW_READ_S:
-                self._note_read(StoreUnavailable("reads take too long"))
+                self._reads.failed(StoreUnavailable("reads take too long"))
             raise
 
     async def read_beside(self, work: Callable[[], Awaitable[T]]) -> T:
-        """The result of a read of another store in the same database, which is refused like the
-        reads of this one, and is not waited for while this one is degraded. Only a database that
-        cannot be reached counts: what else fails there is its own fault.
-
-        Raises: StoreError.
-        """
-        self._begin_read()
-        degraded = self._breaker.is_open
+        """The result of a read of another store in the same database: refused like the reads of
+        this one, and hardly waited for while this one is degraded. Only a database that cannot be
+        reached counts as a failure. Raises: StoreError."""
+        self._reads.begin()
+        degraded = self._recovery.breaker.is_open
         try:
-            return await self._read_within(_DEGRADED_READ_S if degraded else self._limit_s, work)
-        except StoreUnavailable as error:
-            self._note_read(error)
-            raise
-
-    def _begin_read(self) -> float:
-        """The time now. Raises: StoreUnavailable, when reads are refused."""
-        now = time.monotonic()
-        if self._read_failures >= self._settings.breaker_failures:
-            if now < self._read_again_at:
-                raise StoreUnavailable("the store cannot be read at the moment")
-            self._read_again_at = now + self._settings.probe_interval_s
-        return now
-
-    async def _read_within(self, limit_s: float, work: Callable[[], Awaitable[T]]) -> T:
-        """Raises: StoreUnavailable after `limit_s`, and whatever else `work` raises."""
-        try:
-            with self._limits.within(limit_s):
-                found = await work()
-        except TimeoutError:
-            raise StoreUnavailable("a read takes too long") from None
-        self._read_failures = 0
-        if self._read_incident is not None:
-            self._read_incident = None
-            self._log.warning("the store can be read again")
-        return found
-
-    def _note_read(self, error: StoreError) -> None:
-        self._read_failures += 1
-        if self._read_failures < self._settings.breaker_failures:
-            return
-        self._read_again_at = time.monotonic() + self._settings.probe_interval_s
-        if isinstance(error, StoreReplaced):  # writes would go into a file that nobody reads
-            self._recovery.note(error)
-        elif self._read_incident is None:
-            # Writes go on: a store that reads slowly mostly writes, and what waits can be lost.
-            self._read_incident = Incident(
-                kind=error.label, reason=f"reads: {error}", since=time.time()
+            return await self._reads.within(
+                _DEGRADED_READ_S if degraded else self._reads.limit_s, work
             )
-            self._log.error("the store cannot be read, calls go on", reason=str(error))
+        except StoreUnavailable as error:
+            self._reads.failed(error)
+            raise
 
     async def ping(self) -> None:
         """See StateStore."""

@@ -28,16 +28,15 @@ from gateway.stores.protocols import (
 from gateway.stores.records import CallRecord, ConversationRecord
 from gateway.tasks import spawn
 
+# Errors of the store; any other error is about the one record.
 TROUBLE = (StoreUnavailable, StoreCorrupt, SchemaMismatch)
-"""Errors of the store; any other error is about the one record."""
-
 _BATCH = 64  # records written at once, which SQLite commits together
 _CONFLICTS = 5  # attempts of one write, against other gateways that save the same conversation
 _CLOSE_S = 5.0  # longest wait for the spool when the store is closed
 
 
+# A call made from an older version of its conversation, over what is stored of it now.
 Merge = Callable[[CallRecord, ConversationRecord], CallRecord]
-"""A call made from an older version of its conversation, over what is stored of it now."""
 
 
 def replacing(call: CallRecord, stored: ConversationRecord) -> CallRecord:
@@ -46,12 +45,9 @@ def replacing(call: CallRecord, stored: ConversationRecord) -> CallRecord:
 
 
 class Recovery:
-    """The breaker, the spool, and the task that empties it.
-
-    `count` is called with the kind of failure for each record that has to wait, `opened` when the
-    breaker opens, `in_memory_only` for each answer that goes out before its record is on disk,
-    where it should be.
-    """
+    """The breaker, the spool, and the task that empties it. `count` gets the kind of failure for
+    each record that has to wait; `opened` is called when the breaker opens, `in_memory_only` for
+    each answer that goes out before its record is on disk."""
 
     def __init__(
         self,
@@ -72,12 +68,12 @@ class Recovery:
         self.spool = Spool(
             max_records=settings.spool_records, max_bytes=int(settings.spool_mb * 2**20)
         )
-        self._disk = DiskSpool(settings, in_memory_only) if settings.spool_folder else None
+        self._disk = DiskSpool(settings, in_memory_only)
         self._taking: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._works = True
         self._replaced = self._failing = False
-        self._kind, self._reason = SLOW, "a commit takes long"
+        self._trouble = (SLOW, "a commit takes long")
         self._log = structlog.get_logger("gateway.store")
         self.reopened: list[Callable[[], Awaitable[None]]] = []
 
@@ -85,8 +81,7 @@ class Recovery:
         """Check the store every `storage.probe_interval_s`, without end."""
         while True:
             await asyncio.sleep(self._settings.probe_interval_s)
-            if self._disk is not None:
-                self._look_on_disk(self._disk)
+            self._look_on_disk()
             if self.breaker.is_open or len(self.spool):
                 self._start()
                 continue
@@ -100,25 +95,24 @@ class Recovery:
     @property
     def on_disk(self) -> int:
         """Number of waiting records that are on disk, too."""
-        return self._disk.records if self._disk is not None else 0
+        return self._disk.records
 
     async def start(self) -> None:
-        """Keep what processes that ended have left on disk. Waits for a slow disk, but not for
-        ever: then that goes on."""
-        if self._disk is not None:
-            await asyncio.to_thread(self._disk.check_folder)
-            self._look_on_disk(self._disk)
-            if self._taking is not None:
-                await asyncio.wait([self._taking], timeout=self._settings.start_wait_s)
+        """Keep what processes that ended have left on disk. Waits for a slow disk, for
+        `storage.start_wait_s` at most: then that continues in the background."""
+        await asyncio.to_thread(self._disk.check_folder)
+        self._look_on_disk()
+        if self._taking is not None:
+            await asyncio.wait([self._taking], timeout=self._settings.start_wait_s)
 
-    def _look_on_disk(self, disk: DiskSpool) -> None:
-        disk.try_again()
-        if self._taking is None:
-            self._taking = spawn(self._take_over(disk), name="take over records")
+    def _look_on_disk(self) -> None:
+        self._disk.try_again()
+        if self._taking is None and self._settings.spool_folder:
+            self._taking = spawn(self._take_over(), name="take over records")
 
-    async def _take_over(self, disk: DiskSpool) -> None:
+    async def _take_over(self) -> None:
         try:
-            entries = await disk.take_over(self.spool.room)
+            entries = await self._disk.take_over(self.spool.room)
         except Exception as error:
             self._log.error("records that wait on disk cannot be taken over", reason=str(error))
             return
@@ -126,13 +120,13 @@ class Recovery:
             self._taking = None
         if not entries:
             if not len(self.spool):
-                await disk.tidy()
+                await self._disk.tidy()
             return
         self.spool.adopt(entries)
         self._log.warning(
             "records of a gateway that ended are stored now",
             records=len(entries),
-            path=str(disk.folder),
+            path=str(self._disk.folder),
         )
         self._start()
 
@@ -140,24 +134,22 @@ class Recovery:
         """The store failed."""
         self._works = False
         self._replaced |= isinstance(error, StoreReplaced)
+        self._trouble = trouble = (error.label, str(error))
         if self._replaced:
-            self.open(error.label, str(error))
-        elif self.breaker.failed(error.label, str(error)):
+            self.open(*trouble)
+        elif self.breaker.failed(*trouble):
             self._start_incident()
-        self._kind, self._reason = error.label, str(error)
-        self.breaker.explain(error.label, str(error))
+        self.breaker.explain(*trouble)
 
     def note_again(self) -> None:
         """A call cannot be stored before an earlier one of its conversation, which waits: another
         failure, unless those that wait are being stored."""
-        if self._works:
-            return
-        if self.breaker.failed(self._kind, self._reason):
+        if not self._works and self.breaker.failed(*self._trouble):
             self._start_incident()
 
     def open(self, kind: str, reason: str) -> None:
         """Begin an incident, if there is none."""
-        self._kind, self._reason = kind, reason
+        self._trouble = (kind, reason)
         if self.breaker.open(kind, reason):
             self._start_incident()
 
@@ -166,21 +158,16 @@ class Recovery:
         self._start()
 
     async def kept(self, call: CallRecord, write: asyncio.Task[int] | None = None) -> int:
-        """Keep a record, on disk where that is possible; the version it will probably get.
-
-        Raises: like `keep`.
-        """
+        """`keep`, on disk where that is possible; the version that the record will probably get."""
         waiting = self.keep(call, write)
-        if self._disk is not None and waiting.entry is not None:
+        if waiting.entry is not None:
             await self._disk.written(waiting.entry)
         return call.conversation.version + 1
 
     def keep(self, call: CallRecord, write: asyncio.Task[int] | None = None) -> Waiting:
-        """Keep a record, whose commit may be in progress, until it is stored.
-
-        Raises: StoreOverloaded when there is no room; then the record is dropped.
-        """
-        self._count(self._kind)
+        """Keep a record, whose commit may be in progress, until it is stored. Raises:
+        StoreOverloaded when there is no room; then the record is dropped."""
+        self._count(self._trouble[0])
         if write is not None:
             write.add_done_callback(_take_error)
         waiting = self.spool.add(call, write)
@@ -188,8 +175,7 @@ class Recovery:
             reason = "the spool is full (storage.spool_records, storage.spool_mb)"
             self.breaker.dropped(reason)
             raise StoreOverloaded(reason)
-        if self._disk is not None:
-            waiting.entry = self._disk.add(call)
+        waiting.entry = self._disk.add(call)
         self._start()
         return waiting
 
@@ -205,8 +191,7 @@ class Recovery:
                     await asyncio.sleep(self._settings.probe_interval_s)
         finally:
             self._task = None
-        if self._disk is not None:
-            await self._disk.tidy()
+        await self._disk.tidy()
 
     async def _tried(self) -> bool:
         """`_try`, after which nothing ends the recovery: what fails is tried again later."""
@@ -228,7 +213,13 @@ class Recovery:
         writes = [self._begun(each) for each in waiting]
         await asyncio.wait(writes)
         settled = [self._settle(*each) for each in zip(waiting, writes, strict=True)]
-        await self._forget([each for each, done in zip(waiting, settled, strict=True) if done])
+        done = [each for each, is_done in zip(waiting, settled, strict=True) if is_done]
+        # On disk first: a newer call of the same conversation waits until then, so that a crash
+        # cannot replay the older one.
+        if entries := [each.entry for each in done if each.entry is not None]:
+            await self._disk.remove(entries)
+        for each in done:
+            self.spool.remove(each)
         self._works = None not in settled
         self._failing = False
         return self._works
@@ -241,7 +232,7 @@ class Recovery:
 
     async def _write(self, call: CallRecord) -> int:
         """Commit a record that waited. Rows that another gateway has stored stay, the rows of this
-        call are added, and the states are joined, as in `gateway/calls/recorder.py`."""
+        call are added, and the states are joined."""
         for _ in range(_CONFLICTS):
             try:
                 return await self._store.commit(call)
@@ -252,21 +243,19 @@ class Recovery:
                     return stored.version  # by an earlier attempt, whose answer did not arrive
                 if stored is None:
                     call = with_version(call, conflict.actual)
-                else:
-                    call = self._joined(call, stored)
+                    continue
+                try:
+                    call = self._merge(call, stored)
+                except Exception as error:
+                    self._log.exception(
+                        "a call is not joined with what is stored", reason=str(error)
+                    )
+                    call = replacing(call, stored)
         raise StoreUnavailable("other gateways save the same conversation all the time")
 
-    def _joined(self, call: CallRecord, stored: ConversationRecord) -> CallRecord:
-        """The call over what is stored; its own state stays where they cannot be joined."""
-        try:
-            return self._merge(call, stored)
-        except Exception as error:
-            self._log.exception("a call is not joined with what is stored", reason=str(error))
-            return replacing(call, stored)
-
     def _settle(self, waiting: Waiting, write: asyncio.Task[int]) -> bool | None:
-        """True if the record need not be kept: it is stored, or refused by its own fault.
-        None when the store did not work."""
+        """True if the record need not be kept: it is stored, or refused. None when the store
+        failed."""
         waiting.write = None
         error = StoreUnavailable("cancelled") if write.cancelled() else write.exception()
         if isinstance(error, TROUBLE):
@@ -277,18 +266,9 @@ class Recovery:
             return False  # the next attempt joins it with what is stored
         if error is not None:
             self.breaker.dropped(str(error))
-        else:
-            self.breaker.written()
+        elif self.breaker.incident is not None:
+            self.breaker.incident.written += 1
         return True
-
-    async def _forget(self, done: list[Waiting]) -> None:
-        """Remove stored records from the spool, on disk first: a newer call of the same
-        conversation waits until then, so that a crash cannot replay the older one."""
-        entries = [each.entry for each in done if each.entry is not None]
-        if self._disk is not None and entries:
-            await self._disk.remove(entries)
-        for waiting in done:
-            self.spool.remove(waiting)
 
     async def _probe(self) -> bool:
         """True if the store works; then, if nothing is left to write, the breaker closes."""
@@ -331,14 +311,9 @@ class Recovery:
             if len(self.spool):
                 await asyncio.wait([task], timeout=_CLOSE_S)
             task.cancel()
-        if self._disk is not None:
-            await self._disk.close()
-        self._report_rest()
-
-    def _report_rest(self) -> None:
-        """Say what waits on, and what is lost."""
+        await self._disk.close()
         lost = sum([each.entry is None or not each.entry.safe for each in self.spool])
-        if self._disk is not None and self.on_disk:
+        if self.on_disk:
             self._log.warning(
                 "records wait on disk: the next gateway with this storage.spool_path stores them",
                 records=self.on_disk,

@@ -11,18 +11,34 @@ from itertools import chain
 
 from msgspec.structs import replace
 
-from gateway.stores.guard.disk_spool import Entry
 from gateway.stores.records import CallRecord, ConversationRecord, PrefixHashRecord
 
+# Memory of one record without its texts and state, indexes included: 4,470 bytes for a call with
+# two hashes, a run and a scored step, measured with tracemalloc.
 _FIXED_BYTES = 4500
-"""Memory of one record without its texts and state, the spool's own indexes included: 4,470 bytes
-for a call with two hashes, a run and a scored step, measured with tracemalloc."""
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """A record that is to be in a file. `settled`: when it was tried. `file`: the SpoolFile that it
+    is in, with its `number` there. `gone`: no longer needed there."""
+
+    record: CallRecord
+    settled: asyncio.Event
+    file: object | None = None
+    number: int = 0
+    gone: bool = False
+
+    @property
+    def safe(self) -> bool:
+        """True if the record is on disk, or stored by now."""
+        return self.gone or self.file is not None
 
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """One record; `write` is the commit in progress, None when there is none; `entry`: the record
-    on disk, if it is to be there, too."""
+    """One record; `write`: the commit in progress; `entry`: the record on disk, if it is to be
+    there, too."""
 
     record: CallRecord
     size: int
@@ -31,12 +47,9 @@ class Waiting:
 
 
 class Spool:
-    """Records in the order in which they came, within `max_records` and `max_bytes`.
-
-    Records of one conversation are written one after the other, because each is saved over the
-    version before it. What waits is found like what is stored: a conversation that was dropped
-    from memory continues from here.
-    """
+    """Records in the order in which they came, within `max_records` and `max_bytes`. Those of one
+    conversation are written one after the other, because each is saved over the version before it.
+    Look-ups find what waits like what is stored."""
 
     def __init__(self, *, max_records: int, max_bytes: int) -> None:
         self._max_records = max_records
@@ -62,10 +75,7 @@ class Spool:
         return self._max_records - self.records, self._max_bytes - self.bytes
 
     def add(self, record: CallRecord, write: asyncio.Task[int] | None = None) -> Waiting | None:
-        """Keep a record; None when there is no room for it.
-
-        One whose `write` is in progress is always kept: it takes memory already.
-        """
+        """Keep a record; None without room. One whose `write` is in progress is always kept."""
         size = size_of(record)
         full = self.records >= self._max_records or self.bytes + size > self._max_bytes
         if full and write is None:
@@ -76,8 +86,8 @@ class Spool:
         return waiting
 
     def adopt(self, entries: Iterable[Entry]) -> None:
-        """Keep the records of a process that ended, whether there is room or not. Each comes
-        before those of its conversation that are newer."""
+        """Keep the records of a process that ended, whatever the room, before newer ones of their
+        conversations."""
         found: dict[str, list[Waiting]] = {}
         for entry in entries:
             waiting = Waiting(entry.record, size_of(entry.record), entry=entry)

@@ -12,12 +12,14 @@ other change of a record needs a new `VERSION`.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import itertools
 import json
 import os
 import secrets
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,11 +27,11 @@ import apsw
 import msgspec
 import structlog
 
+from gateway.stores.guard.spool import Entry
 from gateway.stores.records import CallRecord
 from gateway.stores.sqlite.files import locked
 
-VERSION = 1
-"""Of the form of a record; kept with each file."""
+VERSION = 1  # of the form of a record; kept with each file
 
 
 def encoded(record: CallRecord) -> bytes:
@@ -53,11 +55,8 @@ if sys.platform != "win32":
     import fcntl
 
 FILES = "spool-*.db"
-DAMAGED = ".damaged"
-"""Added to the name of a file that cannot be read."""
-
+DAMAGED = ".damaged"  # added to the name of a file that cannot be read
 APPLICATION_ID = 0x67777370
-
 _LOG_SUFFIXES = ("-wal", "-journal")
 _TABLE = "CREATE TABLE records (number INTEGER PRIMARY KEY, record BLOB NOT NULL)"
 
@@ -81,10 +80,9 @@ class Lock:
     def is_current(self) -> bool:
         """True if the file at the path is the one that is locked."""
         try:
-            there, here = os.stat(self.path), os.fstat(self.handle)
+            return os.path.samestat(os.stat(self.path), os.fstat(self.handle))
         except OSError:
             return False
-        return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
 
     def release(self) -> None:
         """Leave the file to others."""
@@ -92,13 +90,17 @@ class Lock:
 
 
 class SpoolFile:
-    """An open file. `records`: how many are in it."""
+    """An open file and the entries whose records are in it; `size`: the number and bytes of the
+    records that were in it when it was opened."""
 
-    def __init__(self, lock: Lock, connection: apsw.Connection) -> None:
-        self._lock = lock
+    def __init__(
+        self, lock: Lock, connection: apsw.Connection, size: tuple[int, float] = (0, 0.0)
+    ) -> None:
         self._connection = connection
-        self.path = lock.path
-        self.records: int = connection.execute("SELECT count(*) FROM records").get
+        self.size = size
+        self._numbers = itertools.count(1)
+        self.lock = lock
+        self.entries: set[Entry] = set()
 
     @classmethod
     def create(cls, folder: Path, synchronous: str) -> SpoolFile:
@@ -110,13 +112,14 @@ class SpoolFile:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         lock = Lock(path=path, handle=handle)
         try:
-            with _closing_on_error(_connect(path, synchronous)) as connection:
+            with _connected(path, synchronous) as connection:
                 with connection:
                     connection.pragma("application_id", APPLICATION_ID)
                     connection.pragma("user_version", VERSION)
                     connection.execute(_TABLE)
                 if synchronous == "full":
-                    _sync(folder.parent, folder)
+                    _sync(folder.parent)
+                    _sync(folder)
                 return cls(lock, connection)
         except BaseException:
             _unlink(path)
@@ -127,7 +130,7 @@ class SpoolFile:
     def open(cls, lock: Lock, synchronous: str) -> SpoolFile:
         """A file that was left behind. Raises: UnknownVersion, Damaged, OSError."""
         try:
-            with _closing_on_error(_connect(lock.path, synchronous)) as connection:
+            with _connected(lock.path, synchronous) as connection:
                 version = connection.pragma("user_version")
                 if version == 0 and not connection.execute("SELECT * FROM sqlite_schema").get:
                     connection.execute(_TABLE)  # its process ended while it was made
@@ -135,57 +138,52 @@ class SpoolFile:
                     raise UnknownVersion(f"the form of its records is {version}, not {VERSION}")
                 elif connection.pragma("application_id") != APPLICATION_ID:
                     raise Damaged("it is not a file of records")
-                return cls(lock, connection)
+                (size,) = connection.execute("SELECT count(*), total(length(record)) FROM records")
+                return cls(lock, connection, size)
         except (apsw.FullError, apsw.CantOpenError, apsw.ReadOnlyError, apsw.BusyError) as error:
             raise OSError(str(error)) from error
         except apsw.Error as error:
             raise Damaged(str(error)) from error
 
-    def size(self) -> float:
-        """The bytes of its records."""
-        found: float = self._connection.execute("SELECT total(length(record)) FROM records").get
-        return found
-
-    def read(self) -> list[tuple[int, CallRecord]]:
-        """All records and their numbers, in order. Raises: Damaged."""
+    def read(self) -> list[Entry]:
+        """The entries of all records, in order. Raises: Damaged."""
+        tried = asyncio.Event()
+        tried.set()
         try:
             rows = self._connection.execute("SELECT number, record FROM records ORDER BY number")
-            return [(number, decoded(content)) for number, content in rows]
+            found = [Entry(decoded(record), tried, self, number) for number, record in rows]
         except (apsw.Error, ValueError) as error:
             raise Damaged(str(error)) from error
+        self.entries.update(found)
+        return found
 
-    def write(self, added: Sequence[tuple[int, CallRecord]], removed: Sequence[int]) -> None:
-        """Add and remove records, all or nothing. Raises: apsw.Error."""
-        rows = [(number, encoded(record)) for number, record in added]
+    def write(self, added: Mapping[Entry, CallRecord], removed: Collection[Entry]) -> None:
+        """Add entries, with the records that are written for them, and remove others, all or
+        nothing. Raises: apsw.Error."""
+        rows = [(next(self._numbers), encoded(record)) for record in added.values()]
         with self._connection:
-            if rows:
-                self._connection.executemany("INSERT INTO records VALUES (?, ?)", rows)
-            if removed:
-                numbers = [(number,) for number in removed]
-                self._connection.executemany("DELETE FROM records WHERE number = ?", numbers)
-            self.records = self._connection.execute("SELECT count(*) FROM records").get
-
-    def is_current(self) -> bool:
-        """True if the file is still where it was."""
-        return self._lock.is_current()
+            self._connection.executemany("INSERT INTO records VALUES (?, ?)", rows)
+            self._connection.executemany(
+                "DELETE FROM records WHERE number = ?", [(entry.number,) for entry in removed]
+            )
+        for entry, (number, _) in zip(added, rows, strict=True):
+            entry.file, entry.number = self, number
+        self.entries.update(added)
+        self.entries.difference_update(removed)
 
     def leave(self) -> Lock:
         """Close the file, which stays locked."""
         self._connection.close()
-        return self._lock
-
-    def close(self) -> None:
-        """Leave the file to others."""
-        self.leave().release()
+        return self.lock
 
     def delete(self) -> None:
         """Remove the file, whose records nobody needs any more."""
         self._connection.pragma("synchronous", "off")
         self._connection.close()
-        if self.is_current():
-            with locked(self.path.parent):
-                _unlink(self.path)
-        self._lock.release()
+        if self.lock.is_current():
+            with locked(self.lock.path.parent):
+                _unlink(self.lock.path)
+        self.lock.release()
 
 
 def free_files(folder: Path, without: Collection[Path]) -> list[Lock]:
@@ -208,31 +206,15 @@ def free_files(folder: Path, without: Collection[Path]) -> list[Lock]:
     return sorted(locks, key=lambda lock: os.fstat(lock.handle).st_mtime)
 
 
-def set_aside(lock: Lock) -> Path:
-    """Give a damaged file, and its log, another name, and its lock back. Raises: OSError."""
-    kept = lock.path.with_name(lock.path.name + DAMAGED)
-    with locked(lock.path.parent):
-        for suffix in _LOG_SUFFIXES:
-            with contextlib.suppress(FileNotFoundError):
-                os.rename(f"{lock.path}{suffix}", f"{kept}{suffix}")
-        os.rename(lock.path, kept)
-    lock.release()
-    return kept
-
-
-def _connect(path: Path, synchronous: str) -> apsw.Connection:
+@contextlib.contextmanager
+def _connected(path: Path, synchronous: str) -> Iterator[apsw.Connection]:
+    """A connection, which is closed on an error only."""
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
-    with _closing_on_error(connection):
+    try:
         # One process at a time: the log needs no shared memory.
         connection.pragma("locking_mode", "exclusive")
         connection.pragma("journal_mode", "wal")
         connection.pragma("synchronous", synchronous)
-    return connection
-
-
-@contextlib.contextmanager
-def _closing_on_error(connection: apsw.Connection) -> Iterator[apsw.Connection]:
-    try:
         yield connection
     except BaseException:
         connection.close()
@@ -241,59 +223,98 @@ def _closing_on_error(connection: apsw.Connection) -> Iterator[apsw.Connection]:
 
 def _unlink(path: Path) -> None:
     for suffix in ("", *_LOG_SUFFIXES):
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(f"{path}{suffix}")
+        Path(f"{path}{suffix}").unlink(missing_ok=True)
 
 
-def _sync(*folders: Path) -> None:
-    for folder in folders:
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
-class LeftBehind:
-    """Takes files over. What cannot be read stays where it is, or under another name, and is named
-    in the log once."""
+class SpoolFolder:
+    """The files of one process: the one that it writes to, and those that it took over. What
+    cannot be read stays where it is, or under another name, and is named in the log once."""
 
     def __init__(self, folder: Path, synchronous: str) -> None:
         self._folder = folder
         self._synchronous = synchronous
+        self._own: SpoolFile | None = None
         self._log = structlog.get_logger("gateway.store")
-        self.named: set[Path] = set()
-        """Files that are of no use to this process."""
+        self._named: set[Path] = set()  # files that are of no use to this process
+        self.files: list[SpoolFile] = []
 
-    def take(
-        self, own: Collection[Path], room: tuple[float, float], *, any_size: bool
-    ) -> Iterator[tuple[SpoolFile, list[tuple[int, CallRecord]]]]:
-        """Files that no process has, the oldest first, and their records: as many as there is room
-        for, in records and bytes; with `any_size` one, whatever its size. Raises: OSError."""
-        locks = free_files(self._folder, {*own, *self.named})
+    def known(self) -> set[Path]:
+        """The files that need not be looked at again."""
+        return {*self._named, *(file.lock.path for file in self.files)}
+
+    def write(self, changes: dict[Entry, None], redact: Callable[[CallRecord], CallRecord]) -> None:
+        """Add and remove entries; those of files that somebody has deleted are written again, and
+        join `changes`. May be repeated with the same changes. Raises: OSError, apsw.Error."""
+        for file in [each for each in self.files if not each.lock.is_current()]:
+            for entry in file.entries:
+                entry.file = None
+            changes |= dict.fromkeys(file.entries)
+            self._forget(file)
+            file.leave().release()
+        added = {e: redact(e.record) for e in changes if e.file is None and not e.gone}
+        if added and self._own is None:
+            self._own = SpoolFile.create(self._folder, self._synchronous)
+            self.files.append(self._own)
+        for file in self.files:
+            removed = [entry for entry in changes if entry.gone and entry.file is file]
+            if removed or (added and file is self._own):
+                file.write(added if file is self._own else {}, removed)
+
+    def delete_empty(self) -> None:
+        """Remove the files in which nothing waits."""
+        for file in [each for each in self.files if not each.entries]:
+            self._forget(file)
+            file.delete()
+
+    def _forget(self, file: SpoolFile) -> None:
+        self.files.remove(file)
+        if file is self._own:
+            self._own = None
+
+    def close(self) -> None:
+        """Remove empty files, and leave the others to other processes."""
+        self.delete_empty()
+        for file in self.files:
+            file.leave().release()
+
+    def take(self, room: tuple[int, float], *, any_size: bool) -> Iterator[Entry]:
+        """The records of files that no process has, the oldest file first: as many as there is room
+        for, in records and bytes; with `any_size` one file, whatever its size. Raises: OSError."""
+        locks = free_files(self._folder, self.known())
         try:
             records, size = room
             while locks:
-                file = self._opened(locks.pop(0))
-                if file is None:
+                if (file := self._open(locks.pop(0))) is None:
                     continue
-                records, size = records - file.records, size - file.size()
+                records, size = records - file.size[0], size - file.size[1]
                 if min(records, size) < 0 and not any_size:
-                    file.close()
+                    file.leave().release()
                     return
-                rows = self._rows(file)
-                if rows is not None:
+                try:
+                    entries = file.read()
+                except Damaged as error:
+                    self._set_aside(file.leave(), error)
+                else:
                     any_size = False
-                    yield file, rows
+                    self.files.append(file)
+                    yield from entries
         finally:
             for lock in locks:
                 lock.release()
 
-    def _opened(self, lock: Lock) -> SpoolFile | None:
+    def _open(self, lock: Lock) -> SpoolFile | None:
         try:
             return SpoolFile.open(lock, self._synchronous)
         except UnknownVersion as error:
-            self.named.add(lock.path)
+            self._named.add(lock.path)
             lock.release()
             self._log.error(
                 "records that wait are left to a gateway of another version",
@@ -307,17 +328,18 @@ class LeftBehind:
             raise
         return None
 
-    def _rows(self, file: SpoolFile) -> list[tuple[int, CallRecord]] | None:
-        try:
-            return file.read()
-        except Damaged as error:
-            self._set_aside(file.leave(), error)
-            return None
-
     def _set_aside(self, lock: Lock, error: Exception) -> None:
-        self.named.add(lock.path)
+        """Give a damaged file, and its log, another name, and its lock back. Raises: OSError."""
+        self._named.add(lock.path)
+        kept = lock.path.with_name(lock.path.name + DAMAGED)
+        with locked(self._folder):
+            for suffix in _LOG_SUFFIXES:
+                with contextlib.suppress(FileNotFoundError):
+                    os.rename(f"{lock.path}{suffix}", f"{kept}{suffix}")
+            os.rename(lock.path, kept)
+        lock.release()
         self._log.error(
             "a file of records that wait cannot be read, and is kept",
-            path=str(set_aside(lock)),
+            path=str(kept),
             reason=str(error),
         )
