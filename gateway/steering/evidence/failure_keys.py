@@ -16,7 +16,7 @@ from gateway.steering.evidence.outcomes import failure_line, readable, signature
 from gateway.steering.evidence.results import EMPTY, is_transient, says_no
 from gateway.steering.transcript.steps import Action
 
-KIND_WORDS: dict[str, str] = {
+KIND_WORDS: dict[str, str] = {  # the kinds, in words of ours
     "missing_command": "the command is not installed",
     "missing_module": "a module or package is missing",
     "refused_edit": "the edit was refused",
@@ -31,7 +31,6 @@ KIND_WORDS: dict[str, str] = {
     "empty": "nothing was found",
     "error": "it ended with an error",
 }
-"""The kinds, in words of ours."""
 
 _KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     (kind, re.compile(pattern, re.IGNORECASE))

@@ -26,23 +26,17 @@ from gateway.steering.transcript.steps import Action, Step
 from gateway.steering.word_lists import word_list
 from gateway.wire.search import Expressions
 
-RESULT_WORDS = 60
-"""Words of a result's opening by which two results are compared."""
-THOUGHT_CHARS = 1200
-"""A longer thought is read at both ends only: what a step costs must not grow with its text."""
-ASKED_CHARS = 400
-"""Characters of a call whose words an answer may echo."""
-_ERROR_CHARS = 400
-"""Failure text of a call that only its client calls failed."""
-_OPENING_CHARS = 600
-"""The opening of a result, whose words are compared."""
+RESULT_WORDS = 60  # words of a result's opening by which two results are compared
+THOUGHT_CHARS = 1200  # read at both ends: the cost of a step must not grow with its text
+ASKED_CHARS = 400  # characters of a call whose words an answer may echo
+_ERROR_CHARS = 400  # failure text of a call that only its client calls failed
+_OPENING_CHARS = 600  # the opening of a result, whose words are compared
 
 _TOKEN = re.compile(r"\w+")
-_FOREIGN_MARKS = (
+_FOREIGN_MARKS = (  # punctuation that is not ASCII: quotation marks, full-width commas and stops
     "\u00a1\u00ab\u00bb\u00bf\u201c\u201d\u201e\u2026\u3001\u3002\u300c\u300d"
     "\uff01\uff08\uff09\uff0c\uff1a\uff1b\uff1f"
 )
-"""Punctuation that is not ASCII: quotation marks, full-width commas and stops."""
 _NO_LETTERS = {code: " " for code in range(128) if not chr(code).isalpha() and chr(code) != "'"}
 _NO_LETTERS |= dict.fromkeys(map(ord, _FOREIGN_MARKS), " ")
 _NO_WORDS: frozenset[str] = frozenset()
@@ -51,10 +45,9 @@ _NO = re.compile(r"\bno\b(?!\.?:?\s?[#\u2116]?\d)")
 _HEDGE_WORDS = frozenset(word_list("features", "hedge_words"))
 _HEDGE_PHRASES = word_list("features", "hedge_phrases")
 _HEDGING = Expressions(texts=_HEDGE_PHRASES)
-_WAITING = re.compile(
+_WAITING = re.compile(  # waiting for something is not hesitation
     r"\bwait\s+(?:a|an|another|and|before|briefly|for|longer|more|some|the|till|to|until|while|\d)"
 )
-"""Waiting for something is not hesitation."""
 _RETRACTION_WORDS = frozenset(word_list("features", "retraction_words"))
 _RETRACTION_PHRASES = word_list("features", "retraction_phrases")
 _RETRACTION = re.compile(

@@ -19,24 +19,16 @@ from gateway.steering.transcript.steps import Step
 
 R = TypeVar("R")
 
-ObservedCalls = tuple[tuple[ActionFacts, Repeat], ...]
-"""The calls of a step, each with what it repeats."""
+ObservedCalls = tuple[tuple[ActionFacts, Repeat], ...]  # each call with what it repeats
 Trouble = Literal["same failure", "no news", "reverted edit", "refused edit", "said before"]
 
-FAILURE_CALLS = 12
-"""Newest calls with whose failures a failure is compared: more than a window of steps."""
-NO_NEWS = 0.5
-"""Strength from which a repeat brings no news; see `repeats`."""
-REMEMBERED_EDITS = 8
-"""Newest edits of a file that a later one is compared with."""
-REMEMBERED_FILES = 64
-"""Files whose edits are remembered, the latest edited ones: a bound on memory."""
-ECHO_OVERLAP = 0.7
-"""Share of words, in [0, 1], from which one message says the same as another."""
-ECHO_WORDS = 6
-"""Different words from which a message can echo: "Reading the next file." is a stock phrase."""
-ECHO_THOUGHTS = 8
-"""Newest messages and thoughts that can be echoed."""
+FAILURE_CALLS = 12  # newest calls whose failures are compared: above a window of steps
+NO_NEWS = 0.5  # strength from which a repeat brings no news; see `repeats`
+REMEMBERED_EDITS = 8  # newest edits of a file that a later one is compared with
+REMEMBERED_FILES = 64  # files whose edits are remembered, the latest edited ones: a bound on memory
+ECHO_OVERLAP = 0.7  # share of words, in [0, 1], from which one message says the same as another
+ECHO_WORDS = 6  # fewer different words are a stock phrase: "Reading the next file."
+ECHO_THOUGHTS = 8  # newest messages and thoughts that can be echoed
 
 
 class ObservedStep(Struct, frozen=True, kw_only=True):

@@ -13,10 +13,8 @@ from gateway.steering.word_lists import word_list
 from gateway.wire.search import Expressions
 
 HEAD_CHARS = 500
-TAIL_CHARS = 1500
-"""Parts of a long result that are read: tools report a failure first or last, mostly last."""
-SIGNATURE_CHARS = 160
-"""Longest signature of a failure."""
+TAIL_CHARS = 1500  # tools report a failure first or last, mostly last
+SIGNATURE_CHARS = 160  # longest signature of a failure
 _LINE_CHARS = 300
 _MAX_LINES = 16  # suspect lines looked at, from the last one up
 _READ_FAILURE_CHARS = 600  # a longer result of reading is content, whatever words are in it
@@ -83,28 +81,24 @@ _FAILURE_PART = re.compile(
 _COUNT = re.compile(
     r"\b\d+ (?:failed|failing|errors?|failures?)\b|\b(?:failures|errors)(?:=|: )\d", re.I
 )
-_SUMMARY = re.compile(
+_SUMMARY = re.compile(  # beginnings of the summary that test runners print after the failures
     r"(?:FAILED|ERROR|FAIL)(?:\s*$|\s+\S+[./:])|FAILURE: Build|make: \*\*\*"
     r"|error: could not compile|npm (?:ERR!|error)|BUILD FAIL|Command failed"
     r"|\[?(?:exit|returncode|Process )|COMPILATION (?:ERROR|FAIL)|Failed to execute goal"
     r"|ERROR: failed to (?:solve|build)"
 )
-"""Beginnings of the summary that test runners print after the failures."""
-_BOILERPLATE = re.compile(
+_BOILERPLATE = re.compile(  # lines that a build tool adds to any failure
     r"\[Help \d+\]|-> \[Help|To see the full stack trace|Re-run Maven"
     r"|For more information about the|After correcting the problems|\* (?:Try|Get more help)"
 )
-"""Lines that a build tool adds to any failure."""
-_LOG_PREFIX = re.compile(
+_LOG_PREFIX = re.compile(  # times, levels, step numbers and frames that log lines begin with
     r"(?:\[(?!Help)[^\]\n]{1,40}\]:?\s*|\d{4}[-/]\d\d[-/]\d\d[T ]\S{5,30}\s+"
     r"|\d\d:\d\d:\d\d\S{0,12}\s+|\d{1,4}\.\d{1,4}\s+|#\d{1,3}\s+|=>\s*|[\u2502|>]\s+){1,5}"
 )
-"""Times, levels, step numbers and frames that log lines begin with."""
 _LEVELS = ("[ERROR]", "[FATAL]")
 _JSON = re.compile(
     r"""\{\s*["'}]|\[\s*(?:["'{\[\]]|(?:-?[\d.eE+]+|true|false|null)\s*(?:,|\]\s*$))"""
-)
-"""Beginnings of JSON, and not of `[INFO]`, `[2024-01-05 10:00]`, `[1/4]` or a block in braces."""
+)  # beginnings of JSON, and not of `[INFO]`, `[2024-01-05 10:00]`, `[1/4]` or a block in braces
 _ZERO = re.compile(
     r"\b(?:0|no|zero|without)\s+(?:\w+\s+)?(?:errors?|failures?|failed|exceptions?|problems?)\b",
     re.IGNORECASE,
@@ -126,15 +120,12 @@ _VOLATILE = re.compile(
 )
 _NUMBER = re.compile(r"\d{3,}")
 _FAILED_TEST = re.compile(r"--- FAIL|not ok|FAIL(?:ED)?[\s:]|E   ")
-_BARE_TEST = "--- FAIL"
-"""Go's line for a test that failed; the reason is in the next line."""
-_COLUMN = re.compile(r"[(\[]\d+[,:]\d+[)\]]")
-"""Line and column, as compilers write them."""
-_ID_NUMBER = re.compile(
+_BARE_TEST = "--- FAIL"  # Go's line for a test that failed; the reason is in the next line
+_COLUMN = re.compile(r"[(\[]\d+[,:]\d+[)\]]")  # line and column, as compilers write them
+_ID_NUMBER = re.compile(  # A number of two digits is an id, unless it counts something
     r"(?<![\w.])\d{2,}(?![\w.])(?!\s+(?:\w+\s+)?(?:failed|failing|passed|errors?|failures?|problems?))"
     r"|\d{3,}"
 )
-"""A number of two digits is an id, unless it counts something."""
 _VALUES = re.compile(r"\b(?:assert\w*|expected|actual|got|Failures|Errors)\b|=", re.IGNORECASE)
 """Names whose value says what failed: another value is another failure."""
 _PLACE = re.compile(r"^\S+?:#:?(?:\d+:|#:)?\s*")
@@ -145,8 +136,7 @@ _RANDOM_ID = re.compile(
 _RANDOM_ID_CHARS = 10
 _IDS = Expressions(
     ["-[0-9a-z]{10}", *(f"[a-z]{{{at}}}[0-9][0-9a-z]{{{9 - at}}}" for at in range(10))]
-)
-"""Ten letters and digits, at least one of them a digit; or the last part of a UUID."""
+)  # ten letters and digits, at least one of them a digit; or the last part of a UUID
 _BETWEEN_WORDS = {code: " " for code in range(128) if not chr(code).isalnum()}
 _MEASURED = re.compile(r"[:=]\s*\d[\d.]*")
 _TIME_NAMES = ("took", "elapsed", "duration", "latency", "_ms", "time")
@@ -155,8 +145,7 @@ _JSON_MESSAGE = re.compile(
     r'"(?:error|error_?message|message|detail|reason|msg)"\s*+:\s*+"([^"]{1,300})', re.IGNORECASE
 )
 _SEVERAL = re.compile(r"\d+ x$")
-_HEADLINE_CHARS = 60
-"""A shorter line that ends in a colon announces the next one."""
+_HEADLINE_CHARS = 60  # A shorter line that ends in a colon announces the next one
 _EMPTY_ANSWERS = frozenset(word_list("outcomes", "empty_answers"))
 _EMPTY_OPENING = re.compile(
     r"no (?:matches|results|files|output|data)\b|nothing (?:was )?found|0 results"

@@ -17,26 +17,18 @@ from gateway.steering.evidence.results import Result
 
 Kind = Literal["new", "same", "returned", "reworded", "rerun", "pending"]
 
-WINDOW = 12
-"""Actions within which a call counts as repeated."""
-COMPARED = 8
-"""Actions within which the arguments of two calls are compared."""
+WINDOW = 12  # actions within which a call counts as repeated
+COMPARED = 8  # actions within which the arguments of two calls are compared
 SIMILAR_ARGUMENTS = 0.75
 REWORDED_ARGUMENTS = 0.6
 SAME_TEXT_ARGUMENTS = 0.45
-SAME_ANSWER_WORDS = 6
-"""Words from which an identical answer means that the question was the same."""
-SHOWN_WORDS = 12
-"""Different words from which identical content under one name has been seen before."""
+SAME_ANSWER_WORDS = 6  # words from which an identical answer means that the question was the same
+SHOWN_WORDS = 12  # different words from which identical content under one name has been seen before
 SAME_RESULT = 0.85
-FRAMED_CALLS = 4
-"""Calls from which on words of all their results are taken for the frame around an answer."""
-MAX_WORDS = 4096
-"""Words of results remembered at least; up to twice as many are."""
-MAX_CALLS = 256
-"""Different calls remembered at least; up to twice as many are."""
-OPEN_RESULTS = 32
-"""Newest results that are kept as text, 1 kB of each, until they are compared."""
+FRAMED_CALLS = 4  # calls whose common words are taken for the frame around an answer
+MAX_WORDS = 4096  # words of results remembered at least; up to twice as many are
+MAX_CALLS = 256  # different calls remembered at least; up to twice as many are
+OPEN_RESULTS = 32  # newest results that are kept as text, 1 kB of each, until they are compared
 
 # Strengths in [0, 1]: how much one action counts as going nowhere. Set on the development runs so
 # that a planted loop reaches three within four repetitions and re-reading two files does not.
@@ -49,12 +41,10 @@ AFTER_CHANGE = 0.6
 AFTER_NEWS = 0.5
 RETURNED = 0.7
 SHOWN_BEFORE = 0.6
-EARLIER_RESULTS = 3
-"""Results of one call before its last that it may return to."""
+EARLIER_RESULTS = 3  # results of one call before its last that it may return to
 TRANSIENT = 0.4
 PATIENCE = 20
-TRANSIENT_PATIENCE = 6
-"""Equal answers after which a job that runs, or a refusal for now, brings no news any more."""
+TRANSIENT_PATIENCE = 6  # equal answers after which waiting brings no news
 
 
 class Repeat(Struct, frozen=True, kw_only=True):

@@ -17,16 +17,13 @@ from gateway.steering.short_cache import remembered
 from gateway.steering.word_lists import word_list
 
 HEAD_CHARS = 400
-TAIL_CHARS = 600
-"""Times, ids and the like, which are taken out of a result before it is compared."""
+TAIL_CHARS = 600  # times, ids and the like, which are taken out of a result before it is compared
 
-_NAMES_CHARS = 20
-"""Characters before a number in which its name is read; see `outcomes`."""
+_NAMES_CHARS = 20  # characters before a number in which its name is read; see `outcomes`
 # What is taken out begins with one of these signs, or is a word that may stand before one.
 _FIXED = re.compile(r"[^0-9/:=#-]*")
 _WORD_SIGNS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-_GOES_ON = tuple("0123456789:=")
-"""Signs after which the next line may belong to what is taken out."""
+_GOES_ON = tuple("0123456789:=")  # signs after which the next line may belong to what is taken out
 
 
 class Result:
@@ -84,8 +81,7 @@ def _fixed(text: str) -> str:
     return text[:end].rstrip(_WORD_SIGNS)
 
 
-STATUS_CHARS = 400
-"""Length up to which an answer is a status and not content."""
+STATUS_CHARS = 400  # length up to which an answer is a status and not content
 _PENDING_WORDS = frozenset(word_list("pending_results", "pending_words"))
 _PENDING_PAIRS = tuple(
     frozenset(pair.split()) for pair in word_list("pending_results", "pending_pairs")
@@ -95,12 +91,11 @@ _PENDING_MARKS = re.compile(
     r'"(?:is_?)?(?:done|ready|complete|completed|finished|available)"\s*:\s*false'
     r'|"timed_?out"\s*:\s*true' + "|" + "|".join(word_list("pending_results", "pending_unspaced"))
 )
-_JOB = re.compile(
+_JOB = re.compile(  # names of tools that report the status of a job
     r"(?:^|[_\W]|(?<=[a-z]))(?:[Jj]ob|[Bb]uild|[Dd]eploy(?:ment)?|[Rr]ollout|[Pp]ipeline"
     r"|[Ww]orkflow|[Ee]xport|[Ii]mport|[Bb]atch|[Mm]igration|[Uu]pload|[Dd]ownload|[Bb]ackup|[Tt]raining"
     r"|[Rr]ender|[Cc]rawl|[Ss]can|[Ee]xecution)s?(?=$|[_\W]|[A-Z])"
 )
-"""Names of tools that report the status of a job."""
 _STATUS = re.compile(r"(?:status|state|phase|stage)\W{1,4}([a-z_-]+)", re.IGNORECASE)
 _ENDED = frozenset(word_list("pending_results", "ended"))
 _TRANSIENT_WORDS = frozenset(word_list("pending_results", "transient_words"))
@@ -136,13 +131,10 @@ def is_transient(result: str, words: frozenset[str]) -> bool:
     return bool([phrase for phrase in _TRANSIENT_PHRASES if phrase in lowered])
 
 
-EMPTY = "empty"
-"""The kind of a look-up that found nothing."""
-REFUSED = "refused"
-"""The kind of a request that was turned down."""
+EMPTY = "empty"  # the kind of a look-up that found nothing
+REFUSED = "refused"  # the kind of a request that was turned down
 
-_MOST_CHARS = 300
-"""A longer answer has content."""
+_MOST_CHARS = 300  # A longer answer has content
 _LOOK_UP = re.compile(
     r"(?:^|[_.\W])(?:search|find|list|get|query|look_?up|fetch|retrieve|select|check|grep|glob"
     r"|browse|read|show|view|describe|status|can|is|has)(?:$|[_.\W])"

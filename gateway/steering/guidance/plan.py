@@ -20,10 +20,8 @@ from gateway.steering.transcript.steps import recent_text
 
 __all__ = ["Moment", "Plan", "note", "plan"]
 
-CHARS_PER_TOKEN = 4
-"""Rough size of a token of English text; most are longer."""
-RECOVERED_STEPS = 6
-"""Scored steps without an alarm after which a run has recovered: a window of FAST."""
+CHARS_PER_TOKEN = 4  # rough size of a token of English text; most are longer
+RECOVERED_STEPS = 6  # scored steps without an alarm that make a run recovered: FAST's window
 
 
 class Plan(Struct, frozen=True, kw_only=True):

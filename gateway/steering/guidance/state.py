@@ -21,8 +21,7 @@ from gateway.steering.transcript.steps import Step
 from gateway.steering.word_lists import word_list
 
 SCHEMA_VERSION = 1
-FIRST_CALL = -1
-"""The step of a run's first call, which comes before any step is scored."""
+FIRST_CALL = -1  # the step of a run's first call, which comes before any step is scored
 
 Place = Literal["system", "message", "result"]
 """In the leading system message, as a message of its own, or at the end of a tool's result."""

@@ -23,25 +23,22 @@ MAX_EVIDENCE_CHARS = 300
 
 TEXTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {row.failure_type: row.texts for row in reversed(TABLE) if row.texts}
-)
-"""Texts by failure type, in order of severity; of monitors that share one, those of the first."""
+)  # texts by failure type, in order of severity; of monitors that share one, those of the first
 
 SKIP_DIRECTIVE = (
     "STOP AND DELIVER: this run has been hard for a long stretch without improving. Leave the "
     "current approach now. Hand over the best result that your verified findings support, as a "
     "partial answer if necessary. State plainly what is done, what is not done, what you tried and "
     "why it failed. Do not start new work."
-)
-"""Sent with every call while the run is in state SKIP. Source: reference section 8."""
+)  # Sent with every call while the run is in state SKIP. Source: reference section 8.
 
-SKIP_REPAIR = (
+SKIP_REPAIR = (  # the same in the middle of a repair: what is handed over must work
     "STOP AND DELIVER: this run has been hard for a long stretch without improving, and files were "
     "edited since the last test that passed. First restore a working state: finish the smallest "
     "edit that makes the tests pass, or undo the edits since then. Check it once. Then hand over "
     "what works, and state plainly what is done, what is not done, what you tried and why it "
     "failed. Do not start new work."
 )
-"""The same in the middle of a repair: what is handed over must work."""
 
 
 BUDGET_DIRECTIVE = (
@@ -92,8 +89,7 @@ def monitor_text(failure_type: str, severity: int, evidence: str = "") -> str:
 
 _SHOWN_BY_STEP = frozenset({"loop", "test_repeat", "edit_revert", "diversity", "hedge"})
 """Failures that a text is given for only while the newest step is part of them."""
-KNOWN_STEPS = 3
-"""Steps from which on they show what the newest one is part of."""
+KNOWN_STEPS = 3  # steps from which on they show what the newest one is part of
 
 
 class MonitorText(Struct, frozen=True, kw_only=True):

@@ -16,19 +16,13 @@ from msgspec import Struct
 from gateway.steering.evidence.observation import ObservedStep
 from gateway.steering.scoring.calibration import Calibration
 
-NEWS_DISCOUNT = 0.7
-"""Share by which the effort of a step is reduced when its results are entirely new."""
-FEW_ACTIONS = 5
-"""Added to the number of actions behind a rate, so that the first few do not dominate it."""
-FEW_WORDS = 100
-"""Added to the words that hedges are taken over: a first hedge is no trend."""
-MOST_HEDGES = 3
-"""Hedges counted per thought: one rambling thought is one."""
-REPEATS_MEMORY = 0.15
-"""Weight of the newest action in the moving mean of repeats: half is forgotten in 4."""
+NEWS_DISCOUNT = 0.7  # share taken off the effort of a step whose results are entirely new
+FEW_ACTIONS = 5  # added to the actions behind a rate, so that the first few do not dominate
+FEW_WORDS = 100  # added to the words that hedges are taken over: a first hedge is no trend
+MOST_HEDGES = 3  # hedges counted per thought: one rambling thought is one
+REPEATS_MEMORY = 0.15  # weight of the newest action in the mean of repeats: half is lost in 4
 NEWEST_THOUGHTS = 5
-MOST_TOOLS = 64
-"""Different tools that are counted: a bound on memory."""
+MOST_TOOLS = 64  # different tools that are counted: a bound on memory
 MOST_LOG_ODDS = 30.0
 BORROWED_RUNS = 2.0
 """Weight, in runs, of what other models did with the same workload: the weight of a prior that
