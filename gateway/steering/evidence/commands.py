@@ -65,24 +65,29 @@ _PLUMBING = re.compile(
 )  # white space is tried once, from its first character on: the search stays linear
 
 
+class Effect(Struct, frozen=True, kw_only=True):
+    """Kind of a call: it shows content, files may differ afterwards, it lets time pass, its success
+    makes the state of the files a good one (a test, a commit), it only asks."""
+
+    reads: bool
+    changes: bool
+    waits: bool
+    settles: bool
+    looks_up: bool
+
+
 class ReadCall(Struct, frozen=True, kw_only=True):
     """A tool call, read.
 
     `operation`: the tool, with its sub-command or, for a shell, the program it starts; `canonical`:
-    the arguments' text, whatever their order and spacing; `program`: what is executed, None for
-    nothing; `changes`: files may differ afterwards; `waits`: it lets time pass; `settles`: its
-    success makes the state of the files a good one (a test, a commit); `looks_up`: it only asks.
+    the arguments' text, whatever their order and spacing; `program`: what is executed or None.
     """
 
     operation: str
     canonical: str
     question: Question
-    reads_content: bool
     program: str | None
-    changes: bool
-    waits: bool
-    settles: bool
-    looks_up: bool
+    effect: Effect
     edits: tuple[Edit, ...]
 
 
@@ -122,16 +127,19 @@ def read_call(name: str, arguments: str) -> ReadCall:
     if isinstance(sub, str) and 0 < len(sub) <= _SUBCOMMAND_CHARS and " " not in sub:
         operation = f"{name}.{sub}"
     edits = edits_of(operation, values, arguments)
-    return ReadCall(
-        operation=operation,
-        canonical=canonical,
-        question=question,
-        reads_content=_reads_content(operation),
-        program=f"{operation} {canonical}" if tool.tests else None,
+    effect = Effect(
+        reads=_reads_content(operation),
         changes=bool(edits),
         waits=tool.waits,
         settles=tool.settles,
         looks_up=is_look_up(operation),
+    )
+    return ReadCall(
+        operation=operation,
+        canonical=canonical,
+        question=question,
+        program=f"{operation} {canonical}" if tool.tests else None,
+        effect=effect,
         edits=edits,
     )
 
@@ -211,16 +219,19 @@ def _shell_call(command: str, canonical: str, question: Question) -> ReadCall:
         settles = _COMMIT_COMMAND.search(head) is not None
     else:
         settles = word in _TEST_RUNNERS or (executes and _names_test(head))
-    return ReadCall(
-        operation=f"${word}",
-        canonical=canonical,
-        question=question,
-        reads_content=reads,
-        program=program,
+    effect = Effect(
+        reads=reads,
         changes=changes or bool(edits),
         waits=not executes and _WAIT_COMMAND.match(head) is not None,
         settles=settles and not reads,
         looks_up=_only_asks(word, head),
+    )
+    return ReadCall(
+        operation=f"${word}",
+        canonical=canonical,
+        question=question,
+        program=program,
+        effect=effect,
         edits=edits,
     )
 

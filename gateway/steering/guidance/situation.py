@@ -307,7 +307,7 @@ def read_doubt(recent: Sequence[Step]) -> Situation | None:
 def _builds(step: Step) -> bool:
     """Whether the step changes something, rather than looking."""
     calls = [describe_action(action) for action in step.actions]
-    return any(facts.changes or facts.edits for facts in calls)
+    return any(facts.effect.changes or facts.edits for facts in calls)
 
 
 def _rank(facts: ActionFacts, repeat: Repeat) -> tuple[bool, int, float]:
@@ -317,7 +317,7 @@ def _rank(facts: ActionFacts, repeat: Repeat) -> tuple[bool, int, float]:
 def _failed(
     steps: Sequence[Step], action: Action, facts: ActionFacts, repeat: Repeat
 ) -> Situation | None:
-    line = decisive_line(action.observation, reads_content=facts.reads)
+    line = decisive_line(action.observation, reads_content=facts.effect.reads)
     if _WARNING.search(line) is not None:
         return None
     command = _command(action, facts)
@@ -350,8 +350,8 @@ def _repeated(
     if repeat.kind == "reworded" and "empty_search" not in properties:
         return _reworded(steps, facts, properties)
     result = action.observation.strip()
-    quote = _quote(result) if 0 < len(result) <= _ANSWER_CHARS and not facts.empty else ""
-    denied = facts.negative and not properties & {"search", "read"}
+    quote = _quote(result) if 0 < len(result) <= _ANSWER_CHARS and not facts.answer.empty else ""
+    denied = facts.answer.negative and not properties & {"search", "read"}
     cause = cause_of("failed" if denied else "repeated", properties, result[:_MESSAGE_CHARS])
     count = repeat.count if repeat.kind == "same" else 1
     return Situation(cause=cause, count=count, quote=quote) if cause else None
@@ -380,7 +380,9 @@ def _reworded(
 
 
 def _alike(call: ActionFacts, newest: ActionFacts) -> bool:
-    return call.operation == newest.operation and alike(call.words, newest.words, SAME_CALL)
+    return call.operation == newest.operation and alike(
+        call.question.words, newest.question.words, SAME_CALL
+    )
 
 
 def _said(step: Step) -> frozenset[str]:
@@ -411,18 +413,18 @@ def _properties(action: Action, facts: ActionFacts) -> frozenset[str]:
     searches = _SEARCH_NAME.search(operation) is not None
     if not searches and operation.startswith("$"):
         searches = _FILTERED.search(_command(action, facts)) is not None
-    named = _EDIT_NAME.search(action.name) is not None and not facts.reads
+    named = _EDIT_NAME.search(action.name) is not None and not facts.effect.reads
     edits = bool(facts.edits) or named
     found = {
         "shell": operation.startswith("$"),
         "edit": edits,
         "program": facts.program is not None or _PROGRAM_NAME.search(action.name) is not None,
         "runs": facts.program is not None
-        or (operation.startswith("$") and not (searches or facts.reads)),
+        or (operation.startswith("$") and not (searches or facts.effect.reads)),
         "search": searches,
         "check": not edits and facts.program is None and _CHECK_NAME.match(action.name) is not None,
-        "empty_search": facts.empty and (searches or facts.reads),
-        "read": facts.reads,
+        "empty_search": facts.answer.empty and (searches or facts.effect.reads),
+        "read": facts.effect.reads,
         "lookup": _LOOKUP_NAME.search(operation) is not None or searches,
     }
     return frozenset(name for name, fits in found.items() if fits)

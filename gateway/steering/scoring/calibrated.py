@@ -43,8 +43,8 @@ def signals_of(observed: ObservedStep) -> tuple[float, ...]:
         novelty = max(novelty, new)
         fails = fails or (action.failure is not None and not repeat.waits)
         passes = passes or (action.failure is None and action.program is not None)
-        empty = empty or action.empty
-        looks = looks or action.reads
+        empty = empty or action.answer.empty
+        looks = looks or action.effect.reads
     return (
         float(observed.trouble is not None),
         repeats,
