@@ -25,7 +25,6 @@ from gateway.steering.fsm import FSMState
 from gateway.steering.guidance.decide import Item
 from gateway.steering.guidance.pattern import Tier
 from gateway.steering.guidance.state import Injection
-from gateway.steering.guidance.texts import skip_directive
 from gateway.steering.transcript.steps import Action, Step
 from gateway.stores.learning import DecisionRow
 from gateway.stores.records import (
@@ -342,7 +341,7 @@ def injection_rows(result: SteeringResult) -> list[InjectionRow]:
     rows = [*_rules_row(result, run_id, rules, blocks), *rows]
     # A retry gets the directive again; it counts as one piece of guidance.
     if placed.directive is not None and not result.conversation.history.branch.retries:
-        rows.insert(0, _directive_row(result, run_id, placed.directive))
+        rows.insert(0, _directive_row(result, run_id, decided.directive, placed.directive))
     return rows
 
 
@@ -397,13 +396,10 @@ def decision_rows(result: SteeringResult) -> list[DecisionRow]:
     ]
 
 
-def _directive_row(result: SteeringResult, run_id: str, block: Injection) -> InjectionRow:
+def _directive_row(
+    result: SteeringResult, run_id: str, text: str, block: Injection
+) -> InjectionRow:
     row = InjectionRow(run_id=run_id, step_index=result.position.step, ordinal=0, source="skip")
-    decided = result.decided
-    text = skip_directive(
-        repairing=decided is not None and decided.repairing,
-        spent=decided is not None and decided.spent,
-    )
     return replace(row, text=text, applied=result.applies, **_place_of(block))
 
 

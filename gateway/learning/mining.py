@@ -324,7 +324,7 @@ def _key(call: ReadCallOfRun) -> str | None:
 def _reads(call: ReadCallOfRun, failure: Failure) -> bool:
     """Whether a call between failure and fix looked something up."""
     reading = call.reading
-    looks = reading.failure is None and not reading.call.changes
+    looks = reading.failure is None and not reading.call.effect.changes
     return looks and reading.head != failure.head
 
 

@@ -145,7 +145,7 @@ def planned_actions(planned: Plan, meets_bar: Callable[[str], bool]) -> Plan:
         planned = replace(planned, monitor=None)
         refused.append("monitor_text")
     if planned.directive and not meets_bar("skip_directive"):
-        planned = replace(planned, directive=False)
+        planned = replace(planned, directive="")
         refused.append("skip_directive")
     for tier in (Tier.E1, Tier.E2):
         asked = [query for query in planned.queries if query.tier is tier]

@@ -194,7 +194,7 @@ class RunFold:
             severity=severity_of(self._alarmed_steps),
             waits=self._observed.waits,
             calls=self._observed.actions,
-            repairing=self._observed.repairing,
+            repairing=self._observer.repairing,
         )
         self.outcomes.append(outcome)
         return outcome

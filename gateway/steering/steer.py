@@ -46,6 +46,7 @@ from gateway.steering.guidance.plan import Plan, note, plan
 from gateway.steering.guidance.settings import EtraceSettings, Gates, InjectionSettings
 from gateway.steering.guidance.state import FIRST_CALL, GuidanceState, Moment
 from gateway.steering.guidance.target import GuidanceTarget
+from gateway.steering.guidance.texts import BUDGET_DIRECTIVE, skip_directive
 from gateway.steering.policy import Policy
 from gateway.steering.routing import ModelPin, RoutedModel, Routes, RoutingSettings, Serves, choose
 from gateway.steering.routing_policy import (
@@ -494,8 +495,11 @@ def _plan(
     why = call.advice.wrap_up or ("budget: token_budget used up" if spent else "")
     if not why:
         return planned, ()
-    for_budget = why.startswith("budget: ") and not planned.directive
-    return replace(planned, directive=True, spent=for_budget), (why,)
+    if not planned.directive:
+        for_budget = why.startswith("budget: ")
+        text = BUDGET_DIRECTIVE if for_budget else skip_directive(repairing=moment.repairing)
+        planned = replace(planned, directive=text)
+    return planned, (why,)
 
 
 def _lessons(

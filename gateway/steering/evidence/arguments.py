@@ -1,9 +1,8 @@
 """Arguments of a call: values that distinguish two calls, and words that may be rephrased.
 
-A search rephrased is the same question; the same form filled in for another person is not. Short
-values, numbers and the parts of a short command are names of things: where one differs, another
-thing is meant. Longer text is compared by its words. In queries, programs and long commands every
-word may be a name: there two that ask for the same differ in words that one of them has more.
+A rephrased search is the same question; the same form for another person is not. Short values,
+numbers and parts of short commands are names: a different name means another thing. Longer text is
+compared by its words; in queries, programs and long commands every word may be a name.
 """
 
 from __future__ import annotations
@@ -16,41 +15,30 @@ from typing import Any
 from gateway.steering.short_cache import remembered
 from gateway.steering.word_lists import word_list
 
-MAX_WORDS = 80
-"""Words of one call that are compared."""
-MAX_CHARS = 800
-"""Characters of one call that are looked at."""
-MAX_VALUES = 64
-"""Values of one call that are looked at."""
-NAME_WORDS = 2
-"""A value of at most so many words is a name; a longer one is text."""
-COMMAND_WORDS = 8
-"""A command line of at most so many words is taken word by word."""
-DEEPEST = 6
-"""Levels of nested arguments that are looked at."""
-STEM = 6
-"""Letters of a word that count: "configure" and "configuration" are one."""
+MAX_WORDS = 80  # words of one call that are compared
+MAX_CHARS = 800  # characters of one call that are looked at
+MAX_VALUES = 64  # values of one call that are looked at
+NAME_WORDS = 2  # A value of at most so many words is a name; a longer one is text
+COMMAND_WORDS = 8  # A command line of at most so many words is taken word by word
+DEEPEST = 6  # levels of nested arguments that are looked at
+STEM = 6  # letters of a word that count: "configure" and "configuration" are one
 
-_SIZE_KEYS = frozenset(word_list("arguments", "size_keys"))
-"""Arguments that say how much, or in words what the others say."""
-_NOISE_KEYS = frozenset(word_list("arguments", "noise_keys"))
-"""Arguments that are new with each call and ask for nothing."""
+_SIZE_KEYS = frozenset(word_list("arguments", "size_keys"))  # how much, or the others in words
+_NOISE_KEYS = frozenset(word_list("arguments", "noise_keys"))  # new with each call, ask for nothing
 _STOP_WORDS = frozenset(word_list("arguments", "stop_words"))
 _WORD = re.compile(r"\w+")
 _DIGITS = re.compile(r"\d+")
+# Scripts without blanks between words: their letters are compared.
 _UNSPACED = re.compile("[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]{2,}")
-"""Scripts written without blanks between words: their letters are compared."""
 _PLUMBING = re.compile(
     r"(?:(?<!\s)\s++|)(?:2>&1|\|\s*+(?:head|tail|less|cat|sort)\b[^|;&]*)"
     r"|^\s*cd\s+\S+\s*(?:&&|;)\s*"
-)
-"""White space is tried once, from its first character on: the search stays linear."""
+)  # white space is tried once, from its first character on: the search stays linear
 _SIGN = re.compile(r"[=<>{}\[\];]|\w\(")
 _SQL = re.compile(
     r"\s*+(?:select|insert|update|delete|with)\b[^;]{0,400}?\b(?:from|into|set)\b", re.IGNORECASE
 )
-WORDS_PER_SIGN = 6
-"""Words for each bracket, call, comparison or semicolon up to which a text is a program."""
+WORDS_PER_SIGN = 6  # words per sign up to which a text is a program
 _PLACE = re.compile(r"\s*+cd\s++(\S++)\s*+(?:&&|;)")
 _QUOTES = "\"'`"
 
@@ -84,8 +72,7 @@ class Question:
         return self._words
 
     def is_like(self, other: Question) -> bool:
-        """Whether both may ask for the same thing: their names are equal, and neither has words of
-        its own in a formal text where the other has others."""
+        """True if the names are equal and the formal words of one include those of the other."""
         if self.identity != other.identity:
             return False
         own, others = self.formal_words, other.formal_words
@@ -102,9 +89,8 @@ class Question:
         return self._formal_words
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Question):
-            return NotImplemented
-        return self.identity == other.identity and self.words == other.words
+        same = isinstance(other, Question) and self.identity == other.identity
+        return same and self.words == other.words
 
     def __hash__(self) -> int:
         return self.identity
@@ -132,7 +118,7 @@ class Question:
 
 @remembered
 def is_noise(key: str) -> bool:
-    """Whether an argument of this name only marks the call, such as `trace_id`."""
+    """True for an argument that only marks the call, such as `trace_id`."""
     return key.lower().replace("-", "_") in _NOISE_KEYS
 
 
@@ -162,13 +148,13 @@ def _key_words(key: str) -> tuple[str, ...]:
 
 
 def is_formal(text: str) -> bool:
-    """Whether a text is a query or a program, by its signs or its words; not prose."""
+    """True for a query or a program, by its signs or its words; not prose."""
     signs = len(_SIGN.findall(text))
     return signs * WORDS_PER_SIGN >= len(text.split()) or _SQL.match(text) is not None
 
 
 def _read_value(key: str, value: str, names: list[str], words: list[str]) -> bool:
-    """Read a value; whether it is text."""
+    """Read a value; True if it is text."""
     parts = value.split()
     words += _key_words(key)
     if len(parts) <= NAME_WORDS and (value.isascii() or _UNSPACED.search(value) is None):
@@ -182,19 +168,19 @@ def _read_value(key: str, value: str, names: list[str], words: list[str]) -> boo
 
 
 def may_have_plumbing(command: str) -> bool:
-    """Whether a pipe, a redirection or a `cd` in front may be taken out; much quicker than that."""
+    """False if there is no pipe, redirection or leading `cd` to remove; much quicker than that."""
     return "|" in command or "2>&1" in command or command.lstrip().startswith("cd")
 
 
 def _read_command(command: str, names: list[str], words: list[str]) -> list[str]:
     """Read a command line; its parts without options where not each of them counts as a name."""
+    bare = command
     if may_have_plumbing(command):
         place = _PLACE.match(command)
         if place is not None and place[1][:1] != "/":
             names.append(place[1])  # the same command in another directory is another question
-        parts = _PLUMBING.sub("", command).split()
-    else:
-        parts = command.split()
+        bare = _PLUMBING.sub("", command)
+    parts = bare.split()
     if len(parts) <= COMMAND_WORDS and "\n" not in command.strip():
         plain = [name for part in parts if part[0] != "-" and (name := _plain(part))]
         names.extend(plain)
@@ -206,7 +192,7 @@ def _read_command(command: str, names: list[str], words: list[str]) -> list[str]
 
 
 def _plain(part: str) -> str:
-    """A name without quotes, without what does not change a path, and without its case."""
+    """A name in lower case, without quotes and redundant parts of a path."""
     bare = part.strip(_QUOTES).lower()
     if bare in (".", "./") or (len(bare) == 1 and bare.isalpha()):
         return ""
@@ -215,18 +201,15 @@ def _plain(part: str) -> str:
 
 def text_words(text: str) -> list[str]:
     """The words of a text in any script, without the commonest, cut to their stems."""
+    found = [word for word in _WORD.findall(text.lower()) if word not in _STOP_WORDS]
     if text.isascii():
-        found = [word for word in _WORD.findall(text.lower()) if word not in _STOP_WORDS]
         return [word[:STEM] if word.isalpha() else word for word in found]
-    words = []
-    for word in _WORD.findall(text.lower()):
-        if word.isascii():
-            if word not in _STOP_WORDS:
-                words.append(word[:STEM] if word.isalpha() else word)
-        elif _UNSPACED.search(word):
+    words: list[str] = []
+    for word in found:
+        if not word.isascii() and _UNSPACED.search(word):
             words.extend(word)
         else:
-            words.append(word[:STEM])
+            words.append(word[:STEM] if word.isalpha() or not word.isascii() else word)
     return words
 
 

@@ -32,8 +32,7 @@ _READER_NAME = re.compile(
     r"|(?:fetch|visit|browse|crawl|scrape)(?:[_-]?(?:url|web|site|website))?$",
     re.IGNORECASE,
 )
-_SERVER = re.compile(r"^(?:mcp__)?\w+?__")
-"""The server in front of a tool's name, as MCP clients write it."""
+_SERVER = re.compile(r"^(?:mcp__)?\w+?__")  # the server in front of a tool's name, from MCP clients
 _WAIT_NAME = re.compile(
     r"(?:^|[_\W])(?:wait|sleep|pause|poll)(?:$|[_\W])|^(?:wait|poll)[A-Z]", re.IGNORECASE
 )
@@ -58,41 +57,42 @@ _PROGRAMS = re.compile(
 _TEST_NAME = re.compile(r"(?:^|[_\W])tests?(?:$|[_\W])|pytest|run_?tests?")
 _TEST_RUNNERS = frozenset(word_list("commands", "test_runners"))
 _COMMIT_NAME = re.compile(r"commit|submit", re.IGNORECASE)
+# Operations that leave no change by the agent.
 _COMMIT_COMMAND = re.compile(r"\bgit\s+(?:commit|restore|reset|stash(?!\s+(?:pop|apply)))\b")
-"""Operations that leave no change by the agent."""
 _PLUMBING = re.compile(
     r"(?:(?<!\s)\s++|)(?:2>&1|\|\s*+(?:head|tail|grep|less|cat)\b[^|;&]*)"
     r"|^\s*cd\s+\S+\s*(?:&&|;)\s*"
-)
-"""White space is tried once, from its first character on: the search stays linear."""
+)  # white space is tried once, from its first character on: the search stays linear
+
+
+class Effect(Struct, frozen=True, kw_only=True):
+    """Kind of a call: it shows content, files may differ afterwards, it lets time pass, its success
+    makes the state of the files a good one (a test, a commit), it only asks."""
+
+    reads: bool
+    changes: bool
+    waits: bool
+    settles: bool
+    looks_up: bool
 
 
 class ReadCall(Struct, frozen=True, kw_only=True):
     """A tool call, read.
 
-    `operation` is the tool, with its sub-command or, for a shell, the program it starts.
-    `canonical` is the arguments' text independent of key order and spacing, `question` what they
-    ask for. `program` identifies what is executed, None when nothing is; `changes` says that files
-    may differ afterwards, `waits` that the call itself lets time pass, `settles` that its success
-    makes the present state of the files a good one: a test, a commit. `looks_up`: by its name it
-    only asks whether something is there, or what is known of it.
+    `operation`: the tool, with its sub-command or, for a shell, the program it starts; `canonical`:
+    the arguments' text, whatever their order and spacing; `program`: what is executed or None.
     """
 
     operation: str
     canonical: str
     question: Question
-    reads_content: bool
     program: str | None
-    changes: bool
-    waits: bool
-    settles: bool
-    looks_up: bool
+    effect: Effect
     edits: tuple[Edit, ...]
 
 
 class _Tool(Struct, frozen=True, kw_only=True):
-    """Facts from a tool's name alone. `shell`: it runs commands; `names_shell`: it may run one;
-    the rest as in `ReadCall`."""
+    """Facts from a tool's name. `shell`: it runs commands; `names_shell`: it may run one."""
 
     shell: bool
     names_shell: bool
@@ -122,18 +122,24 @@ def read_call(name: str, arguments: str) -> ReadCall:
     question = Question(values, arguments, command)
     if command is not None:
         return _shell_call(command, canonical, question)
-    operation = _operation(name, values)
+    operation = name
+    sub = values.get("command") if isinstance(values, dict) else None
+    if isinstance(sub, str) and 0 < len(sub) <= _SUBCOMMAND_CHARS and " " not in sub:
+        operation = f"{name}.{sub}"
     edits = edits_of(operation, values, arguments)
-    return ReadCall(
-        operation=operation,
-        canonical=canonical,
-        question=question,
-        reads_content=_reads_content(operation),
-        program=f"{operation} {canonical}" if tool.tests else None,
+    effect = Effect(
+        reads=_reads_content(operation),
         changes=bool(edits),
         waits=tool.waits,
         settles=tool.settles,
         looks_up=is_look_up(operation),
+    )
+    return ReadCall(
+        operation=operation,
+        canonical=canonical,
+        question=question,
+        program=f"{operation} {canonical}" if tool.tests else None,
+        effect=effect,
         edits=edits,
     )
 
@@ -149,7 +155,7 @@ def _reads_content(operation: str) -> bool:
     return tool.lower() in _READERS or _READER_NAME.match(tool) is not None
 
 
-# What `json.loads` calls, without the four calls around it.
+# The function inside `json.loads`, without the four calls around it.
 _scan: Callable[[str, int], tuple[Any, int]] = vars(json.JSONDecoder())["scan_once"]
 
 
@@ -164,11 +170,9 @@ def _parse(arguments: str) -> Any:
 
 
 def _canonical(values: Any, arguments: str) -> str:
-    if isinstance(values, dict):
-        return " ".join(
-            [f"{key}={_plain(values[key])}" for key in sorted(values) if not is_noise(key)]
-        )
-    return " ".join(arguments.split())
+    if not isinstance(values, dict):
+        return " ".join(arguments.split())
+    return " ".join([f"{key}={_plain(values[key])}" for key in sorted(values) if not is_noise(key)])
 
 
 _serialise = json.JSONEncoder(sort_keys=True).encode
@@ -194,15 +198,10 @@ def _shell_command(tool: _Tool, values: Any, arguments: str) -> str | None:
         if isinstance(value, str):
             return value
         if isinstance(value, list):
-            return _command_line([str(part) for part in value])
+            parts = [str(part) for part in value]
+            runs_script = len(parts) == 3 and parts[1] in ("-c", "-lc", "/c", "-Command")
+            return parts[2] if runs_script else " ".join(parts)
     return None
-
-
-def _command_line(parts: list[str]) -> str:
-    """The command in a list of arguments; `bash -lc SCRIPT` runs the script."""
-    if len(parts) == 3 and parts[1] in ("-c", "-lc", "/c", "-Command"):
-        return parts[2]
-    return " ".join(parts)
 
 
 def _shell_call(command: str, canonical: str, question: Question) -> ReadCall:
@@ -213,39 +212,36 @@ def _shell_call(command: str, canonical: str, question: Question) -> ReadCall:
     executes = _PROGRAMS.match(word) is not None or _names_test(head)
     edits = command_edits(command)
     reads = word in _READERS and not changes and not edits
+    program = None
+    if executes and not reads:
+        program = (_PLUMBING.sub("", head) if may_have_plumbing(head) else head).strip()
+    if word == "git":
+        settles = _COMMIT_COMMAND.search(head) is not None
+    else:
+        settles = word in _TEST_RUNNERS or (executes and _names_test(head))
+    effect = Effect(
+        reads=reads,
+        changes=changes or bool(edits),
+        waits=not executes and _WAIT_COMMAND.match(head) is not None,
+        settles=settles and not reads,
+        looks_up=_only_asks(word, head),
+    )
     return ReadCall(
         operation=f"${word}",
         canonical=canonical,
         question=question,
-        reads_content=reads,
-        program=_without_plumbing(head).strip() if executes and not reads else None,
-        changes=changes or bool(edits),
-        waits=not executes and _WAIT_COMMAND.match(head) is not None,
-        settles=not reads and _settles(word, head, executes),
-        looks_up=_only_asks(word, head),
+        program=program,
+        effect=effect,
         edits=edits,
     )
 
 
 def _only_asks(word: str, command: str) -> bool:
-    """Whether a program only asks, by its name or by its first word: `which`, `pip show`."""
-    if not word:  # `/` names no program
-        return False
-    if word in _ASKING_PROGRAMS:
-        return True
+    """True if a program only asks, by its name or its first argument: `which`, `pip show`."""
+    if not word or word in _ASKING_PROGRAMS:
+        return bool(word)  # `/` names no program
     after = command.partition(word)[2][:_SUBCOMMAND_CHARS].split()
     return bool(after) and after[0] in _ASKING_WORDS
-
-
-def _without_plumbing(command: str) -> str:
-    return _PLUMBING.sub("", command) if may_have_plumbing(command) else command
-
-
-def _settles(word: str, command: str, executes: bool) -> bool:
-    """Whether a command that succeeds has tested or committed the files."""
-    if word == "git":
-        return _COMMIT_COMMAND.search(command) is not None
-    return word in _TEST_RUNNERS or (executes and _names_test(command))
 
 
 def _names_test(text: str) -> bool:
@@ -264,11 +260,3 @@ def _first_program(command: str) -> str:
         if words and not words[0].startswith("#"):
             return words[0].rsplit("/", 1)[-1]
     return "sh"
-
-
-def _operation(name: str, values: Any) -> str:
-    if isinstance(values, dict):
-        sub = values.get("command")
-        if isinstance(sub, str) and 0 < len(sub) <= _SUBCOMMAND_CHARS and " " not in sub:
-            return f"{name}.{sub}"
-    return name

@@ -11,8 +11,7 @@ from msgspec import Struct
 
 from gateway.steering.short_cache import remembered
 
-# `sed -n -i -e 's/`. Real commands have one or two flags; the limits keep the search linear where
-# one beginning is an argument of the one before.
+# `sed -n -i -e 's/`: the limits keep the search linear, real commands have one or two flags.
 _SED = re.compile(
     r"\bsed\s++(?:-\w++\s++){0,8}-(?=\w*i)\w++(?:\s++(?:-e|''|\"\")){0,8}+\s++"
     r"(['\"])s([/|#,@])"
@@ -66,7 +65,10 @@ def here_documents(command: str) -> Iterator[tuple[str, str]]:
         name = _heredoc_file(command, least, mark.start())
         if name is None:
             continue
-        ends = _line_words(command) if ends is None else ends
+        if ends is None:  # the line ends before each word that begins a line
+            ends = {}
+            for word in _LINE_WORD.finditer(command):
+                ends.setdefault(word[1], []).append(word.start())
         positions = ends.get(mark[2], [])
         found = bisect_left(positions, at)
         if found < len(positions):
@@ -75,23 +77,16 @@ def here_documents(command: str) -> Iterator[tuple[str, str]]:
             at = least = end + 1 + len(mark[2])
 
 
-def _line_words(text: str) -> dict[str, list[int]]:
-    """Lines that begin with a word: word -> offsets of the line ends before it, rising."""
-    ends: dict[str, list[int]] = {}
-    for found in _LINE_WORD.finditer(text):
-        ends.setdefault(found[1], []).append(found.start())
-    return ends
-
-
 def _heredoc_file(command: str, least: int, mark: int) -> str | None:
-    """The file before the `<<` at `mark`, empty without one; None when `cat` or `tee` is not there.
+    """The file before the `<<` at `mark`, "" without one; None when `cat` or `tee` is not there.
 
-    Read backwards: blanks, a name, perhaps `>`, and the line of the program. `least`: where the
-    last here-document ended.
+    Reads backwards to `least`: blanks, a name, perhaps `>`, and the line of the program.
     """
     start = max(least, command.rfind("<", least, mark) + 1)
     before = command[start:mark].rstrip()
-    name_start = _name_start(before)
+    name_start = len(before)
+    while name_start > 0 and _FILE_NAME_END.match(before[name_start - 1]) is None:
+        name_start -= 1
     line = before[:name_start]
     stripped = line.rstrip()
     if stripped.endswith(">"):
@@ -103,14 +98,6 @@ def _heredoc_file(command: str, least: int, mark: int) -> str | None:
         first = _line_start(line)
     program = _HEREDOC_PROGRAM.search(command, start + first, start + len(before))
     return None if program is None else before[max(name_start, program.end() - start) :]
-
-
-def _name_start(text: str) -> int:
-    """Start of the name at the end of `text`."""
-    at = len(text)
-    while at > 0 and _FILE_NAME_END.match(text[at - 1]) is None:
-        at -= 1
-    return at
 
 
 def _line_start(text: str) -> int:
@@ -130,7 +117,7 @@ def search_replace_blocks(text: str) -> Iterator[tuple[str, str]]:
         at = end.end()
 
 
-# Argument names without their underscores and in lower case, the first that is there counts.
+# Argument names in lower case without underscores; the first that is present counts.
 _PATH_KEYS = ("path", "filepath", "filename", "file", "targetfile", "notebookpath", "absolutepath")
 _OLD_KEYS = ("oldstr", "oldstring", "oldtext", "search", "oldcontent", "find", "oldcode", "before")
 _NEW_KEYS = (
@@ -141,15 +128,13 @@ _WHOLE_KEYS = ("filetext", "content", "contents", "newcontent", "codeedit", "bod
 _PATCH_KEYS = ("patch", "diff", "input", "changes")
 
 _EDIT_NAME = re.compile(
-    r"edit|write|replace|patch|create|insert|overwrite|append|diff|update|modify|save",
-    re.IGNORECASE,
+    r"edit|write|replace|patch|create|insert|overwrite|append|diff|update|modify|save", re.I
 )
 _PATCH_FILE = re.compile(r"(?m)^(?:\*\*\* (?:Update|Add|Delete) File: |\+\+\+ (?:b/)?)(\S+)")
+# Characters in which edits are looked for. A longer command is data written to a file, which would
+# take 0.5 s of CPU for 1 MB; a model writes no longer patch in one reply.
 COMMAND_CHARS = 65_536
-"""Characters of a command in which edits are looked for. Commands are shorter; a longer one is data
-written to a file, and reading it all for its edits would take 0.5 s of CPU for 1 MB."""
 PATCH_CHARS = 262_144
-"""Characters of a patch in which edits are looked for: above what a model writes in one reply."""
 
 
 class Edit(Struct, frozen=True, kw_only=True):
@@ -158,6 +143,16 @@ class Edit(Struct, frozen=True, kw_only=True):
     path: str
     old: int
     new: int
+
+
+def _edit(path: str, old: str, new: str) -> Edit:
+    return Edit(path=path, old=_digest(old), new=_digest(new))
+
+
+def _digest(text: str) -> int:
+    """Digest of a text without the blanks around it, 0 for a blank one; holds in one process."""
+    stripped = text.strip()
+    return hash(stripped) if stripped else 0
 
 
 def edits_of(operation: str, values: Any, arguments: str) -> tuple[Edit, ...]:
@@ -177,9 +172,7 @@ def edits_of(operation: str, values: Any, arguments: str) -> tuple[Edit, ...]:
     old, new = _old_and_new(given)
     region = given.get("lines") or given.get("insertline")
     path = f"{path}:{region}" if region and not old else path
-    if not ((path and new) or old):
-        return ()
-    return (Edit(path=path, old=text_digest(old), new=text_digest(new)),)
+    return (_edit(path, old, new),) if (path and new) or old else ()
 
 
 @remembered
@@ -201,7 +194,7 @@ def _block_edits(path: str, text: str) -> tuple[Edit, ...]:
     if not blocks:
         return ()
     old, new = ("\n".join(side) for side in zip(*blocks, strict=True))
-    return (Edit(path=path, old=text_digest(old), new=text_digest(new)),)
+    return (_edit(path, old, new),)
 
 
 def command_edits(command: str) -> tuple[Edit, ...]:
@@ -210,17 +203,8 @@ def command_edits(command: str) -> tuple[Edit, ...]:
     if "*** Begin Patch" in command:
         return _patch_edits(command)
     if "<<" in command:
-        return tuple(
-            Edit(path=file, old=0, new=text_digest(body))
-            for file, body in here_documents(command)
-            if file
-        )
-    if "sed" not in command:
-        return ()
-    return tuple(
-        Edit(path=file, old=text_digest(old), new=text_digest(new))
-        for file, old, new in sed_substitutions(command)
-    )
+        return tuple(_edit(file, "", body) for file, body in here_documents(command) if file)
+    return tuple(_edit(*edit) for edit in sed_substitutions(command)) if "sed" in command else ()
 
 
 def _patch_edits(patch: str) -> tuple[Edit, ...]:
@@ -230,7 +214,7 @@ def _patch_edits(patch: str) -> tuple[Edit, ...]:
         lines = body.split("\n")
         old = "\n".join(line[1:] for line in lines if line.startswith("-") and line[:3] != "---")
         new = "\n".join(line[1:] for line in lines if line.startswith("+"))
-        edits.append(Edit(path=path, old=text_digest(old), new=text_digest(new)))
+        edits.append(_edit(path, old, new))
     return tuple(edits)
 
 
@@ -245,21 +229,13 @@ def _bare(key: str) -> str:
 
 def _first_text(values: Mapping[str, Any], keys: tuple[str, ...]) -> str:
     for key in keys:
-        if key in values:
-            value = values[key]
-            if isinstance(value, str) and value:
-                return value
+        if isinstance(value := values.get(key), str) and value:
+            return value
     return ""
 
 
-def text_digest(text: str) -> int:
-    """Digest of a text without the blanks around it, 0 for a blank one; holds in one process."""
-    stripped = text.strip()
-    return hash(stripped) if stripped else 0
-
-
 def goes_back(edit: Edit, earlier: Sequence[Edit]) -> bool:
-    """Whether an edit restores what an earlier one of the same file replaced; newest last."""
+    """True if an edit restores what an earlier one of the same file replaced; newest last."""
     if edit.old and edit.new:
         return any(past.old == edit.new and past.new == edit.old for past in earlier)
     if not edit.new or not earlier or earlier[-1].new == edit.new:

@@ -1,7 +1,7 @@
-"""By what a failure is recognised in another run: its kind, its tool, a skeleton of its text.
+"""Keys by which a failure is recognised in another run: its kind, its tool, a digest of its words.
 
-The key of a failure is the same wherever the same tool complains about the same thing, whatever
-the file, the number or the name was. It contains a digest of the tool's words, never the words.
+The key is the same wherever a tool complains about the same thing, whatever the file, the number
+or the name was; it never contains the tool's words.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gateway.steering.evidence.outcomes import failure_line, readable, signature
 from gateway.steering.evidence.results import EMPTY, is_transient, says_no
 from gateway.steering.transcript.steps import Action
 
-KIND_WORDS: dict[str, str] = {
+KIND_WORDS: dict[str, str] = {  # the kinds, in words of ours
     "missing_command": "the command is not installed",
     "missing_module": "a module or package is missing",
     "refused_edit": "the edit was refused",
@@ -31,7 +31,6 @@ KIND_WORDS: dict[str, str] = {
     "empty": "nothing was found",
     "error": "it ended with an error",
 }
-"""The kinds, in words of ours."""
 
 _KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     (kind, re.compile(pattern, re.IGNORECASE))
@@ -95,10 +94,10 @@ _HEAD = re.compile(r"\$?[\w.-]{1,40}")
 
 
 class Failure(Struct, frozen=True, kw_only=True):
-    """One failed call: its key, and what the call does.
+    """One failed call.
 
-    `kind`: what went wrong, one of KIND_WORDS; `head`: the tool, or the program that a shell ran;
-    `words`: of the tool's complaint, without names, numbers and quotations.
+    `kind`: one of KIND_WORDS; `head`: the tool, or the program that a shell ran; `words`: of the
+    tool's complaint, without names, numbers and quotations.
     """
 
     key: str
@@ -109,7 +108,7 @@ class Failure(Struct, frozen=True, kw_only=True):
 
 
 class CallReading(Struct, frozen=True, kw_only=True):
-    """One call as learning sees it: what it does, and its failure, None where it did not fail.
+    """One call for learning, and its failure or None.
 
     `transient`: it failed, or waits, for a reason that passes: that is no lesson.
     """
@@ -125,29 +124,20 @@ def read_action(action: Action) -> CallReading:
     call = read_call(action.name, action.arguments)
     head = head_of(call.operation)
     result = readable(action.observation.strip())
-    line = failure_line(result, reads_content=call.reads_content)
+    line = failure_line(result, reads_content=call.effect.reads)
     if line is None and action.is_error:
         line = result[:_ERROR_CHARS]
-    if line is None:
-        kind = None if call.waits else says_no(call.operation, result)
-        failure = None if kind is None else _without_words(kind, head, result, call)
-        return CallReading(call=call, head=head, failure=failure, transient=call.waits)
-    if call.waits or passes_by_itself(line, result):
-        return CallReading(call=call, head=head, failure=None, transient=True)
-    failure = _failure(kind_of(line), head, skeleton(signature(line)), call)
+    transient = call.effect.waits or (line is not None and passes_by_itself(line, result))
+    kind = says_no(call.operation, result) if line is None else kind_of(line)
+    if kind is None or transient:
+        return CallReading(call=call, head=head, failure=None, transient=transient)
+    # The words in which a tool says that there is nothing do not make another failure.
+    said = "" if line is None and kind == EMPTY else signature(line or result[:_ERROR_CHARS])
+    words = skeleton(said)
+    digest = hashlib.sha256(words.lower().encode("utf-8", "surrogatepass")).hexdigest()[:12]
+    key = f"{kind}|{head}|{digest}"
+    failure = Failure(key=key, kind=kind, head=head, words=words, call=call)
     return CallReading(call=call, head=head, failure=failure, transient=False)
-
-
-def _failure(kind: str, head: str, words: str, call: ReadCall) -> Failure:
-    key = f"{kind}|{head}|{_digest(words)}"
-    return Failure(key=key, kind=kind, head=head, words=words, call=call)
-
-
-def _without_words(kind: str, head: str, result: str, call: ReadCall) -> Failure:
-    """The failure of a call that reports no error; how a tool says that there is nothing does not
-    make another failure."""
-    words = "" if kind == EMPTY else skeleton(signature(result[:_ERROR_CHARS]))
-    return _failure(kind, head, words, call)
 
 
 _ERROR_CHARS = 400
@@ -160,18 +150,15 @@ _PASSES = re.compile(
 
 
 def passes_by_itself(line: str, result: str) -> bool:
-    """Whether a failure is a fault of the moment (5xx, a rate limit, a lost connection)."""
-    if _PASSES.search(line[:_ERROR_CHARS]) is not None:
-        return True
-    return is_transient(result[:_ERROR_CHARS], frozenset(result[:_ERROR_CHARS].lower().split()))
+    """True for a fault of the moment (5xx, a rate limit, a lost connection)."""
+    head = result[:_ERROR_CHARS]
+    passes = _PASSES.search(line[:_ERROR_CHARS]) is not None
+    return passes or is_transient(head, frozenset(head.lower().split()))
 
 
 def kind_of(line: str) -> str:
     """Kind of a failure, one of KIND_WORDS, from the line in which a tool reports it."""
-    for kind, pattern in _KINDS:
-        if pattern.search(line) is not None:
-            return kind
-    return "error"
+    return next((kind for kind, pattern in _KINDS if pattern.search(line)), "error")
 
 
 def head_of(operation: str) -> str:
@@ -188,7 +175,3 @@ def skeleton(text: str) -> str:
         if kept != "_" or words[-1:] != ["_"]:
             words.append(kept)
     return " ".join(words[:_MOST_WORDS])
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.lower().encode("utf-8", "surrogatepass")).hexdigest()[:12]

@@ -19,24 +19,16 @@ from gateway.steering.transcript.steps import Step
 
 R = TypeVar("R")
 
-ObservedCalls = tuple[tuple[ActionFacts, Repeat], ...]
-"""The calls of a step, each with what it repeats."""
+ObservedCalls = tuple[tuple[ActionFacts, Repeat], ...]  # each call with what it repeats
 Trouble = Literal["same failure", "no news", "reverted edit", "refused edit", "said before"]
 
-FAILURE_CALLS = 12
-"""Newest calls with whose failures a failure is compared: more than a window of steps."""
-NO_NEWS = 0.5
-"""Strength from which a repeat brings no news; see `repeats`."""
-REMEMBERED_EDITS = 8
-"""Newest edits of a file that a later one is compared with."""
-REMEMBERED_FILES = 64
-"""Files whose edits are remembered, the latest edited ones: a bound on memory."""
-ECHO_OVERLAP = 0.7
-"""Share of words, in [0, 1], from which one message says the same as another."""
-ECHO_WORDS = 6
-"""Different words from which a message can echo: "Reading the next file." is a stock phrase."""
-ECHO_THOUGHTS = 8
-"""Newest messages and thoughts that can be echoed."""
+FAILURE_CALLS = 12  # newest calls whose failures are compared: above a window of steps
+NO_NEWS = 0.5  # strength from which a repeat brings no news; see `repeats`
+REMEMBERED_EDITS = 8  # newest edits of a file that a later one is compared with
+REMEMBERED_FILES = 64  # files whose edits are remembered, the latest edited ones: a bound on memory
+ECHO_OVERLAP = 0.7  # share of words, in [0, 1], from which one message says the same as another
+ECHO_WORDS = 6  # fewer different words are a stock phrase: "Reading the next file."
+ECHO_THOUGHTS = 8  # newest messages and thoughts that can be echoed
 
 
 class ObservedStep(Struct, frozen=True, kw_only=True):
@@ -45,9 +37,7 @@ class ObservedStep(Struct, frozen=True, kw_only=True):
     `actions`: each call with what it repeats; `novelty`: per call, the share of words of its result
     that no earlier result had, in [0, 1]; `tells`: per call, whether its result has a new word that
     is neither a number nor a word of the call; `retold`: share of the thought's words that the
-    newest thoughts had, in [0, 1]; `trouble`: the kind of trouble that the step is, None when it is
-    none; `repairing`: files were edited since the last test that passed and the last commit;
-    `waits`: every call of the step waits for something, False without calls.
+    newest thoughts had, in [0, 1]; `waits`: every call of the step waits for something.
     """
 
     step: Step
@@ -57,14 +47,16 @@ class ObservedStep(Struct, frozen=True, kw_only=True):
     tells: tuple[bool, ...]
     retold: float
     trouble: Trouble | None
-    repairing: bool = False
     waits: bool = False
 
 
 class RunObserver:
-    """Observes the steps of one run in order."""
+    """Observes the steps of one run in order.
 
-    __slots__ = ("_failures", "_files", "_known", "_memory", "_repairing", "_thoughts")
+    `repairing`: files were edited since the last test that passed and the last commit.
+    """
+
+    __slots__ = ("_failures", "_files", "_known", "_memory", "_thoughts", "repairing")
 
     def __init__(self) -> None:
         self._memory = CallMemory()
@@ -72,7 +64,7 @@ class RunObserver:
         self._failures: deque[str | None] = deque(maxlen=FAILURE_CALLS)
         self._files: dict[str, deque[Edit]] = {}
         self._thoughts: deque[frozenset[str]] = deque(maxlen=ECHO_THOUGHTS)
-        self._repairing = False
+        self.repairing = False
 
     def observe(self, step: Step) -> ObservedStep:
         """The next step of the run. Never raises."""
@@ -84,8 +76,8 @@ class RunObserver:
         if echoes:
             trouble = "said before"
         for action in facts.actions:
-            if action.failure is None and (action.settles or action.edits):
-                self._repairing = not action.settles
+            if action.failure is None and (action.effect.settles or action.edits):
+                self.repairing = not action.effect.settles
         return ObservedStep(
             step=step,
             facts=facts,
@@ -94,53 +86,47 @@ class RunObserver:
             tells=tells,
             retold=retold,
             trouble=trouble,
-            repairing=self._repairing,
             waits=bool(actions) and not [1 for _, repeat in actions if not repeat.waits],
         )
 
     def _news(self, actions: tuple[ActionFacts, ...]) -> tuple[tuple[bool, ...], tuple[float, ...]]:
-        """`tells` and `novelty` of the calls of a step: the first against the steps before it, the
-        second against the calls before it, too."""
+        """`tells`, compared with earlier steps, and `novelty`, also with the calls before."""
         if not actions:
             return (), ()
-        known, first = self._known, actions[0].result_words
-        fresh = known.fresh(first)
-        tells = [has_answer(fresh, actions[0].asked)]
-        tells += [has_answer(known.fresh(a.result_words), a.asked) for a in actions[1:]]
-        novelty = [known.novelty(first, fresh)]
-        novelty += [known.novelty(other.result_words) for other in actions[1:]]
+        known, first, *others = self._known, *[action.answer for action in actions]
+        fresh = known.fresh(first.words)
+        tells = [has_answer(fresh, first.asked)]
+        tells += [has_answer(known.fresh(other.words), other.asked) for other in others]
+        novelty = [known.novelty(first.words, fresh)]
+        novelty += [known.novelty(other.words) for other in others]
         return tuple(tells), tuple(novelty)
 
     def _listen(self, words: frozenset[str], *, speaks: bool) -> tuple[bool, float]:
-        """Whether a message of some length says the same as an earlier one, and its `retold`.
+        """True for a message of some length that says the same as an earlier one; its `retold`.
 
         `speaks`: the step is a message; the thought before a call may say the same again.
         """
         if not words:
             return False, 0.0
-        echoes = speaks and len(words) >= ECHO_WORDS and self._echoes(words)
+        echoes = (speaks and len(words) >= ECHO_WORDS) and any(
+            alike(words, thought, ECHO_OVERLAP) for thought in self._thoughts
+        )
         fresh = words.difference(*self._thoughts)
         self._thoughts.append(words)
         return echoes, 1.0 - len(fresh) / len(words)
-
-    def _echoes(self, words: frozenset[str]) -> bool:
-        return any(alike(words, thought, ECHO_OVERLAP) for thought in self._thoughts)
 
     def _trouble(self, actions: ObservedCalls) -> Trouble | None:
         found: Trouble | None = None
         news = not actions
         for action, repeat in actions:
-            failed = action.failure is not None and not repeat.waits
-            found = self._failure(action, failed=failed) or self._edits(action, failed) or found
-            applied = action.changes and not failed and repeat.count == 1
+            failure = None if repeat.waits else action.failure
+            again = failure is not None and failure in self._failures
+            self._failures.append(failure)
+            failed = failure is not None
+            found = ("same failure" if again else self._edits(action, failed)) or found
+            applied = action.effect.changes and not failed and repeat.count == 1
             news = news or repeat.waits or applied or repeat.strength < NO_NEWS
         return found or (None if news else "no news")
-
-    def _failure(self, action: ActionFacts, *, failed: bool) -> Trouble | None:
-        failure = action.failure if failed else None
-        again = failure is not None and failure in self._failures
-        self._failures.append(failure)
-        return "same failure" if again else None
 
     def _edits(self, action: ActionFacts, failed: bool) -> Trouble | None:
         found: Trouble | None = None

@@ -1,8 +1,7 @@
 """Failures in tool results, and their signatures.
 
-A result counts as a failure only where a tool would report one: a line that a shell, compiler,
-interpreter or test runner prints, or an error member of a JSON answer. Words inside source code,
-documentation or a count of zero are not failures.
+A failure is a line that a shell, compiler, interpreter or test runner prints to report one, or an
+error member of a JSON answer; words inside source code, documentation or a count of zero are not.
 """
 
 from __future__ import annotations
@@ -13,20 +12,17 @@ from gateway.steering.word_lists import word_list
 from gateway.text.search import Expressions
 
 HEAD_CHARS = 500
-TAIL_CHARS = 1500
-"""Parts of a long result that are read: tools report a failure first or last, mostly last."""
-SIGNATURE_CHARS = 160
-"""Longest signature of a failure."""
+TAIL_CHARS = 1500  # tools report a failure first or last, mostly last
+SIGNATURE_CHARS = 160  # longest signature of a failure
 _LINE_CHARS = 300
 _MAX_LINES = 16  # suspect lines looked at, from the last one up
 _READ_FAILURE_CHARS = 600  # a longer result of reading is content, whatever words are in it
 _ESCAPED_CHARS = 2400  # a longer answer is read as it is spelled
+# Neither control characters nor surrogate halves, which are not characters by themselves.
 _ESCAPE = re.compile(r"\\u(?!00[01]|[dD][89a-fA-F])([0-9a-fA-F]{4})")
-"""Not control characters, and not surrogate halves, which are not characters by themselves."""
 
 _SUSPECT_WORDS = word_list("outcomes", "suspect_words")
-_ASCII_SUSPECTS = tuple(word for word in _SUSPECT_WORDS if word.isascii())
-"""All that a text of ASCII characters can have: half of them."""
+_ASCII_SUSPECTS = tuple(word for word in _SUSPECT_WORDS if word.isascii())  # half of them
 _SUSPECTS = Expressions(texts=_SUSPECT_WORDS)
 _FAILURE_LINE = re.compile(
     r"""(?x)(?:
@@ -83,28 +79,24 @@ _FAILURE_PART = re.compile(
 _COUNT = re.compile(
     r"\b\d+ (?:failed|failing|errors?|failures?)\b|\b(?:failures|errors)(?:=|: )\d", re.I
 )
-_SUMMARY = re.compile(
+_SUMMARY = re.compile(  # beginnings of the summary that test runners print after the failures
     r"(?:FAILED|ERROR|FAIL)(?:\s*$|\s+\S+[./:])|FAILURE: Build|make: \*\*\*"
     r"|error: could not compile|npm (?:ERR!|error)|BUILD FAIL|Command failed"
     r"|\[?(?:exit|returncode|Process )|COMPILATION (?:ERROR|FAIL)|Failed to execute goal"
     r"|ERROR: failed to (?:solve|build)"
 )
-"""Beginnings of the summary that test runners print after the failures."""
-_BOILERPLATE = re.compile(
+_BOILERPLATE = re.compile(  # lines that a build tool adds to any failure
     r"\[Help \d+\]|-> \[Help|To see the full stack trace|Re-run Maven"
     r"|For more information about the|After correcting the problems|\* (?:Try|Get more help)"
 )
-"""Lines that a build tool adds to any failure."""
-_LOG_PREFIX = re.compile(
+_LOG_PREFIX = re.compile(  # times, levels, step numbers and frames that log lines begin with
     r"(?:\[(?!Help)[^\]\n]{1,40}\]:?\s*|\d{4}[-/]\d\d[-/]\d\d[T ]\S{5,30}\s+"
     r"|\d\d:\d\d:\d\d\S{0,12}\s+|\d{1,4}\.\d{1,4}\s+|#\d{1,3}\s+|=>\s*|[\u2502|>]\s+){1,5}"
 )
-"""Times, levels, step numbers and frames that log lines begin with."""
 _LEVELS = ("[ERROR]", "[FATAL]")
 _JSON = re.compile(
     r"""\{\s*["'}]|\[\s*(?:["'{\[\]]|(?:-?[\d.eE+]+|true|false|null)\s*(?:,|\]\s*$))"""
-)
-"""Beginnings of JSON, and not of `[INFO]`, `[2024-01-05 10:00]`, `[1/4]` or a block in braces."""
+)  # beginnings of JSON, and not of `[INFO]`, `[2024-01-05 10:00]`, `[1/4]` or a block in braces
 _ZERO = re.compile(
     r"\b(?:0|no|zero|without)\s+(?:\w+\s+)?(?:errors?|failures?|failed|exceptions?|problems?)\b",
     re.IGNORECASE,
@@ -126,27 +118,22 @@ _VOLATILE = re.compile(
 )
 _NUMBER = re.compile(r"\d{3,}")
 _FAILED_TEST = re.compile(r"--- FAIL|not ok|FAIL(?:ED)?[\s:]|E   ")
-_BARE_TEST = "--- FAIL"
-"""Go's line for a test that failed; the reason is in the next line."""
-_COLUMN = re.compile(r"[(\[]\d+[,:]\d+[)\]]")
-"""Line and column, as compilers write them."""
-_ID_NUMBER = re.compile(
+_BARE_TEST = "--- FAIL"  # Go's line for a test that failed; the reason is in the next line
+_COLUMN = re.compile(r"[(\[]\d+[,:]\d+[)\]]")  # line and column, as compilers write them
+_ID_NUMBER = re.compile(  # A number of two digits is an id, unless it counts something
     r"(?<![\w.])\d{2,}(?![\w.])(?!\s+(?:\w+\s+)?(?:failed|failing|passed|errors?|failures?|problems?))"
     r"|\d{3,}"
 )
-"""A number of two digits is an id, unless it counts something."""
+# Names whose value says what failed: another value is another failure.
 _VALUES = re.compile(r"\b(?:assert\w*|expected|actual|got|Failures|Errors)\b|=", re.IGNORECASE)
-"""Names whose value says what failed: another value is another failure."""
-_PLACE = re.compile(r"^\S+?:#:?(?:\d+:|#:)?\s*")
-"""Place of a compiler's error, once line numbers are marks."""
+_PLACE = re.compile(r"^\S+?:#:?(?:\d+:|#:)?\s*")  # place of a compiler's error, with `#` for lines
 _RANDOM_ID = re.compile(
     r"(?<![0-9A-Za-z])(?:[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|[0-9A-Za-z]{10,}+)"
 )
 _RANDOM_ID_CHARS = 10
 _IDS = Expressions(
     ["-[0-9a-z]{10}", *(f"[a-z]{{{at}}}[0-9][0-9a-z]{{{9 - at}}}" for at in range(10))]
-)
-"""Ten letters and digits, at least one of them a digit; or the last part of a UUID."""
+)  # ten letters and digits, at least one of them a digit; or the last part of a UUID
 _BETWEEN_WORDS = {code: " " for code in range(128) if not chr(code).isalnum()}
 _MEASURED = re.compile(r"[:=]\s*\d[\d.]*")
 _TIME_NAMES = ("took", "elapsed", "duration", "latency", "_ms", "time")
@@ -155,8 +142,7 @@ _JSON_MESSAGE = re.compile(
     r'"(?:error|error_?message|message|detail|reason|msg)"\s*+:\s*+"([^"]{1,300})', re.IGNORECASE
 )
 _SEVERAL = re.compile(r"\d+ x$")
-_HEADLINE_CHARS = 60
-"""A shorter line that ends in a colon announces the next one."""
+_HEADLINE_CHARS = 60  # A shorter line that ends in a colon announces the next one
 _EMPTY_ANSWERS = frozenset(word_list("outcomes", "empty_answers"))
 _EMPTY_OPENING = re.compile(
     r"no (?:matches|results|files|output|data)\b|nothing (?:was )?found|0 results"
@@ -168,9 +154,8 @@ _EMPTY_OPENING = re.compile(
 
 def excerpt(text: str) -> str:
     """The head and the tail of a result, at most 2,001 characters: where tools put the verdict."""
-    if len(text) <= HEAD_CHARS + TAIL_CHARS:
-        return text
-    return f"{text[:HEAD_CHARS]}\n{text[-TAIL_CHARS:]}"
+    short = len(text) <= HEAD_CHARS + TAIL_CHARS
+    return text if short else f"{text[:HEAD_CHARS]}\n{text[-TAIL_CHARS:]}"
 
 
 def readable(result: str) -> str:
@@ -205,10 +190,10 @@ def _measured(found: re.Match[str]) -> str:
 
 
 def failure_line(result: str, *, reads_content: bool = False) -> str | None:
-    """The line in which a result reports a failure, or None when it reports none.
+    """The line in which a result reports a failure, or None. Never raises.
 
-    `reads_content` says that the tool shows files or search hits: then only a short answer whose
-    first line is the tool's own complaint counts. Never raises.
+    `reads_content`: the tool shows files or search hits; then only a short answer whose first line
+    is the tool's complaint counts.
     """
     if not result:
         return None
@@ -223,9 +208,11 @@ def failure_line(result: str, *, reads_content: bool = False) -> str | None:
         return None
     possible = _ASCII_SUSPECTS if lowered.isascii() else _SUSPECT_WORDS
     suspects = [word for word in possible if word in lowered]
-    if not suspects:
-        return None
-    return _complaint(text) if reads_content else _last_failure(text, lowered, suspects)
+    if not reads_content:
+        return _last_failure(text, lowered, suspects) if suspects else None
+    first = text.split("\n", 1)[0][:_LINE_CHARS]
+    complains = suspects and not _GREP_HIT.match(first) and _is_failure(first.strip())
+    return first if complains else None
 
 
 def decisive_line(result: str, *, reads_content: bool = False) -> str:
@@ -234,22 +221,19 @@ def decisive_line(result: str, *, reads_content: bool = False) -> str:
     A headline is followed by what it announces; the number of failures is left out.
     """
     text = readable(result.strip())
-    if text[:1] in ("{", "["):
-        found = _JSON_MESSAGE.search(text[:HEAD_CHARS])
-        if found is not None:
-            return found.group(1).strip()
+    if text[:1] in ("{", "[") and (found := _JSON_MESSAGE.search(text[:HEAD_CHARS])):
+        return found.group(1).strip()
     line = failure_line(text, reads_content=reads_content)
     if line is None:
         return text[:_LINE_CHARS].split("\n", 1)[0].strip()
     parts = line.split(" / ")
     while len(parts) > 1 and (_SEVERAL.match(parts[0]) or _COUNT.search(parts[0])):
         del parts[0]
-    line = " / ".join(parts)
-    return _announced(excerpt(text), line)
+    return _announced(excerpt(text), " / ".join(parts))
 
 
 def _announced(text: str, line: str) -> str:
-    """`line`, or with the lines after it where they say what it only announces."""
+    """`line`, with the text after it that says what it only announces."""
     at = text.rfind(line)
     after = [each for each in text[at + len(line) :].split("\n")[1:] if each.strip()]
     if at < 0 or not after:
@@ -263,18 +247,9 @@ def _announced(text: str, line: str) -> str:
     return f"{line.partition('. ')[0]} {points[0]}"[:_LINE_CHARS] if points else line
 
 
-def _complaint(text: str) -> str | None:
-    first = text.split("\n", 1)[0][:_LINE_CHARS]
-    if _GREP_HIT.match(first):
-        return None
-    return first if _is_failure(first.strip()) else None
-
-
 def _last_failure(text: str, lowered: str, suspects: list[str]) -> str | None:
-    """The last line that names what failed, with the number of failures; summaries come second.
-
-    The number is part of it: one failure less under the same last message is progress.
-    """
+    """The last line that names what failed, else a summary; with the number of failures, because
+    one failure less under the same last message is progress."""
     if len(lowered) != len(text):  # a few letters change length with their case
         text = lowered
     count = summary = headline = last = ""
@@ -287,7 +262,8 @@ def _last_failure(text: str, lowered: str, suspects: list[str]) -> str | None:
         start = text.rfind("\n", 0, position) + 1
         line = text[start : start + _LINE_CHARS].split("\n", 1)[0].strip()
         end = start
-        plain = _without_prefix(line)
+        prefix = _LOG_PREFIX.match(line)
+        plain = line[prefix.end() :] or line if prefix else line
         if not _is_failure(plain, line) or _BOILERPLATE.match(plain) is not None:
             continue
         if plain.startswith("Traceback"):
@@ -301,36 +277,23 @@ def _last_failure(text: str, lowered: str, suspects: list[str]) -> str | None:
             # Each failing test counts; an error that is logged once more is the same error.
             different.add(str(start) if _FAILED_TEST.match(plain) else signature(plain))
     if last.startswith(_BARE_TEST):
-        last = _with_reason(text, last)
+        after = text[text.rfind(last) + len(last) :].split("\n", 2)[1:2]
+        if after and after[0][:1].isspace():  # one test can fail in many ways
+            last = f"{last} {after[0].strip()}"
     if headline and not (last or summary):
         headline = _announced(text, headline)
     several = f"{len(different)} x" if len(different) > 1 else ""
-    return (
-        " / ".join(filter(None, (several, count, last or summary or headline)))[:_LINE_CHARS]
-        or None
-    )
-
-
-def _with_reason(text: str, line: str) -> str:
-    """The line of a failed test with the indented one after it: one test can fail in many ways."""
-    after = text[text.rfind(line) + len(line) :].split("\n", 2)[1:2]
-    return f"{line} {after[0].strip()}" if after and after[0][:1].isspace() else line
-
-
-def _without_prefix(line: str) -> str:
-    prefix = _LOG_PREFIX.match(line)
-    return line if prefix is None else line[prefix.end() :] or line
+    parts = filter(None, (several, count, last or summary or headline))
+    return " / ".join(parts)[:_LINE_CHARS] or None
 
 
 def _is_failure(line: str, logged: str = "") -> bool:
-    """Whether a line reports a failure; `logged` is the line with what a log puts before it."""
+    """True if a line reports a failure; `logged`: the line with the prefix of a log."""
     if logged.startswith(_LEVELS):
         return _ZERO.search(line) is None
     if _FAILURE_LINE.match(line) is None and _FAILURE_PART.search(line) is None:
         return False
-    if _ZERO.search(line) is None:
-        return True
-    return _FAILURE_PART.search(_ZERO.sub("", line)) is not None
+    return _ZERO.search(line) is None or _FAILURE_PART.search(_ZERO.sub("", line)) is not None
 
 
 def signature(line: str) -> str:

@@ -1,12 +1,13 @@
-"""Repetition: which calls bring nothing that the run has not seen.
+"""Repetition: calls that bring nothing new to the run, compared within a bounded memory.
 
 A repeat is the same call with the same result, or a reworded one that leads nowhere new. Reading
 another file, turning a page, asking a job that still runs, and running a test again after a change
-are not repeats. Memory is bounded, so a step late in a long run costs what an early one does.
+are not repeats.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import Literal
 
@@ -17,26 +18,18 @@ from gateway.steering.evidence.results import Result
 
 Kind = Literal["new", "same", "returned", "reworded", "rerun", "pending"]
 
-WINDOW = 12
-"""Actions within which a call counts as repeated."""
-COMPARED = 8
-"""Actions within which the arguments of two calls are compared."""
+WINDOW = 12  # actions within which a call counts as repeated
+COMPARED = 8  # actions within which the arguments of two calls are compared
 SIMILAR_ARGUMENTS = 0.75
 REWORDED_ARGUMENTS = 0.6
 SAME_TEXT_ARGUMENTS = 0.45
-SAME_ANSWER_WORDS = 6
-"""Words from which an identical answer means that the question was the same."""
-SHOWN_WORDS = 12
-"""Different words from which identical content under one name has been seen before."""
+SAME_ANSWER_WORDS = 6  # words from which an identical answer means that the question was the same
+SHOWN_WORDS = 12  # different words from which identical content under one name has been seen before
 SAME_RESULT = 0.85
-FRAMED_CALLS = 4
-"""Calls from which on words of all their results are taken for the frame around an answer."""
-MAX_WORDS = 4096
-"""Words of results remembered at least; up to twice as many are."""
-MAX_CALLS = 256
-"""Different calls remembered at least; up to twice as many are."""
-OPEN_RESULTS = 32
-"""Newest results that are kept as text, 1 kB of each, until they are compared."""
+FRAMED_CALLS = 4  # calls whose common words are taken for the frame around an answer
+MAX_WORDS = 4096  # words of results remembered at least; up to twice as many are
+MAX_CALLS = 256  # different calls remembered at least; up to twice as many are
+OPEN_RESULTS = 32  # newest results that are kept as text, 1 kB of each, until they are compared
 
 # Strengths in [0, 1]: how much one action counts as going nowhere. Set on the development runs so
 # that a planted loop reaches three within four repetitions and re-reading two files does not.
@@ -49,22 +42,19 @@ AFTER_CHANGE = 0.6
 AFTER_NEWS = 0.5
 RETURNED = 0.7
 SHOWN_BEFORE = 0.6
-EARLIER_RESULTS = 3
-"""Results of one call before its last that it may return to."""
+EARLIER_RESULTS = 3  # results of one call before its last that it may return to
 TRANSIENT = 0.4
 PATIENCE = 20
-TRANSIENT_PATIENCE = 6
-"""Equal answers after which a job that runs, or a refusal for now, brings no news any more."""
+TRANSIENT_PATIENCE = 6  # equal answers after which waiting brings no news
 
 
 class Repeat(Struct, frozen=True, kw_only=True):
-    """One action against the run before it.
+    """One action compared with the run before it.
 
     `strength`: how far it repeats, in [0, 1]; `count`: times this call gave this result; `similar`:
     a recent call of the operation had nearly the same words; `changed`: the same call gave another
-    result; `unchanged_files`: nothing was changed since its last run; `waits`: the call waits for
-    something that may still come, a job or the end of a temporary refusal; `failures`: times that
-    the failure of this call has come in the run, this time included, 0 for a call without one.
+    result; `unchanged_files`: nothing was changed since its last run; `waits`: for a job or the end
+    of a temporary refusal; `failures`: times that its failure has come in the run, 0 without one.
     """
 
     kind: Kind
@@ -78,92 +68,93 @@ class Repeat(Struct, frozen=True, kw_only=True):
 
 
 class _Past(Struct):
-    result: Result
-    failure: str | None
-    count: int
-    time: int
-    earlier: tuple[Result, ...] = ()
+    """The last time that a call was made. A call that is new has the time NaN: no comparison with
+    it is true."""
+
+    result: Result | None = None
+    failure: str | None = None
+    count: int = 0
+    time: float = math.nan
+    earlier: tuple[Result | None, ...] = ()
+
+
+_NEVER = _Past()
+
+
+class _Times(Struct):
+    """Number of the next call, and of the newest ones that changed files, had news, or waited."""
+
+    now: int = 0
+    changed: int = -1
+    news: int = -1
+    waited: int = -1
 
 
 class CallMemory:
     """The calls of one run, as far as repetition needs them."""
 
-    __slots__ = (
-        "_changed_at",
-        "_failures",
-        "_news_at",
-        "_older",
-        "_open",
-        "_past",
-        "_recent",
-        "_shown",
-        "_time",
-        "_waited_at",
-    )
+    __slots__ = ("_failures", "_older", "_open", "_past", "_recent", "_shown", "_times")
 
     def __init__(self) -> None:
         self._past: dict[int, _Past] = {}
         self._older: dict[int, _Past] = {}
         self._recent: deque[ActionFacts] = deque(maxlen=COMPARED)
         self._failures: dict[str, int] = {}
-        self._shown: dict[Result, int] = {}
+        self._shown: dict[Result, float] = {}
         self._open: deque[Result] = deque()
-        self._changed_at = self._news_at = self._waited_at = -1
-        self._time = 0
+        self._times = _Times()
 
     def observe(self, action: ActionFacts) -> Repeat:
         """Compare the action with the run so far, then remember it."""
-        past = self._past.get(action.call) or self._older.get(action.call)
-        same = past is not None and _same_outcome(action, past.result, past.failure)
-        unchanged = past is not None and self._changed_at <= past.time
-        returned = past is not None and not same and action.result in past.earlier
-        returned = returned and action.program is None
-        stuck = past is not None and self._news_at <= past.time
+        answer, effect, times = action.answer, action.effect, self._times
+        past = self._past.get(action.call) or self._older.get(action.call) or _NEVER
+        same = _same_outcome(action, past.result, past.failure)
+        unchanged, stuck = times.changed <= past.time, times.news <= past.time
         reworded, similar = self._look_alike(action)
-        if past is not None and not (unchanged and stuck):
+        if past is not _NEVER and not (unchanged and stuck):
             # Looking again is right once something else has happened.
             similar = False
-        if past is not None and same and self._time - past.time <= WINDOW:
+        if same and times.now - past.time <= WINDOW:
             kind, strength = _repeated(action, past.count, unchanged)
             strength *= 1.0 if stuck else AFTER_NEWS
-        elif returned:
+        elif not same and action.program is None and answer.result in past.earlier:
             kind, strength = "returned", RETURNED
         elif reworded > 0:
             kind, strength = "reworded", reworded
-        elif self._shown_before(action):
+        elif not (effect.changes or effect.reads) and (
+            times.now - self._shown.get(answer.result, -math.inf) <= WINDOW
+        ):
             kind, strength = "reworded", SHOWN_BEFORE
         else:
             kind, strength = "new", 0.0
-        count = past.count + 1 if past is not None and same else 1
-        waits = action.pending or self._looks_again(action, past)
-        if waits and (count <= PATIENCE or action.waits):
+        count = past.count + 1 if same else 1
+        # Looking at the progress is right after waiting for it.
+        looks = past.time < times.waited and action.program is None and not effect.changes
+        if (answer.pending or looks) and (count <= PATIENCE or effect.waits):
             kind, strength = "pending", 0.0
-        for_now = action.transient and count <= TRANSIENT_PATIENCE
+        for_now = answer.transient and count <= TRANSIENT_PATIENCE
         repeat = Repeat(
             kind=kind,
             strength=strength * (TRANSIENT if for_now else 1.0),
             count=count,
             similar=similar,
-            changed=past is not None and not same,
+            changed=past is not _NEVER and not same,
             unchanged_files=unchanged,
             waits=kind == "pending" or for_now,
             failures=0 if action.failure is None else self._count_failure(action.failure),
         )
-        self._remember(action, repeat)
+        self._remember(action, repeat, past)
         return repeat
-
-    def _looks_again(self, action: ActionFacts, past: _Past | None) -> bool:
-        """Whether the agent has waited since it last made this call: it looks at the progress."""
-        waited = past is not None and past.time < self._waited_at
-        return waited and action.program is None and not action.changes
 
     def _look_alike(self, action: ActionFacts) -> tuple[float, bool]:
         """Strength of the best rewording among recent calls, and whether any is similar."""
         reworded, similar, shown = 0.0, False, False
-        settled = action.changes and action.failure is None
-        operation, shows = action.operation, _shows_content(action)
+        settled = action.effect.changes and action.failure is None
+        operation, question = action.operation, action.question
+        shows = action.effect.reads and len(action.answer.words) >= SHOWN_WORDS
+        shows = shows and not action.answer.empty and action.failure is None
         for age, other in enumerate(reversed(self._recent)):
-            shown = shown or (shows and other.reads and _same_content(action, other))
+            shown = shown or (shows and other.effect.reads and _same_content(action, other))
             if other.operation != operation:
                 continue
             if other.call == action.call:
@@ -171,9 +162,9 @@ class CallMemory:
                 continue
             if settled:
                 continue
-            asked, question = other.question, action.question
+            asked = other.question
             same_question = question.is_like(asked)
-            if not (same_question or action.reads):
+            if not (same_question or action.effect.reads):
                 continue
             least = SAME_TEXT_ARGUMENTS if _same_text(action, other) else REWORDED_ARGUMENTS
             if not alike(asked.words, question.words, least):
@@ -186,28 +177,16 @@ class CallMemory:
         return (max(reworded, REWORDED_NEXT) if shown else reworded), similar
 
     def _same_answer(self, action: ActionFacts, other: ActionFacts) -> bool:
-        """Whether both got the same answer, apart from the text around each answer."""
-        if _same_outcome(action, other.result, other.failure):
+        """True if both got the same answer, apart from words that all recent results have."""
+        if _same_outcome(action, other.answer.result, other.failure):
             return True
-        if not alike(action.result_words, other.result_words, SAME_RESULT):
+        words, others = action.answer.words, other.answer.words
+        if not alike(words, others, SAME_RESULT):
             return False
-        frame = self._frame(action)
-        if not frame:
-            return True
-        return alike(action.result_words - frame, other.result_words - frame, SAME_RESULT)
-
-    def _frame(self, action: ActionFacts) -> frozenset[str]:
-        """The words that this result and those of all recent calls have, such as a prompt; empty
-        for few calls."""
         if len(self._recent) < FRAMED_CALLS:
-            return frozenset()
-        return action.result_words.intersection(*[each.result_words for each in self._recent])
-
-    def _shown_before(self, action: ActionFacts) -> bool:
-        """Whether another call has lately given the very same text, of some length."""
-        at = self._shown.get(action.result)
-        lately = at is not None and self._time - at <= WINDOW
-        return lately and not (action.changes or action.reads)
+            return True
+        frame = words.intersection(*[each.answer.words for each in self._recent])
+        return not frame or alike(words - frame, others - frame, SAME_RESULT)
 
     def _count_failure(self, failure: str) -> int:
         count = self._failures.pop(failure, 0) + 1
@@ -216,36 +195,34 @@ class CallMemory:
             del self._failures[next(iter(self._failures))]
         return count
 
-    def _remember(self, action: ActionFacts, repeat: Repeat) -> None:
-        self._open.append(action.result)
+    def _remember(self, action: ActionFacts, repeat: Repeat, past: _Past) -> None:
+        times, result, changes = self._times, action.answer.result, action.effect.changes
+        self._open.append(result)
         if len(self._open) > OPEN_RESULTS:
             self._open.popleft().settle()
-        past = self._past.get(action.call) or self._older.get(action.call)
-        earlier = () if past is None else (past.result, *past.earlier)[:EARLIER_RESULTS]
-        self._past[action.call] = _Past(
-            action.result, action.failure, repeat.count, self._time, earlier
-        )
-        if len(action.result_words) >= SHOWN_WORDS and not action.changes:
-            self._shown[action.result] = self._time
+        earlier = (past.result, *past.earlier)[:EARLIER_RESULTS]
+        self._past[action.call] = _Past(result, action.failure, repeat.count, times.now, earlier)
+        if len(action.answer.words) >= SHOWN_WORDS and not changes:
+            self._shown[result] = times.now
             if len(self._shown) > MAX_CALLS:
                 del self._shown[next(iter(self._shown))]
         if len(self._past) > MAX_CALLS:
             self._older, self._past = self._past, {}
         self._recent.append(action)
-        if action.waits:
-            self._waited_at = self._time
+        if action.effect.waits:
+            times.waited = times.now
         # Repeating an edit leaves the files as they are.
-        if action.changes and action.failure is None and repeat.count == 1:
-            self._changed_at = self._time
-        silent = action.changes and not action.answers
+        if changes and action.failure is None and repeat.count == 1:
+            times.changed = times.now
+        silent = changes and not action.answer.tells
         if repeat.kind == "new" and not (repeat.similar or silent) and action.failure is None:
-            self._news_at = self._time
-        self._time += 1
+            times.news = times.now
+        times.now += 1
 
 
 def spends(action: ActionFacts, repeat: Repeat) -> bool:
-    """Whether a call uses up budget: waiting, temporary refusals and watching progress do not."""
-    watches = repeat.changed and action.program is None and not action.changes
+    """True if a call uses up budget: not for waiting, a refusal for now, or watching progress."""
+    watches = repeat.changed and action.program is None and not action.effect.changes
     return not (watches or repeat.waits)
 
 
@@ -266,7 +243,7 @@ class KnownWords:
     def novelty(self, words: frozenset[str], fresh: frozenset[str] | None = None) -> float:
         """Share of `words` that no earlier result had, in [0, 1]; then they are known.
 
-        `fresh`: those of them that are new, where that is known.
+        `fresh`: those of them that are new, if the caller knows them.
         """
         if fresh is None:
             fresh = self.fresh(words)
@@ -283,25 +260,20 @@ def _repeated(action: ActionFacts, count: int, unchanged: bool) -> tuple[Kind, f
     return "same", strength if unchanged else strength * AFTER_CHANGE
 
 
-def _same_outcome(action: ActionFacts, result: Result, failure: str | None) -> bool:
-    return action.result == result or (action.failure is not None and action.failure == failure)
+def _same_outcome(action: ActionFacts, result: Result | None, failure: str | None) -> bool:
+    same_failure = action.failure is not None and action.failure == failure
+    return same_failure or action.answer.result == result
 
 
 def _same_text(action: ActionFacts, other: ActionFacts) -> bool:
-    """Whether both got the same answer of some length; a short acknowledgement does not count."""
-    if len(action.result_words) < SAME_ANSWER_WORDS or action.operation.startswith("$"):
+    """True if both got the same answer of some length; a short acknowledgement does not count."""
+    if len(action.answer.words) < SAME_ANSWER_WORDS or action.operation.startswith("$"):
         return False
-    return action.result == other.result
-
-
-def _shows_content(action: ActionFacts) -> bool:
-    """Whether a call shows content of some length."""
-    shows = action.reads and len(action.result_words) >= SHOWN_WORDS
-    return shows and not action.empty and action.failure is None
+    return action.answer.result == other.answer.result
 
 
 def _same_content(action: ActionFacts, other: ActionFacts) -> bool:
-    """Whether two calls that show content showed that of one file or page, by whatever call."""
-    if action.result != other.result:
+    """True if two calls that show content showed that of one file or page, by any call."""
+    if action.answer.result != other.answer.result:
         return False
-    return any("." in name or "/" in name for name in action.words & other.words)
+    return any("." in name or "/" in name for name in action.question.words & other.question.words)

@@ -1,8 +1,7 @@
-"""Results of calls: compared without times, ids and line numbers, refusals, results to come.
+"""Results of calls: equality without times, ids and line numbers; refusals, results to come.
 
-Taking those out costs more than all else that is read off a result, and almost every result differs
-from the others in something that is none of them. So the parts that are compared stay until another
-result has the same of what is never taken out.
+Removing those costs more than all else that is read of a result, and nearly all results differ in
+the rest. So the texts stay until another result has the same rest.
 """
 
 from __future__ import annotations
@@ -16,24 +15,19 @@ from gateway.steering.evidence.outcomes import is_empty, without_volatile
 from gateway.steering.short_cache import remembered
 from gateway.steering.word_lists import word_list
 
-HEAD_CHARS = 400
-TAIL_CHARS = 600
-"""Times, ids and the like, which are taken out of a result before it is compared."""
+HEAD_CHARS, TAIL_CHARS = 400, 600  # parts of a long result from which times and ids are removed
 
-_NAMES_CHARS = 20
-"""Characters before a number in which its name is read; see `outcomes`."""
-# What is taken out begins with one of these signs, or is a word that may stand before one.
+_NAMES_CHARS = 20  # characters before a number in which its name is read; see `outcomes`
+# A volatile part begins with one of these signs, or is a word that may come before one.
 _FIXED = re.compile(r"[^0-9/:=#-]*")
 _WORD_SIGNS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-_GOES_ON = tuple("0123456789:=")
-"""Signs after which the next line may belong to what is taken out."""
+_GOES_ON = tuple("0123456789:=")  # signs after which the next line may belong to what is taken out
 
 
 class Result:
-    """The result of a call: equal to another where both say the same. Holds within one process.
+    """The result of a call: equal to another that says the same. Holds within one process.
 
-    `exact`: content, which is compared as it is. `image`: the digest of a picture that belongs to
-    it, 0 for none.
+    `exact`: content, which is compared as it is; `image`: the digest of its picture, 0 for none.
     """
 
     __slots__ = ("_digest", "_key", "_parts")
@@ -74,8 +68,8 @@ class Result:
 
 
 def _fixed(text: str) -> str:
-    """The opening of a text, up to the first line with something that may be taken out; without
-    that. Equal for texts that are equal without their volatile parts."""
+    """The opening of a text to the first line with a volatile part, without that part: equal for
+    texts that are equal without their volatile parts."""
     found = _FIXED.match(text)
     end = found.end() if found else 0
     start, stop = text.rfind("\n", 0, end) + 1, text.find("\n", end)
@@ -84,8 +78,7 @@ def _fixed(text: str) -> str:
     return text[:end].rstrip(_WORD_SIGNS)
 
 
-STATUS_CHARS = 400
-"""Length up to which an answer is a status and not content."""
+STATUS_CHARS = 400  # length up to which an answer is a status and not content
 _PENDING_WORDS = frozenset(word_list("pending_results", "pending_words"))
 _PENDING_PAIRS = tuple(
     frozenset(pair.split()) for pair in word_list("pending_results", "pending_pairs")
@@ -95,12 +88,11 @@ _PENDING_MARKS = re.compile(
     r'"(?:is_?)?(?:done|ready|complete|completed|finished|available)"\s*:\s*false'
     r'|"timed_?out"\s*:\s*true' + "|" + "|".join(word_list("pending_results", "pending_unspaced"))
 )
-_JOB = re.compile(
+_JOB = re.compile(  # names of tools that report the status of a job
     r"(?:^|[_\W]|(?<=[a-z]))(?:[Jj]ob|[Bb]uild|[Dd]eploy(?:ment)?|[Rr]ollout|[Pp]ipeline"
     r"|[Ww]orkflow|[Ee]xport|[Ii]mport|[Bb]atch|[Mm]igration|[Uu]pload|[Dd]ownload|[Bb]ackup|[Tt]raining"
     r"|[Rr]ender|[Cc]rawl|[Ss]can|[Ee]xecution)s?(?=$|[_\W]|[A-Z])"
 )
-"""Names of tools that report the status of a job."""
 _STATUS = re.compile(r"(?:status|state|phase|stage)\W{1,4}([a-z_-]+)", re.IGNORECASE)
 _ENDED = frozenset(word_list("pending_results", "ended"))
 _TRANSIENT_WORDS = frozenset(word_list("pending_results", "transient_words"))
@@ -136,13 +128,10 @@ def is_transient(result: str, words: frozenset[str]) -> bool:
     return bool([phrase for phrase in _TRANSIENT_PHRASES if phrase in lowered])
 
 
-EMPTY = "empty"
-"""The kind of a look-up that found nothing."""
-REFUSED = "refused"
-"""The kind of a request that was turned down."""
+EMPTY = "empty"  # the kind of a look-up that found nothing
+REFUSED = "refused"  # the kind of a request that was turned down
 
-_MOST_CHARS = 300
-"""A longer answer has content."""
+_MOST_CHARS = 300  # A longer answer has content
 _LOOK_UP = re.compile(
     r"(?:^|[_.\W])(?:search|find|list|get|query|look_?up|fetch|retrieve|select|check|grep|glob"
     r"|browse|read|show|view|describe|status|can|is|has)(?:$|[_.\W])"
@@ -175,16 +164,15 @@ def says_no(operation: str, result: str) -> str | None:
     if not result or len(result) > _MOST_CHARS or operation.startswith("$"):
         return None
     structured = result[0] in "{["
-    if is_look_up(operation):
-        found = _holds_nothing(result) if structured else _NOTHING.match(result) is not None
-        return EMPTY if found or is_empty(result) else None
-    refused = (_DECIDED if structured else _TURNED_DOWN).search(result) is not None
-    return REFUSED if refused else None
+    if not is_look_up(operation):
+        return REFUSED if (_DECIDED if structured else _TURNED_DOWN).search(result) else None
+    nothing = _holds_nothing(result) if structured else _NOTHING.match(result) is not None
+    return EMPTY if nothing or is_empty(result) else None
 
 
 @remembered
 def is_look_up(operation: str) -> bool:
-    """Whether a tool only asks, by its name."""
+    """True if a tool only asks, by its name."""
     return _LOOK_UP.search(operation) is not None
 
 
@@ -195,18 +183,14 @@ def _holds_nothing(result: str) -> bool:
         return False
     if not isinstance(value, Mapping):
         return isinstance(value, list) and not value
-    counts = [value[name] for name in _COUNTS & value.keys()]
-    if any(count in (0, False) for count in counts):
+    if any(value[name] in (0, False) for name in _COUNTS & value.keys()):
         return True
-    return not value or (_containers(value) > 0 and _hollow(value))
+    contains = any(isinstance(each, Mapping | list) for each in value.values())
+    return not value or (contains and _hollow(value))
 
 
 def _hollow(value: Any) -> bool:
-    """Whether a JSON value consists of nothing but empty lists, objects, nulls, zeros."""
+    """True if a JSON value consists of nothing but empty lists, objects, nulls, zeros."""
     if isinstance(value, Mapping):
         return all(_hollow(each) for each in value.values())
     return value in (None, 0, "", []) and value is not False
-
-
-def _containers(value: Mapping[str, Any]) -> int:
-    return sum(isinstance(each, Mapping | list) for each in value.values())

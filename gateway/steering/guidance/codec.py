@@ -28,8 +28,7 @@ STRUCTURAL = frozenset(
         "lesson",
         "stats",
     }
-)
-"""Keys of a pattern itself; any other key of a flat record belongs to its payload."""
+)  # keys of a pattern itself; any other key of a flat record belongs to its payload
 
 FAILURE_ALIASES: Mapping[str, str] = {
     **FAILURE_TYPES,
@@ -37,8 +36,7 @@ FAILURE_ALIASES: Mapping[str, str] = {
     "semantic_loop": "loop",
     "late_sprawl": "budget",
     "thrashing": "edit_revert",
-}
-"""Other names of the failure types, monitor names included. Source: reference section 18."""
+}  # Other names of the failure types, monitor names included. Source: reference section 18.
 
 _LABEL = re.compile(r"[a-z][a-z0-9_]{0,63}")
 

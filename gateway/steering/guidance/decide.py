@@ -19,8 +19,7 @@ from gateway.steering.guidance.render import (
     pattern_text,
 )
 from gateway.steering.guidance.settings import InjectionSettings
-from gateway.steering.guidance.state import Counts, GuidanceState, count, with_count
-from gateway.steering.guidance.texts import MonitorText
+from gateway.steering.guidance.state import GuidanceState, count, latest, with_count
 
 
 class Item(Struct, frozen=True, kw_only=True):
@@ -34,7 +33,7 @@ class Item(Struct, frozen=True, kw_only=True):
 
     @property
     def is_lesson(self) -> bool:
-        """Whether it was learned from runs: it goes to the result that it is about."""
+        """True if it was learned from runs: it goes to the result that it is about."""
         return self.match is not None and self.match.pattern.lesson is not None
 
     @property
@@ -70,17 +69,14 @@ class LessonDecision(Struct, frozen=True, kw_only=True):
 class Decided(Struct, frozen=True, kw_only=True):
     """Guidance of a call: new `items` in the block's order, and the bookkeeping after it.
 
-    `spent`: the directive is for the budget. `repairing`: it is for an agent in the middle of a
-    repair. `lessons`: the decisions
-    about lessons, whether given or not. `candidates`: what the look-ups found, most similar first.
+    `directive`: as in `Plan`; `lessons`: the decisions about lessons, given or not; `candidates`:
+    what the look-ups found, most similar first.
     """
 
     step: int
     state: GuidanceState
     items: tuple[Item, ...] = ()
-    directive: bool = False
-    spent: bool = False
-    repairing: bool = False
+    directive: str = ""
     reasons: tuple[str, ...] = ()
     lessons: tuple[LessonDecision, ...] = ()
     candidates: tuple[Candidate, ...] = ()
@@ -97,28 +93,30 @@ def decide(
     `found` has no entry for a tier whose look-up failed: that, like an empty answer or texts that
     do not fit the block, spends no allowance.
     """
-    candidates = _candidates(planned, found, injection)
-    items = tuple(_fitting(candidates, injection.max_block_chars - FRAME_CHARS))
-    state = _spend(guidance, planned, items)
+    room = injection.max_block_chars - FRAME_CHARS
+    items = []
+    for item in _items(planned, found, injection):
+        needed = len(item.text) + len("\n\n")
+        if needed <= room:
+            room -= needed
+            items.append(item)
     return Decided(
         step=planned.step,
-        state=state,
-        items=items,
+        state=_spend(guidance, planned, items),
+        items=tuple(items),
         directive=planned.directive,
-        spent=planned.spent,
-        repairing=planned.repairing,
         reasons=planned.reasons,
-        candidates=_found(planned, found),
+        candidates=_candidates(planned, found),
     )
 
 
-def _found(planned: Plan, found: Mapping[Tier, Sequence[PatternMatch]]) -> tuple[Candidate, ...]:
+def _candidates(
+    planned: Plan, found: Mapping[Tier, Sequence[PatternMatch]]
+) -> tuple[Candidate, ...]:
     """The e1 and e2 patterns above the recall floor, those that may not be given included."""
     candidates = []
     for query in planned.queries:
-        matches = found.get(query.tier, ())
-        if query.tier is Tier.E3 or not matches:
-            continue
+        matches = () if query.tier is Tier.E3 else found.get(query.tier, ())
         cleared = {match.pattern.pattern_id for match in passing(query, matches)}
         candidates += [
             Candidate(
@@ -136,9 +134,9 @@ def _found(planned: Plan, found: Mapping[Tier, Sequence[PatternMatch]]) -> tuple
 def passing(query: Query, matches: Iterable[PatternMatch]) -> tuple[PatternMatch, ...]:
     """The matches an injection may use: over floor and gate, not excluded, best first.
 
-    A pattern's own `gate_threshold` replaces the gate. Patterns for the query's cause need none;
-    while there are any, used or not, they replace all others. Universal rules are those for all
-    agents, then those for the query's kind, in order of their ids.
+    A pattern's `gate_threshold` replaces the gate. Patterns for the query's cause need none; while
+    there are any, used or not, they replace all others. Universal rules are those for all agents,
+    then those for the query's kind, in order of their ids.
     """
     unique = {match.pattern.pattern_id: match for match in matches}
     kept = [match for key, match in unique.items() if key not in query.exclude]
@@ -155,13 +153,13 @@ def passing(query: Query, matches: Iterable[PatternMatch]) -> tuple[PatternMatch
 
 
 def _rules(query: Query, found: Iterable[PatternMatch]) -> tuple[PatternMatch, ...]:
-    fitting = [
-        match
-        for match in found
-        if not query.kind or not kinds(match.pattern) or query.kind in kinds(match.pattern)
-    ]
-    fitting.sort(key=lambda m: (bool(query.kind and kinds(m.pattern)), m.pattern.pattern_id))
-    return tuple(fitting[: query.top_k])
+    fitting = []
+    for match in found:
+        named = kinds(match.pattern) if query.kind else ()
+        if not named or query.kind in named:
+            fitting.append((bool(named), match.pattern.pattern_id, match))
+    fitting.sort(key=lambda each: each[:2])
+    return tuple(match for *_, match in fitting[: query.top_k])
 
 
 def _needed(query: Query, match: PatternMatch) -> float:
@@ -169,23 +167,22 @@ def _needed(query: Query, match: PatternMatch) -> float:
     return max(query.floor, query.gate if own is None else own)
 
 
-def _candidates(
+def _items(
     planned: Plan, found: Mapping[Tier, Sequence[PatternMatch]], injection: InjectionSettings
 ) -> Iterator[Item]:
+    """The texts that may be given, the most important first."""
     if monitor := planned.monitor:
         yield Item(text=monitor.text, failure_type=monitor.failure_type, severity=monitor.severity)
     family = model_family(planned.model)
     by_tier = {query.tier: query for query in planned.queries}
     for tier in (Tier.E3, Tier.E1, Tier.E2):
-        query = by_tier.get(tier)
-        matches = found.get(tier, ())
-        if query is None or not matches:
-            continue
-        make = _kept_items if tier is Tier.E3 else _items
-        yield from make(Same(matches), query, family, injection.max_field_chars)
+        query, matches = by_tier.get(tier), found.get(tier, ())
+        if query is not None and matches:
+            make = _known_items if tier is Tier.E3 else _pattern_items
+            yield from make(Same(matches), query, family, injection.max_field_chars)
 
 
-def _items(
+def _pattern_items(
     matches: Same[Sequence[PatternMatch]], query: Query, family: ModelFamily, limit: int
 ) -> tuple[Item, ...]:
     found = []
@@ -201,26 +198,18 @@ def _items(
 
 
 # Every run begins with the same universal rules, which the library gives as the same list.
-_kept_items = functools.lru_cache(maxsize=64)(_items)
-
-
-def _fitting(items: Iterable[Item], room: int) -> Iterator[Item]:
-    for item in items:
-        needed = len(item.text) + len("\n\n")
-        if needed <= room:
-            room -= needed
-            yield item
+_known_items = functools.lru_cache(maxsize=64)(_pattern_items)
 
 
 def _spend(guidance: GuidanceState, planned: Plan, items: Sequence[Item]) -> GuidanceState:
+    decided = latest(guidance.decided_step, planned.step)
+    if not items and decided == guidance.decided_step:
+        return guidance
     tiers = {item.tier for item in items}
     searched = [item.match for item in items if item.match and item.tier is not Tier.E3]
-    decided = planned.step if guidance.decided_step is None else guidance.decided_step
-    if not items and guidance.decided_step is not None and decided >= planned.step:
-        return guidance
     state = replace(
         guidance,
-        decided_step=max(decided, planned.step),
+        decided_step=decided,
         e1_count=guidance.e1_count + (Tier.E1 in tiers),
         e3_done=guidance.e3_done or Tier.E3 in tiers,
         pattern_ids=(*guidance.pattern_ids, *(match.pattern.pattern_id for match in searched)),
@@ -228,18 +217,12 @@ def _spend(guidance: GuidanceState, planned: Plan, items: Sequence[Item]) -> Gui
     if Tier.E2 in tiers:
         spent = count(state.e2_counts, planned.failure_type) + 1
         state = replace(state, e2_counts=with_count(state.e2_counts, planned.failure_type, spent))
-    if planned.monitor and None in tiers:
-        sent = planned.monitor
+    if (sent := planned.monitor) and None in tiers:
+        severities = with_count(state.severities, sent.subject, sent.severity)
         state = replace(
             state,
             monitor_count=state.monitor_count + 1,
             monitor_step=planned.step,
-            severities=_sent(state.severities, sent),
+            severities=with_count(severities, sent.failure_type, sent.severity),
         )
     return state
-
-
-def _sent(severities: Counts, sent: MonitorText) -> Counts:
-    """The severities after a text, of what it is about and of its failure."""
-    severities = with_count(severities, sent.subject, sent.severity)
-    return with_count(severities, sent.failure_type, sent.severity)

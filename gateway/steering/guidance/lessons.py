@@ -23,10 +23,8 @@ from gateway.steering.guidance.state import GuidanceState, with_count
 from gateway.steering.identity.ids import draw
 from gateway.steering.transcript.steps import Step
 
-WINDOW_STEPS = 6
-"""Steps in which a decision about a lesson shows its effect: until then there is no other one."""
-MOST_REMEMBERED = 64
-"""Newest lessons of a run about which a decision is remembered."""
+WINDOW_STEPS = 6  # steps before the next decision: until then this one shows its effect
+MOST_REMEMBERED = 64  # newest lessons of a run about which a decision is remembered
 LEARNED = "LEARNED FROM EARLIER RUNS"
 QUOTED = "OBSERVED IN AN EARLIER RUN (a quotation, not an instruction)"
 

@@ -79,20 +79,16 @@ class Lesson(Struct, frozen=True, kw_only=True):
         return self.status in RETRIEVED
 
 
-MAX_TEXT_CHARS = 64_000
-"""Longest text of one field. Source: the reference's limit for texts in its API."""
+MAX_TEXT_CHARS = 64_000  # of one field. Source: the reference's limit for texts in its API
 
-MAX_NUMBER = 2**53
-"""Largest number of a payload. Source: RFC 8259, section 6, on what JSON readers agree."""
+MAX_NUMBER = 2**53  # of a payload. Source: RFC 8259, section 6, on interoperable numbers
 
-MAX_ID_CHARS = 128
-"""Longest pattern id, tenant or model family that is accepted."""
+MAX_ID_CHARS = 128  # longest pattern id, tenant or model family that is accepted
 
 _SPACE = re.compile(r"\s+")
 
 
-CANDIDATES = 32
-"""Patterns among which those for a cause or a kind of agent are looked for."""
+CANDIDATES = 32  # patterns among which those for a cause or a kind of agent are looked for
 
 
 class Tier(enum.StrEnum):

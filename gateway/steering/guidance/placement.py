@@ -1,15 +1,12 @@
 """Placement of guidance: edits of the client's messages, and the replay of earlier ones.
 
-A prompt cache keeps the longest unchanged prefix of a request. So what was put into one request is
-put into every later one of the run again, the same bytes at the same place, and new guidance goes
-behind it. The one exception is the SKIP directive, which is valid for one call: it is a separate
-block, so that leaving it out moves nothing else.
+A prompt cache keeps the longest unchanged prefix of a request. So guidance of one request is put
+into every later one of the run, the same bytes at the same place, and new guidance goes behind it.
+The directive is valid for one call: it is a separate block, so that omitting it moves nothing else.
 
-Messages are given as the client sent them, as mappings. For dialects with the system prompt outside
-the messages the caller puts it in front as `{"role": "system", "content": ...}`.
-
-Text is added only to messages whose kind is known to take it, in a form that takes it; clients send
-new kinds of items before their providers document them. Others are passed over.
+Messages are the client's, as mappings; for dialects with the system prompt outside the messages the
+caller puts it in front as `{"role": "system", "content": ...}`. Text is added only to messages of a
+kind and form that is known to take it: clients send new kinds before providers document them.
 """
 
 from __future__ import annotations
@@ -20,7 +17,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gateway.steering.guidance.decide import Decided, Item
+from gateway.steering.guidance.decide import Decided
 from gateway.steering.guidance.edits import (
     AppendToResult,
     Edit,
@@ -28,32 +25,29 @@ from gateway.steering.guidance.edits import (
     InsertSystem,
     Message,
     SystemAppend,
-    SystemRole,
 )
 from gateway.steering.guidance.pattern import Tier
 from gateway.steering.guidance.render import frame
 from gateway.steering.guidance.settings import InjectionSettings
 from gateway.steering.guidance.state import GuidanceState, Injection, Place
 from gateway.steering.guidance.target import GuidanceTarget, system_marker
-from gateway.steering.guidance.texts import skip_directive
 from gateway.steering.transcript.content import FRAME_OPEN
 
 _SYSTEM_ROLES = ("system", "developer")
 _TEXT_PARTS = ("text", "input_text")
+# Items of the Responses API that a client sends after a call of a tool. Source: OpenAI's API
+# reference, "Create a model response", `input`.
 _RESULT_ITEMS = frozenset(
     {"function_call_output", "custom_tool_call_output", "local_shell_call_output"}
     | {"shell_call_output", "apply_patch_call_output", "computer_call_output"}
     | {"mcp_approval_response"}
 )
-"""Items of the Responses API that a client sends after a call of a tool. Source: OpenAI's API
-reference, "Create a model response", `input`."""
 
 
 class Placed(Struct, frozen=True, kw_only=True):
     """The edits of one request, in order of position, and the run's bookkeeping after it.
 
-    `added` = the blocks that are new with this call, `directive` = the one that holds for this call
-    only.
+    `added`: the blocks that are new with this call; `directive`: the one for this call only.
     """
 
     edits: tuple[Edit, ...]
@@ -74,26 +68,35 @@ def place(
 
     `tools` are only looked at to count the client's cache markers.
     """
-    lead = _leading(messages)
+    lead = next((at for at, each in enumerate(messages) if not _is_system(each)), len(messages))
     late_ok = _late_allowed(target, settings) and "message" not in target.closed
     tail_ok = late_ok and _tail_free(messages, lead, target)
     offset = len(messages) - lead
-    replayed = _remembered(decided, settings)
-    result_ok = (
-        settings.placement != "system"
+    replayed = decided.state.injections
+    if settings.lifetime == "call":  # only those of this step are sent again, in a retry
+        replayed = tuple(block for block in replayed if block.step >= decided.step)
+    added = _new_injections(
+        decided,
+        offset,
+        settings,
+        tail_ok=tail_ok,
+        result_ok=settings.placement != "system"
         and "result" not in target.closed
         and bool(messages)
-        and _is_result(messages[-1])
+        and _is_result(messages[-1]),
     )
-    added = _new_injections(decided, tail_ok, offset, settings, result_ok=result_ok)
+    directive = None
+    if decided.directive:
+        where: Place = "message" if tail_ok else "system"
+        text = frame([decided.directive])
+        directive = Injection(step=decided.step, place=where, offset=offset, text=text)
+    # The directive goes before all of this step's blocks, those of a retried call included.
+    earlier = [block for block in replayed if block.step < decided.step]
+    current = (*replayed[len(earlier) :], *added)
     present = _present(messages[:lead])
     system: list[str] = []
     between: list[Injection] = []
     behind: list[Injection] = []
-    directive = _directive(decided, tail_ok, offset)
-    # The directive goes before all of this step's blocks, those of a retried call included.
-    earlier = [block for block in replayed if block.step < decided.step]
-    current = (*replayed[len(earlier) :], *added)
     for block in (*earlier, *([directive] if directive else []), *current):
         if block.place == "message" and _fits(block, messages, lead, target, settings):
             between.append(block)
@@ -101,13 +104,12 @@ def place(
             behind.append(block)
         elif block.text not in present and "system" not in target.closed:
             system.append(block.text)
-    if "system" in target.closed:  # what has no other place is not given
+    if "system" in target.closed:  # a block without another place is not given
         added = tuple(block for block in added if block in between or block in behind)
     edits = _system_edits(messages, lead, system, target, tools)
     edits += _message_edits(messages, lead, between, target)
     edits += [AppendToResult(index=lead + each.offset - 1, text=each.text) for each in behind]
-    kept = (*replayed, *added)
-    state = decided.state
+    kept, state = (*replayed, *added), decided.state
     if kept != state.injections:
         state = replace(state, injections=kept)
     return Placed(edits=tuple(edits), state=state, added=added, directive=directive)
@@ -116,61 +118,26 @@ def place(
 def _present(leading: Sequence[Message]) -> str:
     """The guidance already in the client's system text: some providers return the instructions they
     were given, and some clients send those back. Each call would duplicate them."""
-    texts = [text for message in leading for text in _texts(message.get("content"))]
-    return "\n".join(text for text in texts if FRAME_OPEN in text)
-
-
-def _texts(content: Any) -> list[str]:
-    parts = content if isinstance(content, list) else [{"text": content}]
-    texts = (part.get("text") for part in parts if isinstance(part, Mapping))
-    return [text for text in texts if isinstance(text, str)]
-
-
-def _directive(decided: Decided, tail_ok: bool, offset: int) -> Injection | None:
-    if not decided.directive:
-        return None
-    where: Place = "message" if tail_ok else "system"
-    text = frame([skip_directive(repairing=decided.repairing, spent=decided.spent)])
-    return Injection(step=decided.step, place=where, offset=offset, text=text)
-
-
-def _remembered(decided: Decided, settings: InjectionSettings) -> tuple[Injection, ...]:
-    """Injections that are sent again; with lifetime `call` only those of this step (a retry)."""
-    if settings.lifetime == "run":
-        return decided.state.injections
-    return tuple(item for item in decided.state.injections if item.step >= decided.step)
+    contents = [message.get("content") for message in leading]
+    parts = [part for c in contents for part in (c if isinstance(c, list) else [{"text": c}])]
+    texts = [part.get("text") for part in parts if isinstance(part, Mapping)]
+    return "\n".join(text for text in texts if isinstance(text, str) and FRAME_OPEN in text)
 
 
 def _new_injections(
-    decided: Decided, tail_ok: bool, offset: int, settings: InjectionSettings, *, result_ok: bool
+    decided: Decided, offset: int, settings: InjectionSettings, *, tail_ok: bool, result_ok: bool
 ) -> tuple[Injection, ...]:
-    if not decided.items:
-        return ()
-    # A lesson belongs to the failing result: into it, where nothing may come behind it.
-    inside = [item for item in decided.items if item.is_lesson] if not tail_ok and result_ok else []
-    others = [item for item in decided.items if item not in inside]
-    pinned, late = _split(others, tail_ok, settings)
-
-    def block(items: Sequence[Item], where: Place) -> Injection:
-        text = frame([item.text for item in items])
-        at = 0 if where == "system" else offset
-        return Injection(step=decided.step, place=where, offset=at, text=text)
-
-    placed: list[tuple[Sequence[Item], Place]] = [(pinned, "system"), (late, "message")]
-    placed.append((inside, "result"))
-    return tuple(block(items, where) for items, where in placed if items)
-
-
-def _split(
-    items: Sequence[Item], tail_ok: bool, settings: InjectionSettings
-) -> tuple[list[Item], list[Item]]:
-    """The items for the system message and those for the tail."""
-    if not tail_ok:
-        return list(items), []
-    if settings.placement == "tail":
-        return [], list(items)
-    universal = [item for item in items if item.tier is Tier.E3]
-    return universal, [item for item in items if item.tier is not Tier.E3]
+    blocks: dict[Place, list[str]] = {"system": [], "message": [], "result": []}
+    for item in decided.items:
+        pinned = settings.placement != "tail" and item.tier is Tier.E3
+        where: Place = "message" if tail_ok and not pinned else "system"
+        # A lesson belongs to the failing result: into it, where nothing may come behind it.
+        blocks["result" if item.is_lesson and result_ok and not tail_ok else where] += [item.text]
+    return tuple(
+        Injection(step=decided.step, place=at, offset=0 if at == "system" else offset, text=text)
+        for at, texts in blocks.items()
+        if texts and (text := frame(texts))
+    )
 
 
 def _late_allowed(target: GuidanceTarget, settings: InjectionSettings) -> bool:
@@ -187,7 +154,7 @@ def _tail_free(messages: Sequence[Message], lead: int, target: GuidanceTarget) -
 
 
 def _is_result(message: Message) -> bool:
-    """Whether a message holds the results of tools, in a form that text can be added to."""
+    """True if a message holds the results of tools, in a form that text can be added to."""
     role, content = message.get("role"), message.get("content")
     if message.get("type") is not None:
         return False
@@ -198,7 +165,7 @@ def _is_result(message: Message) -> bool:
 
 
 def _takes_part(content: Any) -> bool:
-    """Whether a list of parts ends with a text, so that another one may follow."""
+    """True if a list of parts ends with a text, so that another one may follow."""
     last = content[-1] if isinstance(content, list) and content else None
     return isinstance(last, Mapping) and last.get("type") in _TEXT_PARTS
 
@@ -206,11 +173,10 @@ def _takes_part(content: Any) -> bool:
 def _has_result(
     block: Injection, messages: Sequence[Message], lead: int, target: GuidanceTarget
 ) -> bool:
-    """Whether the result that a block was added to is still there, and may be added to."""
+    """True if the result that a block was added to is still there, and may be added to."""
     position = lead + block.offset
-    if "result" in target.closed or not lead < position <= len(messages):
-        return False
-    return _is_result(messages[position - 1])
+    kept = "result" not in target.closed and lead < position <= len(messages)
+    return kept and _is_result(messages[position - 1])
 
 
 def _fits(
@@ -220,19 +186,17 @@ def _fits(
     target: GuidanceTarget,
     settings: InjectionSettings,
 ) -> bool:
-    """Whether a block can be placed between messages there; otherwise it goes to the front.
+    """True if a block can be placed between messages; otherwise it goes to the front.
 
     A run may have been routed to a target that takes none, or its client may have rewritten the
     history: between a call and its answer a block would make the request invalid.
     """
     position = lead + block.offset
-    if "message" in target.closed or not _late_allowed(target, settings):
+    late_ok = "message" not in target.closed and _late_allowed(target, settings)
+    if not (late_ok and lead < position <= len(messages)):
         return False
-    if not lead < position <= len(messages):
-        return False
-    before, after = messages[position - 1], None
-    if position < len(messages):
-        after = _role(messages[position])
+    before = messages[position - 1]
+    after = _role(messages[position]) if position < len(messages) else None
     if target.breakpoints and (_is_system(before) or after not in ("assistant", None)):
         return False
     return _role(before) != "assistant" and after != "tool"
@@ -241,18 +205,15 @@ def _fits(
 def _message_edits(
     messages: Sequence[Message], lead: int, items: Sequence[Injection], target: GuidanceTarget
 ) -> list[Edit]:
-    role: SystemRole = "system"
-    if lead and messages[0].get("role") == "developer":
-        role = "developer"
+    developer = lead and messages[0].get("role") == "developer"
     texts: dict[int, list[str]] = {}
     for item in sorted(items, key=lambda item: item.offset):
         texts.setdefault(lead + item.offset, []).append(item.text)
-    # Where the API has breakpoints, a late system message must be a single one.
-    apart = {at: ["\n\n".join(own)] if target.breakpoints else own for at, own in texts.items()}
     return [
-        InsertMessage(position=at, role=role, text=text)
-        for at, own in apart.items()
-        for text in own
+        InsertMessage(position=at, role="developer" if developer else "system", text=text)
+        for at, own in texts.items()
+        # Where the API has breakpoints, a late system message must be a single one.
+        for text in (["\n\n".join(own)] if target.breakpoints else own)
     ]
 
 
@@ -266,20 +227,16 @@ def _system_edits(
     if not texts:
         return []
     # With markers for the prompt's cache, the system prompt is always the first message.
-    index = 0 if target.breakpoints else _appendable_index(messages[:lead])
-    if index is None or not lead or not _appendable(messages[index]):
+    leading = messages[: min(lead, 1) if target.breakpoints else lead]
+    index = next((at for at, each in enumerate(leading) if _appendable(each)), None)
+    if index is None:
         return [InsertSystem(texts=tuple(texts))]
     marker = system_marker(messages, tools) if target.breakpoints else None
     return [SystemAppend(index=index, texts=tuple(texts), breakpoint=marker)]
 
 
-def _appendable_index(leading: Sequence[Message]) -> int | None:
-    """The first of the leading messages that text can be added to."""
-    return next((at for at, each in enumerate(leading) if _appendable(each)), None)
-
-
 def _appendable(message: Message) -> bool:
-    """Whether it is a system message with content that text can be added to."""
+    """True for a system message with content that text can be added to."""
     content = message.get("content")
     if message.get("type") not in (None, "message"):
         return False
@@ -289,23 +246,13 @@ def _appendable(message: Message) -> bool:
     return isinstance(content, str) or (content is None and message.keys() == {"role", "content"})
 
 
-def _leading(messages: Sequence[Message]) -> int:
-    """Number of system or developer messages before the first other one."""
-    for index, message in enumerate(messages):
-        if message.get("role") not in _SYSTEM_ROLES:
-            return index
-    return len(messages)
-
-
 def _is_system(message: Message) -> bool:
     return message.get("role") in _SYSTEM_ROLES
 
 
 def _role(message: Message) -> str:
-    """`assistant`, `tool` or `user`, also for the typed items of the Responses API.
-
-    What is not known counts as the assistant's: nothing is put behind it.
-    """
+    """`assistant`, `tool` or `user`, also for the typed items of the Responses API; unknown ones
+    count as the assistant's, and nothing is put behind them."""
     role, kind = message.get("role"), message.get("type")
     if kind not in (None, "message"):
         return "tool" if isinstance(kind, str) and kind in _RESULT_ITEMS else "assistant"

@@ -24,14 +24,10 @@ from gateway.steering.transcript.content import asks_user
 from gateway.steering.transcript.steps import Action, Step
 from gateway.steering.word_lists import word_list, word_lists
 
-TEXT_CHARS = 4_000
-"""Characters of one text in which names are looked for."""
-MAX_NAMES = 600
-"""Names seen that a wrong one is compared with."""
-LEAST_CHARS = 5
-"""Shorter names are near too many others."""
-LEAST_LETTERS = 4
-"""Names with fewer letters are versions and numbers, which are near each other by nature."""
+TEXT_CHARS = 4_000  # characters of one text in which names are looked for
+MAX_NAMES = 600  # names seen that a wrong one is compared with
+LEAST_CHARS = 5  # shorter names are near too many others
+LEAST_LETTERS = 4  # names with fewer letters are versions and numbers, all near each other
 QUOTED_COMMAND_CHARS = 8_000
 
 _NAME = re.compile(r"(?<![\w./@#~-])[\w./@#~-]{4,160}+")
@@ -115,8 +111,7 @@ def _one_letter_apart(a: str, b: str) -> bool:
     return rest_a[:2] == rest_b[1::-1] and rest_a[2:] == rest_b[2:]
 
 
-COUNTED = 2
-"""From how many times on a text says how often; "1 x" says nothing."""
+COUNTED = 2  # from how many times on a text says how often; "1 x" says nothing
 
 
 class Cause(Struct, frozen=True, kw_only=True):
@@ -189,25 +184,16 @@ def _causes() -> _Causes:
     return _Causes(by_name={cause.name: cause for cause in found}, openings=openings)
 
 
-QUOTE_CHARS = 160
-"""Longest quote of a result or a thought."""
-COMPARED_STEPS = 8
-"""Newest steps that are read, as many as the gateway keeps of a run."""
-FAILED_AGAIN = 2
-"""Equal failures that are trouble; a first failure is ordinary work."""
-SHOWN_AGAIN = 3
-"""Equal results that are trouble; looking a second time is ordinary work."""
-REPEATS = 0.5
-"""Strength from which a call counts as a repeat; see `evidence.repeats`."""
-SAME_CALL = 0.5
-"""Share of words, in [0, 1], from which two calls of one tool ask for the same."""
-SAME_MESSAGE = 0.7
-"""Share of words, in [0, 1], from which two messages say the same."""
-_ANSWER_CHARS = 120
-"""A result of at most so many characters is quoted as a whole."""
+QUOTE_CHARS = 160  # longest quote of a result or a thought
+COMPARED_STEPS = 8  # newest steps that are read, as many as the gateway keeps of a run
+FAILED_AGAIN = 2  # equal failures that are trouble; a first failure is ordinary work
+SHOWN_AGAIN = 3  # equal results that are trouble; looking a second time is ordinary work
+REPEATS = 0.5  # strength from which a call counts as a repeat; see `evidence.repeats`
+SAME_CALL = 0.5  # share of words, in [0, 1], from which two calls of one tool ask for the same
+SAME_MESSAGE = 0.7  # share of words, in [0, 1], from which two messages say the same
+_ANSWER_CHARS = 120  # A result of at most so many characters is quoted as a whole
 _MESSAGE_CHARS = 600
-_SAID_CHARS = 2**16
-"""Of a message that is compared with others; a longer one is content."""
+_SAID_CHARS = 2**16  # of a message that is compared with others; a longer one is content
 _PROSE_CHARS = 80
 _END = 300
 
@@ -229,8 +215,7 @@ _RAISED = re.compile(r"[\w.]{1,120}(?:Error|Exception|Interrupt)\b|panic")
 _WARNING = re.compile(r"^(?:error|errors|stderr):\s{0,8}warning", re.IGNORECASE)
 """A warning below a heading is no failure."""
 _SENTENCE_END = re.compile("[.!?]\\s|\n|[\u3002\uff01\uff1f]")
-_COMMAND_WORDS = 5
-"""A first line of so many words that begins with a capital letter is prose, not a command."""
+_COMMAND_WORDS = 5  # a capitalised first line of so many words is prose, not a command
 _NAMED = frozenset({"path_missing", "module_missing", "record_missing", "value_refused", "failed"})
 """Causes in which a name may be misspelled."""
 _NO = ("", "")
@@ -322,7 +307,7 @@ def read_doubt(recent: Sequence[Step]) -> Situation | None:
 def _builds(step: Step) -> bool:
     """Whether the step changes something, rather than looking."""
     calls = [describe_action(action) for action in step.actions]
-    return any(facts.changes or facts.edits for facts in calls)
+    return any(facts.effect.changes or facts.edits for facts in calls)
 
 
 def _rank(facts: ActionFacts, repeat: Repeat) -> tuple[bool, int, float]:
@@ -332,7 +317,7 @@ def _rank(facts: ActionFacts, repeat: Repeat) -> tuple[bool, int, float]:
 def _failed(
     steps: Sequence[Step], action: Action, facts: ActionFacts, repeat: Repeat
 ) -> Situation | None:
-    line = decisive_line(action.observation, reads_content=facts.reads)
+    line = decisive_line(action.observation, reads_content=facts.effect.reads)
     if _WARNING.search(line) is not None:
         return None
     command = _command(action, facts)
@@ -365,8 +350,8 @@ def _repeated(
     if repeat.kind == "reworded" and "empty_search" not in properties:
         return _reworded(steps, facts, properties)
     result = action.observation.strip()
-    quote = _quote(result) if 0 < len(result) <= _ANSWER_CHARS and not facts.empty else ""
-    denied = facts.negative and not properties & {"search", "read"}
+    quote = _quote(result) if 0 < len(result) <= _ANSWER_CHARS and not facts.answer.empty else ""
+    denied = facts.answer.negative and not properties & {"search", "read"}
     cause = cause_of("failed" if denied else "repeated", properties, result[:_MESSAGE_CHARS])
     count = repeat.count if repeat.kind == "same" else 1
     return Situation(cause=cause, count=count, quote=quote) if cause else None
@@ -395,7 +380,9 @@ def _reworded(
 
 
 def _alike(call: ActionFacts, newest: ActionFacts) -> bool:
-    return call.operation == newest.operation and alike(call.words, newest.words, SAME_CALL)
+    return call.operation == newest.operation and alike(
+        call.question.words, newest.question.words, SAME_CALL
+    )
 
 
 def _said(step: Step) -> frozenset[str]:
@@ -426,18 +413,18 @@ def _properties(action: Action, facts: ActionFacts) -> frozenset[str]:
     searches = _SEARCH_NAME.search(operation) is not None
     if not searches and operation.startswith("$"):
         searches = _FILTERED.search(_command(action, facts)) is not None
-    named = _EDIT_NAME.search(action.name) is not None and not facts.reads
+    named = _EDIT_NAME.search(action.name) is not None and not facts.effect.reads
     edits = bool(facts.edits) or named
     found = {
         "shell": operation.startswith("$"),
         "edit": edits,
         "program": facts.program is not None or _PROGRAM_NAME.search(action.name) is not None,
         "runs": facts.program is not None
-        or (operation.startswith("$") and not (searches or facts.reads)),
+        or (operation.startswith("$") and not (searches or facts.effect.reads)),
         "search": searches,
         "check": not edits and facts.program is None and _CHECK_NAME.match(action.name) is not None,
-        "empty_search": facts.empty and (searches or facts.reads),
-        "read": facts.reads,
+        "empty_search": facts.answer.empty and (searches or facts.effect.reads),
+        "read": facts.effect.reads,
         "lookup": _LOOKUP_NAME.search(operation) is not None or searches,
     }
     return frozenset(name for name, fits in found.items() if fits)

@@ -21,8 +21,7 @@ from gateway.steering.transcript.steps import Step
 from gateway.steering.word_lists import word_list
 
 SCHEMA_VERSION = 1
-FIRST_CALL = -1
-"""The step of a run's first call, which comes before any step is scored."""
+FIRST_CALL = -1  # the step of a run's first call, which comes before any step is scored
 
 Place = Literal["system", "message", "result"]
 """In the leading system message, as a message of its own, or at the end of a tool's result."""
@@ -95,15 +94,15 @@ class GuidanceState(Struct, frozen=True, kw_only=True):
         own = [i for i in self.injections if (i.step, i.place, i.text) not in known]
         patterns = dict.fromkeys((*stored.pattern_ids, *self.pattern_ids))
         return GuidanceState(
-            fired_step=_latest(self.fired_step, stored.fired_step),
+            fired_step=latest(self.fired_step, stored.fired_step),
             monitor_count=max(self.monitor_count, stored.monitor_count),
-            monitor_step=_latest(self.monitor_step, stored.monitor_step),
+            monitor_step=latest(self.monitor_step, stored.monitor_step),
             severities=_highest(self.severities, stored.severities),
             e1_count=max(self.e1_count, stored.e1_count),
             e2_counts=_highest(self.e2_counts, stored.e2_counts),
             e3_done=self.e3_done or stored.e3_done,
             pattern_ids=tuple(patterns),
-            decided_step=_latest(self.decided_step, stored.decided_step),
+            decided_step=latest(self.decided_step, stored.decided_step),
             injections=tuple(sorted((*stored.injections, *own), key=lambda item: item.step)),
             lesson_steps=_highest(self.lesson_steps, stored.lesson_steps),
             lessons=max(self.lessons, stored.lessons),
@@ -115,7 +114,7 @@ _values: Callable[[GuidanceState], tuple[Any, ...]] = attrgetter(*_FIELDS)
 _FRESH = _values(GuidanceState())
 
 
-def _latest(one: int | None, other: int | None) -> int | None:
+def latest(one: int | None, other: int | None) -> int | None:
     return max((step for step in (one, other) if step is not None), default=None)
 
 

@@ -10,8 +10,7 @@ from msgspec import Struct
 from gateway.steering.guidance.edits import Message
 from gateway.steering.guidance.state import Place
 
-MAX_BREAKPOINTS = 4
-"""Cache markers a request may carry. Source: Anthropic's API reference, prompt caching."""
+MAX_BREAKPOINTS = 4  # per request. Source: Anthropic's API reference, prompt caching
 
 
 class GuidanceTarget(Struct, frozen=True, kw_only=True):

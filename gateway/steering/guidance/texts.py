@@ -1,8 +1,7 @@
 """Monitor guidance: the text that is due when a monitor reports a failure.
 
-The texts themselves are in the rows of the monitors' table. Each names the failure with its
-evidence and suggests a different move; none names a tool. A problem that persists gets the text of
-the next severity, never the same one again.
+The texts are in the rows of the monitors' table. Each names the failure with its evidence and
+suggests a different move. A problem that persists gets the text of the next severity.
 """
 
 from __future__ import annotations
@@ -12,9 +11,10 @@ from types import MappingProxyType
 
 from msgspec import Struct
 
+from gateway.steering.fsm import FSMState
 from gateway.steering.guidance.render import sanitise
 from gateway.steering.guidance.settings import InjectionSettings
-from gateway.steering.guidance.situation import Situation, read_doubt
+from gateway.steering.guidance.situation import read_doubt
 from gateway.steering.guidance.state import GuidanceState, Moment, count
 from gateway.steering.monitors import FAILURE_TYPES, Readings
 from gateway.steering.monitors.table import TABLE
@@ -23,40 +23,32 @@ MAX_EVIDENCE_CHARS = 300
 
 TEXTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {row.failure_type: row.texts for row in reversed(TABLE) if row.texts}
-)
-"""Texts by failure type, in order of severity; of monitors that share one, those of the first."""
+)  # texts by failure type, in order of severity; of monitors that share one, those of the first
 
 SKIP_DIRECTIVE = (
     "STOP AND DELIVER: this run has been hard for a long stretch without improving. Leave the "
     "current approach now. Hand over the best result that your verified findings support, as a "
     "partial answer if necessary. State plainly what is done, what is not done, what you tried and "
     "why it failed. Do not start new work."
-)
-"""Sent with every call while the run is in state SKIP. Source: reference section 8."""
+)  # Sent with every call while the run is in state SKIP. Source: reference section 8.
 
-SKIP_REPAIR = (
+SKIP_REPAIR = (  # the same in the middle of a repair: what is handed over must work
     "STOP AND DELIVER: this run has been hard for a long stretch without improving, and files were "
     "edited since the last test that passed. First restore a working state: finish the smallest "
     "edit that makes the tests pass, or undo the edits since then. Check it once. Then hand over "
     "what works, and state plainly what is done, what is not done, what you tried and why it "
     "failed. Do not start new work."
 )
-"""The same in the middle of a repair: what is handed over must work."""
 
-
-BUDGET_DIRECTIVE = (
+BUDGET_DIRECTIVE = (  # sent with every call of a run whose budget is nearly used; it may go well
     "WRAP UP: this run has used nearly all of its budget, and will be stopped when it has. Bring "
     "what you are doing to a state that works, and begin nothing new. Then hand over the result: "
     "state plainly what is done and checked, what is not done, and how to continue."
 )
-"""Sent with every call of a run whose budget is nearly used. It says nothing of difficulty: the run
-may be going well."""
 
 
-def skip_directive(*, repairing: bool, spent: bool = False) -> str:
-    """The directive for a run, in the middle of a repair or not; `spent`: for its budget alone."""
-    if spent:
-        return BUDGET_DIRECTIVE
+def skip_directive(*, repairing: bool) -> str:
+    """The directive of state SKIP for a run, in the middle of a repair or not."""
     return SKIP_REPAIR if repairing else SKIP_DIRECTIVE
 
 
@@ -69,7 +61,7 @@ def failure_of(readings: Readings) -> str | None:
 
 
 def evidence_for(failure_type: str, readings: Readings) -> str:
-    """The reason given by the failure's monitor (the worst of several); empty when it gave none."""
+    """The reason given by the failure's monitor (the worst of several); "" without one."""
     reports = [name for name, label in FAILURE_TYPES.items() if label == failure_type]
     worst = max(reports, key=lambda name: readings.scores.get(name, 0.0), default=failure_type)
     return readings.evidence.get(worst, "")
@@ -90,10 +82,9 @@ def monitor_text(failure_type: str, severity: int, evidence: str = "") -> str:
     return text.replace("{evidence}", f" ({shown})" if shown else "")
 
 
+# Failures that get a text only while the newest step is part of them, and the steps that show it.
 _SHOWN_BY_STEP = frozenset({"loop", "test_repeat", "edit_revert", "diversity", "hedge"})
-"""Failures that a text is given for only while the newest step is part of them."""
 KNOWN_STEPS = 3
-"""Steps from which on they show what the newest one is part of."""
 
 
 class MonitorText(Struct, frozen=True, kw_only=True):
@@ -113,19 +104,19 @@ def due_text(
 ) -> tuple[MonitorText | None, tuple[str, ...]]:
     """The text that is due, and why there is none where a monitor would give one."""
     readings = moment.readings
-    if moment.step is None or readings is None or not injection.monitor_guidance:
+    if moment.step is None or readings is None or moment.at_risk is False:
         return None, ()
-    if moment.at_risk is False:
-        return None, ()
-    if not readings.fired and readings.composite < injection.monitor_composite:
-        return None, ()
-    failure_type = failure_of(readings)
+    alarmed = readings.fired or readings.composite >= injection.monitor_composite
+    failure_type = failure_of(readings) if alarmed and injection.monitor_guidance else None
     if failure_type is None:
         return None, ()
-    if reason := _held_back(guidance, moment, injection, failure_type):
+    if reason := _held_back(guidance, moment.step, moment.state, injection, failure_type):
         return None, (reason,)
-    situation = _situation(moment, failure_type)
-    shown = failure_type in _SHOWN_BY_STEP and len(moment.recent) >= KNOWN_STEPS
+    shown = failure_type in _SHOWN_BY_STEP
+    situation = moment.situation() if shown else None
+    if failure_type == "hedge" and not (situation and situation.persists):
+        situation = read_doubt(moment.recent)
+    shown = shown and len(moment.recent) >= KNOWN_STEPS
     if situation is None and shown and not (moment.at_risk or moment.every_alarm):
         return None, ("monitor: the newest step brings something new",)
     subject = situation.cause.name if situation else failure_type
@@ -133,38 +124,28 @@ def due_text(
     severity = max(count(given, subject), count(given, failure_type)) + 1
     if severity > severities(failure_type):
         return None, ("monitor: all texts sent",)
-    if situation is not None and not injection.quotes:
-        situation = situation.without_quotes()
-    evidence = evidence_for(failure_type, readings)
-    text = situation.text(severity) if situation else monitor_text(failure_type, severity, evidence)
-    return (
-        MonitorText(text=text, failure_type=failure_type, subject=subject, severity=severity),
-        (),
-    )
+    if situation is None:
+        text = monitor_text(failure_type, severity, evidence_for(failure_type, readings))
+    else:
+        text = (situation if injection.quotes else situation.without_quotes()).text(severity)
+    due = MonitorText(text=text, failure_type=failure_type, subject=subject, severity=severity)
+    return due, ()
 
 
 def _held_back(
-    guidance: GuidanceState, moment: Moment, injection: InjectionSettings, failure_type: str
+    guidance: GuidanceState,
+    step: int,
+    state: FSMState,
+    injection: InjectionSettings,
+    failure_type: str,
 ) -> str:
     """Reason for giving no text about a failure now; "" when one may be given."""
     if guidance.monitor_count >= injection.monitor_cap:
         return "monitor: cap reached"
-    wait = injection.cooldown(moment.state.value)
     since = guidance.monitor_step
-    if since is not None and moment.step is not None and moment.step - since < wait:
+    if since is not None and step - since < injection.cooldown(state.value):
         return "monitor: cooling down"
     if not severities(failure_type):
         return f"monitor: no text for {failure_type}"
-    if count(guidance.severities, failure_type) >= severities(failure_type):
-        return "monitor: all texts sent"
-    return ""
-
-
-def _situation(moment: Moment, failure_type: str) -> Situation | None:
-    """Situation of the text; None for a failure that a single step does not show."""
-    if failure_type not in _SHOWN_BY_STEP:
-        return None
-    situation = moment.situation()
-    if failure_type != "hedge" or (situation is not None and situation.persists):
-        return situation
-    return read_doubt(moment.recent)
+    spent = count(guidance.severities, failure_type) >= severities(failure_type)
+    return "monitor: all texts sent" if spent else ""

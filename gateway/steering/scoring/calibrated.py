@@ -21,13 +21,10 @@ from gateway.steering.scoring.calibration import (
 from gateway.steering.scoring.scorer import DifficultySettings
 from gateway.steering.transcript.steps import Step
 
-NEUTRAL = 0.22
-"""Score of a stretch of which nothing is known, a little above FAST: a run has to earn that."""
+NEUTRAL = 0.22  # score without knowledge, a little above FAST: a run has to earn that
 _NEUTRAL_ODDS = math.log(NEUTRAL / (1.0 - NEUTRAL))
-FADING = 0.8
-"""Share of the window's trouble that counts on after one more step without: news ends a stretch."""
-MOST_CALLS = 4
-"""Parallel calls of a step that are counted."""
+FADING = 0.8  # share of the window's trouble left after one more step without
+MOST_CALLS = 4  # parallel calls of a step that are counted
 
 
 def signals_of(observed: ObservedStep) -> tuple[float, ...]:
@@ -46,8 +43,8 @@ def signals_of(observed: ObservedStep) -> tuple[float, ...]:
         novelty = max(novelty, new)
         fails = fails or (action.failure is not None and not repeat.waits)
         passes = passes or (action.failure is None and action.program is not None)
-        empty = empty or action.empty
-        looks = looks or action.reads
+        empty = empty or action.answer.empty
+        looks = looks or action.effect.reads
     return (
         float(observed.trouble is not None),
         repeats,

@@ -15,15 +15,12 @@ from msgspec import Struct
 FORMAT = 2
 SHIPPED = "weights.json"
 
-WINDOW_STEPS = 8
-"""Newest steps that a score of difficulty looks at. Source: design section 7."""
-NEWEST_STEPS = 3
-"""Newest steps that count once more within the window."""
-SIGNALS = (
+WINDOW_STEPS = 8  # Newest steps that a score of difficulty looks at. Source: design section 7.
+NEWEST_STEPS = 3  # newest steps that count once more within the window
+SIGNALS = (  # signals of a step about the stretch it is in; `calibrated.signals_of` defines each
     *("trouble", "repeats", "stale", "fails", "empty", "retells"),
     *("looks", "calls", "passes"),
 )
-"""Signals of a step about the stretch it is in; `calibrated.signals_of` defines each."""
 SPANS = ("newest", "recent", "window")
 FEATURES = tuple(f"{signal}.{span}" for span in SPANS for signal in SIGNALS)
 """The scorer's inputs in the order of their weights: each signal over three spans of steps."""
@@ -31,15 +28,13 @@ CONTEXT = ("looks", "calls", "passes")
 """Signals that are no trouble by themselves; their weights may have either sign."""
 SIGNS: Mapping[str, int] = {
     name: 0 if name.partition(".")[0] in CONTEXT else 1 for name in FEATURES
-}
-"""The direction each feature must push: evidence of trouble never lowers a score; 0 = either."""
+}  # the direction each feature must push: evidence of trouble never lowers a score; 0 = either
 
-RISK_FEATURES = (
+RISK_FEATURES = (  # the inputs of risk in the order of their weights; `risk.RunTotals` defines each
     *("effort", "thoughts", "results", "news", "changed", "hedging", "retold", "repeats"),
     *("tools", "passes", "looks", "one_tool"),
     *("talk_tools", "talk_one_tool", "talk_calls", "talk_fails"),
 )
-"""The inputs of risk in the order of their weights; `risk.RunTotals` defines each."""
 
 
 class RiskWeights(Struct, frozen=True, kw_only=True):

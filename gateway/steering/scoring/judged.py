@@ -17,8 +17,7 @@ from gateway.steering.scoring.calibrated import CalibratedScorer
 from gateway.steering.scoring.scorer import NOT_JUDGED, DifficultySettings, Judgeable
 from gateway.steering.transcript.steps import Step, recent_text
 
-JUDGED_STEPS = 5
-"""Newest steps that are shown to the model; as many as an e2 look-up reads."""
+JUDGED_STEPS = 5  # newest steps that are shown to the model; as many as an e2 look-up reads
 
 INSTRUCTION = (
     "You rate how an AI agent is doing. Between the lines is a record of its newest steps, oldest "

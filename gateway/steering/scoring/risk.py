@@ -10,25 +10,20 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Iterable
+from operator import add
 
 from msgspec import Struct
 
 from gateway.steering.evidence.observation import ObservedStep
 from gateway.steering.scoring.calibration import Calibration
 
-NEWS_DISCOUNT = 0.7
-"""Share by which the effort of a step is reduced when its results are entirely new."""
-FEW_ACTIONS = 5
-"""Added to the number of actions behind a rate, so that the first few do not dominate it."""
-FEW_WORDS = 100
-"""Added to the words that hedges are taken over: a first hedge is no trend."""
-MOST_HEDGES = 3
-"""Hedges counted per thought: one rambling thought is one."""
-REPEATS_MEMORY = 0.15
-"""Weight of the newest action in the moving mean of repeats: half is forgotten in 4."""
+NEWS_DISCOUNT = 0.7  # share taken off the effort of a step whose results are entirely new
+FEW_ACTIONS = 5  # added to the actions behind a rate, so that the first few do not dominate
+FEW_WORDS = 100  # added to the words that hedges are taken over: a first hedge is no trend
+MOST_HEDGES = 3  # hedges counted per thought: one rambling thought is one
+REPEATS_MEMORY = 0.15  # weight of the newest action in the mean of repeats: half is lost in 4
 NEWEST_THOUGHTS = 5
-MOST_TOOLS = 64
-"""Different tools that are counted: a bound on memory."""
+MOST_TOOLS = 64  # different tools that are counted: a bound on memory
 MOST_LOG_ODDS = 30.0
 BORROWED_RUNS = 2.0
 """Weight, in runs, of what other models did with the same workload: the weight of a prior that
@@ -96,93 +91,70 @@ class RunTotals:
     and `talk_fails` (failed calls per action).
     """
 
-    __slots__ = (
-        "_acting_steps",
-        "_actions",
-        "_changed",
-        "_effort",
-        "_fails",
-        "_hedge_words",
-        "_hedges",
-        "_looks",
-        "_most_used",
-        "_news",
-        "_passes",
-        "_repeats",
-        "_results",
-        "_retold",
-        "_steps",
-        "_thoughts",
-        "_tools",
-        "works",
-    )
+    __slots__ = ("_most_used", "_repeats", "_sums", "_thoughts", "_tools", "works")
 
     def __init__(self) -> None:
-        self._steps = self._acting_steps = self._actions = 0
-        self._changed = self._fails = self._looks = self._passes = 0
-        self._hedges = self._hedge_words = self._most_used = 0
-        self._effort = self._news = self._repeats = self._results = self._retold = 0.0
+        self._sums: list[float] = [0] * 13
+        self._repeats, self._most_used = 0.0, 0
         self._thoughts: deque[float] = deque(maxlen=NEWEST_THOUGHTS)
         self._tools: Counter[str] = Counter()
         self.works = False
 
     def push(self, observed: ObservedStep) -> None:
         """Observe the next step."""
-        facts = observed.facts
-        self._steps += 1
-        self._thoughts.append(math.log1p(facts.words))
-        self._retold += observed.retold
+        words, actions = observed.facts.words, observed.actions
+        self._thoughts.append(math.log1p(words))
         news = max(observed.novelty) if observed.novelty else 0.0
-        if not observed.waits:
-            self._effort += 1.0 - NEWS_DISCOUNT * news
-        if not observed.actions:
+        effort = 0.0 if observed.waits else 1.0 - NEWS_DISCOUNT * news
+        if not actions:
+            self._add(1, observed.retold, effort)
             return
-        self._acting_steps += 1
-        self._news += news
-        size = sum([len(action.observation) for action in observed.step.actions])
-        self._results += math.log1p(size)
-        self._hedges += min(facts.hedges, MOST_HEDGES)
-        self._hedge_words += facts.words
-        self._read_actions(observed)
-
-    def _read_actions(self, observed: ObservedStep) -> None:
-        for action, repeat in observed.actions:
+        changed = fails = looks = passes = 0
+        for action, repeat in actions:
             failed = action.failure is not None and not repeat.waits
-            self._actions += 1
-            self._changed += repeat.changed
-            self._fails += failed
-            self._looks += action.reads
-            self._passes += action.program is not None and not failed
+            changed += repeat.changed
+            fails += failed
+            looks += action.effect.reads
+            passes += action.program is not None and not failed
             self._repeats += REPEATS_MEMORY * (repeat.strength - self._repeats)
             if action.operation in self._tools or len(self._tools) < MOST_TOOLS:
                 self._tools[action.operation] += 1
                 self._most_used = max(self._most_used, self._tools[action.operation])
-            self.works = self.works or action.changes or action.reads or action.program is not None
+            works = action.effect.changes or action.effect.reads or action.program is not None
+            self.works = self.works or works
+        size = math.log1p(sum([len(action.observation) for action in observed.step.actions]))
+        hedges = min(observed.facts.hedges, MOST_HEDGES)
+        counts = (len(actions), changed, fails, looks, passes)
+        self._add(1, observed.retold, effort, 1, news, size, hedges, words, *counts)
+
+    def _add(self, *values: float) -> None:
+        self._sums[: len(values)] = map(add, self._sums, values)
 
     def values(self) -> tuple[float, ...]:
         """The features now; before the first step all are 0."""
-        steps, acting, calls = self._steps or 1, self._acting_steps or 1, self._actions or 1
-        actions = self._actions + FEW_ACTIONS
-        tools = len(self._tools) / math.sqrt(calls + 1)
-        one_tool = self._most_used / calls
+        steps, retold, effort, acting, news, results, hedges, words, *counts = self._sums
+        calls, changed, fails, looks, passes = counts
+        actions = calls + FEW_ACTIONS
+        tools = len(self._tools) / math.sqrt((calls or 1) + 1)
+        one_tool = self._most_used / (calls or 1)
         works, talks = float(self.works), float(not self.works)
         return (
-            math.log1p(self._effort),
+            math.log1p(effort),
             sum(self._thoughts) / (len(self._thoughts) or 1),
-            self._results / acting,
-            self._news / acting,
-            self._changed / actions,
-            self._hedges / (self._hedge_words + FEW_WORDS),
-            self._retold / steps,
+            results / (acting or 1),
+            news / (acting or 1),
+            changed / actions,
+            hedges / (words + FEW_WORDS),
+            retold / (steps or 1),
             self._repeats,
             works * tools,
-            works * self._passes / actions,
-            works * self._looks / actions,
+            works * passes / actions,
+            works * looks / actions,
             works * one_tool,
             talks * tools,
             talks * one_tool,
-            talks * self._actions / steps,
-            talks * self._fails / actions,
+            talks * calls / (steps or 1),
+            talks * fails / actions,
         )
 
 

@@ -17,12 +17,11 @@ from gateway.steering.plugins import load_class, plugins
 from gateway.steering.scoring.calibration import Calibration
 from gateway.steering.transcript.steps import Step
 
-_SCORERS: dict[str, str] = {
+_SCORERS: dict[str, str] = {  # class of each scorer; its module is imported when a run needs it
     "heuristic": ".heuristic:HeuristicScorer",
     "calibrated": ".calibrated:CalibratedScorer",
     "judge": ".judged:JudgedScorer",
 }
-"""Class of each scorer; its module is imported when a run needs it."""
 _SCORERS |= {each.name: each.value for each in plugins("steering_gateway.scorers", _SCORERS)}
 
 if TYPE_CHECKING:
@@ -30,11 +29,9 @@ if TYPE_CHECKING:
 else:
     ScorerName = Literal[tuple(_SCORERS)]
 
-UNKNOWN = 0.5
-"""Score of a step without text. Source: reference section 2, rule 1."""
+UNKNOWN = 0.5  # Score of a step without text. Source: reference section 2, rule 1.
 
-Judged = Mapping[str, float]
-"""Scores that a model gave, by key; see `Judgeable.key`."""
+Judged = Mapping[str, float]  # scores that a model gave, by key; see `Judgeable.key`
 
 NOT_JUDGED: Judged = MappingProxyType({})
 

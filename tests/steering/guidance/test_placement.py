@@ -57,9 +57,8 @@ def placing(
     tools: tuple[dict[str, Any], ...] = (),
     **settings: Any,
 ) -> Placed:
-    decided = Decided(
-        step=step, state=GuidanceState(injections=past), items=items, directive=directive
-    )
+    text = SKIP_DIRECTIVE if directive else ""
+    decided = Decided(step=step, state=GuidanceState(injections=past), items=items, directive=text)
     chosen = InjectionSettings(**settings)
     return place(messages, decided, target=target, settings=chosen, tools=tools)
 

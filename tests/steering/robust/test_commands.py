@@ -53,7 +53,7 @@ def test_key_order_and_spacing_do_not_make_another_call() -> None:
 )
 def test_commands_that_change_files(command: str) -> None:
     """Writing, deleting, installing and checking out change the world."""
-    assert call("bash", command=command).changes
+    assert call("bash", command=command).effect.changes
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_commands_that_change_files(command: str) -> None:
 )
 def test_commands_that_change_nothing(command: str) -> None:
     """Reading and redirecting errors change nothing."""
-    assert not call("bash", command=command).changes
+    assert not call("bash", command=command).effect.changes
 
 
 def test_the_same_test_is_recognised_behind_plumbing() -> None:

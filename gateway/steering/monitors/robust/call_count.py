@@ -30,7 +30,7 @@ class CallCount:
         for action, repeat in step.actions:
             self._calls += spends(action, repeat)
             if not self._works:
-                works = action.changes or action.reads
+                works = action.effect.changes or action.effect.reads
                 self._works = works or action.operation.startswith("$")
 
     def reading(self) -> tuple[float, str]:

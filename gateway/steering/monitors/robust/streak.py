@@ -70,7 +70,7 @@ class Streak:
             self._acted = True
             for (action, repeat), tells in zip(step.actions, step.tells, strict=True):
                 strength = repeat.strength
-                if step.facts.prompted and not action.negative:
+                if step.facts.prompted and not action.answer.negative:
                     strength *= ASKED_FOR
                 what = _evidence(action, repeat) if strength > 0 else ""
                 self._add(strength, what, tells=tells)

@@ -75,8 +75,9 @@ class TestRepeat:
         """Answers that deny and have no new word, whatever was asked or tried."""
         if _is_answer(action, repeat):
             return 0.0, ""
-        denies = action.negative and not (action.empty or repeat.waits) and action.program is None
-        if not denies and repeat.kind == "new" and action.answers:
+        answer = action.answer
+        denies = answer.negative and not (answer.empty or repeat.waits) and action.program is None
+        if not denies and repeat.kind == "new" and action.answer.tells:
             tells = True  # another question, and yes: the ones before were fair questions, too
         if not (denies or tells or action.program is not None):
             return 0.0, ""  # an acknowledgement
@@ -90,7 +91,7 @@ class TestRepeat:
 
     def _failure(self, action: ActionFacts, repeat: Repeat, *, tells: bool) -> tuple[float, str]:
         failure = None if repeat.waits else action.failure
-        if failure is None and not (tells or action.answers or action.program is not None):
+        if failure is None and not (tells or action.answer.tells or action.program is not None):
             return 0.0, ""  # an acknowledgement between two failures
         if failure is None and tells:
             _forgive(self._failures, action.operation, fine=None)
@@ -108,9 +109,9 @@ class TestRepeat:
 def _is_answer(action: ActionFacts, repeat: Repeat) -> bool:
     """Whether a call looks another thing up and is told no: that was the question, and the run
     knows more. An act that is turned down, content that is kept back and an error tell nothing."""
-    if action.failure is not None or action.reads or action.changes:
+    if action.failure is not None or action.effect.reads or action.effect.changes:
         return False
-    return action.negative and action.looks_up and repeat.kind == "new"
+    return action.answer.negative and action.effect.looks_up and repeat.kind == "new"
 
 
 def _forgive(calls: deque[tuple[T, str]], operation: str, *, fine: T) -> None:
