@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from msgspec import Struct
+
 from gateway.steering.fsm import FSMState
 from gateway.steering.policy import Policy
 from gateway.steering.run_fold import RunFold, RunSnapshot, StepOutcome
@@ -18,6 +20,14 @@ from gateway.steering.transcript.steps import Change, Draft, Step, StepReader
 from gateway.wire.echo import OWN_ANSWER
 
 __all__ = ["ConversationFold", "RunFold", "RunSnapshot", "StepOutcome"]
+
+
+class _Start(Struct, frozen=True):
+    """Begin of a fold: the run before it, messages that are not scored, steps that led to it."""
+
+    base: RunSnapshot
+    offset: int
+    earlier: Sequence[Step]
 
 
 class ConversationFold:
@@ -36,14 +46,11 @@ class ConversationFold:
 
     __slots__ = (
         "_answers",
-        "_base",
         "_closed",
         "_consumed",
-        "_earlier",
         "_has_changed",
         "_judged",
         "_keep",
-        "_offset",
         "_outcomes",
         "_pending",
         "_policy",
@@ -51,6 +58,7 @@ class ConversationFold:
         "_reader",
         "_returned",
         "_scored",
+        "_start",
         "prior",
         "runs",
     )
@@ -71,16 +79,12 @@ class ConversationFold:
         if base is not None and base.state is FSMState.END:
             base, earlier = RunSnapshot(run=base.run + 1), ()
         self._policy = policy
-        self._earlier = earlier
         self._judged = judged
         self._answers = answers
-
         self.prior = prior
         self._priors = {} if priors is None else priors
-        self._base = base or RunSnapshot()
-        self._offset = offset
+        self._start = _Start(base or RunSnapshot(), offset, earlier)
         self._keep = keep
-        self._returned = 0
         self._restart()
 
     @property
@@ -105,7 +109,7 @@ class ConversationFold:
     def open_calls(self) -> int:
         """Calls and results of the newest step, as far as they are known."""
         draft = self._reader.draft
-        return len(draft.calls) + len(draft.results) if draft is not None else 0
+        return len(draft.reply.calls) + len(draft.results) if draft is not None else 0
 
     def extend(self, messages: Sequence[Any]) -> list[StepOutcome]:
         """Fold the new messages of a transcript; the outcomes of the newly scored steps.
@@ -123,9 +127,11 @@ class ConversationFold:
         try:
             outcomes = self._fold(messages)
             if outcomes is None:
-                outcomes = self._fold_again(messages)
+                self._restart(max(self._returned - 1, 0))
+                whole = self._fold(messages)
+                assert whole is not None, "a new fold has returned no outcome that could change"
+                outcomes = whole[self._returned :]
         except BaseException:
-            self._returned = 0
             self._restart()
             raise
         self._returned += len(outcomes)
@@ -139,12 +145,10 @@ class ConversationFold:
         Raises:
             Exception: as `extend` does.
         """
+        end = min(self._consumed + most, len(messages))
         try:
-            self._has_changed = not self._read_until(
-                messages, min(self._consumed + most, len(messages))
-            )
+            self._has_changed = not self._read_until(messages, end)
         except BaseException:
-            self._returned = 0
             self._restart()
             raise
         return not self._has_changed and self._consumed < len(messages)
@@ -163,7 +167,7 @@ class ConversationFold:
     def share(
         self, judged: Judged, answers: Collection[int], priors: dict[int, WorkloadPrior]
     ) -> None:
-        """Go on with these instead of what `__init__` got; they agree on all that was read."""
+        """Use these instead of what `__init__` got; they agree on all that was read."""
         self._judged, self._answers, self._priors = judged, answers, priors
         self.current.share(judged)
 
@@ -173,21 +177,14 @@ class ConversationFold:
         Windows stay. If everything has to be read again, the run starts from its present state.
         """
         current = self.current
-        self._base, self._earlier = current.snapshot(), tuple(current.recent)
-        self._offset = self._consumed = consumed
+        self._start = _Start(current.snapshot(), consumed, tuple(current.recent))
+        self._consumed = consumed
         self._returned = 0
         current.start = min(current.start, consumed)
 
-    def _fold_again(self, messages: Sequence[Any]) -> list[StepOutcome]:
-        """Fold from the first message; the outcomes from the last returned step on."""
-        self._returned = max(self._returned - 1, 0)
-        self._restart()
-        outcomes = self._fold(messages)
-        assert outcomes is not None, "a new fold has returned no outcome that could change"
-        return outcomes[self._returned :]
-
-    def _restart(self) -> None:
+    def _restart(self, returned: int = 0) -> None:
         self._reader = StepReader()
+        self._returned = returned
         self._consumed = 0
         # Of what was read ahead: the steps, and whether one that was returned has changed.
         self._outcomes: list[StepOutcome] = []
@@ -197,7 +194,7 @@ class ConversationFold:
         self._scored: Draft | None = None
         # The final answer after which the next run began before anything followed.
         self._closed: Draft | None = None
-        self.runs = [self._run(self._base, self._offset, self._earlier)]
+        self.runs = [self._run(self._start.base, self._start.offset, self._start.earlier)]
 
     def _run(self, base: RunSnapshot, start: int, earlier: Sequence[Step] = ()) -> RunFold:
         return RunFold(
@@ -218,63 +215,61 @@ class ConversationFold:
             self._close()
         if self._pending is not None and not self._waits(self._pending):
             self._scored = self._pending
-            self._score(self._outcomes)
+            self._score()
         outcomes, self._outcomes = self._outcomes, []
         return outcomes
 
     def _read_until(self, messages: Sequence[Any], end: int) -> bool:
         """Read the new messages before `end`; False when a step that was returned has changed."""
         while self._consumed < end:
-            if self._consumed in self._answers and not _is_user(messages[self._consumed]):
+            message = messages[self._consumed]
+            said = isinstance(message, dict) and message.get("role") == "user"
+            if self._consumed in self._answers and not said:
                 self._close()
-            if not self._read(self._consumed, messages[self._consumed], self._outcomes):
+            if not self._read(message):
                 return False
             self._consumed += 1
         return True
 
     def _close(self) -> None:
-        """End the run at a delivered final answer; in a group's chat the next speaker goes on."""
+        """End the run at a delivered final answer; in a group's chat the next speaker continues."""
         draft = self._pending
-        if draft is None or draft.named or not self._waits(draft):
+        if draft is None or draft.reply.named or not self._waits(draft):
             return
         draft.followed = True  # calls that come next are no part of it
-        self._pending, self._closed = None, draft
-        self._begin_run(self._consumed)
+        self._closed = draft
+        self._begin_run()
 
-    def _begin_run(self, position: int) -> None:
+    def _begin_run(self) -> None:
         self._pending = None
         self.current.end()
-        self.runs.append(self._run(RunSnapshot(run=self.current.index + 1), position))
+        self.runs.append(self._run(RunSnapshot(run=self.current.index + 1), self._consumed))
 
-    def _read(self, position: int, message: object, outcomes: list[StepOutcome]) -> bool:
-        change = self._reader.read(message)
+    def _read(self, message: object) -> bool:
+        change, is_new = self._reader.read(message), self._consumed >= self._start.offset
         if change is Change.OPENED:
-            self._score(outcomes)
+            self._score()
             self._scored = None
-            self._pending = self._reader.draft if position >= self._offset else None
+            self._pending = self._reader.draft if is_new else None
         elif change is Change.ANSWERED:
             return self._scored is None
-        elif change is Change.FINAL and position >= self._offset and self._ends_run():
-            self._begin_run(position)
+        elif change is Change.FINAL and is_new:
+            # The reply before this user message was the final answer of its run, unless it asked.
+            draft = self._reader.draft
+            asked = draft is not None and (draft is self._closed or self._asks(draft.reply.thought))
+            if not (asked or self._never_ends):
+                self._begin_run()
         return True
 
-    def _score(self, outcomes: list[StepOutcome]) -> None:
+    def _score(self) -> None:
         if self._pending is not None:
-            outcomes.append(self.current.push(self._pending.step()))
+            self._outcomes.append(self.current.push(self._pending.step()))
             self._pending = None
 
     def _waits(self, draft: Draft) -> bool:
         """Whether the newest step may still be a final answer, which is not scored."""
-        if self._never_ends or draft.acts or draft.user_followed:
-            return False
-        return not self._asks(draft.thought)
-
-    def _ends_run(self) -> bool:
-        """Whether the reply before the user message just read was the final answer of its run."""
-        draft = self._reader.draft
-        if draft is not None and draft is self._closed:
-            return False
-        return not (self._never_ends or (draft is not None and self._asks(draft.thought)))
+        open_end = not (self._never_ends or draft.acts or draft.user_followed)
+        return open_end and not self._asks(draft.reply.thought)
 
     def _asks(self, text: str) -> bool:
         if text.startswith(OWN_ANSWER):
@@ -284,7 +279,3 @@ class ConversationFold:
     @property
     def _never_ends(self) -> bool:
         return self._policy.run_boundary == "never"
-
-
-def _is_user(message: object) -> bool:
-    return isinstance(message, dict) and message.get("role") == "user"

@@ -3,12 +3,9 @@
 A *workload* is what one client asks of one model with one set of tools, for one tenant. Of each
 model on which its runs began, the outcomes so far give a Beta posterior. A run gets its model once,
 when it begins, because each switch loses the provider's prompt cache; trouble may move it to a
-model with a better chance, never back. A share of the runs is given a model by chance, so that what
-is known of each keeps growing, and what the policy is worth can be told from the log alone: each
-decision carries the probability with which it was made.
-
-Everything here is a function of values: the same run gets the same model on every gateway, after a
-restart, and in a replay.
+model with a better chance, never back. A share of the runs is given a model by chance, so that the
+knowledge of each keeps growing. Each decision is logged with its probability, so that the policy
+can be evaluated from the log alone.
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gateway.steering.fsm import FSMState
+from gateway.steering.fsm import HARD_STATES, FSMState
 from gateway.steering.identity.ids import draw
 from gateway.steering.routing import ROUTED_STATES, ModelPin, RoutedModel, Routes, Serves
 from gateway.steering.scoring.risk import NO_OUTCOMES, WorkloadPrior
@@ -34,7 +31,6 @@ from it, before a run is taken off the default: 7 chances in 10. Without it, bad
 runs keeps a workload on a worse model for hundreds (simulated: up to 9.7 points of success lost on
 each of 1,000 runs)."""
 
-_HARD_STATES = (FSMState.SLOW, FSMState.SKIP)
 _REQUESTED_PLACE = ROUTED_STATES.index("NORMAL")
 _DIGITS = 4  # of the probabilities that are logged
 
@@ -192,7 +188,11 @@ def escalate(
     """
     if fallback != current and not rates.knows(fallback):
         return fallback
-    chances = {model: _shifted(rates.rate(model), evidence) for model in models}
+    found = {model: rates.rate(model) for model in models}
+    odds = {model: math.log(rate / (1.0 - rate)) - evidence for model, rate in found.items()}
+    chances = {
+        model: 1.0 / (1.0 + math.exp(-max(-30.0, min(30.0, each)))) for model, each in odds.items()
+    }
     better = [
         model
         for model in models
@@ -227,15 +227,27 @@ class LearnedRouting(Struct, frozen=True, kw_only=True):
     explore: float
     serves: Serves | None = None
 
-    def first(self, by_state: RoutedModel) -> RunChoice:
-        """The choice for a run that begins."""
-        return begin(
-            self.rates,
-            self._able(by_state.model),
-            by_state.model,
-            regret=self.regret,
-            explore=self.explore,
+    def decide(
+        self,
+        choice: RunChoice | None,
+        by_state: RoutedModel,
+        pinned: ModelPin | None,
+        step: int,
+        state: FSMState,
+        *,
+        evidence: float,
+        likely_fails: bool = False,
+    ) -> tuple[RoutedModel, RunChoice]:
+        """The model of a call, and its run's choice, which is made here where `choice` is None."""
+        reasons: tuple[str, ...] = ()
+        if choice is None:
+            able, default = self._able(by_state.model), by_state.model
+            choice = begin(self.rates, able, default, regret=self.regret, explore=self.explore)
+            reasons = (choice.reason,)
+        routed = self.route(
+            choice, by_state, pinned, step, state, evidence=evidence, likely_fails=likely_fails
         )
+        return replace(routed, reasons=(*reasons, *routed.reasons)), choice
 
     def route(
         self,
@@ -260,25 +272,18 @@ class LearnedRouting(Struct, frozen=True, kw_only=True):
         if problem is not None:
             reasons = (f"routing: {current} not used: {problem}", *by_state.reasons)
             return replace(by_state, reasons=reasons)
-        model, hard = current, state in _HARD_STATES
+        model, hard = current, state in HARD_STATES
         if hard or likely_fails:
-            model = self._escalated(current, by_state.model if hard else current, evidence)
+            able, fallback = self._able(current), by_state.model if hard else current
+            model = escalate(
+                self.rates, able, current, fallback, regret=self.regret, evidence=evidence
+            )
         since = pinned.since_step if pinned is not None and pinned.model == model else step
         reason = f"routing: {current} -> {model}, trouble" if model != current else ""
         return RoutedModel(
             model=model,
             pin=ModelPin(model=model, state=state, since_step=since),
             reasons=(reason,) if reason else (),
-        )
-
-    def _escalated(self, current: str, fallback: str, evidence: float) -> str:
-        return escalate(
-            self.rates,
-            self._able(current),
-            current,
-            fallback,
-            regret=self.regret,
-            evidence=evidence,
         )
 
     def _able(self, certain: str) -> dict[str, int]:
@@ -290,17 +295,10 @@ class LearnedRouting(Struct, frozen=True, kw_only=True):
         }
 
     def _refusal(self, model: str) -> str | None:
-        if model == self.requested or self.serves is None:
-            return None
-        return self.serves(model)
+        return None if model == self.requested or self.serves is None else self.serves(model)
 
 
 def _costs(rates: WorkloadRates, models: Mapping[str, int]) -> dict[str, float]:
     """Order of the models by cost: their prices; where one has none, their places."""
     priced = all(model in rates.prices for model in models)
     return {model: rates.prices[model] if priced else place for model, place in models.items()}
-
-
-def _shifted(rate: float, evidence: float) -> float:
-    odds = math.log(rate / (1.0 - rate)) - evidence
-    return 1.0 / (1.0 + math.exp(-max(-30.0, min(30.0, odds))))

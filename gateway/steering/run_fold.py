@@ -9,13 +9,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gateway.steering.evidence.observation import (
-    ObservedCalls,
-    ObservedStep,
-    ReadsObservations,
-    RunObserver,
-    Trouble,
-)
+from gateway.steering.evidence.observation import ObservedStep, ReadsObservations, RunObserver
 from gateway.steering.fsm import FSMState, next_state
 from gateway.steering.monitors import Readings, make_suite
 from gateway.steering.monitors.suite import severity_of, with_alarm
@@ -26,42 +20,49 @@ from gateway.steering.scoring.scorer import NOT_JUDGED, UNKNOWN, Judgeable, Judg
 from gateway.steering.transcript.steps import Step
 
 
+class RunRisk(Struct, frozen=True, kw_only=True):
+    """Risk that a run fails: its `probability`, in (0, 1).
+
+    `evidence`: the log odds of it that the run's steps alone give; `likely`: these have lasted
+    where few solved runs come.
+    """
+
+    probability: float
+    evidence: float
+    likely: bool
+
+
 class StepOutcome(Struct, frozen=True, kw_only=True):
     """The result of scoring one step.
 
     `index` counts the scored steps of run `run` from 1 (the first call, before any step, is 0);
-    `state` is the state after this score; `difficulty` is the score, clamped to [0, 1]; `risk` is
-    the probability that the run fails, in (0, 1); `risk_evidence`: the log odds of that which its
-    steps alone give; `likely_fails`: these have lasted where few solved runs come; `trouble` is the
-    kind of trouble of the step; `severity` of the alarm, 0 to 3; `waits`: the step only waits for
-    something; `calls`: the facts of its calls, and what they repeat; `repairing`: files were edited
-    since the last test that passed and the last commit.
+    `difficulty` is the score, in [0, 1]; `state` and `risk` are those after it; `severity` of the
+    alarm, 0 to 3.
     """
 
+    run: int
     index: int
     difficulty: float
     state: FSMState
     readings: Readings
-    step: Step
-    run: int = 0
-    risk: float = UNKNOWN
-    risk_evidence: float = 0.0
-    likely_fails: bool = False
-    trouble: Trouble | None = None
-    severity: int = 0
-    waits: bool = False
-    calls: ObservedCalls = ()
-    repairing: bool = False
+    risk: RunRisk
+    severity: int
+    observed: ObservedStep
+
+    @property
+    def step(self) -> Step:
+        """The step that was scored."""
+        return self.observed.step
 
     @property
     def failed(self) -> bool:
         """Whether a call of the step failed."""
-        return any(action.failure is not None for action, _ in self.calls)
+        return any(action.failure is not None for action, _ in self.observed.actions)
 
     @property
     def loop_count(self) -> int:
         """Number of earlier calls with the same result, for the most repeated call of the step."""
-        return max([repeat.count for _, repeat in self.calls], default=1) - 1
+        return max([repeat.count for _, repeat in self.observed.actions], default=1) - 1
 
 
 class RunSnapshot(Struct, frozen=True, kw_only=True):
@@ -77,6 +78,35 @@ class RunSnapshot(Struct, frozen=True, kw_only=True):
     steps: int = 0
 
 
+class _Windows:
+    """The parts of a run that remember its newest steps: scorer, monitors, risk."""
+
+    __slots__ = ("alarmed_steps", "observer", "risk", "score", "scorer", "show", "suite")
+
+    def __init__(self, policy: Policy, judged: Judged) -> None:
+        self.scorer = scorer = make_scorer(policy.difficulty)
+        if isinstance(scorer, Judgeable):
+            scorer.judged = judged
+        self.suite = suite = make_suite(policy.monitors)
+        # Asked once: `isinstance` with a class that others may join takes long.
+        self.show = suite.push_observed if isinstance(suite, ReadsObservations) else None
+        self.score = scorer.push_observed if isinstance(scorer, ReadsObservations) else None
+        self.observer = RunObserver()
+        self.risk = RiskModel(policy.difficulty.calibration or shipped_calibration())
+        self.alarmed_steps = 0
+
+    def observe(self, step: Step) -> tuple[float, ObservedStep]:
+        """Show the step to scorer, monitors and risk; its score, clamped to [0, 1]."""
+        observed = self.observer.observe(step)
+        self.risk.push(observed)
+        if self.show is not None:
+            self.show(observed)
+        else:
+            self.suite.push(step)
+        score = self.scorer.push(step) if self.score is None else self.score(observed)
+        return _clamp(score), observed
+
+
 class RunFold:
     """One run: scorer, state machine and monitors over its steps.
 
@@ -88,20 +118,11 @@ class RunFold:
     """
 
     __slots__ = (
-        "_alarmed_steps",
         "_before",
         "_earlier",
         "_judged",
-        "_longest_window",
-        "_observed",
-        "_observer",
-        "_opened",
         "_policy",
-        "_risk",
-        "_scorer",
-        "_scorer_observes",
-        "_suite",
-        "_suite_observes",
+        "_windows",
         "history",
         "index",
         "outcomes",
@@ -124,7 +145,6 @@ class RunFold:
     ) -> None:
         base = base or RunSnapshot()
         self._policy = policy
-        self._longest_window = policy.fsm.longest_window
         self._judged = judged
         self._earlier = deque(earlier, maxlen=keep)
         self.index = base.run
@@ -134,9 +154,12 @@ class RunFold:
         self.steps = base.steps
         self.history: list[float] = list(base.history)
         self.outcomes: deque[StepOutcome] = deque(maxlen=keep)
-        self.restart_windows()
-        for step in earlier:
-            self._observe(step)
+        # Made with the first step: most runs begin, and many end, without one.
+        self._windows: _Windows | None = None
+        if earlier:
+            self._windows = windows = _Windows(policy, judged)
+            for step in earlier:
+                windows.observe(step)
 
     @property
     def recent(self) -> list[Step]:
@@ -145,73 +168,41 @@ class RunFold:
 
     def restart_windows(self) -> None:
         """Empty the windows of monitors and scorer; state and score history stay."""
-        self._opened = False  # most runs begin, and many end, without a step
-        self._alarmed_steps = 0
+        self._windows = None
 
     def share(self, judged: Judged) -> None:
         """Read the scores that a model gave from here on."""
         self._judged = judged
-        if self._opened and isinstance(self._scorer, Judgeable):
-            self._scorer.judged = judged
-
-    def _open_windows(self) -> None:
-        self._opened = True
-        self._scorer = make_scorer(self._policy.difficulty)
-        if isinstance(self._scorer, Judgeable):
-            self._scorer.judged = self._judged
-        self._suite = make_suite(self._policy.monitors)
-        # Asked once: `isinstance` with a class that others may join takes long.
-        suite, scorer = self._suite, self._scorer
-        self._suite_observes = suite.push_observed if isinstance(suite, ReadsObservations) else None
-        self._scorer_observes = (
-            scorer.push_observed if isinstance(scorer, ReadsObservations) else None
-        )
-        self._observer = RunObserver()
-        self._risk = RiskModel(self._policy.difficulty.calibration or shipped_calibration())
-        self._observed: ObservedStep
+        if self._windows is not None and isinstance(self._windows.scorer, Judgeable):
+            self._windows.scorer.judged = judged
 
     def push(self, step: Step) -> StepOutcome:
         """Score the next step and advance the state by one transition."""
-        score = self._observe(step)
-        readings = self._suite.readings()
-        self._alarmed_steps = self._alarmed_steps + 1 if readings.fired else 0
+        windows = self._windows = self._windows or _Windows(self._policy, self._judged)
+        score, observed = windows.observe(step)
+        readings, risk = windows.suite.readings(), windows.risk
+        windows.alarmed_steps = windows.alarmed_steps + 1 if readings.fired else 0
         difficulty = self._raised(score, readings)
         self.history.append(difficulty)
         self._before = self.state
         self.state = next_state(self.state, self.history, self._policy.fsm)
         self.steps += 1
         outcome = StepOutcome(
+            run=self.index,
             index=self.steps,
             difficulty=difficulty,
             state=self.state,
             readings=readings,
-            step=step,
-            run=self.index,
-            risk=risk_of(self._risk.log_odds, self.prior),
-            risk_evidence=self._risk.log_odds,
-            likely_fails=self._risk.likely,
-            trouble=self._observed.trouble,
-            severity=severity_of(self._alarmed_steps),
-            waits=self._observed.waits,
-            calls=self._observed.actions,
-            repairing=self._observed.repairing,
+            risk=RunRisk(
+                probability=risk_of(risk.log_odds, self.prior),
+                evidence=risk.log_odds,
+                likely=risk.likely,
+            ),
+            severity=severity_of(windows.alarmed_steps),
+            observed=observed,
         )
         self.outcomes.append(outcome)
         return outcome
-
-    def _observe(self, step: Step) -> float:
-        """Show the step to scorer, monitors and risk; its score, clamped to [0, 1]."""
-        if not self._opened:
-            self._open_windows()
-        self._observed = observed = self._observer.observe(step)
-        self._risk.push(observed)
-        if self._suite_observes is not None:
-            self._suite_observes(observed)
-        else:
-            self._suite.push(step)
-        if self._scorer_observes is not None:
-            return _clamp(self._scorer_observes(observed))
-        return _clamp(self._scorer.push(step))
 
     def _raised(self, score: float, readings: Readings) -> float:
         exact = self._policy.difficulty.scorer == "heuristic"
@@ -220,7 +211,8 @@ class RunFold:
     @property
     def score_key(self) -> str:
         """The key of the newest step among the judged scores; empty when the scorer takes none."""
-        return self._scorer.key if self._opened and isinstance(self._scorer, Judgeable) else ""
+        scorer = self._windows and self._windows.scorer
+        return scorer.key if isinstance(scorer, Judgeable) else ""
 
     def rescore(self, score: float) -> StepOutcome:
         """Replace the newest step's score and recompute its state; the new outcome.
@@ -242,12 +234,8 @@ class RunFold:
 
     def snapshot(self) -> RunSnapshot:
         """The state from which the same run continues under a compacted transcript."""
-        return RunSnapshot(
-            run=self.index,
-            state=self.state,
-            history=tuple(self.history[-self._longest_window :]),
-            steps=self.steps,
-        )
+        newest = tuple(self.history[-self._policy.fsm.longest_window :])
+        return RunSnapshot(run=self.index, state=self.state, history=newest, steps=self.steps)
 
 
 def _clamp(score: float) -> float:

@@ -2,8 +2,6 @@
 
 `table` has one row per monitor, `settings` what an operator may set, `suite` how scores become
 readings; `reference` and `robust` hold the monitors of the two suites, imported when used.
-`evaluate` reads a finished list of steps; `make_suite` gives the incremental form. May import
-`steering.transcript`, `steering.evidence` and `steering.scoring`.
 """
 
 from __future__ import annotations

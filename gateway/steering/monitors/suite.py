@@ -34,32 +34,34 @@ class Suite(Protocol):
 
     def push(self, step: Step) -> None:
         """Observe the next step of the run."""
-        ...
 
     def readings(self) -> Readings:
         """The readings over all steps pushed so far."""
-        ...
 
 
-class Monitor(Protocol):
-    """Interface of the monitors of all suites."""
+Observed = TypeVar("Observed", contravariant=True)
+
+
+class Monitor(Protocol[Observed]):
+    """One way of going wrong, followed over a run at constant cost per observation."""
+
+    def push(self, observed: Observed, /) -> None:
+        """Observe what comes next: a step, or in suite `reference` a call."""
 
     def reading(self) -> tuple[float, str]:
         """Score in [0, 1] after the newest observation, and its reason ("" at score 0)."""
-        ...
 
 
-M = TypeVar("M", bound=Monitor)
-
-
-class MonitorSuite(Generic[M]):
+class MonitorSuite(Generic[Observed]):
     """The active monitors of one suite over one run; each is made with `argument`."""
 
     __slots__ = ("_fire_threshold", "_weights", "monitors")
 
     def __init__(self, settings: MonitorSettings, argument: object) -> None:
         classes = monitor_classes(settings.suite)
-        self.monitors: dict[str, M] = {name: classes[name](argument) for name in settings.active}
+        self.monitors: dict[str, Monitor[Observed]] = {
+            name: classes[name](argument) for name in settings.active
+        }
         self._weights = settings.resolved_weights()
         self._fire_threshold = settings.fire_threshold
 
@@ -68,8 +70,7 @@ class MonitorSuite(Generic[M]):
         scores: dict[str, float] = {}
         evidence: dict[str, str] = {}
         for name, monitor in self.monitors.items():
-            score, reason = monitor.reading()
-            scores[name] = score
+            scores[name], reason = monitor.reading()
             if reason:
                 evidence[name] = reason
         return combine(scores, evidence, weights=self._weights, fire_threshold=self._fire_threshold)
@@ -82,26 +83,17 @@ def combine(
     weights: Mapping[str, float],
     fire_threshold: float,
 ) -> Readings:
-    """The readings that follow from single scores; `scores` is in the order of MONITORS, and
-    `evidence` has a reason for those above 0.
+    """The readings that follow from single scores, which are in the order of MONITORS.
 
     Among fired monitors of equal weighted score the first names the failure.
     """
-    composite = 0.0
-    worst, failure_type = -1.0, None
-    fired = []
-    for name, score in scores.items():
-        weighted = weights[name] * score
-        composite += weighted
-        if score >= fire_threshold:
-            fired.append(name)
-            if weighted > worst:
-                worst, failure_type = weighted, FAILURE_TYPES[name]
+    weighted = {name: weights[name] * score for name, score in scores.items()}
+    fired = tuple([name for name, score in scores.items() if score >= fire_threshold])
     return Readings(
         scores=dict(scores),
-        composite=round(composite, COMPOSITE_DIGITS),
-        fired=tuple(fired),
-        failure_type=failure_type,
+        composite=round(sum(weighted.values(), 0.0), COMPOSITE_DIGITS),
+        fired=fired,
+        failure_type=FAILURE_TYPES[max(fired, key=weighted.__getitem__)] if fired else None,
         evidence=evidence,
     )
 

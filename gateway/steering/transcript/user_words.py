@@ -1,8 +1,5 @@
-"""The user's words in a message, without what the client put around them.
-
-Clients add reminders, the state of the editor, file listings and instructions of the project to the
-user's words, in tags or in messages of their own.
-"""
+"""The user's words in a message, without what the client put around them: reminders, the state of
+the editor, file listings and instructions of the project, in tags or in separate messages."""
 
 from __future__ import annotations
 
@@ -55,7 +52,7 @@ _MAX_PASSED_OVER = 64
 def task_of(transcript: Sequence[Any], start: int) -> str:
     """The user's task in the messages from `start` on; empty if there is none.
 
-    Messages without a word of the user are passed over, with what the model answers to them. If the
+    Messages without a word of the user are passed over, with the model's answers to them. If the
     first `_MAX_PASSED_OVER` are, the first one counts as it is.
     """
     first = ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, deque
 
-from gateway.steering.monitors.reference.call import CallText
+from gateway.steering.monitors.reference.suite import CallText
 from gateway.steering.monitors.settings import MonitorSettings
 
 EDIT_TOOLS = frozenset(

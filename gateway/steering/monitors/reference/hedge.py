@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gateway.steering.monitors.reference.call import CallText
+from gateway.steering.monitors.reference.suite import CallText
 from gateway.steering.monitors.settings import MonitorSettings
 from gateway.steering.scoring.heuristic import HEDGES, HEDGES_PER_WORD
 from gateway.wire.coerce import lowered, word_count

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gateway.steering.monitors.reference.call import CallText
+from gateway.steering.monitors.reference.suite import CallText
 from gateway.steering.monitors.settings import MonitorSettings
 
 TEST_HINTS = ("pytest", "test", "run_tests", "npm test", "cargo test")

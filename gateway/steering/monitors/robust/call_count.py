@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from gateway.steering.evidence.observation import ObservedStep
 from gateway.steering.evidence.repeats import spends
-from gateway.steering.monitors.robust.observed import ObservedStep
 from gateway.steering.monitors.settings import RobustSettings
 from gateway.steering.scoring.calibration import shipped_calibration
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from gateway.steering.monitors.robust.observed import ObservedStep
+from gateway.steering.evidence.observation import ObservedStep
 from gateway.steering.monitors.settings import RobustSettings
 
 LITTLE_NEW = 0.2

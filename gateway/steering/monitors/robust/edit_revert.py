@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from gateway.steering.evidence.edits import Edit, goes_back
-from gateway.steering.evidence.observation import REMEMBERED_EDITS, REMEMBERED_FILES
-from gateway.steering.monitors.robust.observed import ObservedStep
+from gateway.steering.evidence.observation import REMEMBERED_EDITS, REMEMBERED_FILES, ObservedStep
 from gateway.steering.monitors.settings import RobustSettings
 
 ONE_REVERT = 0.5

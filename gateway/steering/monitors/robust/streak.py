@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 
 from gateway.steering.evidence.features import ActionFacts, StepFacts, alike
+from gateway.steering.evidence.observation import ObservedStep
 from gateway.steering.evidence.repeats import Repeat
-from gateway.steering.monitors.robust.observed import ObservedStep
 from gateway.steering.monitors.settings import RobustSettings
 
 CAP = 5

@@ -6,8 +6,8 @@ from collections import deque
 from typing import TypeVar
 
 from gateway.steering.evidence.features import ActionFacts
+from gateway.steering.evidence.observation import ObservedStep
 from gateway.steering.evidence.repeats import Repeat
-from gateway.steering.monitors.robust.observed import ObservedStep
 from gateway.steering.monitors.settings import RobustSettings
 
 T = TypeVar("T")
