@@ -21,8 +21,7 @@ from gateway.steering.monitors import Readings
 from gateway.steering.scoring.calibration import Calibration
 
 ACTIONS = ("route_fast", "route_slow", "monitor_text", "e1", "e2", "skip_directive")
-NO_EVIDENCE = 0.5
-"""Expected precision of acting without a signal: half of the runs fail."""
+NO_EVIDENCE = 0.5  # expected precision of acting without a signal: half of the runs fail
 
 DEFAULT_BARS: Mapping[str, float] = MappingProxyType(
     {

@@ -18,18 +18,16 @@ from msgspec.structs import replace
 
 from gateway.steering.fsm import HARD_STATES, FSMState
 from gateway.steering.identity.ids import draw
-from gateway.steering.routing import ROUTED_STATES, ModelPin, RoutedModel, Routes, Serves
+from gateway.steering.routing import ROUTED_STATES, ModelPin, RoutedModel, Routes, Serves, pin
 from gateway.steering.scoring.risk import NO_OUTCOMES, WorkloadPrior
 
 PRIOR_RUNS = 4.0
-"""Weight, in runs, of what a model did in the tenant's other workloads, half of the runs solved
+"""Weight, in runs, of a model's outcomes in the tenant's other workloads, half of the runs solved
 where there are none: a few outcomes of a new workload do not decide yet."""
-
 CONFIDENCE = 0.5
 """Standard errors by which a model has to be close enough to the best one, and the default too far
-from it, before a run is taken off the default: 7 chances in 10. Without it, bad luck in the first
-runs keeps a workload on a worse model for hundreds (simulated: up to 9.7 points of success lost on
-each of 1,000 runs)."""
+from it, before a run is taken off the default. Without it, bad luck in the first runs keeps a
+workload on a worse model (simulated: up to 9.7 points of success lost on each of 1,000 runs)."""
 
 _REQUESTED_PLACE = ROUTED_STATES.index("NORMAL")
 _DIGITS = 4  # of the probabilities that are logged
@@ -38,9 +36,9 @@ _DIGITS = 4  # of the probabilities that are logged
 class WorkloadRates(Struct, frozen=True, kw_only=True):
     """Knowledge of a run's workload when the run is decided.
 
-    `key` of the workload and `run`, its id, decide whether and what the run explores. `outcomes` of
-    the workload's runs by the model they began on; `elsewhere`: of the tenant's other workloads.
-    `prices` in US dollars for one step of an average run; a model without one is left out.
+    `key` of the workload and the id of the run decide whether and what the run explores. `outcomes`
+    of the workload's runs by the model they began on; `elsewhere`: of the tenant's other workloads.
+    `prices` in US dollars for one step of an average run, where known.
     """
 
     key: str
@@ -70,9 +68,9 @@ class WorkloadRates(Struct, frozen=True, kw_only=True):
 class RunChoice(Struct, frozen=True, kw_only=True):
     """The model a run began on, and how it was chosen.
 
-    `default`: the model that the states would have given. `probabilities` of each candidate under
-    the policy; they add up to 1. `chances` of success by model, in (0, 1). `explored`: by chance.
-    `learned` is false for a run of which nothing was known: its states decide.
+    `default`: the model of the states. `probabilities` of each candidate under the policy; they add
+    up to 1. `chances` of success by model, in (0, 1). `explored`: by chance. `learned` is false for
+    a run of which nothing was known: its states decide.
     """
 
     model: str
@@ -123,17 +121,12 @@ def close_to_best(
     """
     best = max(models, key=rates.rate)
 
-    def is_close(model: str, other: str, least: float) -> bool:
+    def is_close(model: str, other: str, least: float = CONFIDENCE) -> bool:
         error = math.hypot(rates.error(model), rates.error(other))
         return rates.rate(model) - rates.rate(other) + regret / 100.0 >= least * error
 
-    close = [
-        model
-        for model in models
-        if model != default
-        and is_close(model, default, CONFIDENCE)
-        and (model == best or is_close(model, best, CONFIDENCE))
-    ]
+    others = [model for model in models if model != default and is_close(model, default)]
+    close = [model for model in others if model == best or is_close(model, best)]
     stays = default == best or not close or is_close(default, best, -CONFIDENCE)
     return [*close, default] if stays else close
 
@@ -146,11 +139,10 @@ def begin(
     Only the default and models with outcomes of their own compete; the others are tried by
     exploration, which draws every candidate alike. Without any outcome the states decide.
     """
+    if not any(map(rates.knows, models)) or len(models) < 2:
+        certain = {default: 1.0}
+        return RunChoice(model=default, default=default, probabilities=certain, learned=False)
     known = [model for model in models if model == default or rates.knows(model)]
-    if not any(rates.knows(model) for model in known) or len(models) < 2:
-        return RunChoice(
-            model=default, default=default, probabilities={default: 1.0}, learned=False
-        )
     chances = {model: rates.rate(model) for model in models}
     close, costs = close_to_best(rates, known, default, regret), _costs(rates, models)
     best = min(close, key=lambda model: (costs[model], -chances[model]))
@@ -182,9 +174,8 @@ def escalate(
 ) -> str:
     """The model that a run in trouble continues on: `current`, or one with a better chance.
 
-    `evidence`: the log odds that the run's state and risk put on its failure. `fallback` is the
-    states' model, which is taken where nothing is known of it: nobody has shown that it is no
-    better.
+    `evidence`: see `evidence_of`. `fallback` is the states' model, which is taken where nothing is
+    known of it: nobody has shown that it is no better.
     """
     if fallback != current and not rates.knows(fallback):
         return fallback
@@ -214,11 +205,7 @@ def evidence_of(state: FSMState, risk: float, precision: Mapping[str, float]) ->
 
 
 class LearnedRouting(Struct, frozen=True, kw_only=True):
-    """The learned policy for one call.
-
-    `models`: all candidates; `by_state` what the states choose for this call, `state` the state
-    that selects it.
-    """
+    """The learned policy for one call; `models`: all candidates."""
 
     rates: WorkloadRates
     models: Mapping[str, int]
@@ -238,7 +225,10 @@ class LearnedRouting(Struct, frozen=True, kw_only=True):
         evidence: float,
         likely_fails: bool = False,
     ) -> tuple[RoutedModel, RunChoice]:
-        """The model of a call, and its run's choice, which is made here where `choice` is None."""
+        """The model of a call, and its run's choice, which is made here where `choice` is None.
+
+        `by_state`: the route that the states choose, `state` the state that selects it.
+        """
         reasons: tuple[str, ...] = ()
         if choice is None:
             able, default = self._able(by_state.model), by_state.model
@@ -268,31 +258,22 @@ class LearnedRouting(Struct, frozen=True, kw_only=True):
         if not choice.learned:
             return by_state
         current = pinned.model if pinned is not None else choice.model
-        problem = self._refusal(current)
-        if problem is not None:
-            reasons = (f"routing: {current} not used: {problem}", *by_state.reasons)
-            return replace(by_state, reasons=reasons)
+        if (problem := self._refusal(current)) is not None:
+            reason = f"routing: {current} not used: {problem}"
+            return replace(by_state, reasons=(reason, *by_state.reasons))
         model, hard = current, state in HARD_STATES
         if hard or likely_fails:
             able, fallback = self._able(current), by_state.model if hard else current
             model = escalate(
                 self.rates, able, current, fallback, regret=self.regret, evidence=evidence
             )
-        since = pinned.since_step if pinned is not None and pinned.model == model else step
-        reason = f"routing: {current} -> {model}, trouble" if model != current else ""
-        return RoutedModel(
-            model=model,
-            pin=ModelPin(model=model, state=state, since_step=since),
-            reasons=(reason,) if reason else (),
-        )
+        moved = (f"routing: {current} -> {model}, trouble",) if model != current else ()
+        return RoutedModel(model=model, pin=pin(model, state, step, pinned), reasons=moved)
 
     def _able(self, certain: str) -> dict[str, int]:
         """The candidates that can serve the request; `certain` is one of them."""
-        return {
-            model: place
-            for model, place in self.models.items()
-            if model == certain or self._refusal(model) is None
-        }
+        able = [each for each in self.models if each == certain or self._refusal(each) is None]
+        return {model: self.models[model] for model in able}
 
     def _refusal(self, model: str) -> str | None:
         return None if model == self.requested or self.serves is None else self.serves(model)

@@ -7,8 +7,7 @@
     place       add it to the messages, together with earlier guidance
     repeat      what is placed instead when there is no decision: earlier guidance alone
 
-Nothing here waits, reads a clock or keeps state: equal values give an equal decision. The live path
-adds logged steps, a judged score and the look-up; a replay adds a recording.
+Nothing here waits, reads a clock or keeps state: equal values give an equal decision.
 """
 
 from __future__ import annotations
@@ -57,12 +56,11 @@ from gateway.steering.routing_policy import (
 from gateway.steering.scoring.calibration import Calibration, shipped_calibration
 from gateway.steering.transcript.steps import Step
 
-NO_LIBRARY = Gates(e1=1.0, e2=1.0)
-"""Gates of a gateway without patterns: nothing is similar enough."""
+NO_LIBRARY = Gates(e1=1.0, e2=1.0)  # gates of a gateway without patterns: nothing is similar enough
 
 
 class SteeringRules(Struct, frozen=True, kw_only=True):
-    """Everything that decides about a call, from one version of the settings.
+    """The settings that decide about a call.
 
     `wrap_up_at`: token count of a run from which the model is asked to wrap up; None = never.
     """
@@ -97,7 +95,8 @@ class RunMemory(Struct, frozen=True, kw_only=True):
     def merged(self, stored: RunMemory, *, further: RunMemory, tokens: int) -> RunMemory:
         """The memory after another gateway has stored `stored` of the same run in the meantime.
 
-        `further`: which of the two has seen more steps. `tokens`: of the call that `stored` lacks.
+        `further`: the one of both that has seen more steps. `tokens`: of the call that `stored`
+        lacks.
         """
         struck = [at for at in (self.struck_at, stored.struck_at) if at is not None]
         return RunMemory(
@@ -105,16 +104,15 @@ class RunMemory(Struct, frozen=True, kw_only=True):
             pinned_model=further.pinned_model,
             tokens=max(self.tokens, stored.tokens + tokens),
             struck_at=min(struck, default=None),
-            # What was stored first decided the run.
-            choice=stored.choice or self.choice,
+            choice=stored.choice or self.choice,  # the first one decided the run
         )
 
 
 class RunPosition(Struct, frozen=True, kw_only=True):
     """The state of a run at the time of a decision.
 
-    `step`: scored steps so far, 0 on the first call; `latest`: the newest of them, None when there
-    is none in memory; `recent`: the newest steps, oldest first.
+    `step`: scored steps so far, 0 on the first call; `latest`: the newest of them, if it is in
+    memory; `recent`: the newest steps, oldest first.
     """
 
     run: int
@@ -180,14 +178,12 @@ REACTION_STEPS = 2
 
 
 class Strike(Struct, frozen=True, kw_only=True):
-    """The strikes of a run at one call: steps that make it likely to fail, and end it.
+    """The strikes of a run at one call: steps at which a monitor fires while the run's risk is at
+    or above `steering.stop_above`.
 
-    A strike is a step at which a monitor fires while the run's risk is at or above
-    `steering.stop_above`. The first one asks the agent to hand over its work; one that comes
-    `REACTION_STEPS` steps later or after that stops the run.
-
-    `first`: the step of the first one, None for none so far. `reason`: why the newest step is one,
-    empty when it is none. `stops`: whether it is the one that stops the run.
+    The first one asks the agent to hand over its work; one that comes at least `REACTION_STEPS`
+    steps later stops the run (`stops`). `first`: the step of the first one, None for none so far.
+    `reason`: why the newest step is a strike, empty when it is none.
     """
 
     first: int | None = None
@@ -195,7 +191,6 @@ class Strike(Struct, frozen=True, kw_only=True):
     stops: bool = False
 
 
-NO_STRIKE = Strike()
 Found = Mapping[Tier, Sequence[PatternMatch]]
 """Answers to a plan's look-ups; a tier whose look-up failed has no entry."""
 
@@ -211,7 +206,7 @@ class Proposal(Struct, frozen=True, kw_only=True):
     plan: Plan
     lessons: LessonQuery | None = None
     unit: str = ""
-    strike: Strike = NO_STRIKE
+    strike: Strike = Strike()
     choice: RunChoice | None = None
     reasons: tuple[str, ...] = ()
 
@@ -292,8 +287,8 @@ def conclude(
 ) -> Decision:
     """The decision, given the results of the look-ups.
 
-    With `server_keeps_history` earlier blocks between messages are dropped: the server has stored
-    them with the history, and they are not sent again.
+    With `server_keeps_history` earlier blocks between messages are not sent again: the server has
+    stored them with the history.
     """
     decided = decide(memory.guidance, proposal.plan, found, rules.injection)
     if lessons:
@@ -330,14 +325,12 @@ def place(
 ) -> Placed | None:
     """Placement of the call's guidance, earlier guidance included; None when there is none.
 
-    `messages` and `target` return the input of placement; they are called only when there is
-    guidance to place.
+    `messages` and `target` are called only when there is guidance to place.
     """
     if not (decided.items or decided.directive or decided.state.injections):
         return None
-    return placement.place(
-        messages(), decided, target=target(), settings=rules.injection, tools=tools
-    )
+    settings = rules.injection
+    return placement.place(messages(), decided, target=target(), settings=settings, tools=tools)
 
 
 def strike(first: int | None, latest: StepOutcome | None, above: float | None) -> Strike:
@@ -360,11 +353,9 @@ def thrifty(
     if not cheaper or cheaper == routed.model:
         return routed
     problem = serves(cheaper) if serves is not None and cheaper != requested else None
-    if problem is not None:
-        reason = f"budget: {cheaper} not used: {problem}"
-        return replace(routed, reasons=(*routed.reasons, reason))
-    reason = f"budget: {cheaper} instead of {routed.model}"
-    return replace(routed, model=cheaper, reasons=(*routed.reasons, reason))
+    why = f"instead of {routed.model}" if problem is None else f"not used: {problem}"
+    model, reasons = cheaper if problem is None else routed.model, routed.reasons
+    return replace(routed, model=model, reasons=(*reasons, f"budget: {cheaper} {why}"))
 
 
 def _routed(

@@ -13,8 +13,7 @@ from gateway.steering.identity.sources import FINGERPRINT
 
 Known = Mapping[bytes, Sequence[PrefixHashRef]]
 """Stored prefix hashes and the requests they belong to, most recent first."""
-Branches = Mapping[str, Branch]
-"""Branches by conversation id, most recently used first."""
+Branches = Mapping[str, Branch]  # branches by conversation id, most recently used first
 
 
 class MatchKind(enum.StrEnum):
@@ -24,14 +23,12 @@ class MatchKind(enum.StrEnum):
     """The latest request once more, because its answer did not arrive: the state does not advance,
     the stored decision applies again."""
     CONTINUE = "continue"
-    FORK = "fork"
-    """A new conversation that shares the beginning of its parent's history."""
+    FORK = "fork"  # a new conversation that shares the beginning of its parent's history
     COMPACTION = "compaction"
     """The same conversation with a history that the client shortened or rewrote."""
     SIDE = "side"
     """Not part of the conversation's history (title, summary, probe): changes no state."""
-    NEW = "new"
-    """Opens a conversation; a branch stored under the same id is replaced."""
+    NEW = "new"  # opens a conversation; a branch stored under the same id is replaced
 
 
 class ConversationMatch(Struct, frozen=True, kw_only=True):

@@ -18,8 +18,7 @@ from gateway.wire.prefix_hash import PrefixHashes
 
 LONG_REPLY_CHARACTERS = 200
 """A reply from this length on is not given twice; shorter ones ("Hello!") are."""
-MANY_TURNS = 3
-"""Replies from which on even short ones are not the same in two conversations."""
+MANY_TURNS = 3  # replies from which on even short ones are not the same in two conversations
 _NOTHING_YET = blake2b(digest_size=16, person=b"gw-tail-01")
 
 

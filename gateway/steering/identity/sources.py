@@ -218,8 +218,7 @@ BODY_SOURCES: tuple[BodySource, ...] = (
     BodySource(name="previous_response_id", through_root=True),
     BodySource(name="prompt_cache_key"),
 )
-EXPLICIT_HEADER = HeaderSource(name="x-conversation-id")
-"""Wins over every other id."""
+EXPLICIT_HEADER = HeaderSource(name="x-conversation-id")  # wins over every other id
 ID_SOURCES = (EXPLICIT_HEADER, *HEADER_SOURCES, *BODY_SOURCES)
 """All sources in the order in which they are read; the first usable value wins.
 

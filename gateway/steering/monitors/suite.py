@@ -100,8 +100,7 @@ def combine(
 
 ALARM_DIFFICULTY = 0.65
 """Least difficulty of a step on which a monitor fires, in [0, 1]. Source: design section 7."""
-SEVERITIES = (1, 2, 4)
-"""Steps in a row with an alarm from which its severity is 1, 2, 3."""
+SEVERITIES = (1, 2, 4)  # steps in a row with an alarm from which its severity is 1, 2, 3
 
 
 def with_alarm(score: float, fired: Sequence[str]) -> float:

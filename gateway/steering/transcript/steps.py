@@ -29,18 +29,15 @@ from gateway.steering.transcript.content import (
 from gateway.steering.transcript.items import item_call, item_reasoning, item_result
 from gateway.wire.coerce import as_text
 
-_REMEMBERED_CHARS = 16
-"""Shorter messages, such as "yes, please", are repeated by people."""
+_REMEMBERED_CHARS = 16  # shorter messages, such as "yes, please", are repeated by people
 
 
 class Change(enum.Enum):
     """Effect of one message on the newest step."""
 
     NONE = enum.auto()
-    OPENED = enum.auto()
-    """A new step began; the one before can no longer change."""
-    ANSWERED = enum.auto()
-    """The newest step got a result, or the rest of its calls."""
+    OPENED = enum.auto()  # a new step began; the one before can no longer change
+    ANSWERED = enum.auto()  # the newest step got a result, or the rest of its calls
     FINAL = enum.auto()
     """A user message follows the newest step, which called nothing: it was a final answer."""
 

@@ -10,8 +10,7 @@ from typing import Any
 from gateway.wire.coerce import as_text
 from gateway.wire.messages import content_text
 
-MAX_CHARACTERS = 256 * 1024
-"""Of a longer message only the beginning is read."""
+MAX_CHARACTERS = 256 * 1024  # of a longer message only the beginning is read
 
 _OPENING_TAG = re.compile(r"<([A-Za-z][\w:-]{0,63})(?:\s[^<>]{0,300})?>")
 _ADDED = re.compile(
@@ -41,10 +40,8 @@ _SETTING_UP = "setting up the context for our chat"
 _HEAD_CHARACTERS = 200
 _MAX_UNCLOSED = 8
 """Tags without an end that are looked for; after them the rest of a text is taken as it is."""
-_MAX_TAGS = 2000
-"""Tags that are read: a text with more is a document, and each takes 1.5 us."""
-_MAX_PARTS = 256
-"""Parts of a message that are read: clients send a few, and each takes 10 us."""
+_MAX_TAGS = 2000  # tags that are read: a text with more is a document, and each takes 1.5 us
+_MAX_PARTS = 256  # parts of a message that are read: clients send a few, and each takes 10 us
 _MAX_PASSED_OVER = 64
 """Messages in which the user's words are looked for: each of thousands of turns may be a run."""
 

@@ -8,12 +8,9 @@ from gateway.steering.evidence.edits import Edit, goes_back
 from gateway.steering.evidence.observation import REMEMBERED_EDITS, REMEMBERED_FILES, ObservedStep
 from gateway.steering.monitors.settings import RobustSettings
 
-ONE_REVERT = 0.5
-"""Undoing one change is ordinary work; the second time on one file is not."""
-FAILED_EDIT = 0.15
-"""Score per edit of one file that failed in a row: the fourth fires."""
-SLOWER = 0.5
-"""Reverts are remembered longer than repeats: the rest of the way from `recovery` to 1."""
+ONE_REVERT = 0.5  # undoing one change is ordinary work; the second time on one file is not
+FAILED_EDIT = 0.15  # score per edit of one file that failed in a row: the fourth fires
+SLOWER = 0.5  # reverts are remembered longer than repeats: the rest of the way from `recovery` to 1
 
 
 class _File:

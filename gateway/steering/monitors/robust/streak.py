@@ -9,16 +9,12 @@ from gateway.steering.evidence.observation import ObservedStep
 from gateway.steering.evidence.repeats import Repeat
 from gateway.steering.monitors.settings import RobustSettings
 
-CAP = 5
-"""Repeats that score 1; three fire at the default threshold. Source: reference section 4.1."""
-COMPARED_TEXTS = 6
-"""Newest messages that the next one is compared with."""
-SAME_TEXT = 0.7
-"""Share of words, in [0, 1], from which two messages are alike."""
+CAP = 5  # repeats that score 1; three fire at the default threshold. Source: reference section 4.1.
+COMPARED_TEXTS = 6  # newest messages that the next one is compared with
+SAME_TEXT = 0.7  # share of words, in [0, 1], from which two messages are alike
 LONG_TEXT_WORDS = 12
 """Different words from which two alike messages are a monologue; stock phrases are shorter."""
-SHORT_TEXT_WORDS = 4
-"""Different words from which the very same message counts."""
+SHORT_TEXT_WORDS = 4  # different words from which the very same message counts
 TELLS_NOTHING = 0.5
 """Share of the recovery after an action whose result has no new word: it is no way out yet."""
 ASKED_FOR = 0.25

@@ -14,16 +14,12 @@ T = TypeVar("T")
 
 PER_RERUN = 0.3
 """Score per run of a program that fails as before with nothing changed: the third run fires."""
-AFTER_CHANGE = 0.5
-"""A change that did not help counts half: work went on between the runs."""
-FAILURE_WINDOW = 8
-"""Newest actions whose failures are compared."""
+AFTER_CHANGE = 0.5  # a change that did not help counts half: work went on between the runs
+FAILURE_WINDOW = 8  # newest actions whose failures are compared
 PER_FAILURE = 0.2
 """Score per failure of one signature in the window beyond the first: the fourth fires."""
-PER_DENIAL = 0.12
-"""Score per answer of the window that denies and has no new word: the fifth fires."""
-REMEMBERED_PROGRAMS = 64
-"""Programs whose last run is remembered: a bound on memory."""
+PER_DENIAL = 0.12  # score per answer of the window that denies and has no new word: the fifth fires
+REMEMBERED_PROGRAMS = 64  # programs whose last run is remembered: a bound on memory
 SLOWER = 0.5
 """A failing test is remembered longer than a repeat: the rest of the way from `recovery` to 1."""
 
