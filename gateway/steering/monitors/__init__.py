@@ -40,9 +40,9 @@ __all__ = [
 ]
 
 
-def make_suite(settings: MonitorSettings) -> Suite:
+def make_suite(settings: MonitorSettings) -> Suite[Any]:
     """A new suite for one run; imports the modules of the suite that `settings` names."""
-    suite: Suite = suite_class(settings.suite)(settings)
+    suite: Suite[Any] = suite_class(settings.suite)(settings)
     return suite
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Generic, Protocol, TypeVar
 
@@ -29,16 +30,6 @@ class Readings(Struct, frozen=True, kw_only=True):
     evidence: dict[str, str] = {}
 
 
-class Suite(Protocol):
-    """Monitors over one run; the cost of a push and of a reading does not grow with the run."""
-
-    def push(self, step: Step) -> None:
-        """Observe the next step of the run."""
-
-    def readings(self) -> Readings:
-        """The readings over all steps pushed so far."""
-
-
 Observed = TypeVar("Observed", contravariant=True)
 
 
@@ -52,8 +43,11 @@ class Monitor(Protocol[Observed]):
         """Score in [0, 1] after the newest observation, and its reason ("" at score 0)."""
 
 
-class MonitorSuite(Generic[Observed]):
-    """The active monitors of one suite over one run; each is made with `argument`."""
+class Suite(ABC, Generic[Observed]):
+    """The active monitors of one suite over one run; each is made with `argument`.
+
+    The cost of a push and of a reading does not grow with the run.
+    """
 
     __slots__ = ("_fire_threshold", "_weights", "monitors")
 
@@ -64,6 +58,10 @@ class MonitorSuite(Generic[Observed]):
         }
         self._weights = settings.resolved_weights()
         self._fire_threshold = settings.fire_threshold
+
+    @abstractmethod
+    def push(self, step: Step) -> None:
+        """Observe the next step of the run."""
 
     def readings(self) -> Readings:
         """The readings over all steps pushed so far."""

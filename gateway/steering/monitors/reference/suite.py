@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from gateway.steering.monitors.settings import MonitorSettings
-from gateway.steering.monitors.suite import MonitorSuite
+from gateway.steering.monitors.suite import Suite
 from gateway.steering.transcript.steps import Action, Step
 from gateway.wire.coerce import lowered
 
@@ -40,7 +40,7 @@ def calls_of(step: Step) -> Iterator[CallText]:
         )
 
 
-class ReferenceSuite(MonitorSuite[CallText]):
+class ReferenceSuite(Suite[CallText]):
     """The active reference monitors over one run."""
 
     __slots__ = ()

@@ -56,10 +56,8 @@ class Hedge:
         return trend, reason
 
     def _trend(self) -> tuple[float, str]:
-        if self._thoughts < 2 * self._size:
-            return 0.0, ""
         hedging = sum([1 for hedges, _ in self._late if hedges])
-        if hedging < self._size - 1:
+        if self._thoughts < 2 * self._size or hedging < self._size - 1:
             return 0.0, ""
         late = sum([h for h, _ in self._late]) / sum([w for _, w in self._late])
         if late < LEAST_DENSITY:

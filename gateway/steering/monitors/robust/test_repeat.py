@@ -58,9 +58,9 @@ class TestRepeat:
         before = self._programs.pop(action.program, None)
         if action.failure is None:
             return 0.0, ""
-        count = 0.0
-        if before is not None and before[0] == action.failure:
-            count = before[1] + (1.0 if repeat.unchanged_files else AFTER_CHANGE)
+        again = before is not None and before[0] == action.failure
+        weight = 1.0 if repeat.unchanged_files else AFTER_CHANGE
+        count = before[1] + weight if before is not None and again else 0.0
         self._programs[action.program] = (action.failure, count)
         if len(self._programs) > REMEMBERED_PROGRAMS:
             del self._programs[next(iter(self._programs))]
@@ -69,19 +69,21 @@ class TestRepeat:
 
     def _denial(self, action: ActionFacts, repeat: Repeat, *, tells: bool) -> tuple[float, str]:
         """Answers that deny and have no new word, whatever was asked or tried."""
-        if _is_answer(action, repeat):
-            return 0.0, ""
-        denies = action.negative and not (action.empty or repeat.waits) and action.program is None
-        if not denies and repeat.kind == "new" and action.answers:
+        is_new, program = repeat.kind == "new", action.program is not None
+        plain = action.failure is None and not (action.reads or action.changes)
+        if plain and action.negative and action.looks_up and is_new:
+            return 0.0, ""  # no is an answer to a new question: the run knows more
+        denies = action.negative and not (action.empty or repeat.waits or program)
+        if not denies and is_new and action.answers:
             tells = True  # another question, and yes: the ones before were fair questions, too
-        if not (denies or tells or action.program is not None):
+        if not (denies or tells or program):
             return 0.0, ""  # an acknowledgement
         if tells and not denies:
             _forgive(self._denials, action.operation, fine=False)
         self._denials.append((denies and not tells, action.operation))
-        times = sum([1 for each, _ in self._denials if each])
-        if not self._denials[-1][0]:
+        if not denies or tells:
             return 0.0, ""
+        times = sum([1 for each, _ in self._denials if each])
         return min(PER_DENIAL * times, 1.0), f"{times} answers that deny, nothing new in them"
 
     def _failure(self, action: ActionFacts, repeat: Repeat, *, tells: bool) -> tuple[float, str]:
@@ -101,16 +103,8 @@ class TestRepeat:
         return (self._score, self._what) if self._score >= 0.01 else (0.0, "")
 
 
-def _is_answer(action: ActionFacts, repeat: Repeat) -> bool:
-    """Whether a call looks another thing up and is told no: that was the question, and the run
-    knows more. An act that is turned down, content that is kept back and an error tell nothing."""
-    if action.failure is not None or action.reads or action.changes:
-        return False
-    return action.negative and action.looks_up and repeat.kind == "new"
-
-
 def _forgive(calls: deque[tuple[T, str]], operation: str, *, fine: T) -> None:
-    """Take the calls of an operation for fine: it fails now and then, with news in between."""
+    """Count the calls of an operation as fine: it fails now and then, with news in between."""
     for at, (found, name) in enumerate(calls):
         if name == operation and found != fine:
             calls[at] = (fine, name)
