@@ -88,7 +88,7 @@ def _outcomes(steps: Sequence[Step]) -> list[StepOutcome]:
 
 
 def _alarms(outcome: StepOutcome) -> bool:
-    return bool(outcome.readings.fired) or outcome.state in _HARD or outcome.likely_fails
+    return bool(outcome.readings.fired) or outcome.state in _HARD or outcome.risk.likely
 
 
 def _loop(inserted: list[Step], host: list[Step], draw: random.Random) -> tuple[bool, ...]:
@@ -115,7 +115,7 @@ def _signs(inserted: list[Step], host: list[Step], draw: random.Random) -> tuple
     return (
         any(each.readings.fired for each in outcomes),
         any(each.state in _HARD for each in outcomes),
-        any(each.likely_fails for each in outcomes),
+        any(each.risk.likely for each in outcomes),
     )
 
 

@@ -28,7 +28,12 @@ from gateway.offline.evaluation import (
 from gateway.offline.fitting import AlarmLevels, alarm_levels, fit, fit_logistic, folds_of
 from gateway.offline.labelled_runs import label_run, trouble_ahead
 from gateway.offline.recordings import parse_recording, read_lines
-from gateway.steering.acting import ActSettings, expected_precision, permitted
+from gateway.steering.acting import (
+    ActionSignal,
+    ActSettings,
+    expected_precision,
+    meets_precision_bar,
+)
 from gateway.steering.experiments import random_switch
 from gateway.steering.fold import RunFold
 from gateway.steering.fsm import FSMState
@@ -214,12 +219,12 @@ def test_evidence_that_lasts_is_told_on_each_step() -> None:
     low = replace(shipped, risk=replace(shipped.risk, works_alarm=9.0, talks_alarm=-9.0))
     steps = [Step(index=n, thought="Which number is it?") for n in range(4)]
     run = RunFold(Policy(difficulty=DifficultySettings(calibration=low)))
-    assert [run.push(step).likely_fails for step in steps] == [False, False, True, True]
+    assert [run.push(step).risk.likely for step in steps] == [False, False, True, True]
     never = replace(low, risk=replace(low.risk, talks_alarm=math.inf))
     assert calibration_from_json(calibration_to_json(never)) == never
     assert calibration_from_json(calibration_to_json(low)) == low
     run = RunFold(Policy(difficulty=DifficultySettings(calibration=never)))
-    assert not any(run.push(step).likely_fails for step in steps)
+    assert not any(run.push(step).risk.likely for step in steps)
 
 
 def test_auroc_compares_only_inside_source_and_model() -> None:
@@ -291,10 +296,14 @@ def test_actions_are_worth_what_their_signals_are() -> None:
 def test_the_bar_decides() -> None:
     """An action below its bar is left out, one at or above it is taken."""
     known = shipped_calibration()
-    at = ("monitor_text", FSMState.NORMAL, READINGS, known)
-    assert permitted(*at, ActSettings())
-    assert not permitted(*at, ActSettings(act_above={"monitor_text": 1.0}))
-    assert permitted("e2", FSMState.NORMAL, None, known, ActSettings(act_above={"e2": 0.5}))
+    alarm = ActionSignal(state=FSMState.NORMAL, readings=READINGS)
+    at = ("monitor_text", alarm, known)
+    assert meets_precision_bar(*at, ActSettings())
+    assert not meets_precision_bar(*at, ActSettings(act_above={"monitor_text": 1.0}))
+    quiet = ActionSignal(state=FSMState.NORMAL)
+    bars = ActSettings(act_above={"e2": 1.0, "route_fast": 0.6})
+    assert meets_precision_bar("e2", quiet, known, bars)
+    assert not meets_precision_bar("route_fast", quiet, known, bars)
 
 
 @pytest.mark.parametrize("bad", [{"dance": 0.5}, {"e1": 1.5}, {"e1": True}])

@@ -216,7 +216,7 @@ def _scored_row(run_id: str, outcome: StepOutcome, now: float) -> StepRow:
         at=now,
         state=outcome.state.value,
         difficulty=outcome.difficulty,
-        risk=outcome.risk,
+        risk=outcome.risk.probability,
         scores=readings.scores,
         composite=readings.composite,
         fired=readings.fired,

@@ -294,7 +294,7 @@ class RequestSteerer:
             with timed(result.timings_ms, "look_up"):
                 lessons = await self._lessons.find(proposal.lessons, result.conversation.tenant)
             own_time.check()
-        result.model = proposal.model
+        result.model = proposal.routed.model
         decision = conclude(
             rules,
             current.memory,

@@ -223,7 +223,7 @@ def steering_headers(result: SteeringResult, arm: str | None) -> RawHeaders:
         headers.append((b"x-gateway-arm", arm.encode()))
     if (latest := position.latest) is not None:
         headers.append((b"x-gateway-difficulty", b"%.4f" % latest.difficulty))
-        headers.append((b"x-gateway-risk", b"%.4f" % latest.risk))
+        headers.append((b"x-gateway-risk", b"%.4f" % latest.risk.probability))
         headers.append((b"x-gateway-monitors", ",".join(latest.readings.fired).encode()))
     if result.applies and (label := guidance_label(result)):
         headers.append((_GUIDANCE_HEADER, label.encode("ascii", "replace")))
@@ -267,7 +267,7 @@ def log_notes(result: SteeringResult, arm: str | None) -> dict[str, Any]:
         notes["arm"] = arm
     if (latest := position.latest) is not None:
         notes["difficulty"] = round(latest.difficulty, 4)
-        notes["risk"] = round(latest.risk, 4)
+        notes["risk"] = round(latest.risk.probability, 4)
         notes["fired"] = latest.readings.fired
     if label := guidance_label(result):
         notes["guidance"] = label

@@ -14,15 +14,14 @@ from types import MappingProxyType
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gateway.steering.fsm import FSMState
+from gateway.steering.fsm import HARD_STATES, FSMState, refuse_outside_unit
 from gateway.steering.guidance.pattern import Tier
 from gateway.steering.guidance.plan import Plan
 from gateway.steering.monitors import Readings
 from gateway.steering.scoring.calibration import Calibration
 
 ACTIONS = ("route_fast", "route_slow", "monitor_text", "e1", "e2", "skip_directive")
-NO_EVIDENCE = 0.5
-"""Expected precision of acting without a signal: half of the runs fail."""
+NO_EVIDENCE = 0.5  # expected precision of acting without a signal: half of the runs fail
 
 DEFAULT_BARS: Mapping[str, float] = MappingProxyType(
     {
@@ -57,69 +56,13 @@ class ActSettings:
         for name, bar in self.act_above.items():
             if name not in ACTIONS:
                 raise ValueError(f"act_above.{name}: not one of {', '.join(ACTIONS)}")
-            if isinstance(bar, bool) or not 0.0 <= bar <= 1.0:
-                raise ValueError(f"act_above.{name}: expected a number in [0, 1], got {bar!r}")
+            refuse_outside_unit(f"act_above.{name}", bar)
         if self.stop_above is not None and not 0 < self.stop_above <= 1:
             raise ValueError("stop_above: must be above 0, and at most 1")
 
     def bar(self, action: str) -> float:
         """The bar of one action."""
         return self.act_above.get(action, DEFAULT_BARS[action])
-
-
-def expected_precision(
-    action: str, state: FSMState, readings: Readings | None, calibration: Calibration
-) -> float:
-    """Share of such moments in runs of the kind that the action is meant for, in [0, 1].
-
-    For `route_fast` that is a run that succeeds, for all others one that fails.
-
-    Raises:
-        ValueError: unknown action.
-    """
-    known = calibration.precision
-    if action == "route_fast":
-        return 1.0 - known.get("FAST", NO_EVIDENCE) if state is FSMState.FAST else NO_EVIDENCE
-    if action in ("route_slow", "skip_directive"):
-        return known.get(state.value, NO_EVIDENCE) if state in _HARD_STATES else NO_EVIDENCE
-    if action not in ACTIONS:
-        raise ValueError(f"{action!r} is not one of {', '.join(ACTIONS)}")
-    signals = [*(readings.fired if readings else ())]
-    if state in _HARD_STATES:
-        signals.append(state.value)
-    return max([known.get(signal, NO_EVIDENCE) for signal in signals], default=NO_EVIDENCE)
-
-
-_HARD_STATES = (FSMState.SLOW, FSMState.SKIP)
-
-
-def permitted(
-    action: str,
-    state: FSMState,
-    readings: Readings | None,
-    calibration: Calibration,
-    settings: ActSettings,
-) -> bool:
-    """Whether the action's expected precision reaches its bar."""
-    return expected_precision(action, state, readings, calibration) >= settings.bar(action)
-
-
-def meets_precision_bar(
-    action: str,
-    state: FSMState,
-    readings: Readings | None,
-    calibration: Calibration,
-    settings: ActSettings,
-) -> bool:
-    """Whether to take an action that its own rule asks for.
-
-    A bar excludes signals that were measured and found too weak. An action without a measured
-    signal (the first look-ups of a run, the look-back after an alarm) is decided by its rule alone.
-    """
-    signalled = state in _HARD_STATES or bool(readings and readings.fired)
-    if not signalled and action != "route_fast":
-        return True
-    return permitted(action, state, readings, calibration, settings)
 
 
 class ActionSignal(Struct, frozen=True, kw_only=True):
@@ -138,6 +81,44 @@ class ActionSignal(Struct, frozen=True, kw_only=True):
     likely_fails: bool = False
 
 
+def expected_precision(
+    action: str, state: FSMState, readings: Readings | None, calibration: Calibration
+) -> float:
+    """Share of such moments in runs of the kind that the action is meant for, in [0, 1].
+
+    For `route_fast` that is a run that succeeds, for all others one that fails.
+
+    Raises:
+        ValueError: unknown action.
+    """
+    known = calibration.precision
+    if action == "route_fast":
+        return 1.0 - known.get("FAST", NO_EVIDENCE) if state is FSMState.FAST else NO_EVIDENCE
+    if action in ("route_slow", "skip_directive"):
+        return known.get(state.value, NO_EVIDENCE) if state in HARD_STATES else NO_EVIDENCE
+    if action not in ACTIONS:
+        raise ValueError(f"{action!r} is not one of {', '.join(ACTIONS)}")
+    signals = [*(readings.fired if readings else ())]
+    if state in HARD_STATES:
+        signals.append(state.value)
+    return max([known.get(signal, NO_EVIDENCE) for signal in signals], default=NO_EVIDENCE)
+
+
+def meets_precision_bar(
+    action: str, signal: ActionSignal, calibration: Calibration, settings: ActSettings
+) -> bool:
+    """Whether to take an action that its own rule asks for.
+
+    A bar excludes signals that were measured and found too weak. An action without a measured
+    signal (the first look-ups of a run, the look-back after an alarm) is decided by its rule alone.
+    """
+    state, readings = signal.state, signal.readings
+    signalled = state in HARD_STATES or bool(readings and readings.fired)
+    if not signalled and action != "route_fast":
+        return True
+    return expected_precision(action, state, readings, calibration) >= settings.bar(action)
+
+
 def planned_actions(planned: Plan, meets_bar: Callable[[str], bool]) -> Plan:
     """The plan without the actions below their precision bar; its reasons name them."""
     refused = []
@@ -148,37 +129,32 @@ def planned_actions(planned: Plan, meets_bar: Callable[[str], bool]) -> Plan:
         planned = replace(planned, directive="")
         refused.append("skip_directive")
     for tier in (Tier.E1, Tier.E2):
-        asked = [query for query in planned.queries if query.tier is tier]
-        if asked and not meets_bar(tier.value):
-            queries = tuple(query for query in planned.queries if query.tier is not tier)
-            planned = replace(planned, queries=queries)
+        others = tuple([query for query in planned.queries if query.tier is not tier])
+        if len(others) < len(planned.queries) and not meets_bar(tier.value):
+            planned = replace(planned, queries=others)
             refused.append(tier.value)
     reasons = tuple(f"{action}: below its bar" for action in refused)
     return replace(planned, reasons=(*planned.reasons, *reasons)) if reasons else planned
 
 
-def escalated(signal: ActionSignal, least_severity: int) -> tuple[ActionSignal, str]:
-    """The signal for routing, and a reason where it is not the run's own.
+def routing_state(
+    signal: ActionSignal, least_severity: int, meets_bar: Callable[[str, ActionSignal], bool]
+) -> tuple[FSMState, tuple[str, ...]]:
+    """The state that selects the model, and reasons where it is not the run's own.
 
     An alarm of `least_severity` or more (0 = never) is routed like SLOW at once; a run in FAST that
-    waits for a job is routed like NORMAL, because what the job brings is not known.
+    waits for a job like NORMAL, because what the job brings is not known. The state is NORMAL when
+    changing the model is below its precision bar.
     """
-    if least_severity and signal.severity >= least_severity and signal.state not in _HARD_STATES:
-        return replace(signal, state=FSMState.SLOW), "routing: the alarm persists"
-    if signal.waits and signal.state is FSMState.FAST:
-        return replace(signal, state=FSMState.NORMAL), "routing: a job is waited for"
-    return signal, ""
-
-
-def routed_state(state: FSMState, meets_bar: Callable[[str], bool]) -> tuple[FSMState, str]:
-    """The state that selects the model, and a reason when it is not `state`.
-
-    It is NORMAL when changing the model is below its precision bar.
-    """
-    action = _ROUTES_AWAY.get(state)
-    if action is None or meets_bar(action):
-        return state, ""
-    return FSMState.NORMAL, f"routing: {action} below its bar"
+    reasons: tuple[str, ...] = ()
+    if least_severity and signal.severity >= least_severity and signal.state not in HARD_STATES:
+        signal, reasons = replace(signal, state=FSMState.SLOW), ("routing: the alarm persists",)
+    elif signal.waits and signal.state is FSMState.FAST:
+        signal, reasons = replace(signal, state=FSMState.NORMAL), ("routing: a job is waited for",)
+    action = _ROUTES_AWAY.get(signal.state)
+    if action is None or meets_bar(action, signal):
+        return signal.state, reasons
+    return FSMState.NORMAL, (*reasons, f"routing: {action} below its bar")
 
 
 _ROUTES_AWAY: Mapping[FSMState, str] = {

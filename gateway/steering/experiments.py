@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.steering.acting import ActionSignal
-from gateway.steering.fsm import FSMState
+from gateway.steering.fsm import HARD_STATES, FSMState, refuse_outside_unit
 from gateway.steering.identity.ids import draw
 from gateway.steering.monitors import FAILURE_TYPES, Readings
 
@@ -32,8 +32,6 @@ RANDOM_ROUTING_SHARE = 0.09
 RANDOM_GUIDANCE_SHARE = 0.011
 """Share of scored steps at which `random` injects as many texts as `on`. Source:
 docs/evidence.md."""
-
-_HARD_STATES = (FSMState.SLOW, FSMState.SKIP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,9 +60,7 @@ class ExperimentSettings:
         if not sum(self.arms.values()) > 0:
             raise ValueError("arms: the shares must add up to more than 0")
         for name in ("random_routing_share", "random_guidance_share"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not 0.0 <= value <= 1.0:
-                raise ValueError(f"{name}: expected a number in [0, 1], got {value!r}")
+            refuse_outside_unit(name, getattr(self, name))
 
 
 def mode_of(arm: str) -> str:
@@ -136,19 +132,21 @@ class RandomArm(Struct, frozen=True, kw_only=True):
         """
         if step < 1:
             return ActionSignals(routing=found, guidance=found)
-        routes = random_switch(self.experiment, self.unit, step, self.routing_share)
-        guides = random_switch(self.experiment, self.unit, step, self.guidance_share)
-        troubled = self._troubled(found, weights)
-        return ActionSignals(
-            routing=troubled if routes else _untroubled(found),
-            guidance=troubled if guides else _untroubled(found),
-            reasons=(_reason("routing", routes), _reason("guidance", guides)),
-        )
-
-    def _troubled(self, found: ActionSignal, weights: Mapping[str, float]) -> ActionSignal:
         state = FSMState.SKIP if found.state is FSMState.SKIP else FSMState.SLOW
         readings = found.readings and self._fired(found.readings, weights)
-        return ActionSignal(state=state, readings=readings, at_risk=True)
+        troubled = ActionSignal(state=state, readings=readings, at_risk=True)
+        state = FSMState.NORMAL if found.state in HARD_STATES else found.state
+        untroubled = replace(found, state=state, at_risk=False, severity=0, likely_fails=False)
+        routes = random_switch(self.experiment, self.unit, step, self.routing_share)
+        guides = random_switch(self.experiment, self.unit, step, self.guidance_share)
+        return ActionSignals(
+            routing=troubled if routes else untroubled,
+            guidance=troubled if guides else untroubled,
+            reasons=(
+                f"random: routing {'drawn' if routes else 'not drawn'}",
+                f"random: guidance {'drawn' if guides else 'not drawn'}",
+            ),
+        )
 
     def _fired(self, readings: Readings, weights: Mapping[str, float]) -> Readings:
         """The readings with at least one monitor fired, so that guidance has a failure to name.
@@ -161,12 +159,3 @@ class RandomArm(Struct, frozen=True, kw_only=True):
             return readings
         name = pick(able, draw(self.experiment, f"{self.unit}#failure"))
         return replace(readings, fired=(name,), failure_type=FAILURE_TYPES[name])
-
-
-def _untroubled(found: ActionSignal) -> ActionSignal:
-    state = FSMState.NORMAL if found.state in _HARD_STATES else found.state
-    return replace(found, state=state, at_risk=False, severity=0, likely_fails=False)
-
-
-def _reason(action: str, drawn: bool) -> str:
-    return f"random: {action} {'drawn' if drawn else 'not drawn'}"

@@ -1,23 +1,255 @@
-"""Folding a transcript: steps -> difficulty, state and monitor readings, run by run.
+"""Folding a transcript: steps -> difficulty, risk, state and monitor readings, run by run.
 
 The transcript is the only source: everything in a fold can be recomputed from the messages.
 """
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from gateway.steering.fsm import FSMState
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gateway.steering.evidence.observation import ObservedStep, ReadsObservations, RunObserver
+from gateway.steering.fsm import FSMState, next_state
+from gateway.steering.monitors import Readings, make_suite
+from gateway.steering.monitors.suite import severity_of, with_alarm
 from gateway.steering.policy import Policy
-from gateway.steering.run_fold import RunFold, RunSnapshot, StepOutcome
-from gateway.steering.scoring.risk import NO_OUTCOMES, WorkloadPrior
-from gateway.steering.scoring.scorer import NOT_JUDGED, Judged
+from gateway.steering.scoring.calibration import shipped_calibration
+from gateway.steering.scoring.risk import NO_OUTCOMES, RiskModel, WorkloadPrior, risk_of
+from gateway.steering.scoring.scorer import NOT_JUDGED, UNKNOWN, Judgeable, Judged, make_scorer
 from gateway.steering.transcript.content import asks_user, read_content
 from gateway.steering.transcript.steps import Change, Draft, Step, StepReader
 from gateway.wire.echo import OWN_ANSWER
 
-__all__ = ["ConversationFold", "RunFold", "RunSnapshot", "StepOutcome"]
+
+class RunRisk(Struct, frozen=True, kw_only=True):
+    """Risk that a run fails: its `probability`, in (0, 1).
+
+    `evidence`: its log odds by the run's steps alone; `likely`: these have lasted where few solved
+    runs come.
+    """
+
+    probability: float
+    evidence: float
+    likely: bool
+
+
+class StepOutcome(Struct, frozen=True, kw_only=True):
+    """The result of scoring one step.
+
+    `index` counts the scored steps of run `run` from 1 (the first call, before any step, is 0);
+    `difficulty` is the score, in [0, 1]; `state` and `risk` are those after it; `severity` of the
+    alarm, 0 to 3.
+    """
+
+    run: int
+    index: int
+    difficulty: float
+    state: FSMState
+    readings: Readings
+    risk: RunRisk
+    severity: int
+    observed: ObservedStep
+
+    @property
+    def step(self) -> Step:
+        """The step that was scored."""
+        return self.observed.step
+
+    @property
+    def failed(self) -> bool:
+        """Whether a call of the step failed."""
+        return any(action.failure is not None for action, _ in self.observed.actions)
+
+    @property
+    def loop_count(self) -> int:
+        """Number of earlier calls with the same result, for the most repeated call of the step."""
+        return max([repeat.count for _, repeat in self.observed.actions], default=1) - 1
+
+
+class RunSnapshot(Struct, frozen=True, kw_only=True):
+    """The part of a run's state that is stored and survives a compacted transcript.
+
+    `history`: the difficulty scores that transitions can depend on; `steps`: scored steps so far.
+    """
+
+    run: int = 0
+    state: FSMState = FSMState.INIT
+    history: tuple[float, ...] = ()
+    steps: int = 0
+
+
+class _Windows:
+    """The parts of a run that remember its newest steps: scorer, monitors, risk."""
+
+    __slots__ = ("alarmed_steps", "observer", "risk", "score", "scorer", "show", "suite")
+
+    def __init__(self, policy: Policy, judged: Judged) -> None:
+        self.scorer = scorer = make_scorer(policy.difficulty)
+        if isinstance(scorer, Judgeable):
+            scorer.judged = judged
+        self.suite = suite = make_suite(policy.monitors)
+        # Asked once: `isinstance` with a class that others may join takes long.
+        self.show = suite.push_observed if isinstance(suite, ReadsObservations) else None
+        self.score = scorer.push_observed if isinstance(scorer, ReadsObservations) else None
+        self.observer = RunObserver()
+        self.risk = RiskModel(policy.difficulty.calibration or shipped_calibration())
+        self.alarmed_steps = 0
+
+    def observe(self, step: Step) -> tuple[float, ObservedStep]:
+        """Show the step to scorer, monitors and risk; its score, clamped to [0, 1]."""
+        observed = self.observer.observe(step)
+        self.risk.push(observed)
+        if self.show is not None:
+            self.show(observed)
+        else:
+            self.suite.push(step)
+        score = self.scorer.push(step) if self.score is None else self.score(observed)
+        return _clamp(score), observed
+
+
+class RunFold:
+    """One run: scorer, state machine and monitors over its steps.
+
+    `start`: index of the run's first message. `keep`: how many of the newest outcomes, which
+    contain the texts of their steps, stay in `outcomes`; None = all. `earlier`: the steps that
+    `base` summarises, oldest first; they fill the windows of monitors and scorer and are not scored
+    again. `judged`: scores that a model gave, for the scorer `judge`; read with each push. `prior`:
+    the outcomes of the run's workload so far, for its risk.
+    """
+
+    __slots__ = (
+        "_before",
+        "_earlier",
+        "_judged",
+        "_policy",
+        "_windows",
+        "history",
+        "index",
+        "outcomes",
+        "prior",
+        "start",
+        "state",
+        "steps",
+    )
+
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        start: int = 0,
+        base: RunSnapshot | None = None,
+        keep: int | None = None,
+        earlier: Sequence[Step] = (),
+        judged: Judged = NOT_JUDGED,
+        prior: WorkloadPrior = NO_OUTCOMES,
+    ) -> None:
+        base = base or RunSnapshot()
+        self._policy = policy
+        self._judged = judged
+        self._earlier = deque(earlier, maxlen=keep)
+        self.index = base.run
+        self.prior = prior
+        self.start = start
+        self.state = self._before = base.state
+        self.steps = base.steps
+        self.history: list[float] = list(base.history)
+        self.outcomes: deque[StepOutcome] = deque(maxlen=keep)
+        # Made with the first step: most runs begin, and many end, without one.
+        self._windows: _Windows | None = None
+        if earlier:
+            self._windows = windows = _Windows(policy, judged)
+            for step in earlier:
+                windows.observe(step)
+
+    @property
+    def recent(self) -> list[Step]:
+        """The newest steps of the run, oldest first."""
+        return [*self._earlier, *(outcome.step for outcome in self.outcomes)]
+
+    def share(self, judged: Judged) -> None:
+        """Read the scores that a model gave from here on."""
+        self._judged = judged
+        if self._windows is not None and isinstance(self._windows.scorer, Judgeable):
+            self._windows.scorer.judged = judged
+
+    def push(self, step: Step) -> StepOutcome:
+        """Score the next step and advance the state by one transition."""
+        windows = self._windows = self._windows or _Windows(self._policy, self._judged)
+        score, observed = windows.observe(step)
+        readings, risk = windows.suite.readings(), windows.risk
+        windows.alarmed_steps = windows.alarmed_steps + 1 if readings.fired else 0
+        difficulty = self._raised(score, readings)
+        self.history.append(difficulty)
+        self._before = self.state
+        self.state = next_state(self.state, self.history, self._policy.fsm)
+        self.steps += 1
+        outcome = StepOutcome(
+            run=self.index,
+            index=self.steps,
+            difficulty=difficulty,
+            state=self.state,
+            readings=readings,
+            risk=RunRisk(
+                probability=risk_of(risk.log_odds, self.prior),
+                evidence=risk.log_odds,
+                likely=risk.likely,
+            ),
+            severity=severity_of(windows.alarmed_steps),
+            observed=observed,
+        )
+        self.outcomes.append(outcome)
+        return outcome
+
+    def _raised(self, score: float, readings: Readings) -> float:
+        exact = self._policy.difficulty.scorer == "heuristic"
+        return score if exact else with_alarm(score, readings.fired)
+
+    @property
+    def score_key(self) -> str:
+        """The key of the newest step among the judged scores; empty when the scorer takes none."""
+        scorer = self._windows and self._windows.scorer
+        return scorer.key if isinstance(scorer, Judgeable) else ""
+
+    def rescore(self, score: float) -> StepOutcome:
+        """Replace the newest step's score and recompute its state; the new outcome.
+
+        Raises:
+            IndexError: no step has been pushed.
+        """
+        newest = self.outcomes.pop()
+        difficulty = self._raised(_clamp(score), newest.readings)
+        self.history[-1] = difficulty
+        self.state = next_state(self._before, self.history, self._policy.fsm)
+        outcome = replace(newest, difficulty=difficulty, state=self.state)
+        self.outcomes.append(outcome)
+        return outcome
+
+    def end(self) -> None:
+        """Set the state to END after the final answer; nothing is pushed afterwards."""
+        self.state = FSMState.END
+
+    def snapshot(self) -> RunSnapshot:
+        """The state from which the same run continues under a compacted transcript."""
+        newest = tuple(self.history[-self._policy.fsm.longest_window :])
+        return RunSnapshot(run=self.index, state=self.state, history=newest, steps=self.steps)
+
+
+def _clamp(score: float) -> float:
+    """The score clamped to [0, 1]; NaN becomes the neutral score UNKNOWN."""
+    return UNKNOWN if math.isnan(score) else min(max(score, 0.0), 1.0)
+
+
+class _Start(Struct, frozen=True):
+    """Begin of a fold: the run before it, messages that are not scored, steps that led to it."""
+
+    base: RunSnapshot
+    offset: int
+    earlier: Sequence[Step]
 
 
 class ConversationFold:
@@ -25,9 +257,8 @@ class ConversationFold:
 
     The first `offset` messages are read, to learn how the agent writes its calls, but their steps
     are not scored: `base` contains them, as the state of the run before a compaction. After a base
-    whose run has ended the next run begins. `keep`, `earlier`, `judged`, `prior`: as in `RunFold`.
-    A run keeps its prior: `priors` takes that of each run by its index, and `prior` may be set
-    again for the runs that begin later.
+    whose run has ended the next run begins. `keep`, `earlier`, `judged`, `prior`: as in `RunFold`;
+    `priors` takes the prior of each run by its index, and `prior` may be set again for later runs.
 
     `answers`: how many messages the transcript had with each final answer that was delivered. What
     follows one without a word of the user, or a request that nothing follows, opens the next run;
@@ -36,14 +267,11 @@ class ConversationFold:
 
     __slots__ = (
         "_answers",
-        "_base",
         "_closed",
         "_consumed",
-        "_earlier",
         "_has_changed",
         "_judged",
         "_keep",
-        "_offset",
         "_outcomes",
         "_pending",
         "_policy",
@@ -51,6 +279,7 @@ class ConversationFold:
         "_reader",
         "_returned",
         "_scored",
+        "_start",
         "prior",
         "runs",
     )
@@ -71,16 +300,12 @@ class ConversationFold:
         if base is not None and base.state is FSMState.END:
             base, earlier = RunSnapshot(run=base.run + 1), ()
         self._policy = policy
-        self._earlier = earlier
         self._judged = judged
         self._answers = answers
-
         self.prior = prior
         self._priors = {} if priors is None else priors
-        self._base = base or RunSnapshot()
-        self._offset = offset
+        self._start = _Start(base or RunSnapshot(), offset, earlier)
         self._keep = keep
-        self._returned = 0
         self._restart()
 
     @property
@@ -95,26 +320,22 @@ class ConversationFold:
 
     @property
     def starts_over(self) -> bool:
-        """Whether `extend` will fold from the first message: a step that it returned has changed.
-
-        Known after `read_ahead`.
-        """
+        """Whether `extend` will fold from the first message again; known after `read_ahead`."""
         return self._has_changed
 
     @property
     def open_calls(self) -> int:
         """Calls and results of the newest step, as far as they are known."""
         draft = self._reader.draft
-        return len(draft.calls) + len(draft.results) if draft is not None else 0
+        return len(draft.reply.calls) + len(draft.results) if draft is not None else 0
 
     def extend(self, messages: Sequence[Any]) -> list[StepOutcome]:
         """Fold the new messages of a transcript; the outcomes of the newly scored steps.
 
-        `messages` is the whole transcript. The messages read before must be unchanged; they are not
-        read again, with one exception: a message that completes the step scored last (a late
-        result) causes a new fold from the first message, and that step is returned again under the
-        same run and index, with its new score. A newest step without a call is scored only when it
-        is known not to be a final answer.
+        `messages` is the whole transcript; those read before must be unchanged. Only a message that
+        completes the step scored last (a late result) causes a new fold from the first message, and
+        that step is returned again under the same run and index, with its new score. A newest step
+        without a call is scored only when it is known not to be a final answer.
 
         Raises:
             Exception: what a scorer or a monitor raised; the next call starts from the first
@@ -123,9 +344,11 @@ class ConversationFold:
         try:
             outcomes = self._fold(messages)
             if outcomes is None:
-                outcomes = self._fold_again(messages)
+                self._restart(max(self._returned - 1, 0))
+                whole = self._fold(messages)
+                assert whole is not None, "a new fold has returned no outcome that could change"
+                outcomes = whole[self._returned :]
         except BaseException:
-            self._returned = 0
             self._restart()
             raise
         self._returned += len(outcomes)
@@ -139,22 +362,16 @@ class ConversationFold:
         Raises:
             Exception: as `extend` does.
         """
+        end = min(self._consumed + most, len(messages))
         try:
-            self._has_changed = not self._read_until(
-                messages, min(self._consumed + most, len(messages))
-            )
+            self._has_changed = not self._read_until(messages, end)
         except BaseException:
-            self._returned = 0
             self._restart()
             raise
         return not self._has_changed and self._consumed < len(messages)
 
     def peek_final(self, reply: object) -> bool:
-        """Whether this assistant message, as the next one, would end the run.
-
-        Decided by the message alone: it makes no call in any protocol seen in the conversation. The
-        caller checks that the reply is complete.
-        """
+        """Whether this assistant message, if it is complete, would end the run as the next one."""
         if self._never_ends or self._reader.would_call(reply):
             return False
         content = reply.get("content") if isinstance(reply, dict) else None
@@ -163,7 +380,7 @@ class ConversationFold:
     def share(
         self, judged: Judged, answers: Collection[int], priors: dict[int, WorkloadPrior]
     ) -> None:
-        """Go on with these instead of what `__init__` got; they agree on all that was read."""
+        """Use these instead of what `__init__` got; they agree on all that was read."""
         self._judged, self._answers, self._priors = judged, answers, priors
         self.current.share(judged)
 
@@ -173,21 +390,14 @@ class ConversationFold:
         Windows stay. If everything has to be read again, the run starts from its present state.
         """
         current = self.current
-        self._base, self._earlier = current.snapshot(), tuple(current.recent)
-        self._offset = self._consumed = consumed
+        self._start = _Start(current.snapshot(), consumed, tuple(current.recent))
+        self._consumed = consumed
         self._returned = 0
         current.start = min(current.start, consumed)
 
-    def _fold_again(self, messages: Sequence[Any]) -> list[StepOutcome]:
-        """Fold from the first message; the outcomes from the last returned step on."""
-        self._returned = max(self._returned - 1, 0)
-        self._restart()
-        outcomes = self._fold(messages)
-        assert outcomes is not None, "a new fold has returned no outcome that could change"
-        return outcomes[self._returned :]
-
-    def _restart(self) -> None:
+    def _restart(self, returned: int = 0) -> None:
         self._reader = StepReader()
+        self._returned = returned
         self._consumed = 0
         # Of what was read ahead: the steps, and whether one that was returned has changed.
         self._outcomes: list[StepOutcome] = []
@@ -197,7 +407,7 @@ class ConversationFold:
         self._scored: Draft | None = None
         # The final answer after which the next run began before anything followed.
         self._closed: Draft | None = None
-        self.runs = [self._run(self._base, self._offset, self._earlier)]
+        self.runs = [self._run(self._start.base, self._start.offset, self._start.earlier)]
 
     def _run(self, base: RunSnapshot, start: int, earlier: Sequence[Step] = ()) -> RunFold:
         return RunFold(
@@ -218,63 +428,61 @@ class ConversationFold:
             self._close()
         if self._pending is not None and not self._waits(self._pending):
             self._scored = self._pending
-            self._score(self._outcomes)
+            self._score()
         outcomes, self._outcomes = self._outcomes, []
         return outcomes
 
     def _read_until(self, messages: Sequence[Any], end: int) -> bool:
         """Read the new messages before `end`; False when a step that was returned has changed."""
         while self._consumed < end:
-            if self._consumed in self._answers and not _is_user(messages[self._consumed]):
+            message = messages[self._consumed]
+            said = isinstance(message, dict) and message.get("role") == "user"
+            if self._consumed in self._answers and not said:
                 self._close()
-            if not self._read(self._consumed, messages[self._consumed], self._outcomes):
+            if not self._read(message):
                 return False
             self._consumed += 1
         return True
 
     def _close(self) -> None:
-        """End the run at a delivered final answer; in a group's chat the next speaker goes on."""
+        """End the run at a delivered final answer; in a group's chat the next speaker continues."""
         draft = self._pending
-        if draft is None or draft.named or not self._waits(draft):
+        if draft is None or draft.reply.named or not self._waits(draft):
             return
         draft.followed = True  # calls that come next are no part of it
-        self._pending, self._closed = None, draft
-        self._begin_run(self._consumed)
+        self._closed = draft
+        self._begin_run()
 
-    def _begin_run(self, position: int) -> None:
+    def _begin_run(self) -> None:
         self._pending = None
         self.current.end()
-        self.runs.append(self._run(RunSnapshot(run=self.current.index + 1), position))
+        self.runs.append(self._run(RunSnapshot(run=self.current.index + 1), self._consumed))
 
-    def _read(self, position: int, message: object, outcomes: list[StepOutcome]) -> bool:
-        change = self._reader.read(message)
+    def _read(self, message: object) -> bool:
+        change, is_new = self._reader.read(message), self._consumed >= self._start.offset
         if change is Change.OPENED:
-            self._score(outcomes)
+            self._score()
             self._scored = None
-            self._pending = self._reader.draft if position >= self._offset else None
+            self._pending = self._reader.draft if is_new else None
         elif change is Change.ANSWERED:
             return self._scored is None
-        elif change is Change.FINAL and position >= self._offset and self._ends_run():
-            self._begin_run(position)
+        elif change is Change.FINAL and is_new:
+            # The reply before this user message was the final answer of its run, unless it asked.
+            draft = self._reader.draft
+            asked = draft is not None and (draft is self._closed or self._asks(draft.reply.thought))
+            if not (asked or self._never_ends):
+                self._begin_run()
         return True
 
-    def _score(self, outcomes: list[StepOutcome]) -> None:
+    def _score(self) -> None:
         if self._pending is not None:
-            outcomes.append(self.current.push(self._pending.step()))
+            self._outcomes.append(self.current.push(self._pending.step()))
             self._pending = None
 
     def _waits(self, draft: Draft) -> bool:
         """Whether the newest step may still be a final answer, which is not scored."""
-        if self._never_ends or draft.acts or draft.user_followed:
-            return False
-        return not self._asks(draft.thought)
-
-    def _ends_run(self) -> bool:
-        """Whether the reply before the user message just read was the final answer of its run."""
-        draft = self._reader.draft
-        if draft is not None and draft is self._closed:
-            return False
-        return not (self._never_ends or (draft is not None and self._asks(draft.thought)))
+        open_end = not (self._never_ends or draft.acts or draft.user_followed)
+        return open_end and not self._asks(draft.reply.thought)
 
     def _asks(self, text: str) -> bool:
         if text.startswith(OWN_ANSWER):
@@ -284,7 +492,3 @@ class ConversationFold:
     @property
     def _never_ends(self) -> bool:
         return self._policy.run_boundary == "never"
-
-
-def _is_user(message: object) -> bool:
-    return isinstance(message, dict) and message.get("role") == "user"

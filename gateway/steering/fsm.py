@@ -29,6 +29,9 @@ class FSMState(enum.Enum):
     END = "END"
 
 
+HARD_STATES = (FSMState.SLOW, FSMState.SKIP)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FSMSettings:
     """Thresholds in [0, 1], windows in scored steps.
@@ -52,19 +55,14 @@ class FSMSettings:
 
     def __post_init__(self) -> None:
         for name in ("fast_threshold", "slow_threshold", "skip_threshold", "hysteresis_margin"):
-            _refuse_outside_unit(name, getattr(self, name))
+            refuse_outside_unit(name, getattr(self, name))
         for name in ("fast_window", "slow_window", "skip_window"):
-            _refuse_below_one(name, getattr(self, name))
-        if self.fast_threshold >= self.slow_threshold:
-            raise ValueError(
-                f"fast_threshold: {self.fast_threshold!r} is not below "
-                f"slow_threshold {self.slow_threshold!r}"
-            )
-        if self.slow_threshold > self.skip_threshold:
-            raise ValueError(
-                f"slow_threshold: {self.slow_threshold!r} is above "
-                f"skip_threshold {self.skip_threshold!r}"
-            )
+            refuse_below_one(name, getattr(self, name))
+        fast, slow, skip = self.fast_threshold, self.slow_threshold, self.skip_threshold
+        if fast >= slow:
+            raise ValueError(f"fast_threshold: {fast!r} is not below slow_threshold {slow!r}")
+        if slow > skip:
+            raise ValueError(f"slow_threshold: {slow!r} is above skip_threshold {skip!r}")
         if self.skip_exit not in SKIP_EXITS:
             raise ValueError(f"skip_exit: {self.skip_exit!r} is not one of {', '.join(SKIP_EXITS)}")
 
@@ -74,12 +72,14 @@ class FSMSettings:
         return max(self.fast_window, self.slow_window, self.skip_window)
 
 
-def _refuse_outside_unit(name: str, value: object) -> None:
+def refuse_outside_unit(name: str, value: object) -> None:
+    """Raise a ValueError unless the value of a setting is a number in [0, 1]."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= 1.0:
         raise ValueError(f"{name}: expected a number in [0, 1], got {value!r}")
 
 
-def _refuse_below_one(name: str, value: object) -> None:
+def refuse_below_one(name: str, value: object) -> None:
+    """Raise a ValueError unless the value of a setting is a whole number of at least 1."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{name}: expected a whole number of at least 1, got {value!r}")
 
@@ -98,18 +98,19 @@ def _easy_window(history: Sequence[float], s: FSMSettings) -> bool:
     return len(tail) == s.fast_window and all(x < s.fast_threshold for x in tail)
 
 
-def _hard_window(history: Sequence[float], s: FSMSettings) -> bool:
-    if not history[-1] > s.slow_threshold:
+def _all_above(history: Sequence[float], threshold: float, window: int) -> bool:
+    if not history[-1] > threshold:
         return False
-    tail = history[-s.slow_window :]
-    return len(tail) == s.slow_window and all(x > s.slow_threshold for x in tail)
+    tail = history[-window:]
+    return len(tail) == window and all(x > threshold for x in tail)
+
+
+def _hard_window(history: Sequence[float], s: FSMSettings) -> bool:
+    return _all_above(history, s.slow_threshold, s.slow_window)
 
 
 def _very_hard_window(history: Sequence[float], s: FSMSettings) -> bool:
-    if not history[-1] > s.skip_threshold:
-        return False
-    tail = history[-s.skip_window :]
-    return len(tail) == s.skip_window and all(x > s.skip_threshold for x in tail)
+    return _all_above(history, s.skip_threshold, s.skip_window)
 
 
 def _leaves_fast(history: Sequence[float], s: FSMSettings) -> bool:
@@ -139,8 +140,6 @@ RULES: tuple[tuple[FSMState, Guard, FSMState], ...] = (
     (FSMState.SKIP, _demoted, FSMState.SLOW),
 )
 """Every transition; all comparisons are strict. Source: reference section 3."""
-
-
 _RULES_OF = {
     state: tuple([(guard, target) for origin, guard, target in RULES if origin is state])
     for state in FSMState
@@ -150,10 +149,9 @@ _RULES_OF = {
 def next_state(state: FSMState, history: Sequence[float], settings: FSMSettings) -> FSMState:
     """The state after the newest score; one transition per scored step.
 
-    `history` holds all difficulty scores of the run in order, the new one last; only its last
+    `history` holds the difficulty scores of the run in order, the new one last; only its last
     `settings.longest_window` items are read. Without a score, or with NaN as the newest one, the
-    state stays as it is; an earlier NaN fails the test of every window that contains it. Never
-    raises.
+    state stays as it is; an earlier NaN fails the test of every window that contains it.
     """
     if not history or math.isnan(history[-1]):
         return state

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from gateway.steering.fsm import FSMSettings
+from gateway.steering.identity.sources import RUN_BOUNDARIES
 from gateway.steering.monitors import MonitorSettings
 from gateway.steering.scoring.scorer import DifficultySettings
 
 RunBoundary = Literal["settled_answer", "final_answer", "never"]
-RUN_BOUNDARIES: tuple[str, ...] = ("settled_answer", "final_answer", "never")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

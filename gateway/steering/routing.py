@@ -11,24 +11,13 @@ from msgspec import Struct
 from gateway.steering.fsm import FSMState
 
 ROUTED_STATES = ("FAST", "NORMAL", "SLOW", "SKIP")
-
-# The states whose models are tried, in order; after them comes the requested model. SKIP falls back
-# to SLOW's model: the reference's documentation says so, although its code looks up the exact key.
-_CANDIDATE_STATES: Mapping[str, tuple[str, ...]] = {
-    "FAST": ("FAST",),
-    "NORMAL": ("NORMAL",),
-    "SLOW": ("SLOW",),
-    "SKIP": ("SKIP", "SLOW"),
-}
-
-_RANK: Mapping[FSMState, int] = {
-    FSMState.FAST: 0,
-    FSMState.INIT: 1,
-    FSMState.NORMAL: 1,
-    FSMState.SLOW: 2,
-    FSMState.SKIP: 3,
-    FSMState.END: 1,
-}
+_EASIEST_FIRST = (
+    (FSMState.FAST,),
+    (FSMState.INIT, FSMState.NORMAL, FSMState.END),
+    (FSMState.SLOW,),
+    (FSMState.SKIP,),
+)
+_RANK = {state: rank for rank, states in enumerate(_EASIEST_FIRST) for state in states}
 
 PolicyName = Literal["states", "learned"]
 
@@ -46,10 +35,9 @@ class RoutingSettings:
     `refresh_s`: how often outcomes are counted and read. `risk_prior`: whether the risk of a run
     begins at the failure rate of its workload.
     `min_dwell_steps`: steps on a model before the model of an easier state may replace it, because
-    each switch loses the provider's prompt cache; a switch to a harder state's model is never
-    delayed. `rest_calls`: after a routed model refused a call, it is not used for this number of
-    calls of the conversation. `escalate_at_severity`: severity, 1 to 3, from which an alarm is
-    routed like SLOW at once; 0 = never.
+    each switch loses the provider's prompt cache. `rest_calls`: calls of the conversation for which
+    a routed model that refused a call is not used. `escalate_at_severity`: severity, 1 to 3, from
+    which an alarm is routed like SLOW at once; 0 = never.
     """
 
     policy: PolicyName = "states"
@@ -76,10 +64,9 @@ class RoutingSettings:
 
 
 class Routes(Struct, frozen=True, kw_only=True):
-    """State -> model: `by_state` for all requested names, `by_model` for single ones.
+    """State -> model: `by_state` for all requested names, `by_model` in its place for single ones.
 
     Keys are any of FAST, NORMAL, SLOW, SKIP; a state without an entry keeps the requested model.
-    For the names in `by_model`, its map replaces `by_state`.
 
     Raises:
         ValueError: a key is not a routed state, or a model name is empty.
@@ -95,8 +82,7 @@ class Routes(Struct, frozen=True, kw_only=True):
 
     def models(self, requested: str) -> Mapping[str, str]:
         """The map that applies to one requested name."""
-        own = self.by_model.get(requested)
-        return self.by_state if own is None else own
+        return self.by_model.get(requested, self.by_state)
 
 
 class ModelPin(Struct, frozen=True, kw_only=True):
@@ -126,37 +112,32 @@ def choose(
     serves: Serves | None = None,
 ) -> RoutedModel:
     """The model for a call made in `state` at the run's step `step`."""
-    if pinned is not None and _keeps(state, step, pinned, settings):
-        able = serves is None or pinned.model == requested or serves(pinned.model) is None
-        if able:
-            left = settings.min_dwell_steps - (step - pinned.since_step)
+
+    def problem_of(model: str) -> str | None:
+        return serves(model) if serves is not None and model != requested else None
+
+    if pinned is not None and _RANK[state] < _RANK[pinned.state]:
+        left = settings.min_dwell_steps - (step - pinned.since_step)
+        if left > 0 and problem_of(pinned.model) is None:
             reason = f"routing: {pinned.model} held for {left} more steps"
             return RoutedModel(model=pinned.model, pin=pinned, reasons=(reason,))
-    model, reasons = _candidate(state, requested, routes, serves)
-    since = pinned.since_step if pinned is not None and pinned.model == model else step
-    pin = ModelPin(model=model, state=state, since_step=since)
-    return RoutedModel(model=model, pin=pin, reasons=reasons)
-
-
-def _keeps(state: FSMState, step: int, pinned: ModelPin, settings: RoutingSettings) -> bool:
-    cheaper = _RANK[state] < _RANK[pinned.state]
-    return cheaper and step - pinned.since_step < settings.min_dwell_steps
-
-
-def _candidate(
-    state: FSMState, requested: str, routes: Routes, serves: Serves | None
-) -> tuple[str, tuple[str, ...]]:
-    models = routes.models(requested)
-    reasons: list[str] = []
-    for name in _CANDIDATE_STATES.get(state.value, ()):
-        model = models.get(name)
-        if model is None:
+    models, chosen, reasons = routes.models(requested), requested, []
+    # SKIP falls back to SLOW's model: the reference's documentation says so, although its code
+    # looks up the exact key.
+    for name in ("SKIP", "SLOW") if state is FSMState.SKIP else (state.value,):
+        if (model := models.get(name)) is None:
             continue
-        problem = serves(model) if serves is not None and model != requested else None
-        if problem is None:
-            return model, tuple(reasons)
+        if (problem := problem_of(model)) is None:
+            chosen = model
+            break
         reasons.append(f"routing: {model} not used: {problem}")
-    return requested, tuple(reasons)
+    return RoutedModel(model=chosen, pin=pin(chosen, state, step, pinned), reasons=tuple(reasons))
+
+
+def pin(model: str, state: FSMState, step: int, before: ModelPin | None) -> ModelPin:
+    """The pin of a run at a step, given the pin before it."""
+    since = before.since_step if before is not None and before.model == model else step
+    return ModelPin(model=model, state=state, since_step=since)
 
 
 def _check_states(path: str, routes: Mapping[str, str]) -> None:

@@ -3,12 +3,9 @@
 A *workload* is what one client asks of one model with one set of tools, for one tenant. Of each
 model on which its runs began, the outcomes so far give a Beta posterior. A run gets its model once,
 when it begins, because each switch loses the provider's prompt cache; trouble may move it to a
-model with a better chance, never back. A share of the runs is given a model by chance, so that what
-is known of each keeps growing, and what the policy is worth can be told from the log alone: each
-decision carries the probability with which it was made.
-
-Everything here is a function of values: the same run gets the same model on every gateway, after a
-restart, and in a replay.
+model with a better chance, never back. A share of the runs is given a model by chance, so that the
+knowledge of each keeps growing. Each decision is logged with its probability, so that the policy
+can be evaluated from the log alone.
 """
 
 from __future__ import annotations
@@ -19,22 +16,19 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gateway.steering.fsm import FSMState
+from gateway.steering.fsm import HARD_STATES, FSMState
 from gateway.steering.identity.ids import draw
-from gateway.steering.routing import ROUTED_STATES, ModelPin, RoutedModel, Routes, Serves
+from gateway.steering.routing import ROUTED_STATES, ModelPin, RoutedModel, Routes, Serves, pin
 from gateway.steering.scoring.risk import NO_OUTCOMES, WorkloadPrior
 
 PRIOR_RUNS = 4.0
-"""Weight, in runs, of what a model did in the tenant's other workloads, half of the runs solved
+"""Weight, in runs, of a model's outcomes in the tenant's other workloads, half of the runs solved
 where there are none: a few outcomes of a new workload do not decide yet."""
-
 CONFIDENCE = 0.5
 """Standard errors by which a model has to be close enough to the best one, and the default too far
-from it, before a run is taken off the default: 7 chances in 10. Without it, bad luck in the first
-runs keeps a workload on a worse model for hundreds (simulated: up to 9.7 points of success lost on
-each of 1,000 runs)."""
+from it, before a run is taken off the default. Without it, bad luck in the first runs keeps a
+workload on a worse model (simulated: up to 9.7 points of success lost on each of 1,000 runs)."""
 
-_HARD_STATES = (FSMState.SLOW, FSMState.SKIP)
 _REQUESTED_PLACE = ROUTED_STATES.index("NORMAL")
 _DIGITS = 4  # of the probabilities that are logged
 
@@ -42,9 +36,9 @@ _DIGITS = 4  # of the probabilities that are logged
 class WorkloadRates(Struct, frozen=True, kw_only=True):
     """Knowledge of a run's workload when the run is decided.
 
-    `key` of the workload and `run`, its id, decide whether and what the run explores. `outcomes` of
-    the workload's runs by the model they began on; `elsewhere`: of the tenant's other workloads.
-    `prices` in US dollars for one step of an average run; a model without one is left out.
+    `key` of the workload and the id of the run decide whether and what the run explores. `outcomes`
+    of the workload's runs by the model they began on; `elsewhere`: of the tenant's other workloads.
+    `prices` in US dollars for one step of an average run, where known.
     """
 
     key: str
@@ -74,9 +68,9 @@ class WorkloadRates(Struct, frozen=True, kw_only=True):
 class RunChoice(Struct, frozen=True, kw_only=True):
     """The model a run began on, and how it was chosen.
 
-    `default`: the model that the states would have given. `probabilities` of each candidate under
-    the policy; they add up to 1. `chances` of success by model, in (0, 1). `explored`: by chance.
-    `learned` is false for a run of which nothing was known: its states decide.
+    `default`: the model of the states. `probabilities` of each candidate under the policy; they add
+    up to 1. `chances` of success by model, in (0, 1). `explored`: by chance. `learned` is false for
+    a run of which nothing was known: its states decide.
     """
 
     model: str
@@ -127,17 +121,12 @@ def close_to_best(
     """
     best = max(models, key=rates.rate)
 
-    def is_close(model: str, other: str, least: float) -> bool:
+    def is_close(model: str, other: str, least: float = CONFIDENCE) -> bool:
         error = math.hypot(rates.error(model), rates.error(other))
         return rates.rate(model) - rates.rate(other) + regret / 100.0 >= least * error
 
-    close = [
-        model
-        for model in models
-        if model != default
-        and is_close(model, default, CONFIDENCE)
-        and (model == best or is_close(model, best, CONFIDENCE))
-    ]
+    others = [model for model in models if model != default and is_close(model, default)]
+    close = [model for model in others if model == best or is_close(model, best)]
     stays = default == best or not close or is_close(default, best, -CONFIDENCE)
     return [*close, default] if stays else close
 
@@ -150,11 +139,10 @@ def begin(
     Only the default and models with outcomes of their own compete; the others are tried by
     exploration, which draws every candidate alike. Without any outcome the states decide.
     """
+    if not any(map(rates.knows, models)) or len(models) < 2:
+        certain = {default: 1.0}
+        return RunChoice(model=default, default=default, probabilities=certain, learned=False)
     known = [model for model in models if model == default or rates.knows(model)]
-    if not any(rates.knows(model) for model in known) or len(models) < 2:
-        return RunChoice(
-            model=default, default=default, probabilities={default: 1.0}, learned=False
-        )
     chances = {model: rates.rate(model) for model in models}
     close, costs = close_to_best(rates, known, default, regret), _costs(rates, models)
     best = min(close, key=lambda model: (costs[model], -chances[model]))
@@ -186,13 +174,16 @@ def escalate(
 ) -> str:
     """The model that a run in trouble continues on: `current`, or one with a better chance.
 
-    `evidence`: the log odds that the run's state and risk put on its failure. `fallback` is the
-    states' model, which is taken where nothing is known of it: nobody has shown that it is no
-    better.
+    `evidence`: see `evidence_of`. `fallback` is the states' model, which is taken where nothing is
+    known of it: nobody has shown that it is no better.
     """
     if fallback != current and not rates.knows(fallback):
         return fallback
-    chances = {model: _shifted(rates.rate(model), evidence) for model in models}
+    found = {model: rates.rate(model) for model in models}
+    odds = {model: math.log(rate / (1.0 - rate)) - evidence for model, rate in found.items()}
+    chances = {
+        model: 1.0 / (1.0 + math.exp(-max(-30.0, min(30.0, each)))) for model, each in odds.items()
+    }
     better = [
         model
         for model in models
@@ -214,11 +205,7 @@ def evidence_of(state: FSMState, risk: float, precision: Mapping[str, float]) ->
 
 
 class LearnedRouting(Struct, frozen=True, kw_only=True):
-    """The learned policy for one call.
-
-    `models`: all candidates; `by_state` what the states choose for this call, `state` the state
-    that selects it.
-    """
+    """The learned policy for one call; `models`: all candidates."""
 
     rates: WorkloadRates
     models: Mapping[str, int]
@@ -227,15 +214,30 @@ class LearnedRouting(Struct, frozen=True, kw_only=True):
     explore: float
     serves: Serves | None = None
 
-    def first(self, by_state: RoutedModel) -> RunChoice:
-        """The choice for a run that begins."""
-        return begin(
-            self.rates,
-            self._able(by_state.model),
-            by_state.model,
-            regret=self.regret,
-            explore=self.explore,
+    def decide(
+        self,
+        choice: RunChoice | None,
+        by_state: RoutedModel,
+        pinned: ModelPin | None,
+        step: int,
+        state: FSMState,
+        *,
+        evidence: float,
+        likely_fails: bool = False,
+    ) -> tuple[RoutedModel, RunChoice]:
+        """The model of a call, and its run's choice, which is made here where `choice` is None.
+
+        `by_state`: the route that the states choose, `state` the state that selects it.
+        """
+        reasons: tuple[str, ...] = ()
+        if choice is None:
+            able, default = self._able(by_state.model), by_state.model
+            choice = begin(self.rates, able, default, regret=self.regret, explore=self.explore)
+            reasons = (choice.reason,)
+        routed = self.route(
+            choice, by_state, pinned, step, state, evidence=evidence, likely_fails=likely_fails
         )
+        return replace(routed, reasons=(*reasons, *routed.reasons)), choice
 
     def route(
         self,
@@ -256,51 +258,28 @@ class LearnedRouting(Struct, frozen=True, kw_only=True):
         if not choice.learned:
             return by_state
         current = pinned.model if pinned is not None else choice.model
-        problem = self._refusal(current)
-        if problem is not None:
-            reasons = (f"routing: {current} not used: {problem}", *by_state.reasons)
-            return replace(by_state, reasons=reasons)
-        model, hard = current, state in _HARD_STATES
+        if (problem := self._refusal(current)) is not None:
+            reason = f"routing: {current} not used: {problem}"
+            return replace(by_state, reasons=(reason, *by_state.reasons))
+        model, hard = current, state in HARD_STATES
         if hard or likely_fails:
-            model = self._escalated(current, by_state.model if hard else current, evidence)
-        since = pinned.since_step if pinned is not None and pinned.model == model else step
-        reason = f"routing: {current} -> {model}, trouble" if model != current else ""
-        return RoutedModel(
-            model=model,
-            pin=ModelPin(model=model, state=state, since_step=since),
-            reasons=(reason,) if reason else (),
-        )
-
-    def _escalated(self, current: str, fallback: str, evidence: float) -> str:
-        return escalate(
-            self.rates,
-            self._able(current),
-            current,
-            fallback,
-            regret=self.regret,
-            evidence=evidence,
-        )
+            able, fallback = self._able(current), by_state.model if hard else current
+            model = escalate(
+                self.rates, able, current, fallback, regret=self.regret, evidence=evidence
+            )
+        moved = (f"routing: {current} -> {model}, trouble",) if model != current else ()
+        return RoutedModel(model=model, pin=pin(model, state, step, pinned), reasons=moved)
 
     def _able(self, certain: str) -> dict[str, int]:
         """The candidates that can serve the request; `certain` is one of them."""
-        return {
-            model: place
-            for model, place in self.models.items()
-            if model == certain or self._refusal(model) is None
-        }
+        able = [each for each in self.models if each == certain or self._refusal(each) is None]
+        return {model: self.models[model] for model in able}
 
     def _refusal(self, model: str) -> str | None:
-        if model == self.requested or self.serves is None:
-            return None
-        return self.serves(model)
+        return None if model == self.requested or self.serves is None else self.serves(model)
 
 
 def _costs(rates: WorkloadRates, models: Mapping[str, int]) -> dict[str, float]:
     """Order of the models by cost: their prices; where one has none, their places."""
     priced = all(model in rates.prices for model in models)
     return {model: rates.prices[model] if priced else place for model, place in models.items()}
-
-
-def _shifted(rate: float, evidence: float) -> float:
-    odds = math.log(rate / (1.0 - rate)) - evidence
-    return 1.0 / (1.0 + math.exp(-max(-30.0, min(30.0, odds))))

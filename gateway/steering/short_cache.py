@@ -9,8 +9,7 @@ T = TypeVar("T")
 
 MAX_CHARS = 64
 """A longer text is not remembered: clients choose these names, and must not fill the memory."""
-MAX_TEXTS = 1024
-"""Texts that are remembered; then all are forgotten."""
+MAX_TEXTS = 1024  # texts that are remembered; then all are forgotten
 
 
 def remembered(function: Callable[[str], T]) -> Callable[[str], T]:

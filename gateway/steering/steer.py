@@ -7,8 +7,7 @@
     place       add it to the messages, together with earlier guidance
     repeat      what is placed instead when there is no decision: earlier guidance alone
 
-Nothing here waits, reads a clock or keeps state: equal values give an equal decision. The live path
-adds logged steps, a judged score and the look-up; a replay adds a recording.
+Nothing here waits, reads a clock or keeps state: equal values give an equal decision.
 """
 
 from __future__ import annotations
@@ -22,10 +21,9 @@ from msgspec.structs import replace
 from gateway.steering.acting import (
     ActionSignal,
     ActSettings,
-    escalated,
     meets_precision_bar,
     planned_actions,
-    routed_state,
+    routing_state,
 )
 from gateway.steering.experiments import ActionSignals, RandomArm
 from gateway.steering.fold import RunFold, StepOutcome
@@ -59,12 +57,11 @@ from gateway.steering.routing_policy import (
 from gateway.steering.scoring.calibration import Calibration, shipped_calibration
 from gateway.steering.transcript.steps import Step
 
-NO_LIBRARY = Gates(e1=1.0, e2=1.0)
-"""Gates of a gateway without patterns: nothing is similar enough."""
+NO_LIBRARY = Gates(e1=1.0, e2=1.0)  # gates of a gateway without patterns: nothing is similar enough
 
 
 class SteeringRules(Struct, frozen=True, kw_only=True):
-    """Everything that decides about a call, from one version of the settings.
+    """The settings that decide about a call.
 
     `wrap_up_at`: token count of a run from which the model is asked to wrap up; None = never.
     """
@@ -99,7 +96,8 @@ class RunMemory(Struct, frozen=True, kw_only=True):
     def merged(self, stored: RunMemory, *, further: RunMemory, tokens: int) -> RunMemory:
         """The memory after another gateway has stored `stored` of the same run in the meantime.
 
-        `further`: which of the two has seen more steps. `tokens`: of the call that `stored` lacks.
+        `further`: the one of both that has seen more steps. `tokens`: of the call that `stored`
+        lacks.
         """
         struck = [at for at in (self.struck_at, stored.struck_at) if at is not None]
         return RunMemory(
@@ -107,16 +105,15 @@ class RunMemory(Struct, frozen=True, kw_only=True):
             pinned_model=further.pinned_model,
             tokens=max(self.tokens, stored.tokens + tokens),
             struck_at=min(struck, default=None),
-            # What was stored first decided the run.
-            choice=stored.choice or self.choice,
+            choice=stored.choice or self.choice,  # the first one decided the run
         )
 
 
 class RunPosition(Struct, frozen=True, kw_only=True):
     """The state of a run at the time of a decision.
 
-    `step`: scored steps so far, 0 on the first call; `latest`: the newest of them, None when there
-    is none in memory; `recent`: the newest steps, oldest first.
+    `step`: scored steps so far, 0 on the first call; `latest`: the newest of them, if it is in
+    memory; `recent`: the newest steps, oldest first.
     """
 
     run: int
@@ -140,8 +137,8 @@ class RunPosition(Struct, frozen=True, kw_only=True):
             state=self.state,
             readings=self.latest.readings,
             severity=self.latest.severity,
-            waits=self.latest.waits,
-            likely_fails=self.latest.likely_fails,
+            waits=self.latest.observed.waits,
+            likely_fails=self.latest.risk.likely,
         )
 
 
@@ -161,9 +158,9 @@ class CallFacts(Struct, frozen=True, kw_only=True):
     `serves`: why a model cannot serve the request; None = every model can. `repeats_model`: the
     model of the same request when it was sent before; a retry uses it again. `gates`: the least
     similarity of a match, for the pattern library's embedder. `arm`: the control arm that the call
-    belongs to. `tools`: gives the names of the tools that the request offers. `unit`: of what is
-    drawn for the run, equal wherever the run is decided about. `advice`: what its budgets ask of
-    it. `rates`: what is known of the run's workload; None = nothing.
+    belongs to. `tools`: gives the names of the tools that the request offers. `unit`: of the draws
+    for the run, equal wherever the run is decided about. `advice` of its budgets. `rates`: what is
+    known of the run's workload; None = nothing.
     """
 
     requested: str
@@ -182,22 +179,17 @@ REACTION_STEPS = 2
 
 
 class Strike(Struct, frozen=True, kw_only=True):
-    """The strikes of a run at one call: steps that make it likely to fail, and end it.
+    """The strikes of a run at one call: steps at which a monitor fires while the run's risk is at
+    or above `steering.stop_above`.
 
-    A strike is a step at which a monitor fires while the run's risk is at or above
-    `steering.stop_above`. The first one asks the agent to hand over its work; one that comes
-    `REACTION_STEPS` steps later or after that stops the run.
-
-    `first`: the step of the first one, None for none so far. `reason`: why the newest step is one,
-    empty when it is none. `stops`: whether it is the one that stops the run.
+    The first one asks the agent to hand over its work; one that comes at least `REACTION_STEPS`
+    steps later stops the run (`stops`). `first`: the step of the first one, None for none so far.
+    `reason`: why the newest step is a strike, empty when it is none.
     """
 
     first: int | None = None
     reason: str = ""
     stops: bool = False
-
-
-NO_STRIKE = Strike()
 
 
 Found = Mapping[Tier, Sequence[PatternMatch]]
@@ -211,12 +203,11 @@ class Proposal(Struct, frozen=True, kw_only=True):
     """
 
     signals: ActionSignals
-    model: str
-    pinned_model: ModelPin | None
+    routed: RoutedModel
     plan: Plan
     lessons: LessonQuery | None = None
     unit: str = ""
-    strike: Strike = NO_STRIKE
+    strike: Strike = Strike()
     choice: RunChoice | None = None
     reasons: tuple[str, ...] = ()
 
@@ -231,7 +222,7 @@ class Decision(Struct, frozen=True, kw_only=True):
     @property
     def model(self) -> str:
         """The model to request."""
-        return self.proposal.model
+        return self.proposal.routed.model
 
     @property
     def stop(self) -> str:
@@ -257,22 +248,32 @@ def propose(
     rules: SteeringRules, memory: RunMemory, position: RunPosition, call: CallFacts
 ) -> Proposal:
     """The route of a call, and the plan of its guidance."""
-    signals = _act(rules, position, call.arm)
+    latest, signal = position.latest, position.signal
+    if call.arm is None:
+        signals = ActionSignals(routing=signal, guidance=signal)
+    else:
+        weights = rules.policy.monitors.resolved_weights()
+        signals = call.arm.signals(position.step, signal, weights)
     routed, choice = _routed(rules, memory, position, signals.routing, call)
-    struck = strike(memory.struck_at, position.latest, rules.acting.stop_above)
-    if struck.reason:
-        call = replace(call, advice=replace(call.advice, wrap_up=struck.reason))
-    planned, reasons = _plan(rules, memory, position, signals.guidance, routed.model, call)
+    struck = strike(memory.struck_at, latest, rules.acting.stop_above)
+    wrap_up, guidance = struck.reason or call.advice.wrap_up, signals.guidance
+    planned, reasons = _plan(rules, memory, position, guidance, routed.model, call, wrap_up)
+    lessons = None
+    # Only a call that failed asks for lessons.
+    if latest and latest.failed and rules.lessons.trials and guidance.at_risk is not False:
+        lessons = lesson_query(rules.lessons, memory.guidance, latest.step, position.step)
+    outlook: tuple[str, ...] = ()
+    if latest and latest.risk.likely:
+        outlook = (f"risk: {latest.risk.probability:.2f}, few runs that succeed look like this",)
     return Proposal(
         signals=signals,
-        model=routed.model,
-        pinned_model=routed.pin,
+        routed=routed,
         plan=planned,
-        lessons=_lessons(rules, memory, position, signals.guidance),
+        lessons=lessons,
         unit=f"{call.unit}.{position.run}",
         strike=struck,
         choice=choice,
-        reasons=(*signals.reasons, *_outlook(position), *routed.reasons, *reasons),
+        reasons=(*signals.reasons, *outlook, *routed.reasons, *reasons),
     )
 
 
@@ -287,8 +288,8 @@ def conclude(
 ) -> Decision:
     """The decision, given the results of the look-ups.
 
-    With `server_keeps_history` earlier blocks between messages are dropped: the server has stored
-    them with the history, and they are not sent again.
+    With `server_keeps_history` earlier blocks between messages are not sent again: the server has
+    stored them with the history.
     """
     decided = decide(memory.guidance, proposal.plan, found, rules.injection)
     if lessons:
@@ -300,7 +301,7 @@ def conclude(
     after = replace(
         memory,
         guidance=decided.state,
-        pinned_model=proposal.pinned_model,
+        pinned_model=proposal.routed.pin,
         struck_at=proposal.strike.first,
         choice=proposal.choice,
     )
@@ -325,24 +326,23 @@ def place(
 ) -> Placed | None:
     """Placement of the call's guidance, earlier guidance included; None when there is none.
 
-    `messages` and `target` return the input of placement; they are called only when there is
-    guidance to place.
+    `messages` and `target` are called only when there is guidance to place.
     """
     if not (decided.items or decided.directive or decided.state.injections):
         return None
-    return placement.place(
-        messages(), decided, target=target(), settings=rules.injection, tools=tools
-    )
+    settings = rules.injection
+    return placement.place(messages(), decided, target=target(), settings=settings, tools=tools)
 
 
 def strike(first: int | None, latest: StepOutcome | None, above: float | None) -> Strike:
     """The strikes after the newest step; `first`: of the run so far. `above` None: never any."""
-    if above is None or latest is None or not latest.readings.fired or latest.risk < above:
+    risk = latest.risk.probability if latest is not None else 0.0
+    if above is None or latest is None or not latest.readings.fired or risk < above:
         return Strike(first=first)
     stops = first is not None and latest.index >= first + REACTION_STEPS
     fired = ", ".join(latest.readings.fired)
     which = "second" if stops else "first"
-    reason = f"stop: {which} strike, risk {latest.risk:.2f}, fired {fired}"
+    reason = f"stop: {which} strike, risk {risk:.2f}, fired {fired}"
     return Strike(first=latest.index if first is None else first, reason=reason, stops=stops)
 
 
@@ -354,26 +354,9 @@ def thrifty(
     if not cheaper or cheaper == routed.model:
         return routed
     problem = serves(cheaper) if serves is not None and cheaper != requested else None
-    if problem is not None:
-        reason = f"budget: {cheaper} not used: {problem}"
-        return replace(routed, reasons=(*routed.reasons, reason))
-    reason = f"budget: {cheaper} instead of {routed.model}"
-    return replace(routed, model=cheaper, reasons=(*routed.reasons, reason))
-
-
-def _outlook(position: RunPosition) -> tuple[str, ...]:
-    latest = position.latest
-    if latest is None or not latest.likely_fails:
-        return ()
-    return (f"risk: {latest.risk:.2f}, few runs that succeed look like this",)
-
-
-def _act(rules: SteeringRules, position: RunPosition, arm: RandomArm | None) -> ActionSignals:
-    """The signals for routing and guidance: the run's own, or drawn ones in the control arm."""
-    signal = position.signal
-    if arm is None:
-        return ActionSignals(routing=signal, guidance=signal)
-    return arm.signals(position.step, signal, rules.policy.monitors.resolved_weights())
+    why = f"instead of {routed.model}" if problem is None else f"not used: {problem}"
+    model, reasons = cheaper if problem is None else routed.model, routed.reasons
+    return replace(routed, model=model, reasons=(*reasons, f"budget: {cheaper} {why}"))
 
 
 def _routed(
@@ -384,87 +367,46 @@ def _routed(
     call: CallFacts,
 ) -> tuple[RoutedModel, RunChoice | None]:
     """The model of a call, and the choice of the learned policy for its run; None without one."""
+    requested, choice = call.requested, memory.choice
     if call.repeats_model is not None:
-        return RoutedModel(model=call.repeats_model, pin=memory.pinned_model), memory.choice
-    routed, choice = _route(rules, memory, position.step, signal, call), memory.choice
-    if (
-        rules.routing.policy == "learned"
-        and call.rates is not None
-        and len(candidates(rules.routes, call.requested)) > 1
-    ):
-        routed, choice = _learned(rules, memory, position, signal, call, call.rates, routed)
-    return thrifty(routed, call.advice, call.requested, call.serves), choice
-
-
-def _learned(
-    rules: SteeringRules,
-    memory: RunMemory,
-    position: RunPosition,
-    signal: ActionSignal,
-    call: CallFacts,
-    rates: WorkloadRates,
-    by_state: RoutedModel,
-) -> tuple[RoutedModel, RunChoice]:
-    """The same by the learned policy; `by_state`: what the states choose for this call."""
-    models = candidates(rules.routes, call.requested)
-    learned = LearnedRouting(
-        rates=rates,
-        models=models,
-        requested=call.requested,
-        regret=rules.routing.regret,
-        explore=rules.routing.explore,
-        serves=call.serves,
-    )
-    choice = memory.choice or learned.first(by_state)
-    state, _ = _routing_state(
-        rules, signal, escalates="SLOW" in rules.routes.models(call.requested)
-    )
-    risk = position.latest.risk_evidence if position.latest is not None else 0.0
-    evidence = evidence_of(state, risk, _calibration(rules).precision)
-    routed = learned.route(
-        choice,
-        by_state,
-        memory.pinned_model,
-        position.step,
-        state,
-        evidence=evidence,
-        likely_fails=signal.likely_fails,
-    )
-    if memory.choice is None:
-        routed = replace(routed, reasons=(choice.reason, *routed.reasons))
-    return routed, choice
-
-
-def _route(
-    rules: SteeringRules, memory: RunMemory, step: int, signal: ActionSignal, call: CallFacts
-) -> RoutedModel:
-    """The model by state."""
-    state = signal.state
-    reasons: tuple[str, ...] = ()
-    if models := rules.routes.models(call.requested):
-        state, reasons = _routing_state(rules, signal, escalates="SLOW" in models)
+        return RoutedModel(model=call.repeats_model, pin=memory.pinned_model), choice
+    state, reasons = signal.state, ()
+    if models := rules.routes.models(requested):
+        # Without a model for SLOW an alarm keeps the model of the run's state.
+        severity = rules.routing.escalate_at_severity if "SLOW" in models else 0
+        state, reasons = routing_state(signal, severity, partial(_meets_bar, rules))
     routed = choose(
         state,
-        call.requested,
-        step,
+        requested,
+        position.step,
         routes=rules.routes,
         settings=rules.routing,
         pinned=memory.pinned_model,
         serves=call.serves,
     )
-    return replace(routed, reasons=(*reasons, *routed.reasons)) if reasons else routed
-
-
-def _routing_state(
-    rules: SteeringRules, signal: ActionSignal, *, escalates: bool
-) -> tuple[FSMState, tuple[str, ...]]:
-    """The state that selects the model, and why it is not the run's.
-
-    Without a model for SLOW (`escalates` is false) an alarm keeps the model of the run's state.
-    """
-    signal, why = escalated(signal, rules.routing.escalate_at_severity if escalates else 0)
-    state, below = routed_state(signal.state, partial(_meets_bar, rules, signal))
-    return state, tuple(filter(None, (why, below)))
+    if reasons:
+        routed = replace(routed, reasons=(*reasons, *routed.reasons))
+    if rules.routing.policy == "learned" and call.rates is not None:
+        learned = LearnedRouting(
+            rates=call.rates,
+            models=candidates(rules.routes, requested),
+            requested=requested,
+            regret=rules.routing.regret,
+            explore=rules.routing.explore,
+            serves=call.serves,
+        )
+        if len(learned.models) > 1:
+            risk = position.latest.risk.evidence if position.latest is not None else 0.0
+            routed, choice = learned.decide(
+                choice,
+                routed,
+                memory.pinned_model,
+                position.step,
+                state,
+                evidence=evidence_of(state, risk, _calibration(rules).precision),
+                likely_fails=signal.likely_fails,
+            )
+    return thrifty(routed, call.advice, requested, call.serves), choice
 
 
 def _plan(
@@ -474,8 +416,10 @@ def _plan(
     signal: ActionSignal,
     model: str,
     call: CallFacts,
+    wrap_up: str,
 ) -> tuple[Plan, tuple[str, ...]]:
-    latest = position.latest
+    """The plan of a call's guidance, and reasons; `wrap_up`: why to hand over, empty for no."""
+    observed = position.latest.observed if position.latest else None
     moment = Moment(
         step=position.step or None,
         state=signal.state,
@@ -483,16 +427,16 @@ def _plan(
         recent=position.recent,
         model=model,
         at_risk=signal.at_risk,
-        calls=latest.calls if latest else (),
-        trouble=latest.trouble if latest else None,
-        repairing=latest is not None and latest.repairing,
+        calls=observed.actions if observed else (),
+        trouble=observed.trouble if observed else None,
+        repairing=observed is not None and observed.repairing,
         tools=() if memory.guidance.e3_done else call.tools(),
         every_alarm=rules.policy.monitors.suite == "reference",
     )
     planned = plan(memory.guidance, moment, rules.etraces, rules.injection, call.gates)
-    planned = planned_actions(planned, partial(_meets_bar, rules, signal))
+    planned = planned_actions(planned, partial(_meets_bar, rules, signal=signal))
     spent = rules.wrap_up_at is not None and memory.tokens >= rules.wrap_up_at
-    why = call.advice.wrap_up or ("budget: token_budget used up" if spent else "")
+    why = wrap_up or ("budget: token_budget used up" if spent else "")
     if not why:
         return planned, ()
     if not planned.directive:
@@ -502,21 +446,8 @@ def _plan(
     return planned, (why,)
 
 
-def _lessons(
-    rules: SteeringRules, memory: RunMemory, position: RunPosition, signal: ActionSignal
-) -> LessonQuery | None:
-    """The look-up among the lessons: only after a call that failed."""
-    latest = position.latest
-    if latest is None or not latest.failed or not rules.lessons.trials:
-        return None
-    if signal.at_risk is False:
-        return None
-    return lesson_query(rules.lessons, memory.guidance, latest.step, position.step)
-
-
-def _meets_bar(rules: SteeringRules, signal: ActionSignal, action: str) -> bool:
-    known = _calibration(rules)
-    return meets_precision_bar(action, signal.state, signal.readings, known, rules.acting)
+def _meets_bar(rules: SteeringRules, action: str, signal: ActionSignal) -> bool:
+    return meets_precision_bar(action, signal, _calibration(rules), rules.acting)
 
 
 def _calibration(rules: SteeringRules) -> Calibration:
@@ -524,9 +455,6 @@ def _calibration(rules: SteeringRules) -> Calibration:
 
 
 def _without_kept(decided: Decided) -> Decided:
-    kept = tuple(
-        block
-        for block in decided.state.injections
-        if block.place == "system" or block.step >= decided.step
-    )
+    blocks, step = decided.state.injections, decided.step
+    kept = tuple([each for each in blocks if each.place == "system" or each.step >= step])
     return replace(decided, state=replace(decided.state, injections=kept))

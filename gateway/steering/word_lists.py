@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 
-Words = list[str] | dict[str, list[str]]
-"""A list, or one per language."""
+Words = list[str] | dict[str, list[str]]  # a list, or one per language
 
 
 def word_list(module: str, name: str) -> tuple[str, ...]:

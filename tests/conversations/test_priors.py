@@ -47,7 +47,7 @@ def a_conversation(run: CurrentRun) -> Conversation:
 def risks(run: CurrentRun, messages: list[dict[str, Any]], prior: WorkloadPrior) -> list[float]:
     """The risk of every step that is scored now, for runs that begin with this prior."""
     fold = run.ready_fold(Policy(), prior=prior)
-    return [outcome.risk for outcome in fold.extend(messages)]
+    return [outcome.risk.probability for outcome in fold.extend(messages)]
 
 
 def test_a_run_keeps_the_prior_it_began_with() -> None:

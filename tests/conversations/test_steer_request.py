@@ -253,7 +253,7 @@ async def test_scoring_that_fails_is_made_up_for_from_the_transcript(
         raise ArithmeticError
 
     with monkeypatch.context() as patch:
-        patch.setattr("gateway.steering.run_fold.next_state", broken)
+        patch.setattr("gateway.steering.fold.next_state", broken)
         for expected in (1, 1):
             result = await agent.resolved()
             with pytest.raises(ArithmeticError):

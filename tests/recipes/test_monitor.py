@@ -17,7 +17,7 @@ CLASS = '''"""Politeness: the thoughts thank the user instead of working."""
 
 from __future__ import annotations
 
-from gateway.steering.monitors.robust.observed import ObservedStep
+from gateway.steering.evidence.observation import ObservedStep
 from gateway.steering.monitors.settings import RobustSettings
 
 

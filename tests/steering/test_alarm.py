@@ -28,7 +28,7 @@ CALL = CallFacts(requested="own")
 def model_of(fold: RunFold, rules: SteeringRules = RULES, arm: RandomArm | None = None) -> str:
     """The model of the call after everything that was folded."""
     call = CallFacts(requested="own", arm=arm)
-    return propose(rules, RunMemory(), RunPosition.of(fold), call).model
+    return propose(rules, RunMemory(), RunPosition.of(fold), call).routed.model
 
 
 @pytest.mark.parametrize("name", LOOPS)
@@ -71,7 +71,7 @@ def test_a_polled_job_is_not_left_to_the_cheap_model() -> None:
     for each in polling(random.Random(1), [], 3)[:2]:
         fold.push(each)
     assert fold.state is FSMState.FAST
-    assert fold.outcomes[-1].waits
+    assert fold.outcomes[-1].observed.waits
     assert model_of(fold) == "own"
 
 

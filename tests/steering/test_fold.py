@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.steering import run_fold as fold_module
+from gateway.steering import fold as fold_module
 from gateway.steering.fold import ConversationFold, RunFold, RunSnapshot, StepOutcome
 from gateway.steering.fsm import FSMSettings, FSMState
 from gateway.steering.policy import Policy
@@ -114,7 +114,7 @@ class TestRunFold:
         run = RunFold(POLICY)
         for _ in range(4):
             run.push(acts("ls"))
-        run.restart_windows()
+        run = RunFold(POLICY, base=run.snapshot())
         outcome = run.push(acts("ls"))
         assert (outcome.index, outcome.state) == (5, FSMState.SLOW)
         assert outcome.readings == evaluate_reference([acts("ls")])

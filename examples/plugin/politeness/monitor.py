@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from gateway.steering.evidence.observation import ObservedStep
 from gateway.steering.monitors import RobustSettings
-from gateway.steering.monitors.robust.observed import ObservedStep
 
 WINDOW = 3
 

@@ -37,7 +37,8 @@ class ObservedStep(Struct, frozen=True, kw_only=True):
     `actions`: each call with what it repeats; `novelty`: per call, the share of words of its result
     that no earlier result had, in [0, 1]; `tells`: per call, whether its result has a new word that
     is neither a number nor a word of the call; `retold`: share of the thought's words that the
-    newest thoughts had, in [0, 1]; `waits`: every call of the step waits for something.
+    newest thoughts had, in [0, 1]; `repairing`: files were edited since the last test that passed
+    and the last commit.
     """
 
     step: Step
@@ -47,16 +48,18 @@ class ObservedStep(Struct, frozen=True, kw_only=True):
     tells: tuple[bool, ...]
     retold: float
     trouble: Trouble | None
-    waits: bool = False
+    repairing: bool = False
+
+    @property
+    def waits(self) -> bool:
+        """Whether every call of the step waits for something."""
+        return bool(self.actions) and all([repeat.waits for _, repeat in self.actions])
 
 
 class RunObserver:
-    """Observes the steps of one run in order.
+    """Observes the steps of one run in order."""
 
-    `repairing`: files were edited since the last test that passed and the last commit.
-    """
-
-    __slots__ = ("_failures", "_files", "_known", "_memory", "_thoughts", "repairing")
+    __slots__ = ("_failures", "_files", "_known", "_memory", "_repairing", "_thoughts")
 
     def __init__(self) -> None:
         self._memory = CallMemory()
@@ -64,7 +67,7 @@ class RunObserver:
         self._failures: deque[str | None] = deque(maxlen=FAILURE_CALLS)
         self._files: dict[str, deque[Edit]] = {}
         self._thoughts: deque[frozenset[str]] = deque(maxlen=ECHO_THOUGHTS)
-        self.repairing = False
+        self._repairing = False
 
     def observe(self, step: Step) -> ObservedStep:
         """The next step of the run. Never raises."""
@@ -77,7 +80,7 @@ class RunObserver:
             trouble = "said before"
         for action in facts.actions:
             if action.failure is None and (action.effect.settles or action.edits):
-                self.repairing = not action.effect.settles
+                self._repairing = not action.effect.settles
         return ObservedStep(
             step=step,
             facts=facts,
@@ -86,7 +89,7 @@ class RunObserver:
             tells=tells,
             retold=retold,
             trouble=trouble,
-            waits=bool(actions) and not [1 for _, repeat in actions if not repeat.waits],
+            repairing=self._repairing,
         )
 
     def _news(self, actions: tuple[ActionFacts, ...]) -> tuple[tuple[bool, ...], tuple[float, ...]]:

@@ -38,8 +38,13 @@ from gateway.steering.identity.ids import (
     signature,
 )
 from gateway.steering.identity.matching import ConversationMatch, MatchKind, identity_label, match
-from gateway.steering.identity.settings import ConversationSettings
-from gateway.steering.identity.sources import FINGERPRINT, ID_SOURCES, Identity, identify
+from gateway.steering.identity.sources import (
+    FINGERPRINT,
+    ID_SOURCES,
+    ConversationSettings,
+    Identity,
+    identify,
+)
 
 __all__ = [
     "FINGERPRINT",

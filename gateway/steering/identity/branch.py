@@ -28,8 +28,7 @@ def line_hashes_of(text: str) -> tuple[bytes, ...]:
 
 def split_line_hashes(joined: bytes) -> tuple[bytes, ...]:
     """Line hashes that were concatenated, as a tuple."""
-    starts = range(0, len(joined), _HASH_BYTES)
-    return tuple(joined[start : start + _HASH_BYTES] for start in starts)
+    return tuple(joined[at : at + _HASH_BYTES] for at in range(0, len(joined), _HASH_BYTES))
 
 
 def is_summary_of(line_hashes: Sequence[bytes], messages: Sequence[object]) -> bool:
@@ -99,26 +98,14 @@ def asks_for_title(system: str, messages: Sequence[object]) -> bool:
     """
     if _instructs(system[:_SYSTEM_CHARACTERS]):
         return True
-    said = [text for text in map(_user_text, _outer(messages)) if text]
+    outer = [*messages[:3], *messages[-1:]] if len(messages) > 3 else messages
+    users = [each for each in outer if isinstance(each, dict) and each.get("role") == "user"]
+    said = list(filter(None, (content_text(each.get("content")) for each in users)))
     if not said:
         return False
-    first, last = said[0][:_HEAD_CHARACTERS], said[-1][:_HEAD_CHARACTERS]
-    if _instructs(first, within=_STARTS_WITHIN):
-        return True
-    if last != first and _instructs(last, within=_STARTS_WITHIN):
-        return True
-    return _instructs(said[-1][-_TAIL_CHARACTERS:])
-
-
-def _outer(messages: Sequence[object]) -> list[object]:
-    """The messages that may have the instruction: the first three and the last."""
-    return [*messages[:3], *messages[-1:]] if len(messages) > 3 else list(messages)
-
-
-def _user_text(message: object) -> str:
-    if isinstance(message, dict) and message.get("role") == "user":
-        return content_text(message.get("content"))
-    return ""
+    heads = dict.fromkeys((said[0][:_HEAD_CHARACTERS], said[-1][:_HEAD_CHARACTERS]))
+    asks = any(_instructs(head, within=_STARTS_WITHIN) for head in heads)
+    return asks or _instructs(said[-1][-_TAIL_CHARACTERS:])
 
 
 def _instructs(text: str, within: int = _SYSTEM_CHARACTERS) -> bool:
@@ -136,30 +123,32 @@ def _instructs(text: str, within: int = _SYSTEM_CHARACTERS) -> bool:
 
 
 COMPACTION_ITEMS = ("compaction", "compaction_summary", "context_compaction")
-"""Types of the items by which the Responses API stands for a history that it compacted. No set: a
-client's type may be a list or an object, for which there is no hash."""
+"""Types of the items that stand for a compacted history in the Responses API. No set: a client's
+type may be a list or an object, for which there is no hash."""
 
 
 class Awaits(enum.StrEnum):
-    """Event that a conversation waits for."""
+    """Event that a conversation waits for.
+
+    MODEL: a call is in progress. TOOLS: the latest reply called tools, whose results the client has
+    to send. ANYTHING: the latest reply was a final answer, or the latest call failed.
+    """
 
     MODEL = "model"
-    """A call is in progress."""
     TOOLS = "tools"
-    """The latest reply called tools: the client has to send their results."""
     ANYTHING = "anything"
-    """The latest reply was a final answer, or the latest call failed."""
 
 
 class Delivery(enum.Enum):
-    """Delivery of the latest answer to the client, as far as it is known."""
+    """Delivery of the latest answer to the client, as far as it is known.
+
+    UNKNOWN: there is no whole answer, it was not sent to its end, or another process sent it.
+    SENDING: the whole answer is being recorded and sent.
+    """
 
     UNKNOWN = 0
-    """There is no whole answer, or it was not sent to its end, or another process sent it."""
     SENDING = 1
-    """The whole answer is there, and is being recorded and sent."""
     DONE = 2
-    """The client has been sent the whole answer."""
 
 
 class PrefixHashRef(Struct, frozen=True, kw_only=True):
@@ -176,19 +165,17 @@ class PrefixHashRef(Struct, frozen=True, kw_only=True):
 class Branch(Struct, frozen=True, kw_only=True):
     """One linear history: a conversation, or a fork of one.
 
-    `served_hash`: prefix hash of the latest request served; what extends it with a reply continues
-    the branch. `fallback_hash`: that of the request before, which the client may extend again if
-    the latest call failed. `reply_digest`: digest of the latest reply alone; `echoed_hash`: prefix
-    hash of the latest request with that reply; `line_hashes`: those of its lines, when it was final
-    (see `summary.line_hashes_of`). `signature`: see `ids.signature`. `steps`: scored steps.
-    `reply_calls`: ids of the calls in the latest reply, empty when they do not distinguish it from
-    the reply before. `served_calls`: ids of the calls in the latest assistant turn of the request
-    it answers. `model`, `system`: the model that the latest request names, and the digest of its
-    system text; empty when unknown. `delivery`: that of the answer to the latest request.
-    `retries`: how often that request came again.
-    `tail`: hash of the history from its first reply to its latest one, when that was final (see
-    `rebuilt`). `task`: digest of what the user first asked for.
-    What is stored does not tell whether the client got an answer, because it is stored before.
+    `served_hash`: prefix hash of the latest request served; a request that extends it with a reply
+    continues the branch. `fallback_hash`: that of the request before, which the client may extend
+    again if the latest call failed. `reply_digest`: digest of the latest reply alone;
+    `echoed_hash`: prefix hash of the latest request with that reply; `line_hashes`: those of its
+    lines, when it was final. `steps`: scored steps. `reply_calls`: ids of the calls in the latest
+    reply, empty when they do not distinguish it from the reply before. `served_calls`: ids of the
+    calls in the latest assistant turn of the request it answers. `model`, `system`: the model that
+    the latest request names, and the digest of its system text; empty when unknown. `delivery` of
+    the answer to the latest request; it is not stored. `retries`: how often that request came
+    again. `tail`: hash of the history from its first reply to its latest one, when that was final
+    (see `rebuilt`). `task`: digest of the user's first request.
     After a restart no call is in progress: load MODEL as ANYTHING.
     """
 
@@ -233,11 +220,10 @@ class Branch(Struct, frozen=True, kw_only=True):
 
     def is_extended_by(self, ref: PrefixHashRef) -> bool:
         """Whether a history with this stored prefix hash continues the branch; else it forks."""
-        if ref.conversation_id != self.conversation_id:
-            return False
-        if ref.served == self.served_hash:
-            return True
-        return self.awaits is Awaits.ANYTHING and ref.served == self.fallback_hash
+        return ref.conversation_id == self.conversation_id and (
+            ref.served == self.served_hash
+            or (self.awaits is Awaits.ANYTHING and ref.served == self.fallback_hash)
+        )
 
     def awaits_results_of(self, request: Incoming) -> bool:
         """Whether the request brings the results of the calls that the latest reply made."""
@@ -247,8 +233,7 @@ class Branch(Struct, frozen=True, kw_only=True):
         """Whether a request with the history of the branch's latest one is that one once more.
 
         It is when the client marks it as a retry or names the conversation (`named`), or when the
-        answer did not arrive whole; only then may another model be asked. Agents with other tools,
-        another role or other calls merely begin alike.
+        answer did not arrive whole; only then may another model be asked.
         """
         if self.signature != request.signature or not self.served_the_calls_of(request):
             return False
@@ -304,7 +289,6 @@ class Branch(Struct, frozen=True, kw_only=True):
         """
         if served != self.served_hash:
             return self
-        awaits = Awaits.ANYTHING if final else Awaits.TOOLS
         return replace(
             self,
             fallback_hash=None,
@@ -312,7 +296,7 @@ class Branch(Struct, frozen=True, kw_only=True):
             echoed_hash=echoed_hash,
             line_hashes=line_hashes,
             reply_calls=calls if calls != self.served_calls else (),
-            awaits=awaits,
+            awaits=Awaits.ANYTHING if final else Awaits.TOOLS,
             tail=tail,
         )
 
@@ -329,8 +313,8 @@ class Incoming(Struct, frozen=True, kw_only=True):
     """Parts of a request that matching reads.
 
     `client_retry`: the client's SDK marks it as a retry. `messages`: those that `hashes` were
-    computed from. `model`: the one it names. `system`: the digest of its system text. `titles`: it
-    asks for the title of a conversation.
+    computed from. `system`: the digest of its system text. `titles`: it asks for the title of a
+    conversation.
     """
 
     hashes: PrefixHashes

@@ -13,8 +13,7 @@ from gateway.steering.identity.sources import FINGERPRINT
 
 Known = Mapping[bytes, Sequence[PrefixHashRef]]
 """Stored prefix hashes and the requests they belong to, most recent first."""
-Branches = Mapping[str, Branch]
-"""Branches by conversation id, most recently used first."""
+Branches = Mapping[str, Branch]  # branches by conversation id, most recently used first
 
 
 class MatchKind(enum.StrEnum):
@@ -24,14 +23,12 @@ class MatchKind(enum.StrEnum):
     """The latest request once more, because its answer did not arrive: the state does not advance,
     the stored decision applies again."""
     CONTINUE = "continue"
-    FORK = "fork"
-    """A new conversation that shares the beginning of its parent's history."""
+    FORK = "fork"  # a new conversation that shares the beginning of its parent's history
     COMPACTION = "compaction"
     """The same conversation with a history that the client shortened or rewrote."""
     SIDE = "side"
     """Not part of the conversation's history (title, summary, probe): changes no state."""
-    NEW = "new"
-    """Opens a conversation; a branch stored under the same id is replaced."""
+    NEW = "new"  # opens a conversation; a branch stored under the same id is replaced
 
 
 class ConversationMatch(Struct, frozen=True, kw_only=True):
@@ -59,42 +56,46 @@ class _Named(Struct, frozen=True):
 
 
 class _Found(Struct, frozen=True):
-    """A stored prefix hash of the request's history, with the branch it belongs to."""
+    """A stored prefix hash of the request's history, with the branch it belongs to.
+
+    `whole`: the hash covers the whole request, which was served before. `current`: a history that
+    extends the hash continues its branch. `adjacent`: the request is one reply ahead of the branch.
+    """
 
     position: int
     prefix_hash: bytes
     ref: PrefixHashRef
     branch: Branch
     whole: bool
-    """The hash covers the whole request: the same request was served before."""
     current: bool
-    """A history that extends the hash continues its branch."""
     adjacent: bool
-    """The request is exactly one reply ahead of the branch."""
 
     @property
     def continues(self) -> bool:
         """Whether the request extends the branch, instead of repeating its latest request."""
         return self.current and not self.whole
 
-    def match(self, kind: MatchKind) -> ConversationMatch:
-        conversation = self.branch.conversation_id
-        return ConversationMatch(
-            kind=kind,
-            conversation_id=conversation,
-            position=self.position,
-            prefix_hash=self.prefix_hash,
-        )
 
-    def fork(self, request: Incoming, branches: Branches) -> ConversationMatch:
-        parent = self.branch.conversation_id
-        return ConversationMatch(
-            kind=MatchKind.FORK,
-            conversation_id=child_id(parent, request.hashes.full, branches),
-            parent=parent,
-            position=self.position,
-            prefix_hash=self.prefix_hash,
-        )
+def _matched(
+    kind: MatchKind,
+    conversation_id: str | None,
+    found: _Found | None = None,
+    parent: str | None = None,
+) -> ConversationMatch:
+    return ConversationMatch(
+        kind=kind,
+        conversation_id=conversation_id,
+        parent=parent,
+        position=found.position if found else 0,
+        prefix_hash=found.prefix_hash if found else None,
+    )
+
+
+def _fork(
+    request: Incoming, parent: str, branches: Branches, found: _Found | None = None
+) -> ConversationMatch:
+    child = child_id(parent, request.hashes.full, branches)
+    return _matched(MatchKind.FORK, child, found, parent)
 
 
 def match(
@@ -129,31 +130,26 @@ def match(
     """
     named = _Named(conversation_id, weak, exclusive) if conversation_id is not None else None
     found = _find(request, known, branches)
-    if _is_title(request, branches):
+    with_tools = any(branch.has_tools for branch in branches.values())
+    # With replies in its history a request for a title may be a chat about titles.
+    if request.titles and (with_tools or not request.hashes.state.turns):
         owner = found.branch.conversation_id if found else None
-        return ConversationMatch(kind=MatchKind.SIDE, conversation_id=conversation_id or owner)
-    if named is not None and not weak and _is_side(request, found, branches):
-        return ConversationMatch(kind=MatchKind.SIDE, conversation_id=conversation_id)
-    awaiting_results = _awaiting_results(request, branches, found, named=named is not None)
-    if awaiting_results is not None and not (
-        found and found.continues and found.branch is awaiting_results
-    ):
-        return ConversationMatch(
-            kind=MatchKind.COMPACTION, conversation_id=awaiting_results.conversation_id
-        )
+        return _matched(MatchKind.SIDE, conversation_id or owner)
+    if named is not None and not weak and with_tools and _is_side(request, found):
+        return _matched(MatchKind.SIDE, conversation_id)
+    awaiting = _awaiting_results(request, branches, found, named=named is not None)
+    if awaiting is not None and not (found and found.continues and found.branch is awaiting):
+        return _matched(MatchKind.COMPACTION, awaiting.conversation_id)
     if found is None:
         if named is None:
-            return ConversationMatch(kind=MatchKind.NEW, conversation_id=None)
+            return _matched(MatchKind.NEW, None)
         return _unknown(request, branches, named)
     if found.whole:
         return _again(request, found, branches, named)
     if found.continues:
-        return found.match(MatchKind.CONTINUE)
-    if named is not None:
-        rewritten = _rewritten(request, branches, named, found)
-        if rewritten is not None:
-            return rewritten
-    return found.fork(request, branches)
+        return _matched(MatchKind.CONTINUE, found.branch.conversation_id, found)
+    rewritten = _rewritten(request, branches, named, found) if named is not None else None
+    return rewritten or _fork(request, found.branch.conversation_id, branches, found)
 
 
 def _find(request: Incoming, known: Known, branches: Branches) -> _Found | None:
@@ -163,8 +159,7 @@ def _find(request: Incoming, known: Known, branches: Branches) -> _Found | None:
     for position, prefix_hash in request.hashes.candidates:
         if prefix_hash not in known:
             continue
-        ahead = request.hashes.turns_after(position)
-        if best is not None and ahead > 1:
+        if best is not None and request.hashes.turns_after(position) > 1:
             break
         refs = [ref for ref in known[prefix_hash] if ref.conversation_id in branches]
         if not refs:
@@ -186,10 +181,9 @@ def _find(request: Incoming, known: Known, branches: Branches) -> _Found | None:
 
 def _is_nearer(request: Incoming, again: Branch, behind: Branch) -> bool:
     """Whether a request repeats the branch `again` rather than being the next one of `behind`."""
-    if again is behind:
-        return True
     repeats = bool(request.calls) and again.served_calls == request.calls
-    return again.may_be_retried and repeats and not behind.awaits_results_of(request)
+    retries = again.may_be_retried and repeats and not behind.awaits_results_of(request)
+    return again is behind or retries
 
 
 def _assess(request: Incoming, ref: PrefixHashRef, branch: Branch, position: int) -> _Found:
@@ -238,8 +232,7 @@ def _awaiting_results(
         return None  # history and ids agree, even if the client has rewritten the reply
     candidates = list(branches.values())
     if not looks_unique(request.calls):
-        if found is not None:
-            candidates = [found.branch]
+        candidates = [found.branch] if found is not None else candidates
         if not named or len(candidates) > 1:
             return None
     waiting = [
@@ -250,24 +243,11 @@ def _awaiting_results(
     return waiting[0] if len(waiting) == 1 else None
 
 
-def _is_title(request: Incoming, branches: Branches) -> bool:
-    """Whether the request asks for a title of a conversation that it is no part of.
-
-    With replies in its history it may be a chat about titles, unless the conversation has tools.
-    """
-    if not request.titles:
+def _is_side(request: Incoming, found: _Found | None) -> bool:
+    """Whether the request has no tools, unlike its conversation, and continues no branch."""
+    if request.has_tools:
         return False
-    talks = request.hashes.state.turns > 0
-    return not talks or any(branch.has_tools for branch in branches.values())
-
-
-def _is_side(request: Incoming, found: _Found | None, branches: Branches) -> bool:
-    """Whether the request has no tools while the conversation has some, and continues no branch."""
-    if request.has_tools or not any(branch.has_tools for branch in branches.values()):
-        return False
-    if found is None or not found.current:
-        return True
-    return found.whole and found.branch.has_tools
+    return found is None or not found.current or (found.whole and found.branch.has_tools)
 
 
 def _again(
@@ -279,46 +259,37 @@ def _again(
         # A title request with the first messages alone has the prefix hash of the real first
         # request.
         if named is None:
-            return ConversationMatch(kind=MatchKind.NEW, conversation_id=None)
-        return ConversationMatch(
-            kind=MatchKind.NEW, conversation_id=branch.conversation_id, parent=branch.parent
-        )
+            return _matched(MatchKind.NEW, None)
+        return _matched(MatchKind.NEW, branch.conversation_id, parent=branch.parent)
     exclusive = named is not None and named.exclusive
-    if found.current and (
+    retried = found.current and (
         exclusive or branch.is_retried_by(request, named=named is not None and not named.weak)
-    ):
-        return found.match(MatchKind.RETRY)
-    if request.client_retry and branch.has_model_of(request):
-        return found.match(MatchKind.RETRY)
-    if not (first or exclusive):
-        return found.fork(request, branches)
-    if named is None:
-        return ConversationMatch(kind=MatchKind.NEW, conversation_id=None)
-    rewritten = None if found.current else _rewritten(request, branches, named, found)
-    return rewritten or found.fork(request, branches)
+    )
+    if retried or (request.client_retry and branch.has_model_of(request)):
+        return _matched(MatchKind.RETRY, branch.conversation_id, found)
+    rewritten = None
+    if first or exclusive:
+        if named is None:
+            return _matched(MatchKind.NEW, None)
+        rewritten = None if found.current else _rewritten(request, branches, named, found)
+    return rewritten or _fork(request, branch.conversation_id, branches, found)
 
 
 def _unknown(request: Incoming, branches: Branches, named: _Named) -> ConversationMatch:
     """The match of a request with an id from the client and no known prefix hash."""
     conversation_id, weak = named.conversation_id, named.weak
-    branch, prefix_hash = branches.get(conversation_id), request.hashes.full
-    if (
-        branch is not None
-        and not weak
-        and branch.served_hash == prefix_hash == request.hashes.state.root
-    ):
+    branch, whole = branches.get(conversation_id), request.hashes.full
+    if branch and not weak and branch.served_hash == whole == request.hashes.state.root:
         # A system prompt alone, for the agent to speak first, has no prefix hash to find it by.
         return ConversationMatch(
-            kind=MatchKind.RETRY, conversation_id=conversation_id, prefix_hash=prefix_hash
+            kind=MatchKind.RETRY, conversation_id=conversation_id, prefix_hash=whole
         )
-    rewritten = _rewritten(request, branches, named, None)
-    if rewritten is not None:
+    if rewritten := _rewritten(request, branches, named, None):
         return rewritten
     if branch is None or (request.has_tools and not (branch.has_tools or branch.steps or weak)):
         # The branch is a title request that came first: the conversation itself takes over the id.
-        return ConversationMatch(kind=MatchKind.NEW, conversation_id=conversation_id)
-    child = child_id(conversation_id, request.hashes.full, branches)
-    return ConversationMatch(kind=MatchKind.FORK, conversation_id=child, parent=conversation_id)
+        return _matched(MatchKind.NEW, conversation_id)
+    return _fork(request, conversation_id, branches)
 
 
 def _rewritten(
@@ -327,8 +298,9 @@ def _rewritten(
     """A compaction match, when an id from the client comes with another history; else None.
 
     Proof is the latest reply of a branch among the messages that are not known, or its lines in a
-    client message there: the agent had asked for it as a summary. Without proof, the branch must
-    have the same signature and no call in progress, and the history must have
+    client message there: the agent had asked for it as a summary. The request for a summary may
+    have had another prompt and other tools, so signatures are not compared for that. Without proof,
+    the branch must have the same signature and no call in progress, and the history must have
     * an item that stands for a compacted history: then a branch matches even if it awaits results;
     * assistant turns: then a branch with scored steps matches, the one of the id itself first;
     * or none (a summary, a new list of tasks): then the branch of the id itself matches, if it
@@ -344,38 +316,25 @@ def _rewritten(
         if branch.signature == request.signature and branch.awaits is not Awaits.MODEL
     ]
     alike.sort(key=lambda branch: branch.conversation_id != named.conversation_id)
-    chosen = next((b for b in alike if b.reply_digest and b.reply_digest in fresh), None)
-    chosen = chosen or _summarised(request, branches, position)
+    idle = [branch for branch in branches.values() if branch.awaits is Awaits.ANYTHING]
+    proven = (b for b in alike if b.reply_digest and b.reply_digest in fresh)
+    summed_up = (branch for branch in idle if request.summarises(branch, position))
+    chosen = next(proven, None) or next(summed_up, None)
     if chosen is None and not named.weak and request.has_compaction(position):
         chosen = next(iter(alike), None)
     if chosen is None and not named.weak:
         known = found is not None and found.whole
         if request.hashes.state.turns == 0:
-            idle = [b for b in alike[:1] if b.conversation_id == named.conversation_id]
+            own = [b for b in alike[:1] if b.conversation_id == named.conversation_id]
             busy = named.exclusive and not known
             chosen = next(
-                (b for b in idle if b.awaits is Awaits.ANYTHING or (busy and b.steps)), None
+                (b for b in own if b.awaits is Awaits.ANYTHING or (busy and b.steps)), None
             )
         elif found is None or (named.exclusive and known):
             chosen = next((b for b in alike if b.steps), None)
     if chosen is None:
         return None
-    return ConversationMatch(
-        kind=MatchKind.COMPACTION,
-        conversation_id=chosen.conversation_id,
-        position=position,
-        prefix_hash=found.prefix_hash if found else None,
-    )
-
-
-def _summarised(request: Incoming, branches: Branches, position: int) -> Branch | None:
-    """The branch whose latest reply the new part of the history contains as a summary.
-
-    The request for the summary may have had another prompt and other tools, so signatures are not
-    compared.
-    """
-    idle = (branch for branch in branches.values() if branch.awaits is Awaits.ANYTHING)
-    return next((branch for branch in idle if request.summarises(branch, position)), None)
+    return _matched(MatchKind.COMPACTION, chosen.conversation_id, found)
 
 
 def identity_label(source: str, kind: MatchKind) -> str:
@@ -387,6 +346,4 @@ def identity_label(source: str, kind: MatchKind) -> str:
         return kind.value
     if source != FINGERPRINT:
         return source
-    if kind is MatchKind.SIDE:
-        return kind.value
-    return "prefix" if kind is MatchKind.CONTINUE else "new"
+    return {MatchKind.SIDE: "side", MatchKind.CONTINUE: "prefix"}.get(kind, "new")

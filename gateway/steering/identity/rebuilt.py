@@ -12,13 +12,13 @@ from hashlib import blake2b
 from msgspec.structs import replace
 
 from gateway.steering.identity.branch import Awaits, Branch, Incoming
+from gateway.wire.coerce import as_list, as_mapping, as_text
 from gateway.wire.messages import SYSTEM_ROLES, content_text, is_result
 from gateway.wire.prefix_hash import PrefixHashes
 
 LONG_REPLY_CHARACTERS = 200
 """A reply from this length on is not given twice; shorter ones ("Hello!") are."""
-MANY_TURNS = 3
-"""Replies from which on even short ones are not the same in two conversations."""
+MANY_TURNS = 3  # replies from which on even short ones are not the same in two conversations
 _NOTHING_YET = blake2b(digest_size=16, person=b"gw-tail-01")
 
 
@@ -56,18 +56,27 @@ def with_tails(request: Incoming, tail: bytes) -> Incoming:
 
 def tail_key(tenant: str, tail: bytes) -> bytes:
     """The key, 16 bytes, under which a store finds the conversation with this tail hash."""
+    return _key(tenant, tail, b"gw-tail-key-01")
+
+
+def newest_key(tenant: str, reply: bytes) -> bytes:
+    """The key, 16 bytes, under which a store finds the conversations whose latest reply has this
+    digest."""
+    return _key(tenant, reply, b"gw-newest-reply1")
+
+
+def _key(tenant: str, digest: bytes, person: bytes) -> bytes:
     named = tenant.encode("utf-8", "surrogatepass")
-    return blake2b(tail + named, digest_size=16, person=b"gw-tail-key-01").digest()
+    return blake2b(digest + named, digest_size=16, person=person).digest()
 
 
 def end_of_reply(messages: Sequence[object]) -> int | None:
-    """Number of messages up to the latest reply; None unless that is a text that the
-    user answers."""
-    for position in range(len(messages) - 1, -1, -1):
-        message = messages[position]
+    """Number of messages up to the latest reply; None unless the user answers that."""
+    for end in range(len(messages), 0, -1):
+        message = messages[end - 1]
         role = message.get("role") if isinstance(message, dict) else None
         if role == "assistant":
-            return position + 1 if position + 1 < len(messages) else None
+            return end if end < len(messages) else None
         if role != "user" and role not in SYSTEM_ROLES:
             return None
     return None
@@ -78,13 +87,6 @@ def is_distinctive(hashes: PrefixHashes, messages: Sequence[object], end: int) -
     last = messages[end - 1]
     said = content_text(last.get("content")) if isinstance(last, dict) else ""
     return hashes.state.turns >= MANY_TURNS or len(said) >= LONG_REPLY_CHARACTERS
-
-
-def newest_key(tenant: str, reply: bytes) -> bytes:
-    """The key, 16 bytes, under which a store finds the conversations whose latest reply has this
-    digest."""
-    named = tenant.encode("utf-8", "surrogatepass")
-    return blake2b(reply + named, digest_size=16, person=b"gw-newest-reply1").digest()
 
 
 def latest_turn(hashes: PrefixHashes) -> list[bytes]:
@@ -137,12 +139,7 @@ def _length(reply: object) -> int:
     """Characters of a reply's text and of the arguments of its calls."""
     if not isinstance(reply, Mapping):
         return 0
-    calls = reply.get("tool_calls")
-    functions = (
-        [each.get("function") for each in calls if isinstance(each, dict)]
-        if isinstance(calls, list)
-        else []
-    )
-    spoken = [each.get("arguments") for each in (reply, *functions) if isinstance(each, dict)]
-    said = content_text(reply.get("content"))
-    return len(said) + sum(len(each) for each in spoken if isinstance(each, str))
+    calls = [as_mapping(each) for each in as_list(reply.get("tool_calls"))]
+    spoken = [reply, *(as_mapping(call.get("function")) for call in calls)]
+    arguments = [as_text(each.get("arguments"), "") for each in spoken]
+    return len(content_text(reply.get("content"))) + sum(map(len, arguments))

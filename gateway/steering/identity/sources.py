@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from msgspec import Struct
 
-from gateway.steering.identity.settings import ConversationSettings
 from gateway.wire.coerce import as_mapping
 
 MAX_ID_CHARACTERS = 255
@@ -24,6 +24,50 @@ _UNFILLED = re.compile(
 _PARENT_NAME = re.compile(r"(?:^|[-_])parent[-_](?:session|thread|conversation|task)(?:[-_]id)?$")
 # Claude Code before it sent JSON: user_<hash>_account_<uuid or nothing>_session_<uuid>.
 _USER_WITH_SESSION = re.compile(r"user_\w{0,128}_account_[\w-]{0,128}_session_([0-9A-Za-z-]+)")
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, section 5.6.2
+# These identify a person, a key, a machine or a trace, never a conversation. Source: design,
+# section 5.
+# fmt: off
+REFUSED_HEADERS = frozenset({
+    "api-key", "authorization", "cookie", "forwarded", "proxy-authorization", "traceparent",
+    "tracestate", "user-agent", "x-api-key", "x-forwarded-for", "x-gateway-key", "x-goog-api-key",
+    "x-real-ip",
+})
+# fmt: on
+RUN_BOUNDARIES = ("settled_answer", "final_answer", "never")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversationSettings:
+    """Settings for grouping requests into conversations and runs.
+
+    `id_headers`: further headers that carry a conversation id, read in this order right after
+    `x-conversation-id`; letter case does not matter. `run_boundary`: what ends a run; see `Policy`.
+    `fingerprint`: whether a request without an id is recognised by its history.
+
+    Raises:
+        ValueError: an unusable header name, or a value that is not allowed; it begins with the
+            name of the field.
+    """
+
+    id_headers: tuple[str, ...] = ()
+    run_boundary: str = "settled_answer"
+    fingerprint: bool = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.id_headers, tuple):
+            raise ValueError(f"id_headers: must be a tuple of names, not {self.id_headers!r}")
+        for name in self.id_headers:
+            if not isinstance(name, str) or not _TOKEN.fullmatch(name):
+                raise ValueError(f"id_headers: {name!r} is not a valid header name")
+            if name.lower() in REFUSED_HEADERS:
+                raise ValueError(f"id_headers: {name!r} does not name a conversation")
+        object.__setattr__(self, "id_headers", tuple(name.lower() for name in self.id_headers))
+        if self.run_boundary not in RUN_BOUNDARIES:
+            allowed = ", ".join(RUN_BOUNDARIES)
+            raise ValueError(f"run_boundary: must be one of {allowed}, not {self.run_boundary!r}")
+        if not isinstance(self.fingerprint, bool):
+            raise ValueError(f"fingerprint: must be true or false, not {self.fingerprint!r}")
 
 
 def clean_id(value: object) -> str | None:
@@ -36,13 +80,14 @@ def clean_id(value: object) -> str | None:
     if not isinstance(value, str):
         return None
     value = value.strip()
-    if not 1 <= len(value) <= MAX_ID_CHARACTERS:
-        return None
-    if not value.isprintable() or any(map(str.isspace, value)):
-        return None
-    if value.lower() in _ABSENT or _UNFILLED.search(value):
-        return None
-    return value
+    usable = (
+        1 <= len(value) <= MAX_ID_CHARACTERS
+        and value.isprintable()
+        and not any(map(str.isspace, value))
+        and value.lower() not in _ABSENT
+        and not _UNFILLED.search(value)
+    )
+    return value if usable else None
 
 
 def _json_member(name: str) -> Callable[[object], str | None]:
@@ -90,8 +135,7 @@ class HeaderSource(Struct, frozen=True, kw_only=True):
 
     def find(self, headers: Mapping[str, str]) -> tuple[str, str] | None:
         """(header, id), or None without a usable value."""
-        raw = headers.get(self.name)
-        value = None if raw is None else self.read(raw)
+        value = self.read(headers[self.name]) if self.name in headers else None
         if value is None:
             return None
         part = clean_id(headers.get(self.with_header)) if self.with_header else None
@@ -119,12 +163,10 @@ class HeaderPattern(Struct, frozen=True, kw_only=True):
         """(header, id), or None without a usable value."""
         shortest = len(self.prefix) + len(self.suffix)
         for name in sorted(name for name in headers if name.endswith(self.suffix)):
-            if _PARENT_NAME.search(name):
-                continue
-            if name.startswith(self.prefix) and len(name) > shortest:
-                value = clean_id(headers[name])
-                if value is not None:
-                    return name, value
+            fits = name.startswith(self.prefix) and len(name) > shortest
+            value = clean_id(headers[name]) if fits and not _PARENT_NAME.search(name) else None
+            if value is not None:
+                return name, value
         return None
 
 
@@ -145,6 +187,10 @@ class BodySource(Struct, frozen=True, kw_only=True):
         return None if found is None else self.read(found)
 
 
+def _headers(names: str) -> list[HeaderSource]:
+    return [HeaderSource(name=name) for name in names.split()]
+
+
 HEADER_SOURCES: tuple[HeaderSource | HeaderPattern, ...] = (
     # Agents that name their conversation.
     HeaderSource(name="x-claude-code-session-id", with_header="x-claude-code-agent-id"),
@@ -152,28 +198,13 @@ HEADER_SOURCES: tuple[HeaderSource | HeaderPattern, ...] = (
     HeaderSource(
         name="x-codex-turn-metadata", read=_json_member("thread_id"), read_parent=_thread_parent
     ),
-    HeaderSource(name="thread-id"),
-    HeaderSource(name="session-id"),
-    HeaderSource(name="session_id"),
-    HeaderSource(name="conversation_id"),
-    HeaderSource(name="x-opencode-session"),
-    HeaderSource(name="agent-session-id"),
-    HeaderSource(name="goose-session-id"),
-    HeaderSource(name="x-kilocode-taskid"),
-    HeaderSource(name="x-zoo-session-id"),
-    HeaderSource(name="x-qwen-code-session-id"),
-    HeaderSource(name="x-client-session-id"),
-    HeaderSource(name="x-interaction-id"),
-    HeaderSource(name="x-openwebui-chat-id"),
+    *_headers("thread-id session-id session_id conversation_id x-opencode-session"),
+    *_headers("agent-session-id goose-session-id x-kilocode-taskid x-zoo-session-id"),
+    *_headers("x-qwen-code-session-id x-client-session-id x-interaction-id x-openwebui-chat-id"),
     # Other gateways.
-    HeaderSource(name="x-litellm-session-id"),
-    HeaderSource(name="helicone-session-id"),
-    HeaderSource(name="x-bf-session-id"),
-    HeaderSource(name="x-switchyard-session-id"),
+    *_headers("x-litellm-session-id helicone-session-id x-bf-session-id x-switchyard-session-id"),
     # Common names.
-    HeaderSource(name="x-session-id"),
-    HeaderSource(name="x-session-affinity"),
-    HeaderSource(name="x-thread-id"),
+    *_headers("x-session-id x-session-affinity x-thread-id"),
     HeaderPattern(prefix="x-", suffix="-session-id"),
 )
 BODY_SOURCES: tuple[BodySource, ...] = (
@@ -187,13 +218,8 @@ BODY_SOURCES: tuple[BodySource, ...] = (
     BodySource(name="previous_response_id", through_root=True),
     BodySource(name="prompt_cache_key"),
 )
-EXPLICIT_HEADER = HeaderSource(name="x-conversation-id")
-"""Wins over every other id."""
-ID_SOURCES: tuple[HeaderSource | HeaderPattern | BodySource, ...] = (
-    EXPLICIT_HEADER,
-    *HEADER_SOURCES,
-    *BODY_SOURCES,
-)
+EXPLICIT_HEADER = HeaderSource(name="x-conversation-id")  # wins over every other id
+ID_SOURCES = (EXPLICIT_HEADER, *HEADER_SOURCES, *BODY_SOURCES)
 """All sources in the order in which they are read; the first usable value wins.
 
 Configured headers come second. Never read: `user`, `safety_identifier`, keys, addresses, traces.
@@ -238,11 +264,15 @@ def identify(
     response (`previous_response_id`) belongs to, or None when it is not known.
     """
     parent = _parent_of(headers, body)
-    if _may_carry_id(headers, settings):
+    # Most requests carry no id: a quick test whether any header could.
+    if (
+        settings.id_headers
+        or not _HEADER_NAMES.isdisjoint(headers)
+        or any(name.endswith(_HEADER_SUFFIXES) for name in headers)
+    ):
         configured = (HeaderSource(name=name) for name in settings.id_headers)
         for header in (EXPLICIT_HEADER, *configured, *HEADER_SOURCES):
-            found = header.find(headers)
-            if found is not None:
+            if found := header.find(headers):
                 name, value = found
                 if parent is None and isinstance(header, HeaderSource):
                     parent = header.find_parent(headers)
@@ -262,14 +292,11 @@ def identify(
 def _parent_of(headers: Mapping[str, str], body: Mapping[str, object]) -> str | None:
     """The id of the conversation that started this one, in a header or field with such a name."""
     for name in headers:
-        if "parent" in name and _PARENT_NAME.search(name):
-            value = clean_id(headers[name])
-            if value is not None:
-                return value
-    metadata = body.get("metadata")
-    for name, value in metadata.items() if isinstance(metadata, dict) else ():
+        if "parent" in name and _PARENT_NAME.search(name) and (value := clean_id(headers[name])):
+            return value
+    for name, given in as_mapping(body.get("metadata")).items():
         if isinstance(name, str) and _PARENT_NAME.search(name):
-            return clean_id(value)
+            return clean_id(given)
     return None
 
 
@@ -278,12 +305,3 @@ _HEADER_NAMES = frozenset(
 )
 _HEADER_SUFFIXES = tuple(s.suffix for s in HEADER_SOURCES if isinstance(s, HeaderPattern))
 _BODY_KEYS = frozenset(source.name.partition(".")[0] for source in BODY_SOURCES)
-
-
-def _may_carry_id(headers: Mapping[str, str], settings: ConversationSettings) -> bool:
-    """Whether any header source could match; a quick test, as most requests carry no id."""
-    return (
-        bool(settings.id_headers)
-        or not _HEADER_NAMES.isdisjoint(headers)
-        or any(name.endswith(_HEADER_SUFFIXES) for name in headers)
-    )

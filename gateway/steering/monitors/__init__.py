@@ -2,8 +2,6 @@
 
 `table` has one row per monitor, `settings` what an operator may set, `suite` how scores become
 readings; `reference` and `robust` hold the monitors of the two suites, imported when used.
-`evaluate` reads a finished list of steps; `make_suite` gives the incremental form. May import
-`steering.transcript`, `steering.evidence` and `steering.scoring`.
 """
 
 from __future__ import annotations
@@ -42,9 +40,9 @@ __all__ = [
 ]
 
 
-def make_suite(settings: MonitorSettings) -> Suite:
+def make_suite(settings: MonitorSettings) -> Suite[Any]:
     """A new suite for one run; imports the modules of the suite that `settings` names."""
-    suite: Suite = suite_class(settings.suite)(settings)
+    suite: Suite[Any] = suite_class(settings.suite)(settings)
     return suite
 
 

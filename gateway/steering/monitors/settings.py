@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from gateway.steering.fsm import refuse_below_one
 from gateway.steering.monitors.table import (
     DEFAULT_PROFILE,
     MONITORS,
@@ -36,9 +37,9 @@ class RobustSettings:
 
     def __post_init__(self) -> None:
         if self.call_budget is not None:
-            _refuse_below_one("call_budget", self.call_budget)
-        _refuse_below_one("novelty_window", self.novelty_window)
-        _refuse_below_one("trend_window", self.trend_window)
+            refuse_below_one("call_budget", self.call_budget)
+        refuse_below_one("novelty_window", self.novelty_window)
+        refuse_below_one("trend_window", self.trend_window)
         if not isinstance(self.recovery, int | float) or not 0.0 <= self.recovery < 1.0:
             raise ValueError(f"recovery: expected a number in [0, 1), got {self.recovery!r}")
 
@@ -80,16 +81,15 @@ class MonitorSettings:
             if name in PROFILES:
                 raise ValueError(f"profiles.{name}: a built-in profile cannot be changed")
             _refuse_bad_weights(f"profiles.{name}", weights)
-        if self.profile not in PROFILES and self.profile not in self.profiles:
-            known = ", ".join([*PROFILES, *self.profiles])
-            raise ValueError(f"profile: {self.profile!r} is not one of {known}")
+        known = [*PROFILES, *self.profiles]
+        if self.profile not in known:
+            raise ValueError(f"profile: {self.profile!r} is not one of {', '.join(known)}")
         _refuse_unknown("monitors", self.monitors or ())
-        if not _is_number(self.fire_threshold) or not 0.0 < self.fire_threshold <= 1.0:
-            raise ValueError(
-                f"fire_threshold: expected a number in (0, 1], got {self.fire_threshold!r}"
-            )
+        fire = self.fire_threshold
+        if not _is_number(fire) or not 0.0 < fire <= 1.0:
+            raise ValueError(f"fire_threshold: expected a number in (0, 1], got {fire!r}")
         for name in ("streak_cap", "call_budget", "diversity_window", "diversity_min_total"):
-            _refuse_below_one(name, getattr(self, name))
+            refuse_below_one(name, getattr(self, name))
 
     @property
     def active(self) -> tuple[str, ...]:
@@ -108,7 +108,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
 
 
-def _refuse_unknown(key: str, names: tuple[str, ...] | Mapping[str, float]) -> None:
+def _refuse_unknown(key: str, names: Iterable[str]) -> None:
     for name in names:
         if name not in MONITORS:
             raise ValueError(f"{key}: {name!r} is not one of {', '.join(MONITORS)}")
@@ -119,8 +119,3 @@ def _refuse_bad_weights(key: str, weights: Mapping[str, float]) -> None:
     for name, weight in weights.items():
         if not _is_number(weight):
             raise ValueError(f"{key}.{name}: expected a number, got {weight!r}")
-
-
-def _refuse_below_one(key: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{key}: expected a whole number of at least 1, got {value!r}")

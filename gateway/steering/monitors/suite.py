@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Generic, Protocol, TypeVar
 
@@ -29,47 +30,45 @@ class Readings(Struct, frozen=True, kw_only=True):
     evidence: dict[str, str] = {}
 
 
-class Suite(Protocol):
-    """Monitors over one run; the cost of a push and of a reading does not grow with the run."""
-
-    def push(self, step: Step) -> None:
-        """Observe the next step of the run."""
-        ...
-
-    def readings(self) -> Readings:
-        """The readings over all steps pushed so far."""
-        ...
+Observed = TypeVar("Observed", contravariant=True)
 
 
-class Monitor(Protocol):
-    """Interface of the monitors of all suites."""
+class Monitor(Protocol[Observed]):
+    """One way of going wrong, followed over a run at constant cost per observation."""
+
+    def push(self, observed: Observed, /) -> None:
+        """Observe what comes next: a step, or in suite `reference` a call."""
 
     def reading(self) -> tuple[float, str]:
         """Score in [0, 1] after the newest observation, and its reason ("" at score 0)."""
-        ...
 
 
-M = TypeVar("M", bound=Monitor)
+class Suite(ABC, Generic[Observed]):
+    """The active monitors of one suite over one run; each is made with `argument`.
 
-
-class MonitorSuite(Generic[M]):
-    """The active monitors of one suite over one run; each is made with `argument`."""
+    The cost of a push and of a reading does not grow with the run.
+    """
 
     __slots__ = ("_fire_threshold", "_weights", "monitors")
 
     def __init__(self, settings: MonitorSettings, argument: object) -> None:
         classes = monitor_classes(settings.suite)
-        self.monitors: dict[str, M] = {name: classes[name](argument) for name in settings.active}
+        self.monitors: dict[str, Monitor[Observed]] = {
+            name: classes[name](argument) for name in settings.active
+        }
         self._weights = settings.resolved_weights()
         self._fire_threshold = settings.fire_threshold
+
+    @abstractmethod
+    def push(self, step: Step) -> None:
+        """Observe the next step of the run."""
 
     def readings(self) -> Readings:
         """The readings over all steps pushed so far."""
         scores: dict[str, float] = {}
         evidence: dict[str, str] = {}
         for name, monitor in self.monitors.items():
-            score, reason = monitor.reading()
-            scores[name] = score
+            scores[name], reason = monitor.reading()
             if reason:
                 evidence[name] = reason
         return combine(scores, evidence, weights=self._weights, fire_threshold=self._fire_threshold)
@@ -82,34 +81,24 @@ def combine(
     weights: Mapping[str, float],
     fire_threshold: float,
 ) -> Readings:
-    """The readings that follow from single scores; `scores` is in the order of MONITORS, and
-    `evidence` has a reason for those above 0.
+    """The readings that follow from single scores, which are in the order of MONITORS.
 
     Among fired monitors of equal weighted score the first names the failure.
     """
-    composite = 0.0
-    worst, failure_type = -1.0, None
-    fired = []
-    for name, score in scores.items():
-        weighted = weights[name] * score
-        composite += weighted
-        if score >= fire_threshold:
-            fired.append(name)
-            if weighted > worst:
-                worst, failure_type = weighted, FAILURE_TYPES[name]
+    weighted = {name: weights[name] * score for name, score in scores.items()}
+    fired = tuple([name for name, score in scores.items() if score >= fire_threshold])
     return Readings(
         scores=dict(scores),
-        composite=round(composite, COMPOSITE_DIGITS),
-        fired=tuple(fired),
-        failure_type=failure_type,
+        composite=round(sum(weighted.values(), 0.0), COMPOSITE_DIGITS),
+        fired=fired,
+        failure_type=FAILURE_TYPES[max(fired, key=weighted.__getitem__)] if fired else None,
         evidence=evidence,
     )
 
 
 ALARM_DIFFICULTY = 0.65
 """Least difficulty of a step on which a monitor fires, in [0, 1]. Source: design section 7."""
-SEVERITIES = (1, 2, 4)
-"""Steps in a row with an alarm from which its severity is 1, 2, 3."""
+SEVERITIES = (1, 2, 4)  # steps in a row with an alarm from which its severity is 1, 2, 3
 
 
 def with_alarm(score: float, fired: Sequence[str]) -> float:

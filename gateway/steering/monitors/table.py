@@ -1,9 +1,8 @@
 """The monitors, one row each: everything else that names a monitor is derived from this table.
 
-To add a monitor, write its class in a module of a suite and add its row to `TABLE`. Its name is
-then valid in the configuration, has a weight in each profile, and is shown in headers, metrics,
-reports and on the dashboard. Another package adds a row with an entry point of the group
-`steering_gateway.monitors`: a mapping with the fields of `MonitorRow` (`examples/plugin`).
+To add a monitor, write its class in a module of a suite and add its row. Another package adds a row
+with an entry point of the group `steering_gateway.monitors`: a mapping with the fields of
+`MonitorRow` (`examples/plugin`).
 """
 
 from __future__ import annotations
@@ -17,11 +16,7 @@ from msgspec import Struct, ValidationError, convert
 from gateway.steering.plugins import load_class, plugins
 
 SuiteName = Literal["reference", "robust"]
-_SUITES: Mapping[SuiteName, str] = {
-    "reference": ".reference.suite:ReferenceSuite",
-    "robust": ".robust.suite:RobustSuite",
-}
-SUITE_NAMES: tuple[str, ...] = tuple(_SUITES)
+SUITE_NAMES: tuple[SuiteName, ...] = ("reference", "robust")
 
 _PACKAGE = "gateway.steering.monitors"
 _GROUP = "steering_gateway.monitors"
@@ -42,10 +37,10 @@ class MonitorRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One monitor.
 
     `failure_type`: label of the failure that it detects; several monitors may share one. `classes`:
-    its class in each suite that has it, as `module:Class` (below this package with a leading dot),
-    imported when the suite is used; a suite without it neither scores nor weighs it. `texts`: what
-    the agent is sent at severity 1, 2, ..., with `{evidence}` where the reason of the reading goes;
-    without texts the monitor is recorded and routes like any other, and sends no text.
+    its class per suite, as `module:Class` (below this package with a leading dot), imported when
+    the suite is used; a suite without it neither scores nor weighs it. `texts`: what the agent is
+    sent at severity 1, 2, ..., with `{evidence}` where the reason of the reading goes; without
+    texts the monitor is recorded and routes like any other.
     """
 
     name: str
@@ -55,13 +50,17 @@ class MonitorRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     texts: tuple[str, ...] = ()
 
 
+def _in_both_suites(name: str) -> Mapping[SuiteName, str]:
+    return {suite: f".{suite}.{name}" for suite in SUITE_NAMES}
+
+
 # Names, order and failure types: reference sections 4.7 and 18; weights: reference section 4.8.
 _BUILT_IN: tuple[MonitorRow, ...] = (
     MonitorRow(
         name="streak",
         failure_type="loop",
         weights=ProfileWeights(coding=0.35, pr_review=0.45, qa=0.3),
-        classes={"reference": ".reference.streak:Streak", "robust": ".robust.streak:Streak"},
+        classes=_in_both_suites("streak:Streak"),
         texts=(
             "The latest calls repeat earlier ones{evidence}. State what the newest result told you"
             " that you did not know before. If it told you nothing new, ask a different question "
@@ -79,10 +78,7 @@ _BUILT_IN: tuple[MonitorRow, ...] = (
         name="call_count",
         failure_type="budget",
         weights=ProfileWeights(coding=0.15, pr_review=0.15, qa=0.05),
-        classes={
-            "reference": ".reference.call_count:CallCount",
-            "robust": ".robust.call_count:CallCount",
-        },
+        classes=_in_both_suites("call_count:CallCount"),
         texts=(
             "This run has already used many calls{evidence}. Check how much of the task is done, "
             "which open point matters most, and whether what you already know is enough to settle "
@@ -99,10 +95,7 @@ _BUILT_IN: tuple[MonitorRow, ...] = (
         name="edit_revert",
         failure_type="edit_revert",
         weights=ProfileWeights(coding=0.15, pr_review=0.0, qa=0.05),
-        classes={
-            "reference": ".reference.edit_revert:EditRevert",
-            "robust": ".robust.edit_revert:EditRevert",
-        },
+        classes=_in_both_suites("edit_revert:EditRevert"),
         texts=(
             "Recent edits undo or redo each other{evidence}. Before the next edit, state what the "
             "last one was expected to change and what happened instead.",
@@ -119,10 +112,7 @@ _BUILT_IN: tuple[MonitorRow, ...] = (
         name="test_repeat",
         failure_type="test_repeat",
         weights=ProfileWeights(coding=0.15, pr_review=0.0, qa=0.1),
-        classes={
-            "reference": ".reference.test_repeat:TestRepeat",
-            "robust": ".robust.test_repeat:TestRepeat",
-        },
+        classes=_in_both_suites("test_repeat:TestRepeat"),
         texts=(
             "The same check fails in the same way{evidence}. Name what has changed between these "
             "runs that could change the outcome. If nothing has, read the failure message closely "
@@ -141,10 +131,7 @@ _BUILT_IN: tuple[MonitorRow, ...] = (
         name="diversity",
         failure_type="diversity",
         weights=ProfileWeights(coding=0.1, pr_review=0.2, qa=0.15),
-        classes={
-            "reference": ".reference.diversity:Diversity",
-            "robust": ".robust.diversity:Diversity",
-        },
+        classes=_in_both_suites("diversity:Diversity"),
         texts=(
             "The run relies on one kind of action{evidence}. Look for another view of the problem,"
             " or another of the means you were given, that would answer the open question more "
@@ -160,7 +147,7 @@ _BUILT_IN: tuple[MonitorRow, ...] = (
         name="hedge",
         failure_type="hedge",
         weights=ProfileWeights(coding=0.1, pr_review=0.2, qa=0.35),
-        classes={"reference": ".reference.hedge:Hedge", "robust": ".robust.hedge:Hedge"},
+        classes=_in_both_suites("hedge:Hedge"),
         texts=(
             "The recent reasoning shows a lot of doubt{evidence}. Identify the single fact that "
             "would settle it, and look it up: that is usually cheaper than reasoning around it.",
@@ -192,15 +179,12 @@ def _added_rows() -> tuple[MonitorRow, ...]:
 
 
 TABLE: tuple[MonitorRow, ...] = (*_BUILT_IN, *_added_rows())
-
 MONITORS: tuple[str, ...] = tuple(row.name for row in TABLE)
 """Names of the monitors, in the order in which they are scored and shown."""
-
 FAILURE_TYPES: Mapping[str, str] = MappingProxyType({row.name: row.failure_type for row in TABLE})
 """Failure type by monitor."""
 FAILURE_LABELS: tuple[str, ...] = tuple(dict.fromkeys(FAILURE_TYPES.values()))
 """The failure types, each once."""
-
 DEFAULT_PROFILE = "coding"
 PROFILES: Mapping[str, Mapping[str, float]] = MappingProxyType(
     {
@@ -213,7 +197,7 @@ PROFILES: Mapping[str, Mapping[str, float]] = MappingProxyType(
 
 def suite_class(suite: SuiteName) -> Callable[..., Any]:
     """The class of a suite; imports its package."""
-    return load_class(_PACKAGE, _SUITES[suite])
+    return load_class(_PACKAGE, f".{suite}.suite:{suite.capitalize()}Suite")
 
 
 def monitor_classes(suite: SuiteName) -> Mapping[str, Callable[..., Any]]:

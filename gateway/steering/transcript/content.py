@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 from msgspec import Struct
 
@@ -41,7 +42,7 @@ _IMAGE_FIELDS = ("image_url", "url", "source", "data", "file_id")
 class RequestedCall(Struct, frozen=True, kw_only=True):
     """A call as the model asked for it; `id` is empty when there is none.
 
-    `observation` is set when the message that makes the call also holds its result (text only).
+    `observation`: its result, when the message that makes the call also holds that (text only).
     """
 
     name: str = ""
@@ -78,8 +79,7 @@ class Content(Struct, kw_only=True):
 def read_content(value: object) -> Content:
     """A message's `content` by kind of part; text parts are joined without a separator.
 
-    Of images only the checksum is kept; parts of other kinds (files, unknown ones) are left out; a
-    number counts as its digits.
+    Of images only the checksum is kept; parts of other kinds (files, unknown ones) are left out.
     """
     if isinstance(value, str):
         if FRAME_OPEN not in value:
@@ -90,10 +90,19 @@ def read_content(value: object) -> Content:
     texts: list[str] = []
     reasoning: list[str] = []
     for part in _parts(value):
-        if isinstance(part, str):
-            texts.append(part)
-        elif isinstance(part, dict):
-            _read_part(part, texts, reasoning, content)
+        kind = part.get("type")
+        if kind in _TEXT_PARTS:
+            texts.append(as_text(part.get("text"), ""))
+        elif kind == "refusal":
+            texts.append(as_text(part.get("refusal"), ""))
+        elif kind in ("thinking", "reasoning"):
+            reasoning.append(as_text(part.get("thinking"), "") or as_text(part.get("text"), ""))
+        elif kind == "tool_use":
+            content.calls.append(_call(part, part))
+        elif kind == "tool_result":
+            content.results.append(read_result(part, part.get("tool_use_id")))
+        else:
+            content.image = image_sum(part, content.image)
     joined = "".join(texts)
     content.text = without_guidance(joined)
     content.guidance_only = bool(joined) and not content.text
@@ -101,67 +110,39 @@ def read_content(value: object) -> Content:
     return content
 
 
-def _parts(value: object) -> Iterator[object]:
-    if isinstance(value, list | tuple):
-        yield from value
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        yield json_text(value)
-    else:
-        yield value
-
-
-def _read_part(
-    part: Mapping[str, object], texts: list[str], reasoning: list[str], content: Content
-) -> None:
-    kind = part.get("type")
-    if kind in _TEXT_PARTS:
-        texts.append(as_text(part.get("text"), ""))
-    elif kind == "refusal":
-        texts.append(as_text(part.get("refusal"), ""))
-    elif kind in ("thinking", "reasoning"):
-        reasoning.append(as_text(part.get("thinking"), "") or as_text(part.get("text"), ""))
-    elif kind == "tool_use":
-        content.calls.append(_call(part, part))
-    elif kind == "tool_result":
-        content.results.append(read_result(part, part.get("tool_use_id")))
-    else:
-        content.image = image_sum(part, content.image)
+def _parts(value: object) -> list[dict[str, Any]]:
+    """The parts of a content that is no text; a bare text or number counts as a text part."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        value = json_text(value)
+    parts = value if isinstance(value, list | tuple) else [value]
+    found = [{"text": part} if isinstance(part, str) else part for part in parts]
+    return [part for part in found if isinstance(part, dict)]
 
 
 def read_result(message: Mapping[str, object], call_id: object) -> Result:
     """The result in a tool message or a tool_result part; an error only where it is flagged."""
     value = message.get("content")
-    image = 0
     if isinstance(value, str):
-        observation = without_guidance(value) if FRAME_OPEN in value else value
+        text = value
     else:
-        observation = without_guidance("".join(_result_texts(value)))
-        image = images_sum(value)
+        texts = [part for part in _parts(value) if part.get("type") in _TEXT_PARTS]
+        text = "".join([as_text(part.get("text"), "") for part in texts])
     name = message.get("name")
     return Result(
-        image=image,
-        text=observation,
+        image=images_sum(value),
+        text=without_guidance(text),
         id=call_id if isinstance(call_id, str) else "",
         name=name if isinstance(name, str) else "",
         is_error=message.get("is_error") is True,
     )
 
 
-def _result_texts(value: object) -> Iterator[str]:
-    for part in _parts(value):
-        if isinstance(part, str):
-            yield part
-        elif isinstance(part, dict) and part.get("type") in _TEXT_PARTS:
-            yield as_text(part.get("text"), "")
-
-
 def images_sum(value: object) -> int:
     """Checksum of the images among the parts of a content, 0 without any."""
     checksum = 0
-    if isinstance(value, list | tuple):
-        for part in value:
-            if isinstance(part, dict):
-                checksum = image_sum(part, checksum)
+    for part in value if isinstance(value, list | tuple) else ():
+        if isinstance(part, dict):
+            checksum = image_sum(part, checksum)
     return checksum
 
 
@@ -191,14 +172,14 @@ def read_calls(message: Mapping[str, object], content: Content) -> list[Requeste
     if not entries and not content.calls:
         legacy = message.get("function_call")
         entries = [legacy] if isinstance(legacy, dict) else []
-    return [_read_call(entry) for entry in entries] or content.calls
-
-
-def _read_call(entry: object) -> RequestedCall:
-    if not isinstance(entry, dict):
-        return RequestedCall()
-    inner = entry.get("function") or entry.get("custom")
-    return _call(entry, inner if isinstance(inner, dict) else entry)
+    calls = []
+    for entry in entries:
+        if not isinstance(entry, dict):
+            calls.append(RequestedCall())
+            continue
+        inner = entry.get("function") or entry.get("custom")
+        calls.append(_call(entry, inner if isinstance(inner, dict) else entry))
+    return calls or content.calls
 
 
 def _call(entry: Mapping[str, object], function: Mapping[str, object]) -> RequestedCall:
@@ -250,12 +231,7 @@ _CLOSING_WORDS = re.compile(
 
 
 def asks_user(text: str) -> bool:
-    """True when the end of `text` asks the user for something.
-
-    Such a message waits for an answer and does not end a run; closing phrases that only offer
-    more help do not count.
-    """
+    """True when the end of `text` asks the user for something, and does not just offer help."""
     tail = text[-TAIL_CHARS:]
-    if any(mark in tail for mark in _QUESTION_MARKS):
-        return True
-    return _REQUEST.search(_CLOSING_WORDS.sub("", tail)) is not None
+    asks = any(mark in tail for mark in _QUESTION_MARKS)
+    return asks or _REQUEST.search(_CLOSING_WORDS.sub("", tail)) is not None

@@ -19,9 +19,8 @@ from gateway.steering.transcript.content import (
 )
 from gateway.wire.coerce import as_text
 
-_CALL = "_call"
-_OUTPUT = "_output"
 _ARGUMENT_FIELDS = ("arguments", "input", "action", "operation", "code", "queries")
+_RESULT_FIELDS = ("output", "error", "outputs", "results")
 _FAILED = ("failed", "incomplete")
 CLIENT_CALLS = frozenset(
     {"function_call", "custom_tool_call", "local_shell_call", "shell_call", "apply_patch_call"}
@@ -36,20 +35,21 @@ def item_call(item: Mapping[str, Any]) -> RequestedCall | None:
     The result of a call that ran at the provider is in the call itself, if anywhere.
     """
     kind = as_text(item.get("type"), "")
-    if not kind.endswith(_CALL):
+    if not kind.endswith("_call"):
         return None
     given = next((item[key] for key in _ARGUMENT_FIELDS if item.get(key) is not None), None)
+    shown = next((item[key] for key in _RESULT_FIELDS if item.get(key)), "")
     return RequestedCall(
         id=as_text(item.get("call_id"), "") or as_text(item.get("id"), ""),
-        name=as_text(item.get("name"), "") or kind.removesuffix(_CALL),
+        name=as_text(item.get("name"), "") or kind.removesuffix("_call"),
         arguments=json_text(given),
-        observation=None if kind in CLIENT_CALLS else _own_result(item),
+        observation=None if kind in CLIENT_CALLS else without_guidance(_output_text(shown)),
     )
 
 
 def item_result(item: Mapping[str, Any]) -> Result | None:
     """The result in an item, or None when it is none."""
-    if not as_text(item.get("type"), "").endswith(_OUTPUT):
+    if not as_text(item.get("type"), "").endswith("_output"):
         return None
     output = item.get("output")
     return Result(
@@ -72,27 +72,15 @@ def item_reasoning(item: Mapping[str, Any]) -> str:
     return ""
 
 
-def _own_result(item: Mapping[str, Any]) -> str:
-    for key in ("output", "error", "outputs", "results"):
-        if item.get(key):
-            return without_guidance(_output_text(item[key]))
-    return ""
-
-
 def _output_text(value: object) -> str:
     """The text of an output: as it is, of its parts, or what a shell printed, one after another."""
     if isinstance(value, str):
         return value
     if isinstance(value, dict):
         return json_text(value)
-    if not isinstance(value, list):
-        return read_content(value).text
-    printed = [_printed(part) for part in value]
-    return "".join(printed) if any(printed) else read_content(value).text
-
-
-def _printed(part: object) -> str:
-    if not isinstance(part, dict):
-        return ""
-    shown = (part.get(key) for key in ("stdout", "stderr", "logs"))
-    return "\n".join(filter(None, (as_text(value, "") for value in shown)))
+    printed = []
+    for part in value if isinstance(value, list) else ():
+        if isinstance(part, dict):
+            shown = [as_text(part.get(key), "") for key in ("stdout", "stderr", "logs")]
+            printed.append("\n".join(filter(None, shown)))
+    return "".join(printed) or read_content(value).text

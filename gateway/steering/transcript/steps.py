@@ -29,78 +29,24 @@ from gateway.steering.transcript.content import (
 from gateway.steering.transcript.items import item_call, item_reasoning, item_result
 from gateway.wire.coerce import as_text
 
-_REMEMBERED_CHARS = 16
-"""Shorter messages, such as "yes, please", are repeated by people."""
+_REMEMBERED_CHARS = 16  # shorter messages, such as "yes, please", are repeated by people
 
 
 class Change(enum.Enum):
     """Effect of one message on the newest step."""
 
     NONE = enum.auto()
-    OPENED = enum.auto()
-    """A new step began; the one before can no longer change."""
-    ANSWERED = enum.auto()
-    """The newest step got a result, or the rest of its calls."""
+    OPENED = enum.auto()  # a new step began; the one before can no longer change
+    ANSWERED = enum.auto()  # the newest step got a result, or the rest of its calls
     FINAL = enum.auto()
     """A user message follows the newest step, which called nothing: it was a final answer."""
 
 
-class Draft:
-    """The newest step of a transcript, still open to answers."""
+class Reply(Struct, kw_only=True):
+    """An assistant message taken apart; calls that are found in it later are moved to `calls`.
 
-    __slots__ = (
-        "block",
-        "calls",
-        "followed",
-        "image",
-        "index",
-        "named",
-        "prompted",
-        "reasoning",
-        "results",
-        "said",
-        "textual",
-        "thought",
-        "user_followed",
-    )
-
-    def __init__(self, reply: _Reply, index: int, *, prompted: bool) -> None:
-        self.index = index
-        self.prompted = prompted
-        self.thought = reply.thought
-        self.said = reply.said
-        self.reasoning = reply.reasoning
-        self.calls = reply.calls
-        self.textual = reply.textual
-        self.block = reply.block
-        self.named = reply.named
-        """Whether the message names its speaker, as in the chat of a group of agents."""
-        self.results: list[Result] = []
-        self.followed = False
-        self.user_followed = False
-        self.image = 0
-        """Checksum of a picture of the outcome, which chat clients send in a separate message."""
-
-    @property
-    def acts(self) -> bool:
-        """Whether it has an action so far."""
-        return bool(self.calls or self.results)
-
-    def step(self) -> Step:
-        """The step with the answers known so far."""
-        return Step(
-            index=self.index,
-            thought=self.thought,
-            actions=_shown(_actions(self.calls, self.results), self.image),
-            reasoning=self.reasoning,
-            prompted=self.prompted,
-        )
-
-
-class _Reply(Struct, kw_only=True):
-    """An assistant message taken apart; `block`: code in it that may turn out to be a call.
-
-    `said`: its whole text, with the calls written into it.
+    `said`: its whole text, with the calls written into it; `block`: code in it that may turn out to
+    be a call; `named`: it names its speaker, as in the chat of a group of agents.
     """
 
     thought: str
@@ -110,6 +56,43 @@ class _Reply(Struct, kw_only=True):
     textual: bool = False
     block: text_protocols.TextCalls | None = None
     named: bool = False
+
+    def write_calls(self, found: text_protocols.TextCalls) -> None:
+        """Take calls that were found in the text out of it."""
+        self.thought, self.calls, self.textual = found.thought, list(found.calls), True
+
+
+class Draft(Struct, kw_only=True, eq=False):
+    """The newest step of a transcript, still open to answers.
+
+    `image`: checksum of a picture of the outcome, which chat clients send in a separate message.
+    """
+
+    reply: Reply
+    index: int
+    prompted: bool
+    results: list[Result] = []
+    followed: bool = False
+    user_followed: bool = False
+    image: int = 0
+
+    @property
+    def acts(self) -> bool:
+        """Whether it has an action so far."""
+        return bool(self.reply.calls or self.results)
+
+    def step(self) -> Step:
+        """The step with the answers known so far."""
+        actions = _actions(self.reply.calls, self.results)
+        if self.image and actions:
+            actions = (*actions[:-1], replace(actions[-1], image=self.image))
+        return Step(
+            index=self.index,
+            thought=self.reply.thought,
+            actions=actions,
+            reasoning=self.reply.reasoning,
+            prompted=self.prompted,
+        )
 
 
 class StepReader:
@@ -129,14 +112,11 @@ class StepReader:
     def __init__(self) -> None:
         self.draft: Draft | None = None
         self._steps = 0
-        self._native = False
-        self._textual = False
-        self._blocks = False
+        self._native = self._textual = self._blocks = self._prompted = False
+        # Reasoning of an item whose reply has not come yet.
         self._reasoning = ""
-        """Reasoning of an item whose reply has not come yet."""
-        self._prompted = False
+        # Checksums of longer user messages after steps: a harness repeats itself.
         self._user_messages: set[int] = set()
-        """Checksums of longer user messages after steps: a harness repeats itself."""
 
     def read(self, message: object) -> Change:
         """Read the next message of the transcript."""
@@ -144,7 +124,10 @@ class StepReader:
             return self._unreadable()
         role = message.get("role")
         if role == "assistant":
-            return self._assistant(message)
+            reply = self._reply(message)
+            if self._reasoning:
+                reply.reasoning, self._reasoning = reply.reasoning or self._reasoning, ""
+            return self._take(reply)
         if role in ("tool", "function"):
             return self._result(read_result(message, message.get("tool_call_id")))
         if role == "user":
@@ -170,12 +153,12 @@ class StepReader:
         if text_protocols.asks_for_blocks(prompt):
             self._blocks = self._textual = True
 
-    def _reply(self, message: Mapping[str, object]) -> _Reply:
+    def _reply(self, message: Mapping[str, object]) -> Reply:
         content = read_content(message.get("content"))
         thought = (
             content.text.strip() or without_guidance(as_text(message.get("refusal"), "")).strip()
         )
-        reply = _Reply(
+        reply = Reply(
             thought=thought,
             said=thought,
             reasoning=read_reasoning(message, content),
@@ -189,23 +172,19 @@ class StepReader:
         if found is None and self._blocks:
             found, reply.block = reply.block, None
         if found is not None:
-            reply.thought, reply.calls, reply.textual = found.thought, list(found.calls), True
+            reply.write_calls(found)
         return reply
 
-    def _assistant(self, message: Mapping[str, object]) -> Change:
-        reply = self._reply(message)
-        if self._reasoning:
-            reply.reasoning, self._reasoning = reply.reasoning or self._reasoning, ""
-        return self._take(reply)
-
-    def _take(self, reply: _Reply) -> Change:
+    def _take(self, reply: Reply) -> Change:
         self._textual = self._textual or reply.textual
         self._native = self._native or bool(reply.calls and not reply.textual)
         before = self.draft
-        if before is not None and _continues(before, reply):
-            before.calls, before.textual, before.block = reply.calls, reply.textual, None
+        only_calls = reply.calls and not (reply.thought or reply.reasoning)
+        if only_calls and before is not None and not (before.followed or before.acts):
+            calls, textual = reply.calls, reply.textual
+            before.reply.calls, before.reply.textual, before.reply.block = calls, textual, None
             return Change.ANSWERED
-        self.draft = Draft(reply, self._steps, prompted=self._prompted)
+        self.draft = Draft(reply=reply, index=self._steps, prompted=self._prompted)
         self._steps += 1
         self._prompted = False
         return Change.OPENED
@@ -228,14 +207,14 @@ class StepReader:
         draft, reasoning = self.draft, self._reasoning
         self._reasoning = ""
         if draft is None or draft.followed:
-            return self._take(_Reply(thought="", said="", reasoning=reasoning, calls=[call]))
-        self._native = True
-        if draft.textual:
+            return self._take(Reply(thought="", said="", reasoning=reasoning, calls=[call]))
+        self._native, reply = True, draft.reply
+        if reply.textual:
             # What looked like a written call came together with real ones.
-            draft.thought, draft.calls, draft.textual = draft.said, [], False
-        draft.block = None
-        draft.calls.append(call)
-        draft.reasoning = "\n".join(filter(None, (draft.reasoning, reasoning)))
+            reply.thought, reply.calls, reply.textual = reply.said, [], False
+        reply.block = None
+        reply.calls.append(call)
+        reply.reasoning = "\n".join(filter(None, (reply.reasoning, reasoning)))
         return Change.ANSWERED
 
     def _result(self, result: Result) -> Change:
@@ -263,52 +242,36 @@ class StepReader:
 
     def _answer(self, draft: Draft, answer: str) -> Change:
         """The first user message after a step: a result, a complaint, or the end of the run."""
-        if draft.textual:
-            return _answer_calls(draft, answer)
-        nudged = self._is_repeated_or_nudge(answer)
-        self._prompted = not nudged
+        reply = draft.reply
+        if reply.textual:
+            return _answer_calls(reply.calls, answer)
+        checksum = zlib.crc32(answer.encode("utf-8", "surrogatepass"))
+        nudges = text_protocols.is_nudge(answer)
+        self._prompted = not (nudges or checksum in self._user_messages)
+        if len(answer) >= _REMEMBERED_CHARS:
+            self._user_messages.add(checksum)
         if draft.acts:
             return Change.NONE
-        if draft.block is not None and text_protocols.looks_like_output(answer):
-            draft.thought, draft.calls = draft.block.thought, list(draft.block.calls)
-            draft.textual = self._textual = self._blocks = True
-            return _answer_calls(draft, answer)
+        if reply.block is not None and text_protocols.looks_like_output(answer):
+            reply.write_calls(reply.block)
+            self._textual = self._blocks = True
+            return _answer_calls(reply.calls, answer)
         if text_protocols.is_complaint(answer, textual=self._textual):
             self._prompted = False
             return Change.NONE
-        return Change.NONE if text_protocols.is_nudge(answer) else Change.FINAL
-
-    def _is_repeated_or_nudge(self, said: str) -> bool:
-        checksum = zlib.crc32(said.encode("utf-8", "surrogatepass"))
-        repeated = checksum in self._user_messages
-        if len(said) >= _REMEMBERED_CHARS:
-            self._user_messages.add(checksum)
-        return repeated or text_protocols.is_nudge(said)
+        return Change.NONE if nudges else Change.FINAL
 
 
-def _continues(draft: Draft, reply: _Reply) -> bool:
-    if draft.followed or draft.acts:
-        return False
-    return bool(reply.calls) and not reply.thought and not reply.reasoning
-
-
-def _answer_calls(draft: Draft, answer: str) -> Change:
+def _answer_calls(calls: list[RequestedCall], answer: str) -> Change:
     """One user message answers written calls as a whole: it goes to the first without a result."""
-    at = next((i for i, call in enumerate(draft.calls) if call.observation is None), None)
+    at = next((i for i, call in enumerate(calls) if call.observation is None), None)
     if at is None:
         if not text_protocols.is_observation(answer):
             return Change.NONE
         # The real result replaces what the model imagined after its own call.
-        at = len(draft.calls) - 1
-    observation = text_protocols.observation_of(answer)
-    draft.calls[at] = replace(draft.calls[at], observation=observation)
+        at = len(calls) - 1
+    calls[at] = replace(calls[at], observation=text_protocols.observation_of(answer))
     return Change.ANSWERED
-
-
-def _shown(actions: tuple[Action, ...], image: int) -> tuple[Action, ...]:
-    if not image or not actions:
-        return actions
-    return (*actions[:-1], replace(actions[-1], image=image))
 
 
 def _actions(calls: Sequence[RequestedCall], results: Sequence[Result]) -> tuple[Action, ...]:
@@ -317,10 +280,12 @@ def _actions(calls: Sequence[RequestedCall], results: Sequence[Result]) -> tuple
     Without any call each result becomes an action; results beyond the calls are dropped.
     """
     if not calls:
-        return tuple([_orphan(result) for result in results])
+        return tuple([_action(RequestedCall(name=result.name), result) for result in results])
     if len(calls) == 1:
         # Whatever its id, the one call gets the result with the id, else the first.
-        return (_action(calls[0], _result_of(calls[0], results)),)
+        first = results[0] if results else None
+        named = [result for result in results if result.id == calls[0].id and result.id]
+        return (_action(calls[0], named[0] if named else first),)
     by_id: defaultdict[str, deque[int]] = defaultdict(deque)
     for at, call in enumerate(calls):
         by_id[call.id].append(at)
@@ -337,13 +302,6 @@ def _actions(calls: Sequence[RequestedCall], results: Sequence[Result]) -> tuple
     return tuple(_action(call, matched.get(at)) for at, call in enumerate(calls))
 
 
-def _result_of(call: RequestedCall, results: Sequence[Result]) -> Result | None:
-    """The result of the only call of a step: by id, else the first one; None without any."""
-    if not call.id or len(results) < 2:
-        return results[0] if results else None
-    return next((result for result in results if result.id == call.id), results[0])
-
-
 def _action(call: RequestedCall, result: Result | None) -> Action:
     if result is None:
         return Action(name=call.name, arguments=call.arguments, observation=call.observation or "")
@@ -353,12 +311,6 @@ def _action(call: RequestedCall, result: Result | None) -> Action:
         observation=result.text,
         is_error=result.is_error,
         image=result.image,
-    )
-
-
-def _orphan(result: Result) -> Action:
-    return Action(
-        name=result.name, observation=result.text, is_error=result.is_error, image=result.image
     )
 
 
@@ -391,8 +343,6 @@ class Step(Struct, frozen=True, kw_only=True):
     tokens: int | None = None
     prompted: bool = False
 
-
-__all__ = ["Action", "Step", "count_steps", "extract", "recent_text", "steps_from_records"]
 
 MAX_STEP_CHARS = 600
 """Text of one step that is used; enough for the gist, and the time to embed it stays bounded."""
@@ -432,25 +382,20 @@ def steps_from_records(records: Iterable[Mapping[str, Any]]) -> tuple[Step, ...]
 def _record_step(index: int, record: object) -> Step:
     if not isinstance(record, Mapping):
         return Step(index=index)
+    name, listed = as_text(record.get("action"), ""), record.get("tool_calls")
+    if not name and listed and isinstance(listed, list | tuple):
+        first = listed[0]
+        entry = {"name": first} if isinstance(first, str) else first
+        name = read_calls({"tool_calls": [entry]}, Content())[0].name
     action = Action(
-        name=as_text(record.get("action"), "") or _first_call(record.get("tool_calls")),
+        name=name,
         arguments=as_text(record.get("action_input"), ""),
         observation=as_text(record.get("observation"), ""),
         is_error=bool(record.get("is_error") or record.get("observation_is_error")),
     )
     # A result without a call still counts for the monitors that look at results.
-    acts = action != Action(name="")
-    return Step(
-        index=index, thought=as_text(record.get("thought"), ""), actions=(action,) if acts else ()
-    )
-
-
-def _first_call(entries: object) -> str:
-    if not isinstance(entries, list | tuple) or not entries:
-        return ""
-    if isinstance(entries[0], str):
-        return entries[0]
-    return read_calls({"tool_calls": entries[:1]}, Content())[0].name
+    actions = (action,) if action != Action(name="") else ()
+    return Step(index=index, thought=as_text(record.get("thought"), ""), actions=actions)
 
 
 def recent_text(steps: Sequence[Step], count: int) -> str:
@@ -466,12 +411,8 @@ def recent_text(steps: Sequence[Step], count: int) -> str:
 def _step_text(step: Step) -> str:
     thought = (step.thought or step.reasoning).strip()
     parts = [thought[-MAX_STEP_CHARS // 2 :]] if thought else []
-    parts += [_action_text(action) for action in step.actions]
+    for action in step.actions:
+        text = f"{action.name} {action.arguments[:_ARGUMENT_CHARS]}".strip()
+        error = f" {action.observation[-_ERROR_CHARS:].strip()}" if action.is_error else ""
+        parts.append(text + error)
     return " ".join(parts)[:MAX_STEP_CHARS]
-
-
-def _action_text(action: Action) -> str:
-    text = f"{action.name} {action.arguments[:_ARGUMENT_CHARS]}".strip()
-    if action.is_error:
-        text += f" {action.observation[-_ERROR_CHARS:].strip()}"
-    return text

@@ -81,11 +81,8 @@ def find_calls(reply: str) -> TextCalls | None:
     """The calls of a reply that names them itself: a list of calls, or ReAct; None without any."""
     if len(reply) > _REPLY_CHARS:
         return None
-    if "Calling tools:" in reply:
-        found = _listed(reply)
-        if found is not None:
-            return found
-    return _react(reply) if "Action" in reply else None
+    listed = _listed(reply) if "Calling tools:" in reply else None
+    return listed or (_react(reply) if "Action" in reply else None)
 
 
 def find_block(reply: str, *, unlabelled: bool) -> TextCalls | None:
@@ -96,18 +93,14 @@ def find_block(reply: str, *, unlabelled: bool) -> TextCalls | None:
     """
     if len(reply) > _REPLY_CHARS:
         return None
-    fences = [match for match in _FENCE.finditer(reply) if match[1].lower() in _SHELL_FENCES]
-    if fences:
-        return _block(reply, SHELL, [(m.start(), m.end(), m[2]) for m in fences])
+    fences = [(m[1].lower(), (m.start(), m.end(), m[2])) for m in _FENCE.finditer(reply)]
+    if spans := [span for language, span in fences if language in _SHELL_FENCES]:
+        return _block(reply, SHELL, spans)
     for tag, name in _TAGS.items():
-        spans = _tagged(reply, tag)
-        if spans:
+        if spans := _tagged(reply, tag):
             return _block(reply, name, spans)
-    if unlabelled:
-        plain = [match for match in _FENCE.finditer(reply) if not match[1]]
-        if plain:
-            return _block(reply, SHELL, [(plain[-1].start(), plain[-1].end(), plain[-1][2])])
-    return None
+    plain = [span for language, span in fences if unlabelled and not language]
+    return _block(reply, SHELL, plain[-1:]) if plain else None
 
 
 def asks_for_blocks(prompt: str) -> bool:
@@ -129,9 +122,7 @@ def is_complaint(answer: str, *, textual: bool) -> bool:
     In a conversation whose calls are text, an observation or an error counts as well.
     """
     head = answer[:_COMPLAINT_CHARS]
-    if textual and _HARNESS_REPLY.match(head):
-        return True
-    return _COMPLAINT.search(head) is not None
+    return bool((textual and _HARNESS_REPLY.match(head)) or _COMPLAINT.search(head))
 
 
 def is_nudge(answer: str) -> bool:
@@ -155,45 +146,34 @@ def _thought(value: str) -> str:
 
 def _tagged(reply: str, tag: str) -> list[tuple[int, int, str]]:
     opening, closing = f"<{tag}>", f"</{tag}>"
-    spans = []
-    start = reply.find(opening)
-    while start >= 0:
-        end = reply.find(closing, start)
-        if end < 0:
-            break
+    spans, end = [], 0
+    while (start := reply.find(opening, end)) >= 0 and (end := reply.find(closing, start)) >= 0:
         spans.append((start, end + len(closing), reply[start + len(opening) : end]))
-        start = reply.find(opening, end)
     return spans
 
 
 def _block(reply: str, name: str, spans: list[tuple[int, int, str]]) -> TextCalls:
-    kept, at = [], 0
-    for start, end, _ in spans:
-        kept.append(reply[at:start])
-        at = end
-    kept.append(reply[at:])
+    ends = [0, *(end for _, end, _ in spans)]
+    starts = [*(start for start, _, _ in spans), len(reply)]
+    kept = "".join(reply[end:start] for end, start in zip(ends, starts, strict=True))
     code = "\n".join(body.strip() for _, _, body in spans)
-    return TextCalls(
-        thought=_thought("".join(kept)), calls=(RequestedCall(name=name, arguments=code),)
-    )
+    return TextCalls(thought=_thought(kept), calls=(RequestedCall(name=name, arguments=code),))
 
 
 def _listed(reply: str) -> TextCalls | None:
     """Calls that a client wrote down as a list of Python or JSON objects behind a marker."""
     head, *lists = _LISTED.split(reply)
-    calls = [call for listed in lists for call in _listed_calls(listed)]
+    calls: list[RequestedCall] = []
+    for listed in lists:
+        value = _literal(listed.strip())
+        if isinstance(value, list):
+            calls += [_listed_call(entry) for entry in value if isinstance(entry, dict)]
+        else:
+            calls += [RequestedCall(name=name) for name in _LISTED_NAME.findall(listed)]
     if not calls:
         return None
     block = find_block(head, unlabelled=False)
     return TextCalls(thought=block.thought if block else _thought(head), calls=tuple(calls))
-
-
-def _listed_calls(listed: str) -> list[RequestedCall]:
-    source = listed.strip()
-    value = _literal(source)
-    if not isinstance(value, list):
-        return [RequestedCall(name=name) for name in _LISTED_NAME.findall(source)]
-    return [_listed_call(entry) for entry in value if isinstance(entry, dict)]
 
 
 def _literal(source: str) -> object:
@@ -216,50 +196,32 @@ def _listed_call(entry: dict[object, object]) -> RequestedCall:
 
 
 def _react(reply: str) -> TextCalls | None:
-    labels = list(_LABEL.finditer(reply))
-    if not labels:
-        return None
-    thoughts = [reply[: labels[0].start()]]
-    calls: list[RequestedCall] = []
-    ends = [label.start() for label in labels[1:]] + [len(reply)]
-    sections = [
-        (label[1], reply[label.end() : end].strip())
-        for label, end in zip(labels, ends, strict=True)
+    head, *parts = _LABEL.split(reply)
+    sections = [(label, text.strip()) for label, text in zip(parts[::2], parts[1::2], strict=True)]
+    thoughts = [head.strip(), *(text for label, text in sections if label == "Thought")]
+    calls = [
+        _react_call(text, sections[at + 1 : at + 3])
+        for at, (label, text) in enumerate(sections)
+        if label == "Action"
     ]
-    for at, (label, value) in enumerate(sections):
-        if label == "Thought":
-            thoughts.append(value)
-        elif label == "Action":
-            call = _react_call(value, sections[at + 1 : at + 3])
-            if call is not None:
-                calls.append(call)
-    if not calls:
-        return None
-    thought = "\n".join(stripped for each in thoughts if (stripped := each.strip()))
-    return TextCalls(thought=thought, calls=tuple(calls))
+    found = tuple([call for call in calls if call is not None])
+    return TextCalls(thought="\n".join(filter(None, thoughts)), calls=found) if found else None
 
 
 def _react_call(action: str, following: list[tuple[str, str]]) -> RequestedCall | None:
     values = dict(following)
     first = following[0][0] if following else ""
+    observation = values.get("Observation") or None
     if first == "Action Input":
-        return RequestedCall(
-            name=action.strip("`* "),
-            arguments=values["Action Input"],
-            observation=values.get("Observation") or None,
-        )
-    observation = (values["Observation"] or None) if first == "Observation" else None
-    bracketed = _BRACKETED.fullmatch(action)
-    if bracketed:
-        return RequestedCall(
-            name=bracketed[1].strip(), arguments=bracketed[2].strip(), observation=observation
-        )
+        name, arguments = action.strip("`* "), values["Action Input"]
+        return RequestedCall(name=name, arguments=arguments, observation=observation)
+    observation = observation if first == "Observation" else None
+    if bracketed := _BRACKETED.fullmatch(action):
+        name, arguments = bracketed[1].strip(), bracketed[2].strip()
+        return RequestedCall(name=name, arguments=arguments, observation=observation)
     blob = _BLOB.match(action)
     value = _literal(blob[1]) if blob else None
     if not isinstance(value, dict) or as_text(value.get("action"), "") in ("", "Final Answer"):
         return None
-    return RequestedCall(
-        name=value["action"],
-        arguments=json_text(value.get("action_input")),
-        observation=observation,
-    )
+    name, arguments = value["action"], json_text(value.get("action_input"))
+    return RequestedCall(name=name, arguments=arguments, observation=observation)

@@ -1,8 +1,5 @@
-"""The user's words in a message, without what the client put around them.
-
-Clients add reminders, the state of the editor, file listings and instructions of the project to the
-user's words, in tags or in messages of their own.
-"""
+"""The user's words in a message, without what the client put around them: reminders, the state of
+the editor, file listings and instructions of the project, in tags or in separate messages."""
 
 from __future__ import annotations
 
@@ -13,8 +10,7 @@ from typing import Any
 from gateway.wire.coerce import as_text
 from gateway.wire.messages import content_text
 
-MAX_CHARACTERS = 256 * 1024
-"""Of a longer message only the beginning is read."""
+MAX_CHARACTERS = 256 * 1024  # of a longer message only the beginning is read
 
 _OPENING_TAG = re.compile(r"<([A-Za-z][\w:-]{0,63})(?:\s[^<>]{0,300})?>")
 _ADDED = re.compile(
@@ -44,10 +40,8 @@ _SETTING_UP = "setting up the context for our chat"
 _HEAD_CHARACTERS = 200
 _MAX_UNCLOSED = 8
 """Tags without an end that are looked for; after them the rest of a text is taken as it is."""
-_MAX_TAGS = 2000
-"""Tags that are read: a text with more is a document, and each takes 1.5 us."""
-_MAX_PARTS = 256
-"""Parts of a message that are read: clients send a few, and each takes 10 us."""
+_MAX_TAGS = 2000  # tags that are read: a text with more is a document, and each takes 1.5 us
+_MAX_PARTS = 256  # parts of a message that are read: clients send a few, and each takes 10 us
 _MAX_PASSED_OVER = 64
 """Messages in which the user's words are looked for: each of thousands of turns may be a run."""
 
@@ -55,7 +49,7 @@ _MAX_PASSED_OVER = 64
 def task_of(transcript: Sequence[Any], start: int) -> str:
     """The user's task in the messages from `start` on; empty if there is none.
 
-    Messages without a word of the user are passed over, with what the model answers to them. If the
+    Messages without a word of the user are passed over, with the model's answers to them. If the
     first `_MAX_PASSED_OVER` are, the first one counts as it is.
     """
     first = ""

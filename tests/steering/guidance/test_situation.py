@@ -13,7 +13,7 @@ from gateway.steering.guidance.situation import QUOTE_CHARS, near_name, open_quo
 from gateway.steering.guidance.state import GuidanceState, Moment, kind_of_agent
 from gateway.steering.guidance.texts import SKIP_DIRECTIVE, SKIP_REPAIR, skip_directive
 from gateway.steering.policy import Policy
-from gateway.steering.run_fold import RunFold
+from gateway.steering.fold import RunFold
 from gateway.steering.transcript.content import FRAME_CLOSE
 from gateway.steering.transcript.steps import Action, Step
 from tests.steering.guidance.builders import readings
@@ -42,8 +42,8 @@ def text_after(*steps: Step, fired: str = "streak") -> str:
         state=FSMState.NORMAL,
         readings=readings(fired),
         recent=run.recent[-8:],
-        calls=outcome.calls,
-        trouble=outcome.trouble,
+        calls=outcome.observed.actions,
+        trouble=outcome.observed.trouble,
     )
     monitor = plan(GuidanceState(), moment, EtraceSettings(), InjectionSettings(), GATES).monitor
     return monitor.text if monitor else ""
@@ -199,7 +199,7 @@ def test_the_directive_lets_a_repair_be_finished() -> None:
     ):
         run = RunFold(Policy())
         outcomes = [run.push(step) for step in steps]
-        assert outcomes[-1].repairing is repairing
+        assert outcomes[-1].observed.repairing is repairing
     assert skip_directive(repairing=False) == SKIP_DIRECTIVE
     assert skip_directive(repairing=True) == SKIP_REPAIR
     assert "restore a working state" in SKIP_REPAIR

@@ -216,7 +216,7 @@ def test_risk_follows_what_the_run_has_done() -> None:
     for one, other in zip(healthy, loop, strict=False):
         good.push(one)
         bad.push(other)
-    assert bad.outcomes[-1].risk > good.outcomes[-1].risk + 0.1
+    assert bad.outcomes[-1].risk.probability > good.outcomes[-1].risk.probability + 0.1
 
 
 def test_the_prior_of_a_workload_moves_the_risk() -> None:
@@ -226,6 +226,6 @@ def test_the_prior_of_a_workload_moves_the_risk() -> None:
         fold = RunFold(Policy(), prior=prior)
         for each in coding_run(3):
             fold.push(each)
-        risks.append(fold.outcomes[-1].risk)
+        risks.append(fold.outcomes[-1].risk.probability)
     assert risks == sorted(risks)
     assert risks[0] < 0.4 < 0.6 < risks[2]

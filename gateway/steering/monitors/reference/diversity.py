@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from itertools import pairwise
 
-from gateway.steering.monitors.reference.call import CallText
+from gateway.steering.monitors.reference.suite import CallText
 from gateway.steering.monitors.settings import MonitorSettings
 
 ONE_TOOL, TWO_TOOLS = 1.0, 0.7
@@ -38,11 +38,6 @@ class Diversity:
         distinct = len(set(tail))
         if distinct == 1:
             return ONE_TOOL, f"last {len(tail)} calls: only {tail[0][:60]}"
-        if distinct > 2 or _alternates(tail):
+        if distinct > 2 or all(a != b for a, b in pairwise(tail)):
             return 0.0, ""
         return TWO_TOOLS, f"last {len(tail)} calls: only {' and '.join(sorted(set(tail)))[:120]}"
-
-
-def _alternates(tail: deque[str]) -> bool:
-    """Whether the names go a, b, a, b ... to the end."""
-    return all(a != b for a, b in pairwise(tail))

@@ -5,20 +5,11 @@ from __future__ import annotations
 import re
 from collections import Counter, deque
 
-from gateway.steering.monitors.reference.call import CallText
+from gateway.steering.monitors.reference.suite import CallText
 from gateway.steering.monitors.settings import MonitorSettings
 
-EDIT_TOOLS = frozenset(
-    {
-        "edit",
-        "write",
-        "str_replace",
-        "str_replace_editor",
-        "patch",
-        "apply_patch",
-        "create_file",
-        "overwrite",
-    }
+EDIT_TOOLS = frozenset({"edit", "write", "str_replace", "str_replace_editor"}) | frozenset(
+    {"patch", "apply_patch", "create_file", "overwrite"}
 )
 REVERT_MARGIN = 0.10
 FULL_CYCLES = 2
@@ -85,8 +76,7 @@ def edited_path(text: str) -> str:
         name = stretch.group()
         at = len(name)
         while (at := name.rfind(".", 1, at)) > 0:
-            extension = _EXTENSION.match(name, at)
-            if extension:
+            if extension := _EXTENSION.match(name, at):
                 return name[: extension.end()]
     return ""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gateway.steering.monitors.reference.call import CallText
+from gateway.steering.monitors.reference.suite import CallText
 from gateway.steering.monitors.settings import MonitorSettings
 from gateway.steering.scoring.heuristic import HEDGES, HEDGES_PER_WORD
 from gateway.wire.coerce import lowered, word_count
@@ -15,10 +15,7 @@ PHRASES = (*HEDGES, "let me think", "on second thought")
 _RETRACTIONS = tuple(
     re.compile(rf"{word}(?<!\w{word}){rest}\b")
     for word, rest in (
-        ("bug", r"\s+is\s+(?:not|actually)"),
-        ("issue", r"\s+is\s+(?:not|actually)"),
-        ("problem", r"\s+is\s+(?:not|actually)"),
-        ("fix", r"\s+is\s+(?:not|actually)"),
+        *((noun, r"\s+is\s+(?:not|actually)") for noun in ("bug", "issue", "problem", "fix")),
         ("i", r"\s+was\s+wrong"),
         ("never", r"\s*mind"),
         ("disregard", r"\s+(?:that|my\s+last)"),
@@ -59,28 +56,20 @@ class Hedge:
         if self._retraction:
             return 1.0, f"retraction: {' '.join(self._retraction.split())}"
         hedges, words = self._hedges, self._words
-        thoughts = len(hedges) - 1
-        if thoughts < MIN_THOUGHTS:
+        half = (len(hedges) - 1) // 2
+        early = hedges[half] / max(words[half], 1)
+        late = (hedges[-1] - hedges[half]) / max(words[-1] - words[half], 1)
+        if len(hedges) - 1 < MIN_THOUGHTS:
             score = min(hedges[-1] / (HEDGES_PER_WORD * words[-1] + 1), 1.0)
+        elif not early:
+            score = min(late / HEDGES_PER_WORD, 1.0)
         else:
-            half = thoughts // 2
-            early = hedges[half] / max(words[half], 1)
-            late = (hedges[-1] - hedges[half]) / max(words[-1] - words[half], 1)
-            score = _growth(early, late)
+            ratio = late / early
+            score = 0.0 if ratio <= HEALTHY_RATIO else min((ratio - 1) / RATIO_SPAN, 1.0)
         return score, f"{hedges[-1]} hedges in {words[-1]} words" if score else ""
 
 
 def retraction(lower: str) -> str:
     """A retracting phrase in a lower-cased text, or nothing. Source: reference section 4."""
-    for pattern in _RETRACTIONS:
-        found = pattern.search(lower)
-        if found:
-            return found.group()
-    return ""
-
-
-def _growth(early: float, late: float) -> float:
-    if not early:
-        return min(late / HEDGES_PER_WORD, 1.0)
-    ratio = late / early
-    return 0.0 if ratio <= HEALTHY_RATIO else min((ratio - 1) / RATIO_SPAN, 1.0)
+    found = (pattern.search(lower) for pattern in _RETRACTIONS)
+    return next((each.group() for each in found if each), "")

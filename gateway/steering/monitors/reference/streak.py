@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.steering.monitors.reference.call import CallText
+from gateway.steering.monitors.reference.suite import CallText
 from gateway.steering.monitors.settings import MonitorSettings
 
 

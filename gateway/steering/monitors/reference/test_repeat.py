@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gateway.steering.monitors.reference.call import CallText
+from gateway.steering.monitors.reference.suite import CallText
 from gateway.steering.monitors.settings import MonitorSettings
 
 TEST_HINTS = ("pytest", "test", "run_tests", "npm test", "cargo test")
@@ -45,7 +45,11 @@ class TestRepeat:
 
     def push(self, call: CallText) -> None:
         """Compare a failing test with the one before."""
-        if self._repeated or not call.failed or not _is_test(call):
+        if self._repeated or not call.failed:
+            return
+        name, lower = call.name.lower(), call.lowered_observation
+        is_test = any(hint in name for hint in TEST_HINTS) or "test" in lower[:HEAD_CHARS]
+        if not is_test and not any(mark in lower for mark in FAILURE_MARKS):
             return
         signature = failure_signature(call.observation)
         if signature and signature == self._last:
@@ -57,15 +61,6 @@ class TestRepeat:
         if not self._repeated:
             return 0.0, ""
         return 1.0, f"same failure twice: {' '.join(self._repeated.split())[:80]}"
-
-
-def _is_test(call: CallText) -> bool:
-    name, observation = call.name.lower(), call.lowered_observation
-    return (
-        any(hint in name for hint in TEST_HINTS)
-        or "test" in observation[:HEAD_CHARS]
-        or any(mark in observation for mark in FAILURE_MARKS)
-    )
 
 
 def failure_signature(observation: str) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from gateway.steering.evidence.observation import ObservedStep
 from gateway.steering.evidence.repeats import spends
-from gateway.steering.monitors.robust.observed import ObservedStep
 from gateway.steering.monitors.settings import RobustSettings
 from gateway.steering.scoring.calibration import shipped_calibration
 
-AT_BUDGET = 0.6
-"""Score when the budget is reached: the default fire threshold."""
+AT_BUDGET = 0.6  # score when the budget is reached: the default fire threshold
 
 
 class CallCount:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 
-from gateway.steering.monitors.robust.observed import ObservedStep
+from gateway.steering.evidence.observation import ObservedStep
 from gateway.steering.monitors.settings import RobustSettings
 
-LITTLE_NEW = 0.2
-"""Share of new words in a result below which it brings nothing new."""
-HEALTHY_SHARE = 0.5
-"""Half of the window may be stale without a score."""
-SLOPE = 1.6
-"""Seven stale actions of eight score 0.6."""
+LITTLE_NEW = 0.2  # share of new words in a result below which it brings nothing new
+HEALTHY_SHARE = 0.5  # half of the window may be stale without a score
+SLOPE = 1.6  # seven stale actions of eight score 0.6
 
 
 class Diversity:

@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections import deque
 
 from gateway.steering.evidence.edits import Edit, goes_back
-from gateway.steering.evidence.observation import REMEMBERED_EDITS, REMEMBERED_FILES
-from gateway.steering.monitors.robust.observed import ObservedStep
+from gateway.steering.evidence.observation import REMEMBERED_EDITS, REMEMBERED_FILES, ObservedStep
 from gateway.steering.monitors.settings import RobustSettings
 
-ONE_REVERT = 0.5
-"""Undoing one change is ordinary work; the second time on one file is not."""
-FAILED_EDIT = 0.15
-"""Score per edit of one file that failed in a row: the fourth fires."""
-SLOWER = 0.5
-"""Reverts are remembered longer than repeats: the rest of the way from `recovery` to 1."""
+ONE_REVERT = 0.5  # undoing one change is ordinary work; the second time on one file is not
+FAILED_EDIT = 0.15  # score per edit of one file that failed in a row: the fourth fires
+SLOWER = 0.5  # reverts are remembered longer than repeats: the rest of the way from `recovery` to 1
 
 
 class _File:
@@ -42,13 +38,14 @@ class EditRevert:
         if not step.actions:
             self._score *= self._keep
         for action, _ in step.actions:
-            found = 0.0
-            for edit in action.edits:
-                found = max(found, self._edit(edit, failed=action.failure is not None))
-            self._score = max(found, self._score * self._keep)
+            failed = action.failure is not None
+            found = [self._edit(edit, failed=failed) for edit in action.edits]
+            self._score = max([self._score * self._keep, *found])
 
     def _edit(self, edit: Edit, *, failed: bool) -> float:
-        file = self._file(edit.path)
+        file = self._files[edit.path] = self._files.pop(edit.path, None) or _File()
+        if len(self._files) > REMEMBERED_FILES:
+            del self._files[next(iter(self._files))]
         if failed:
             file.failed += 1
             self._what = f"{file.failed} edits of {edit.path[-60:]} failed in a row"
@@ -61,13 +58,6 @@ class EditRevert:
         file.reverts += 1
         self._what = f"{edit.path[-60:]} changed back {file.reverts} x"
         return ONE_REVERT if file.reverts < 2 else 1.0
-
-    def _file(self, path: str) -> _File:
-        file = self._files.pop(path, None) or _File()
-        self._files[path] = file
-        if len(self._files) > REMEMBERED_FILES:
-            del self._files[next(iter(self._files))]
-        return file
 
     def reading(self) -> tuple[float, str]:
         """0.5 for one revert, 1 from the second on the same file; 0.15 per failed edit in a row."""

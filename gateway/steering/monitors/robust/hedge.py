@@ -4,24 +4,18 @@ from __future__ import annotations
 
 from collections import deque
 
-from gateway.steering.monitors.robust.observed import ObservedStep
+from gateway.steering.evidence.observation import ObservedStep
 from gateway.steering.monitors.settings import RobustSettings
 
-SHORT_THOUGHT_WORDS = 3
-"""Shorter thoughts are not read: they have no density to speak of."""
+SHORT_THOUGHT_WORDS = 3  # shorter thoughts are not read: they have no density to speak of
 EARLY_HEDGES = 0.5
 EARLY_WORDS = 50
 """Prior of the early density, half a hedge in fifty words: a first hedge is no trend."""
-LEAST_DENSITY = 0.02
-"""Hedges a word under which the newest thoughts are sure, whatever came before."""
-RATIO_SPAN = 4.0
-"""Late density of five times the early one scores 1; 3.4 times fires."""
-RETRACTION_WINDOW = 8
-"""Newest thoughts among which retractions are counted."""
-ONE_RETRACTION = 0.3
-"""One self-correction is healthy."""
-MORE_RETRACTIONS = 0.7
-"""A second one within the window fires."""
+LEAST_DENSITY = 0.02  # hedges a word under which the newest thoughts are sure, whatever came before
+RATIO_SPAN = 4.0  # late density of five times the early one scores 1; 3.4 times fires
+RETRACTION_WINDOW = 8  # newest thoughts among which retractions are counted
+ONE_RETRACTION = 0.3  # one self-correction is healthy
+MORE_RETRACTIONS = 0.7  # a second one within the window fires
 
 
 class Hedge:
@@ -62,10 +56,8 @@ class Hedge:
         return trend, reason
 
     def _trend(self) -> tuple[float, str]:
-        if self._thoughts < 2 * self._size:
-            return 0.0, ""
         hedging = sum([1 for hedges, _ in self._late if hedges])
-        if hedging < self._size - 1:
+        if self._thoughts < 2 * self._size or hedging < self._size - 1:
             return 0.0, ""
         late = sum([h for h, _ in self._late]) / sum([w for _, w in self._late])
         if late < LEAST_DENSITY:

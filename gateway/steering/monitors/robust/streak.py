@@ -4,33 +4,22 @@ from __future__ import annotations
 
 from collections import deque
 
-from gateway.steering.evidence.features import ActionFacts, StepFacts, alike
-from gateway.steering.evidence.repeats import Repeat
-from gateway.steering.monitors.robust.observed import ObservedStep
+from gateway.steering.evidence.features import StepFacts, alike
+from gateway.steering.evidence.observation import ObservedStep
 from gateway.steering.monitors.settings import RobustSettings
 
-CAP = 5
-"""Repeats that score 1; three fire at the default threshold. Source: reference section 4.1."""
-COMPARED_TEXTS = 6
-"""Newest messages that the next one is compared with."""
-SAME_TEXT = 0.7
-"""Share of words, in [0, 1], from which two messages are alike."""
+CAP = 5  # repeats that score 1; three fire at the default threshold. Source: reference section 4.1.
+COMPARED_TEXTS = 6  # newest messages that the next one is compared with
+SAME_TEXT = 0.7  # share of words, in [0, 1], from which two messages are alike
 LONG_TEXT_WORDS = 12
 """Different words from which two alike messages are a monologue; stock phrases are shorter."""
-SHORT_TEXT_WORDS = 4
-"""Different words from which the very same message counts."""
+SHORT_TEXT_WORDS = 4  # different words from which the very same message counts
 TELLS_NOTHING = 0.5
 """Share of the recovery after an action whose result has no new word: it is no way out yet."""
 ASKED_FOR = 0.25
 """Share of a repeat that counts after a user's message: it may be what the user wants."""
 RARE_TALK = 0.2
 """Share of messages without an action below which several in a row are out of character."""
-
-
-def _evidence(action: ActionFacts, repeat: Repeat) -> str:
-    if repeat.count > 1:
-        return f"{repeat.count} x {action.operation[:60]}, same result"
-    return f"{action.operation[:60]} brings what is known"
 
 
 class Streak:
@@ -42,25 +31,15 @@ class Streak:
     a monologue.
     """
 
-    __slots__ = (
-        "_acted",
-        "_level",
-        "_recovery",
-        "_steps",
-        "_talk",
-        "_talk_share",
-        "_talks",
-        "_texts",
-        "_what",
-    )
+    __slots__ = ("_acted", "_level", "_recovery", "_steps", "_talk", "_talks", "_texts", "_what")
 
     def __init__(self, settings: RobustSettings) -> None:
         self._recovery = settings.recovery
         self._level = 0.0
         self._what = ""
         self._texts: deque[tuple[int, frozenset[str]]] = deque(maxlen=COMPARED_TEXTS)
+        # All steps, all messages without an action, and those since the latest action.
         self._steps = self._talks = self._talk = 0
-        self._talk_share = 1.0
         self._acted = False
 
     def push(self, step: ObservedStep) -> None:
@@ -69,44 +48,29 @@ class Streak:
             self._talk = 0
             self._acted = True
             for (action, repeat), tells in zip(step.actions, step.tells, strict=True):
-                strength = repeat.strength
+                strength, what = repeat.strength, action.operation[:60]
                 if step.facts.prompted and not action.answer.negative:
                     strength *= ASKED_FOR
-                what = _evidence(action, repeat) if strength > 0 else ""
+                again = f"{repeat.count} x {what}, same result"
+                what = again if repeat.count > 1 else f"{what} brings what is known"
                 self._add(strength, what, tells=tells)
         else:
             self._read_message(step.facts)
         self._steps += 1
 
     def _read_message(self, facts: StepFacts) -> None:
-        if self._talk == 0:
-            self._talk_share = (self._talks + 1) / (self._steps + 2)
         self._talk = 0 if facts.asks or facts.prompted else self._talk + 1
         self._talks += 1
-        in_dialogue = facts.prompted or (facts.asks and self._acted)
-        if in_dialogue:
-            # One form of answer to different wishes is fine; the very same words again are not.
-            echo = not self._acted and self._says_again(facts)
-        else:
-            echo = self._repeats_itself(facts)
-        self._acted = False
-        self._texts.append((facts.thought, facts.vocabulary))
-        self._add(1.0 if echo else 0.0, "messages without an action that say the same")
-
-    def _repeats_itself(self, facts: StepFacts) -> bool:
-        """Whether a recent message is equal to this one, or long and similar."""
         words = facts.vocabulary
-        if self._says_again(facts):
-            return True
-        return len(words) >= LONG_TEXT_WORDS and any(
-            alike(words, earlier, SAME_TEXT) for _, earlier in self._texts
-        )
-
-    def _says_again(self, facts: StepFacts) -> bool:
-        """Whether a recent message was this one, word for word."""
-        if len(facts.vocabulary) < SHORT_TEXT_WORDS:
-            return False
-        return any(text == facts.thought for text, _ in self._texts)
+        echo = len(words) >= SHORT_TEXT_WORDS and any(t == facts.thought for t, _ in self._texts)
+        if facts.prompted or (facts.asks and self._acted):
+            # One form of answer to different wishes is fine; the very same words again are not.
+            echo = echo and not self._acted
+        elif len(words) >= LONG_TEXT_WORDS:
+            echo = echo or any(alike(words, earlier, SAME_TEXT) for _, earlier in self._texts)
+        self._acted = False
+        self._texts.append((facts.thought, words))
+        self._add(1.0 if echo else 0.0, "messages without an action that say the same")
 
     def _add(self, strength: float, what: str, *, tells: bool = True) -> None:
         if strength > 0:
@@ -117,7 +81,9 @@ class Streak:
 
     def reading(self) -> tuple[float, str]:
         """min(repeats / 5, 1), decaying once the agent does something else."""
-        if self._talk_share < RARE_TALK and self._talk > self._level:
-            return min(self._talk / CAP, 1.0), f"{self._talk} messages in a row without an action"
+        talk = self._talk
+        talk_before = (self._talks - talk + 1) / (self._steps - talk + 2)
+        if talk > self._level and talk_before < RARE_TALK:
+            return min(talk / CAP, 1.0), f"{talk} messages in a row without an action"
         score = self._level / CAP
         return (score, self._what) if score >= 0.01 else (0.0, "")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from gateway.steering.evidence.observation import ObservedStep, ReadsObservations, RunObserver
-from gateway.steering.monitors.robust.observed import StepMonitor
 from gateway.steering.monitors.settings import MonitorSettings
-from gateway.steering.monitors.suite import MonitorSuite
+from gateway.steering.monitors.suite import Suite
 from gateway.steering.transcript.steps import Step
 
 
-class RobustSuite(MonitorSuite[StepMonitor], ReadsObservations[None]):
+class RobustSuite(Suite[ObservedStep], ReadsObservations[None]):
     """The active robust monitors over one run; cost per step flat in its length."""
 
     __slots__ = ("_observer",)

@@ -6,24 +6,20 @@ from collections import deque
 from typing import TypeVar
 
 from gateway.steering.evidence.features import ActionFacts
+from gateway.steering.evidence.observation import ObservedStep
 from gateway.steering.evidence.repeats import Repeat
-from gateway.steering.monitors.robust.observed import ObservedStep
 from gateway.steering.monitors.settings import RobustSettings
 
 T = TypeVar("T")
 
 PER_RERUN = 0.3
 """Score per run of a program that fails as before with nothing changed: the third run fires."""
-AFTER_CHANGE = 0.5
-"""A change that did not help counts half: work went on between the runs."""
-FAILURE_WINDOW = 8
-"""Newest actions whose failures are compared."""
+AFTER_CHANGE = 0.5  # a change that did not help counts half: work went on between the runs
+FAILURE_WINDOW = 8  # newest actions whose failures are compared
 PER_FAILURE = 0.2
 """Score per failure of one signature in the window beyond the first: the fourth fires."""
-PER_DENIAL = 0.12
-"""Score per answer of the window that denies and has no new word: the fifth fires."""
-REMEMBERED_PROGRAMS = 64
-"""Programs whose last run is remembered: a bound on memory."""
+PER_DENIAL = 0.12  # score per answer of the window that denies and has no new word: the fifth fires
+REMEMBERED_PROGRAMS = 64  # programs whose last run is remembered: a bound on memory
 SLOWER = 0.5
 """A failing test is remembered longer than a repeat: the rest of the way from `recovery` to 1."""
 
@@ -62,9 +58,9 @@ class TestRepeat:
         before = self._programs.pop(action.program, None)
         if action.failure is None:
             return 0.0, ""
-        count = 0.0
-        if before is not None and before[0] == action.failure:
-            count = before[1] + (1.0 if repeat.unchanged_files else AFTER_CHANGE)
+        again = before is not None and before[0] == action.failure
+        weight = 1.0 if repeat.unchanged_files else AFTER_CHANGE
+        count = before[1] + weight if before is not None and again else 0.0
         self._programs[action.program] = (action.failure, count)
         if len(self._programs) > REMEMBERED_PROGRAMS:
             del self._programs[next(iter(self._programs))]
@@ -73,20 +69,21 @@ class TestRepeat:
 
     def _denial(self, action: ActionFacts, repeat: Repeat, *, tells: bool) -> tuple[float, str]:
         """Answers that deny and have no new word, whatever was asked or tried."""
-        if _is_answer(action, repeat):
-            return 0.0, ""
-        answer = action.answer
-        denies = answer.negative and not (answer.empty or repeat.waits) and action.program is None
-        if not denies and repeat.kind == "new" and action.answer.tells:
+        is_new, program = repeat.kind == "new", action.program is not None
+        plain = action.failure is None and not (action.effect.reads or action.effect.changes)
+        if plain and action.answer.negative and action.effect.looks_up and is_new:
+            return 0.0, ""  # no is an answer to a new question: the run knows more
+        denies = action.answer.negative and not (action.answer.empty or repeat.waits or program)
+        if not denies and is_new and action.answer.tells:
             tells = True  # another question, and yes: the ones before were fair questions, too
-        if not (denies or tells or action.program is not None):
+        if not (denies or tells or program):
             return 0.0, ""  # an acknowledgement
         if tells and not denies:
             _forgive(self._denials, action.operation, fine=False)
         self._denials.append((denies and not tells, action.operation))
-        times = sum([1 for each, _ in self._denials if each])
-        if not self._denials[-1][0]:
+        if not denies or tells:
             return 0.0, ""
+        times = sum([1 for each, _ in self._denials if each])
         return min(PER_DENIAL * times, 1.0), f"{times} answers that deny, nothing new in them"
 
     def _failure(self, action: ActionFacts, repeat: Repeat, *, tells: bool) -> tuple[float, str]:
@@ -106,16 +103,8 @@ class TestRepeat:
         return (self._score, self._what) if self._score >= 0.01 else (0.0, "")
 
 
-def _is_answer(action: ActionFacts, repeat: Repeat) -> bool:
-    """Whether a call looks another thing up and is told no: that was the question, and the run
-    knows more. An act that is turned down, content that is kept back and an error tell nothing."""
-    if action.failure is not None or action.effect.reads or action.effect.changes:
-        return False
-    return action.answer.negative and action.effect.looks_up and repeat.kind == "new"
-
-
 def _forgive(calls: deque[tuple[T, str]], operation: str, *, fine: T) -> None:
-    """Take the calls of an operation for fine: it fails now and then, with news in between."""
+    """Count the calls of an operation as fine: it fails now and then, with news in between."""
     for at, (found, name) in enumerate(calls):
         if name == operation and found != fine:
             calls[at] = (fine, name)
