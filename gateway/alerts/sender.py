@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
+import importlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import aiohttp
 import orjson
 
 from gateway import __version__
@@ -16,6 +17,9 @@ from gateway.config.alerts import AlertSettings, AlertSink, SinkKind
 from gateway.stores.alerts import AlertRecord
 from gateway.text.formatting import iso
 from gateway.text.sanitize import one_line
+
+if TYPE_CHECKING:
+    import aiohttp
 
 SIGNATURE_HEADER = "x-gateway-signature"
 _DISCORD_CHARS = 2000  # Source: Discord's limit of a message's content
@@ -113,9 +117,15 @@ class AlertSender:
         headers = {"content-type": "application/json", "user-agent": f"gateway/{__version__}"}
         if sink.secret is not None:
             headers[SIGNATURE_HEADER] = signature(sink.secret, body, int(time.time()))
+        # Only alerts need it, and it takes a fifth of a second and 10 MB.
+        await asyncio.to_thread(importlib.import_module, "aiohttp")
+        import aiohttp
+
         timeout = aiohttp.ClientTimeout(total=settings.timeout_s)
+        if self._session is None:  # the environment's proxy counts, as for providers
+            self._session = aiohttp.ClientSession(trust_env=True)
         try:
-            async with self._open().post(
+            async with self._session.post(
                 str(sink.url), data=body, headers=headers, timeout=timeout, allow_redirects=False
             ) as answer:
                 await answer.content.read(_READ_BYTES)
@@ -130,9 +140,3 @@ class AlertSender:
         """Close the connections."""
         if self._session is not None:
             await self._session.close()
-
-    def _open(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            # The environment's proxy counts, as for providers.
-            self._session = aiohttp.ClientSession(trust_env=True)
-        return self._session
