@@ -92,8 +92,7 @@ def _sampling(body: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
 _IMAGE_PARTS = frozenset({"image_url", "input_image", "image", "computer_screenshot"})
 # Each of these names contains one of two words, possibly written in escapes.
 _IMAGE_NAME = re.compile(rb"image|screenshot|\\u00[567]")
-INPUT_PER_OUTPUT = 20
-"""Tokens that an agent's calls send for each that they receive."""
+INPUT_PER_OUTPUT = 20  # tokens that an agent's calls send for each that they receive
 _PART_DEPTH = 2  # a message, its part, and a part of a tool's result
 # Providers whose API has no `n`. Source: their API references.
 _ONE_CHOICE = frozenset({"anthropic", "bedrock", "bedrock_converse", "cohere", "cohere_chat"})

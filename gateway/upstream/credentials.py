@@ -26,8 +26,7 @@ from gateway.errors import NotFound, Unauthorized
 from gateway.upstream.base import RawHeaders
 from gateway.upstream.deployments import Target
 
-ANY = "any"
-"""The family of credentials and hosts that name no provider."""
+ANY = "any"  # the family of credentials and hosts that name no provider
 
 _HOSTS = (
     ("openai.azure.com", "azure"),

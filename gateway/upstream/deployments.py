@@ -144,13 +144,9 @@ _OAUTH_PREFIX = "sk-ant-oat"  # a subscription's token, which is sent as a beare
 class Target(Struct, frozen=True, kw_only=True):
     """One upstream and model to send a request to."""
 
-    name: str
-    """The deployment's `model_name`, or `default`: a closed label for metrics."""
-
+    name: str  # the deployment's `model_name`, or `default`: a closed label for metrics
     lane: Literal["native", "litellm"]
-    model: str | None
-    """The model to ask for; None leaves the client's own."""
-
+    model: str | None  # the model to ask for; None leaves the client's own
     api_base: httpx.URL
     api_key: str | None = None
     forward_client_key: bool = False
@@ -159,9 +155,7 @@ class Target(Struct, frozen=True, kw_only=True):
 
     headers: tuple[tuple[str, str], ...] = ()
     params: Mapping[str, Any] = {}
-    key: int = 0
-    """The deployment's number in `model_list`, from 1; 0 for the default upstream."""
-
+    key: int = 0  # the deployment's number in `model_list`, from 1; 0 for the default upstream
     weight: float = 1
     provider: str = "openai"
     dialects: frozenset[str] = frozenset(DIALECTS)
@@ -173,8 +167,7 @@ class Target(Struct, frozen=True, kw_only=True):
     litellm_params: Mapping[str, Any] = {}
     """The deployment's `litellm_params`: how LiteLLM reaches the upstream."""
 
-    key_header: Literal["authorization", "x-api-key"] = "authorization"
-    """What carries `api_key`."""
+    key_header: Literal["authorization", "x-api-key"] = "authorization"  # what carries `api_key`
 
     def speaks(self, dialect: Dialect) -> bool:
         """Whether the upstream itself speaks a dialect."""

@@ -60,9 +60,7 @@ class UpstreamCall(Struct, kw_only=True):
     """One request to be sent upstream."""
 
     method: str
-    path: str
-    """Below the target's `api_base`, with a leading slash."""
-
+    path: str  # below the target's `api_base`, with a leading slash
     headers: RawHeaders
     dialect: Dialect | None = None
     """The dialect of the request; None on a route that only some upstreams know."""
@@ -71,12 +69,8 @@ class UpstreamCall(Struct, kw_only=True):
     key_headers: frozenset[bytes] = frozenset()
     """The client's headers that held gateway keys: never forwarded."""
 
-    body: Callable[[Target], bytes]
-    """The bytes to send to a target."""
-
-    parsed: Callable[[Target], Mapping[str, Any]]
-    """The same as a JSON object, for the LiteLLM lane."""
-
+    body: Callable[[Target], bytes]  # the bytes to send to a target
+    parsed: Callable[[Target], Mapping[str, Any]]  # the same as a JSON object, for the LiteLLM lane
     packed: PackedBody | None = None
     """The client's own bytes, which are sent when `body` gives what is in them unchanged. Then
     `headers` do not name a coding."""
@@ -105,8 +99,7 @@ class UpstreamCall(Struct, kw_only=True):
         own = [header for header in self.headers if header[0] not in self.key_headers]
         return "anthropic" if credentials.speaks_anthropic(own) else "openai"
 
-    attempts: list[str] = []
-    """The result of each attempt: `<deployment>:<status or error label>`."""
+    attempts: list[str] = []  # the result of each attempt: `<deployment>:<status or error label>`
 
 
 class Delivery(Struct, frozen=True, kw_only=True):

@@ -26,8 +26,7 @@ _NO_CODING: Final = frozenset({b"", b"identity"})
 Sink = Callable[[bytes], bool]
 """Takes the next bytes of an answer; False: not these, the reading task has to handle them."""
 
-_BUFFER_BYTES: Final = 2**18
-"""As much is read ahead of a slow client."""
+_BUFFER_BYTES: Final = 2**18  # as much is read ahead of a slow client
 _MAX_HEAD_BYTES: Final = 2**18
 """Longest head, and longest part without content of what follows it: trailers, what frames chunks.
 More than any server sends, and little enough for as many connections as there may be."""
@@ -46,12 +45,8 @@ class PooledConnection(asyncio.Protocol):
 
     answer: Http1Answer | None = None
     transport: asyncio.Transport | None = None
-    is_used = False
-    """Whether a request has been sent over it."""
-
-    has_spoken = False
-    """Whether bytes have come that nobody asked for."""
-
+    is_used = False  # whether a request has been sent over it
+    has_spoken = False  # whether bytes have come that nobody asked for
     idle_until = 0.0
     """When it is closed unless it is used again, in the seconds of the loop's clock."""
 

@@ -35,8 +35,7 @@ class Origin(NamedTuple):
 
     url: URL
     proxy: URL | None = None
-    login: bytes = b""
-    """The value of `Proxy-Authorization`; empty for none."""
+    login: bytes = b""  # the value of `Proxy-Authorization`; empty for none
 
 
 def where(url: URL) -> str:

@@ -121,8 +121,7 @@ def _count(holder: Mapping[str, Any], *names: str) -> int:
     return 0
 
 
-BYTES_PER_TOKEN = 4
-"""The usual rule of thumb for English text and code."""
+BYTES_PER_TOKEN = 4  # the usual rule of thumb for English text and code
 
 ATTACHED_TOKENS = 1600
 """Tokens that an image costs, roughly and whatever its size in bytes.
@@ -196,12 +195,8 @@ class ModelInfo:
     response_schema: bool | None = None
     reasoning: bool | None = None
     max_output_tokens: int | None = None
-    listed: bool = False
-    """Whether it is an entry of the list, and not only what the config says."""
-
-    lacks: frozenset[str] = frozenset()
-    """The list's flags (`supports_...`) that are false."""
-
+    listed: bool = False  # whether it is an entry of the list, and not only what the config says
+    lacks: frozenset[str] = frozenset()  # the list's flags (`supports_...`) that are false
     adaptive_thinking: bool | None = None
     """Anthropic: whether the model decides itself how much it thinks."""
 
@@ -211,9 +206,7 @@ class ModelInfo:
     is_chat_tuned: bool = False
     """OpenAI: a reasoning family's model for conversations (`gpt-5-chat`)."""
 
-    only_responses: bool = False
-    """OpenAI: not offered in chat completions."""
-
+    only_responses: bool = False  # OpenAI: not offered in chat completions
     rates: Rates = field(default_factory=Rates)
 
     tiers: tuple[tuple[int, Rates], ...] = ()

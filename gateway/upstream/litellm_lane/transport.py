@@ -232,42 +232,24 @@ class ProviderCall:
 
     native: Wire
 
-    status: int | None = None
-    """Of the last answer; None before there is one."""
-
-    headers: RawHeaders = dataclasses.field(default_factory=list)
-    """Of the last answer, end-to-end."""
-
-    error_body: bytes | None = None
-    """The body of an answer of 400 and above, decoded."""
-
+    status: int | None = None  # of the last answer; None before there is one
+    headers: RawHeaders = dataclasses.field(default_factory=list)  # of the last answer, end-to-end
+    error_body: bytes | None = None  # the body of an answer of 400 and above, decoded
     end_marks: tuple[bytes, ...] = ()
     """The bytes that end a turn, for adapters that report every chunk as the last one."""
 
-    tail: bytes = b""
-    """The end of the body read so far, which may contain a streamed error event."""
-
-    failure: UpstreamFailure | None = None
-    """What broke below HTTP: connection, time limit."""
-
-    requests: int = 0
-    """How many requests went to the provider."""
-
+    tail: bytes = b""  # the end of the body read so far, which may contain a streamed error event
+    failure: UpstreamFailure | None = None  # what broke below HTTP: connection, time limit
+    requests: int = 0  # how many requests went to the provider
     secrets: set[str] = dataclasses.field(default_factory=set)
     """The credentials that were sent, to be removed from error messages."""
 
     nested: dict[bytes, bytes] = dataclasses.field(default_factory=dict)
     """Arguments that are nested too deep to be translated, by the name of their stand-in."""
 
-    translated: bool = False
-    """Whether LiteLLM answers in another dialect than chat completions."""
-
-    provider: str = ""
-    """LiteLLM's name of the provider that is called."""
-
-    base_host: str = ""
-    """The host of the configured base URL; empty without one."""
-
+    translated: bool = False  # whether LiteLLM answers in another dialect than chat completions
+    provider: str = ""  # LiteLLM's name of the provider that is called
+    base_host: str = ""  # the host of the configured base URL; empty without one
     withheld: frozenset[str] = frozenset()
     """Keys of other providers, which LiteLLM may find in the environment: never sent."""
 
