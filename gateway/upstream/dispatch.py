@@ -7,12 +7,8 @@ that the gateway makes for itself to a model of its deployments (`ask`), which a
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
-import math
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 import httpx
@@ -25,7 +21,7 @@ from gateway.dialects import CHAT, Dialect
 from gateway.errors import GatewayError, UpstreamFailure
 from gateway.observability.metrics import Metrics
 from gateway.upstream import credentials
-from gateway.upstream.base import LaneResponse, RawHeaders, end_to_end, header
+from gateway.upstream.base import LaneResponse, RawHeaders, end_to_end, header, retry_after_s
 from gateway.upstream.deployments import DeploymentTable, Target
 from gateway.upstream.litellm_lane.lane import LiteLLMLane
 from gateway.upstream.native import NativeLane
@@ -301,18 +297,6 @@ def has_passed(headers: RawHeaders, instance: bytes) -> bool:
     """Whether the request has passed this gateway before, directly or through others."""
     marks = [value for name, value in headers if name == INSTANCE_HEADER]
     return any(mark.strip() == instance for value in marks for mark in value.split(b","))
-
-
-def retry_after_s(headers: RawHeaders) -> float | None:
-    """Seconds the upstream asks to wait, as a number or as a date; None when it does not say."""
-    for name, unit in ((b"retry-after-ms", 1000.0), (b"retry-after", 1.0)):
-        value = header(headers, name).decode("latin-1")
-        with contextlib.suppress(ValueError, OverflowError):
-            seconds = float(value) / unit
-            return None if math.isnan(seconds) else max(0.0, seconds)
-        with contextlib.suppress(ValueError, TypeError, OverflowError):
-            return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
-    return None
 
 
 @functools.lru_cache(maxsize=512)  # parsing a URL is slow

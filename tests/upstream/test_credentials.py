@@ -23,7 +23,12 @@ from gateway.errors import NotFound, Unauthorized
 from gateway.upstream import credentials
 from gateway.upstream.credentials import ANY, family_of_host, family_of_provider
 from gateway.upstream.deployments import Target
-from gateway.upstream.litellm_lane.transport import CallTransport, ProviderCall, current_call
+from gateway.upstream.litellm_lane.transport import (
+    CallTransport,
+    Destination,
+    ProviderCall,
+    current_call,
+)
 from gateway.upstream.native import NativeLane
 from gateway.upstream.providers import BASELESS, litellm_names
 from tests.live.test_refused_dialects import DIALECTS
@@ -397,7 +402,7 @@ async def test_a_redirect_to_another_origin_gets_no_key(status: int) -> None:
     other = await _listening(elsewhere)
     first = await _listening(provider)
     lane = NativeLane(TimeoutSettings(), max_connections=4)
-    call = ProviderCall(native=lane, provider="elevenlabs")
+    call = ProviderCall(send=lane.send, to=Destination(provider="elevenlabs"))
     token = current_call.set(call)
     try:
         transport = CallTransport(httpx.AsyncHTTPTransport())
