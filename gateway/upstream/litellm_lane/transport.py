@@ -469,13 +469,14 @@ class _WatchedBody(httpx.AsyncByteStream):
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         call, events = self._call, self._events
+        feed = bytes if events is None else events.feed
         first, self._first = self._first, []
         try:
             for chunk in first:
-                if ready := chunk if events is None else events.feed(chunk):
+                if ready := feed(chunk):
                     yield ready
             async for chunk in self._chunks:
-                if ready := chunk if events is None else events.feed(chunk):
+                if ready := feed(chunk):
                     yield ready
         except UpstreamFailure as exc:
             raise call.failed(exc) from exc
