@@ -256,7 +256,7 @@ def test_the_table_of_the_docs_is_the_rule(family: str) -> None:
     for host in hosts:
         named = dict(rows)[host]
         target = Target(name="t", lane="native", model=None, api_base=httpx.URL(f"https://{host}"))
-        target = target.__class__(**{**_fields(target), "forward_client_key": True})
+        target = target.__class__(**{**_fields(target), "client_apis": frozenset({"openai"})})
         for header in sorted(credentials.CREDENTIAL_HEADERS - {b"chatgpt-account-id"}):
             kept = credentials.allowed([(header, b"plain-value")], b"", target, "openai")
             assert bool(kept) == (f"`{header.decode()}`" in named), (host, header)
@@ -296,9 +296,8 @@ ANTHROPIC, OPENAI, LEGACY = "sk-ant-api03-x", "sk-proj-x", "sk-abcdefT3BlbkFJabc
 def at(host: str, *, key: str | None = None) -> Target:
     """A target there that clients' own credentials go to, unless it has a key."""
     url = httpx.URL(f"https://{host}")
-    return Target(
-        name="t", lane="native", model=None, api_base=url, api_key=key, forward_client_key=True
-    )
+    both = frozenset({"openai", "anthropic"})
+    return Target(name="t", lane="native", model=None, api_base=url, api_key=key, client_apis=both)
 
 
 @pytest.mark.parametrize(
