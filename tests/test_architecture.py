@@ -78,9 +78,9 @@ PROVIDERS_ONLY = (
     *("huggingface_hub", "hf_xet", "mcp", "regex", "tiktoken", "tokenizers"),
 )
 """What is installed because LiteLLM, or one provider that it translates for, needs it."""
-LATER = ("numpy", "pydantic", "jinja2")
-"""What the first call that needs it loads: 50 to 100 ms each. numpy: an embedding; the others: a
-request to `/api` or the dashboard."""
+LATER = ("numpy", "pydantic", "jinja2", "aiohttp")
+"""What the first call that needs it loads: 50 to 200 ms each. numpy: an embedding; aiohttp: an
+alert, or LiteLLM; the others: a request to `/api` or the dashboard."""
 
 
 def test_a_start_loads_only_what_it_needs() -> None:

@@ -203,7 +203,7 @@ class BackgroundAnswers:
         """Keep what is known of an answer, with the call that it completes as JSON. With several
         gateways that is awaited: the next request may go to another one. Returns the task whose
         result says whether the store has it; None when there is nothing to keep, or no store."""
-        place = services.table.place_of(target) if target is not None else ""
+        place = target.place if target is not None else ""
         filtered = self._runtime.stored_answers.echoes.find(tenant, response_id)
         echo = filtered.to_json() if filtered is not None else ""
         store = self._store

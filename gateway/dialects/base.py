@@ -76,11 +76,8 @@ class SteeredRequest(ChatRequest):
     earlier: EarlierHistory | None
     """The part of the history that the upstream stores and the client does not send."""
 
-    named: Mapping[str, Any]
-    """The items that the request refers to by id, as far as they are known."""
-
-    opaque: bool
-    """Whether nothing of the body can be read: `body` has an empty model and no more."""
+    named: Mapping[str, Any]  # the items that the request refers to by id, as far as they are known
+    opaque: bool  # whether nothing of the body can be read: `body` has an empty model and no more
 
     def __init__(
         self,
@@ -149,24 +146,14 @@ class Dialect(ABC):
     completions whose upstream stores no history.
     """
 
-    name: ClassVar[str]
-    """Name in a deployment's `dialects`."""
-
-    path: ClassVar[str]
-    """The path after the version, with a leading slash."""
-
-    list_key: ClassVar[str]
-    """The key of the list of messages or items."""
-
-    route: ClassVar[str]
-    """The label of its requests in metrics, traces and logs."""
-
+    name: ClassVar[str]  # name in a deployment's `dialects`
+    path: ClassVar[str]  # the path after the version, with a leading slash
+    list_key: ClassVar[str]  # the key of the list of messages or items
+    route: ClassVar[str]  # the label of its requests in metrics, traces and logs
     api: ClassVar[Literal["openai", "anthropic"]] = "openai"
     """Owner of the API; decides about base URL, key header and default upstreams."""
 
-    unversioned: ClassVar[bool] = True
-    """Whether the gateway serves the path without `/v1`, too."""
-
+    unversioned: ClassVar[bool] = True  # whether the gateway serves the path without `/v1`, too
     stores_answers: ClassVar[bool] = True
     """Whether routes below the path are about answers that the default upstream may store. If not,
     they are about the model in the body, and only an upstream of that model can answer."""

@@ -158,12 +158,17 @@ def _named(events: Iterator[Mapping[str, Any]]) -> bytes:
     return b"".join(encode_event(event, event=str(event["type"])) for event in events)
 
 
-def is_structured(body: Body) -> bool:
-    """Whether a request demands an answer of a given form, in any dialect: a text is none."""
+def answer_formats(body: Body) -> list[Mapping[str, Any]]:
+    """The formats that a request demands of its answer, in the words of each dialect."""
     formats = (
         body.get("response_format"),
         as_mapping(body.get("text")).get("format"),
         as_mapping(body.get("output_config")).get("format"),
         body.get("output_format"),
     )
-    return any(as_mapping(form).get("type", "text") != "text" for form in formats)
+    return [as_mapping(form) for form in formats]
+
+
+def is_structured(body: Body) -> bool:
+    """Whether a request demands an answer of a given form, in any dialect: a text is none."""
+    return any(form.get("type", "text") != "text" for form in answer_formats(body))

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
+import time
 from collections.abc import AsyncIterator
+from email.utils import parsedate_to_datetime
 from typing import Any, Protocol
 
 RawHeaders = list[tuple[bytes, bytes]]
@@ -54,6 +57,18 @@ def header(headers: RawHeaders, name: bytes) -> bytes:
         if key == name:
             return value
     return b""
+
+
+def retry_after_s(headers: RawHeaders) -> float | None:
+    """Seconds the upstream asks to wait, as a number or as a date; None when it does not say."""
+    for name, unit in ((b"retry-after-ms", 1000.0), (b"retry-after", 1.0)):
+        value = header(headers, name).decode("latin-1")
+        with contextlib.suppress(ValueError, OverflowError):
+            seconds = float(value) / unit
+            return None if math.isnan(seconds) else max(0.0, seconds)
+        with contextlib.suppress(ValueError, TypeError, OverflowError):
+            return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
+    return None
 
 
 def end_to_end(headers: RawHeaders, drop: frozenset[bytes] = frozenset()) -> RawHeaders:

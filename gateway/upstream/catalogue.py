@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from gateway.dialects import CHAT, SteeredRequest
+from gateway.dialects.own_answers import answer_formats
 from gateway.upstream.deployments import DeploymentTable, Target
-from gateway.upstream.prices import BYTES_PER_TOKEN, ModelInfo, Rates, body_tokens, capabilities
+from gateway.upstream.prices import BYTES_PER_TOKEN, Listed, ModelInfo, body_tokens, capabilities
 from gateway.wire.coerce import as_bool, as_int, as_mapping, as_number
 from gateway.wire.messages import offered_tools
 from gateway.wire.request import ChatRequest
@@ -40,7 +41,8 @@ def refused_parameter(
 
     `dialect`: the name of the client's dialect; `native`: whether its bytes go to the provider.
     """
-    most = info.max_output_tokens
+    listed = info.listed
+    most = listed.max_output_tokens if listed is not None else None
     asked = max((as_number(body.get(name), 0.0) for name in _OUTPUT_NAMES), default=0.0)
     if most is not None and info.provider in _BOUNDED_OUTPUT and asked > most:
         return f"at most {most} output tokens"
@@ -48,35 +50,35 @@ def refused_parameter(
         return None
     effort = body.get("reasoning_effort") or as_mapping(body.get("reasoning")).get("effort")
     thinking = as_mapping(body.get("thinking")).get("type")
-    unmarked = info.reasoning is None and info.listed and info.provider in _REASONING_MARKED
+    unmarked = info.reasoning is None and listed and info.provider in _REASONING_MARKED
     if info.reasoning is False or unmarked:
         asks = effort not in (None, "none") or thinking in ("enabled", "adaptive")
         return "no reasoning" if asks else None
-    if not info.listed:
+    if listed is None:
         return None
     if info.provider == "openai":
-        return _refused_by_openai(info, body, dialect, effort)
+        return _refused_by_openai(listed, body, dialect, effort)
     if info.provider == "anthropic":
-        if thinking == "adaptive" and not info.adaptive_thinking:
+        if thinking == "adaptive" and not listed.adaptive_thinking:
             return "no adaptive thinking"
-        if "supports_sampling_params" in info.lacks:
+        if "supports_sampling_params" in listed.lacks:
             return _sampling(body, _ANTHROPIC_SAMPLING)
     return None
 
 
 def _refused_by_openai(
-    info: ModelInfo, body: Mapping[str, Any], dialect: str, effort: Any
+    listed: Listed, body: Mapping[str, Any], dialect: str, effort: Any
 ) -> str | None:
-    """Of a model that reasons."""
-    if dialect == "chat" and info.only_responses:
+    """The same for OpenAI's models that reason."""
+    if dialect == "chat" and listed.only_responses:
         return "not in chat completions"
-    if f"supports_{effort}_reasoning_effort" in info.lacks:
+    if f"supports_{effort}_reasoning_effort" in listed.lacks:
         return f"no reasoning effort {effort!r}"
-    if info.is_chat_tuned:
+    if listed.is_chat_tuned:
         return None
     if dialect == "chat" and body.get("max_tokens") is not None:
         return "max_completion_tokens instead of max_tokens"
-    if effort != "none" if effort else not info.may_not_reason:
+    if effort != "none" if effort else not listed.may_not_reason:
         return _sampling(body, tuple(_SAMPLING_DEFAULTS))
     return None
 
@@ -92,8 +94,9 @@ def _sampling(body: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
 _IMAGE_PARTS = frozenset({"image_url", "input_image", "image", "computer_screenshot"})
 # Each of these names contains one of two words, possibly written in escapes.
 _IMAGE_NAME = re.compile(rb"image|screenshot|\\u00[567]")
-INPUT_PER_OUTPUT = 20
-"""Tokens that an agent's calls send for each that they receive."""
+INPUT_PER_OUTPUT = 20  # tokens that an agent's calls send for each that they receive
+# Prices of a deployment in the config; its `litellm_params` may have the first two.
+_PRICES = ("input_cost_per_token", "output_cost_per_token", "cache_read_input_token_cost")
 _PART_DEPTH = 2  # a message, its part, and a part of a tool's result
 # Providers whose API has no `n`. Source: their API references.
 _ONE_CHOICE = frozenset({"anthropic", "bedrock", "bedrock_converse", "cohere", "cohere_chat"})
@@ -130,11 +133,10 @@ class ModelCatalogue:
     def billed_name(self, model: str, target: Target | None) -> str:
         """The name whose prices hold for an answer to a request for `model`: the fallback's, when
         that gave it."""
-        own = target is None or any(
-            (each.key, each.model) == (target.key, target.model)
-            for each in self._table.resolve(model)
-        )
-        if own or target is None:
+        if target is None:
+            return model
+        own = [(each.key, each.model) for each in self._table.resolve(model)]
+        if (target.key, target.model) in own:
             return model
         return target.name if target.key else target.model or model
 
@@ -148,49 +150,50 @@ class ModelCatalogue:
 
     def refusal(self, model: str, request: ChatRequest) -> str | None:
         """Why `model` cannot serve the request; None when it can, or when nothing is known."""
-        info = self.info(model)
+        info, body, raw = self.info(model), request.body, request.raw
         if info is None:
             return None
-        body = request.body
         if info.tools is False and any(offered_tools(body)):
             return "no tools"
-        if _wants_schema(body) and info.response_schema is False:
+        if info.response_schema is False and any(
+            form.get("type") == "json_schema" for form in answer_formats(body)
+        ):
             return "no structured output"
         if as_int(body.get("n"), 1) > 1 and info.provider in _ONE_CHOICE:
             return "one choice only"
         limit = info.max_input_tokens
-        if limit is not None and _exceeds(request.raw, limit):
+        if limit is not None and len(raw) // BYTES_PER_TOKEN > limit and body_tokens(raw) > limit:
             return f"context of {limit} tokens"
-        if info.vision is False and _brings_image(request):
+        # The bytes are searched first: most histories have no image and need not be read.
+        if info.vision is False and _IMAGE_NAME.search(raw) and _has_image(request.messages):
             return "no vision"
-        return self._refused_parameter(model, info, request)
-
-    def _refused_parameter(self, model: str, info: ModelInfo, request: ChatRequest) -> str | None:
         dialect = request.dialect if isinstance(request, SteeredRequest) else CHAT
         native = self._table.resolve(model)[0].for_dialect(dialect).lane == "native"
-        return refused_parameter(info, request.body, dialect=dialect.name, native=native)
+        return refused_parameter(info, body, dialect=dialect.name, native=native)
 
     def _look_up(self, model: str) -> ModelInfo | None:
         target = self._table.resolve(model)[0]
-        known = capabilities(_listed_name(target, model))
-        own = {**self._own.get(target.name, {}), **_price_params(target)}
+        listed_as = target.model or model
+        if target.model is not None and target.provider not in ("openai", "other"):
+            listed_as = f"{target.provider}/{target.model}"
+        known = capabilities(listed_as)
+        given = {**target.litellm_params, **target.params}
+        own = {**self._own.get(target.name, {})}
+        own |= {name: given[name] for name in _PRICES[:2] if name in given}
         if not own:
             return known
         known = known or ModelInfo(provider=target.provider)
-        rates = Rates(
-            input=_price(own.get("input_cost_per_token"), known.rates.input),
-            output=_price(own.get("output_cost_per_token"), known.rates.output),
-            cache_read=_price(own.get("cache_read_input_token_cost"), known.rates.cache_read),
-            cache_write=known.rates.cache_write,
-            cache_write_1h=known.rates.cache_write_1h,
-            reasoning=known.rates.reasoning,
-            audio_input=known.rates.audio_input,
-            audio_output=known.rates.audio_output,
+        input, output, cache_read = (own.get(name) for name in _PRICES)
+        rates = replace(
+            known.rates,
+            input=_price(input, known.rates.input),
+            output=_price(output, known.rates.output),
+            cache_read=_price(cache_read, known.rates.cache_read),
         )
         limit = own.get("max_input_tokens")
         return replace(
             known,
-            rates=rates,
+            tiers=(*known.tiers[:-1], (-1, rates)),
             max_input_tokens=limit if isinstance(limit, int) else known.max_input_tokens,
             tools=as_bool(own.get("supports_function_calling"), known.tools),
             vision=as_bool(own.get("supports_vision"), known.vision),
@@ -199,48 +202,12 @@ class ModelCatalogue:
         )
 
 
-def _listed_name(target: Target, model: str) -> str:
-    if target.model is None:
-        return model
-    bare = target.provider in ("openai", "other")
-    return target.model if bare else f"{target.provider}/{target.model}"
-
-
-def _price_params(target: Target) -> dict[str, Any]:
-    names = ("input_cost_per_token", "output_cost_per_token")
-    given = {**target.litellm_params, **target.params}
-    return {name: given[name] for name in names if name in given}
-
-
 def _price(value: Any, default: float | None) -> float | None:
     """A price of the config; YAML reads `1e-6` as text."""
     try:
         return float(value)
     except (TypeError, ValueError):
         return default
-
-
-def _wants_schema(body: Mapping[str, Any]) -> bool:
-    """Whether the answer must follow a JSON schema: in chat completions, Responses or Messages."""
-    formats = (
-        body.get("response_format"),
-        as_mapping(body.get("text")).get("format"),
-        as_mapping(body.get("output_config")).get("format"),
-        body.get("output_format"),
-    )
-    return any(as_mapping(form).get("type") == "json_schema" for form in formats)
-
-
-def _exceeds(raw: bytes, limit: int) -> bool:
-    """Whether a body is likely to be more than so many tokens."""
-    if len(raw) // BYTES_PER_TOKEN <= limit:
-        return False
-    return body_tokens(raw) > limit
-
-
-def _brings_image(request: ChatRequest) -> bool:
-    # The bytes are searched first: most histories have no image and need not be read.
-    return _IMAGE_NAME.search(request.raw) is not None and _has_image(request.messages)
 
 
 def _has_image(parts: object, depth: int = 0) -> bool:

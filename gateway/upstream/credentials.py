@@ -26,8 +26,7 @@ from gateway.errors import NotFound, Unauthorized
 from gateway.upstream.base import RawHeaders
 from gateway.upstream.deployments import Target
 
-ANY = "any"
-"""The family of credentials and hosts that name no provider."""
+ANY = "any"  # the family of credentials and hosts that name no provider
 
 _HOSTS = (
     ("openai.azure.com", "azure"),
@@ -234,7 +233,7 @@ def allowed(headers: RawHeaders, query: bytes, target: Target, api: str) -> RawH
             raise _gateway_key(name.decode("latin-1"))
     host = target.api_base.host
     family, owner = family_of_host(host), owner_of_host(host)
-    replaced = operator_key(target) is not None or not target.forwards(api)
+    replaced = operator_key(target) is not None or api not in target.client_apis
     if query:
         _refuse_query(query, host, replaced)
     if replaced:

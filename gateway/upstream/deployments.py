@@ -128,13 +128,8 @@ _TRANSPORT_PARAMS = frozenset(
     {"model", "api_base", "api_key", "base_url", "custom_llm_provider", "timeout", "stream_timeout"}
     | {"rpm", "tpm", "max_retries", "num_retries", "weight", "order", "tags", "organization"}
     | {"input_cost_per_token", "output_cost_per_token", "max_parallel_requests", "extra_headers"}
-    | {
-        "drop_params",
-        "allowed_openai_params",
-        "additional_drop_params",
-        "model_info",
-        "mock_response",
-    }
+    | {"drop_params", "allowed_openai_params", "additional_drop_params", "model_info"}
+    | {"mock_response"}
 )
 
 _MATCHES_KEPT = 1000  # requested names that matched a pattern: clients choose them, hence a limit
@@ -144,45 +139,29 @@ _OAUTH_PREFIX = "sk-ant-oat"  # a subscription's token, which is sent as a beare
 class Target(Struct, frozen=True, kw_only=True):
     """One upstream and model to send a request to."""
 
-    name: str
-    """The deployment's `model_name`, or `default`: a closed label for metrics."""
-
+    name: str  # the deployment's `model_name`, or `default`: a closed label for metrics
     lane: Literal["native", "litellm"]
-    model: str | None
-    """The model to ask for; None leaves the client's own."""
-
+    model: str | None  # the model to ask for; None leaves the client's own
     api_base: httpx.URL
     api_key: str | None = None
-    forward_client_key: bool = False
-    client_apis: frozenset[str] = frozenset({"openai", "anthropic"})
-    """The APIs whose clients' own credentials belong to this host, where they are forwarded."""
-
+    key_header: Literal["authorization", "x-api-key"] = "authorization"  # what carries `api_key`
+    client_apis: frozenset[str] = frozenset()  # whose clients' own credentials go to this host
     headers: tuple[tuple[str, str], ...] = ()
     params: Mapping[str, Any] = {}
-    key: int = 0
-    """The deployment's number in `model_list`, from 1; 0 for the default upstream."""
-
+    key: int = 0  # the deployment's number in `model_list`, from 1; 0 for the default upstream
+    place: str = ""
+    """Digest of the deployment, the same on every gateway; empty for the default upstream."""
     weight: float = 1
     provider: str = "openai"
-    dialects: frozenset[str] = frozenset(DIALECTS)
-    """Names of the dialects that the upstream itself speaks."""
-
+    dialects: frozenset[str] = frozenset(DIALECTS)  # names of those that the upstream itself speaks
     messages_base: httpx.URL | None = None
     """The base URL for dialects of Anthropic's API, when it is not `api_base`."""
-
     litellm_params: Mapping[str, Any] = {}
     """The deployment's `litellm_params`: how LiteLLM reaches the upstream."""
-
-    key_header: Literal["authorization", "x-api-key"] = "authorization"
-    """What carries `api_key`."""
 
     def speaks(self, dialect: Dialect) -> bool:
         """Whether the upstream itself speaks a dialect."""
         return dialect.name in self.dialects
-
-    def forwards(self, api: str) -> bool:
-        """Whether the credential of a client of an API goes to this upstream."""
-        return self.forward_client_key and api in self.client_apis
 
     def for_client(self, dialect: Dialect | None, api: str) -> Target:
         """The same upstream as a client of an API is served; the default upstream is two hosts."""
@@ -218,6 +197,96 @@ class Target(Struct, frozen=True, kw_only=True):
         )
 
 
+_BOTH_APIS = frozenset({"openai", "anthropic"})
+
+
+class _Targets:
+    """Makes targets of deployments; `env` holds the providers' keys."""
+
+    def __init__(self, settings: Settings, env: Mapping[str, str]) -> None:
+        upstream = settings.default_upstream
+        base = upstream.api_base.rstrip("/")
+        if upstream.messages_api_base:
+            messages_base = _versioned(upstream.messages_api_base)
+        else:
+            at_openai = base == OPENAI_API_BASE
+            messages_base = _versioned(ANTHROPIC_API_BASE) if at_openai else httpx.URL(base)
+        self._env = env
+        self._client_hosts = urlsplit(base).netloc, messages_base.netloc.decode("ascii")
+        self.default = Target(
+            name="default",
+            lane="native",
+            model=None,
+            api_base=httpx.URL(base),
+            api_key=upstream.api_key,
+            client_apis=_BOTH_APIS,
+            messages_base=messages_base,
+        )
+
+    def of(self, deployment: Deployment, key: int) -> Target:
+        """The target of the deployment with that number, 0 for one that is not in the config.
+
+        Raises:
+            UnknownProvider: nobody knows its provider, or that has no address.
+            ValueError: the native lane needs an address.
+        """
+        params = deployment.litellm_params
+        provider, name = provider_of(params)
+        known = OPENAI_COMPATIBLE.get(provider)
+        given = params.get("api_base") or params.get("base_url")
+        base = given or (known and known.api_base)
+        if provider in BASELESS and not base and not self._env.get(f"{provider.upper()}_API_BASE"):
+            raise UnknownProvider(f"{provider!r} in {params['model']!r} has no address of its own")
+        lane = deployment.lane
+        if lane == "auto":
+            lane = "native" if known and base and not params.get("mock_response") else "litellm"
+        if lane == "native" and not base:
+            raise ValueError(f"{deployment.model_name!r} takes the native lane and has no api_base")
+        messages_base = _versioned(str(given or ANTHROPIC_API_BASE))
+        dialects = _dialects(deployment, provider, lane)
+        anthropic_api = any(DIALECTS[name].api == "anthropic" for name in dialects)
+        if provider == "anthropic" and anthropic_api:
+            own_api, host = "anthropic", messages_base.netloc.decode("ascii")
+        else:
+            own_api, host = "openai", urlsplit(str(base)).netloc if base else ""
+        own_host = bool(host) and host == self._client_hosts[own_api == "anthropic"]
+        api_key = self._key(provider, params)
+        organization = params.get("organization")
+        headers = {"openai-organization": organization} if organization else {}
+        headers |= params.get("extra_headers") or {}
+        apis = frozenset({own_api} if own_host and (lane == "native" or anthropic_api) else ())
+        not_sent = _TRANSPORT_PARAMS if lane == "native" else ()
+        return Target(
+            name=deployment.model_name,
+            lane="native" if lane == "native" else "litellm",
+            model=name,
+            api_base=httpx.URL(str(base or "http://litellm.invalid").rstrip("/")),
+            api_key=api_key,
+            client_apis=_BOTH_APIS if deployment.forward_client_key else apis,
+            headers=tuple((str(name), str(value)) for name, value in headers.items()),
+            params={name: value for name, value in params.items() if name not in not_sent},
+            key=key,
+            place=place_of(deployment, api_key) if key else "",
+            weight=float(params.get("weight", deployment.weight)),
+            provider=provider if is_known(provider) else "other",
+            dialects=dialects,
+            messages_base=messages_base,
+            litellm_params=dict(params),
+        )
+
+    def _key(self, provider: str, params: Mapping[str, Any]) -> str | None:
+        if params.get("api_key"):
+            return str(params["api_key"])
+        # A configured base URL gets no key that is meant for the provider itself.
+        if params.get("api_base") or params.get("base_url"):
+            return None
+        known = OPENAI_COMPATIBLE.get(provider)
+        variables = known.key_variables if known else ()
+        if provider == "anthropic":
+            variables = ANTHROPIC_KEY_VARIABLES
+        return next((self._env[n] for n in variables if self._env.get(n)), None)
+
+
 class DeploymentTable:
     """All targets of the settings, balanced by weight; one that fails repeatedly rests."""
 
@@ -235,40 +304,27 @@ class DeploymentTable:
         Raises:
             ConfigError: deployments, or models named elsewhere, have no provider or no address.
         """
-        self._env = env
         self._settings = settings
         self._keys_required = keys_required
-        self._named = frozenset(name for _, name in named_models(settings))
-        self._client_host = urlsplit(settings.default_upstream.api_base).netloc
-        self._messages_base = _default_messages_base(settings)
+        self._targets = _Targets(settings, env)
+        self.default = self._targets.default
         self._by_name: dict[str, list[Target]] = {}
-        self._patterns: dict[str, list[tuple[int, Deployment]]] = {}
         self._matched: dict[str, list[Target]] = {}
         self._rests = rests or DeploymentRests()
-        self._places: dict[int, str] = {}
+        self._turn = itertools.count()
         faults = Faults()
         for key, deployment in enumerate(settings.model_list, start=1):
             with faults.collected():
-                self._add(deployment, key)
+                target = self._configured(deployment, key)
+                self._by_name.setdefault(deployment.model_name, []).append(target)
         faults.raise_any()
-        self.default = Target(
-            name="default",
-            lane="native",
-            model=None,
-            api_base=httpx.URL(settings.default_upstream.api_base.rstrip("/")),
-            api_key=settings.default_upstream.api_key,
-            forward_client_key=True,
-            messages_base=self._messages_base,
-        )
-        self._at_openai = self.default.api_base.host.endswith("openai.com")
-        self._fallbacks = {
-            name: models for entry in settings.router.fallbacks for name, models in entry.items()
-        }
         for path, name in named_models(settings):
             with faults.collected():
-                self._require_known(path, name)
+                try:
+                    self.resolve(name)
+                except UnknownProvider as exc:
+                    raise ConfigError(f"{path}: {exc}") from exc
         faults.raise_any()
-        self._turn = itertools.count()
 
     @property
     def names(self) -> list[str]:
@@ -281,22 +337,35 @@ class DeploymentTable:
         return any(t.lane == "litellm" for ts in self._by_name.values() for t in ts)
 
     def candidates(self, model: str, now: float, conversation: str = "") -> list[Target]:
-        """The targets of a name's own deployments, best first.
+        """The targets of a name's own deployments, best first; resting ones last.
 
         A conversation keeps its order, on every replica: the provider's prompt cache is where its
         last call went. Calls without one take turns.
         """
-        return list(self._balanced(model, now, conversation))
+        group = self.resolve(model)
+        if len(group) == 1:
+            return list(group)
+        if conversation:
+            group = _by_rendezvous(group, conversation)
+        awake = [t for t in group if not self._rests.is_resting(t.place, now)]
+        resting = [t for t in group if t not in awake]
+        if conversation:
+            return [*awake, *resting]
+        slots = [t for t in awake or group for _ in range(max(1, round(t.weight)))]
+        first = slots[next(self._turn) % len(slots)]
+        return [first, *(t for t in awake or group if t is not first), *(resting if awake else [])]
 
     def fallbacks(self, model: str, now: float, conversation: str = "") -> list[Target]:
         """The targets to ask after those of `model`: those of its fallbacks, in their order.
 
         A fallback without a deployment is asked for by its own name at the default upstream.
         """
+        entries = self._settings.router.fallbacks[::-1]  # the last entry of a name counts
+        listed = (entry[name] for name in (model, "*") for entry in entries if name in entry)
         order: list[Target] = []
-        for name in self._fallbacks.get(model, self._fallbacks.get("*", ())):
+        for name in next(listed, ()):
             if name != model:
-                found = self._balanced(name, now, conversation)
+                found = self.candidates(name, now, conversation)
                 order += [replace(t, model=name) if t.model is None else t for t in found]
         return order
 
@@ -306,59 +375,40 @@ class DeploymentTable:
         Raises:
             UnknownProvider: the name has a prefix that nobody knows (see `_unlisted`).
         """
-        known = self._by_name.get(model)
-        if known:
-            return known
-        return (self._patterns and self._by_pattern(model)) or [self._unlisted(model)]
+        return self._by_name.get(model) or self._by_pattern(model) or [self._unlisted(model)]
 
     def _by_pattern(self, model: str) -> list[Target]:
         """The targets of the longest pattern that matches; empty when none does."""
         found = self._matched.get(model)
         if found is None:
-            name, starred = longest_match(self._patterns, model) or ("", "")
-            entries = self._patterns.get(name, ())
-            found = [self._target(filled(d, starred), key) for key, d in entries]
+            patterns = [name for name in self._by_name if "*" in name]
+            name, starred = longest_match(patterns, model) or ("", "")
+            found = [
+                replace(
+                    self._targets.of(filled(self._settings.model_list[t.key - 1], starred), t.key),
+                    place=t.place,
+                )
+                for t in self._by_name.get(name, ())
+            ]
             if len(self._matched) >= _MATCHES_KEPT:
                 self._matched.clear()
             self._matched[model] = found
         return found
 
-    def place_of(self, target: Target) -> str:
-        """Name of the target's deployment on every gateway; empty for the default upstream."""
-        return self._places.get(target.key, "")
-
     def at_place(self, place: str) -> Target | None:
-        """The target that `place_of` named; None when the settings have none such."""
+        """The target at a place; None when the settings have none such."""
         known = (each for group in self._by_name.values() for each in group)
-        return next((each for each in known if self.place_of(each) == place), None)
+        return next((each for each in known if each.place == place), None)
 
     def failed(self, target: Target, now: float) -> bool:
         """Count a failure; after `router.allowed_fails` in a row the target rests: True."""
-        place, router = self.place_of(target), self._settings.router
-        allowed, rest_s = router.allowed_fails, router.cooldown_s
+        allowed, rest_s = self._settings.router.allowed_fails, self._settings.router.cooldown_s
+        place = target.place
         return bool(place) and self._rests.failed(place, now, allowed=allowed, rest_s=rest_s)
 
     def succeeded(self, target: Target) -> None:
         """Forget the failures of a target."""
-        if place := self.place_of(target):
-            self._rests.succeeded(place)
-
-    def _rests_at(self, target: Target, now: float) -> bool:
-        return self._rests.is_resting(self.place_of(target), now)
-
-    def _balanced(self, model: str, now: float, conversation: str) -> list[Target]:
-        group = self.resolve(model)
-        if len(group) == 1:
-            return group
-        if conversation:
-            group = _by_rendezvous(group, conversation)
-        awake = [t for t in group if not self._rests_at(t, now)]
-        resting = [t for t in group if t not in awake]
-        if conversation:
-            return [*awake, *resting]
-        slots = [t for t in awake or group for _ in range(max(1, round(t.weight)))]
-        first = slots[next(self._turn) % len(slots)]
-        return [first, *(t for t in awake or group if t is not first), *(resting if awake else [])]
+        self._rests.succeeded(target.place)
 
     def _unlisted(self, model: str) -> Target:
         """The target of a name without a deployment.
@@ -371,45 +421,36 @@ class DeploymentTable:
         - with any other prefix the client's own key goes to the default upstream, as for a plain
           name, and OpenAI's answer is relayed. The configured key is not spent on it: refused.
 
+        Where clients have keys of this gateway, a provider that they name is refused: they would
+        spend every credential of the gateway's environment, and reach servers on its network.
+        Models that the config names are the operator's choice.
+
         Raises:
-            UnknownProvider: nobody knows the prefix, and a configured key would be sent.
+            UnknownProvider: the prefix is refused, or nobody knows it and a configured key would be
+                sent.
         """
         upstream = self._settings.default_upstream
         if upstream.provider_prefixes is False:
             return self.default
-        provider, name = split_model(model, is_known if self._at_openai else is_tabled)
-        if provider is not None:
-            self._refuse_prefix(provider, model)
-            params: dict[str, Any] = {"model": f"{provider}/{name}"}
-            return self._target(Deployment(model_name="prefixed", litellm_params=params), 0)
-        if self._at_openai and upstream.api_key and (prefix := unknown_prefix(model)):
-            raise unknown_provider(prefix, model)
-        return self.default
-
-    def _refuse_prefix(self, provider: str, model: str) -> None:
-        """Refuse a provider that a client names, where clients have keys of this gateway.
-
-        They would spend every credential of the gateway's environment, and reach servers on its
-        network. Models that the config names are the operator's choice.
-        """
-        if self._settings.default_upstream.provider_prefixes or model in self._named:
-            return
-        if self._settings.auth.gateway_keys or self._keys_required():
+        at_openai = self.default.api_base.host.endswith("openai.com")
+        provider, name = split_model(model, is_known if at_openai else is_tabled)
+        if provider is None:
+            if at_openai and upstream.api_key and (prefix := unknown_prefix(model)):
+                raise unknown_provider(prefix, model)
+            return self.default
+        named = (each == model for _, each in named_models(self._settings))
+        allowed = upstream.provider_prefixes or any(named)
+        if not allowed and (self._settings.auth.gateway_keys or self._keys_required()):
             raise UnknownProvider(
                 f"{model!r} is not in model_list, and provider prefixes such as {provider}/ are "
                 "off because this gateway has keys (default_upstream.provider_prefixes)"
             )
-
-    def _add(self, deployment: Deployment, key: int) -> None:
-        target = self._configured(deployment, key)
-        self._by_name.setdefault(deployment.model_name, []).append(target)
-        self._places[key] = place_of(deployment, target.api_key)
-        if "*" in deployment.model_name:
-            self._patterns.setdefault(deployment.model_name, []).append((key, deployment))
+        params: dict[str, Any] = {"model": f"{provider}/{name}"}
+        return self._targets.of(Deployment(model_name="prefixed", litellm_params=params), 0)
 
     def _configured(self, deployment: Deployment, key: int) -> Target:
         try:
-            return self._target(deployment, key)
+            return self._targets.of(deployment, key)
         except UnknownProvider as exc:
             explicit = deployment.litellm_params.get("custom_llm_provider")
             field_name = "custom_llm_provider" if explicit else "model"
@@ -419,73 +460,6 @@ class DeploymentTable:
             ) from exc
         except ValueError as exc:
             raise ConfigError(f"model_list[{key - 1}]: {exc}") from exc
-
-    def _require_known(self, path: str, name: str) -> None:
-        """Refuse a model named in the config that requests would be refused for."""
-        try:
-            self.resolve(name)
-        except UnknownProvider as exc:
-            raise ConfigError(f"{path}: {exc}") from exc
-
-    def _target(self, deployment: Deployment, key: int) -> Target:
-        params = deployment.litellm_params
-        provider, name = provider_of(params)
-        known = OPENAI_COMPATIBLE.get(provider)
-        given = params.get("api_base") or params.get("base_url")
-        base = given or (known and known.api_base)
-        if provider in BASELESS and not base and not self._env.get(f"{provider.upper()}_API_BASE"):
-            raise UnknownProvider(f"{provider!r} in {params['model']!r} has no address of its own")
-        lane = deployment.lane
-        if lane == "auto":
-            lane = "native" if known and base and not params.get("mock_response") else "litellm"
-        if lane == "native" and not base:
-            raise ValueError(f"{deployment.model_name!r} takes the native lane and has no api_base")
-        extra = {k: v for k, v in params.items() if k not in _TRANSPORT_PARAMS}
-        messages_base = _versioned(str(given or ANTHROPIC_API_BASE))
-        same_host = bool(base) and urlsplit(str(base)).netloc == self._client_host
-        dialects = _dialects(deployment, provider, lane)
-        anthropic_api = any(DIALECTS[name].api == "anthropic" for name in dialects)
-        if anthropic_api and provider == "anthropic":
-            same_host = messages_base.netloc == self._messages_base.netloc
-        own_api = "anthropic" if anthropic_api and provider == "anthropic" else "openai"
-        both = deployment.forward_client_key
-        return Target(
-            name=deployment.model_name,
-            lane="native" if lane == "native" else "litellm",
-            model=name,
-            api_base=httpx.URL(str(base or "http://litellm.invalid").rstrip("/")),
-            api_key=self._key(provider, params),
-            forward_client_key=deployment.forward_client_key
-            or (same_host and (lane == "native" or anthropic_api)),
-            client_apis=frozenset({"openai", "anthropic"} if both else {own_api}),
-            headers=_headers(params),
-            params=dict(params) if lane == "litellm" else extra,
-            key=key,
-            weight=float(params.get("weight", deployment.weight)),
-            provider=provider if is_known(provider) else "other",
-            dialects=dialects,
-            messages_base=messages_base,
-            litellm_params=dict(params),
-        )
-
-    def _key(self, provider: str, params: Mapping[str, Any]) -> str | None:
-        if params.get("api_key"):
-            return str(params["api_key"])
-        known = OPENAI_COMPATIBLE.get(provider)
-        variables = known.key_variables if known else ()
-        if provider == "anthropic":
-            variables = ANTHROPIC_KEY_VARIABLES
-        # A configured base URL gets no key that is meant for the provider itself.
-        if not (params.get("api_base") or params.get("base_url")):
-            return next((self._env[n] for n in variables if self._env.get(n)), None)
-        return None
-
-
-def _headers(params: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    made = dict(params.get("extra_headers") or {})
-    if params.get("organization"):
-        made = {"openai-organization": params["organization"], **made}
-    return tuple((str(k), str(v)) for k, v in made.items())
 
 
 def _dialects(deployment: Deployment, provider: str, lane: str) -> frozenset[str]:
@@ -504,14 +478,6 @@ def _versioned(base: str) -> httpx.URL:
     """A base URL with the version that Anthropic's clients add themselves."""
     base = base.rstrip("/")
     return httpx.URL(base if base.endswith("/v1") else f"{base}/v1")
-
-
-def _default_messages_base(settings: Settings) -> httpx.URL:
-    upstream = settings.default_upstream
-    if upstream.messages_api_base:
-        return _versioned(upstream.messages_api_base)
-    base = upstream.api_base.rstrip("/")
-    return _versioned(ANTHROPIC_API_BASE) if base == OPENAI_API_BASE else httpx.URL(base)
 
 
 def _by_rendezvous(group: Sequence[Target], conversation: str) -> list[Target]:

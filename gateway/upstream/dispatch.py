@@ -7,12 +7,8 @@ that the gateway makes for itself to a model of its deployments (`ask`), which a
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
-import math
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 import httpx
@@ -25,7 +21,7 @@ from gateway.dialects import CHAT, Dialect
 from gateway.errors import GatewayError, UpstreamFailure
 from gateway.observability.metrics import Metrics
 from gateway.upstream import credentials
-from gateway.upstream.base import LaneResponse, RawHeaders, end_to_end, header
+from gateway.upstream.base import LaneResponse, RawHeaders, end_to_end, header, retry_after_s
 from gateway.upstream.deployments import DeploymentTable, Target
 from gateway.upstream.litellm_lane.lane import LiteLLMLane
 from gateway.upstream.native import NativeLane
@@ -60,42 +56,27 @@ class UpstreamCall(Struct, kw_only=True):
     """One request to be sent upstream."""
 
     method: str
-    path: str
-    """Below the target's `api_base`, with a leading slash."""
-
+    path: str  # below the target's `api_base`, with a leading slash
     headers: RawHeaders
-    dialect: Dialect | None = None
-    """The dialect of the request; None on a route that only some upstreams know."""
-
+    dialect: Dialect | None = None  # None on a route that only some upstreams know
     query: bytes = b""
     key_headers: frozenset[bytes] = frozenset()
     """The client's headers that held gateway keys: never forwarded."""
-
-    body: Callable[[Target], bytes]
-    """The bytes to send to a target."""
-
-    parsed: Callable[[Target], Mapping[str, Any]]
-    """The same as a JSON object, for the LiteLLM lane."""
-
+    body: Callable[[Target], bytes]  # the bytes to send to a target
+    parsed: Callable[[Target], Mapping[str, Any]]  # the same as a JSON object, for the LiteLLM lane
     packed: PackedBody | None = None
     """The client's own bytes, which are sent when `body` gives what is in them unchanged. Then
     `headers` do not name a coding."""
-
     opaque: bool = False
     """Whether the body cannot be read, not even its model: the default upstream alone is asked."""
-
-    conversation: str = ""
-    """The id of the conversation, which keeps its deployment; "" for a call without one."""
-
+    conversation: str = ""  # its id, by which it keeps its deployment; "" for a call without one
     at: Target | None = None
-    """The target that stores the answer which the request is about or continues: no other can
-    answer it."""
-
+    """The only target that can answer: it stores the answer that the request is about."""
     admits: Callable[[Target], Awaitable[bool]] | None = None
     """Whether a fallback may be asked; None: any may."""
-
     instead_of_operator_key: GatewayError | None = None
     """The answer where the operator's key would be spent; None: it may be."""
+    attempts: list[str] = []  # the result of each attempt: `<deployment>:<status or error label>`
 
     @property
     def api(self) -> str:
@@ -104,9 +85,6 @@ class UpstreamCall(Struct, kw_only=True):
             return self.dialect.api
         own = [header for header in self.headers if header[0] not in self.key_headers]
         return "anthropic" if credentials.speaks_anthropic(own) else "openai"
-
-    attempts: list[str] = []
-    """The result of each attempt: `<deployment>:<status or error label>`."""
 
 
 class Delivery(Struct, frozen=True, kw_only=True):
@@ -148,7 +126,7 @@ class Dispatcher:
         Raises:
             UpstreamFailure: the last attempt gave no answer at all.
         """
-        schedule = self._schedule(call, model, native_only, 0 if once else None)
+        schedule = self._schedule(call, model, native_only, once)
         at = 0
         while True:
             target = schedule[at]
@@ -159,8 +137,7 @@ class Dispatcher:
             if may_help(outcome, target):
                 if self._table.failed(target, self._loop.time()):
                     self._metrics.deployment_rests.labels(target.name).inc()
-                upcoming, pause_s = self._next(schedule, at, outcome)
-                upcoming = await _admitted(call, schedule, at, upcoming)
+                upcoming, pause_s = await self._next(call, schedule, at, outcome)
             if upcoming is None:
                 if isinstance(outcome, Delivery):
                     return outcome
@@ -172,10 +149,10 @@ class Dispatcher:
             at = upcoming
 
     def _schedule(
-        self, call: UpstreamCall, model: str, native_only: bool, retries: int | None
+        self, call: UpstreamCall, model: str, native_only: bool, once: bool
     ) -> list[Target]:
         """The targets in order: where the answer is stored, else the name's own and fallbacks."""
-        retries = self._settings.num_retries if retries is None else retries
+        retries = 0 if once else self._settings.num_retries
         if call.opaque:
             default = self._table.default.for_dialect(call.dialect)
             return attempt_schedule([default], [], num_retries=retries)
@@ -188,21 +165,29 @@ class Dispatcher:
             key = call.at.key
             keeping = [[target for target in group if target.key == key] for group in groups]
             groups = keeping if any(keeping) else groups
-        asked = [[target.for_dialect(call.dialect) for target in group] for group in groups]
-        if native_only:
-            asked = [[target for target in group if target.lane == "native"] for group in asked]
-        return attempt_schedule(*asked, num_retries=retries)
+        own, fallbacks = (
+            [
+                asked
+                for target in group
+                if (asked := target.for_dialect(call.dialect)).lane == "native" or not native_only
+            ]
+            for group in groups
+        )
+        return attempt_schedule(own, fallbacks, num_retries=retries)
 
     async def _attempt(self, call: UpstreamCall, target: Target) -> Delivery | UpstreamFailure:
+        outcome: Delivery | UpstreamFailure
         try:
             response = await self._forward(call, target)
         except UpstreamFailure as exc:
-            self._note(call, target, exc.label if exc.raw_body is None else str(exc.status))
-            return exc
-        self._note(call, target, str(response.status))
-        if response.status < 400:
-            self._table.succeeded(target)
-        return Delivery(response=response, target=target)
+            outcome, label = exc, exc.label if exc.raw_body is None else str(exc.status)
+        else:
+            outcome, label = Delivery(response=response, target=target), str(response.status)
+            if response.status < 400:
+                self._table.succeeded(target)
+        call.attempts.append(f"{target.name}:{label}")
+        self._metrics.attempts.labels(target.name, label).inc()
+        return outcome
 
     async def _forward(self, call: UpstreamCall, target: Target) -> LaneResponse:
         if target.lane == "litellm":
@@ -220,51 +205,39 @@ class Dispatcher:
                 headers.append((b"content-encoding", call.packed.coding))
         return await self._native.send(call.method, url, headers, body)
 
-    def _note(self, call: UpstreamCall, target: Target, outcome: str) -> None:
-        call.attempts.append(f"{target.name}:{outcome}")
-        self._metrics.attempts.labels(target.name, outcome).inc()
-
-    def _next(
-        self, schedule: list[Target], at: int, outcome: Delivery | UpstreamFailure
+    async def _next(
+        self,
+        call: UpstreamCall,
+        schedule: list[Target],
+        at: int,
+        outcome: Delivery | UpstreamFailure,
     ) -> tuple[int | None, float]:
         """(index in the schedule of the next attempt, or None; seconds to wait before it)."""
-        wait_s, same_again = self._patience(outcome, at)
-        for index in range(at + 1, len(schedule)):
-            if schedule[index] is not schedule[at]:
-                return index, 0.0
-            if same_again:
-                return index, wait_s
-        return None, 0.0
-
-    def _patience(self, outcome: Delivery | UpstreamFailure, at: int) -> tuple[float, bool]:
-        """(seconds to wait before asking the same target again, whether it may be asked again)."""
         if isinstance(outcome, Delivery):
             asked = retry_after_s(outcome.response.headers)
-            retryable = outcome.response.status in RETRY_STATUSES
+            again = outcome.response.status in RETRY_STATUSES
         else:
-            asked, retryable = outcome.retry_after_s, outcome.retryable
+            asked, again = outcome.retry_after_s, outcome.retryable
         if asked is None:
-            return self._settings.backoff_s * 2**at, retryable
-        return asked, retryable and asked <= self._settings.max_retry_after_s
-
-
-async def _admitted(
-    call: UpstreamCall, schedule: list[Target], at: int, upcoming: int | None
-) -> int | None:
-    """The next attempt at or after `upcoming` that the call admits; the same target always is."""
-    if call.admits is None or upcoming is None or schedule[upcoming] is schedule[at]:
-        return upcoming
-    for index in range(upcoming, len(schedule)):
-        if await call.admits(schedule[index]):
-            return index
-    return None
+            wait_s = self._settings.backoff_s * 2**at
+        else:
+            wait_s, again = asked, again and asked <= self._settings.max_retry_after_s
+        for index in range(at + 1, len(schedule)):
+            if schedule[index] is not schedule[at]:
+                for later in range(index, len(schedule)):
+                    if call.admits is None or await call.admits(schedule[later]):
+                        return later, 0.0
+                break
+            if again:
+                return index, wait_s
+        return None, 0.0
 
 
 def may_help(outcome: Delivery | UpstreamFailure, target: Target) -> bool:
     """Whether another attempt, at this target or the next, may end better than this one."""
     status = outcome.response.status if isinstance(outcome, Delivery) else outcome.status
     if status in _REFUSALS:
-        return bool(target.api_key) or not target.forward_client_key
+        return bool(target.api_key) or not target.client_apis
     return status in RETRY_STATUSES
 
 
@@ -292,34 +265,18 @@ def outgoing_headers(call: UpstreamCall, target: Target, instance: bytes) -> Raw
     if (key := credentials.operator_key(target)) is not None:
         if call.instead_of_operator_key is not None:
             raise call.instead_of_operator_key
-        out.append(_credential(target.key_header, key))
+        value = key if target.key_header == "x-api-key" else f"Bearer {key}"
+        out.append((target.key_header.encode(), value.encode()))
     out += [(k.lower().encode(), v.encode()) for k, v in target.headers]
     passed = [value for name, value in call.headers if name == INSTANCE_HEADER]
     out.append((INSTANCE_HEADER, b", ".join([*passed, instance])))
     return out
 
 
-def _credential(name: str, key: str) -> tuple[bytes, bytes]:
-    value = key if name == "x-api-key" else f"Bearer {key}"
-    return name.encode(), value.encode()
-
-
 def has_passed(headers: RawHeaders, instance: bytes) -> bool:
     """Whether the request has passed this gateway before, directly or through others."""
     marks = [value for name, value in headers if name == INSTANCE_HEADER]
     return any(mark.strip() == instance for value in marks for mark in value.split(b","))
-
-
-def retry_after_s(headers: RawHeaders) -> float | None:
-    """Seconds the upstream asks to wait, as a number or as a date; None when it does not say."""
-    for name, unit in ((b"retry-after-ms", 1000.0), (b"retry-after", 1.0)):
-        value = header(headers, name).decode("latin-1")
-        with contextlib.suppress(ValueError, OverflowError):
-            seconds = float(value) / unit
-            return None if math.isnan(seconds) else max(0.0, seconds)
-        with contextlib.suppress(ValueError, TypeError, OverflowError):
-            return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
-    return None
 
 
 @functools.lru_cache(maxsize=512)  # parsing a URL is slow
@@ -404,9 +361,6 @@ async def refuses_usage(response: LaneResponse) -> tuple[bool, LaneResponse]:
     return any(name in content for name in _USAGE_OPTIONS), BegunResponse(response, chunks, rest)
 
 
-_JSON_HEADERS = [(b"content-type", b"application/json"), (b"accept-encoding", b"identity")]
-_OK = 200
-
 Messages = Sequence[Mapping[str, Any]]
 
 
@@ -447,7 +401,7 @@ async def ask(
         method="POST",
         path=CHAT.path,
         dialect=CHAT,
-        headers=list(_JSON_HEADERS),
+        headers=[(b"content-type", b"application/json"), (b"accept-encoding", b"identity")],
         body=lambda target: orjson.dumps(parsed(target)),
         parsed=parsed,
         admits=admits,
@@ -458,9 +412,9 @@ async def ask(
         body = b"".join([chunk async for chunk in response])
     finally:
         await response.aclose()
-    if response.status != _OK:
+    if response.status != 200:
         raise ModelRefused(f"status {response.status}")
     completion = orjson.loads(body)
-    content = completion["choices"][0]["message"]["content"]
+    text = as_text(completion["choices"][0]["message"]["content"], "")
     usage = response.usage or completion.get("usage")
-    return OwnAnswer(text=as_text(content, ""), usage=usage, target=delivery.target)
+    return OwnAnswer(text=text, usage=usage, target=delivery.target)

@@ -19,15 +19,14 @@ from gateway.upstream.base import IdleGuard, RawHeaders
 
 _HEAD_END: Final = re.compile(rb"\n\r?\n")
 """The empty line behind a head, with the end of the line before it."""
+# Of versions that are read as HTTP/1.1.
 _NEWER: Final = re.compile(rb"HTTP/1\.[2-9](?= )")
 _LENGTH: Final = re.compile(rb"content-length:", re.IGNORECASE)
-_NO_CODING: Final = frozenset({b"", b"identity"})
 
 Sink = Callable[[bytes], bool]
 """Takes the next bytes of an answer; False: not these, the reading task has to handle them."""
 
-_BUFFER_BYTES: Final = 2**18
-"""As much is read ahead of a slow client."""
+_BUFFER_BYTES: Final = 2**18  # as much is read ahead of a slow client
 _MAX_HEAD_BYTES: Final = 2**18
 """Longest head, and longest part without content of what follows it: trailers, what frames chunks.
 More than any server sends, and little enough for as many connections as there may be."""
@@ -46,14 +45,9 @@ class PooledConnection(asyncio.Protocol):
 
     answer: Http1Answer | None = None
     transport: asyncio.Transport | None = None
-    is_used = False
-    """Whether a request has been sent over it."""
-
-    has_spoken = False
-    """Whether bytes have come that nobody asked for."""
-
-    idle_until = 0.0
-    """When it is closed unless it is used again, in the seconds of the loop's clock."""
+    is_used = False  # whether a request has been sent over it
+    has_spoken = False  # whether bytes have come that nobody asked for
+    idle_until = 0.0  # when it is closed unless it is used again, in the loop's seconds
 
     def __init__(self, give_back: Callable[[PooledConnection, bool], None]) -> None:
         self._give_back = give_back
@@ -66,7 +60,7 @@ class PooledConnection(asyncio.Protocol):
         return self.transport is not None and not self.transport.is_closing()
 
     def is_quiet(self) -> bool:
-        """Whether it is open and no bytes, and no end, have come on it that are not read yet: they
+        """Whether it is open, and nothing that is not read yet has come on it, not even an end: it
         would be taken for the answer to the next request."""
         if self.transport is None or self.transport.is_closing():
             return False
@@ -115,13 +109,13 @@ class PooledConnection(asyncio.Protocol):
         self._is_full = True
 
     def resume_writing(self) -> None:
-        """Let `drain` go on."""
+        """Have `drain` return."""
         self._is_full = False
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Tell the reader, the writer and the pool."""
+        """Inform the reader, the writer and the pool."""
         self.transport = None
         if self._drained is not None and not self._drained.done():
             self._drained.set_exception(ConnectionResetError())
@@ -137,29 +131,9 @@ class Http1Answer:
     """
 
     __slots__ = (
-        "_connection",
-        "_failure",
-        "_guard",
-        "_has_head",
-        "_keeps",
-        "_left",
-        "_loop",
-        "_parts",
-        "_paused",
-        "_rest",
-        "_reusable",
-        "_sender",
-        "_silent",
-        "_sink",
-        "_size",
-        "_take",
-        "_waiter",
-        "_whole",
-        "_without_body",
-        "fields",
-        "headers",
-        "status",
-        "usage",
+        *("_connection", "_failure", "_guard", "_has_head", "_left", "_parts", "_paused", "_rest"),
+        *("_reusable", "_sender", "_silent", "_sink", "_size", "_take", "_waiter", "_whole"),
+        *("_without_body", "fields", "headers", "status", "usage"),
     )
 
     def __init__(
@@ -171,7 +145,6 @@ class Http1Answer:
         self.usage: dict[str, Any] | None = None
         self._connection = connection
         self._guard = guard
-        self._loop = asyncio.get_running_loop()
         self._parts: list[bytes] = []
         self._size = 0
         self._sink: Sink | None = None
@@ -180,7 +153,6 @@ class Http1Answer:
         self._has_head = self._whole = self._reusable = self._paused = False
         self._sender: asyncio.Task[None] | None = None  # while a long request is sent
         self._without_body = without_body  # as the answer to HEAD is
-        self._keeps = False
         self._take: Callable[[bytes], None] = self._take_head
         self._rest = b""  # what has come of a head, of a line between chunks, or of trailers
         self._left = 0  # of the body, or of a chunk
@@ -286,7 +258,7 @@ class Http1Answer:
 
     async def _arrival(self) -> None:
         """Wait for bytes, the end, or a failure."""
-        self._waiter = self._loop.create_future()
+        self._waiter = asyncio.get_running_loop().create_future()
         try:
             await self._waiter
         finally:
@@ -307,11 +279,16 @@ class Http1Answer:
             self._release()
         elif self._parts:
             self._silent = 0
-        elif not self._stays_short(len(data)):
-            return
+        else:  # a head, or what is between pieces of content
+            self._silent += len(data)
+            if self._silent > _MAX_HEAD_BYTES:
+                self._fail(ValueError("the head is too large"))
+                return
         waiter = self._waiter
         if waiter is None or waiter.done():
-            self._bound(len(data))
+            self._size += len(data)
+            if self._size > _BUFFER_BYTES and not (self._paused or self._whole):
+                self._pause()
         elif self._sink is None or not self._parts:
             if self._parts or self._whole:
                 waiter.set_result(None)
@@ -326,10 +303,8 @@ class Http1Answer:
             self._whole = True
             self._release()
             self._wake()
-        elif isinstance(exc, OSError):
-            self._fail(ConnectionResetError(*exc.args))
         else:
-            self._fail(ConnectionResetError())
+            self._fail(ConnectionResetError(*(exc.args if isinstance(exc, OSError) else ())))
 
     def _take_head(self, data: bytes) -> None:
         """Parse heads as soon as each is whole, until one is not informational.
@@ -370,7 +345,7 @@ class Http1Answer:
         )
         parser.feed_data(head)
         self.status = parser.get_status_code()
-        self._keeps = parser.should_keep_alive()
+        self._reusable = parser.should_keep_alive()
 
     def _begin_body(self) -> None:
         """Choose how the body is read (RFC 9112 section 6.3). Raises: ValueError."""
@@ -386,11 +361,12 @@ class Http1Answer:
                 raise ValueError("a transfer coding that was not asked for")
             self._take = self._take_chunks
             behind = b"\r\n" + behind  # as between two chunks
-            self._keeps = self._keeps and not lengths  # not every reader lets the chunks count
+            if lengths:  # not every reader lets the chunks count
+                self._reusable = False
         elif lengths:
             self._take, self._left = self._take_length, int(lengths[0])
         else:
-            self._take = self._take_all
+            self._take, self._reusable = self._take_all, False
         self._has_head = True
         self._wake()
         self._take(behind)
@@ -447,20 +423,12 @@ class Http1Answer:
     def _end(self, *, clean: bool) -> None:
         """Note the end; `clean`: nothing has come behind it, which nobody asked for."""
         self._whole = True
-        self._reusable = self._keeps and clean and self._sender is None
+        self._reusable = self._reusable and clean and self._sender is None
         self._take = self._take_more
 
     def _take_more(self, _data: bytes) -> None:
         """Take what comes behind the end: no part of the answer."""
         self._reusable = False
-
-    def _stays_short(self, size: int) -> bool:
-        """Whether a head, or what is between pieces of content, may go on."""
-        self._silent += size
-        if self._silent <= _MAX_HEAD_BYTES:
-            return True
-        self._fail(ValueError("the head is too large"))
-        return False
 
     def _passed_on(self, sink: Sink) -> bool:
         """Whether the sink has taken what has arrived, and the task need not wake."""
@@ -476,14 +444,12 @@ class Http1Answer:
         self._guard.restart()
         return not self._whole
 
-    def _bound(self, size: int) -> None:
-        """Stop reading when the client is slower than the upstream."""
-        self._size += size
-        if self._size > _BUFFER_BYTES and not (self._paused or self._whole):
-            transport = self._connection.transport
-            if transport is not None and not transport.is_closing():
-                self._paused = True
-                transport.pause_reading()
+    def _pause(self) -> None:
+        """Stop reading: the client is slower than the upstream."""
+        transport = self._connection.transport
+        if transport is not None and not transport.is_closing():
+            self._paused = True
+            transport.pause_reading()
 
     def _fail(self, failure: BaseException) -> None:
         self._failure = self._failure or failure  # the first, not the close that follows it
@@ -553,13 +519,11 @@ class Handover(Http1Answer):
         self.early += data
 
 
-def _codings(fields: RawHeaders) -> frozenset[bytes]:
+def _codings(fields: RawHeaders) -> set[bytes]:
     """The transfer codings of an answer, in lower case, without those that change nothing."""
     named = [value for name, value in fields if name.lower() == b"transfer-encoding"]
-    if not named:
-        return _NO_CODING - _NO_CODING
     words = {word.strip(b" \t\r\n") for word in b",".join(named).lower().split(b",")}
-    return frozenset(words - _NO_CODING)
+    return words - {b"", b"identity"}
 
 
 def _mended(head: bytes) -> bytes:

@@ -13,7 +13,7 @@ import math
 import re
 import time
 import urllib.request
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 
 import httpx
 from yarl import URL
@@ -63,16 +63,15 @@ class NativeLane:
             UpstreamTimeout: connect, first-byte or total limit passed.
             UpstreamMalformed: the answer is not HTTP.
         """
-        timeouts = self._timeouts
-        limit, name = _first_byte_limit(timeouts)
         if not isinstance(url, URL):  # of LiteLLM, whose headers are a whole head
             url = URL(str(url), encoded=True)
-            headers = [(k.lower(), v) for k, v in headers]
-            headers = end_to_end(headers, _SET_HERE)
+            headers = end_to_end([(k.lower(), v) for k, v in headers], _SET_HERE)
         try:
             route = self._route(method, url, content, fresh=fresh)
             answer = await self._exchange(route, headers, content, without_body=method == "HEAD")
         except TimeoutError as exc:
+            first, total = self._timeouts.first_byte_s, self._timeouts.total_s
+            limit, name = min((first or math.inf, "first_byte_s"), (total or math.inf, "total_s"))
             raise UpstreamTimeout(
                 f"the upstream sent nothing within {limit:g} s (timeouts.{name})"
             ) from exc
@@ -94,7 +93,12 @@ class NativeLane:
         without_body: bool,
     ) -> Http1Answer:
         """The answer to a request over a connection of the pool."""
-        length = len(content) if isinstance(content, bytes) else _length_in(headers)
+        length: int | None
+        if isinstance(content, bytes):
+            length = len(content)
+        else:  # None: the body is sent in chunks
+            announced = header(headers, b"content-length")
+            length = int(announced) if announced.isdigit() else None
         headers = [h for h in headers if h[0] != b"content-length"]
         head = route.head(headers, length)
         guard = IdleGuard(self._timeouts.first_byte_s, self._timeouts.total_s)
@@ -115,7 +119,12 @@ class NativeLane:
                 ) from exc
             raise
         guard.relimit(self._timeouts.idle_s)
-        answer.headers = _relayed(answer.fields, answer.status)
+        # A length is sent on only where it is the body's.
+        given = [(k.lower(), v) for k, v in answer.fields]
+        other = answer.status in BODILESS or any(k == b"transfer-encoding" for k, _ in given)
+        answer.headers = end_to_end(given, _LENGTH if other else frozenset())
+        if _CONTROL.search(b"".join([v for _, v in answer.headers])):
+            answer.headers = [(k, _CONTROL.sub(b" ", v)) for k, v in answer.headers]
         return answer
 
     def _route(
@@ -141,26 +150,3 @@ class NativeLane:
 
 class StaleConnection(UpstreamUnreachable):
     """The upstream closed an idle connection just when it was used; it read nothing."""
-
-
-def _length_in(headers: RawHeaders) -> int | None:
-    """The length that a body is announced with; None for a body in chunks."""
-    value = header(headers, b"content-length")
-    return int(value) if value.isdigit() else None
-
-
-def _relayed(headers: Iterable[tuple[bytes, bytes]], status: int) -> RawHeaders:
-    """An answer's headers as they may be sent on: with a length only where it is the body's."""
-    given = [(k.lower(), v) for k, v in headers]
-    other = status in BODILESS or any(name == b"transfer-encoding" for name, _ in given)
-    kept = end_to_end(given, _LENGTH if other else frozenset())
-    if _CONTROL.search(b"".join([v for _, v in kept])):
-        kept = [(k, _CONTROL.sub(b" ", v)) for k, v in kept]
-    return kept
-
-
-def _first_byte_limit(timeouts: TimeoutSettings) -> tuple[float | None, str]:
-    """(longest wait for the status and headers in seconds, the setting of this limit)."""
-    first, total = timeouts.first_byte_s or math.inf, timeouts.total_s or math.inf
-    limit, name = min((first, "first_byte_s"), (total, "total_s"))
-    return (None if math.isinf(limit) else limit), name

@@ -35,8 +35,7 @@ class Origin(NamedTuple):
 
     url: URL
     proxy: URL | None = None
-    login: bytes = b""
-    """The value of `Proxy-Authorization`; empty for none."""
+    login: bytes = b""  # the value of `Proxy-Authorization`; empty for none
 
 
 def where(url: URL) -> str:
@@ -162,9 +161,12 @@ class Pool:
 
     async def _open(self, connection: PooledConnection, origin: Origin) -> None:
         url, proxy, _ = origin
-        first = proxy or url
-        secure = await self._tls_settings() if url.scheme in ("https", "wss") else None
-        loop = asyncio.get_running_loop()
+        loop, first, secure = asyncio.get_running_loop(), proxy or url, None
+        if url.scheme in ("https", "wss"):
+            if self._tls is None:  # made in a thread: it reads the files of the authorities
+                self._tls = await asyncio.to_thread(ssl.create_default_context)
+                self._tls.set_alpn_protocols(["http/1.1"])
+            secure = self._tls
         addresses = await self._look_up(first.raw_host or "", first.port or 80)
         found = await aiohappyeyeballs.start_connection(
             addresses, happy_eyeballs_delay=_NEXT_ADDRESS_S, interleave=1
@@ -197,12 +199,6 @@ class Pool:
         addresses.append(addresses.pop(0))
         return list(addresses)
 
-    async def _tls_settings(self) -> ssl.SSLContext:
-        if self._tls is None:  # made in a thread: it reads the files of the authorities
-            self._tls = await asyncio.to_thread(ssl.create_default_context)
-            self._tls.set_alpn_protocols(["http/1.1"])
-        return self._tls
-
 
 class Route:
     """Parts that are the same for all requests to one URL."""
@@ -234,7 +230,7 @@ class Route:
             if any(name.lower() == b"authorization" for name, _ in headers):
                 raise ValueError("the request has a login beside that of the URL")
             lines.append(b"Authorization: " + self._login)
-        fields = b"\r\n".join(lines) + b"\r\n\r\n" if lines else b"\r\n"
+        fields = b"".join([line + b"\r\n" for line in [*lines, b""]])
         ends = len(lines) + 1
         if fields.count(b"\n") != ends or fields.count(b"\r") != ends or fields.count(b"\0"):
             raise ValueError("a header of the request contains a line break or a NUL")
@@ -288,24 +284,23 @@ async def _tunnel(connection: PooledConnection, origin: Origin) -> asyncio.Trans
 
 def _unreachable(exc: Exception, origin: Origin) -> UpstreamUnreachable | UpstreamMalformed:
     """The error of a connection that could not be opened."""
-    if isinstance(exc, ssl.SSLError):
-        reason = getattr(exc, "verify_message", "") or exc.reason or "no handshake"
-        return UpstreamUnreachable(
-            f"{where(origin.url)} cannot be reached over TLS: {reason} "
-            "(SSL_CERT_FILE may name authorities)"
-        )
-    if isinstance(exc, socket.gaierror):
-        return UpstreamUnreachable(
-            f"{where(origin.url)}: the host name cannot be resolved", retryable=True
-        )
-    if isinstance(exc, ConnectionError) and not exc.errno:
-        return closed_early(where(origin.url))
-    if isinstance(exc, OSError):
-        reason = os.strerror(exc.errno) if exc.errno else exc.strerror or "refused"
-        return UpstreamUnreachable(
-            f"{where(origin.url)} cannot be reached: {reason}", retryable=True
-        )
-    return UpstreamMalformed(f"{where(origin.url)} did not answer in HTTP")
+    place = where(origin.url)
+    match exc:
+        case ssl.SSLError():
+            reason = getattr(exc, "verify_message", "") or exc.reason or "no handshake"
+            return UpstreamUnreachable(
+                f"{place} cannot be reached over TLS: {reason} (SSL_CERT_FILE may name authorities)"
+            )
+        case socket.gaierror():
+            reason = f"{place}: the host name cannot be resolved"
+        case ConnectionError() if not exc.errno:
+            return closed_early(place)
+        case OSError():
+            named = os.strerror(exc.errno) if exc.errno else exc.strerror or "refused"
+            reason = f"{place} cannot be reached: {named}"
+        case _:
+            return UpstreamMalformed(f"{place} did not answer in HTTP")
+    return UpstreamUnreachable(reason, retryable=True)
 
 
 def _utf8(value: bytes) -> bytes:

@@ -14,7 +14,7 @@ import math
 import mmap
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -114,15 +114,11 @@ def tokens_of(usage: Mapping[str, Any]) -> Tokens:
 
 def _count(holder: Mapping[str, Any], *names: str) -> int:
     """The first positive count among `names`; 0 when there is none."""
-    for name in names:
-        value = as_number(holder.get(name), 0.0)
-        if 0 < value < math.inf:
-            return int(value)
-    return 0
+    values = (as_number(holder.get(name), 0.0) for name in names)
+    return next((int(value) for value in values if 0 < value < math.inf), 0)
 
 
-BYTES_PER_TOKEN = 4
-"""The usual rule of thumb for English text and code."""
+BYTES_PER_TOKEN = 4  # the usual rule of thumb for English text and code
 
 ATTACHED_TOKENS = 1600
 """Tokens that an image costs, roughly and whatever its size in bytes.
@@ -186,8 +182,22 @@ _FILED_UNDER = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """What the list alone says of a model, and the config cannot change."""
+
+    max_output_tokens: int | None = None
+    lacks: frozenset[str] = frozenset()  # the list's flags (`supports_...`) that are false
+    adaptive_thinking: bool | None = None  # Anthropic: the model decides how much it thinks
+    may_not_reason: bool = False
+    """Whether reasoning can be switched off, and may be off where a request does not say."""
+    is_chat_tuned: bool = False
+    """OpenAI: a reasoning family's model for conversations (`gpt-5-chat`)."""
+    only_responses: bool = False  # OpenAI: not offered in chat completions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
-    """One model of the list. A capability is None when the list does not state it."""
+    """One model. A capability is None when neither the list nor the config states it."""
 
     provider: str | None = None
     max_input_tokens: int | None = None
@@ -195,35 +205,24 @@ class ModelInfo:
     vision: bool | None = None
     response_schema: bool | None = None
     reasoning: bool | None = None
-    max_output_tokens: int | None = None
-    listed: bool = False
-    """Whether it is an entry of the list, and not only what the config says."""
+    listed: Listed | None = None  # None for a model that only the config knows
+    tiers: tuple[tuple[int, Rates], ...] = ((-1, Rates()),)
+    """(prompt tokens above which they apply, rates), the highest first; all have the last."""
 
-    lacks: frozenset[str] = frozenset()
-    """The list's flags (`supports_...`) that are false."""
-
-    adaptive_thinking: bool | None = None
-    """Anthropic: whether the model decides itself how much it thinks."""
-
-    may_not_reason: bool = False
-    """Whether reasoning can be switched off, and may be off where a request does not say."""
-
-    is_chat_tuned: bool = False
-    """OpenAI: a reasoning family's model for conversations (`gpt-5-chat`)."""
-
-    only_responses: bool = False
-    """OpenAI: not offered in chat completions."""
-
-    rates: Rates = field(default_factory=Rates)
-
-    tiers: tuple[tuple[int, Rates], ...] = ()
-    """(prompt tokens above which they apply, rates), the highest first."""
+    @property
+    def rates(self) -> Rates:
+        """The rates of a short prompt."""
+        return self.tiers[-1][1]
 
     def cost(self, usage: Mapping[str, Any]) -> float | None:
-        """Cost of `usage` in US dollars; None when the model has no prices per token."""
+        """Cost of a call in US dollars; None when the model has no prices per token.
+
+        `usage` may have the form of OpenAI's chat completions or Responses, or Anthropic's. Tokens
+        read from and written to the provider's cache are charged as such, where the list has the
+        rates; the rates of long prompts apply to the whole call.
+        """
         tokens = tokens_of(usage)
-        above = (rates for threshold, rates in self.tiers if tokens.prompt > threshold)
-        return charge(tokens, next(above, self.rates))
+        return charge(tokens, next(rates for above, rates in self.tiers if tokens.prompt > above))
 
 
 class PriceList:
@@ -240,20 +239,13 @@ class PriceList:
         """The entry of `model` (`provider/name` or a bare name); None for one the list lacks."""
         return self._look_up(model)
 
-    def cost(self, model: str, usage: Mapping[str, Any]) -> float | None:
-        """Cost of a call in US dollars; None for an unknown model or one without token prices.
-
-        `usage` may have the form of OpenAI's chat completions or Responses, or Anthropic's. Tokens
-        read from and written to the provider's cache are charged as such, where the list has the
-        rates; the rates of long prompts apply to the whole call.
-        """
-        info = self.capabilities(model)
-        return None if info is None else info.cost(usage)
-
     def _search(self, model: str) -> ModelInfo | None:
         for name, owners in _spellings(model):
             entry = self._entry(name)
-            if entry is not None and (owners is None or _owned(entry, owners)):
+            if entry is None:
+                continue
+            owner = str(entry.get("litellm_provider"))  # Vertex adds the maker of the model
+            if owners is None or any(f"{owner}-".startswith(f"{known}-") for known in owners):
                 return _info(entry, name)
         return None
 
@@ -318,34 +310,31 @@ def _spellings(model: str) -> Iterator[tuple[str, tuple[str, ...] | None]]:
             yield _DATE.sub("", name), owners
 
 
-def _owned(entry: Mapping[str, Any], owners: tuple[str, ...]) -> bool:
-    """Whether an entry belongs to one of the providers; Vertex adds the maker of the model."""
-    owner = str(entry.get("litellm_provider"))
-    return any(owner == known or owner.startswith(f"{known}-") for known in owners)
-
-
 def _info(entry: Mapping[str, Any], name: str) -> ModelInfo:
-    thresholds = {
-        int(found.group(1)) * 1000 for key in entry if (found := _ABOVE.search(key)) is not None
-    }
-    base = _rates(entry, "")
+    thresholds = {int(found[1]) * 1000 for key in entry if (found := _ABOVE.search(key))}
+    base = _rates(entry, "", Rates())
     tiers = [(at, _rates(entry, f"_above_{at // 1000}k_tokens", base)) for at in thresholds]
+    served = entry.get("supported_endpoints")
+    if isinstance(served, list):
+        only_responses = "/v1/responses" in served and "/v1/chat/completions" not in served
+    else:
+        only_responses = entry.get("mode") == "responses"
     return ModelInfo(
-        listed=True,
         provider=as_text(entry.get("litellm_provider"), None),
         max_input_tokens=_tokens_or_none(entry, "max_input_tokens", "max_tokens"),
         tools=as_bool(entry.get("supports_function_calling"), None),
         vision=_vision(entry),
         response_schema=as_bool(entry.get("supports_response_schema"), None),
         reasoning=as_bool(entry.get("supports_reasoning"), None),
-        max_output_tokens=_tokens_or_none(entry, "max_output_tokens"),
-        lacks=frozenset(k for k, v in entry.items() if v is False and k.startswith("supports_")),
-        adaptive_thinking=as_bool(entry.get("supports_adaptive_thinking"), None),
-        may_not_reason=entry.get("supports_none_reasoning_effort") is True,
-        is_chat_tuned="-chat" in name,
-        only_responses=_only_responses(entry),
-        rates=base,
-        tiers=tuple(sorted(tiers, key=lambda tier: -tier[0])),
+        listed=Listed(
+            max_output_tokens=_tokens_or_none(entry, "max_output_tokens"),
+            lacks=frozenset(k for k, v in entry.items() if v is False and k[:9] == "supports_"),
+            adaptive_thinking=as_bool(entry.get("supports_adaptive_thinking"), None),
+            may_not_reason=entry.get("supports_none_reasoning_effort") is True,
+            is_chat_tuned="-chat" in name,
+            only_responses=only_responses,
+        ),
+        tiers=(*sorted(tiers, key=lambda tier: -tier[0]), (-1, base)),
     )
 
 
@@ -366,13 +355,6 @@ def _vision(entry: Mapping[str, Any]) -> bool | None:
     return False if entry.get("mode") in _CHAT_MODES else None
 
 
-def _only_responses(entry: Mapping[str, Any]) -> bool:
-    served = entry.get("supported_endpoints")
-    if not isinstance(served, list):
-        return entry.get("mode") == "responses"
-    return "/v1/responses" in served and "/v1/chat/completions" not in served
-
-
 _RATE_KEYS = {
     "input": "input_cost_per_token",
     "output": "output_cost_per_token",
@@ -385,18 +367,16 @@ _RATE_KEYS = {
 }
 
 
-def _rates(entry: Mapping[str, Any], suffix: str, base: Rates | None = None) -> Rates:
+def _rates(entry: Mapping[str, Any], suffix: str, base: Rates) -> Rates:
     """The rates under keys that end in `suffix`; a missing one is that of `base`."""
-    found: dict[str, float | None] = {}
-    for field_name, key in _RATE_KEYS.items():
-        fallback = None if base is None else getattr(base, field_name)
-        found[field_name] = as_number(entry.get(key + suffix), fallback)
-    return Rates(**found)
+    return Rates(
+        **{
+            name: as_number(entry.get(key + suffix), getattr(base, name))
+            for name, key in _RATE_KEYS.items()
+        }
+    )
 
 
 def _tokens_or_none(entry: Mapping[str, Any], *names: str) -> int | None:
-    for name in names:
-        value = as_number(entry.get(name), None)
-        if value is not None:
-            return int(value)
-    return None
+    values = (as_number(entry.get(name), None) for name in names)
+    return next((int(value) for value in values if value is not None), None)

@@ -13,8 +13,7 @@ from gateway.upstream.base import IdleGuard, RawHeaders
 from gateway.upstream.http1 import Handover
 from gateway.upstream.pool import Origin, Pool
 
-BUFFER_BYTES = 2**16
-"""What one direction holds before its sender has to wait."""
+BUFFER_BYTES = 2**16  # what one direction holds before its sender has to wait
 _MAX_REFUSAL_BYTES = 2**20
 """Of an answer that refuses the WebSocket, so much is relayed; it is an error message."""
 

@@ -133,9 +133,9 @@ def test_keys_of_the_environment(upstream: ScriptedUpstream) -> None:
 def test_the_clients_key_goes_to_its_own_provider_only() -> None:
     """A client of Messages has a key for Anthropic, so it goes there and nowhere else."""
     here = table().resolve("anthropic/claude-x")[0].for_dialect(MESSAGES)
-    assert (here.lane, here.forward_client_key) == ("native", True)
+    assert (here.lane, here.client_apis) == ("native", {"anthropic"})
     there = table(deployment("anthropic/x", api_base="http://other")).resolve("m")[0]
-    assert not there.for_dialect(MESSAGES).forward_client_key
+    assert not there.for_dialect(MESSAGES).client_apis
 
 
 def test_an_answer_stays_with_who_gave_it(

@@ -23,7 +23,12 @@ from gateway.errors import NotFound, Unauthorized
 from gateway.upstream import credentials
 from gateway.upstream.credentials import ANY, family_of_host, family_of_provider
 from gateway.upstream.deployments import Target
-from gateway.upstream.litellm_lane.transport import CallTransport, ProviderCall, current_call
+from gateway.upstream.litellm_lane.transport import (
+    CallTransport,
+    Destination,
+    ProviderCall,
+    current_call,
+)
 from gateway.upstream.native import NativeLane
 from gateway.upstream.providers import BASELESS, litellm_names
 from tests.live.test_refused_dialects import DIALECTS
@@ -251,7 +256,7 @@ def test_the_table_of_the_docs_is_the_rule(family: str) -> None:
     for host in hosts:
         named = dict(rows)[host]
         target = Target(name="t", lane="native", model=None, api_base=httpx.URL(f"https://{host}"))
-        target = target.__class__(**{**_fields(target), "forward_client_key": True})
+        target = target.__class__(**{**_fields(target), "client_apis": frozenset({"openai"})})
         for header in sorted(credentials.CREDENTIAL_HEADERS - {b"chatgpt-account-id"}):
             kept = credentials.allowed([(header, b"plain-value")], b"", target, "openai")
             assert bool(kept) == (f"`{header.decode()}`" in named), (host, header)
@@ -291,9 +296,8 @@ ANTHROPIC, OPENAI, LEGACY = "sk-ant-api03-x", "sk-proj-x", "sk-abcdefT3BlbkFJabc
 def at(host: str, *, key: str | None = None) -> Target:
     """A target there that clients' own credentials go to, unless it has a key."""
     url = httpx.URL(f"https://{host}")
-    return Target(
-        name="t", lane="native", model=None, api_base=url, api_key=key, forward_client_key=True
-    )
+    both = frozenset({"openai", "anthropic"})
+    return Target(name="t", lane="native", model=None, api_base=url, api_key=key, client_apis=both)
 
 
 @pytest.mark.parametrize(
@@ -397,7 +401,7 @@ async def test_a_redirect_to_another_origin_gets_no_key(status: int) -> None:
     other = await _listening(elsewhere)
     first = await _listening(provider)
     lane = NativeLane(TimeoutSettings(), max_connections=4)
-    call = ProviderCall(native=lane, provider="elevenlabs")
+    call = ProviderCall(send=lane.send, to=Destination(provider="elevenlabs"))
     token = current_call.set(call)
     try:
         transport = CallTransport(httpx.AsyncHTTPTransport())

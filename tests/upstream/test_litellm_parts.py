@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gateway.upstream.litellm_lane import errors, request
 from gateway.upstream.litellm_lane.chunks import ChunkStream, as_chunk, completion, from_generic
-from gateway.upstream.litellm_lane.transport import ProviderCall
+from gateway.upstream.litellm_lane.transport import ProviderCall, Received
 from tests.examples import examples
 from tests.upstream.lane import finish_reasons, message_of
 
@@ -274,7 +274,8 @@ def test_a_prompt_that_is_too_long_has_openais_code(text: str) -> None:
 
 def answered(status: int, body: bytes) -> ProviderCall:
     """A call that got an error answer."""
-    return ProviderCall(native=None, status=status, error_body=body)  # type: ignore[arg-type]
+    got = Received(status=status, error_body=body)
+    return ProviderCall(send=None, received=got)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ import pytest
 
 from gateway.upstream import prices
 from gateway.upstream.litellm_lane import errors, request, sdk
-from gateway.upstream.litellm_lane.answers import _keep_early_input
 from gateway.upstream.litellm_lane.transport import CallTransport
 from steering_gateway_testing import Reply, ScriptedUpstream
 from tests.upstream.lane import CLAUDE, KEY
@@ -202,7 +201,7 @@ def test_parameters_that_can_be_translated_are_listed(loaded: sdk.Sdk) -> None:
 
 
 async def test_a_stream_gives_its_adapter(loaded: sdk.Sdk, upstream: ScriptedUpstream) -> None:
-    """Past the wrapper: an asynchronous iterator with a parser of its own."""
+    """Past the wrapper: an asynchronous iterator."""
     upstream.script(Reply("hello"))
     stream = await ask(loaded, upstream, stream=True)
     for name in ("completion_stream", "received_finish_reason", "chunk_creator", "fetch_stream"):
@@ -210,21 +209,10 @@ async def test_a_stream_gives_its_adapter(loaded: sdk.Sdk, upstream: ScriptedUps
     if stream.completion_stream is None:
         await stream.fetch_stream()
     adapter = stream.completion_stream
-    assert hasattr(adapter, "chunk_parser"), look_at(ANSWERS, "the adapter below the wrapper")
+    assert hasattr(adapter, "__aiter__"), look_at(ANSWERS, "the adapter below the wrapper")
     kinds = {type(chunk).__name__ async for chunk in adapter}
     assert kinds, look_at(ANSWERS, "what an adapter gives")
     assert kinds <= {"dict", "ModelResponseStream"}, look_at(ANSWERS, "what an adapter gives")
-
-
-def test_parser_of_an_adapter_can_be_replaced(litellm: Any) -> None:
-    """Arguments at the start of a tool call are put into what the parser gives."""
-    iterator = part("llms.anthropic.chat.handler").ModelResponseIterator
-    adapter = iterator(streaming_response=iter(()), sync_stream=False)
-    _keep_early_input(adapter)
-    block = {"type": "tool_use", "id": "toolu_1", "name": "read", "input": {"path": "a"}}
-    event = {"type": "content_block_start", "index": 0, "content_block": block}
-    [call] = adapter.chunk_parser(event).choices[0].delta.tool_calls
-    assert json.loads(call.function.arguments) == {"path": "a"}, look_at(ANSWERS, "chunk_parser")
 
 
 def test_generic_chunks_have_the_fields_that_are_read(litellm: Any) -> None:

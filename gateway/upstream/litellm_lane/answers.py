@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
-from typing import Any
+from typing import Any, Self
 
 import orjson
 
@@ -30,11 +31,12 @@ def encode(value: Any) -> bytes:
 class CompleteAnswer:
     """A completion in one piece."""
 
+    status = 200
+
     def __init__(
         self, completion: Mapping[str, Any], headers: RawHeaders, nested: Mapping[bytes, bytes]
     ) -> None:
         self._body = restored(encode(completion), nested)
-        self.status = 200
         self.usage: dict[str, Any] | None = completion.get("usage")
         self.headers: RawHeaders = [
             (b"content-type", b"application/json"),
@@ -52,23 +54,25 @@ class CompleteAnswer:
 class PrimedStream(ABC):
     """Server-sent events; the status is sent when the first event is there."""
 
+    status = 200
+
     def __init__(self, call: ProviderCall, headers: RawHeaders) -> None:
         self._call = call
         self._pending = b""
-        self.status = 200
         self.usage: dict[str, Any] | None = None
         self.headers: RawHeaders = [
             (b"content-type", b"text/event-stream; charset=utf-8"),
             *headers,
         ]
 
-    async def prime(self) -> None:
-        """Wait for the first event, so that an early failure can still set the status.
+    async def primed(self) -> Self:
+        """This answer with its first event, so that an early failure can still set the status.
 
         Raises:
             UpstreamFailure: there is none.
         """
         self._pending = await self._next()
+        return self
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self
@@ -79,6 +83,10 @@ class PrimedStream(ABC):
         if not ready:
             raise StopAsyncIteration
         return ready
+
+    async def aclose(self) -> None:
+        """End the call; if the provider is still sending, its connection is closed at once."""
+        await self._call.close()
 
     @abstractmethod
     async def _next(self) -> bytes:
@@ -111,49 +119,34 @@ class StreamedAnswer(PrimedStream):
         self._ended = False
 
     async def aclose(self) -> None:
-        """End the call; if the provider is still sending, its connection is closed at once."""
+        """See PrimedStream."""
         self._ended = True
-        await self._call.close()
+        await super().aclose()
         await self._received.aclose()
 
-    @property
-    def _complete(self) -> bool:
-        return self._out.complete and self._call.ended
-
     async def _next(self) -> bytes:
-        if self._ended:
-            return b""
         try:
-            return await self._converted()
+            while not self._ended:
+                try:
+                    chunk = await anext(self._received, _END)
+                    ready = [] if chunk is _END else self._out.push(self._as_mapping(chunk))
+                except Exception as exc:
+                    if not (self._out.complete and self._call.ended):
+                        raise errors.failure(exc, self._call, streaming=True) from exc
+                    chunk = _END  # broken off behind the finish reason: nothing is missing
+                self.usage = self._out.usage
+                if chunk is _END:
+                    return await self._finish()
+                if ready:
+                    return self._encoded(ready)
         except BaseException:
             await self.aclose()
             raise
-
-    async def _converted(self) -> bytes:
-        while True:
-            try:
-                ready = await self._step()
-            except Exception as exc:
-                if not self._complete:
-                    raise errors.failure(exc, self._call, streaming=True) from exc
-                ready = None  # broken off behind the finish reason: nothing is missing
-            if ready is None:
-                return await self._finish()
-            if ready:
-                return self._encoded(ready)
-
-    async def _step(self) -> list[dict[str, Any]] | None:
-        """The chunks to send for the next one received; None at the end."""
-        chunk = await anext(self._received, _END)
-        if chunk is _END:
-            return None
-        ready = self._out.push(self._as_mapping(chunk))
-        self.usage = self._out.usage
-        return ready
+        return b""
 
     async def _finish(self) -> bytes:
         self._out.end(getattr(self._source, "received_finish_reason", None))
-        if not self._complete:
+        if not (self._out.complete and self._call.ended):
             raise errors.unfinished(self._call)
         await self.aclose()
         last = self._out.finish(include_usage=self._include_usage)
@@ -166,10 +159,9 @@ class StreamedAnswer(PrimedStream):
 
     def _as_mapping(self, chunk: Any) -> Mapping[str, Any]:
         """A chunk of any kind that LiteLLM's adapters produce, as OpenAI's JSON."""
-        if isinstance(chunk, dict) and "text" in chunk:
-            return chunks.from_generic(chunk, finished=self._out.complete) or {}
         if isinstance(chunk, dict):
-            return chunk
+            done = self._out.complete
+            return chunks.from_generic(chunk, finished=done) or {} if "text" in chunk else chunk
         if not hasattr(chunk, "choices"):
             chunk = self._source.chunk_creator(chunk)
         return {} if chunk is None else chunk.model_dump(exclude_none=True)
@@ -187,8 +179,7 @@ async def _received(source: Any) -> AsyncGenerator[Any]:
     if getattr(source, "completion_stream", _END) is None:
         await source.fetch_stream()
     inner = getattr(source, "completion_stream", source)
-    if hasattr(inner, "chunk_parser"):
-        _keep_early_input(inner)
+
     if hasattr(inner, "__aiter__"):
         async for chunk in inner:
             yield chunk
@@ -196,25 +187,6 @@ async def _received(source: Any) -> AsyncGenerator[Any]:
     steps: Iterator[Any] = iter(inner)
     while (chunk := await asyncio.to_thread(next, steps, _END)) is not _END:
         yield chunk
-
-
-def _keep_early_input(adapter: Any) -> None:
-    """Keep arguments that come with the start of a tool call.
-
-    Anthropic sends them in deltas. Servers that imitate it send them at the start, which LiteLLM's
-    adapter takes for the usual empty placeholder.
-    """
-    parse = adapter.chunk_parser
-
-    def parse_with_input(chunk: Any) -> Any:
-        parsed = parse(chunk)
-        block = chunk.get("content_block") if isinstance(chunk, dict) else None
-        if isinstance(block, dict) and block.get("type") == "tool_use" and block.get("input"):
-            for call in parsed.choices[0].delta.tool_calls or ():
-                call.function.arguments = json.dumps(block["input"], ensure_ascii=False)
-        return parsed
-
-    adapter.chunk_parser = parse_with_input
 
 
 # Of LiteLLM's events, several of which may be in one piece; no text of a model has a bare quote.
@@ -245,18 +217,12 @@ def _join_arguments(source: Any, event: Any) -> None:
 
     LiteLLM cuts arguments into ten characters each: a megabyte took the event loop for minutes.
     """
-    waiting = getattr(source, "_pending_tool_events", None)
     kind = getattr(event, "type", None)
-    if not waiting or kind != "response.function_call_arguments.delta":
+    if kind != "response.function_call_arguments.delta":
         return
-    count = next(
-        (
-            at
-            for at, later in enumerate(waiting)
-            if later.type != kind or later.item_id != event.item_id
-        ),
-        len(waiting),
-    )
+    waiting = getattr(source, "_pending_tool_events", None) or []
+    same = (later.type == kind and later.item_id == event.item_id for later in waiting)
+    count = sum(itertools.takewhile(bool, same))
     event.delta += "".join([later.delta for later in waiting[:count]])
     del waiting[:count]
 
@@ -284,18 +250,10 @@ class TranslatedStream(PrimedStream):
         self._ended = False
 
     async def aclose(self) -> None:
-        """End the call; if the provider is still sending, its connection is closed at once."""
-        await self._call.close()
+        """See PrimedStream."""
+        await super().aclose()
         if hasattr(self._source, "aclose"):
             await self._source.aclose()
-
-    @property
-    def _complete(self) -> bool:
-        """Whether the provider ended its turn, or answered without a stream."""
-        if self._call.events is not None:
-            return self._call.ended
-        streamed = b"event-stream" in header(self._call.headers, b"content-type")
-        return self._call.ended or not streamed
 
     async def _next(self) -> bytes:
         try:
@@ -314,7 +272,9 @@ class TranslatedStream(PrimedStream):
             raise errors.unfinished(self._call)
         if not self._ended and any(mark in out for mark in _END_EVENTS):
             self._ended = True
-            if not self._complete:
+            got = self._call.received
+            whole = b"event-stream" not in header(got.headers, b"content-type")
+            if not (self._call.ended or (whole and got.events is None)):
                 raise errors.unfinished(self._call)
         return out
 

@@ -31,13 +31,13 @@ _FINISH = {
 }
 CUT = frozenset({"length", "content_filter"})
 # Tools that ran at the provider: LiteLLM lists them as calls, and an agent would try to run them.
-SERVER_CALL = "srvtoolu_"
-HEAD_KEYS = frozenset({"id", "object", "created", "model", "choices", "usage", "stream_options"})
+_SERVER_CALL = "srvtoolu_"
+_HEAD_KEYS = frozenset({"id", "object", "created", "model", "choices", "usage", "stream_options"})
 
 
 def completion(answer: Mapping[str, Any], *, model: str) -> Json:
     """LiteLLM's complete answer as OpenAI's API would give it."""
-    out: Json = {key: value for key, value in answer.items() if key in HEAD_KEYS or value}
+    out: Json = {key: value for key, value in answer.items() if key in _HEAD_KEYS or value}
     out.pop("stream_options", None)
     out["object"] = "chat.completion"
     out["model"] = out.get("model") or model
@@ -48,17 +48,15 @@ def completion(answer: Mapping[str, Any], *, model: str) -> Json:
     return out
 
 
-def as_chunk(completion: Mapping[str, Any]) -> Json:
+def as_chunk(answer: Mapping[str, Any]) -> Json:
     """A complete answer as the single chunk of a stream."""
-    choices = [
-        {**{k: v for k, v in choice.items() if k != "message"}, "delta": choice["message"]}
-        for choice in completion["choices"]
-    ]
-    for choice in choices:
-        calls = choice["delta"].get("tool_calls") or ()
-        for slot, call in enumerate(calls):
+    choices = []
+    for choice in answer["choices"]:
+        delta = choice.get("message") or choice.get("delta") or {}
+        for slot, call in enumerate(delta.get("tool_calls") or ()):
             call["index"] = slot
-    return {**completion, "choices": choices}
+        choices.append({**{k: v for k, v in choice.items() if k != "message"}, "delta": delta})
+    return {**answer, "object": "chat.completion.chunk", "choices": choices}
 
 
 def from_generic(chunk: Mapping[str, Any], *, finished: bool) -> Json | None:
@@ -103,43 +101,37 @@ def finish_of(reason: Any) -> str | None:
 
 
 def drop_doubled_fields(message: Json) -> None:
-    """LiteLLM puts thinking blocks both next to the content and into provider fields."""
+    """Remove from the provider's fields what the message has, as LiteLLM's thinking blocks."""
     fields = message.get("provider_specific_fields")
-    if not isinstance(fields, Mapping):
-        return
-    kept = {k: v for k, v in fields.items() if k not in message and v is not None}
-    if kept:
+    if isinstance(fields, Mapping):
+        kept = {k: v for k, v in fields.items() if k not in message and v is not None}
         message["provider_specific_fields"] = kept
-    else:
-        del message["provider_specific_fields"]
+        if not kept:
+            del message["provider_specific_fields"]
 
 
 def _clean_choice(choice: Mapping[str, Any], id: str) -> Json:
     message = {key: value for key, value in choice["message"].items() if value or key == "content"}
     drop_doubled_fields(message)
-    calls = [
-        call
-        for call in message.get("tool_calls") or ()
-        if not str(call.get("id") or "").startswith(SERVER_CALL)
-    ]
     if "tool_calls" in message:
-        message["tool_calls"] = calls
+        calls = message["tool_calls"]
+        message["tool_calls"] = [c for c in calls if not _is_of_server(c.get("id"))]
     reason = finish_of(choice.get("finish_reason"))
     stem = id.removeprefix("chatcmpl-")
     count = toolcalls.repair_message(
         message, lambda index: f"call_{stem}_{index}", cut=reason in CUT
     )
-    rest = {
-        key: value
-        for key, value in choice.items()
-        if key not in ("message", "finish_reason") and value
-    }
+    apart = ("index", "message", "finish_reason")
     return {
-        "index": rest.pop("index", 0),
+        "index": choice.get("index") or 0,
         "message": {"role": "assistant", "content": None, **message},
-        **rest,
+        **{key: value for key, value in choice.items() if key not in apart and value},
         "finish_reason": toolcalls.finish_reason(reason, count),
     }
+
+
+def _is_of_server(id: Any) -> bool:
+    return str(id or "").startswith(_SERVER_CALL)
 
 
 @dataclass(slots=True)
@@ -156,7 +148,8 @@ class ChunkStream:
     """Chunks in, OpenAI's chunks out, for one streamed answer."""
 
     def __init__(self, *, id: str, created: int, model: str) -> None:
-        self._head: Json = {"id": id, "created": created, "model": model}
+        kind = "chat.completion.chunk"
+        self._head: Json = {"id": id, "object": kind, "created": created, "model": model}
         self._started = False
         self._choices: dict[int, _Choice] = {}
         self._extras: Json = {}
@@ -172,12 +165,14 @@ class ChunkStream:
     def push(self, chunk: Mapping[str, Any]) -> list[Json]:
         """The chunks to send for one received; may be empty."""
         if not self._started:
-            self._start(chunk)
+            self._started = True
+            known = ("id", "created", "model")
+            self._head.update({key: chunk[key] for key in known if chunk.get(key)})
         usage = chunk.get("usage")
         if isinstance(usage, Mapping) and any(usage.values()):
             reasoned = any(choice.reasoned for choice in self._choices.values())
             self.usage = clean_usage(usage, reasoned=reasoned)
-        extras = {k: v for k, v in chunk.items() if k not in HEAD_KEYS and v}
+        extras = {k: v for k, v in chunk.items() if k not in _HEAD_KEYS and v}
         out: list[Json] = []
         for choice in chunk.get("choices") or ():
             out += self._push_choice(choice, extras)
@@ -192,49 +187,39 @@ class ChunkStream:
         """The last chunks: what was held back, one finish reason per choice, usage if wanted."""
         out: list[Json] = []
         for index, choice in sorted(self._choices.items()):
-            cut = choice.finish_reason in CUT
-            rest = choice.calls.finish(cut=cut)
-            if rest:
-                out.append(self._chunk([_one(index, {"tool_calls": rest})]))
+            if rest := choice.calls.finish(cut=choice.finish_reason in CUT):
+                out.append(self._chunk(index, {"tool_calls": rest}))
             reason = toolcalls.finish_reason(choice.finish_reason, choice.calls.announced)
-            out.append(self._chunk([_one(index, {}, finish_reason=reason)]))
+            out.append(self._chunk(index, {}, reason))
         if include_usage and self.usage is not None:
-            out.append({**self._chunk([]), "usage": self.usage})
+            out.append({**self._head, "choices": [], "usage": self.usage})
         return out
 
-    def _start(self, chunk: Mapping[str, Any]) -> None:
-        self._started = True
-        for key in ("id", "created", "model"):
-            if chunk.get(key):
-                self._head[key] = chunk[key]
-
-    def _chunk(self, choices: list[Json]) -> Json:
-        head = self._head
-        return {
-            "id": head["id"],
-            "object": "chat.completion.chunk",
-            "created": head["created"],
-            "model": head["model"],
-            "choices": choices,
-        }
+    def _chunk(self, index: int, delta: Json, reason: str | None = None) -> Json:
+        choice = {"index": index, "delta": delta, "finish_reason": reason}
+        return {**self._head, "choices": [choice]}
 
     def _push_choice(self, choice: Mapping[str, Any], extras: Json) -> list[Json]:
         index = choice.get("index") or 0
         state = self._choices.get(index)
-        delta = _clean_delta(choice.get("delta") or {})
+        given = choice.get("delta") or {}
+        delta = {k: v for k, v in given.items() if k != "role" and v not in (None, "", [], {})}
+        drop_doubled_fields(delta)
         if state is None:
             state = self._choices[index] = _Choice(toolcalls.ToolCallStream(self._new_id))
             delta = {"role": "assistant", "content": "", **delta}
         if choice.get("finish_reason"):
             state.finish_reason = finish_of(choice["finish_reason"])
         state.reasoned = state.reasoned or "reasoning_content" in delta
-        self._repair_calls(state, delta)
+        own = [call for call in delta.pop("tool_calls", ()) if not _is_server(call, state)]
+        if own and (calls := state.calls.push(own)):
+            delta["tool_calls"] = calls
         _join_thinking(state, delta)
         logprobs = choice.get("logprobs")
         if not delta and not logprobs and (not extras or extras == self._extras):
             return []
         self._extras = extras
-        out = {**self._chunk([_one(index, delta)]), **extras}
+        out = {**self._chunk(index, delta), **extras}
         if logprobs:
             out["choices"][0]["logprobs"] = logprobs
         return [out]
@@ -242,33 +227,11 @@ class ChunkStream:
     def _new_id(self, index: int) -> str:
         return f"call_{str(self._head['id']).removeprefix('chatcmpl-')}_{index}"
 
-    def _repair_calls(self, state: _Choice, delta: Json) -> None:
-        calls = delta.pop("tool_calls", None)
-        if not calls:
-            return
-        sent = state.calls.push([call for call in calls if not _is_server(call, state)])
-        if sent:
-            delta["tool_calls"] = sent
-
-
-def _one(index: int, delta: Json, *, finish_reason: str | None = None) -> Json:
-    return {"index": index, "delta": delta, "finish_reason": finish_reason}
-
-
-def _clean_delta(delta: Mapping[str, Any]) -> Json:
-    out = {
-        key: value
-        for key, value in delta.items()
-        if key != "role" and value is not None and value not in ("", [], {})
-    }
-    drop_doubled_fields(out)
-    return out
-
 
 def _is_server(call: Any, state: _Choice) -> bool:
     """Whether a delta belongs to a tool that ran at the provider."""
     slot, id = call.get("index"), call.get("id")
-    if id and str(id).startswith(SERVER_CALL):
+    if _is_of_server(id):
         state.server_slots.add(slot)
     elif id:
         state.server_slots.discard(slot)

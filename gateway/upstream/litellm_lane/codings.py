@@ -31,7 +31,7 @@ def inflaters(codings: list[bytes]) -> list[Inflater]:
 
 
 class _BrotliMember:
-    """Brotli's decompressor in the form of zlib's; what follows its end is not told apart."""
+    """Brotli's decompressor in the form of zlib's; what follows its end is not distinguished."""
 
     unused_data = b""
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gateway.errors import UpstreamFailure, UpstreamMalformed
-from gateway.upstream.base import RawHeaders, header
+from gateway.upstream.base import RawHeaders, header, retry_after_s
 from gateway.upstream.litellm_lane.transport import ProviderCall
 from gateway.wire.coerce import as_int, as_mapping, as_text
 
@@ -74,6 +74,8 @@ _LITELLM_ADVICE = re.compile(
 )
 _RETRY_DELAY = re.compile(r'"retryDelay"\s{0,9}:\s{0,9}"([0-9]{1,9}(?:\.[0-9]{1,9})?)s"')
 _DATA_LINE = re.compile(rb"^data:[ ]?(.*)$", re.MULTILINE)
+_OPENAI_TYPE = re.compile(r"[a-z][a-z_]+")  # a type that clients of OpenAI or Anthropic know
+_WORTH_PASSING = (b"retry-after", b"retry-after-ms", b"request-id")
 
 
 def failure(
@@ -83,36 +85,37 @@ def failure(
 
     `streaming`: it came while chunks were read, straight from an adapter.
     """
-    hidden = call.secrets
+    got = call.received
     if isinstance(error, UpstreamFailure):
         return error
     if call.failure is not None:
         return call.failure
-    if call.error_body is not None and call.status is not None:
-        return _from_answer(call.status, call.headers, call.error_body, hidden)
-    if call.status is not None:
-        return _from_body(error, call, hidden, streaming=streaming)
-    return _before_sending(error, hidden)
+    if got.status is None:
+        return _before_sending(error, call.secrets)
+    if got.error_body is not None:
+        return _from_answer(got.status, got.headers, got.error_body, call.secrets)
+    return _from_body(error, got.tail, call.secrets, streaming=streaming)
 
 
 def unfinished(call: ProviderCall) -> UpstreamFailure:
     """The failure of a stream that ended, and not with the end of the provider's turn."""
-    if call.failure is not None:
-        return call.failure
-    return UpstreamMalformed(
+    return call.failure or UpstreamMalformed(
         "the provider's stream ended before the end of its turn", retryable=True
     )
 
 
 def _before_sending(error: BaseException, secrets: set[str]) -> UpstreamFailure:
-    """A request that LiteLLM could not turn into one of the provider's.
+    """The failure of a request that LiteLLM could not turn into one of the provider's.
 
     Its words end where a traceback, the messages or a bug report's address begin.
     """
     text = str(getattr(error, "message", None) or error)
     reason = _LITELLM_PREFIX.sub("", text.strip().partition("\n")[0])
     reason = _LITELLM_ADVICE.sub("", reason)
-    if _lacks_a_package(error):
+    cause: BaseException | None = error  # a failed import is reported as a failed connection
+    while cause is not None and not isinstance(cause, ImportError):
+        cause = cause.__cause__ or cause.__context__
+    if cause is not None:
         message = f"the provider needs a package that is not installed: {reason}"
         return _build(500, message, type="server_error", retryable=False, answered=False)
     status = _status_code(error)
@@ -127,14 +130,6 @@ def _before_sending(error: BaseException, secrets: set[str]) -> UpstreamFailure:
     )
 
 
-def _lacks_a_package(error: BaseException) -> bool:
-    """LiteLLM reports a failed import as a failed connection, with the import as its context."""
-    seen: BaseException | None = error
-    while seen is not None and not isinstance(seen, ImportError):
-        seen = seen.__cause__ or seen.__context__
-    return seen is not None
-
-
 def hide(text: str, secrets: Iterable[str]) -> str:
     """`text` without credentials, and without what is a key by its place in a URL."""
     for secret in sorted(secrets, key=len, reverse=True):
@@ -145,14 +140,23 @@ def hide(text: str, secrets: Iterable[str]) -> str:
 def _from_answer(
     status: int, headers: RawHeaders, body: bytes, secrets: set[str]
 ) -> UpstreamFailure:
-    details = _details(body)
-    text = details.message or _plain(body) or f"the provider answered with status {status}"
-    said = body.decode("utf-8", "replace")
+    details, said = _Details(body), body.decode("utf-8", "replace")
+    plain = body[:500].decode("utf-8", "replace").strip()
+    if plain.startswith(("<", "{", "[")):  # markup does not help a client
+        plain = ""
+    text = details.message or plain or f"the provider answered with status {status}"
     if status == 400 and _BAD_KEY.search(said):
         status = 401
     aws_type = header(headers, b"x-amzn-errortype").split(b":")[0].decode("latin-1")
-    wait_s = _retry_after_s(headers, said)
-    passed = [(k.decode(), v.decode("latin-1")) for k, v in headers if _worth_passing(k)]
+    wait_s = retry_after_s(headers)
+    # Google puts it into the body: {"@type": ".../RetryInfo", "retryDelay": "34s"}
+    if wait_s is None and (found := _RETRY_DELAY.search(said)):
+        wait_s = float(found[1])
+    passed = [
+        (name.decode(), value.decode("latin-1"))
+        for name, value in headers
+        if name in _WORTH_PASSING or b"ratelimit" in name
+    ]
     if wait_s is not None and not header(headers, b"retry-after"):
         passed.append(("retry-after", f"{wait_s:g}"))
     return _build(
@@ -168,11 +172,11 @@ def _from_answer(
 
 
 def _from_body(
-    error: BaseException, call: ProviderCall, secrets: set[str], *, streaming: bool
+    error: BaseException, tail: bytes, secrets: set[str], *, streaming: bool
 ) -> UpstreamFailure:
-    """A provider that said 200 and then an error, or nothing that can be read."""
-    for data in reversed(_DATA_LINE.findall(call.tail) or [call.tail]):
-        details = _details(data)
+    """The failure of a provider that said 200 and then an error, or nothing that can be read."""
+    for data in reversed(_DATA_LINE.findall(tail) or [tail]):
+        details = _Details(data)
         if details.is_error:
             status = details.status or _STATUS_OF_TYPE.get(details.type or "", 500)
             return _build(
@@ -199,34 +203,28 @@ def _status_code(error: BaseException) -> int | None:
 class _Details:
     """An error body taken apart: OpenAI's, Anthropic's, Google's and AWS's shapes."""
 
-    def __init__(self, raw: Any) -> None:
-        self.raw = raw
-        inner = raw.get("error") if isinstance(raw, Mapping) else None
-        self.is_error = bool(inner) or (isinstance(raw, Mapping) and raw.get("type") == "error")
-        source = inner if isinstance(inner, Mapping) else as_mapping(raw)
-        self.message = _first_text(source, "message", "Message")
-        if isinstance(inner, str):
-            self.message = inner
-        self.param = _first_text(source, "param")
+    def __init__(self, body: bytes) -> None:
+        try:
+            raw = json.loads(body)
+        except (ValueError, RecursionError):
+            raw = None
+        if isinstance(raw, list) and raw:
+            raw = raw[0]  # Google wraps the error of a streamed call into an array
+        whole = as_mapping(raw)
+        inner = whole.get("error")
+        source = inner if isinstance(inner, Mapping) else whole
         status = as_int(source.get("code"), 0)
+        self.is_error = bool(inner) or whole.get("type") == "error"
+        self.message = inner if isinstance(inner, str) else _text(source, "message", "Message")
+        self.param = _text(source, "param")
         self.status = status if 400 <= status < 600 else None
-        self.code = _first_text(source, "code")
-        self.type = _first_text(source, "type", "status")
+        self.code = _text(source, "code")
+        self.type = _text(source, "type", "status")
 
 
-def _first_text(source: Mapping[str, Any], *names: str) -> str | None:
+def _text(source: Mapping[str, Any], *names: str) -> str | None:
     """The first text under `names` that is not empty."""
     return next((text for name in names if (text := as_text(source.get(name), ""))), None)
-
-
-def _details(body: bytes) -> _Details:
-    try:
-        raw = json.loads(body)
-    except (ValueError, RecursionError):
-        raw = None
-    if isinstance(raw, list) and raw:
-        raw = raw[0]  # Google wraps the error of a streamed call into an array
-    return _Details(raw)
 
 
 def _build(
@@ -249,10 +247,12 @@ def _build(
     elif status in (400, 403) and _CONTENT_POLICY.search(message):
         status, code = 400, code or "content_policy_violation"
     code = code or default_code
+    if type is None or not _OPENAI_TYPE.fullmatch(type):
+        type = default_type
     failed = UpstreamFailure(
         message,
         status=status,
-        type=_openai_type(type) or default_type,
+        type=type,
         code=code,
         param=param,
         headers=headers,
@@ -264,29 +264,3 @@ def _build(
         payload["error"]["code"] = code  # none is better here than the class's own
         failed.raw_body = json.dumps(payload, ensure_ascii=False).encode("utf-8", "replace")
     return failed
-
-
-def _openai_type(name: str | None) -> str | None:
-    """A provider's error type if it is one clients of OpenAI know, or Anthropic's."""
-    return name if name is not None and re.fullmatch(r"[a-z][a-z_]+", name) else None
-
-
-def _retry_after_s(headers: RawHeaders, said: str) -> float | None:
-    for name, unit in ((b"retry-after-ms", 1000.0), (b"retry-after", 1.0)):
-        try:
-            return max(0.0, float(header(headers, name)) / unit)
-        except ValueError:
-            continue
-    # Google puts it into the body: {"@type": ".../RetryInfo", "retryDelay": "34s"}
-    found = _RETRY_DELAY.search(said)
-    return float(found.group(1)) if found else None
-
-
-def _worth_passing(name: bytes) -> bool:
-    return name in (b"retry-after", b"retry-after-ms", b"request-id") or b"ratelimit" in name
-
-
-def _plain(body: bytes) -> str:
-    """A body that is not JSON, shortened; empty for markup, which does not help a client."""
-    text = body[:500].decode("utf-8", "replace").strip()
-    return "" if text.startswith(("<", "{", "[")) else text

@@ -18,9 +18,15 @@ from gateway.upstream import credentials
 from gateway.upstream.base import LaneResponse, RawHeaders, end_to_end
 from gateway.upstream.deployments import Target
 from gateway.upstream.litellm_lane import answers, chunks, errors, request, sdk
-from gateway.upstream.litellm_lane.transport import SHORTEST_SECRET, ProviderCall, current_call
+from gateway.upstream.litellm_lane.transport import (
+    SHORTEST_SECRET,
+    Destination,
+    ProviderCall,
+    current_call,
+)
 from gateway.upstream.native import NativeLane
 from gateway.upstream.providers import keys_of_others, split_model
+from gateway.wire.coerce import as_mapping
 
 # These describe the provider's bytes, and the client gets other ones.
 _OF_THE_OTHER_BODY = frozenset(
@@ -72,20 +78,28 @@ class LiteLLMLane:
                 type="invalid_request_error",
                 code="not_found",
             )
+        params = target.params
+        base = params.get("api_base") or params.get("base_url")
         call = ProviderCall(
-            native=self._native,
-            secrets=_secrets(target.params),
-            base_host=_base_host(target.params),
+            send=self._native.send,
+            to=Destination(base_host=httpx.URL(str(base)).host if base else ""),
+            translated=dialect.litellm.function != "acompletion",
+            secrets={
+                value
+                for name, value in params.items()
+                if isinstance(value, str)
+                and len(value) >= SHORTEST_SECRET
+                and any(part in name for part in _SECRET_PARAMS)
+            },
         )
         token = current_call.set(call)
-        limit = asyncio.timeout(_limit_s(target.params, streaming=bool(body.get("stream"))))
+        limit = asyncio.timeout(_limit_s(params, streaming=bool(body.get("stream"))))
         try:
             if self._sdk is None:
                 await self.start()
+            assert self._sdk is not None
             async with limit:
-                if dialect.litellm.function == "acompletion":
-                    return await self._complete(target, body, headers, call)
-                return await self._translate(target, body, headers, call, dialect)
+                return await self._ask(self._sdk, dialect, target, body, headers, call)
         except Exception as exc:
             await call.close()
             if limit.expired():
@@ -97,100 +111,55 @@ class LiteLLMLane:
         finally:
             current_call.reset(token)
 
-    async def _complete(
-        self, target: Target, body: Mapping[str, Any], headers: RawHeaders, call: ProviderCall
-    ) -> LaneResponse:
-        assert self._sdk is not None
-        model = _model(target)
-        provider, name = self._sdk.split(model, target.params)
-        call.provider, call.withheld = provider, keys_of_others(provider, target.params, os.environ)
-        speaks_openai = self._sdk.speaks_openai(provider)
-        old_form = request.is_legacy(body) and not speaks_openai
-        prepared = request.prepare(
-            request.modernised(body) if old_form else body,
-            target.params,
-            provider=provider,
-            supported=self._sdk.supported(provider, name),
-            speaks_openai=speaks_openai,
-        )
-        streaming = bool(body.get("stream"))
-        call.end_marks = request.end_marks(provider, name) if streaming else ()
-        if not prepared.kwargs.get("api_key"):
-            _add_key(prepared.kwargs, target, headers, CHAT)
-        result = await self._sdk.acompletion(
-            **prepared.kwargs,
-            **self._controls(target, model, headers, streaming),
-            litellm_logging_obj=self._sdk.call_log(
-                model, prepared.kwargs["messages"], stream=streaming
-            ),
-        )
-        passed = _passed_on(call, prepared.dropped)
-        if not streaming:
-            completion = chunks.completion(result.model_dump(), model=name)
-            return answers.CompleteAnswer(
-                request.as_legacy(completion) if old_form else completion, passed, call.nested
-            )
-        answer = answers.StreamedAnswer(
-            result,
-            call,
-            chunks.ChunkStream(
-                id=f"chatcmpl-{uuid.uuid4().hex}", created=int(time.time()), model=name
-            ),
-            headers=passed,
-            include_usage=request.wants_usage(body),
-            legacy=old_form,
-        )
-        await answer.prime()
-        return answer
-
-    async def _translate(
+    async def _ask(
         self,
+        loaded: sdk.Sdk,
+        dialect: Dialect,
         target: Target,
         body: Mapping[str, Any],
         headers: RawHeaders,
         call: ProviderCall,
-        dialect: Dialect,
     ) -> LaneResponse:
-        """A call in a dialect other than chat, by LiteLLM's function for it."""
-        assert self._sdk is not None
-        assert dialect.litellm is not None
-        model, streaming = _model(target), bool(body.get("stream"))
-        call.translated = True
-        provider, name = self._sdk.split(model, target.params)
-        call.provider, call.withheld = provider, keys_of_others(provider, target.params, os.environ)
-        kwargs, dropped = request.translated_arguments(target, body, dialect.litellm)
-        asked = request.asked_as(target, provider, model, name, dialect.litellm)
-        if asked != model:
-            kwargs["api_base"] = str(target.api_base)
-            kwargs.pop("custom_llm_provider", None)
-        if not kwargs.get("api_key"):
-            _add_key(kwargs, target, headers, dialect)
+        """A call by LiteLLM's function for the dialect."""
+        model, streaming = str(target.params["model"]), bool(body.get("stream"))
+        prefix, bare = split_model(model)
+        model = f"{prefix}/{bare}" if prefix else model  # as LiteLLM names it
+        provider, name = loaded.split(model, target.params)
+        call.to.provider = provider
+        call.to.withheld = keys_of_others(provider, target.params, os.environ)
+        openai = loaded.speaks_openai(provider)
+        legacy = not call.translated and not openai and request.is_legacy(body)
+        if call.translated:
+            assert dialect.litellm is not None
+            kwargs, dropped = request.translated_arguments(target, body, dialect.litellm)
+            asked = request.asked_as(target, provider, model, name, dialect.litellm)
+            if asked != model:
+                kwargs["api_base"] = str(target.api_base)
+                kwargs.pop("custom_llm_provider", None)
+        else:
+            kwargs, dropped = request.prepare(
+                request.modernised(body) if legacy else body,
+                target.params,
+                provider=provider,
+                supported=loaded.supported(provider, name),
+                speaks_openai=openai,
+            )
+            asked = model
         if streaming:
-            openai = self._sdk.speaks_openai(provider)
-            call.end_marks = request.translated_end_marks(provider, name, speaks_openai=openai)
-        controls = self._controls(target, asked, headers, streaming)
-        controls.pop("stream_options", None)
-        result = await self._sdk.in_dialect[dialect.name](
-            **kwargs,
-            **controls,
-            litellm_logging_obj=self._sdk.call_log(asked, [], stream=streaming),
-        )
-        passed = _passed_on(call, dropped)
-        if not streaming:
-            whole = answers.plain(result)
-            if not answers.is_answer(whole):
-                raise ValueError("an answer without content")
-            return answers.CompleteAnswer(whole, passed, call.nested)
-        answer = answers.TranslatedStream(result.__aiter__(), call, passed)
-        await answer.prime()
-        return answer
-
-    def _controls(
-        self, target: Target, model: str, headers: RawHeaders, streaming: bool
-    ) -> dict[str, Any]:
-        """The controls that the gateway sets: retries, limits and usage are its own."""
-        controls: dict[str, Any] = {
-            "model": model,
+            call.end_marks = request.end_marks(
+                provider, name, translated=call.translated, speaks_openai=openai
+            )
+            if not call.translated:
+                kwargs["stream_options"] = {"include_usage": True}
+        if not kwargs.get("api_key"):
+            operators = credentials.operator_key(target)
+            key = operators or credentials.client_key(headers, target, dialect.api)
+            if key is not None:  # else LiteLLM looks for the provider's own variable
+                kwargs["api_key"] = key
+        messages = [] if call.translated else kwargs["messages"]
+        # Retries, limits and usage are the gateway's own.
+        kwargs |= {
+            "model": asked,
             "stream": streaming,
             "timeout": self._timeouts.first_byte_s or None,
             "max_retries": 0,
@@ -199,30 +168,14 @@ class LiteLLMLane:
             # Tools of type `mcp` are the provider's to run; the handler is 15 MB and 0.6 s to load.
             "_skip_mcp_handler": True,
             "extra_headers": request.extra_headers(target.params, headers, self._headers),
+            "litellm_logging_obj": loaded.call_log(asked, messages, stream=streaming),
         }
-        if streaming:
-            controls["stream_options"] = {"include_usage": True}
-        return controls
-
-
-def _add_key(kwargs: dict[str, Any], target: Target, headers: RawHeaders, dialect: Dialect) -> None:
-    """Add the key of the target, or the client's; with neither LiteLLM looks for the provider's
-    own variable."""
-    key = credentials.operator_key(target) or credentials.client_key(headers, target, dialect.api)
-    if key is not None:
-        kwargs["api_key"] = key
-
-
-def _model(target: Target) -> str:
-    """The model as LiteLLM names it: `provider:name` is `provider/name`."""
-    model = str(target.params["model"])
-    provider, name = split_model(model)
-    return f"{provider}/{name}" if provider else model
-
-
-def _base_host(params: Mapping[str, Any]) -> str:
-    base = params.get("api_base") or params.get("base_url")
-    return httpx.URL(str(base)).host if base else ""
+        result = await loaded.in_dialect[dialect.name](**kwargs)
+        passed = end_to_end(call.received.headers, _OF_THE_OTHER_BODY)
+        if dropped:
+            left_out = ",".join(dropped).encode("ascii", "replace")
+            passed.append((b"x-gateway-dropped-params", left_out))
+        return await _answered(result, call, body, passed, model=name, legacy=legacy)
 
 
 def _limit_s(params: Mapping[str, Any], *, streaming: bool) -> float | None:
@@ -232,19 +185,34 @@ def _limit_s(params: Mapping[str, Any], *, streaming: bool) -> float | None:
     return float(value) if value else None
 
 
-def _secrets(params: Mapping[str, Any]) -> set[str]:
-    return {
-        value
-        for name, value in params.items()
-        if isinstance(value, str)
-        and len(value) >= SHORTEST_SECRET
-        and any(part in name for part in _SECRET_PARAMS)
-    }
-
-
-def _passed_on(call: ProviderCall, dropped: tuple[str, ...]) -> RawHeaders:
-    """The provider's headers that still say something about the answer, and what was left out."""
-    passed = end_to_end(call.headers, _OF_THE_OTHER_BODY)
-    if dropped:
-        passed.append((b"x-gateway-dropped-params", ",".join(dropped).encode("ascii", "replace")))
-    return passed
+async def _answered(
+    result: Any,
+    call: ProviderCall,
+    body: Mapping[str, Any],
+    headers: RawHeaders,
+    *,
+    model: str,
+    legacy: bool,
+) -> LaneResponse:
+    """LiteLLM's result as the answer to a request; a stream with its first event."""
+    streaming = bool(body.get("stream"))
+    if streaming and call.translated:
+        return await answers.TranslatedStream(result.__aiter__(), call, headers).primed()
+    if streaming:
+        id, now = f"chatcmpl-{uuid.uuid4().hex}", int(time.time())
+        return await answers.StreamedAnswer(
+            result,
+            call,
+            chunks.ChunkStream(id=id, created=now, model=model),
+            headers=headers,
+            include_usage=bool(as_mapping(body.get("stream_options")).get("include_usage")),
+            legacy=legacy,
+        ).primed()
+    if call.translated:
+        whole = answers.plain(result)
+        if not answers.is_answer(whole):
+            raise ValueError("an answer without content")
+    else:
+        whole = chunks.completion(result.model_dump(), model=model)
+        whole = request.as_legacy(whole) if legacy else whole
+    return answers.CompleteAnswer(whole, headers, call.nested)

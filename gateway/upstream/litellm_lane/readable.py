@@ -8,10 +8,11 @@ Fields that are not known are kept.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
@@ -31,6 +32,7 @@ _BLOCK_TEXTS = ("text", "thinking", "signature", "data", "partial_json")
 
 _MOST_DEEP = 200  # parsers and encoders stop between 255 and 1,024
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"|[{}\[\]]', re.DOTALL)
+_NAMED = b'{"nested_arguments":"%b"}'
 _STAND_IN = re.compile(rb'\{(\\?)"nested_arguments\\?": ?\\?"([0-9a-f]{32})\\?"\}')
 
 
@@ -83,7 +85,9 @@ def without_depth(data: bytes, nested: dict[bytes, bytes]) -> bytes:
             depth -= 1
             if start >= 0 and depth <= base:
                 if deepest - base > _MOST_DEEP:
-                    out += data[done:start], _stand_in(data[start : token.end()], nested)
+                    name = uuid.uuid4().hex.encode()
+                    nested[name] = data[start : token.end()]
+                    out += data[done:start], _NAMED % name
                     done = token.end()
                 start = -1
         named_at = token.end() if mark == b'"input"' else 0
@@ -98,10 +102,10 @@ def shallow_calls(answer: Json, nested: dict[bytes, bytes]) -> None:
             text = as_text(as_mapping(function).get("arguments"), "")
             if text.count("{") + text.count("[") > _MOST_DEEP and text.lstrip().startswith("{"):
                 held: dict[bytes, bytes] = {}
-                named = b'"input":%b' % text.encode("utf-8", "replace")
-                if without_depth(named, held) != named and len(held) == 1:
+                without_depth(b'"input":%b' % text.encode("utf-8", "replace"), held)
+                if len(held) == 1:
                     nested.update(held)
-                    function["arguments"] = _named(next(iter(held))).decode()
+                    function["arguments"] = (_NAMED % next(iter(held))).decode()
 
 
 def restored(body: bytes, nested: Mapping[bytes, bytes]) -> bytes:
@@ -114,16 +118,6 @@ def restored(body: bytes, nested: Mapping[bytes, bytes]) -> bytes:
         return json.dumps(text.decode("utf-8", "replace"))[1:-1].encode() if match[1] else text
 
     return _STAND_IN.sub(given, body) if nested else body
-
-
-def _stand_in(text: bytes, nested: dict[bytes, bytes]) -> bytes:
-    name = uuid.uuid4().hex.encode()
-    nested[name] = text
-    return _named(name)
-
-
-def _named(name: bytes) -> bytes:
-    return b'{"nested_arguments":"%b"}' % name
 
 
 def normal(value: Any) -> Any:
@@ -153,17 +147,15 @@ def _is_chat(value: Json) -> bool:
 
 
 def _chat(answer: Json) -> Json:
-    for name in _TEXTS:
-        if name in answer and not isinstance(answer[name], str):
-            value = answer.pop(name)
-            if name in ("id", "model") and as_number(value, None) is not None:
-                answer[name] = str(value)
+    _keep_texts(answer, _TEXTS)
     if "created" in answer and as_int(answer["created"], None) is None:
         created = as_number(answer.pop("created"), None)
         if created is not None and created == created and abs(created) < 2**53:
             answer["created"] = int(created)
     _set_usage(answer)
-    streamed = answer.get("object") == "chat.completion.chunk" or not _has_messages(answer)
+    choices = as_list(answer.get("choices"))
+    whole = any("message" in as_mapping(choice) for choice in choices)
+    streamed = answer.get("object") == "chat.completion.chunk" or not whole
     # Adapters read these without looking.
     if streamed:
         for name, nothing in (("id", ""), ("created", 0), ("model", "")):
@@ -172,14 +164,10 @@ def _chat(answer: Json) -> Json:
         answer.setdefault("service_tier", None)
     answer["choices"] = [
         _choice(choice, at, streamed=streamed)
-        for at, choice in enumerate(as_list(answer.get("choices")))
+        for at, choice in enumerate(choices)
         if isinstance(choice, dict)
     ]
     return answer
-
-
-def _has_messages(answer: Json) -> bool:
-    return any("message" in as_mapping(c) for c in as_list(answer.get("choices")))
 
 
 def _choice(choice: Json, at: int, *, streamed: bool) -> Json:
@@ -188,18 +176,19 @@ def _choice(choice: Json, at: int, *, streamed: bool) -> Json:
         given = choice.pop("message", None)
         choice["delta"] = _message(choice.get("delta") or given)
     elif "message" in choice:
-        choice["message"] = {**_message(choice["message"]), "role": "assistant"}
-    for call in as_mapping(choice.get("message")).get("tool_calls") or ():
-        function = call.get("function")
-        if isinstance(function, dict) and not function.get("arguments"):
-            function["arguments"] = "{}"
-    reason = choice.get("finish_reason")
-    choice["finish_reason"] = reason if isinstance(reason, str) and reason else None
-    if reason and not isinstance(reason, str):
-        choice["finish_reason"] = str(reason)
+        message = choice["message"] = {**_message(choice["message"]), "role": "assistant"}
+        for call in message.get("tool_calls") or ():
+            function = call.get("function")
+            if isinstance(function, dict) and not function.get("arguments"):
+                function["arguments"] = "{}"
+    choice["finish_reason"] = _as_reason(choice.get("finish_reason") or None)
     if "logprobs" in choice and not _are_logprobs(choice["logprobs"]):
         del choice["logprobs"]
     return choice
+
+
+def _as_reason(value: Any) -> str | None:
+    return value if value is None or isinstance(value, str) else str(value)
 
 
 def _index(value: Any, default: int) -> int:
@@ -213,11 +202,12 @@ def _are_logprobs(value: Any) -> bool:
     """Whether they have OpenAI's form."""
     if not isinstance(value, dict) or not set(value) <= {"content", "refusal"}:
         return False
-    return all(
+    lists = [entries for entries in value.values() if entries is not None]
+    return all(isinstance(entries, list) for entries in lists) and all(
         isinstance(entry, dict) and isinstance(entry.get("token"), str)
-        for entries in value.values()
-        for entry in (entries if isinstance(entries, list) else ())
-    ) and all(entries is None or isinstance(entries, list) for entries in value.values())
+        for entries in lists
+        for entry in entries
+    )
 
 
 def _message(message: Any) -> Json:
@@ -227,59 +217,47 @@ def _message(message: Any) -> Json:
         del message["role"]
     content = message.get("content")
     if isinstance(content, list):
-        message["content"] = "".join(map(_part_text, content)) or None
+        parts = (p if isinstance(p, str) else as_mapping(p).get("text") for p in content)
+        message["content"] = "".join(as_text(part, "") for part in parts) or None
     elif content is not None and not isinstance(content, str):
         del message["content"]
-    _drop_unless(message, _OPTIONAL, _is_list_of_objects)
-    _drop_unless(message, _OPTIONAL_MAPPINGS, lambda value: isinstance(value, dict))
-    _drop_unless(message, _OPTIONAL_TEXTS, lambda value: isinstance(value, str))
-    if "tool_calls" in message:
-        message["tool_calls"] = list(map(_call, message["tool_calls"]))
+    for name in _OPTIONAL:
+        items = message.get(name)
+        if name in message and not (
+            items and isinstance(items, list) and all(isinstance(item, dict) for item in items)
+        ):
+            del message[name]
+    for name in _OPTIONAL_MAPPINGS:
+        if name in message and not isinstance(message[name], dict):
+            del message[name]
+    _keep_texts(message, _OPTIONAL_TEXTS)
+    for call in message.get("tool_calls", ()):
+        if "index" in call:
+            call["index"] = _index(call["index"], 0)
+        _keep_texts(call, ("id", "type"))
+        function = call.get("function")
+        if isinstance(function, dict):
+            if "arguments" in function and not isinstance(function["arguments"], str):
+                function["arguments"] = arguments_text(function["arguments"])
+            _keep_texts(function, ("name",))
     return message
 
 
-def _part_text(part: Any) -> str:
-    if isinstance(part, str):
-        return part
-    return as_text(as_mapping(part).get("text"), "")
-
-
-def _is_list_of_objects(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(x, dict) for x in value)
-
-
-def _drop_unless(holder: Json, names: tuple[str, ...], fits: Callable[[Any], bool]) -> None:
+def _keep_texts(holder: Json, names: tuple[str, ...]) -> None:
+    """Drop what is no text of the fields in `names`; an id or a model may be a number."""
     for name in names:
-        if name in holder and not fits(holder[name]):
-            del holder[name]
-
-
-def _call(call: Json) -> Json:
-    if "index" in call:
-        call["index"] = _index(call["index"], 0)
-    for name in ("id", "type"):
-        if name in call and not isinstance(call[name], str):
-            value = call.pop(name)
-            if name == "id" and as_number(value, None) is not None:
-                call[name] = str(value)
-    function = call.get("function")
-    if isinstance(function, dict):
-        if "arguments" in function and not isinstance(function["arguments"], str):
-            function["arguments"] = arguments_text(function["arguments"])
-        _drop_unless(function, ("name",), lambda value: isinstance(value, str))
-    return call
+        if name in holder and not isinstance(holder[name], str):
+            value = holder.pop(name)
+            if name in ("id", "model") and as_number(value, None) is not None:
+                holder[name] = str(value)
 
 
 def _set_usage(holder: Json) -> None:
     """Counts are whole numbers of zero or more; with none, there is no usage."""
-    usage = holder.get("usage")
-    if "usage" not in holder:
-        return
-    counts = _counts(usage) if isinstance(usage, dict) else {}
-    if counts:
-        holder["usage"] = counts
-    else:
-        del holder["usage"]
+    if "usage" in holder:
+        holder["usage"] = _counts(as_mapping(holder["usage"]))
+        if not holder["usage"]:
+            del holder["usage"]
 
 
 def _counts(usage: Mapping[str, Any]) -> Json:
@@ -317,7 +295,8 @@ def _messages(event: Json) -> Json:
     elif kind == "message":
         _head_of_message(event)
         blocks = [_block(b) for b in as_list(event.get("content")) if isinstance(b, dict)]
-        event["content"] = [block for block in blocks if not _says_nothing(block)]
+        texts = ("text", "thinking")
+        event["content"] = [b for b in blocks if b.get("type") not in texts or b.get(b["type"])]
     elif kind == "content_block_start":
         event["content_block"] = _block(dict(as_mapping(event.get("content_block"))))
     elif kind in ("content_block_delta", "message_delta"):
@@ -335,34 +314,23 @@ def _head_of_message(message: Json) -> None:
     _set_usage(message)
     counts = {"input_tokens": 0, "output_tokens": 0}
     message["usage"] = {**counts, **as_mapping(message.get("usage"))}
-    reason = message.get("stop_reason")
-    if reason is not None and not isinstance(reason, str):
-        message["stop_reason"] = str(reason)
+    if "stop_reason" in message:
+        message["stop_reason"] = _as_reason(message["stop_reason"])
 
 
 def _block(block: Json) -> Json:
     for name in _BLOCK_TEXTS:
         if name in block and block[name] is None:
             block[name] = ""
-    if block.get("type") == "tool_use" and not isinstance(block.get("input"), dict):
-        block["input"] = _object_of(block.get("input"))
-    reason = block.get("stop_reason")
-    if reason is not None and not isinstance(reason, str):
-        block["stop_reason"] = str(reason)
+    given = block.get("input")
+    if block.get("type") == "tool_use" and not isinstance(given, dict):
+        value = given
+        if isinstance(given, str):  # which may be that of an object
+            with contextlib.suppress(ValueError, RecursionError):
+                value = json.loads(given)
+        if not isinstance(value, dict):
+            value = {} if value is None else {"arguments": value}
+        block["input"] = value
+    if "stop_reason" in block:
+        block["stop_reason"] = _as_reason(block["stop_reason"])
     return block
-
-
-def _object_of(value: Any) -> Json:
-    """Input that is no object: its text may be one."""
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
-            return {"arguments": value}
-    if isinstance(value, dict):
-        return value
-    return {} if value is None else {"arguments": value}
-
-
-def _says_nothing(block: Json) -> bool:
-    return block.get("type") in ("text", "thinking") and not block.get(block["type"])

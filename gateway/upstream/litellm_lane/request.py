@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -37,11 +36,15 @@ def translatable(messages: Sequence[Any], *, keep_signatures: bool) -> list[Any]
             if isinstance(block, dict):
                 # The index is ours, for clients that join stream deltas; the provider refuses it.
                 block.pop("index", None)
-        for call in message.get("tool_calls") or ():
-            if isinstance(call, dict):
-                _put_call_right(call, keep_signatures=keep_signatures)
+        calls = [call for call in message.get("tool_calls") or () if isinstance(call, dict)]
+        for call in calls:
+            function = call.get("function")
+            if isinstance(function, dict):
+                function["arguments"] = _json_object(function.get("arguments"))
         if not keep_signatures:
-            _cut_signature(message, "tool_call_id")
+            for holder, key in [(message, "tool_call_id"), *((call, "id") for call in calls)]:
+                if isinstance(holder.get(key), str):
+                    holder[key] = holder[key].partition(_SIGNATURE_MARK)[0]
     return list(messages)
 
 
@@ -51,7 +54,14 @@ def without_empty_turns(messages: Sequence[Any]) -> list[Any]:
     Agents echo them; other wires refuse empty text, and LiteLLM would put its own sentence
     into the conversation.
     """
-    return [message for message in messages if not _is_empty_turn(message)]
+    said = ("content", "tool_calls", "function_call", "thinking_blocks", "audio", "refusal")
+    return [
+        message
+        for message in messages
+        if not isinstance(message, Mapping)
+        or message.get("role") != "assistant"
+        or any(message.get(key) for key in said)
+    ]
 
 
 def lacks_thinking(messages: Sequence[Any]) -> bool:
@@ -76,27 +86,6 @@ def copied(value: Any) -> Any:
         return json.loads(json.dumps(value))
 
 
-def _is_empty_turn(message: Any) -> bool:
-    if not isinstance(message, Mapping) or message.get("role") != "assistant":
-        return False
-    kept = ("content", "tool_calls", "function_call", "thinking_blocks", "audio", "refusal")
-    return not any(message.get(key) for key in kept)
-
-
-def _put_call_right(call: dict[str, Any], *, keep_signatures: bool) -> None:
-    function = call.get("function")
-    if isinstance(function, dict):
-        function["arguments"] = _json_object(function.get("arguments"))
-    if not keep_signatures:
-        _cut_signature(call, "id")
-
-
-def _cut_signature(holder: dict[str, Any], key: str) -> None:
-    id = holder.get(key)
-    if isinstance(id, str) and _SIGNATURE_MARK in id:
-        holder[key] = id.partition(_SIGNATURE_MARK)[0]
-
-
 def _json_object(arguments: Any) -> Any:
     """Arguments that parse as an object, which is all other wires can carry.
 
@@ -115,39 +104,12 @@ def _json_object(arguments: Any) -> Any:
 
 # Source: OpenAI API reference, "Create chat completion"; `thinking` is LiteLLM's extension.
 OPENAI_PARAMS = frozenset(
-    {
-        "audio",
-        "frequency_penalty",
-        "function_call",
-        "functions",
-        "logit_bias",
-        "logprobs",
-        "max_completion_tokens",
-        "max_tokens",
-        "modalities",
-        "n",
-        "parallel_tool_calls",
-        "prediction",
-        "presence_penalty",
-        "prompt_cache_key",
-        "prompt_cache_retention",
-        "reasoning_effort",
-        "response_format",
-        "safety_identifier",
-        "seed",
-        "service_tier",
-        "stop",
-        "store",
-        "temperature",
-        "thinking",
-        "tool_choice",
-        "tools",
-        "top_logprobs",
-        "top_p",
-        "user",
-        "verbosity",
-        "web_search_options",
-    }
+    {"audio", "frequency_penalty", "function_call", "functions", "logit_bias", "logprobs"}
+    | {"max_completion_tokens", "max_tokens", "modalities", "n", "parallel_tool_calls"}
+    | {"prediction", "presence_penalty", "prompt_cache_key", "prompt_cache_retention"}
+    | {"reasoning_effort", "response_format", "safety_identifier", "seed", "service_tier", "stop"}
+    | {"store", "temperature", "thinking", "tool_choice", "tools", "top_logprobs", "top_p", "user"}
+    | {"verbosity", "web_search_options"}
 )
 _ENVELOPE = frozenset({"model", "messages", "stream", "stream_options"})
 # Asking for what happens anyway is no loss when it is left out.
@@ -177,8 +139,7 @@ _NOT_FOR_THE_CALL = frozenset(
 _PASSED_HEADERS = frozenset({b"anthropic-beta", b"traceparent", b"tracestate"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiteLLMRequest:
+class LiteLLMRequest(NamedTuple):
     """The keyword arguments of the call, and the fields that will not reach the provider."""
 
     kwargs: dict[str, Any]
@@ -200,26 +161,25 @@ def prepare(
     copied, because translation edits them in place and a retry needs them again.
     """
     sent = {key: value for key, value in body.items() if value is not None and key not in _ENVELOPE}
-    kwargs = of_deployment(params)
     known = {key: value for key, value in sent.items() if key in OPENAI_PARAMS}
     unknown = {key: value for key, value in sent.items() if key not in OPENAI_PARAMS}
     dropped = [key for key in known if supported is not None and key not in supported]
-    kwargs.update(copied(known))
-    gemini = _FAMILY.get(provider, provider) == "gemini"
-    sent_messages = copied(body.get("messages") or [])
+    family = _FAMILY.get(provider, provider)
+    messages = copied(body.get("messages") or [])
     if not speaks_openai:
-        sent_messages = without_empty_turns(sent_messages)
-    kwargs["messages"] = translatable(sent_messages, keep_signatures=gemini)
-    if lacks_thinking(sent_messages) and not (speaks_openai or gemini):
+        messages = without_empty_turns(messages)
+    messages = translatable(messages, keep_signatures=family == "gemini")
+    kwargs = {**of_deployment(params), **copied(known), "messages": messages}
+    if lacks_thinking(messages) and not (speaks_openai or family == "gemini"):
         dropped += [key for key in ("thinking", "reasoning_effort") if kwargs.pop(key, None)]
     if speaks_openai:
         kwargs["extra_body"] = {**(kwargs.get("extra_body") or {}), **copied(unknown)}
     else:
-        native = _NATIVE_FIELDS.get(_FAMILY.get(provider, provider), frozenset({"top_k"}))
+        native = _NATIVE_FIELDS.get(family, frozenset({"top_k"}))
         kwargs.update(copied({key: value for key, value in unknown.items() if key in native}))
         dropped += [key for key in unknown if key not in native]
     reported = [key for key in dict.fromkeys(dropped) if sent.get(key) != _HARMLESS.get(key, ...)]
-    return LiteLLMRequest(kwargs=kwargs, dropped=tuple(reported))
+    return LiteLLMRequest(kwargs, tuple(reported))
 
 
 def of_deployment(params: Mapping[str, Any]) -> dict[str, Any]:
@@ -235,25 +195,25 @@ def extra_headers(
     return {**passed, **(params.get("extra_headers") or {}), **own}
 
 
-def end_marks(provider: str, name: str) -> tuple[bytes, ...]:
-    """Bytes that end a streamed turn, where LiteLLM calls every chunk the last one: Gemini's.
+def end_marks(
+    provider: str, name: str, *, translated: bool, speaks_openai: bool
+) -> tuple[bytes, ...]:
+    """Byte strings one of which the provider sends at the end of a streamed turn; none if they are
+    not known, or if LiteLLM's chunks say it.
 
-    Source: Gemini API reference, `Candidate.finishReason` and `PromptFeedback.blockReason`.
+    LiteLLM calls every chunk of Gemini's the last one. Source: Gemini API reference,
+    `Candidate.finishReason` and `PromptFeedback.blockReason`.
     """
+    if translated and provider == "anthropic":
+        return ENDS[:1]
+    if translated and speaks_openai:
+        return _OPENAI_ENDS
     if _FAMILY.get(provider, provider) == "gemini" and "gemini" in f"{provider}/{name}":
         return (b'"finishReason"', b'"blockReason"')
     return ()
 
 
-def wants_usage(body: Mapping[str, Any]) -> bool:
-    """Whether the client asked for usage at the end of its stream."""
-    options = body.get("stream_options")
-    return isinstance(options, Mapping) and bool(options.get("include_usage"))
-
-
 Json = dict[str, Any]
-
-_OLD_FIELDS = ("functions", "function_call")
 
 
 def is_legacy(body: Mapping[str, Any]) -> bool:
@@ -263,55 +223,45 @@ def is_legacy(body: Mapping[str, Any]) -> bool:
 
 def modernised(body: Mapping[str, Any]) -> Json:
     """The body with tools instead of functions, also in its history."""
-    out: Json = {key: value for key, value in body.items() if key not in _OLD_FIELDS}
+    out: Json = {k: v for k, v in body.items() if k not in ("functions", "function_call")}
     out["tools"] = [{"type": "function", "function": f} for f in body["functions"]]
     choice = body.get("function_call")
     if isinstance(choice, Mapping):
         out["tool_choice"] = {"type": "function", "function": dict(choice)}
     elif choice:
         out["tool_choice"] = choice
-    messages, count = [], 0
+    out["messages"], count = [], 0
     for message in body.get("messages") or ():
-        if not isinstance(message, Mapping):
-            messages.append(message)
-            continue
-        rest = {key: value for key, value in message.items() if key != "function_call"}
-        if message.get("function_call"):
-            count += 1
-            call = {"id": _call_id(count), "type": "function", "function": message["function_call"]}
-            rest["tool_calls"] = [call]
-        if message.get("role") == "function":
-            rest = {
-                "role": "tool",
-                "tool_call_id": _call_id(count),
-                "content": message.get("content"),
-            }
-        messages.append(rest)
-    out["messages"] = messages
+        if isinstance(message, Mapping):
+            call = message.get("function_call")
+            message = {key: value for key, value in message.items() if key != "function_call"}
+            count += bool(call)
+            id = f"call_function_{count}"
+            if call:
+                message["tool_calls"] = [{"id": id, "type": "function", "function": call}]
+            if message.get("role") == "function":
+                content = message.get("content")
+                message = {"role": "tool", "tool_call_id": id, "content": content}
+        out["messages"].append(message)
     return out
 
 
 def as_legacy(answer: Mapping[str, Any]) -> Json:
     """A completion or a chunk with its first tool call as `function_call`."""
-    return {**answer, "choices": [_legacy_choice(choice) for choice in answer["choices"]]}
-
-
-def _legacy_choice(choice: Mapping[str, Any]) -> Json:
-    out = dict(choice)
-    if out.get("finish_reason") == "tool_calls":
-        out["finish_reason"] = "function_call"
-    for part in ("message", "delta"):
-        calls = out.get(part, {}).get("tool_calls")
-        if calls:
-            rest = {key: value for key, value in out[part].items() if key != "tool_calls"}
-            # The old form has one call a turn; in a stream its deltas have the index 0.
-            first = next((call for call in calls if call.get("index", 0) == 0), None)
-            out[part] = rest if first is None else {**rest, "function_call": first["function"]}
-    return out
-
-
-def _call_id(count: int) -> str:
-    return f"call_function_{count}"
+    choices = []
+    for choice in answer["choices"]:
+        out = dict(choice)
+        if out.get("finish_reason") == "tool_calls":
+            out["finish_reason"] = "function_call"
+        for part in ("message", "delta"):
+            if calls := out.get(part, {}).get("tool_calls"):
+                out[part] = {key: value for key, value in out[part].items() if key != "tool_calls"}
+                # The old form has one call a turn; in a stream its deltas have the index 0.
+                first = next((call for call in calls if call.get("index", 0) == 0), None)
+                if first is not None:
+                    out[part]["function_call"] = first["function"]
+        choices.append(out)
+    return {**answer, "choices": choices}
 
 
 _TRANSLATED_ENVELOPE = frozenset({"model", "stream", "stream_options"})
@@ -324,8 +274,8 @@ _CHAT_ONLY_PROVIDER = "hosted_vllm"
 
 def translated_arguments(
     target: Target, body: Mapping[str, Any], call: LiteLLMCall
-) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The keyword arguments of one call, and the client's fields that are left out.
+) -> LiteLLMRequest:
+    """Arguments for LiteLLM's function of a dialect other than chat.
 
     Raises:
         UpstreamFailure: the request refers to a history that LiteLLM does not store.
@@ -340,11 +290,10 @@ def translated_arguments(
                 param=name,
             )
     sent = {k: v for k, v in body.items() if v is not None and k not in _TRANSLATED_ENVELOPE}
-    kwargs = of_deployment(target.params)
-    kwargs.update(copied({k: v for k, v in sent.items() if k in call.fields}))
+    kwargs = of_deployment(target.params) | copied({k: sent[k] for k in sent if k in call.fields})
     if call.function == "aresponses" and not target.speaks(RESPONSES):
         kwargs["use_chat_completions_api"] = True
-    return kwargs, tuple(k for k in sent if k not in call.fields)
+    return LiteLLMRequest(kwargs, tuple(k for k in sent if k not in call.fields))
 
 
 def asked_as(target: Target, provider: str, model: str, name: str, call: LiteLLMCall) -> str:
@@ -353,10 +302,3 @@ def asked_as(target: Target, provider: str, model: str, name: str, call: LiteLLM
     if by_messages and provider == "openai" and not target.speaks(RESPONSES):
         return f"{_CHAT_ONLY_PROVIDER}/{name}"
     return model
-
-
-def translated_end_marks(provider: str, name: str, *, speaks_openai: bool) -> tuple[bytes, ...]:
-    """Byte strings one of which the provider sends at the end of a turn; none if not known."""
-    if provider == "anthropic":
-        return ENDS[:1]
-    return _OPENAI_ENDS if speaks_openai else end_marks(provider, name)

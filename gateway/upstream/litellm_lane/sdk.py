@@ -267,13 +267,6 @@ def _lighten(litellm: Any) -> None:
         litellm.utils.get_bundled_model_cost_map = lambda: litellm.model_cost
 
 
-class _Unplugged:
-    """A wire that leads nowhere."""
-
-    async def send(self, *_: Any, **__: Any) -> Any:
-        raise UpstreamUnreachable("a rehearsal")
-
-
 def _rehearse(loaded: Sdk) -> None:
     """Make one call that is not sent, and build the models of an answer.
 
@@ -286,8 +279,11 @@ def _rehearse(loaded: Sdk) -> None:
         model().model_dump()
     name, messages = "anthropic/claude-sonnet-4-5", [{"role": "user", "content": "hi"}]
 
+    async def unplugged(*_: Any) -> Any:
+        raise UpstreamUnreachable("a rehearsal")
+
     async def call() -> None:
-        current_call.set(ProviderCall(native=_Unplugged()))
+        current_call.set(ProviderCall(send=unplugged))
         await loaded.acompletion(
             model=name,
             messages=messages,

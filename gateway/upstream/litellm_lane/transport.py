@@ -8,14 +8,15 @@ native lane's pool under the gateway's limits, and notes what the provider answe
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import json
 import re
 import uuid
 import zlib
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextvars import ContextVar
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any
 
 import httpx
 
@@ -23,6 +24,7 @@ from gateway.errors import UpstreamFailure, UpstreamMalformed
 from gateway.upstream.base import LaneResponse, RawHeaders, header
 from gateway.upstream.credentials import is_foreign_host
 from gateway.upstream.litellm_lane import codings
+from gateway.upstream.litellm_lane.chunks import as_chunk
 from gateway.upstream.litellm_lane.readable import (
     Json,
     TooDeep,
@@ -51,19 +53,16 @@ class ReadableEvents:
 
     def feed(self, content: bytes) -> bytes:
         """The events that unpacked bytes complete."""
-        return self._rendered(self._decoder.feed(content))
+        return b"".join(map(self._plain, self._decoder.feed(content)))
 
     def flush(self) -> bytes:
         """The last event of a stream that ends without a blank line."""
-        return self._rendered(self._decoder.flush())
+        return b"".join(map(self._plain, self._decoder.flush()))
 
     @property
     def ended(self) -> bool | None:
         """Whether the provider has ended its turn; None in a form that is not known here."""
         return None if self._others and not self._known else self._ended
-
-    def _rendered(self, events: Iterable[SSEEvent]) -> bytes:
-        return b"".join(map(self._plain, events))
 
     def _plain(self, event: SSEEvent) -> bytes:
         """An event in one line of ASCII; nothing for one that is no object of JSON, or that comes
@@ -81,28 +80,25 @@ class ReadableEvents:
             return b""
         value = normal(value)
         if not is_known(value):
-            self._note_other(value)
+            if _is_error(value):
+                self._known = True  # so that no end is made up for the stream
+            else:
+                self._others = True
             return _line(value, event.event)
         self._known = True
-        self._ended = self._ended or _ends_turn(value)
-        for choice in value.get("choices") or () if self._calls is not None else ():
-            for call in choice["delta"].get("tool_calls") or ():
-                self._give_id(choice["index"], call)
+        choices = value.get("choices") or ()
+        stopped = value.get("type") == "message_delta" and value["delta"].get("stop_reason")
+        finished = any(choice.get("finish_reason") for choice in choices)
+        if stopped or finished or value.get("type") == "message_stop":
+            self._ended = True
+        if self._calls is not None:
+            for choice in choices:
+                for call in choice["delta"].get("tool_calls") or ():
+                    slot = (choice["index"], call.get("index"))
+                    if slot not in self._calls and not call.get("id"):
+                        call["id"] = f"call_{uuid.uuid4().hex}"
+                    self._calls.add(slot)
         return self._late_input(value) + _line(value)
-
-    def _give_id(self, choice: int, call: Json) -> None:
-        assert self._calls is not None
-        slot = (choice, call.get("index"))
-        if slot not in self._calls and not call.get("id"):
-            call["id"] = f"call_{uuid.uuid4().hex}"
-        self._calls.add(slot)
-
-    def _note_other(self, value: Any) -> None:
-        failed = isinstance(value, dict) and (value.get("error") or value.get("type") == "error")
-        if failed:
-            self._known = True  # so that no end is made up for the stream
-        else:
-            self._others = True
 
     def _late_input(self, event: Json) -> bytes:
         """The input of a call that came with its start and in no delta, as a delta.
@@ -121,27 +117,22 @@ class ReadableEvents:
         return b""
 
 
+def _is_error(value: Any) -> bool:
+    return isinstance(value, dict) and bool(value.get("error") or value.get("type") == "error")
+
+
 def _input_delta(value: Json) -> Json:
     text = json.dumps(value, separators=(",", ":"))
     return {"type": "input_json_delta", "partial_json": text}
 
 
-def _ends_turn(value: Json) -> bool:
-    kind = value.get("type")
-    if kind == "message_stop" or (kind == "message_delta" and value["delta"].get("stop_reason")):
-        return True
-    return any(choice.get("finish_reason") for choice in value.get("choices") or ())
-
-
 def as_events(answer: Any) -> bytes:
     """A whole answer, given for a stream, as the events of one; empty for a form not known here."""
-    if not isinstance(answer, dict):
-        return b""
-    if answer.get("error") or answer.get("type") == "error":
+    if _is_error(answer):
         return b"data: %b\n\n" % encoded(answer)
-    if answer.get("choices"):
-        return _line(_chunk(answer)) + b"data: [DONE]\n\n"
-    if answer.get("type") == "message":
+    if isinstance(answer, dict) and answer.get("choices"):
+        return _line(as_chunk(answer)) + b"data: [DONE]\n\n"
+    if isinstance(answer, dict) and answer.get("type") == "message":
         return b"".join(map(_line, _events_of(answer)))
     return b""
 
@@ -152,17 +143,6 @@ def _line(value: Any, name: bytes = b"") -> bytes:
         name = str(value.get("type") or "").encode()
     head = b"event: %b\n" % name if name else b""
     return b"%bdata: %b\n\n" % (head, encoded(value))
-
-
-def _chunk(answer: Json) -> Json:
-    choices = []
-    for choice in answer["choices"]:
-        delta = choice.get("message") or choice.get("delta") or {}
-        calls = delta.get("tool_calls") or ()
-        for at, call in enumerate(calls):
-            call.setdefault("index", at)
-        choices.append({**{k: v for k, v in choice.items() if k != "message"}, "delta": delta})
-    return {**answer, "object": "chat.completion.chunk", "choices": choices}
 
 
 def _events_of(message: Json) -> Iterable[Json]:
@@ -180,15 +160,16 @@ def _events_of(message: Json) -> Iterable[Json]:
 
 def _begun(block: Json) -> tuple[Json, list[Json]]:
     """(the start of a block, the deltas that complete it)."""
-    if block.get("type") == "text":
-        return {**block, "text": ""}, [{"type": "text_delta", "text": block.get("text", "")}]
-    if block.get("type") == "thinking":
-        pieces = [{"type": "thinking_delta", "thinking": block.get("thinking", "")}]
-        if signature := block.get("signature"):
-            pieces.append({"type": "signature_delta", "signature": signature})
-        return {**block, "thinking": "", "signature": ""}, pieces
-    if block.get("type") == "tool_use":
-        return {**block, "input": {}}, [_input_delta(block["input"])]
+    match block.get("type"):
+        case "text":
+            return {**block, "text": ""}, [{"type": "text_delta", "text": block.get("text", "")}]
+        case "thinking":
+            pieces = [{"type": "thinking_delta", "thinking": block.get("thinking", "")}]
+            if signature := block.get("signature"):
+                pieces.append({"type": "signature_delta", "signature": signature})
+            return {**block, "thinking": "", "signature": ""}, pieces
+        case "tool_use":
+            return {**block, "input": {}}, [_input_delta(block["input"])]
     return block, []
 
 
@@ -199,141 +180,123 @@ SHORTEST_SECRET = 8  # anything shorter would blank out ordinary words
 _SECRET_HEADERS = ("authorization", "x-api-key", "api-key", "x-goog-api-key")
 
 _OF_THE_CODED = frozenset({b"content-encoding", b"content-length", b"content-type"})
+_OF_THE_CONNECTION = frozenset({b"content-encoding", b"content-length", b"transfer-encoding"})
 _EVENT_STREAM = b"text/event-stream"
 _EVENT_FIELD = re.compile(rb"(?:data|event|id|retry)?:")
 _FIELD_BYTES = 6  # the longest field of an event stream, with its colon
+# Streams of one JSON text a line, which are not read to their end first.
 _LINES = (b"application/x-ndjson", b"application/stream+json", b"application/jsonl")
-"""Streams of one JSON text a line, which are not read to their end first."""
+# Bodies in the form of another wire, which its adapter reads itself.
 _OTHER_FORMS = (b"application/vnd.amazon", b"image/", b"audio/", b"video/", b"multipart/")
 _STREAMED = re.compile(rb'"stream"\s{0,3}:\s{0,3}true')
 
+# Other dialects have to have a usage, and an adapter fails without one.
 _NO_USAGE = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
-"""Other dialects have to have a usage, and an adapter fails without one."""
-
+# Answers after which the clients inside LiteLLM send a call again in any case.
 _RETRIED = frozenset({408, 409, 429, *range(500, 600)})
-"""Answers after which the clients inside LiteLLM send a call again in any case."""
 
 current_call: ContextVar[ProviderCall | None] = ContextVar("litellm_call", default=None)
+Send = Callable[[str, httpx.URL, RawHeaders, bytes], Awaitable[LaneResponse]]
+"""The native lane's `send`: method, URL, headers and body to the answer, or UpstreamFailure."""
 
 
-class Wire(Protocol):
-    """The part of the native lane that sends bytes."""
+@dataclass(slots=True, kw_only=True)
+class Received:
+    """The last answer to a call, filled in while it is read."""
 
-    async def send(
-        self, method: str, url: httpx.URL, headers: RawHeaders, content: bytes
-    ) -> LaneResponse:
-        """The answer to one request. Raises: UpstreamFailure."""
-        ...
+    status: int | None = None  # None before there is an answer
+    headers: RawHeaders = field(default_factory=list)  # end-to-end
+    error_body: bytes | None = None  # the decoded body of an answer of 400 and above
+    tail: bytes = b""  # the end of what has been read, which may contain a streamed error event
+    marked: bool = False  # whether an end mark has come
+    events: ReadableEvents | None = None  # the reader of an event stream
+    open: LaneResponse | None = None
+
+    def refused_again(self, request: httpx.Request) -> httpx.Response | None:
+        """The answer that a repeated request gets without being sent: the one it got before."""
+        if self.status is None or self.status not in _RETRIED or self.error_body is None:
+            return None
+        headers = [h for h in self.headers if h[0] not in _OF_THE_CONNECTION]
+        return httpx.Response(
+            self.status, headers=headers, content=self.error_body, request=request
+        )
 
 
-@dataclasses.dataclass(slots=True, kw_only=True)
-class ProviderCall:
-    """One call to a provider as the network saw it; filled in while it runs."""
+@dataclass(slots=True, kw_only=True)
+class Destination:
+    """The provider of a call and the hosts that its key may go to."""
 
-    native: Wire
-
-    status: int | None = None
-    """Of the last answer; None before there is one."""
-
-    headers: RawHeaders = dataclasses.field(default_factory=list)
-    """Of the last answer, end-to-end."""
-
-    error_body: bytes | None = None
-    """The body of an answer of 400 and above, decoded."""
-
-    end_marks: tuple[bytes, ...] = ()
-    """The bytes that end a turn, for adapters that report every chunk as the last one."""
-
-    tail: bytes = b""
-    """The end of the body read so far, which may contain a streamed error event."""
-
-    failure: UpstreamFailure | None = None
-    """What broke below HTTP: connection, time limit."""
-
-    requests: int = 0
-    """How many requests went to the provider."""
-
-    secrets: set[str] = dataclasses.field(default_factory=set)
-    """The credentials that were sent, to be removed from error messages."""
-
-    nested: dict[bytes, bytes] = dataclasses.field(default_factory=dict)
-    """Arguments that are nested too deep to be translated, by the name of their stand-in."""
-
-    translated: bool = False
-    """Whether LiteLLM answers in another dialect than chat completions."""
-
-    provider: str = ""
-    """LiteLLM's name of the provider that is called."""
-
-    base_host: str = ""
-    """The host of the configured base URL; empty without one."""
-
+    provider: str = ""  # LiteLLM's name of it
+    base_host: str = ""  # the host of the configured base URL; empty without one
     withheld: frozenset[str] = frozenset()
     """Keys of other providers, which LiteLLM may find in the environment: never sent."""
-
     redirected_from: str = ""
     """The origin that answered the call itself with a redirect; empty after any other answer."""
-
-    events: ReadableEvents | None = None
-    """The reader of the last answer, if that is an event stream."""
-
-    _ended: bool = False
-    _open: LaneResponse | None = None
 
     def refusal(self, request: httpx.Request) -> UpstreamFailure | None:
         """Why a request may not go out: it carries the key of another provider, or would go to a
         host that is another provider's, or to which a provider has redirected it."""
         words = {word for value in request.headers.values() for word in value.split()}
         words.update(request.url.params.values())
-        host = request.url.host
-        carries = _carries(request)
+        host, provider = request.url.host, self.provider
+        foreign = host != self.base_host and is_foreign_host(provider, host, words)
         if not self.withheld.isdisjoint(words):
-            return _refused(
-                f"there is no key for provider {self.provider!r}: set litellm_params.api_key, or "
+            reason = (
+                f"there is no key for provider {provider!r}: set litellm_params.api_key, or "
                 "the provider's own variable"
             )
-        if carries and host != self.base_host and is_foreign_host(self.provider, host, words):
-            return _refused(
-                f"provider {self.provider!r} has no address: set litellm_params.api_base; without "
+        elif foreign and _carries(request):
+            reason = (
+                f"provider {provider!r} has no address: set litellm_params.api_base; without "
                 f"one, its key would go to {host}"
             )
-        if self.redirected_from not in ("", _origin(request.url)):
-            return _refused(f"the provider redirected the call to {host}, where no key of it goes")
-        return None
-
-    @property
-    def refused_before(self) -> tuple[int, RawHeaders, bytes] | None:
-        """The answer that a repeated request gets without being sent: the one it got before."""
-        if self.status is None or self.status not in _RETRIED or self.error_body is None:
+        elif self.redirected_from not in ("", _origin(request.url)):
+            reason = f"the provider redirected the call to {host}, where no key of it goes"
+        else:
             return None
-        plain = (b"content-encoding", b"content-length", b"transfer-encoding")
-        return self.status, [h for h in self.headers if h[0] not in plain], self.error_body
+        return UpstreamFailure(
+            reason, status=401, type="authentication_error", code="invalid_api_key"
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class ProviderCall:
+    """One call to a provider as the network saw it; filled in while it runs."""
+
+    send: Send
+    to: Destination = field(default_factory=Destination)
+    received: Received = field(default_factory=Received)
+    failure: UpstreamFailure | None = None  # what broke below HTTP: connection, time limit
+    translated: bool = False  # whether LiteLLM answers in another dialect than chat completions
+    end_marks: tuple[bytes, ...] = ()
+    """The bytes that end a turn, for adapters that report every chunk as the last one."""
+    secrets: set[str] = field(default_factory=set)
+    """The credentials that were sent, to be removed from error messages."""
+    nested: dict[bytes, bytes] = field(default_factory=dict)
+    """Arguments that are nested too deep to be translated, by the name of their stand-in."""
 
     def note_request(self, request: httpx.Request) -> None:
-        """Count an attempt, and remember the credentials it carries."""
-        self.requests += 1
-        self.status, self.headers, self.error_body, self.failure = None, [], None, None
+        """Begin an attempt, and remember the credentials it carries."""
+        self.received, self.failure = Received(), None
         values = [request.headers.get(name, "") for name in _SECRET_HEADERS]
         values.append(request.url.params.get("key", ""))
         words = (word for value in values for word in value.split())
         self.secrets.update(word for word in words if len(word) >= SHORTEST_SECRET)
 
-    def note_answer(self, answer: LaneResponse) -> None:
-        """Keep status and headers, and the connection for `close()`."""
-        self.status, self.headers, self._open = answer.status, answer.headers, answer
-
     def note_bytes(self, chunk: bytes) -> None:
         """Keep the tail; look for the end of the turn, also across two reads."""
-        window = self.tail[-_MARK_BYTES:] + chunk
-        self._ended = self._ended or any(mark in window for mark in self.end_marks)
-        self.tail = (self.tail + chunk)[-_TAIL_BYTES:]
+        got = self.received
+        window = got.tail[-_MARK_BYTES:] + chunk
+        got.marked = got.marked or any(mark in window for mark in self.end_marks)
+        got.tail = (got.tail + chunk)[-_TAIL_BYTES:]
 
     @property
     def ended(self) -> bool:
         """Whether the provider ended the turn; True where nothing says how it ends."""
-        if self.events is not None and (ended := self.events.ended) is not None:
+        events = self.received.events
+        if events is not None and (ended := events.ended) is not None:
             return ended
-        return self._ended or not self.end_marks
+        return self.received.marked or not self.end_marks
 
     def failed(self, failure: UpstreamFailure) -> httpx.TransportError:
         """Keep the failure; gives an error that LiteLLM does not retry itself."""
@@ -343,7 +306,7 @@ class ProviderCall:
 
     async def close(self) -> None:
         """Close the provider's connection now, even if it is still sending."""
-        answer, self._open = self._open, None
+        answer, self.received.open = self.received.open, None
         if answer is not None:
             await answer.aclose()
 
@@ -354,12 +317,8 @@ def _carries(request: httpx.Request) -> bool:
 
 
 def _origin(url: httpx.URL) -> str:
-    """Whom a URL asks: its scheme, host and port."""
+    """The scheme, host and port of a URL."""
     return f"{url.scheme}://{url.netloc.decode('ascii')}"
-
-
-def _refused(message: str) -> UpstreamFailure:
-    return UpstreamFailure(message, status=401, type="authentication_error", code="invalid_api_key")
 
 
 class CallTransport(httpx.AsyncBaseTransport):
@@ -380,82 +339,66 @@ class CallTransport(httpx.AsyncBaseTransport):
         call = current_call.get()
         if call is None:
             return await self._fallback.handle_async_request(request)
-        # Images and tokens are fetched on the way; only a POST gets the provider's answer.
-        if (refusal := call.refusal(request)) is not None:
+        if (refusal := call.to.refusal(request)) is not None:
             raise call.failed(refusal)
+        # Images and tokens are fetched on the way; only a POST gets the provider's answer.
         watched = request.method == "POST"
-        if watched and call.failure is not None:
-            raise call.failed(call.failure)  # a retry of LiteLLM's own: the dispatcher retries
-        if watched and (earlier := call.refused_before) is not None:
-            status, headers, content = earlier
-            return httpx.Response(status, headers=headers, content=content, request=request)
         if watched:
+            if call.failure is not None:
+                raise call.failed(call.failure)  # LiteLLM's own retry: the dispatcher retries
+            if (earlier := call.received.refused_again(request)) is not None:
+                return earlier
             call.note_request(request)
         request.headers["accept-encoding"] = "identity" if call.end_marks else "gzip, deflate"
         content = await request.aread()
         try:
-            answer = await call.native.send(
-                request.method, request.url, request.headers.raw, content
-            )
+            answer = await call.send(request.method, request.url, request.headers.raw, content)
         except UpstreamFailure as exc:
             raise (call.failed(exc) if watched else httpx.NetworkError(exc.message)) from exc
         if watched:
-            call.note_answer(answer)
+            call.received.status, call.received.headers = answer.status, answer.headers
+            call.received.open = answer
         # What follows a call has its headers; an image is fetched from wherever it is.
-        follows = _carries(request) or bool(call.redirected_from)
+        follows = _carries(request) or bool(call.to.redirected_from)
         moved = 300 <= answer.status < 400 and follows
-        call.redirected_from = _origin(request.url) if moved else ""
-        coded = codings.named(answer.headers)
-        if unknown := codings.unknown(coded):
-            await _refuse_codings(call, answer, unknown)
-            return httpx.Response(answer.status, content=b"", request=request)
-        body = _WatchedBody(answer, call, codings.inflaters(coded))
-        readable = watched and answer.status < 300
-        kind = header(answer.headers, b"content-type").lower()
-        if readable and not _is_binary(kind):
-            streamed = _STREAMED.search(content) is not None
-            kind = await body.prepare(kind, streamed=streamed)
-        headers = [(k, v) for k, v in answer.headers if k not in _OF_THE_CODED]
-        if kind:
-            headers.append((b"content-type", kind))
-        response = httpx.Response(answer.status, headers=headers, stream=body, request=request)
-        if watched and answer.status >= 400:
-            call.error_body = await _error_body(response)
-            call.failure = None  # a body that cannot be read: the status says enough
-        return response
+        call.to.redirected_from = _origin(request.url) if moved else ""
+        return await _readable(
+            call, request, answer, streamed=_STREAMED.search(content) is not None
+        )
 
     async def aclose(self) -> None:
         """Close the fallback; the connections of calls belong to the native lane."""
         await self._fallback.aclose()
 
 
-def _is_binary(kind: bytes) -> bool:
-    """Whether the body is in a form of another wire, which its adapter reads itself."""
-    return kind.startswith(_OTHER_FORMS)
-
-
-def _too_deep(call: ProviderCall) -> str:
-    return f"the answer of {call.provider or 'the provider'} is nested too deep to be translated"
-
-
-async def _refuse_codings(call: ProviderCall, answer: LaneResponse, unknown: list[bytes]) -> None:
-    """Close an answer that cannot be unpacked; raises unless it is an error, whose status says
-    enough."""
-    await answer.aclose()
-    if answer.status < 400:
-        named = b", ".join(unknown).decode("latin-1")
-        raise call.failed(
-            UpstreamMalformed(f"the provider answered in a coding that was not asked for: {named}")
-        )
-    call.error_body = b""
-
-
-async def _error_body(response: httpx.Response) -> bytes:
-    """The decoded body of an error answer; empty when its compression is broken."""
-    try:
-        return await response.aread()
-    except (httpx.DecodingError, httpx.TransportError):
-        return b""
+async def _readable(
+    call: ProviderCall, request: httpx.Request, answer: LaneResponse, *, streamed: bool
+) -> httpx.Response:
+    """An answer in a form that LiteLLM's adapters can read."""
+    watched = request.method == "POST"
+    coded = codings.named(answer.headers)
+    if unknown := codings.unknown(coded):
+        await answer.aclose()
+        if answer.status < 400:
+            named = b", ".join(unknown).decode("latin-1")
+            text = f"the provider answered in a coding that was not asked for: {named}"
+            raise call.failed(UpstreamMalformed(text))
+        call.received.error_body = b""  # the status says enough
+        return httpx.Response(answer.status, content=b"", request=request)
+    body = _WatchedBody(answer, call, codings.inflaters(coded))
+    kind = header(answer.headers, b"content-type").lower()
+    if watched and answer.status < 300 and not kind.startswith(_OTHER_FORMS):
+        kind = await body.prepare(kind, streamed=streamed)
+    headers = [(k, v) for k, v in answer.headers if k not in _OF_THE_CODED]
+    if kind:
+        headers.append((b"content-type", kind))
+    response = httpx.Response(answer.status, headers=headers, stream=body, request=request)
+    if watched and answer.status >= 400:
+        call.received.error_body = b""
+        with contextlib.suppress(httpx.DecodingError, httpx.TransportError):
+            call.received.error_body = await response.aread()
+        call.failure = None  # a body that cannot be read: the status says enough
+    return response
 
 
 class _WatchedBody(httpx.AsyncByteStream):
@@ -468,7 +411,7 @@ class _WatchedBody(httpx.AsyncByteStream):
         self._chunks = self._unpacked()
         self._first: list[bytes] = []
         self._events: ReadableEvents | None = None
-        call.events = None
+        call.received.events = None
 
     async def prepare(self, kind: bytes, *, streamed: bool) -> bytes:
         """Read as far as it takes to know the form of a successful answer, whatever it is called;
@@ -489,7 +432,9 @@ class _WatchedBody(httpx.AsyncByteStream):
         try:
             value = parsed(whole if streamed else without_depth(whole, self._call.nested))
         except TooDeep as exc:
-            raise self._call.failed(UpstreamMalformed(_too_deep(self._call))) from exc
+            whose = self._call.to.provider or "the provider"
+            text = f"the answer of {whose} is nested too deep to be translated"
+            raise self._call.failed(UpstreamMalformed(text)) from exc
         except ValueError:
             self._first = [whole]
             return kind
@@ -509,7 +454,7 @@ class _WatchedBody(httpx.AsyncByteStream):
         return b"application/json"
 
     def _read_events(self) -> bytes:
-        self._call.events = self._events = ReadableEvents(with_ids=self._call.translated)
+        self._call.received.events = self._events = ReadableEvents(with_ids=self._call.translated)
         return _EVENT_STREAM
 
     async def _start(self) -> bytes:
@@ -524,13 +469,14 @@ class _WatchedBody(httpx.AsyncByteStream):
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         call, events = self._call, self._events
+        feed = bytes if events is None else events.feed
         first, self._first = self._first, []
         try:
             for chunk in first:
-                if ready := chunk if events is None else events.feed(chunk):
+                if ready := feed(chunk):
                     yield ready
             async for chunk in self._chunks:
-                if ready := chunk if events is None else events.feed(chunk):
+                if ready := feed(chunk):
                     yield ready
         except UpstreamFailure as exc:
             raise call.failed(exc) from exc
