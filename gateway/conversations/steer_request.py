@@ -160,7 +160,7 @@ class RequestSteerer:
             if result.mode == "off":
                 result.model = _repeated(result, request) or request.model
                 return
-            if result.resolved.kind is not MatchKind.RETRY:
+            if result.resolved.match.kind is not MatchKind.RETRY:
                 conversation.run.count_call()
             if advise is not None:
                 result.advice = await advise()
@@ -195,18 +195,13 @@ class RequestSteerer:
         """
         if result.observed:
             return
-        retries = result.resolved.kind is MatchKind.RETRY
+        retries = result.resolved.match.kind is MatchKind.RETRY
         async with result.conversation.lock:
             try:
                 await self._read_transcript(result, request, now)
             except Exception:
                 result.conversation.run.unscored_calls += not retries
                 raise
-
-    def forget(self, result: SteeringResult) -> None:
-        """The client has gone before the call was sent: no answer will come."""
-        history, served = result.conversation.history, result.resolved.incoming.hashes.full
-        history.branch = history.branch.failed(served)
 
     async def _read_earlier_steps(self, conversation: Conversation) -> None:
         """Start the fold with the logged steps of a run that are not in this request."""
@@ -222,7 +217,7 @@ class RequestSteerer:
         run = await self._read_transcript(result, request, now)
         if self._judge is not None:
             with timed(result.timings_ms, "judge"):
-                asks = result.mode != "off" and result.resolved.kind is not MatchKind.RETRY
+                asks = result.mode != "off" and result.resolved.match.kind is not MatchKind.RETRY
                 judge = self._judge if asks else None
                 result.reasons += await judge_newest(judge, result.conversation, run)
             result.position, result.state_after = RunPosition.of(run), run.state
@@ -358,7 +353,7 @@ class RequestSteerer:
             result.memory_before = current.memory
         current.memory = memory
         current.routed = result.kept = RoutedCall(
-            prefix_hash=result.resolved.incoming.hashes.full,
+            prefix_hash=result.resolved.incoming.hashes.state.digest,
             requested=request.model,
             model=result.model,
         )
@@ -423,10 +418,10 @@ def _client(result: SteeringResult, request: SteeredRequest) -> Client:
 def _repeated(result: SteeringResult, request: SteeredRequest) -> str | None:
     """The model that the same call went to before, when this is a retry of it."""
     routed = result.conversation.run.routed
-    if routed is None or result.resolved.kind is not MatchKind.RETRY:
+    if routed is None or result.resolved.match.kind is not MatchKind.RETRY:
         return None
     same = (routed.prefix_hash, routed.requested) == (
-        result.resolved.incoming.hashes.full,
+        result.resolved.incoming.hashes.state.digest,
         request.model,
     )
     return routed.model if same else None

@@ -16,6 +16,7 @@ from gateway.auth.authenticator import Authenticator, Principal, refuse_loop
 from gateway.budgets.guard import Admission, BudgetGuard, CallBody, Refused, amounts_of
 from gateway.budgets.rules import BUDGET_HEADER, CallSubject
 from gateway.budgets.texts import with_status
+from gateway.calls.prepared_request import UpstreamReply
 from gateway.calls.recorder import Recorder
 from gateway.conversations.index import PendingResponses
 from gateway.dialects import DIALECTS, RESPONSES, Dialect
@@ -31,7 +32,7 @@ from gateway.endpoints.body import (
 )
 from gateway.endpoints.edge import EXCHANGE
 from gateway.endpoints.key_rights import require_models, require_own, require_right
-from gateway.endpoints.relay import Relay, UpstreamReply, answer, readable
+from gateway.endpoints.relay import Relay, readable
 from gateway.endpoints.request_head import refuse_trace
 from gateway.errors import BadRequest, NotFound, UpstreamFailure
 from gateway.exchange import Exchange
@@ -293,7 +294,7 @@ class _Answering:
             if self._is_read(response):
                 settings = self.services.settings.server
                 given = self.send, self.exchange, watch, self._complete, settings, RESPONSES
-                await answer(Relay(*given), response, False, False, self.echo)
+                await Relay(*given).answer(response, False, False, self.echo)
             else:
                 await self._pass_on(response, watch)
         finally:

@@ -64,7 +64,7 @@ class StepOutcome(Struct, frozen=True, kw_only=True):
         return max([repeat.count for _, repeat in self.calls], default=1) - 1
 
 
-class RunSnapshot(Struct, frozen=True, kw_only=True):
+class RunSnapshot(Struct, frozen=True, kw_only=True, array_like=True):
     """The part of a run's state that is stored and survives a compacted transcript.
 
     Monitor and scorer windows are not in it. `history` is the tail of the difficulty scores that

@@ -90,7 +90,7 @@ class _Found(Struct, frozen=True):
         parent = self.branch.conversation_id
         return ConversationMatch(
             kind=MatchKind.FORK,
-            conversation_id=child_id(parent, request.hashes.full, branches),
+            conversation_id=child_id(parent, request.hashes.state.digest, branches),
             parent=parent,
             position=self.position,
             prefix_hash=self.prefix_hash,
@@ -301,7 +301,7 @@ def _again(
 def _unknown(request: Incoming, branches: Branches, named: _Named) -> ConversationMatch:
     """The match of a request with an id from the client and no known prefix hash."""
     conversation_id, weak = named.conversation_id, named.weak
-    branch, prefix_hash = branches.get(conversation_id), request.hashes.full
+    branch, prefix_hash = branches.get(conversation_id), request.hashes.state.digest
     if (
         branch is not None
         and not weak
@@ -317,7 +317,7 @@ def _unknown(request: Incoming, branches: Branches, named: _Named) -> Conversati
     if branch is None or (request.has_tools and not (branch.has_tools or branch.steps or weak)):
         # The branch is a title request that came first: the conversation itself takes over the id.
         return ConversationMatch(kind=MatchKind.NEW, conversation_id=conversation_id)
-    child = child_id(conversation_id, request.hashes.full, branches)
+    child = child_id(conversation_id, request.hashes.state.digest, branches)
     return ConversationMatch(kind=MatchKind.FORK, conversation_id=child, parent=conversation_id)
 
 
