@@ -27,6 +27,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
+from gateway.budgets.guard import Spending
 from gateway.calls.admission import Admissions
 from gateway.calls.prepared_request import PreparedRequest
 from gateway.calls.recorder import Recorder
@@ -34,8 +35,10 @@ from gateway.conversations.conversation import Conversation
 from gateway.conversations.resolve import Resolved
 from gateway.conversations.steer_request import REFUSED_STATUSES
 from gateway.conversations.steering_result import (
+    Call,
     ControlHeaders,
     SteeringResult,
+    guidance_label,
     identity_headers,
     log_notes,
     steering_headers,
@@ -52,6 +55,7 @@ from gateway.steering.experiments import RandomArm, assign, mode_of
 from gateway.stores.protocols import StoreError
 from gateway.tasks import DeadlinePassed, OwnTime
 from gateway.upstream.base import LaneResponse, RawHeaders
+from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import Delivery, UpstreamCall, refuses_usage
 
 
@@ -73,32 +77,31 @@ class Pipeline:
             BadRequest: a header for the gateway has a value that is not allowed.
         """
         named = {k.decode("latin-1"): v.decode("latin-1") for k, v in headers}
-        control = ControlHeaders.read(named)
-        prepared = PreparedRequest(
-            self._runtime, self._recorder, services, exchange, request, control
-        )
+        call = Call(control=ControlHeaders.read(named), exchange=exchange)
+        prepared = PreparedRequest(self._runtime, self._recorder, services, request, call)
         steering = services.settings.steering
         own_time = OwnTime(steering.deadline_ms / 1000)
         try:
             async with services.turns.turn(own_time):
-                work = self._steer(services, prepared, request, named, own_time)
+                work = self._steer(services, call, request, named, own_time)
                 await own_time.run(work, steering.max_wait_ms / 1000)
         except asyncio.CancelledError:
-            if prepared.result is not None:
-                services.steerer.forget(prepared.result)
+            if call.result is not None:
+                call.result.note_failed()  # the client has gone: no answer will come
             raise
         except Exception as exc:
             self._note_unsteered(prepared, exc)
+        prepared.decided()
         if request.previous_response_id and services.table.names:
             tenant, earlier = exchange.request.tenant, request.previous_response_id
             await self._recorder.answers.learn(services, tenant, earlier)
-        if prepared.result is not None:
-            prepared.result.timings_ms["own"] = own_time.spent_s * 1000
-            prepared.hides_usage = _adds_usage(services, prepared.result, request)
+        if call.result is not None:
+            call.result.timings_ms["own"] = own_time.spent_s * 1000
+            prepared.hides_usage = _adds_usage(services, call.result, request)
         return prepared
 
     async def send(
-        self, services: Services, exchange: Exchange, prepared: PreparedRequest, call: UpstreamCall
+        self, services: Services, prepared: PreparedRequest, sending: UpstreamCall
     ) -> LaneResponse:
         """The upstream's answer, with its headers read and its body not read yet.
 
@@ -106,36 +109,45 @@ class Pipeline:
             UpstreamFailure: no deployment answered.
             RunRefused: the call may not be sent.
         """
-        own = await self._admissions.admit(services, prepared)
+        call, request = prepared.call, prepared.request
+        exchange, upstream = call.exchange, call.exchange.upstream
+        own = await self._admissions.admit(services, call, request)
         if own is not None:
             return own
-        if prepared.spending is not None:
-            prepared.spending.sent = True
-            call.admits = partial(self._admissions.admits_target, services, prepared)
+        spending = call.spending
+        if isinstance(spending, Spending):
+            spending.sent = True
+
+            async def admits(target: Target) -> bool:
+                # A fallback has a price of its own, which is reserved first.
+                model = target.name if target.key else target.model or call.model
+                return await self._admissions.extend(services, call, request, model)
+
+            sending.admits = admits
         started = time.perf_counter()
         try:
-            delivery = await self._ask(services, prepared, call)
+            delivery = await self._ask(services, prepared, sending)
         finally:
             exchange.timing.waited_s += time.perf_counter() - started
             exchange.response.headers += [
-                (b"x-gateway-model", exchange.upstream.model.encode("ascii", "backslashreplace")),
-                (b"x-gateway-attempts", str(len(call.attempts)).encode()),
+                (b"x-gateway-model", upstream.model.encode("ascii", "backslashreplace")),
+                (b"x-gateway-attempts", str(len(sending.attempts)).encode()),
             ]
         exchange.timing.first_byte_s = time.perf_counter() - exchange.timing.started
-        target = prepared.target = delivery.target
-        if prepared.spending is not None:
-            prepared.spending.answered = True
-        exchange.upstream.lane, exchange.upstream.deployment = target.lane, target.name
-        exchange.upstream.provider = target.provider
+        target = call.target = delivery.target
+        if isinstance(spending, Spending):
+            spending.answered = True
+        upstream.lane, upstream.deployment = target.lane, target.name
+        upstream.provider = target.provider
         return delivery.response
 
     async def _ask(
-        self, services: Services, prepared: PreparedRequest, call: UpstreamCall
+        self, services: Services, prepared: PreparedRequest, sending: UpstreamCall
     ) -> Delivery:
         """The answer to the request; one that is refused with our changes in it is sent once more
         as the client wrote it."""
         try:
-            delivery = await self._ask_models(services, prepared, call)
+            delivery = await self._ask_models(services, prepared, sending)
         except UpstreamFailure as exc:
             if exc.status not in REFUSED_STATUSES or not prepared.is_changed:
                 raise
@@ -148,30 +160,33 @@ class Pipeline:
         self._log.warning(
             "changed request refused, sent as the client wrote it",
             status=status,
-            request_id=prepared.exchange.request.id,
+            request_id=prepared.call.exchange.request.id,
         )
         places = prepared.send_as_written()
-        delivery = await self._deliver(services, prepared, call)
+        delivery = await self._deliver(services, prepared, sending)
         if delivery.response.status < 400:
             prepared.close_places(places)
         return delivery
 
     async def _ask_models(
-        self, services: Services, prepared: PreparedRequest, call: UpstreamCall
+        self, services: Services, prepared: PreparedRequest, sending: UpstreamCall
     ) -> Delivery:
         """The routed model's answer; if that refuses or fails, the requested model's."""
-        model = prepared.model
+        call, request = prepared.call, prepared.request
+        model, reason = call.model, ""
         try:
-            delivery = await self._deliver(services, prepared, call)
+            delivery = await self._deliver(services, prepared, sending)
         except UpstreamFailure as exc:
-            if not prepared.is_rerouted or not await self._may_ask_requested(services, prepared):
+            if model == request.model or not await self._admissions.extend(
+                services, call, request, request.model
+            ):
                 raise
             reason = exc.label
         else:
             # A redirect is no answer of a model, either.
-            if delivery.response.status < 300 or not prepared.is_rerouted:
+            if delivery.response.status < 300 or model == request.model:
                 return delivery
-            if not await self._may_ask_requested(services, prepared):
+            if not await self._admissions.extend(services, call, request, request.model):
                 return delivery
             reason = f"status {delivery.response.status}"
             await delivery.response.aclose()
@@ -179,30 +194,28 @@ class Pipeline:
             "routed model refused, asking the requested one",
             model=model,
             reason=reason,
-            request_id=prepared.exchange.request.id,
+            request_id=call.exchange.request.id,
         )
         prepared.use_requested_model(reason)
-        return await self._deliver(services, prepared, call)
-
-    async def _may_ask_requested(self, services: Services, prepared: PreparedRequest) -> bool:
-        return await self._admissions.extend(services, prepared, prepared.request.model)
+        return await self._deliver(services, prepared, sending)
 
     async def _deliver(
-        self, services: Services, prepared: PreparedRequest, call: UpstreamCall
+        self, services: Services, prepared: PreparedRequest, sending: UpstreamCall
     ) -> Delivery:
         """The answer of the model to request; a target that refuses to report the usage of a
         stream is asked again without that."""
+        call = prepared.call
         while True:
             # The requested model is what a routed one that fails is tried again with.
-            once = prepared.is_rerouted
-            delivery = await services.dispatcher.send(call, prepared.model, once=once)
+            once = call.model != prepared.request.model
+            delivery = await services.dispatcher.send(sending, call.model, once=once)
             if not prepared.asked_usage:
                 return delivery
             refused, response = await refuses_usage(delivery.response)
             if not refused:
                 return replace(delivery, response=response)
             await response.aclose()
-            model = prepared.exchange.upstream.model
+            model = call.exchange.upstream.model
             services.usage_refusals.add(delivery.target, model)
             self._log.info(
                 "target refuses stream_options", target=delivery.target.name, model=model
@@ -211,73 +224,69 @@ class Pipeline:
     async def _steer(
         self,
         services: Services,
-        prepared: PreparedRequest,
+        call: Call,
         request: SteeredRequest,
         headers: Mapping[str, str],
         own_time: OwnTime,
     ) -> None:
         if request.unread:
-            await self._place_unread(services, prepared, request, headers)
+            await self._place_unread(services, call, request, headers)
             if request.opaque:
                 raise _Unread("encoding", "the body is compressed in a way that cannot be read")
             raise _Unread("size", f"a body of {len(request.raw) / 2**20:.1f} MiB cannot be read")
         if request.dialect.is_side_request(request):
             return
-        exchange, now = prepared.exchange, time.time()
+        exchange, now = call.exchange, time.time()
         resolved = await services.resolver.resolve(request, headers, exchange.request.tenant, now)
-        self._note_identity(exchange, resolved)
+        _note_identity(exchange, resolved)
         if resolved.conversation is None:
             return
-        mode = _mode(services, prepared, resolved.conversation)
-        result = unobserved(resolved.conversation, resolved, mode, request.model)
-        prepared.result = result
-        result.agent = prepared.control.agent
-        arm = _random_arm(services, prepared.control)
+        mode = _mode(services, call, resolved.conversation)
+        result = call.result = unobserved(resolved.conversation, resolved, mode, request.model)
+        control = call.control
+        result.agent = control.agent
+        arm, experiment = None, services.settings.experiment
+        if control.arm == "random" and control.unit is not None:
+            arm = RandomArm(
+                experiment=experiment.id,
+                unit=control.unit,
+                routing_share=experiment.random_routing_share,
+                guidance_share=experiment.random_guidance_share,
+            )
         asked = services.budgets is not None
-        advise = partial(self._admissions.advise, services, prepared) if asked else None
+        advise = partial(self._admissions.advise, services, call, request) if asked else None
         await services.steerer.steer(result, request, now, own_time, arm, advise)
-        name = prepared.control.arm
-        exchange.response.headers += steering_headers(result, name)
-        exchange.notes |= log_notes(result, name)
+        guidance = guidance_label(result)
+        exchange.response.headers += steering_headers(result, control.arm, guidance)
+        exchange.notes |= log_notes(result, control.arm, guidance)
 
     async def _place_unread(
-        self,
-        services: Services,
-        prepared: PreparedRequest,
-        request: SteeredRequest,
-        headers: Mapping[str, str],
+        self, services: Services, call: Call, request: SteeredRequest, headers: Mapping[str, str]
     ) -> None:
         """Find where a request that was not read is recorded: as one call more of its run."""
-        asked = prepared.exchange.request
+        asked = call.exchange.request
         resolved, conversation = await services.unread_resolver.resolve(
             request, headers, asked.tenant, asked.key, time.time()
         )
-        self._note_identity(prepared.exchange, resolved)
-        mode = _mode(services, prepared, conversation)
-        result = unobserved(conversation, resolved, mode, request.model)
+        _note_identity(call.exchange, resolved)
+        mode = _mode(services, call, conversation)
+        result = call.result = unobserved(conversation, resolved, mode, request.model)
         result.unread = result.observed = True
-        result.agent = prepared.control.agent
+        result.agent = call.control.agent
         conversation.run.unscored_calls += 1
-        prepared.result = result
-
-    @staticmethod
-    def _note_identity(exchange: Exchange, resolved: Resolved) -> None:
-        exchange.notes["identity"] = resolved.label
-        exchange.notes["conversation"] = resolved.conversation_id
-        exchange.response.headers += identity_headers(resolved)
 
     def _note_unsteered(self, prepared: PreparedRequest, error: Exception) -> None:
         """Count and log a call that goes out without a decision."""
-        reason = _reason(error)
+        reason, call = _reason(error), prepared.call
         late = reason in ("deadline", "timeout")
         kind = "deadline" if late else type(error).__name__
         self._runtime.metrics.steering_failures.labels(kind).inc()
-        self._runtime.unsteered.count(reason, recorded=prepared.result is not None)
+        self._runtime.unsteered.count(reason, recorded=call.result is not None)
         self._log.warning(
             "request forwarded unsteered",
             kind=kind,
             reason=f"steering passed its {_LIMITS[reason]}" if late else str(error),
-            request_id=prepared.exchange.request.id,
+            request_id=call.exchange.request.id,
         )
         prepared.forward_unsteered(reason)
 
@@ -308,9 +317,15 @@ def _reason(error: Exception) -> UnsteeredReason:
             return "error"
 
 
-def _mode(services: Services, prepared: PreparedRequest, conversation: Conversation) -> str:
+def _note_identity(exchange: Exchange, resolved: Resolved) -> None:
+    exchange.notes["identity"] = resolved.label
+    exchange.notes["conversation"] = resolved.conversation_id
+    exchange.response.headers += identity_headers(resolved)
+
+
+def _mode(services: Services, call: Call, conversation: Conversation) -> str:
     """The mode of the request; one that takes part in an experiment is assigned to its arm."""
-    control = prepared.control
+    control = call.control
     if control.unit:
         conversation.unit = control.unit
     if control.mode:
@@ -320,21 +335,8 @@ def _mode(services: Services, prepared: PreparedRequest, conversation: Conversat
         return services.settings.steering.mode
     unit = conversation.experiment_unit
     arm = assign(experiment, unit)
-    prepared.control = replace(control, experiment=experiment.id, unit=unit, arm=arm)
+    call.control = replace(control, experiment=experiment.id, unit=unit, arm=arm)
     return mode_of(arm)
-
-
-def _random_arm(services: Services, control: ControlHeaders) -> RandomArm | None:
-    """The random draws of the control arm; None in any other arm."""
-    if control.arm != "random" or control.unit is None:
-        return None
-    experiment = services.settings.experiment
-    return RandomArm(
-        experiment=experiment.id,
-        unit=control.unit,
-        routing_share=experiment.random_routing_share,
-        guidance_share=experiment.random_guidance_share,
-    )
 
 
 def _adds_usage(services: Services, result: SteeringResult, request: SteeredRequest) -> bool:

@@ -78,7 +78,23 @@ class Opened:
 
 
 class Runtime:
-    """The process: stores, keys, metrics, background tasks, the current services."""
+    """The process: stores, keys, metrics, background tasks, the current services.
+
+    `start` sets the attributes that are declared here: `opened`, and the parts of it that are asked
+    for most; `store` is that of conversations, which never makes an answer wait for long.
+    """
+
+    opened: Opened
+    services: Services
+    store: GuardedStateStore
+    runs: RunStore
+    accounting: Accounting
+    holds: Holds
+    alerts: AlertStore
+    attribution: AttributionStore | None
+    raw: RawStore | None
+    raw_calls: RawKeeper | None
+    learning: LearningStore
 
     def __init__(self, settings: Settings) -> None:
         self.metrics = Metrics()
@@ -106,65 +122,10 @@ class Runtime:
         self.stored_answers = StoredAnswers()
         self.unfinished = Unfinished()
         self._refusals = KnownRefusals()
-        self._opened: Opened | None = None
-        self._services: Services | None = None
+        self.started = False
         self._background_tasks: list[asyncio.Task[None]] = []
         self._closing = AsyncExitStack()
         self._lookup_logged: dict[str, float] = {}
-
-    @property
-    def opened(self) -> Opened:
-        """Everything that was opened at the start."""
-        if self._opened is None:
-            raise RuntimeError("the gateway has not been started")
-        return self._opened
-
-    @property
-    def services(self) -> Services:
-        """The services of the current config."""
-        if self._services is None:
-            raise RuntimeError("the gateway has not been started")
-        return self._services
-
-    @property
-    def store(self) -> GuardedStateStore:
-        """The store of conversations, which never makes an answer wait for long."""
-        return self.opened.states
-
-    @property
-    def runs(self) -> RunStore:
-        """The queries over runs and conversations."""
-        return self.opened.stores.runs
-
-    @property
-    def accounting(self) -> Accounting:
-        """The accounts of budgets."""
-        return self.opened.accounting
-
-    @property
-    def holds(self) -> Holds:
-        """The runs that an operator has stopped or paused."""
-        return self.accounting.holds
-
-    @property
-    def alerts(self) -> AlertStore:
-        """The queue of alerts."""
-        return self.opened.stores.alerts
-
-    @property
-    def attribution(self) -> AttributionStore | None:
-        """Sums over trees and groups of runs; None for a store without."""
-        return self.opened.stores.attribution
-
-    @property
-    def raw(self) -> RawStore | None:
-        """The store of calls as they were sent and received; None if it keeps none."""
-        return self.opened.stores.raw
-
-    @property
-    def learning(self) -> LearningStore:
-        """The store of outcomes, lessons and their trials."""
-        return self.opened.stores.learning
 
     async def start(self) -> Opened:
         """Open everything, on the event loop that will serve the requests.
@@ -173,8 +134,13 @@ class Runtime:
             StoreError: the store cannot be used.
         """
         wait = StartWait(self.settings.storage, lambda: self.draining).until_reachable
-        self._opened = opened = await self._open(wait)
-        self._services = services = self._build(opened, self.settings)
+        opened = self.opened = await self._open(wait)
+        stores, self.store, self.raw_calls = opened.stores, opened.states, opened.raw_calls
+        self.accounting, self.holds = opened.accounting, opened.accounting.holds
+        self.runs, self.alerts, self.learning = stores.runs, stores.alerts, stores.learning
+        self.attribution, self.raw = stores.attribution, stores.raw
+        services = self.services = self._build(opened, self.settings)
+        self.started = True
         self._closing.push_async_callback(self._close_services)
         # Who learns may ask a model, which takes services.
         for loop, name in opened.learning.loops():
@@ -295,8 +261,8 @@ class Runtime:
             """The store was opened again: its file may be another one, or a new and empty one."""
             metrics.store_reopened.inc()
             await self.keys.refresh(stores.keys)
-            if self._opened is not None and self._opened.patterns is not None:
-                await self._opened.patterns.library.prepare()
+            if self.started and self.opened.patterns is not None:
+                await self.opened.patterns.library.prepare()
 
         states = GuardedStateStore(
             stores.states,
@@ -333,13 +299,13 @@ class Runtime:
         found = []
         if self.draining:
             found.append("the gateway is shutting down")
-        if self._services is None:
+        if not self.started:
             found.append("the gateway is starting")
         return found
 
     def degraded(self) -> StoreHealth | None:
         """The state of a store that is unavailable; None while it works. Requests are served."""
-        return _degraded(self._opened.states) if self._opened is not None else None
+        return _degraded(self.store) if self.started else None
 
     def replace(self, load: Callable[[], Settings]) -> bool:
         """Apply new settings; on any error the old ones stay. True when they were replaced."""
@@ -361,12 +327,12 @@ class Runtime:
             waiting.append("etraces.enabled")
         if waiting:
             self.log.warning("some changes take effect at the next start", keys=waiting)
-        old, self._services, self.settings = self.services, fresh, settings
+        old, self.services, self.settings = self.services, fresh, settings
         for listener in self.reloaded:
             listener(settings)
         old.retire()
         if fresh.table.needs_litellm:
-            spawn(self._services.litellm_lane.start(), name="import litellm")
+            spawn(fresh.litellm_lane.start(), name="import litellm")
         self.metrics.config_reloads.labels("done").inc()
         self.log.info("config reloaded")
         return True

@@ -24,11 +24,10 @@ from gateway.budgets.texts import (
     strike_error,
     with_status,
 )
-from gateway.calls.prepared_request import PreparedRequest
 from gateway.config.budgets import Ending
 from gateway.conversations.conversation import Conversation, run_id
 from gateway.conversations.index import ConversationIndex
-from gateway.conversations.steering_result import SteeringResult
+from gateway.conversations.steering_result import Call, SteeringResult
 from gateway.dialects import SteeredRequest
 from gateway.dialects.own_answers import is_structured
 from gateway.errors import Forbidden, RunRefused
@@ -37,7 +36,6 @@ from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.steering.steer import NO_ADVICE, Advice
 from gateway.stores.protocols import StoreError
-from gateway.upstream.deployments import Target
 from gateway.wire.echo import OWN_ANSWER
 
 _IGNORED_ANSWERS = 2
@@ -53,14 +51,16 @@ class Admissions:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
 
-    async def advise(self, services: Services, prepared: PreparedRequest) -> Advice:
+    async def advise(self, services: Services, call: Call, request: SteeredRequest) -> Advice:
         """The advice of the budgets for a call whose conversation is known."""
-        guard, result = services.budgets, prepared.result
+        guard, result = services.budgets, call.result
         if guard is None or result is None or result.mode == "off":
             return NO_ADVICE
-        return await guard.advise(_subject(prepared), _body(prepared.request))
+        return await guard.advise(_subject(call, request), _body(request))
 
-    async def admit(self, services: Services, prepared: PreparedRequest) -> OwnResponse | None:
+    async def admit(
+        self, services: Services, call: Call, request: SteeredRequest
+    ) -> OwnResponse | None:
         """Let a call pass, or answer it here: the answer, when it is to be a final one.
 
         Raises:
@@ -68,47 +68,40 @@ class Admissions:
             Forbidden: the request orders limits without the admin key.
         """
         error: RunRefused
+        control = services.settings.control
         try:
-            await self._check_holds(services, prepared)
-            self._check_strikes(prepared)
-            await self._reserve(services, prepared)
+            if call.result is not None:
+                if self._runtime.holds:
+                    await self._check_holds(services, call, call.result)
+                self._check_strikes(call.result)
+            await self._reserve(services, call, request)
         except Refused as refused:
             name = refused.standing.applied.budget.name
             self._runtime.metrics.budget_stops.labels(name).inc()
             error, ending = refused.error, refused.ending
         except RunRefused as held:
             error = held
-            ending = services.settings.control.stop_with if error.code == "run_stopped" else "error"
+            ending = control.stop_with if error.code == "run_stopped" else "error"
         else:
             return None
-        return self._answer(
-            prepared, with_status(error, services.settings.control.stop_status), ending
-        )
+        return _answer(call, request, with_status(error, control.stop_status), ending)
 
-    async def extend(self, services: Services, prepared: PreparedRequest, model: str) -> bool:
+    async def extend(
+        self, services: Services, call: Call, request: SteeredRequest, model: str
+    ) -> bool:
         """Whether another model may be asked for the call instead."""
-        guard, spending = services.budgets, prepared.spending
-        if guard is None or spending is None:
+        guard, spending = services.budgets, call.spending
+        if guard is None or not isinstance(spending, Spending):
             return True
-        binding = _binds(services, prepared)
         allowed = await guard.extend(
-            spending.admission, model, _body(prepared.request), binding=binding
+            spending.admission, model, _body(request), binding=_binds(services, call)
         )
         if not allowed:
-            prepared.note_reason(f"budget: not enough left to ask {model}")
+            call.note_reason(f"budget: not enough left to ask {model}")
         return allowed
 
-    async def admits_target(
-        self, services: Services, prepared: PreparedRequest, target: Target
-    ) -> bool:
-        """Whether a fallback may be asked; a price of its own is reserved first."""
-        model = target.name if target.key else target.model or prepared.model
-        return await self.extend(services, prepared, model)
-
-    async def _check_holds(self, services: Services, prepared: PreparedRequest) -> None:
-        holds, result = self._runtime.holds, prepared.result
-        if not holds or result is None:
-            return
+    async def _check_holds(self, services: Services, call: Call, result: SteeringResult) -> None:
+        holds = self._runtime.holds
         index, conversation, run = services.index, result.conversation, result.position.run
         alike = await _with_same_turns(services, result)
 
@@ -121,12 +114,12 @@ class Admissions:
         control = services.settings.control
         found = holds.find(subjects())
         if found is not None and found.action == "pause":
-            prepared.exchange.notes["paused"] = found.subject
+            call.exchange.notes["paused"] = found.subject
             began = time.perf_counter()
             try:
                 released = await holds.released(subjects, control.pause_wait_s)
             finally:
-                prepared.exchange.timing.waited_s += time.perf_counter() - began
+                call.exchange.timing.waited_s += time.perf_counter() - began
             if not released:
                 raise pause_error(found, control.pause_retry_s)
             found = holds.find(subjects())
@@ -138,62 +131,54 @@ class Admissions:
                 else pause_error(found, control.pause_retry_s)
             )
 
-    def _check_strikes(self, prepared: PreparedRequest) -> None:
+    def _check_strikes(self, result: SteeringResult) -> None:
         """Stop a run at its second strike; in shadow mode its reasons say so, and nothing more."""
-        result = prepared.result
-        if result is None or result.decision is None or not result.applies:
+        if result.decision is None or not result.applies:
             return
-        if reason := result.decision.stop:
+        strike = result.decision.proposal.strike
+        if strike.stops:
             self._runtime.metrics.held_calls.labels("strikes").inc()
-            raise strike_error(result.run_id, reason)
+            raise strike_error(result.run_id, strike.reason)
 
-    async def _reserve(self, services: Services, prepared: PreparedRequest) -> None:
-        guard = services.budgets
-        order = read_order(prepared.control.budget)
-        if order is not None and not prepared.exchange.request.operator:
+    async def _reserve(self, services: Services, call: Call, request: SteeredRequest) -> None:
+        guard, asked = services.budgets, call.control.budget
+        order = read_order(asked) if asked is not None else None
+        if order is not None and not call.exchange.request.operator:
             raise Forbidden(f"{BUDGET_HEADER}: only with the admin key", param=BUDGET_HEADER)
         if guard is None:
             return
-        subject, body = _subject(prepared), _body(prepared.request)
+        subject, body = _subject(call, request), _body(request)
         if order is not None:
             await guard.allow(subject, limits=order.limits, lifted=order.lift)
-        binding = _binds(services, prepared)
-        admission = await guard.admit(subject, prepared.model, body, binding=binding)
+        admission = await guard.admit(subject, call.model, body, binding=_binds(services, call))
         if admission is None:
             return
-        prepared.spending = Spending(
-            guard=guard,
-            admission=admission,
-            exchange=prepared.exchange,
-            cost=services.catalogue.cost,
-        )
+        exchange, cost = call.exchange, services.catalogue.cost
+        call.spending = Spending(guard=guard, admission=admission, exchange=exchange, cost=cost)
         if shown := admission.header:
-            prepared.exchange.response.headers.append((BUDGET_HEADER.encode(), shown.encode()))
-            prepared.exchange.notes["budget"] = shown
+            exchange.response.headers.append((BUDGET_HEADER.encode(), shown.encode()))
+            exchange.notes["budget"] = shown
         for reason in admission.would_stop.values():
-            prepared.note_reason(f"budget: would stop: {reason}")
+            call.note_reason(f"budget: would stop: {reason}")
 
-    def _answer(
-        self, prepared: PreparedRequest, error: RunRefused, ending: Ending
-    ) -> OwnResponse | None:
-        prepared.note_reason(f"{error.label}: {error.message}")
-        prepared.exchange.notes["refused"] = error.code
-        _log.info(
-            "call not sent",
-            reason=error.message,
-            code=error.code,
-            request_id=prepared.exchange.request.id,
-        )
-        request = prepared.request
-        ignored = request.raw.count(OWN_ANSWER.encode()) >= _IGNORED_ANSWERS
-        # Whether a stream or JSON is expected is in the body.
-        if ending == "error" or ignored or request.opaque or is_structured(request.body):
-            raise error
-        text = answer_text(error.message)
-        prepared.exchange.response.error = error.label
-        number = prepared.exchange.request.id.removeprefix("req-")
-        content = request.dialect.own_answer(request, text, number, int(time.time()))
-        return OwnResponse(content, stream=request.stream, code=error.code or "")
+
+def _answer(
+    call: Call, request: SteeredRequest, error: RunRefused, ending: Ending
+) -> OwnResponse | None:
+    call.note_reason(f"{error.label}: {error.message}")
+    exchange = call.exchange
+    exchange.notes["refused"] = error.code
+    _log.info(
+        "call not sent", reason=error.message, code=error.code, request_id=exchange.request.id
+    )
+    ignored = request.raw.count(OWN_ANSWER.encode()) >= _IGNORED_ANSWERS
+    # Whether a stream or JSON is expected is in the body.
+    if ending == "error" or ignored or request.opaque or is_structured(request.body):
+        raise error
+    exchange.response.error = error.label
+    number, text = exchange.request.id.removeprefix("req-"), answer_text(error.message)
+    content = request.dialect.own_answer(request, text, number, int(time.time()))
+    return OwnResponse(content, stream=request.stream, code=error.code or "")
 
 
 async def _with_same_turns(services: Services, result: SteeringResult) -> list[Conversation]:
@@ -240,23 +225,22 @@ def held_names(
     return names
 
 
-def _binds(services: Services, prepared: PreparedRequest) -> bool:
+def _binds(services: Services, call: Call) -> bool:
     """Whether budgets are in force: not in shadow mode, which a client alone cannot choose."""
     if services.settings.steering.mode == "shadow":
         return False
-    return not (prepared.control.mode == "shadow" and prepared.exchange.request.operator)
+    return not (call.control.mode == "shadow" and call.exchange.request.operator)
 
 
-def _subject(prepared: PreparedRequest) -> CallSubject:
-    asked, result = prepared.exchange.request, prepared.result
-    conversation = result.conversation if result is not None else None
+def _subject(call: Call, request: SteeredRequest) -> CallSubject:
+    asked, result = call.exchange.request, call.result
     return CallSubject(
         tenant=asked.tenant,
         key=asked.key,
-        client=prepared.control.agent,
-        model=prepared.request.model,
-        run=conversation.run_id(result.position.run) if conversation is not None and result else "",
-        root=conversation.root_id if conversation is not None else "",
+        client=call.control.agent,
+        model=request.model,
+        run=result.run_id if result is not None else "",
+        root=result.conversation.root_id if result is not None else "",
     )
 
 

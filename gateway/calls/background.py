@@ -20,13 +20,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from gateway.budgets.guard import LeftOpen, Spending, held_to_values, left_open
+from gateway.budgets.guard import held_to_values, left_open
 from gateway.conversations.conversation import Conversation
 from gateway.conversations.resolve import Resolved
-from gateway.conversations.steering_result import ControlHeaders, SteeringResult
+from gateway.conversations.steering_result import Call, ControlHeaders, SteeringResult
 from gateway.dialects import RESPONSES
 from gateway.exchange import Exchange, RequestInfo, Timing
 from gateway.observability.logging import get_logger
@@ -35,11 +34,9 @@ from gateway.services import Services
 from gateway.steering.fold import ConversationFold
 from gateway.steering.fsm import FSMState
 from gateway.steering.identity import ConversationMatch, Incoming, MatchKind
-from gateway.steering.policy import Policy
 from gateway.steering.steer import RunPosition
 from gateway.stores.exchanges import AnswerRecord, AnswerStore
 from gateway.stores.protocols import RunStore, StoreError
-from gateway.stores.records import StepRow
 from gateway.tasks import spawn
 from gateway.upstream.deployments import Target
 from gateway.wire.echo import EchoFilter
@@ -53,38 +50,13 @@ _Committed = asyncio.Future["asyncio.Task[bool] | None"]
 """Done when a call is committed; its result is that of `BackgroundAnswers.keep`."""
 
 
-class Recordable(Protocol):
-    """A call as far as its commit reads it."""
-
-    exchange: Exchange
-    control: ControlHeaders
-    result: SteeringResult | None
-
-    @property
-    def model(self) -> str: ...
-
-    @property
-    def billed_model(self) -> str: ...
-
-
-class PendingCall(Struct, kw_only=True):
-    """A call whose answer is still being made, without the messages, which may be large."""
-
-    exchange: Exchange
-    control: ControlHeaders
-    result: SteeringResult | None
-    spending: Spending | LeftOpen | None
-    model: str
-    billed_model: str
-
-
 class Record(Protocol):
     """Commits a call with its answer, or without it while that is being made."""
 
     def __call__(
         self,
         services: Services,
-        prepared: Recordable,
+        call: Call,
         completion: Mapping[str, Any] | None,
         *,
         pending_id: str | None = None,
@@ -106,14 +78,13 @@ class BackgroundAnswers:
     async def commit(
         self,
         services: Services,
-        call: PendingCall,
+        call: Call,
         response_id: str,
-        target: Target | None,
         *,
         ready: Callable[[], Awaitable[None]],
     ) -> None:
-        """Commit what is known, and the rest when a request fetches the answer `response_id`,
-        which `target` stores. The commit waits for `ready`."""
+        """Commit what is known, and the rest when a request fetches the answer `response_id`. The
+        commit waits for `ready`."""
         result = call.result
         if result is None:
             return
@@ -129,7 +100,7 @@ class BackgroundAnswers:
                 _log.warning("not all of a call is known", reason=str(exc))
             await self._record(services, call, None, pending_id=response_id)
             as_json = call_to_json(call, result, time.time())
-            kept = await self.keep(services, tenant, response_id, target, as_json)
+            kept = await self.keep(services, tenant, response_id, call.target, as_json)
         finally:
             result.stored = True
             result.resolved.incoming = replace(result.resolved.incoming, messages=())
@@ -138,7 +109,7 @@ class BackgroundAnswers:
     async def _settle_own(
         self,
         services: Services,
-        call: PendingCall,
+        call: Call,
         response_id: str,
         committed: _Committed,
         completion: Mapping[str, Any] | None,
@@ -155,7 +126,8 @@ class BackgroundAnswers:
             return  # another gateway has seen the answer, recorded it, and paid for it
         # The conversation may have been dropped from memory and loaded again in the meantime.
         result.conversation = services.index.get(conversation.id) or conversation
-        await self._settled(services, call, completion)
+        await call.settle()
+        await self._record(services, call, completion)
 
     async def _settle_stored(
         self,
@@ -172,17 +144,11 @@ class BackgroundAnswers:
         if call is None or not await self._take(answer.tenant, answer.id):
             return
         call.exchange.upstream.bill(usage)
-        await self._settled(services, call, completion)
+        await call.settle()
+        await self._record(services, call, completion)
         if call.result is not None:
             # The fold has replaced the transcript, which this process has not read.
             call.result.conversation.run.fold = None
-
-    async def _settled(
-        self, services: Services, call: PendingCall, completion: Mapping[str, Any] | None
-    ) -> None:
-        if call.spending is not None:
-            await call.spending.settle(call.billed_model)
-        await self._record(services, call, completion)
 
     async def _take(self, tenant: str, response_id: str) -> bool:
         """Whether this gateway is the one that records the call of an answer. While the store is
@@ -248,7 +214,7 @@ class BackgroundAnswers:
             return otherwise
 
 
-def call_to_json(call: PendingCall, result: SteeringResult, now: float) -> str:
+def call_to_json(call: Call, result: SteeringResult, now: float) -> str:
     """A pending call as the gateway needs it that will see the answer. `now`: the wall clock."""
     exchange = call.exchange
     request, timing = exchange.request, exchange.timing
@@ -276,7 +242,7 @@ def call_to_json(call: PendingCall, result: SteeringResult, now: float) -> str:
     return json.dumps(values)
 
 
-async def resumed(answer: AnswerRecord, services: Services, runs: RunStore) -> PendingCall | None:
+async def resumed(answer: AnswerRecord, services: Services, runs: RunStore) -> Call | None:
     """The call of an answer; None when its conversation is not stored. Raises: StoreError."""
     values = json.loads(answer.call)
     name, stored = await services.loader.response(answer.tenant, answer.id)
@@ -284,13 +250,25 @@ async def resumed(answer: AnswerRecord, services: Services, runs: RunStore) -> P
     if stored is None or conversation is None:
         return None
     result = _result(conversation, stored.chain, values)
-    result.logged = await _logged(runs, answer.tenant, result)
-    if result.logged is not None and result.logged.content is not None:
-        result.prompts = list(result.logged.content.messages)
-    _stand_in(conversation, services.settings.policy())
+    # The step as it is in the run log: what it was scored by stays.
+    before, tenant = result.position.step - 1, answer.tenant
+    trace = await runs.get_run(result.run_id, tenant=tenant, after_step=before, limit=1)
+    if trace is not None and trace.steps:
+        result.logged = trace.steps[0]
+        if result.logged.content is not None:
+            result.prompts = list(result.logged.content.messages)
+    run = conversation.run
+    if run.fold is None:  # one at the newest stored step tells whether the answer ends the run
+        run.fold = ConversationFold(
+            services.settings.policy(),
+            base=conversation.unsaved.snapshot,
+            judged=run.judged,
+            answers=run.answers,
+            priors=run.priors,
+        )
     exchange = _exchange(answer.tenant, values)
     held = values.get("held", [])  # a version before this one kept none
-    return PendingCall(
+    return Call(
         exchange=exchange,
         control=ControlHeaders(**values["control"], tags=values["tags"]),
         result=result,
@@ -298,26 +276,6 @@ async def resumed(answer: AnswerRecord, services: Services, runs: RunStore) -> P
         model=values["model"],
         billed_model=values["billed_model"],
     )
-
-
-async def _logged(runs: RunStore, tenant: str, result: SteeringResult) -> StepRow | None:
-    """The step of the call as it is in the run log: what it was scored by stays."""
-    run_id, before = result.run_id, result.position.step - 1
-    trace = await runs.get_run(run_id, tenant=tenant, after_step=before, limit=1)
-    return trace.steps[0] if trace is not None and trace.steps else None
-
-
-def _stand_in(conversation: Conversation, policy: Policy) -> None:
-    """A fold at the newest stored step, which tells whether the answer ends the run."""
-    run = conversation.run
-    if run.fold is None:
-        run.fold = ConversationFold(
-            policy,
-            base=conversation.unsaved.snapshot,
-            judged=run.judged,
-            answers=run.answers,
-            priors=run.priors,
-        )
 
 
 def _result(

@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Literal
 
 import orjson
+from msgspec import Struct
 
-from gateway.budgets.guard import Spending
-from gateway.calls.background import PendingCall
 from gateway.calls.recorder import Recorder
 from gateway.conversations.steering_result import (
-    ControlHeaders,
+    Call,
     SteeringResult,
     unsteered_headers,
     with_state,
@@ -21,7 +20,6 @@ from gateway.conversations.steering_result import (
 )
 from gateway.dialects import SteeredRequest
 from gateway.dialects.base import ANSWER_ID
-from gateway.exchange import Exchange
 from gateway.observability.logging import get_logger
 from gateway.observability.otel import call_texts
 from gateway.runtime import Runtime
@@ -41,232 +39,181 @@ _CATCH_UP_S = 10.0
 
 _log = get_logger("gateway.steering")
 
+Unread = Literal["empty", "encoding", "size", "form"]
+"""Why an answer was not read: no content; an unknown or broken compression; more than
+`server.max_buffered_response_mb`; neither the JSON nor the events of its dialect."""
 
-class ReplyView(Protocol):
-    """A finished answer, as the relay reports it."""
 
-    @property
-    def completion(self) -> dict[str, Any] | None:
-        """The answer in the form of a chat completion; None when it is incomplete or unreadable."""
-        ...
+class UpstreamReply(Struct, frozen=True, kw_only=True):
+    """The upstream's complete answer in the form of a chat completion; None for what could not be
+    read. `pending_id`: the id of an answer that is made in the background and not complete yet."""
 
-    @property
-    def usage(self) -> dict[str, Any] | None:
-        """The token usage that the upstream reported; None when it reported none."""
-        ...
-
-    @property
-    def pending_id(self) -> str | None:
-        """The id of an answer that is still being made; None for a finished one."""
-        ...
-
-    @property
-    def unread(self) -> str | None:
-        """Why the answer was not read, from a closed set; None for one that was."""
-        ...
+    completion: dict[str, Any] | None
+    usage: dict[str, Any] | None
+    pending_id: str | None = None
+    unread: Unread | None = None
 
 
 class PreparedRequest:
-    """A request with the decisions about it.
-
-    `result` is None for a side request, and for one whose conversation could not be found.
-    """
+    """Sends a call as it was decided, and notes in it what happened."""
 
     def __init__(
         self,
         runtime: Runtime,
         recorder: Recorder,
         services: Services,
-        exchange: Exchange,
         request: SteeredRequest,
-        control: ControlHeaders,
+        call: Call,
     ) -> None:
         self._runtime = runtime
         self._recorder = recorder
         self._services = services
-        self._request = request
-        self.exchange = exchange
-        self.control = control
-        self.result: SteeringResult | None = None
+        self.request = request
+        self.call = call
         self.hides_usage = False
         """Whether the usage of the stream is wanted, which the client did not ask for."""
 
         self.asked_usage = False
         """Whether the target was asked for it, so that its chunk is taken out of the answer."""
 
-        self.keeps_sent = False
-        """Whether the request is kept as it was sent."""
-
+        self.keeps_sent = runtime.raw_calls is not None
         self._sent: bytes | Mapping[str, Any] = b""
-        self.completed = False
-        self.target: Target | None = None
-        """The target that answered."""
+        self._completed = False
 
-        self.spending: Spending | None = None
-        """What the call has reserved of its budgets; None when none applies."""
-
-    @property
-    def request(self) -> SteeredRequest:
-        """The client's request."""
-        return self._request
-
-    @property
-    def billed_model(self) -> str:
-        """The name whose prices hold for the answer: the fallback's, when that gave it."""
-        return self._services.catalogue.billed_name(self.model, self.target)
-
-    def note_reason(self, reason: str) -> None:
-        """Add to the reasons that are recorded with the call."""
-        if self.result is not None:
-            self.result.reasons.append(reason)
-
-    async def settle(self) -> None:
-        """End the call's reservation with what it used."""
-        if self.spending is not None:
-            await self.spending.settle(self.billed_model)
-
-    @property
-    def model(self) -> str:
-        """The model to request; of a body that cannot be read the one that has answered."""
-        result = self.result
-        asked = result.model if result and result.applies else self._request.model
-        return asked or self.exchange.request.model
-
-    @property
-    def is_rerouted(self) -> bool:
-        """Whether the request goes to another model than the client named."""
-        return self.model != self._request.model
+    def decided(self) -> None:
+        """Note the model to request, once the decision is made or has changed."""
+        result = self.call.result
+        asked = result.model if result is not None and result.applies else self.request.model
+        self.call.model = asked or self.call.exchange.request.model
 
     def use_requested_model(self, reason: str) -> None:
         """Switch to the model that the client named, because the routed one gave no answer."""
-        if self.result is not None:
-            self._services.steerer.use_requested_model(self.result, self._request, reason)
+        if (result := self.call.result) is not None:
+            self._services.steerer.use_requested_model(result, self.request, reason)
+            self.decided()
 
     @property
     def is_changed(self) -> bool:
         """Whether anything but the model's name differs from what the client wrote."""
-        guided = self.result is not None and self.result.applies and bool(self.result.edits)
-        return guided or self.asked_usage
+        return self.asked_usage or self._guided() is not None
+
+    def _guided(self) -> SteeringResult | None:
+        """The decision, if it adds guidance to the request."""
+        result = self.call.result
+        if result is None or not result.applies or result.placed is None:
+            return None
+        return result if result.placed.edits else None
 
     def send_as_written(self) -> frozenset[Place]:
         """Take every change out of the request, which was refused with them; where guidance was."""
         self.hides_usage = False
-        if self.result is None:
+        if self.call.result is None:
             return frozenset()
-        response = self.exchange.response
-        response.headers = without_guidance(response.headers)
-        self.exchange.notes.pop("guidance", None)
-        return self._services.steerer.send_as_written(self.result)
+        exchange = self.call.exchange
+        exchange.response.headers = without_guidance(exchange.response.headers)
+        exchange.notes.pop("guidance", None)
+        return self._services.steerer.send_as_written(self.call.result)
 
     def close_places(self, places: frozenset[Place]) -> None:
         """Use these places for no later request of this client: the request was accepted without
         guidance there."""
-        if self.result is not None and places:
-            self._services.steerer.close_places(self.result, self._request, places)
+        if self.call.result is not None and places:
+            self._services.steerer.close_places(self.call.result, self.request, places)
 
-    @property
     def echo(self) -> EchoFilter | None:
         """Filter that removes injected guidance from an answer that repeats its request; None if
         nothing was injected."""
-        if self.result is None or not self.result.applies or not self.result.edits:
+        result = self._guided()
+        if result is None or result.placed is None:
             return None
         try:
-            return self._request.dialect.echo(self._request, self.result.edits)
+            return self.request.dialect.echo(self.request, result.placed.edits)
         except Exception as exc:
             self._note_unguided(exc)
             return None
 
-    def call(
+    def upstream_call(
         self, headers: RawHeaders, query: bytes, key_headers: frozenset[bytes]
     ) -> UpstreamCall:
         """The request as it is sent to the upstream."""
+        request, exchange, result = self.request, self.call.exchange, self.call.result
+        named = request.previous_response_id
+        targets = self._runtime.stored_answers.targets
         return UpstreamCall(
             method="POST",
-            path=self._request.dialect.path,
-            dialect=self._request.dialect,
+            path=request.dialect.path,
+            dialect=request.dialect,
             headers=headers,
             query=query,
             key_headers=key_headers,
-            opaque=self._request.opaque,
+            opaque=request.opaque,
             body=self._body,
             parsed=self._parsed,
-            conversation=self.result.conversation.id if self.result else "",
-            at=self._runtime.stored_answers.targets.find(
-                self.exchange.request.tenant, self._request.previous_response_id
-            ),
-            attempts=self.exchange.upstream.attempts,
+            conversation=result.conversation.id if result else "",
+            at=targets.find(exchange.request.tenant, named) if named else None,
+            attempts=exchange.upstream.attempts,
         )
 
-    async def complete(self, reply: ReplyView) -> None:
+    async def complete(self, reply: UpstreamReply) -> None:
         """Record the complete answer, before the client gets its last byte. That goes on when the
         client leaves meanwhile: the answer was made, and is paid for."""
-        self.completed = True
+        self._completed = True
         await asyncio.shield(self._runtime.unfinished.start(self._complete(reply)))
 
-    async def _complete(self, reply: ReplyView) -> None:
-        if self.result is not None:
-            self.result.note_sending()
-        if reply.unread is not None:
-            self._note_unread(reply.unread)
-        self._note_model(reply.completion)
-        self._bill(reply.usage, reply.completion)
-        self._note_texts(reply.completion)
-        response_id = reply.pending_id or (reply.completion or {}).get(ANSWER_ID)
-        if isinstance(response_id, str) and response_id and self.target is not None:
+    async def _complete(self, reply: UpstreamReply) -> None:
+        result, exchange, completion = self.call.result, self.call.exchange, reply.completion
+        if result is not None:
+            result.note_sending()
+        if reply.unread is not None:  # the gateway does not know what was answered
+            exchange.notes["unread"] = reply.unread
+            self._runtime.metrics.unread.labels(reply.unread).inc()
+            self.call.note_reason(f"answer not read: {reply.unread}")
+        self._bill(reply.usage, completion)
+        settings = self._services.settings
+        if self._runtime.telemetry is not None and settings.otel.content:
+            mask, history = settings.storage.mask_secrets, self.request.own_messages
+            exchange.texts = call_texts(history, completion, settings.otel, mask=mask)
+        response_id = reply.pending_id or (completion or {}).get(ANSWER_ID)
+        target = self.call.target
+        if isinstance(response_id, str) and response_id and target is not None:
             self._keep_place(response_id)
             if reply.pending_id is None:
-                tenant = self.exchange.request.tenant
-                await self._recorder.answers.keep(self._services, tenant, response_id, self.target)
+                tenant = exchange.request.tenant
+                await self._recorder.answers.keep(self._services, tenant, response_id, target)
         if reply.pending_id is None:
-            await self.settle()
-        await self._record(reply.completion, reply.pending_id)
-        if self.result is not None and self.result.state_after is FSMState.END:
+            await self.call.settle()
+        await self._record(completion, reply.pending_id)
+        if result is not None and result.state_after is FSMState.END:
             # A stream's head is sent by now; a whole answer still says that it ended the run.
-            response = self.exchange.response
-            response.headers = with_state(response.headers, FSMState.END)
-            self.exchange.notes["state"] = FSMState.END.value
+            exchange.response.headers = with_state(exchange.response.headers, FSMState.END)
+            exchange.notes["state"] = FSMState.END.value
 
     def _keep_place(self, response_id: str) -> None:
         """Whoever asks for a stored answer later is sent to where it is stored, and does not see
         the guidance in the instructions that it repeats."""
-        if self.target is not None:
-            tenant = self.exchange.request.tenant
-            self._runtime.stored_answers.targets.put(tenant, response_id, self.target)
-        if (echo := self.echo) is not None:
-            self._runtime.stored_answers.echoes.put(self.exchange.request.tenant, response_id, echo)
-
-    def _note_texts(self, completion: Mapping[str, Any] | None) -> None:
-        """Note the call's texts for its span, where the operator asks for that."""
-        settings = self._services.settings
-        if self._runtime.telemetry is None or not settings.otel.content:
-            return
-        mask = settings.storage.mask_secrets
-        history = self._request.own_messages
-        self.exchange.texts = call_texts(history, completion, settings.otel, mask=mask)
+        known, tenant = self._runtime.stored_answers, self.call.exchange.request.tenant
+        if self.call.target is not None:
+            known.targets.put(tenant, response_id, self.call.target)
+        if (echo := self.echo()) is not None:
+            known.echoes.put(tenant, response_id, echo)
 
     def note_delivered(self) -> None:
         """The client has been sent the whole answer."""
-        if self.completed and self.result is not None:
-            self.result.note_delivered()
-
-    def _note_unread(self, reason: str) -> None:
-        """Note in log, metrics and record that the gateway does not know what was answered."""
-        self.exchange.notes["unread"] = reason
-        self._runtime.metrics.unread.labels(reason).inc()
-        if self.result is not None:
-            self.result.reasons.append(f"answer not read: {reason}")
-
-    def _note_model(self, reply: Mapping[str, Any] | None) -> None:
-        """The answer names the model of a request that could not be read."""
-        if self._request.opaque and isinstance(named := (reply or {}).get("model"), str):
-            self.exchange.request.model = self.exchange.upstream.model = named
+        if self._completed and self.call.result is not None:
+            self.call.result.note_delivered()
 
     def _bill(self, usage: dict[str, Any] | None, reply: Mapping[str, Any] | None) -> None:
-        """Note the usage: as it was reported, else estimated from the texts."""
-        upstream = self.exchange.upstream
+        """Note the usage: as it was reported, else estimated from the texts; and whose prices hold:
+        the answer names the model of a request that could not be read."""
+        call, request = self.call, self.request
+        upstream = call.exchange.upstream
+        if request.opaque and isinstance(named := (reply or {}).get("model"), str):
+            call.exchange.request.model = upstream.model = named
+            self.decided()
+        call.billed_model = self._services.catalogue.billed_name(call.model, call.target)
         upstream.bill(usage)
         if upstream.tokens.input is None and upstream.tokens.output is None and reply:
-            estimate = estimated_usage(self._request.raw, reply)
+            estimate = estimated_usage(request.raw, reply)
             if estimate is not None:
                 upstream.bill(estimate, estimated=True)
 
@@ -277,63 +224,58 @@ class PreparedRequest:
         reported before the end is not all. If it shows that the answer is made in the background,
         the call stays pending: the client may still ask for the answer.
         """
-        if self.completed:
-            if self.result is not None:
-                self.result.note_ended()
+        result, request = self.call.result, self.request
+        if self._completed:
+            if result is not None:
+                result.note_ended()
             return
-        read = self._request.dialect.read_stream(received(), orjson.loads)
-        self._note_model(read.completion or read.partial)
+        read = request.dialect.read_stream(received(), orjson.loads)
         self._bill(read.usage, read.completion or read.partial)
-        self.exchange.upstream.usage_estimated = self.exchange.upstream.usage is not None
-        pending_id = read.pending_id if self._request.in_background else None
+        upstream = self.call.exchange.upstream
+        upstream.usage_estimated = upstream.usage is not None
+        pending_id = read.pending_id if request.dialect.in_background(request) else None
         if pending_id is not None:
             self._keep_place(pending_id)
-        if self.spending is not None and pending_id is None:
-            self._runtime.unfinished.start(self.settle())
-        if self.result is None:
+        elif self.call.spending is not None:
+            self._runtime.unfinished.start(self.call.settle())
+        if result is None:
             return
         if pending_id is None:
             # At once: a client that gave up may send the request again before this is recorded.
-            self.result.note_failed()
+            result.note_failed()
         self._runtime.unfinished.start(self._record(None, pending_id))
 
     async def _record(self, completion: dict[str, Any] | None, pending_id: str | None) -> None:
         """Commit the call; one whose answer is still being made is known as such at once."""
+        recorder, services = self._recorder, self._services
         if pending_id is not None:
-            call = PendingCall(
-                exchange=self.exchange,
-                control=self.control,
-                result=self.result,
-                spending=self.spending,
-                model=self.model,
-                billed_model=self.billed_model,
-            )
-            await self._recorder.answers.commit(
-                self._services, call, pending_id, self.target, ready=self._catch_up
-            )
+            await recorder.answers.commit(services, self.call, pending_id, ready=self._catch_up)
             return
         await self._catch_up()
-        await self._recorder.record(self._services, self, completion)
+        await recorder.record(services, self.call, completion)
 
     async def _catch_up(self) -> None:
         """Score the steps of a call that went out before that was done, for its record."""
-        if self.result is None or self.result.observed:
+        result = self.call.result
+        if result is None or result.observed:
             return
         try:
             async with asyncio.timeout(_CATCH_UP_S):
-                await self._services.steerer.catch_up(self.result, self._request, time.time())
+                await self._services.steerer.catch_up(result, self.request, time.time())
         except Exception as exc:
             _log.warning(
                 "steps of an unsteered call not scored",
                 kind=type(exc).__name__,
-                request_id=self.exchange.request.id,
+                request_id=self.call.exchange.request.id,
             )
 
     def _body(self, target: Target) -> bytes:
-        request = self._request
-        model = target.model or self.model
-        self.exchange.upstream.model = model
-        splices = request.with_model(model)
+        """The client's bytes with the model, what the deployment sets, and the guidance, if that
+        can be placed there."""
+        request, result = self.request, self._guided()
+        model = target.model or self.call.model
+        self.call.exchange.upstream.model = model
+        splices: list[Splice] = [] if model == request.model else request.with_model(model)
         for key, value in target.params.items():
             if key not in request.body and request.dialect.takes(key):
                 splices += request.set_value(key, value)
@@ -341,53 +283,45 @@ class PreparedRequest:
         self.asked_usage = self.hides_usage and not refusals.includes(target, model)
         if self.asked_usage:
             splices += request.with_usage()
-        body = request.render(splices + self._guidance())
+        if result is not None and result.placed is not None:
+            try:
+                splices += request.dialect.splices(request, result.placed.edits)
+            except Exception as exc:
+                self._note_unguided(exc)
+        body = request.render(splices)
         if self.keeps_sent:
             self._sent = body
         return body
 
-    def _guidance(self) -> list[Splice]:
-        """The guidance as splices of the client's bytes; empty when it cannot be placed there."""
-        if self.result is None or not self.result.applies:
-            return []
-        try:
-            return self._request.dialect.splices(self._request, self.result.edits)
-        except Exception as exc:
-            self._note_unguided(exc)
-            return []
-
     def _parsed(self, target: Target) -> Mapping[str, Any]:
-        self.exchange.upstream.model = target.model or self.model
-        self.asked_usage = False  # LiteLLM's lane learns it by itself
-        body = self._edited()
+        """The request as JSON, with its guidance; LiteLLM's lane learns the usage by itself."""
+        model = self.call.exchange.upstream.model = target.model or self.call.model
+        self.asked_usage = False
+        body: Mapping[str, Any] | None = None
+        if (result := self._guided()) is not None and result.placed is not None:
+            try:
+                body = self.request.dialect.edited(self.request, result.placed.edits)
+            except Exception as exc:
+                self._note_unguided(exc)
+        if body is None:
+            body = self.request.whole
         if self.keeps_sent:
-            self._sent = {**body, "model": self.exchange.upstream.model}
+            self._sent = {**body, "model": model}
         return body
-
-    def _edited(self) -> Mapping[str, Any]:
-        """The request as JSON, with its guidance."""
-        if self.result is None or not self.result.applies or not self.result.edits:
-            return self._request.whole
-        try:
-            return self._request.dialect.edited(self._request, self.result.edits)
-        except Exception as exc:
-            self._note_unguided(exc)
-            return self._request.whole
 
     def keep_raw(self, received: bytes) -> None:
         """Keep the call as it was sent and received, in a task of the event loop."""
-        result, keeper, sent = self.result, self._runtime.opened.raw_calls, self._sent
+        result, keeper, sent = self.call.result, self._runtime.raw_calls, self._sent
         if result is None or keeper is None or not sent:
             return
         storage = self._runtime.settings.storage
-        body = sent if isinstance(sent, bytes) else orjson.dumps(sent, default=str)
         call = RawCall(
-            tenant=self.exchange.request.tenant,
+            tenant=self.call.exchange.request.tenant,
             run_id=result.run_id,
             step_index=result.position.step,
             at=time.time(),
-            dialect=self._request.dialect.name,
-            request=body,
+            dialect=self.request.dialect.name,
+            request=sent if isinstance(sent, bytes) else orjson.dumps(sent, default=str),
             response=received,
         )
         limits = (int(storage.raw_max_kb * 2**10), int(storage.raw_mb * 2**20))
@@ -395,11 +329,12 @@ class PreparedRequest:
 
     def forward_unsteered(self, reason: str) -> None:
         """Go on without a decision, with the guidance that was injected before."""
-        self.exchange.notes["unsteered"] = reason
-        self.exchange.response.headers += unsteered_headers(reason)
-        if self.result is not None:
+        exchange = self.call.exchange
+        exchange.notes["unsteered"] = reason
+        exchange.response.headers += unsteered_headers(reason)
+        if self.call.result is not None:
             try:
-                self._services.steerer.repeat_earlier(self.result, self._request, reason)
+                self._services.steerer.repeat_earlier(self.call.result, self.request, reason)
             except Exception as exc:
                 self._note_unguided(exc)
 
@@ -410,5 +345,5 @@ class PreparedRequest:
             "request forwarded without its guidance",
             kind=type(error).__name__,
             reason=str(error),
-            request_id=self.exchange.request.id,
+            request_id=self.call.exchange.request.id,
         )

@@ -8,13 +8,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gateway.calls.background import BackgroundAnswers, Recordable
-from gateway.conversations.apply_reply import apply_reply
+from gateway.calls.background import BackgroundAnswers
+from gateway.conversations.apply_reply import apply_reply, replies_in
 from gateway.conversations.codec import from_record
 from gateway.conversations.conversation import Conversation
 from gateway.conversations.loading import merge
-from gateway.conversations.records import CallFacts, call_record
-from gateway.conversations.steering_result import SteeringResult
+from gateway.conversations.records import Recorded, call_record
+from gateway.conversations.steering_result import Call, SteeringResult
 from gateway.observability.logging import get_logger
 from gateway.runtime import Runtime
 from gateway.services import Services
@@ -38,7 +38,7 @@ class Recorder:
     async def record(
         self,
         services: Services,
-        prepared: Recordable,
+        call: Call,
         completion: Mapping[str, Any] | None,
         *,
         pending_id: str | None = None,
@@ -49,74 +49,83 @@ class Recorder:
         `pending_id`: the id of an answer that is still being made; its content and cost are
         recorded later.
         """
-        result = prepared.result
+        result, metrics = call.result, self._runtime.metrics
         if result is None:
             return
         try:
             async with result.conversation.lock:
-                await self._commit(services, prepared, result, completion, pending_id)
+                await self._commit(services, call, result, completion, pending_id)
         except StoreOverloaded:
             # Logged once in an incident. The scored steps stay in memory for a later commit.
-            self._runtime.metrics.store_dropped.inc()
+            metrics.store_dropped.inc()
         except StoreError as exc:
-            self._runtime.metrics.store_failures.labels(exc.label).inc()
+            metrics.store_failures.labels(exc.label).inc()
             self._log.error("call not recorded", reason=str(exc))
         except Exception as exc:
-            self._runtime.metrics.store_failures.labels("internal").inc()
+            metrics.store_failures.labels("internal").inc()
             self._log.exception("call not recorded", reason=str(exc))
 
     async def _commit(
         self,
         services: Services,
-        prepared: Recordable,
+        call: Call,
         result: SteeringResult,
         completion: Mapping[str, Any] | None,
         pending_id: str | None,
     ) -> None:
-        exchange = prepared.exchange
-        keep = services.settings.storage.store_content
-        index, hashes = services.index, tuple[PrefixHashRecord, ...]()
+        exchange, settings = call.exchange, services.settings
+        conversation, hashes = result.conversation, tuple[PrefixHashRecord, ...]()
+        choices = replies_in(completion)
         if not result.unread:
+            keep, index = settings.storage.store_content, services.index
             try:
-                hashes = apply_reply(result, completion, index, keep=keep, pending_id=pending_id)
+                hashes = apply_reply(
+                    result, completion, choices, index, keep=keep, pending_id=pending_id
+                )
             except Exception as exc:  # its next call finds no history, but it was answered
                 self._log.exception("answer not applied to its history", reason=str(exc))
-        tokens = exchange.upstream.tokens
-        used = (tokens.input or 0) + (tokens.output or 0)
-        _add_tokens(result.conversation, used)
-        facts = _facts(services, prepared, answered=pending_id is None)
-        conversation = result.conversation
+        used = (exchange.upstream.tokens.input or 0) + (exchange.upstream.tokens.output or 0)
+        memory = conversation.run.memory
+        conversation.run.memory = replace(memory, tokens=memory.tokens + used)
+        cost = unsteered = services.catalogue.cost(call.billed_model, exchange.upstream.usage)
+        if call.model != exchange.request.model:
+            unsteered = services.catalogue.cost(exchange.request.model, exchange.upstream.usage)
+        recorded = Recorded(
+            completion=completion,
+            choices=choices,
+            cost_usd=cost,
+            cost_unsteered_usd=unsteered,
+            profile=settings.monitors.profile,
+            policy_digest=services.policy_digest,
+            answered=pending_id is None,
+            masks_secrets=settings.storage.mask_secrets,
+        )
         outcomes = list(conversation.unsaved.steps.values())
+        store = self._runtime.store
         for attempt in range(1, _ATTEMPTS + 1):
             snapshot = conversation.snapshot()
-            record = call_record(result, exchange, completion, facts, hashes, time.time())
+            record = call_record(call, result, recorded, snapshot, hashes, time.time())
             try:
-                version = await self._runtime.store.commit(record)
+                version = await store.commit(record)
                 break
             except VersionConflict as conflict:
                 # An answered call is on record, whatever happens: it waits to be joined later.
                 if attempt == _ATTEMPTS:
-                    version = await self._runtime.store.keep(record)
+                    version = await store.keep(record)
                     break
                 try:
                     await self._merge(conversation, conflict, used)
                 except Exception as exc:
                     if not isinstance(exc, StoreError):
                         self._log.exception("call not joined with what is stored")
-                    version = await self._runtime.store.keep(record)
+                    version = await store.keep(record)
                     break
         conversation.stored(version, snapshot)
         self._touch(record)
-        self._note_workload(prepared, result)
-        self._count(outcomes)
-        if not result.stored:
-            self._count_injections(record)
-            self._count_patterns(result)
-            if prepared.model != exchange.request.model:
-                self._runtime.metrics.reroutes.labels(result.position.state.value).inc()
+        self._note_workload(call, result)
+        self._count(record, call, result, outcomes)
         if pending_id is None:
-            self._count_cost(record)
-            self._runtime.tagged.count(prepared.control.tags, used, facts.cost_usd)
+            self._runtime.tagged.count(call.control.tags, used, cost)
         self._runtime.replicas.publish(record)
 
     def _touch(self, record: CallRecord) -> None:
@@ -148,19 +157,24 @@ class Recorder:
         else:
             merge(conversation, found, tokens=tokens)
 
-    def _note_workload(self, prepared: Recordable, result: SteeringResult) -> None:
+    def _note_workload(self, call: Call, result: SteeringResult) -> None:
         """Say once where a run began: on the model that its first recorded call went to."""
         run, workloads = result.conversation.run, self._runtime.opened.workloads
         if workloads is None or run.workload is None or run.workload_noted:
             return
-        if run.index != result.position.run:
-            return
-        run.workload_noted = True
-        choice = run.memory.choice if result.applies else None
-        name = result.run_id
-        workloads.note(run.workload, name, prepared.model, choice)
+        if run.index == result.position.run:
+            run.workload_noted = True
+            choice = run.memory.choice if result.applies else None
+            workloads.note(run.workload, result.run_id, call.model, choice)
 
-    def _count(self, outcomes: Sequence[StepOutcome]) -> None:
+    def _count(
+        self,
+        record: CallRecord,
+        call: Call,
+        result: SteeringResult,
+        outcomes: Sequence[StepOutcome],
+    ) -> None:
+        """Count a call that was recorded, in metrics and for the patterns that were given."""
         metrics = self._runtime.metrics
         for outcome in outcomes:
             metrics.steps.labels(outcome.state.value).inc()
@@ -168,52 +182,21 @@ class Recorder:
             metrics.composite.observe(outcome.readings.composite)
             for name in outcome.readings.fired:
                 metrics.monitor_fires.labels(name).inc()
-
-    def _count_injections(self, record: CallRecord) -> None:
+        for step in record.steps:
+            if (made := step.call) is not None and made.cost_usd is not None:
+                metrics.charge(made.cost_usd, made.cost_unsteered_usd)
+            elif made is not None and made.unpriced:
+                metrics.unpriced.inc()
+        if result.stored:
+            return  # the rest was counted when its answer was being made
         for row in record.injections:
             if row.applied:
-                self._runtime.metrics.injections.labels(row.source).inc()
-
-    def _count_cost(self, record: CallRecord) -> None:
-        metrics = self._runtime.metrics
-        for call in filter(None, [step.call for step in record.steps]):
-            if call.cost_usd is not None:
-                metrics.charge(call.cost_usd, call.cost_unsteered_usd)
-            elif call.unpriced:
-                metrics.unpriced.inc()
-
-    def _count_patterns(self, result: SteeringResult) -> None:
-        """Count this call's injections. The run's outcome is no evidence about a pattern: patterns
-        are given to runs in trouble, and those fail more often anyway."""
+                metrics.injections.labels(row.source).inc()
         patterns = self._runtime.opened.patterns
-        if patterns is None or not result.applies or result.decided is None:
-            return
-        new = [i.match.pattern.pattern_id for i in result.decided.items if i.match]
-        patterns.tally.note(result.conversation.tenant, new, Event.INJECTED)
-
-
-def _add_tokens(conversation: Conversation, tokens: int) -> None:
-    memory = conversation.run.memory
-    conversation.run.memory = replace(memory, tokens=memory.tokens + tokens)
-
-
-def _facts(services: Services, prepared: Recordable, *, answered: bool) -> CallFacts:
-    exchange, control = prepared.exchange, prepared.control
-    cost = unsteered = services.catalogue.cost(prepared.billed_model, exchange.upstream.usage)
-    if prepared.model != exchange.request.model:
-        unsteered = services.catalogue.cost(exchange.request.model, exchange.upstream.usage)
-    return CallFacts(
-        agent=control.agent,
-        profile=services.settings.monitors.profile,
-        policy_digest=services.policy_digest,
-        experiment=control.experiment,
-        arm=control.arm,
-        unit=control.unit if control.experiment else None,
-        outcome=control.outcome,
-        cost_usd=cost,
-        cost_unsteered_usd=unsteered,
-        key_name=exchange.request.key,
-        tags=control.tags,
-        answered=answered,
-        masks_secrets=services.settings.storage.mask_secrets,
-    )
+        if patterns is not None and result.applies and result.decided is not None:
+            # The run's outcome is no evidence about a pattern: patterns are given to runs in
+            # trouble, and those fail more often anyway.
+            new = [i.match.pattern.pattern_id for i in result.decided.items if i.match]
+            patterns.tally.note(result.conversation.tenant, new, Event.INJECTED)
+        if call.model != call.exchange.request.model:
+            metrics.reroutes.labels(result.position.state.value).inc()

@@ -77,12 +77,12 @@ def apply_request(
     found = _continued(index, verdict, search, now)
     if found is None:
         return None
-    response = search.response
+    response, earlier = search.response, search.request.earlier
     if response is not None and found.run.fold is None and verdict.kind in _CONTINUING:
         found.run.kept_fold = None
         found.run.start = RunStart(
             snapshot=response.snapshot,
-            offset=search.request.earlier_count,
+            offset=earlier.gone if earlier is not None else 0,
             logged_in=search.response_of,
         )
     _remember(index, found, search)
@@ -132,7 +132,7 @@ def _remember(index: ConversationIndex, found: Conversation, search: Search) -> 
         history.root = _root(index, found, search)
     index.keep_prefix(found)
     index.used(found, len(request.raw))
-    index.add_prefix_hash(found, hashes.full, hashes.full)
+    index.add_prefix_hash(found, hashes.state.digest, hashes.state.digest)
 
 
 def _root(index: ConversationIndex, found: Conversation, search: Search) -> bytes:
@@ -184,7 +184,7 @@ def open_conversation(
     """
     name = verdict.conversation_id or given
     if name is None:
-        name = conversation_id(tenant, incoming.hashes.full.hex(), secrets.token_hex(8))
+        name = conversation_id(tenant, incoming.hashes.state.digest.hex(), secrets.token_hex(8))
     elif verdict.kind is MatchKind.FORK and index.get(name) is not None:
         # A sample of a prompt of which more samples were taken than one hash is known under.
         name = child_id(name, secrets.token_bytes(8))

@@ -63,6 +63,9 @@ KEPT_PER_CONVERSATION = 8
 STORED_PER_CONVERSATION = 2
 """The newest, and the one before, which a retry continues from."""
 
+REPLY = "reply:"
+"""Start of the kind of a reply's stored prefix hash; the hash that it is a reply to follows."""
+
 RESPONSE_KIND = "response"
 """The kind of a stored prefix hash that is computed from the id of an answer."""
 
@@ -231,7 +234,7 @@ class RoutedCall(Struct, frozen=True, kw_only=True):
     model: str
 
 
-class RunStart(Struct, frozen=True, kw_only=True):
+class RunStart(Struct, frozen=True, kw_only=True, array_like=True):
     """A replacement for the part of the transcript that a compaction removed.
 
     `offset`: messages at the front of the new history whose steps are in `snapshot` already.
@@ -388,10 +391,6 @@ class Conversation(Struct, kw_only=True):
     def busy(self) -> bool:
         """Whether a call is in progress, or being stored."""
         return self.history.branch.awaits is Awaits.MODEL or self.lock.locked()
-
-    def run_id(self, run: int) -> str:
-        """See the module's `run_id`."""
-        return run_id(self.id, run)
 
     def snapshot(self) -> RunSnapshot | None:
         """The newest run, in state END when the latest reply was its final answer."""

@@ -8,18 +8,11 @@ StoredAnswers      answers that later requests name by id: the deployment that s
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import (
-    Awaitable,
-    Callable,
-    Container,
-    Hashable,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, Generic, TypeVar
+from typing import Any
+
+from cachetools import FIFOCache, LRUCache
 
 from gateway.conversations.conversation import (
     KEPT_PER_CONVERSATION,
@@ -34,18 +27,16 @@ from gateway.upstream.deployments import Target
 from gateway.wire.body_prefix import BodyPrefix
 from gateway.wire.echo import EchoFilter
 
-MAX_PENDING = 1024
-"""Pending background calls; the oldest ones over the limit stay recorded without an answer."""
-MAX_TARGETS = 8192
-"""Answers whose deployment is known, least recently used ones dropped; a few hundred bytes each."""
-MAX_ECHO_CHARS = 4 * 2**20
-"""Characters of instructions that stored answers may repeat; those of the oldest go first."""
+_MAX_PENDING = 1024  # background calls; the oldest over it stay recorded without an answer
+_MAX_TARGETS = 8192  # answers whose deployment is known; a few hundred bytes each
+_MAX_ECHO_CHARS = 4 * 2**20  # of instructions that stored answers may repeat
 _MAX_REFS = 64  # conversations remembered for one hash; common openings collect many
 _MAX_HASHES = 128  # the newest of one conversation: 64 turns; the store knows where older ones fork
 _MAX_ITEMS = 4096  # items of answers in memory; the store has all
 Settle = Callable[[Mapping[str, Any] | None, dict[str, Any] | None], Awaitable[None]]
 """Records a call: its answer in the shape of a chat completion, or None for none; and its usage."""
-K = TypeVar("K", bound=Hashable)
+_Named = tuple[str, str]
+"""A tenant, and an id of its."""
 
 
 class ConversationIndex:
@@ -63,10 +54,10 @@ class ConversationIndex:
         self._by_id: OrderedDict[str, Conversation] = OrderedDict()
         self._by_key: dict[tuple[str, str], list[str]] = {}
         self._prefix_hashes: dict[bytes, list[PrefixHashRef]] = {}
-        self._awaited: _Latest[tuple[str, ...]] = _Latest()
-        self._replies: _Latest[bytes] = _Latest()
+        self._awaited = _Latest()
+        self._replies = _Latest()
         self._responses: dict[bytes, str] = {}
-        self._items: OrderedDict[tuple[str, str], Any] = OrderedDict()
+        self._items: FIFOCache[_Named, Any] = FIFOCache(_MAX_ITEMS)
         self._bodies = KnownBodies(max_transcripts, max_prefix_bytes)
         self._transcripts = TranscriptsInMemory(max_transcripts, max_transcript_bytes)
         self.growing_bodies = GrowingBodies()
@@ -120,16 +111,12 @@ class ConversationIndex:
                     continue
                 found.forget_transcript()
             self._transcripts.forget(oldest)
-        self._make_room()
-
-    def _make_room(self) -> None:
-        """Drop the least recently used ones, but none with a call in progress: until that is
-        stored, its run exists only in memory."""
-        surplus = max(len(self._by_id) - self._max, 0)
-        idle = (found for found in self._by_id.values() if not found.busy)
-        for dropped in list(islice(idle, surplus)):
-            del self._by_id[dropped.id]
-            self._forget(dropped)
+        if (surplus := len(self._by_id) - self._max) > 0:
+            # None with a call in progress: until that is stored, its run exists only in memory.
+            idle = (found for found in self._by_id.values() if not found.busy)
+            for dropped in list(islice(idle, surplus)):
+                del self._by_id[dropped.id]
+                self._forget(dropped)
 
     def add_prefix_hash(self, conversation: Conversation, digest: bytes, served: bytes) -> None:
         """A later request whose history has this hash may belong to `conversation`."""
@@ -181,9 +168,9 @@ class ConversationIndex:
     def index_reply(self, conversation: Conversation) -> None:
         """A request with the results of the latest reply's calls is found by them, one that has
         only part of the history by the reply."""
-        branch = conversation.history.branch
-        self._awaited.put(conversation, branch.reply_calls)
-        self._replies.put(conversation, branch.reply_digest or b"")
+        branch, tenant = conversation.history.branch, conversation.tenant
+        self._awaited.put(conversation.id, tenant, branch.reply_calls)
+        self._replies.put(conversation.id, tenant, branch.reply_digest)
 
     def awaiting_results(self, tenant: str, request: Incoming) -> dict[str, Branch]:
         """The branches whose latest reply made the calls that the request answers.
@@ -233,12 +220,10 @@ class ConversationIndex:
     def response(self, tenant: str, response_id: str) -> tuple[str, StoredResponse | None] | None:
         """The answer with this id and its conversation's id; None when the id is unknown."""
         owner = self._responses.get(response_hash(tenant, response_id))
-        found = self._by_id.get(owner) if owner is not None else None
         if owner is None:
             return None
-        if found is None:
-            return "", None
-        return found.id, found.history.responses.get(response_id)
+        found = self._by_id.get(owner)
+        return (owner, found.history.responses.get(response_id)) if found else ("", None)
 
     def newest_response(
         self, tenant: str, external_key: str
@@ -261,10 +246,7 @@ class ConversationIndex:
     def keep_items(self, tenant: str, items: Mapping[str, Any]) -> None:
         """Keep items of answers, up to the newest `_MAX_ITEMS`."""
         for name, item in items.items():
-            self._items.pop((tenant, name), None)
             self._items[tenant, name] = item
-        while len(self._items) > _MAX_ITEMS:
-            self._items.popitem(last=False)
 
     def known_prefix(self, tenant: str, raw: bytes, list_key: str) -> BodyPrefix | None:
         """The longest beginning of a body among the latest requests of all conversations."""
@@ -308,30 +290,29 @@ class ConversationIndex:
                 self._by_key.pop(key, None)
 
 
-class _Latest(Generic[K]):
+class _Latest:
     """The conversations by what their latest reply has, in the order in which it came."""
 
     def __init__(self) -> None:
-        self._ids: dict[tuple[str, K], list[str]] = {}
-        self._keys: dict[str, tuple[str, K]] = {}
+        self._ids: dict[tuple[str, Any], list[str]] = {}
+        self._keys: dict[str, tuple[str, Any]] = {}
 
-    def put(self, conversation: Conversation, value: K) -> None:
+    def put(self, name: str, tenant: str, value: Any) -> None:
         """Index a conversation by this; by nothing when it is empty."""
-        self.drop(conversation.id)
+        self.drop(name)
         if value:
-            key = (conversation.tenant, value)
-            self._ids.setdefault(key, []).append(conversation.id)
-            self._keys[conversation.id] = key
+            key = self._keys[name] = (tenant, value)
+            self._ids.setdefault(key, []).append(name)
 
-    def drop(self, conversation_id: str) -> None:
+    def drop(self, name: str) -> None:
         """Forget what the latest reply of a conversation has."""
-        key = self._keys.pop(conversation_id, None)
+        key = self._keys.pop(name, None)
         if key is not None:
-            self._ids[key].remove(conversation_id)
+            self._ids[key].remove(name)
             if not self._ids[key]:
                 del self._ids[key]
 
-    def find(self, tenant: str, value: K) -> Sequence[str]:
+    def find(self, tenant: str, value: Any) -> Sequence[str]:
         """The ids of the conversations whose latest reply has this."""
         return self._ids.get((tenant, value), ())
 
@@ -343,9 +324,9 @@ class PendingResponses:
     """
 
     def __init__(self) -> None:
-        self._calls: OrderedDict[tuple[str, str], Settle] = OrderedDict()
+        self._calls: FIFOCache[_Named, Settle] = FIFOCache(_MAX_PENDING)
 
-    def __contains__(self, key: tuple[str, str]) -> bool:
+    def __contains__(self, key: _Named) -> bool:
         return key in self._calls
 
     def __len__(self) -> int:
@@ -354,8 +335,6 @@ class PendingResponses:
     def put(self, tenant: str, response_id: str, settle: Settle) -> None:
         """Keep a call until its answer is settled."""
         self._calls[tenant, response_id] = settle
-        while len(self._calls) > MAX_PENDING:
-            self._calls.popitem(last=False)
 
     async def settle(
         self,
@@ -377,8 +356,8 @@ class ResponseTargets:
     """
 
     def __init__(self) -> None:
-        self._targets: OrderedDict[tuple[str, str], Target] = OrderedDict()
-        self._given: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._targets: LRUCache[_Named, Target] = LRUCache(_MAX_TARGETS)
+        self._given: FIFOCache[_Named, None] = FIFOCache(_MAX_TARGETS)
 
     def knows(self, tenant: str, response_id: str) -> bool:
         """Whether a tenant was given an answer by this gateway, as far as it is remembered."""
@@ -387,18 +366,12 @@ class ResponseTargets:
     def put(self, tenant: str, response_id: str, target: Target) -> None:
         """Remember that the answer came from a deployment's target, and who was given it."""
         self._given[tenant, response_id] = None
-        while len(self._given) > MAX_TARGETS:
-            self._given.popitem(last=False)
-        if not target.key or target.lane != "native":
-            return  # the default upstream, or a lane that stores no answers
-        self._targets[tenant, response_id] = target
-        self._targets.move_to_end((tenant, response_id))
-        while len(self._targets) > MAX_TARGETS:
-            self._targets.popitem(last=False)
+        if target.key and target.lane == "native":  # others store no answers, or are the default
+            self._targets[tenant, response_id] = target
 
-    def find(self, tenant: str, response_id: str | None) -> Target | None:
+    def find(self, tenant: str, response_id: str) -> Target | None:
         """The target that stores the answer, if it is known."""
-        return self._targets.get((tenant, response_id)) if response_id else None
+        return self._targets.get((tenant, response_id))
 
 
 class AnswerEchoes:
@@ -406,25 +379,19 @@ class AnswerEchoes:
     asked with, whenever a later request reads it: by tenant and answer id."""
 
     def __init__(self) -> None:
-        self._filters: OrderedDict[tuple[str, str], EchoFilter] = OrderedDict()
-        self._chars = 0
+        self._filters: FIFOCache[_Named, EchoFilter] = FIFOCache(
+            _MAX_ECHO_CHARS, getsizeof=lambda echo: echo.size
+        )
 
     def put(self, tenant: str, response_id: str, echo: EchoFilter) -> None:
         """Remember the filter of an answer."""
-        self._forget((tenant, response_id))
-        self._filters[tenant, response_id] = echo
-        self._chars += echo.size
-        while self._chars > MAX_ECHO_CHARS:
-            self._forget(next(iter(self._filters)))
+        if echo.size <= _MAX_ECHO_CHARS:
+            self._filters[tenant, response_id] = echo
 
     def find(self, tenant: str, response_id: str) -> EchoFilter | None:
         """A filter for one reading of the answer; None if nothing is to be taken out."""
         known = self._filters.get((tenant, response_id))
         return known.fresh() if known is not None else None
-
-    def _forget(self, key: tuple[str, str]) -> None:
-        known = self._filters.pop(key, None)
-        self._chars -= known.size if known is not None else 0
 
 
 class StoredAnswers:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from gateway.config.models import JudgeSettings
-from gateway.conversations.conversation import Conversation
+from gateway.conversations.conversation import Conversation, run_id
 from gateway.observability.logging import get_logger
 from gateway.steering.fold import RunFold
 from gateway.steering.scoring.judged import INSTRUCTION, question, read_score
@@ -107,7 +107,7 @@ class ModelJudge:
 
     async def _judged(self, asked: str, whose: Conversation, run: int) -> float | None:
         spent = await self._meter.admit(
-            self._model, asked, tenant=whose.tenant, root=whose.root_id, run=whose.run_id(run)
+            self._model, asked, tenant=whose.tenant, root=whose.root_id, run=run_id(whose.id, run)
         )
         if spent is None:
             self._count("budget")

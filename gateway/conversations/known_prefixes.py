@@ -12,11 +12,11 @@ GrowingBodies        digests of bodies that were not read. An agent sends its gr
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Final
 
+from cachetools import LRUCache
 from msgspec import Struct, field
 
 from gateway.conversations.conversation import Conversation
@@ -65,7 +65,7 @@ class KnownBodies:
 
     def conversation_of(self, tenant: str, prefix: BodyPrefix) -> str | None:
         """The id of the conversation whose latest request these bytes are."""
-        alike = self._openings.get(_opening(tenant, prefix))
+        alike = self._openings.get((tenant, prefix.raw[:_OPENING_BYTES]))
         return alike.names.get(id(prefix)) if alike is not None else None
 
     def add(self, conversation: Conversation) -> bool:
@@ -74,7 +74,7 @@ class KnownBodies:
         self._forget(name)
         if prefix is None or len(prefix.raw) < _OPENING_BYTES:
             return False
-        opening, length = _opening(conversation.tenant, prefix), len(prefix.raw)
+        opening, length = (conversation.tenant, prefix.raw[:_OPENING_BYTES]), len(prefix.raw)
         self._kept[name] = opening, length
         self._bytes += length
         alike = self._openings.setdefault(opening, _Alike())
@@ -129,12 +129,15 @@ class BodyTree:
 
     def add(self, name: str, prefix: BodyPrefix) -> None:
         """Add a body under a name that has none."""
-        raw, end = prefix.raw, prefix.end
+        raw, end = prefix.raw, prefix.spans[-1][1]
         if self._root is None:
             self._root = _Node(end, {name: prefix})
             return
-        nearest = self._near(raw, end)
-        agreed = _agreed(raw, nearest.raw, min(end, nearest.end))
+        near = self._root  # a body below it agrees with these bytes as far as any
+        while near.at < end and (below := near.below.get(raw[near.at])) is not None:
+            near = below
+        nearest = near.any_body()
+        agreed = _agreed(raw, nearest.raw, min(end, nearest.spans[-1][1]))
         parent, node = None, self._root
         while node.at < agreed:
             parent, node = node, node.below[raw[node.at]]
@@ -148,7 +151,7 @@ class BodyTree:
 
     def remove(self, name: str, prefix: BodyPrefix) -> None:
         """Remove a body that was added."""
-        raw, end = prefix.raw, prefix.end
+        raw, end = prefix.raw, prefix.spans[-1][1]
         above: _Node | None = None
         parent: _Node | None = None
         node = self._root
@@ -163,14 +166,6 @@ class BodyTree:
         else:
             del parent.below[raw[parent.at]]
             self._shorten(above, raw, parent)
-
-    def _near(self, raw: bytes, end: int) -> BodyPrefix:
-        """A body that agrees with these bytes as far as any."""
-        node = self._root
-        assert node is not None
-        while node.at < end and (below := node.below.get(raw[node.at])) is not None:
-            node = below
-        return node.any_body()
 
     def _put(self, parent: _Node | None, raw: bytes, node: _Node) -> None:
         if parent is None:
@@ -218,13 +213,12 @@ def _agreed(one: bytes, other: bytes, limit: int) -> int:
 class _Alike(Struct):
     """The known bodies with one opening by conversation, the oldest first; `names` by identity."""
 
-    bodies: OrderedDict[str, BodyPrefix] = field(default_factory=OrderedDict)
+    bodies: dict[str, BodyPrefix] = {}
     names: dict[int, str] = {}
     tree: BodyTree = field(default_factory=BodyTree)
 
     def add(self, name: str, prefix: BodyPrefix) -> None:
-        """Keep the latest body of a conversation."""
-        self.remove(name)
+        """Keep the latest body of a conversation that has none here."""
         self.bodies[name] = prefix
         self.names[id(prefix)] = name
         self.tree.add(name, prefix)
@@ -237,10 +231,6 @@ class _Alike(Struct):
             self.tree.remove(name, prefix)
 
 
-def _opening(tenant: str, prefix: BodyPrefix) -> _Opening:
-    return tenant, prefix.raw[:_OPENING_BYTES]
-
-
 class TranscriptsInMemory:
     """The conversations whose transcripts' caches are kept, by their latest use.
 
@@ -251,7 +241,7 @@ class TranscriptsInMemory:
         self._max_transcripts = max_transcripts
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._recent: OrderedDict[str, int] = OrderedDict()
+        self._recent: dict[str, int] = {}  # bytes, by conversation, the latest used last
 
     def use(self, conversation_id: str, body_bytes: int) -> list[str]:
         """Mark a transcript as the latest used; the transcripts over the limits, oldest first.
@@ -278,7 +268,7 @@ class GrowingBodies:
     """The newest unread bodies of each owner, by the digests of their messages; in memory only."""
 
     def __init__(self) -> None:
-        self._owners: OrderedDict[Owner, list[Growth]] = OrderedDict()
+        self._owners: LRUCache[Owner, list[Growth]] = LRUCache(_MOST_OWNERS)
 
     async def find(self, owner: Owner, messages: memoryview, *, again: bool) -> Growth:
         """The body whose list `messages` is, without the bracket at its end.
@@ -296,7 +286,11 @@ class GrowingBodies:
             known
             for known in self._owners.get(owner, ())
             if digests.get(known.size) == known.digest
-            and (again if known.size == own.size else _adds(messages, known.size))
+            and (
+                again
+                if known.size == own.size  # else a further message has to follow
+                else bytes(messages[known.size :][:64]).lstrip(b" \t\r\n").startswith(b",")
+            )
         ]
         if not fitting:
             return own
@@ -307,12 +301,7 @@ class GrowingBodies:
 
     def keep(self, owner: Owner, body: Growth) -> None:
         """Know a body, whose conversation is named, from now on."""
-        known = self._owners.setdefault(owner, [])
-        known.append(body)
-        del known[:-_MOST_BODIES]
-        self._owners.move_to_end(owner)
-        if len(self._owners) > _MOST_OWNERS:
-            self._owners.popitem(last=False)
+        self._owners[owner] = [*self._owners.get(owner, ()), body][-_MOST_BODIES:]
 
 
 class Growth(Struct, frozen=True, kw_only=True):
@@ -345,8 +334,3 @@ def _digests(messages: memoryview, sizes: set[int]) -> dict[int, bytes]:
         at = size
         found[size] = hashed.digest()
     return found
-
-
-def _adds(messages: memoryview, size: int) -> bool:
-    """Whether a further message begins after `size` bytes."""
-    return bytes(messages[size : size + 64]).lstrip(b" \t\r\n").startswith(b",")

@@ -3,21 +3,19 @@
 ConversationLoader  loads what is not in memory, or is newer in the store
 refresh             gives a conversation in memory the state that another gateway has stored. What
                     was read from the bytes of its latest request stays true, because the next
-                    request begins with the same bytes: the hash chain, the tail hash, the
-                    digests of its messages, and the fold as far as it was read with the same
-                    scores, answers and priors. So a call costs the messages that came since, not
-                    the whole history. Everything that was decided is taken from the store.
+                    request begins with the same bytes (the hashes, and the fold as far as scores,
+                    answers and priors are the same), so that a call costs the messages that came
+                    since. Everything that was decided is taken from the store.
 merge               joins two versions that were saved by two gateways. What a gateway injected
                     cannot be derived again: without it the next request would lose guidance that
-                    the model has read, and the same advice would be given twice. The rest is
-                    that of the gateway that is further.
+                    the model has read. The rest is that of the gateway that is further.
 LoggedSteps         the steps of a run that its transcript no longer has, from the run log
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -27,6 +25,7 @@ from gateway.conversations.codec import from_record, to_record
 from gateway.conversations.conversation import (
     KEPT_PER_CONVERSATION,
     MAX_ANSWERS,
+    REPLY,
     Conversation,
     CurrentRun,
     KeptFold,
@@ -45,7 +44,6 @@ from gateway.stores.reads import Reads, directly
 from gateway.stores.records import CallRecord, ConversationRecord, PrefixHashRecord, StepRow
 from gateway.wire.prefix_hash import PrefixHashes
 
-_REPLY = "reply:"
 _log = get_logger("gateway.conversations")
 _MAX_PARENTS = 16  # forks of forks; a fork has rows only from the step at which it left its parent
 
@@ -95,24 +93,28 @@ class ConversationLoader:
         await self.load(tenant, known.id)
         return False
 
+    async def _load_under(self, tenant: str, keys: Sequence[bytes]) -> list[str]:
+        """Load the conversations that are stored under these hashes; their ids."""
+        rows = await self._store.find_prefix_hashes(tenant, keys) if keys else ()
+        for row in rows:
+            await self.load(tenant, row.conversation_id)
+        return [row.conversation_id for row in rows]
+
     async def load_awaiting_results(self, tenant: str, calls: Iterable[str]) -> None:
         """Load the conversations whose latest reply made these calls."""
-        for row in await self._store.find_prefix_hashes(tenant, [calls_hash(tenant, calls)]):
-            await self.load(tenant, row.conversation_id)
+        await self._load_under(tenant, [calls_hash(tenant, calls)])
 
     async def load_newest(self, tenant: str, hashes: PrefixHashes) -> None:
         """Load the conversations whose latest reply is the one that this history follows, as far as
         their clients have sent only part of theirs before."""
         keys = [newest_key(tenant, digest) for digest in latest_turn(hashes)[1:]]
-        for row in await self._store.find_prefix_hashes(tenant, keys) if keys else ():
-            await self.load(tenant, row.conversation_id)
+        await self._load_under(tenant, keys)
 
     async def load_tail(self, tenant: str, tail: bytes) -> None:
         """Load the conversations whose history is this from its first reply to its latest one."""
         key = tail_key(tenant, tail)
-        for row in await self._store.find_prefix_hashes(tenant, [key]):
-            await self.load(tenant, row.conversation_id)
-            found = self._index.get(row.conversation_id)
+        for name in await self._load_under(tenant, [key]):
+            found = self._index.get(name)
             if found is not None:
                 self._index.add_prefix_hash(found, key, found.history.branch.served_hash)
 
@@ -120,9 +122,7 @@ class ConversationLoader:
         """The answer with this id, and its conversation's id; ("", None) when it is unknown."""
         found = self._index.response(tenant, response_id)
         if found is None:
-            hash_of_id = response_hash(tenant, response_id)
-            for row in await self._store.find_prefix_hashes(tenant, [hash_of_id]):
-                await self.load(tenant, row.conversation_id)
+            await self._load_under(tenant, [response_hash(tenant, response_id)])
             found = self._index.response(tenant, response_id)
         return found or ("", None)
 
@@ -177,14 +177,9 @@ class ConversationLoader:
         self._index.index_reply(conversation)
 
 
-def reply_kind(served: bytes) -> str:
-    """The kind of a reply's prefix hash in the store: it names the hash it is a reply to."""
-    return _REPLY + served.hex()
-
-
 def _ref(row: PrefixHashRecord) -> PrefixHashRef:
-    replied = row.kind.startswith(_REPLY)
-    served = bytes.fromhex(row.kind.removeprefix(_REPLY)) if replied else row.digest
+    replied = row.kind.startswith(REPLY)
+    served = bytes.fromhex(row.kind.removeprefix(REPLY)) if replied else row.digest
     return PrefixHashRef(conversation_id=row.conversation_id, served=served)
 
 
@@ -205,43 +200,32 @@ def can_refresh(known: Conversation, stored: Conversation) -> bool:
 
 def refresh(known: Conversation, stored: Conversation) -> None:
     """Give the conversation in memory the state of its stored version."""
-    run = stored.run
-    run.kept_fold = _kept_fold(known, run)
-    run.priors = known.run.priors | run.priors
+    own, run, chain = known.run, stored.run, known.history.chain
+    kept = own.kept_fold
+    if own.fold is not None and chain is not None and chain.count == own.fold.consumed:
+        kept = KeptFold(fold=own.fold, digest=chain.digest)
+    run.kept_fold = kept if kept is not None and _agrees(kept.fold, own, run) else None
+    run.priors = own.priors | run.priors
     known.run, known.unsaved = run, stored.unsaved
     known.unit, known.ancestors = stored.unit, stored.ancestors
     known.history.branch = stored.history.branch
     known.history.seen.join(stored.history.seen)
 
 
-def _kept_fold(known: Conversation, stored: CurrentRun) -> KeptFold | None:
-    run, chain = known.run, known.history.chain
-    kept = run.kept_fold
-    if run.fold is not None and chain is not None and chain.count == run.fold.consumed:
-        kept = KeptFold(fold=run.fold, digest=chain.digest)
-    return kept if kept is not None and _agrees(kept.fold, run, stored) else None
-
-
 def _agrees(fold: ConversationFold, run: CurrentRun, stored: CurrentRun) -> bool:
     """Whether a new fold of the same messages would be equal to this one."""
-    if run.judged != stored.judged and not _has_scores(fold, run, stored):
-        return False
-    read = fold.consumed
+    newest, read = fold.current, fold.consumed
+    if run.judged != stored.judged:
+        # A model is asked for the newest step only, and not again for one that it has scored: then
+        # all scores that it gave since are of later steps.
+        scored = not newest.steps or newest.score_key in run.judged
+        if not scored or not run.judged.items() <= stored.judged.items():
+            return False
     answers = {count for count in run.answers if count <= read}
     if answers != {count for count in stored.answers if count <= read}:
         return False
     priors = stored.priors
     return all(each.prior == priors.get(each.index, each.prior) for each in fold.runs)
-
-
-def _has_scores(fold: ConversationFold, run: CurrentRun, stored: CurrentRun) -> bool:
-    """Whether all scores that a model gave since are of later steps.
-
-    It is asked for the newest step only, and not again for one that it has scored.
-    """
-    newest = fold.current
-    scored = not newest.steps or newest.score_key in run.judged
-    return scored and run.judged.items() <= stored.judged.items()
 
 
 def merge(conversation: Conversation, stored: Conversation, *, tokens: int) -> None:
@@ -273,9 +257,11 @@ def merged_call(call: CallRecord, stored: ConversationRecord) -> CallRecord:
     """A call that waited to be saved, over what is stored of its conversation by now."""
     own = call.conversation
     replacing = replace(own, version=stored.version)
+    made = [step.call for step in call.steps if step.call is not None]
+    tokens = sum((each.input_tokens or 0) + (each.output_tokens or 0) for each in made)
     try:
         conversation = from_record(own)
-        merge(conversation, from_record(stored), tokens=_tokens(call))
+        merge(conversation, from_record(stored), tokens=tokens)
         merged = to_record(conversation, own.message_count, max(own.updated_at, stored.updated_at))
     except ValueError:  # one of them cannot be read: then the newer one stays
         merged = replacing
@@ -293,18 +279,12 @@ def _take_over(conversation: Conversation, stored: Conversation) -> None:
         answers = conversation.run.answers
         conversation.run = stored.run
         conversation.run.answers = answers
-    conversation.run.start = stored.run.start
-    conversation.run.routed = stored.run.routed
+    conversation.run.start, conversation.run.routed = stored.run.start, stored.run.routed
     conversation.history.branch = stored.history.branch
     own, theirs = conversation.unsaved, stored.unsaved
     own.snapshot, own.ended_run = theirs.snapshot, theirs.ended_run
     own.state_before_end = theirs.state_before_end
     conversation.forget_transcript()
-
-
-def _tokens(call: CallRecord) -> int:
-    calls = [step.call for step in call.steps if step.call is not None]
-    return sum((made.input_tokens or 0) + (made.output_tokens or 0) for made in calls)
 
 
 class LoggedSteps:

@@ -6,21 +6,21 @@ Its steps and its cost, its guidance, and its system and user messages.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice, takewhile
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gateway.conversations.apply_reply import echoed_items, replies_in
+from gateway.conversations.apply_reply import echoed_items
 from gateway.conversations.codec import to_record
-from gateway.conversations.conversation import items_by_id
-from gateway.conversations.steering_result import SteeringResult
+from gateway.conversations.conversation import items_by_id, run_id
+from gateway.conversations.steering_result import Call, SteeringResult
 from gateway.dialects.base import ANSWER_ID
-from gateway.exchange import Exchange
 from gateway.observability.live_events import Event
-from gateway.steering.fold import StepOutcome
+from gateway.steering.fold import RunSnapshot, StepOutcome
 from gateway.steering.fsm import FSMState
 from gateway.steering.guidance.decide import Item
 from gateway.steering.guidance.pattern import Tier
@@ -41,7 +41,6 @@ from gateway.stores.records import (
 )
 from gateway.stores.totals import RunRecord
 from gateway.text.secrets import mask_repeated
-from gateway.wire.coerce import as_list, as_mapping, as_text
 from gateway.wire.messages import SYSTEM_ROLES, content_text, is_result
 
 _PREVIEW_CHARACTERS = 200
@@ -52,166 +51,149 @@ client writes as many. Each takes some 2 us."""
 _ROLES = (*SYSTEM_ROLES, "user")
 
 
-class CallFacts(Struct, frozen=True, kw_only=True):
-    """About the call itself: its agent, its experiment, and its cost."""
+class Recorded(Struct, frozen=True, kw_only=True):
+    """The answer to a call, with its cost, and the rules that it is recorded under.
 
-    agent: str = ""
-    profile: str = ""
-    policy_digest: str = ""
-    experiment: str | None = None
-    arm: str | None = None
-    unit: str | None = None
-    outcome: str | None = None
-    cost_usd: float | None = None
-    cost_unsteered_usd: float | None = None
-    key_name: str = ""
-    tags: Mapping[str, str] = {}
-    answered: bool = True
-    """False for a call whose answer is still being made."""
-    masks_secrets: bool = False
-    """Whether texts are stored without what looks like a secret."""
+    `choices`: the replies in `completion` (`replies_in`). `answered`: False for a call whose answer
+    is still being made. `masks_secrets`: texts are stored without what looks like a secret.
+    """
+
+    completion: Mapping[str, Any] | None
+    choices: Sequence[tuple[dict[str, Any], str | None]]
+    cost_usd: float | None
+    cost_unsteered_usd: float | None
+    profile: str
+    policy_digest: str
+    answered: bool
+    masks_secrets: bool
 
 
 def call_record(
+    call: Call,
     result: SteeringResult,
-    exchange: Exchange,
-    completion: Mapping[str, Any] | None,
-    facts: CallFacts,
+    recorded: Recorded,
+    snapshot: RunSnapshot | None,
     prefix_hashes: Sequence[PrefixHashRecord],
     now: float,
 ) -> CallRecord:
-    """Everything that is committed for one call."""
-    conversation = result.conversation
-    call = _call_row(result, exchange, completion, facts)
-    reply = replace(_reply_content(completion), messages=tuple(result.prompts))
-    steps = _step_rows(result, call if facts.answered else None, reply, now)
+    """Everything that is committed for one call; `snapshot`: that of its conversation."""
+    conversation, run, position = result.conversation, result.run_id, result.position
     count = result.resolved.incoming.hashes.state.count
-    record = to_record(conversation, count, now, masks_secrets=facts.masks_secrets)
+    runs = {index for index, _ in conversation.unsaved.steps} | {position.run}
+    last = conversation.unsaved.snapshot
+    if last is not None and last.run < conversation.run.index and last.state is not FSMState.END:
+        runs.add(last.run)  # a new run has ended it
+    items: Mapping[str, Any] = {}
+    if recorded.completion is not None and recorded.completion.get(ANSWER_ID):
+        items = items_by_id(echoed_items(recorded.completion))
     return CallRecord(
-        conversation=record,
-        heads=tuple(prefix_hashes),
-        runs=tuple(
-            _run_update(result, run, exchange, facts, now) for run in _runs_to_record(result)
+        conversation=to_record(
+            conversation, count, now, snapshot=snapshot, masks_secrets=recorded.masks_secrets
         ),
-        steps=tuple(steps),
-        injections=tuple(injection_rows(result)),
-        items=tuple(_items(completion)),
-        decisions=tuple(decision_rows(result)),
+        heads=tuple(prefix_hashes),
+        runs=tuple([_run_update(call, result, recorded, i, snapshot, now) for i in sorted(runs)]),
+        steps=tuple(_step_rows(call, result, recorded, run, now)),
+        injections=tuple(injection_rows(result, run)),
+        items=tuple(
+            [ItemRecord(id=name, content=json.dumps(item).encode()) for name, item in items.items()]
+        ),
+        decisions=tuple(decision_rows(result, run)),
     )
 
 
-def _items(completion: Mapping[str, Any] | None) -> Iterator[ItemRecord]:
-    """The items of an answer that clients may later send by id only."""
-    if completion is None or not completion.get(ANSWER_ID):
-        return
-    for name, item in items_by_id(echoed_items(completion)).items():
-        yield ItemRecord(id=name, content=json.dumps(item).encode())
-
-
-def _runs_to_record(result: SteeringResult) -> list[int]:
-    """The runs with new rows, and the earlier run that a new run has ended."""
-    conversation = result.conversation
-    runs = {run for run, _ in conversation.unsaved.steps} | {result.position.run}
-    last = conversation.unsaved.snapshot
-    if last is not None and last.run < conversation.run.index and last.state is not FSMState.END:
-        runs.add(last.run)
-    return sorted(runs)
-
-
-def _call_row(
-    result: SteeringResult,
-    exchange: Exchange,
-    completion: Mapping[str, Any] | None,
-    facts: CallFacts,
-) -> CallRow:
-    tokens = exchange.upstream.tokens
-    choices = replies_in(completion)
-    served = as_text(as_mapping(completion).get("model"), None)
+def _call_row(call: Call, result: SteeringResult, recorded: Recorded) -> CallRow:
+    exchange, choices = call.exchange, recorded.choices
+    upstream, tokens, timing = exchange.upstream, exchange.upstream.tokens, exchange.timing
+    served = recorded.completion.get("model") if recorded.completion else None
+    finish = choices[0][1] if choices else None
+    elapsed_s = time.perf_counter() - timing.started
+    own_s = timing.overhead_s or max(0.0, elapsed_s - timing.waited_s)
     return CallRow(
         request_id=exchange.request.id,
         model_requested=exchange.request.model,
-        model_asked=exchange.upstream.model or exchange.request.model,
-        model_served=served,
-        deployment=exchange.upstream.deployment,
-        lane=exchange.upstream.lane,
+        model_asked=upstream.model or exchange.request.model,
+        model_served=served if isinstance(served, str) else None,
+        deployment=upstream.deployment,
+        lane=upstream.lane,
         status=exchange.response.status or 200,
         error=exchange.response.error or None,
-        finish_reason=as_text(choices[0][1], None) if choices else None,
+        finish_reason=finish if isinstance(finish, str) else None,
         input_tokens=tokens.input,
         cached_tokens=tokens.cached,
         cache_write_tokens=tokens.cache_write,
         output_tokens=tokens.output,
         reasoning_tokens=tokens.reasoning,
-        cost_usd=facts.cost_usd,
-        cost_unsteered_usd=facts.cost_unsteered_usd,
-        latency_s=exchange.timing.elapsed_s(),
-        first_byte_s=exchange.timing.first_byte_s,
-        overhead_ms=exchange.timing.own_ms(),
+        cost_usd=recorded.cost_usd,
+        cost_unsteered_usd=recorded.cost_unsteered_usd,
+        latency_s=elapsed_s,
+        first_byte_s=timing.first_byte_s,
+        overhead_ms=own_s * 1000,
         timings_ms=result.timings_ms,
-        attempts=max(1, len(exchange.upstream.attempts)),
+        attempts=max(1, len(upstream.attempts)),
         retries=result.conversation.history.branch.retries,
         streamed=exchange.request.streamed,
         unsteered=result.unsteered,
-        usage_estimated=exchange.upstream.usage_estimated,
+        usage_estimated=upstream.usage_estimated,
         reasons=tuple(result.reasons),
     )
 
 
-def _reply_content(completion: Mapping[str, Any] | None) -> StepContent:
-    choices = replies_in(completion)
+def _reply_content(choices: Sequence[tuple[dict[str, Any], str | None]]) -> StepContent:
     if not choices:
         return StepContent()
     message = choices[0][0]
-    text = message.get("content")
-    calls = message.get("tool_calls")
-    actions = []
-    for call in as_list(calls):
+    text, calls, actions = message.get("content"), message.get("tool_calls"), []
+    for call in calls if isinstance(calls, list) else ():
         function = call.get("function") if isinstance(call, dict) else None
         if isinstance(function, dict):
             name, arguments = function.get("name"), function.get("arguments")
             actions.append(Action(name=str(name or ""), arguments=str(arguments or "")))
-    return StepContent(reply_text=as_text(text, ""), reply_actions=tuple(actions))
+    return StepContent(
+        reply_text=text if isinstance(text, str) else "", reply_actions=tuple(actions)
+    )
 
 
 def _step_rows(
-    result: SteeringResult, call: CallRow | None, reply: StepContent, now: float
+    call: Call, result: SteeringResult, recorded: Recorded, run: str, now: float
 ) -> list[StepRow]:
     """Every step that is not stored yet, and the step at which the call was made, with the call."""
-    conversation = result.conversation
+    conversation, position = result.conversation, result.position
     rows = {
-        key: _scored_row(conversation.run_id(key[0]), outcome, now)
-        for key, outcome in conversation.unsaved.steps.items()
+        key: _scored_row(run if key[0] == position.run else run_id(conversation.id, key[0]), o, now)
+        for key, o in conversation.unsaved.steps.items()
     }
-    position, run_id = result.position, result.run_id
     newest = rows.pop((position.run, position.step), None)
     if newest is None and position.latest is not None:
         # A retry, or a call after one that failed: the step is stored, the call is new.
-        newest = _scored_row(run_id, position.latest, now)
+        newest = _scored_row(run, position.latest, now)
     if newest is None:
         newest = result.logged or StepRow(
-            run_id=run_id, step_index=position.step, at=now, state=position.state.value
+            run_id=run, step_index=position.step, at=now, state=position.state.value
         )
     own = newest.content or StepContent()
-    content = replace(
-        reply,
-        thought=own.thought,
-        reasoning=own.reasoning,
-        actions=own.actions,
-        prompted=own.prompted,
-    )
     found = candidate_rows(result)
     matches = (each.pattern_id for each in found if each.cleared and each.tier == Tier.E1.value)
     newest = replace(
-        newest, call=call, content=content, candidates=found, e1_match=next(matches, None)
+        newest,
+        call=_call_row(call, result, recorded) if recorded.answered else None,
+        content=replace(
+            _reply_content(recorded.choices),
+            messages=tuple(result.prompts),
+            thought=own.thought,
+            reasoning=own.reasoning,
+            actions=own.actions,
+            prompted=own.prompted,
+        ),
+        candidates=found,
+        e1_match=next(matches, None),
     )
     return [*rows.values(), newest]
 
 
-def _scored_row(run_id: str, outcome: StepOutcome, now: float) -> StepRow:
-    readings = outcome.readings
-    step = outcome.step
+def _scored_row(run: str, outcome: StepOutcome, now: float) -> StepRow:
+    readings, step = outcome.readings, outcome.step
     return StepRow(
-        run_id=run_id,
+        run_id=run,
         step_index=outcome.index,
         at=now,
         state=outcome.state.value,
@@ -233,42 +215,43 @@ def _scored_row(run_id: str, outcome: StepOutcome, now: float) -> StepRow:
 
 
 def _run_update(
-    result: SteeringResult, run: int, exchange: Exchange, facts: CallFacts, now: float
+    call: Call,
+    result: SteeringResult,
+    recorded: Recorded,
+    run: int,
+    newest: RunSnapshot | None,
+    now: float,
 ) -> RunUpdate:
-    conversation, own = result.conversation, run == result.position.run
+    conversation, own, control = result.conversation, run == result.position.run, call.control
     state = FSMState.END if run < conversation.run.index else result.state_after
-    newest = conversation.snapshot()
     if run > result.position.run and newest is not None:
         # Another request has begun the next run in the meantime.
         state = newest.state
+    # A task is masked before it is cut: half of a secret has no form.
+    task = result.tasks.get(run, "")[: _PREVIEW_CHARACTERS + _LONGEST_SECRET]
+    task = mask_repeated(task) if recorded.masks_secrets else task
     return RunUpdate(
-        id=conversation.run_id(run),
+        id=run_id(conversation.id, run),
         sequence=run,
         started_at=conversation.run.started_at or now,
         updated_at=now,
         ended_at=now if state is FSMState.END else None,
         state=state.value,
-        outcome=facts.outcome if own else None,
-        outcome_source="header" if facts.outcome and own else "",
-        agent=facts.agent,
-        task_preview=_preview(result.tasks.get(run, ""), facts),
-        profile=facts.profile,
+        outcome=control.outcome if own else None,
+        outcome_source="header" if control.outcome and own else "",
+        agent=control.agent,
+        task_preview=task[:_PREVIEW_CHARACTERS],
+        profile=recorded.profile,
         mode=result.mode,
-        experiment=facts.experiment,
-        arm=facts.arm,
-        unit=facts.unit,
-        policy_digest=facts.policy_digest,
+        experiment=control.experiment,
+        arm=control.arm,
+        unit=control.unit if control.experiment else None,
+        policy_digest=recorded.policy_digest,
         identity_source=result.resolved.source,
-        model_requested=exchange.request.model,
-        key_name=facts.key_name,
-        tags=facts.tags if own else {},
+        model_requested=call.exchange.request.model,
+        key_name=call.exchange.request.key,
+        tags=control.tags if own else {},
     )
-
-
-def _preview(task: str, facts: CallFacts) -> str:
-    """The start of a task, masked before it is cut: half of a secret has no form."""
-    start = task[: _PREVIEW_CHARACTERS + _LONGEST_SECRET]
-    return (mask_repeated(start) if facts.masks_secrets else start)[:_PREVIEW_CHARACTERS]
 
 
 def call_event(record: CallRecord) -> Event | None:
@@ -325,24 +308,25 @@ def step_event(
     }
 
 
-def injection_rows(result: SteeringResult) -> list[InjectionRow]:
-    """One row for each piece of guidance that is new in this call; repeated ones have a row."""
+def injection_rows(result: SteeringResult, run: str) -> list[InjectionRow]:
+    """One row for each piece of guidance that is new in this call; repeated ones have a row. The
+    universal rules are always sent together, and have one row."""
     placed, decided = result.placed, result.decided
     if placed is None or decided is None:
         return []
-    run_id = result.run_id
-    blocks = placed.added
-    rules = [item for item in decided.items if item.tier is Tier.E3]
-    others = [item for item in decided.items if item.tier is not Tier.E3]
-    rows = [
-        _injection_row(result, run_id, ordinal, item, _block_of(item, blocks))
-        for ordinal, item in enumerate(others, start=2)
-    ]
-    rows = [*_rules_row(result, run_id, rules, blocks), *rows]
+    rows = []
     # A retry gets the directive again; it counts as one piece of guidance.
     if placed.directive is not None and not result.conversation.history.branch.retries:
-        rows.insert(0, _directive_row(result, run_id, decided.directive, placed.directive))
-    return rows
+        row = InjectionRow(run_id=run, step_index=result.position.step, ordinal=0, source="skip")
+        where = _place_of(placed.directive)
+        rows.append(replace(row, text=decided.directive, applied=result.applies, **where))
+    if rules := [item for item in decided.items if item.tier is Tier.E3]:
+        ids = ",".join(item.match.pattern.pattern_id for item in rules if item.match)
+        first = _injection_row(result, run, 1, rules[0])
+        text = "\n\n".join(item.text for item in rules)
+        rows.append(replace(first, pattern_id=ids, text=text))
+    others = [item for item in decided.items if item.tier is not Tier.E3]
+    return rows + [_injection_row(result, run, at, item) for at, item in enumerate(others, start=2)]
 
 
 def candidate_rows(result: SteeringResult) -> tuple[CandidateRow, ...]:
@@ -371,16 +355,15 @@ def candidate_rows(result: SteeringResult) -> tuple[CandidateRow, ...]:
     return (*found, *lessons)
 
 
-def decision_rows(result: SteeringResult) -> list[DecisionRow]:
+def decision_rows(result: SteeringResult, run: str) -> list[DecisionRow]:
     """One row for each lesson that fitted this call, given or not; none where nothing is sent."""
     decision = result.decision
     if decision is None or not result.applies or result.unsteered:
         return []
-    run_id = result.run_id
     readings = decision.proposal.signals.guidance.readings
     return [
         DecisionRow(
-            run_id=run_id,
+            run_id=run,
             step_index=result.position.step,
             pattern_id=each.pattern.pattern_id,
             owner=each.pattern.tenant,
@@ -396,13 +379,6 @@ def decision_rows(result: SteeringResult) -> list[DecisionRow]:
     ]
 
 
-def _directive_row(
-    result: SteeringResult, run_id: str, text: str, block: Injection
-) -> InjectionRow:
-    row = InjectionRow(run_id=run_id, step_index=result.position.step, ordinal=0, source="skip")
-    return replace(row, text=text, applied=result.applies, **_place_of(block))
-
-
 def _place_of(block: Injection | None) -> dict[str, Any]:
     if block is None:
         return {"placement": "", "message_position": None}
@@ -410,27 +386,11 @@ def _place_of(block: Injection | None) -> dict[str, Any]:
     return {"placement": block.place, "message_position": block.offset if between else None}
 
 
-def _rules_row(
-    result: SteeringResult, run_id: str, rules: Sequence[Item], blocks: Sequence[Injection]
-) -> list[InjectionRow]:
-    """The universal rules of a run in one row: they are always sent together."""
-    if not rules:
-        return []
-    first = _injection_row(result, run_id, 1, rules[0], _block_of(rules[0], blocks))
-    ids = ",".join(item.match.pattern.pattern_id for item in rules if item.match)
-    return [replace(first, pattern_id=ids, text="\n\n".join(item.text for item in rules))]
-
-
-def _block_of(item: Item, blocks: Sequence[Injection]) -> Injection | None:
-    return next((block for block in blocks if item.text in block.text), None)
-
-
-def _injection_row(
-    result: SteeringResult, run_id: str, ordinal: int, item: Item, block: Injection | None
-) -> InjectionRow:
-    match = item.match
+def _injection_row(result: SteeringResult, run: str, ordinal: int, item: Item) -> InjectionRow:
+    match, blocks = item.match, result.placed.added if result.placed is not None else ()
+    block = next((block for block in blocks if item.text in block.text), None)
     return InjectionRow(
-        run_id=run_id,
+        run_id=run,
         step_index=result.position.step,
         ordinal=ordinal,
         source=item.tier.value if item.tier else "monitor",
@@ -453,12 +413,11 @@ def opening_prompts(
     `start` is the index of the run's first message.
     """
     separate = [content_text(body.get(key)) for key in ("system", "instructions")]
-    lead = islice(transcript, min(start, MOST_MESSAGES))
     opening = [PromptMessage(role="system", text=text) for text in separate if text]
-    opening += _read(_until(lead, lambda message: _role(message) not in SYSTEM_ROLES))
+    lead = islice(transcript, min(start, MOST_MESSAGES))
+    opening += _read(takewhile(lambda message: _kind(message)[0] in SYSTEM_ROLES, lead))
     own = (transcript[at] for at in range(start, min(start + MOST_MESSAGES, len(transcript))))
-    opening += _read(_until(own, _is_reply))
-    return opening
+    return opening + _read(takewhile(lambda message: not _is_reply(message), own))
 
 
 def later_prompts(transcript: Sequence[Any], latest: Step | None) -> list[PromptMessage]:
@@ -467,42 +426,35 @@ def later_prompts(transcript: Sequence[Any], latest: Step | None) -> list[Prompt
     A user message with the results of calls that an agent wrote into its text belongs to the step
     `latest` and is left out.
     """
-    since: list[Any] = []
-    newest = len(transcript) - 1
-    for position in range(newest, max(newest - MOST_MESSAGES, -1), -1):
-        if _is_reply(transcript[position]):
-            break
-        since.append(transcript[position])
-    since.reverse()
-    found = list(_read(since))
-    if latest is None or any(map(is_result, since)):
+    # One by one: what an earlier request had is parsed on access.
+    count = len(transcript)
+    backwards = (transcript[at] for at in range(count - 1, max(count - 1 - MOST_MESSAGES, -1), -1))
+    since = list(takewhile(lambda message: not _is_reply(message), backwards))[::-1]
+    found = _read(since)
+    if not found or latest is None or any(map(is_result, since)):
         return found
     results = [action.observation.strip() for action in latest.actions if action.observation]
     return [item for item in found if not any(result in item.text for result in results)]
 
 
-def _read(messages: Iterable[Any]) -> Iterator[PromptMessage]:
+def _read(messages: Iterable[Any]) -> list[PromptMessage]:
+    found = []
     for message in messages:
-        role = _role(message)
+        role, _ = _kind(message)
         text = content_text(message.get("content")) if role in _ROLES else ""
         if text:
-            yield PromptMessage(role=role, text=text)
-
-
-def _until(messages: Iterable[Any], ends: Any) -> Iterator[Any]:
-    for message in messages:
-        if ends(message):
-            return
-        yield message
-
-
-def _role(message: Any) -> str:
-    return as_text(as_mapping(message).get("role"), "")
+            found.append(PromptMessage(role=role, text=text))
+    return found
 
 
 def _is_reply(message: Any) -> bool:
-    return _role(message) == "assistant" or _kind(message).endswith("_call")
+    role, kind = _kind(message)
+    return role == "assistant" or kind.endswith("_call")
 
 
-def _kind(message: Any) -> str:
-    return as_text(as_mapping(message).get("type"), "")
+def _kind(message: Any) -> tuple[str, str]:
+    """Role and type of a message, empty where they are no text."""
+    if not isinstance(message, dict):
+        return "", ""
+    role, kind = message.get("role"), message.get("type")
+    return role if isinstance(role, str) else "", kind if isinstance(kind, str) else ""

@@ -22,7 +22,7 @@ from gateway.conversations.apply_request import (
     open_conversation,
     task_digest,
 )
-from gateway.conversations.conversation import Conversation, History, StoredResponse
+from gateway.conversations.conversation import Conversation, History
 from gateway.conversations.index import ConversationIndex
 from gateway.conversations.known_prefixes import Growth, messages_of
 from gateway.conversations.loading import ConversationLoader
@@ -73,11 +73,6 @@ class Resolved(Struct):
     conversation_id: str
     unread: str = ""
 
-    @property
-    def kind(self) -> MatchKind:
-        """The relation of the request to its conversation."""
-        return self.match.kind
-
 
 class ConversationResolver:
     """Finds the conversations of requests; changes memory only, the store follows at the commit.
@@ -120,15 +115,24 @@ class ConversationResolver:
         self, request: SteeredRequest, headers: Mapping[str, str], tenant: str
     ) -> Search:
         """Read what the request says of its conversation, and its history."""
-        identity = identify(headers, request.body, self._settings)
-        if references := request.references:
-            request.named = await self._loader.items(tenant, references)
-        await self._load_parent(tenant, identity)
-        owner, response = await self._continued_response(request, identity, tenant)
+        identity, dialect = identify(headers, request.body, self._settings), request.dialect
+        references = dialect.references(request)
+        named = await self._loader.items(tenant, references) if references else {}
+        if identity.parent is not None:
+            await self._load_parent(tenant, identity.parent, identity.value)
+        # The stored answer that a request continues from instead of sending its history.
+        owner, response = "", None
+        if request.previous_response_id is not None:
+            owner, response = await self._loader.response(tenant, request.previous_response_id)
+        elif identity.value is not None and dialect.in_conversation(request):
+            owner, response = await self._loader.newest_response(tenant, identity.value)
+        if named or response is not None:
+            request.complete(named, response.earlier() if response is not None else None)
+        known = None
         if response is not None:
-            request.earlier = response.earlier()
             identity = _with_response(identity, request.body)
-        known = self._same_bytes(request, identity, tenant) if response is None else None
+        elif request.known is not None:
+            known = self._same_bytes(request, identity, tenant)
         checked = known.id if known is not None else None
         if self._shared and checked and not await self._is_current(tenant, checked):
             known = self._same_bytes(request, identity, tenant)
@@ -190,18 +194,6 @@ class ConversationResolver:
         if found is None or identity.value in (None, found.external_key):
             return found
         return None
-
-    async def _continued_response(
-        self, request: SteeredRequest, identity: Identity, tenant: str
-    ) -> tuple[str, StoredResponse | None]:
-        """The stored answer that a request continues from instead of sending its history, and the
-        id of that answer's conversation."""
-        named = request.previous_response_id
-        if named is not None:
-            return await self._loader.response(tenant, named)
-        if request.in_conversation and identity.value is not None:
-            return await self._loader.newest_response(tenant, identity.value)
-        return "", None
 
     def _match(self, search: Search) -> tuple[ConversationMatch, bool]:
         """The match from memory, and whether the store could not change it.
@@ -307,14 +299,12 @@ class ConversationResolver:
             return verdict
         return ConversationMatch(kind=MatchKind.COMPACTION, conversation_id=chosen)
 
-    async def _load_parent(self, tenant: str, identity: Identity) -> None:
+    async def _load_parent(self, tenant: str, parent: str, value: str | None) -> None:
         """Load the conversation that started this one, for the first request of this one."""
-        known = identity.value is not None and self._index.branches_of(tenant, identity.value)
-        if identity.parent is None or known:
-            return
-        if not self._index.branches_of(tenant, identity.parent):
+        known = value is not None and self._index.branches_of(tenant, value)
+        if not known and not self._index.branches_of(tenant, parent):
             with suppress(StoreError):
-                await self._loader.load_key(tenant, identity.parent)
+                await self._loader.load_key(tenant, parent)
 
 
 def _with_response(identity: Identity, body: Mapping[str, object]) -> Identity:
@@ -550,6 +540,6 @@ def apart(
     """A new conversation while the store cannot be read: under an id that nothing stored can have,
     so that no row of another run is mixed with its own. What the client's id stands for is named as
     its parent when the request has a history."""
-    name = conversation_id(tenant, incoming.hashes.full.hex(), secrets.token_hex(8))
+    name = conversation_id(tenant, incoming.hashes.state.digest.hex(), secrets.token_hex(8))
     parent = given if incoming.hashes.state.turns else None
     return replace(verdict, conversation_id=name, parent=verdict.parent or parent)

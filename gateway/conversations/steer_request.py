@@ -2,22 +2,21 @@
 
 That is: logged steps of a run that are not in the request, a model's score of the newest step, and
 the look-up of patterns. A long transcript is read in parts, between which other requests are
-served: a history of thousands of messages is new as a whole to a gateway that was restarted without
-its store, or that a client turns to in the middle of its work.
+served: to a gateway that was restarted without its store a history of thousands of messages is new.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from cachetools import LRUCache
 from msgspec.structs import replace
 
-from gateway.conversations.conversation import Conversation, RoutedCall, RunStart
+from gateway.conversations.conversation import Conversation, RoutedCall
 from gateway.conversations.judge import StepJudge, judge_newest
 from gateway.conversations.records import later_prompts, opening_prompts
 from gateway.conversations.steering_result import SteeringResult
@@ -51,10 +50,8 @@ from gateway.steering.steer import (
 )
 from gateway.steering.transcript.steps import Step
 from gateway.steering.transcript.user_words import task_of
-from gateway.stores.records import PromptMessage
 from gateway.tasks import OwnTime
 from gateway.wire.body_prefix import AsMappings
-from gateway.wire.coerce import as_list
 from gateway.wire.messages import tool_names
 
 REFUSED_STATUSES = frozenset({400, 413, 422})
@@ -67,8 +64,7 @@ _MOST_ON_THE_LOOP = 2**20
 """Characters that are read on the loop in one go: as many take up to 50 ms."""
 _CHARACTERS_OF_A_PART = 4096
 """A message, a part of its content and a call take as long as so many characters of text."""
-_DEPTH = 3
-"""Message, its calls or parts of content, and the function of a call."""
+_DEPTH = 3  # message, its calls or parts of content, and the function of a call
 _MOST_CALLS = 128
 """Calls of one step that are scored on the loop: about 10 ms."""
 Advise = Callable[[], Awaitable[Advice]]
@@ -150,18 +146,31 @@ class RequestSteerer:
         Raises:
             DeadlinePassed: no decision in time; the steps that were scored are kept.
         """
-        conversation = result.conversation
+        conversation, retries = result.conversation, result.resolved.match.kind is MatchKind.RETRY
+        run = conversation.run
         if result.resolved.unread:
             result.reasons.append(f"store: degraded ({result.resolved.unread}), not asked")
         async with conversation.lock:
-            await self._read_earlier_steps(conversation)
-            await self._observe(result, request, now)
+            start = run.start
+            unread = run.fold is None and run.kept_fold is None
+            if unread and start and start.logged_in and self._history:
+                # Steps of the run that are not in this request are read from the log.
+                earlier = await self._history.read(
+                    conversation.tenant, start.logged_in, start.snapshot
+                )
+                run.ready_fold(self.rules.policy, earlier)
+            newest = await self._read_transcript(result, request, now)
+            if self._judge is not None:
+                with timed(result.timings_ms, "judge"):
+                    judge = self._judge if result.mode != "off" and not retries else None
+                    result.reasons += await judge_newest(judge, conversation, newest)
+                result.position, result.state_after = RunPosition.of(newest), newest.state
             own_time.check()
             if result.mode == "off":
                 result.model = _repeated(result, request) or request.model
                 return
-            if result.resolved.kind is not MatchKind.RETRY:
-                conversation.run.count_call()
+            if not retries:
+                run.count_call()
             if advise is not None:
                 result.advice = await advise()
             memory = await self._decide(result, request, arm, own_time)
@@ -195,79 +204,40 @@ class RequestSteerer:
         """
         if result.observed:
             return
-        retries = result.resolved.kind is MatchKind.RETRY
         async with result.conversation.lock:
             try:
                 await self._read_transcript(result, request, now)
             except Exception:
-                result.conversation.run.unscored_calls += not retries
+                if result.resolved.match.kind is not MatchKind.RETRY:
+                    result.conversation.run.unscored_calls += 1
                 raise
-
-    def forget(self, result: SteeringResult) -> None:
-        """The client has gone before the call was sent: no answer will come."""
-        history, served = result.conversation.history, result.resolved.incoming.hashes.full
-        history.branch = history.branch.failed(served)
-
-    async def _read_earlier_steps(self, conversation: Conversation) -> None:
-        """Start the fold with the logged steps of a run that are not in this request."""
-        run = conversation.run
-        start: RunStart | None = run.start
-        unread = run.fold is None and run.kept_fold is None
-        if unread and start and start.logged_in and self._history:
-            earlier = await self._history.read(conversation.tenant, start.logged_in, start.snapshot)
-            run.ready_fold(self.rules.policy, earlier)
-
-    async def _observe(self, result: SteeringResult, request: SteeredRequest, now: float) -> None:
-        """Score what is new in the transcript, and find where the run is."""
-        run = await self._read_transcript(result, request, now)
-        if self._judge is not None:
-            with timed(result.timings_ms, "judge"):
-                asks = result.mode != "off" and result.resolved.kind is not MatchKind.RETRY
-                judge = self._judge if asks else None
-                result.reasons += await judge_newest(judge, result.conversation, run)
-            result.position, result.state_after = RunPosition.of(run), run.state
 
     async def _read_transcript(
         self, result: SteeringResult, request: SteeredRequest, now: float
     ) -> RunFold:
         """Fold the new steps of a request, a long one in parts; its newest run."""
-        conversation = result.conversation
+        conversation, transcript = result.conversation, request.transcript
         with timed(result.timings_ms, "observe"):
-            transcript = request.transcript
-            fold = conversation.run.ready_fold(
-                self.rules.policy, prior=self._workloads.prior(result, request)
-            )
+            prior = self._workloads.prior(result, request)
+            fold = conversation.run.ready_fold(self.rules.policy, prior=prior)
             try:
                 outcomes = await fold_transcript(fold, transcript)
-                run = self._take(conversation, fold, outcomes, now)
+                run = _take(conversation, fold, outcomes, now)
             except BaseException:
                 conversation.run.fold = None  # what is stored counts, not a fold half read
                 raise
             stored = conversation.unsaved.snapshot
             fresh = [r for r in fold.runs if stored is None or r.index > stored.run]
             result.position, result.state_after = RunPosition.of(run), run.state
-            result.tasks = await tasks_of(fresh, transcript)
-            result.prompts = _prompts(conversation, request, run)
+            result.tasks = await tasks_of(fresh, transcript) if fresh else {}
+            result.prompts = []
+            if run.steps:
+                latest = run.outcomes[-1].step if run.outcomes else None
+                result.prompts = later_prompts(transcript, latest)
+            if fresh or not run.steps:  # the gateway has not seen the beginning of the run
+                opening = opening_prompts(request.body, transcript, run.start)
+                result.prompts = opening + result.prompts
             result.observed = True
-        return run
-
-    def _take(
-        self,
-        conversation: Conversation,
-        fold: ConversationFold,
-        outcomes: Sequence[StepOutcome],
-        now: float,
-    ) -> RunFold:
-        """Keep the outcomes of new steps; the newest run, with its memory up to date."""
-        conversation.unsaved.add(outcomes)
-        conversation.run.unscored_calls = 0
-        current, run = conversation.run, fold.current
-        if run.index != current.index:
-            current.begin(run.index, now)
-        current.memory = observe(current.memory, outcomes, run.index)
-        steps = sum(each.steps for each in fold.runs)
-        if steps != conversation.history.branch.steps:
-            conversation.history.branch = replace(conversation.history.branch, steps=steps)
         return run
 
     async def _decide(
@@ -278,34 +248,44 @@ class RequestSteerer:
         own_time: OwnTime,
     ) -> RunMemory:
         """Route, plan, look up, decide and place; what the run remembers after it."""
-        current, rules = result.conversation.run, self.rules
-        proposal = propose(
-            rules, current.memory, result.position, self._facts(result, request, arm)
+        rules, conversation = self.rules, result.conversation
+        current, tenant, timings = conversation.run, conversation.tenant, result.timings_ms
+
+        def refusal(model: str) -> str | None:
+            left = current.resting.get(model)
+            if left is not None:
+                return f"it refused a call, {left} more without it"
+            return self._models.refusal(model, request)
+
+        facts = CallFacts(
+            requested=request.model,
+            serves=refusal,
+            repeats_model=_repeated(result, request),
+            gates=self._lookup.gates if self._lookup else NO_LIBRARY,
+            arm=arm,
+            tools=lambda: tool_names(request.body),
+            unit=conversation.unit or conversation.id,
+            advice=result.advice,
+            rates=self._workloads.rates(result, request),
         )
+        proposal = propose(rules, current.memory, result.position, facts)
         found: Found = {}
         if proposal.plan.queries and self._lookup is not None:
-            with timed(result.timings_ms, "look_up"):
-                found = await self._lookup.look_up_all(
-                    proposal.plan.queries, result.conversation.tenant
-                )
+            with timed(timings, "look_up"):
+                found = await self._lookup.look_up_all(proposal.plan.queries, tenant)
             own_time.check()
         lessons: Sequence[LessonMatch] = ()
         if proposal.lessons is not None and self._lessons is not None:
-            with timed(result.timings_ms, "look_up"):
-                lessons = await self._lessons.find(proposal.lessons, result.conversation.tenant)
+            with timed(timings, "look_up"):
+                lessons = await self._lessons.find(proposal.lessons, tenant)
             own_time.check()
         result.model = proposal.routed.model
-        decision = conclude(
-            rules,
-            current.memory,
-            proposal,
-            found,
-            lessons,
-            server_keeps_history=request.earlier is not None,
+        kept_there = request.earlier is not None
+        result.decision = decision = conclude(
+            rules, current.memory, proposal, found, lessons, server_keeps_history=kept_there
         )
         result.reasons += decision.reasons
-        result.decision = decision
-        with timed(result.timings_ms, "place"):
+        with timed(timings, "place"):
             return self._place(result, request, decision)
 
     def use_requested_model(
@@ -341,7 +321,7 @@ class RequestSteerer:
             run.memory = replace(run.memory, guidance=replace(guidance, injections=kept))
         result.placed = None
         result.reasons.append("guidance: refused by the upstream, sent as the client wrote it")
-        return places_of(placed.edits)
+        return frozenset(map(_place_of, placed.edits))
 
     def close_places(
         self, result: SteeringResult, request: SteeredRequest, places: frozenset[Place]
@@ -358,32 +338,10 @@ class RequestSteerer:
             result.memory_before = current.memory
         current.memory = memory
         current.routed = result.kept = RoutedCall(
-            prefix_hash=result.resolved.incoming.hashes.full,
+            prefix_hash=result.resolved.incoming.hashes.state.digest,
             requested=request.model,
             model=result.model,
         )
-
-    def _facts(
-        self, result: SteeringResult, request: SteeredRequest, arm: RandomArm | None
-    ) -> CallFacts:
-        return CallFacts(
-            requested=request.model,
-            serves=lambda model: self._refusal(result, request, model),
-            repeats_model=_repeated(result, request),
-            gates=self._lookup.gates if self._lookup else NO_LIBRARY,
-            arm=arm,
-            tools=lambda: tool_names(request.body),
-            unit=result.conversation.experiment_unit,
-            advice=result.advice,
-            rates=self._workloads.rates(result, request),
-        )
-
-    def _refusal(self, result: SteeringResult, request: SteeredRequest, model: str) -> str | None:
-        """Why a model is not used: it rests, or cannot serve the request; None when it can."""
-        left = result.conversation.run.resting.get(model)
-        if left is not None:
-            return f"it refused a call, {left} more without it"
-        return self._models.refusal(model, request)
 
     def _place(
         self, result: SteeringResult, request: SteeredRequest, decision: Decision
@@ -398,21 +356,34 @@ class RequestSteerer:
     def _placed(
         self, result: SteeringResult, request: SteeredRequest, decided: Decided
     ) -> Placed | None:
-        closed = self._places.closed(_client(result, request))
+        dialect, model = request.dialect, result.model
+        closed = self._places.closed(_client(result, request)) if self._places.any else frozenset()
 
         def target() -> GuidanceTarget:
-            given = self._models.target_of(result.model)
-            allowed = request.dialect.target(given, request, result.model)
+            allowed = dialect.target(self._models.target_of(model), request, model)
             return replace(allowed, closed=closed) if closed else allowed
 
-        placed = place(
-            self.rules,
-            decided,
-            lambda: AsMappings(request.dialect.placeable(request)),
-            target,
-            marked(request.body),
-        )
+        def messages() -> AsMappings:
+            return AsMappings(dialect.placeable(request))
+
+        placed = place(self.rules, decided, messages, target, marked(request.body))
         return None if closed and placed is not None and not placed.edits else placed
+
+
+def _take(
+    conversation: Conversation, fold: ConversationFold, outcomes: Sequence[StepOutcome], now: float
+) -> RunFold:
+    """Keep the outcomes of new steps; the newest run, with its memory up to date."""
+    conversation.unsaved.add(outcomes)
+    current, run, history = conversation.run, fold.current, conversation.history
+    current.unscored_calls = 0
+    if run.index != current.index:
+        current.begin(run.index, now)
+    current.memory = observe(current.memory, outcomes, run.index)
+    steps = sum([each.steps for each in fold.runs])
+    if steps != history.branch.steps:
+        history.branch = replace(history.branch, steps=steps)
+    return run
 
 
 def _client(result: SteeringResult, request: SteeredRequest) -> Client:
@@ -422,34 +393,18 @@ def _client(result: SteeringResult, request: SteeredRequest) -> Client:
 
 def _repeated(result: SteeringResult, request: SteeredRequest) -> str | None:
     """The model that the same call went to before, when this is a retry of it."""
-    routed = result.conversation.run.routed
-    if routed is None or result.resolved.kind is not MatchKind.RETRY:
+    routed, resolved = result.conversation.run.routed, result.resolved
+    if routed is None or resolved.match.kind is not MatchKind.RETRY:
         return None
-    same = (routed.prefix_hash, routed.requested) == (
-        result.resolved.incoming.hashes.full,
-        request.model,
-    )
-    return routed.model if same else None
-
-
-def _prompts(
-    conversation: Conversation, request: SteeredRequest, run: RunFold
-) -> list[PromptMessage]:
-    transcript, stored = request.transcript, conversation.unsaved.snapshot
-    latest = run.outcomes[-1].step if run.outcomes else None
-    if not run.steps:
-        return opening_prompts(request.body, transcript, run.start)
-    later = later_prompts(transcript, latest)
-    if stored is not None and stored.run >= run.index:
-        return later
-    # The run began before the gateway saw it.
-    return opening_prompts(request.body, transcript, run.start) + later
+    asked = resolved.incoming.hashes.state.digest, request.model
+    return routed.model if (routed.prefix_hash, routed.requested) == asked else None
 
 
 def marked(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Places of cache markers besides the messages: the tools, and the request as a whole."""
-    tools = [tool for tool in as_list(body.get("tools")) if isinstance(tool, dict)]
-    return [*tools, {"cache_control": body.get("cache_control")}]
+    tools = body.get("tools")
+    listed = [t for t in tools if isinstance(t, dict)] if isinstance(tools, list) else []
+    return [*listed, {"cache_control": body.get("cache_control")}]
 
 
 class Client(NamedTuple):
@@ -466,30 +421,24 @@ class RefusedPlaces:
 
     Clients send kinds of items that no documentation names yet, and upstreams check requests
     strictly. A request that was refused with guidance and accepted as the client wrote it shows
-    that the guidance was at a wrong place: it is not used again for this client. Those that were
-    closed longest ago are forgotten.
+    that the guidance was at a wrong place. The clients asked for longest ago are forgotten.
     """
 
     def __init__(self) -> None:
-        self._closed: OrderedDict[Client, frozenset[Place]] = OrderedDict()
+        self._closed: LRUCache[Client, frozenset[Place]] = LRUCache(_MOST_KEPT)
+
+    @property
+    def any(self) -> bool:
+        """Whether any place is closed: clients without a refusal pay for no look-up."""
+        return bool(self._closed)
 
     def closed(self, client: Client) -> frozenset[Place]:
         """The places where this client's requests take no guidance."""
-        if not self._closed:  # a client without a refusal pays for no look-up
-            return frozenset()
         return self._closed.get(client, frozenset())
 
     def close(self, client: Client, places: frozenset[Place]) -> None:
         """Do not use these places again for this client."""
         self._closed[client] = self.closed(client) | places
-        self._closed.move_to_end(client)
-        if len(self._closed) > _MOST_KEPT:
-            self._closed.popitem(last=False)
-
-
-def places_of(edits: Sequence[Edit]) -> frozenset[Place]:
-    """The kinds of places that edits use."""
-    return frozenset(map(_place_of, edits))
 
 
 def _place_of(edit: Edit) -> Place:
@@ -502,9 +451,10 @@ async def fold_transcript(
     fold: ConversationFold, transcript: Sequence[Any]
 ) -> Sequence[StepOutcome]:
     """The outcomes of the new steps of a transcript, as `ConversationFold.extend` gives them."""
-    in_thread, goes_on = False, fold.consumed < len(transcript)
+    count, at, in_thread = len(transcript), fold.consumed, False
+    goes_on = at < count
     while goes_on:
-        new = transcript[fold.consumed : fold.consumed + MESSAGES_AT_ONCE]
+        new = transcript[at : at + MESSAGES_AT_ONCE]
         in_thread = in_thread or sum(map(_weight, new)) > _MOST_ON_THE_LOOP
         in_thread = in_thread or fold.open_calls > _MOST_CALLS
         if in_thread:
@@ -513,7 +463,8 @@ async def fold_transcript(
             goes_on = fold.read_ahead(transcript, MESSAGES_AT_ONCE)
             if goes_on:
                 await asyncio.sleep(0)
-    starts_over = fold.starts_over and len(transcript) > MESSAGES_AT_ONCE
+        at = fold.consumed
+    starts_over = fold.starts_over and count > MESSAGES_AT_ONCE
     if in_thread or starts_over or fold.open_calls > _MOST_CALLS:
         return await asyncio.to_thread(fold.extend, transcript)
     return fold.extend(transcript)

@@ -1,7 +1,8 @@
-"""The record of how one request was steered, from the client's headers to those of the answer.
+"""One call to a model: who makes it, what was decided, and what happened.
 
 ControlHeaders   the client's orders to the gateway itself, and the tags of its run
 SteeringResult   the findings and decisions, from the first moment of the request to its record
+Call             both, with the facts (`gateway/exchange.py`): what is recorded of one call
 ..._headers      response headers and log fields: names and numbers, no content
 """
 
@@ -13,18 +14,20 @@ from typing import Any
 
 from msgspec import Struct
 
-from gateway.conversations.conversation import Conversation, RoutedCall
+from gateway.budgets.guard import LeftOpen, Spending
+from gateway.conversations.conversation import Conversation, RoutedCall, run_id
 from gateway.conversations.resolve import Resolved
 from gateway.errors import BadRequest
+from gateway.exchange import Exchange
 from gateway.steering.experiments import MODES
 from gateway.steering.fsm import FSMState
 from gateway.steering.guidance.decide import Decided
-from gateway.steering.guidance.edits import Edit
 from gateway.steering.guidance.placement import Placed
 from gateway.steering.identity import Delivery, MatchKind
 from gateway.steering.steer import NO_ADVICE, Advice, Decision, RunMemory, RunPosition
 from gateway.stores.records import PromptMessage, StepRow
 from gateway.upstream.base import RawHeaders
+from gateway.upstream.deployments import Target
 
 _TAG_PREFIX = "x-gateway-tag-"
 _MOST_TAGS = 16
@@ -78,10 +81,7 @@ def _one_of(headers: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> 
 
 def tags_of(headers: Mapping[str, str]) -> dict[str, str]:
     """The tags under which a client files its run, names in lower case; long values are cut, and
-    other names left out. They are not forwarded.
-
-    A tag never makes a request fail: it is about the books, not about the call.
-    """
+    other names left out: a tag never makes a request fail. They are not forwarded."""
     found: dict[str, str] = {}
     for header, value in headers.items():
         if not header.startswith(_TAG_PREFIX):
@@ -138,22 +138,17 @@ class SteeringResult(Struct, kw_only=True):
     @property
     def run_id(self) -> str:
         """The id of the run in the store."""
-        return self.conversation.run_id(self.position.run)
+        return run_id(self.conversation.id, self.position.run)
 
     @property
     def decided(self) -> Decided | None:
         """The guidance of this call; None when there is none to place."""
         return self.decision.decided if self.decision and self.placed else None
 
-    @property
-    def edits(self) -> tuple[Edit, ...]:
-        """The guidance as edits of the client's messages."""
-        return self.placed.edits if self.placed is not None else ()
-
     def note_failed(self) -> None:
         """There is no whole answer: the client may send the request again."""
-        history = self.conversation.history
-        history.branch = history.branch.failed(self.resolved.incoming.hashes.full)
+        history, served = self.conversation.history, self.resolved.incoming.hashes.state.digest
+        history.branch = history.branch.failed(served)
 
     def note_sending(self) -> None:
         """The whole answer is there: until it is sent, the same request is a sample, no retry."""
@@ -170,15 +165,51 @@ class SteeringResult(Struct, kw_only=True):
             self._note_delivery(Delivery.UNKNOWN)
 
     def _note_delivery(self, delivery: Delivery) -> None:
-        history = self.conversation.history
-        history.branch = history.branch.delivered(self.resolved.incoming.hashes.full, delivery)
+        history, served = self.conversation.history, self.resolved.incoming.hashes.state.digest
+        history.branch = history.branch.delivered(served, delivery)
+
+
+class Call(Struct, kw_only=True):
+    """One call, from the decision about it to its record.
+
+    `control`, `exchange` and `result`: who makes it, what happened, and what was decided; no result
+    for a side request, and for one whose conversation could not be found. `model`: the one to
+    request. `spending`: what is reserved of its budgets; None when none applies. `target`: the one
+    that answered; `billed_model`: whose prices hold for the answer, a fallback's when that gave it.
+    """
+
+    control: ControlHeaders
+    exchange: Exchange
+    result: SteeringResult | None = None
+    model: str = ""
+    spending: Spending | LeftOpen | None = None
+    target: Target | None = None
+    billed_model: str = ""
+
+    def note_reason(self, reason: str) -> None:
+        """Add to the reasons that are recorded with the call."""
+        if self.result is not None:
+            self.result.reasons.append(reason)
+
+    async def settle(self) -> None:
+        """End the call's reservation with what it used."""
+        if self.spending is not None:
+            await self.spending.settle(self.billed_model)
 
 
 def unobserved(
     conversation: Conversation, resolved: Resolved, mode: str, model: str
 ) -> SteeringResult:
-    """The result of a request before its steps are read, at the position that is expected."""
-    position = _expected_position(conversation, resolved.kind)
+    """The result of a request before its steps are read, at the position that is expected: one step
+    after the newest call that is known; a retry is at the same step again."""
+    run, newest = conversation.run, conversation.snapshot()
+    if newest is None or newest.state is FSMState.END:
+        index = run.index if newest is None else newest.run + 1
+        position = RunPosition(run=index, step=run.unscored_calls, state=FSMState.INIT)
+    else:
+        ahead = 0 if resolved.match.kind is MatchKind.RETRY else 1
+        step = newest.steps + run.unscored_calls + ahead
+        position = RunPosition(run=newest.run, step=step, state=newest.state)
     return SteeringResult(
         resolved=resolved,
         mode=mode,
@@ -189,18 +220,6 @@ def unobserved(
     )
 
 
-def _expected_position(conversation: Conversation, kind: MatchKind) -> RunPosition:
-    """One step after the newest call that is known; a retry is at the same step again."""
-    run, newest = conversation.run, conversation.snapshot()
-    if newest is None:
-        return RunPosition(run=run.index, step=run.unscored_calls, state=FSMState.INIT)
-    if newest.state is FSMState.END:
-        return RunPosition(run=newest.run + 1, step=run.unscored_calls, state=FSMState.INIT)
-    ahead = 0 if kind is MatchKind.RETRY else 1
-    step = newest.steps + run.unscored_calls + ahead
-    return RunPosition(run=newest.run, step=step, state=newest.state)
-
-
 def identity_headers(resolved: Resolved) -> RawHeaders:
     """The headers that name the conversation of a request; a side request may belong to none."""
     named = resolved.conversation_id.encode("ascii", "replace")
@@ -208,10 +227,11 @@ def identity_headers(resolved: Resolved) -> RawHeaders:
     return [(b"x-gateway-conversation-id", named), label] if named else [label]
 
 
-def steering_headers(result: SteeringResult, arm: str | None) -> RawHeaders:
+def steering_headers(result: SteeringResult, arm: str | None, guidance: str) -> RawHeaders:
     """The headers with the run's state and the actions on this call.
 
     `x-gateway-mode` is how the request is treated; the experiment's `arm` may have another name.
+    `guidance`: see `guidance_label`.
     """
     position = result.position
     headers = [
@@ -225,8 +245,8 @@ def steering_headers(result: SteeringResult, arm: str | None) -> RawHeaders:
         headers.append((b"x-gateway-difficulty", b"%.4f" % latest.difficulty))
         headers.append((b"x-gateway-risk", b"%.4f" % latest.risk.probability))
         headers.append((b"x-gateway-monitors", ",".join(latest.readings.fired).encode()))
-    if result.applies and (label := guidance_label(result)):
-        headers.append((_GUIDANCE_HEADER, label.encode("ascii", "replace")))
+    if result.applies and guidance:
+        headers.append((_GUIDANCE_HEADER, guidance.encode("ascii", "replace")))
     return headers
 
 
@@ -255,7 +275,7 @@ def guidance_label(result: SteeringResult) -> str:
     return ",".join(["skip:directive", *labels] if decided.directive else labels)
 
 
-def log_notes(result: SteeringResult, arm: str | None) -> dict[str, Any]:
+def log_notes(result: SteeringResult, arm: str | None, guidance: str) -> dict[str, Any]:
     """Steering's fields of the canonical log line; names and numbers, no content."""
     position = result.position
     notes: dict[str, Any] = {
@@ -269,8 +289,8 @@ def log_notes(result: SteeringResult, arm: str | None) -> dict[str, Any]:
         notes["difficulty"] = round(latest.difficulty, 4)
         notes["risk"] = round(latest.risk.probability, 4)
         notes["fired"] = latest.readings.fired
-    if label := guidance_label(result):
-        notes["guidance"] = label
+    if guidance:
+        notes["guidance"] = guidance
     if result.reasons:
         notes["reasons"] = result.reasons
     return notes

@@ -70,7 +70,10 @@ class LiteLLMCall(Struct, frozen=True, kw_only=True):
 class SteeredRequest(ChatRequest):
     """A request in any dialect, over the client's own bytes."""
 
-    __slots__ = ("dialect", "earlier", "named", "opaque")
+    __slots__ = (
+        *("dialect", "earlier", "named", "opaque", "own_messages", "previous_response_id"),
+        "transcript",
+    )
 
     dialect: Dialect
     earlier: EarlierHistory | None
@@ -94,49 +97,26 @@ class SteeredRequest(ChatRequest):
         self.opaque = opaque
         self.earlier = None
         self.named = {}
+        self.previous_response_id = dialect.previous_response_id(self)
+        """The id of the stored answer that the request continues instead of sending its history."""
+
+        self.own_messages = dialect.history(self)
+        """The messages or items that the request itself contains."""
+
+        self.transcript = self.own_messages
+        """The complete history as the core reads it, including what the upstream stores."""
+
+    def complete(self, named: Mapping[str, Any], earlier: EarlierHistory | None) -> None:
+        """Add to the transcript what the upstream stores of it."""
+        self.named, self.earlier = named, earlier
+        own = self.own_messages
+        own = ResolvedReferences(own, named) if named else own
+        self.transcript = own if earlier is None else earlier.followed_by(own)
 
     @property
     def wants_usage(self) -> bool:
         """Whether the answer reports its usage to the client without a change of the request."""
         return self.dialect.always_reports_usage or super().wants_usage
-
-    @property
-    def previous_response_id(self) -> str | None:
-        """The id of the stored answer that the request continues instead of sending its history."""
-        return self.dialect.previous_response_id(self)
-
-    @property
-    def in_conversation(self) -> bool:
-        """Whether the upstream stores the history under a conversation id."""
-        return self.dialect.in_conversation(self)
-
-    @property
-    def references(self) -> list[str]:
-        """The ids of the stored items that the request sends by id only."""
-        return self.dialect.references(self)
-
-    @property
-    def in_background(self) -> bool:
-        """Whether the answer is made even when the client does not wait for it."""
-        return self.dialect.in_background(self)
-
-    @property
-    def earlier_count(self) -> int:
-        """Number of messages of the history that are not available here."""
-        return self.earlier.gone if self.earlier is not None else 0
-
-    @property
-    def own_messages(self) -> Sequence[Any]:
-        """The messages or items that the request itself contains."""
-        return self.dialect.history(self)
-
-    @property
-    def transcript(self) -> Sequence[Any]:
-        """The complete history as the core reads it, including what the upstream stores."""
-        own = self.own_messages
-        if self.named:
-            own = ResolvedReferences(own, self.named)
-        return own if self.earlier is None else self.earlier.followed_by(own)
 
 
 class Dialect(ABC):

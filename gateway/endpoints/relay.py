@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, Final, Literal
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
 
 import orjson
-from msgspec import Struct
 
+from gateway.calls.prepared_request import Unread, UpstreamReply
 from gateway.config import ServerSettings
 from gateway.dialects import Dialect
 from gateway.dialects.base import StreamRead
@@ -35,50 +35,33 @@ from gateway.wire.parsing import parse_object
 from gateway.wire.response_tee import READABLE, ResponseWatch, UsageFilter, stream_watch
 from gateway.wire.sse import encode_comment
 
-Unread = Literal["empty", "encoding", "size", "form"]
-"""Why an answer was not read: no content; an unknown or broken compression; more than
-`server.max_buffered_response_mb`; neither the JSON nor the events of its dialect."""
-
 _BOM: Final = b"\xef\xbb\xbf"
 _SPACE: Final = b" \t\r\n"
 _FIELD: Final = re.compile(rb"(?:data|event|id|retry)?:")
-ENOUGH_TO_TELL: Final = len(b"event:")
+"""How server-sent events begin, whatever the label of the answer says."""
+_ENOUGH_TO_TELL: Final = len(b"event:")
 """Bytes of content, without a byte order mark and white space, that tell events from JSON."""
 
 
-class UpstreamReply(Struct, frozen=True, kw_only=True):
-    """The upstream's complete answer; None for what could not be read."""
-
-    completion: dict[str, Any] | None
-    usage: dict[str, Any] | None
-    pending_id: str | None = None
-    """The id of an answer that is made in the background and not complete yet."""
-
-    unread: Unread | None = None
-    """Why the answer was not read; None for one that was."""
-
-
-def content_start(watch: ResponseWatch) -> bytes:
+def _content_start(watch: ResponseWatch) -> bytes:
     """The content so far, without a byte order mark and white space before it."""
     return watch.content.removeprefix(_BOM).lstrip(_SPACE)
 
 
-def looks_like_events(start: bytes) -> bool:
-    """Whether content that begins so consists of server-sent events, whatever its label says."""
-    return _FIELD.match(start) is not None
-
-
-def read_body(
+def _read_body(
     dialect: Dialect, watch: ResponseWatch, usage: dict[str, Any] | None
 ) -> UpstreamReply:
     """A successful answer that is not a stream; `usage` as far as the lane knows it."""
-    content = content_start(watch)
+    content = _content_start(watch)
     if not content:
-        return unread(watch, usage)
+        return _unread(watch, usage)
     try:
         body = parse_object(content, orjson.loads)
     except BadRequest:
-        return _read_mislabelled(dialect, watch, usage)
+        read = _read_events(dialect, watch.content)
+        if read.ended or read.accepted:
+            return UpstreamReply(completion=read.completion, usage=usage or read.usage)
+        return _unread(watch, usage)
     reported = body.get("usage")
     try:
         return UpstreamReply(
@@ -87,37 +70,25 @@ def read_body(
             pending_id=dialect.pending_id(body),
         )
     except Exception:  # an upstream may put anything anywhere, nested to any depth
-        return unread(watch, usage)
+        return _unread(watch, usage)
 
 
-def read_events(dialect: Dialect, content: bytes) -> StreamRead:
+def _read_events(dialect: Dialect, content: bytes) -> StreamRead:
     """The content of the events so far; nothing, when they cannot be read."""
     try:
         return dialect.read_stream(content, orjson.loads)
-    except Exception:  # see read_body
+    except Exception:  # see _read_body
         return StreamRead()
 
 
-def unread(watch: ResponseWatch, usage: dict[str, Any] | None) -> UpstreamReply:
+def _unread(watch: ResponseWatch, usage: dict[str, Any] | None) -> UpstreamReply:
     """The reply of an answer that cannot be read."""
-    return UpstreamReply(completion=None, usage=usage, unread=_why(watch))
-
-
-def _read_mislabelled(
-    dialect: Dialect, watch: ResponseWatch, usage: dict[str, Any] | None
-) -> UpstreamReply:
-    read = read_events(dialect, watch.content)
-    if read.ended or read.accepted:
-        return UpstreamReply(completion=read.completion, usage=usage or read.usage)
-    return unread(watch, usage)
-
-
-def _why(watch: ResponseWatch) -> Unread:
     if watch.oversized:
-        return "size"
+        return UpstreamReply(completion=None, usage=usage, unread="size")
     if watch.opaque or watch.cut:
-        return "encoding"
-    return "form" if content_start(watch) else "empty"
+        return UpstreamReply(completion=None, usage=usage, unread="encoding")
+    why: Unread = "form" if _content_start(watch) else "empty"
+    return UpstreamReply(completion=None, usage=usage, unread=why)
 
 
 _BLANK_LINES = (b"\n\n", b"\r\n\r\n")
@@ -219,7 +190,7 @@ class Relay:
         self._exchange = exchange
         self._disconnect = watch
         self._complete = complete
-        self._delivered = delivered or _unnoted
+        self._delivered = delivered or (lambda: None)
         self._dialect = dialect
         self._limit = int(server.max_buffered_response_mb * 2**20)
         self._keepalive_s = server.sse_keepalive_s
@@ -235,8 +206,38 @@ class Relay:
         """The bytes of a stream so far, decompressed; empty when it cannot be read."""
         return self._watch.content if self._watch is not None else b""
 
-    async def stream(
-        self, response: LaneResponse, usage_filter: UsageFilter | EchoFilter | None
+    async def answer(
+        self,
+        response: LaneResponse,
+        asked_for_stream: bool,
+        asked_usage: bool,
+        echo: EchoFilter | None = None,
+    ) -> None:
+        """Relay an answer as a stream or as a whole body, whichever it is.
+
+        A successful answer to a streaming request that is not labelled JSON counts as a stream, as
+        for clients. `asked_usage`: whether the gateway asked for the usage chunk, which the client
+        does not expect. `echo`: takes the guidance out of instructions that the answer repeats; no
+        dialect needs both.
+        """
+        usage_filter = UsageFilter(orjson.loads) if asked_usage else echo
+        kind = header(response.headers, b"content-type").lower()
+        encoding = header(response.headers, b"content-encoding")
+        labelled = kind.startswith(b"text/event-stream")
+        if response.status < 300 and (labelled or (asked_for_stream and b"json" not in kind)):
+            await self._stream(response, encoding, usage_filter, labelled=labelled)
+        else:
+            events = await self._relay_whole(response, encoding, echo)
+            if events is not None:
+                await self._stream(events, encoding, usage_filter, labelled=labelled)
+
+    async def _stream(
+        self,
+        response: LaneResponse,
+        encoding: bytes,
+        usage_filter: UsageFilter | EchoFilter | None,
+        *,
+        labelled: bool,
     ) -> None:
         """Relay an event stream, chunk by chunk.
 
@@ -244,14 +245,13 @@ class Relay:
         reply began that has neither an end marker nor a finish reason, gets an error event and no
         proper end. One in which no reply can be read ends as the upstream's.
         """
-        encoding = header(response.headers, b"content-encoding")
         watch = self._watch = stream_watch(encoding, self._limit, self._dialect.end)
         plain = encoding in (b"", b"identity")
         if not plain:
             usage_filter = None  # compressed bytes cannot be edited
         await self._start(response, (b"content-length",))
         # A comment would spoil anything but events.
-        silent_s = self._keepalive_s if plain and _is_labelled_events(response) else 0
+        silent_s = self._keepalive_s if plain and labelled else 0
         keepalive = KeepAlive(silent_s, self._comment) if silent_s else None
         if plain and self._write and self._write(b"") and isinstance(response, Http1Answer):
             response.pass_to(Passing(watch, usage_filter, keepalive, self._write))
@@ -287,63 +287,55 @@ class Relay:
         await self._body(rest, last=True)
         self._delivered()
 
-    async def begin(self, response: LaneResponse) -> tuple[LaneResponse, bool]:
-        """The answer with all its bytes, and whether they begin like server-sent events."""
-        watch = ResponseWatch(header(response.headers, b"content-encoding"), self._limit)
-        chunks: list[bytes] = []
-        iterator = response.__aiter__()
-        start = b""
-        began = time.perf_counter()
-        async for chunk in iterator:
-            watch.feed(chunk)
-            chunks.append(chunk)
-            start = content_start(watch)
-            if len(start) >= ENOUGH_TO_TELL or watch.opaque or len(chunks) == _CHUNKS_TO_TELL:
-                break
-        self._exchange.timing.waited_s += time.perf_counter() - began
-        return BegunResponse(response, chunks, iterator), looks_like_events(start)
+    async def _relay_whole(
+        self, response: LaneResponse, encoding: bytes, echo: EchoFilter | None
+    ) -> LaneResponse | None:
+        """Relay a body that is not a stream; `complete` runs before its first byte is sent.
 
-    async def whole(self, response: LaneResponse, echo: EchoFilter | None = None) -> None:
-        """Relay a body that is not a stream; `complete` runs before its first byte is sent."""
-        watch = self._whole = ResponseWatch(
-            header(response.headers, b"content-encoding"), self._limit
-        )
+        Nothing is sent of a successful one that begins like server-sent events: it is returned,
+        with all its bytes.
+        """
+        watch = self._whole = ResponseWatch(encoding, self._limit)
         chunks: list[bytes] = []
-        iterator = response.__aiter__()
-        size = 0
-        began = time.perf_counter()
+        iterator, size, began = aiter(response), 0, time.perf_counter()
+        told = response.status >= 300
         async for chunk in iterator:
             watch.feed(chunk)
             chunks.append(chunk)
             size += len(chunk)
-            if size > self._limit:
+            if not told:
+                start = _content_start(watch)
+                told = len(start) >= _ENOUGH_TO_TELL or watch.opaque
+                told = told or len(chunks) == _CHUNKS_TO_TELL
+                if told and _FIELD.match(start):
+                    self._exchange.timing.waited_s += time.perf_counter() - began
+                    return BegunResponse(response, chunks, iterator)
+            if told and size > self._limit:
                 break
         else:
             self._exchange.timing.waited_s += time.perf_counter() - began
+            if not told and _FIELD.match(_content_start(watch)):
+                return BegunResponse(response, chunks, iterator)
             if response.status < 300:
-                await self._complete(read_body(self._dialect, watch, response.usage))
+                await self._complete(_read_body(self._dialect, watch, response.usage))
             body = b"".join(chunks)
             restored = echo.whole(body) if echo and watch.plain else body
             await self._start(response, () if restored is body else (b"content-length",))
             await self._body(restored, last=True)
             self._delivered()
-            return
+            return None
         if response.status < 300:
             watch.oversized = True
-            await self._complete(unread(watch, response.usage))
-        await self._relay_rest(response, chunks, iterator)
-
-    async def _relay_rest(
-        self, response: LaneResponse, chunks: list[bytes], rest: AsyncIterator[bytes]
-    ) -> None:
+            await self._complete(_unread(watch, response.usage))
         await self._start(response, ())
         await self._body(b"".join(chunks))
-        async for chunk in rest:
+        async for chunk in iterator:
             await self._body(chunk)
         await self._body(b"", last=True)
+        return None
 
     async def _try_complete(self, watch: ResponseWatch, response: LaneResponse) -> bool:
-        read = read_events(self._dialect, watch.content)
+        read = _read_events(self._dialect, watch.content)
         if not read.ended:
             watch.ended = False
             return False
@@ -353,14 +345,14 @@ class Relay:
 
     async def _finish_unmarked(self, watch: ResponseWatch, response: LaneResponse) -> None:
         """Handle a stream without an end marker: a cut one, or an upstream that sends none."""
-        read = read_events(self._dialect, watch.content)
+        read = _read_events(self._dialect, watch.content)
         if read.ended or read.accepted:
             usage = response.usage or read.usage
             await self._complete(UpstreamReply(completion=read.completion, usage=usage))
         elif read.began:
             raise UpstreamMalformed("the upstream's stream ended without a finish reason")
         else:
-            await self._complete(read_body(self._dialect, watch, response.usage))
+            await self._complete(_read_body(self._dialect, watch, response.usage))
 
     async def _break_off(self, exc: GatewayError, *, visible: bool) -> None:
         """Send one error event, and close the connection without the end of the body.
@@ -390,10 +382,6 @@ class Relay:
         await self._send({"type": "http.response.body", "body": body, "more_body": not last})
 
 
-def _unnoted() -> None:
-    """Nobody asks whether this answer was delivered."""
-
-
 def readable(headers: RawHeaders, *, plain: bool) -> RawHeaders:
     """`headers` with an `accept-encoding` that the gateway can read, or, with `plain`, edit."""
     out = []
@@ -404,43 +392,3 @@ def readable(headers: RawHeaders, *, plain: bool) -> RawHeaders:
             value = b", ".join(kept) or b"identity"
         out.append((name, value))
     return out
-
-
-async def answer(
-    relay: Relay,
-    response: LaneResponse,
-    asked_for_stream: bool,
-    asked_usage: bool,
-    echo: EchoFilter | None = None,
-) -> None:
-    """Relay an answer as a stream or as a whole body, whichever it is.
-
-    `asked_usage`: whether the gateway asked for the usage chunk, which the client does not expect.
-    `echo`: takes the guidance out of instructions that the answer repeats; no dialect needs both.
-    """
-    usage_filter = UsageFilter(orjson.loads) if asked_usage else echo
-    if is_event_stream(response, asked_for_stream):
-        await relay.stream(response, usage_filter)
-        return
-    if response.status < 300:
-        response, is_stream = await relay.begin(response)
-        if is_stream:
-            await relay.stream(response, usage_filter)
-            return
-    await relay.whole(response, echo)
-
-
-def is_event_stream(response: LaneResponse, asked: bool) -> bool:
-    """Whether a successful answer consists of server-sent events.
-
-    An answer to a streaming request that is not labelled JSON counts as such, as for clients.
-    """
-    if response.status >= 300:
-        return False
-    kind = header(response.headers, b"content-type").lower()
-    return _is_labelled_events(response) or (asked and b"json" not in kind)
-
-
-def _is_labelled_events(response: LaneResponse) -> bool:
-    kind = header(response.headers, b"content-type").lower()
-    return kind.startswith(b"text/event-stream")

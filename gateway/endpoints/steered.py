@@ -9,7 +9,6 @@ import orjson
 
 from gateway.auth.authenticator import Authenticator, Principal, refuse_loop
 from gateway.budgets.rules import BUDGET_HEADER
-from gateway.calls.prepared_request import PreparedRequest
 from gateway.dialects import Dialect, SteeredRequest
 from gateway.endpoints.body import (
     ON_GONE,
@@ -26,14 +25,13 @@ from gateway.endpoints.body import (
 )
 from gateway.endpoints.edge import EXCHANGE
 from gateway.endpoints.key_rights import require_own, require_route
-from gateway.endpoints.relay import Relay, answer, readable
+from gateway.endpoints.relay import Relay, readable
 from gateway.errors import BadRequest
 from gateway.exchange import Exchange
 from gateway.pipeline import Pipeline
 from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.upstream.base import RawHeaders, header
-from gateway.upstream.dispatch import UpstreamCall
 from gateway.wire.body_prefix import BodyPrefix
 from gateway.wire.parsing import BeyondParser
 from gateway.wire.request import BIG_BYTES
@@ -83,14 +81,14 @@ class SteeredEndpoint:
             offers = scope.get("extensions", {})
             async with DisconnectWatch(receive, exchange, on_gone=offers.get(ON_GONE)) as watch:
                 prepared = await self._pipeline.prepare(services, exchange, request, headers)
-                outgoing = headers
-                if prepared.hides_usage or (prepared.result and prepared.result.applies):
-                    plain = prepared.hides_usage or prepared.echo is not None
+                outgoing, result = headers, prepared.call.result
+                if prepared.hides_usage or (result is not None and result.applies):
+                    plain = prepared.hides_usage or prepared.echo() is not None
                     outgoing = readable(headers, plain=plain)
-                prepared.keeps_sent = self._runtime.opened.raw_calls is not None
-                call = prepared.call(outgoing, scope["query_string"], principal.key_headers)
-                call.packed = packed
-                await require_own(self._runtime, services, principal, call, request)
+                query, key_headers = scope["query_string"], principal.key_headers
+                sending = prepared.upstream_call(outgoing, query, key_headers)
+                sending.packed = packed
+                await require_own(self._runtime, services, principal, sending, request)
                 relay = Relay(
                     send,
                     exchange,
@@ -101,7 +99,17 @@ class SteeredEndpoint:
                     delivered=prepared.note_delivered,
                     write=offers.get(WRITE_NOW),
                 )
-                await self._send(services, exchange, prepared, call, relay)
+                try:
+                    response = await self._pipeline.send(services, prepared, sending)
+                    try:
+                        hidden, echo = prepared.asked_usage, prepared.echo()
+                        await relay.answer(response, request.stream, hidden, echo)
+                    finally:
+                        await response.aclose()
+                finally:  # however the call ends, it is recorded
+                    prepared.end(relay.seen)
+                    if prepared.keeps_sent:
+                        prepared.keep_raw(relay.received())
 
     def _admit(self, scope: Scope, exchange: Exchange) -> Principal:
         """The caller, noted in the record of the request."""
@@ -111,28 +119,6 @@ class SteeredEndpoint:
         if not principal.operator and header(scope["headers"], BUDGET_HEADER.encode()):
             self._auth.wrong_key(scope)  # or a key could be found by trying
         return principal
-
-    async def _send(
-        self,
-        services: Services,
-        exchange: Exchange,
-        prepared: PreparedRequest,
-        call: UpstreamCall,
-        relay: Relay,
-    ) -> None:
-        """Send a prepared call, and relay its answer; however it ends, it is recorded."""
-        try:
-            response = await self._pipeline.send(services, exchange, prepared, call)
-            try:
-                await answer(
-                    relay, response, exchange.request.streamed, prepared.asked_usage, prepared.echo
-                )
-            finally:
-                await response.aclose()
-        finally:
-            prepared.end(relay.seen)
-            if prepared.keeps_sent:
-                prepared.keep_raw(relay.received())
 
     async def _parse(self, services: Services, tenant: str, raw: bytes) -> SteeredRequest:
         """The request; without its messages, where these are too much to read."""

@@ -71,7 +71,7 @@ class StepOutcome(Struct, frozen=True, kw_only=True):
         return max([repeat.count for _, repeat in self.observed.actions], default=1) - 1
 
 
-class RunSnapshot(Struct, frozen=True, kw_only=True):
+class RunSnapshot(Struct, frozen=True, kw_only=True, array_like=True):
     """The part of a run's state that is stored and survives a compacted transcript.
 
     `history`: the difficulty scores that transitions can depend on; `steps`: scored steps so far.

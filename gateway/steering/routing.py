@@ -85,7 +85,7 @@ class Routes(Struct, frozen=True, kw_only=True):
         return self.by_model.get(requested, self.by_state)
 
 
-class ModelPin(Struct, frozen=True, kw_only=True):
+class ModelPin(Struct, frozen=True, kw_only=True, array_like=True):
     """The model a run is on, the state that selected it, and the run's step at which that was."""
 
     model: str

@@ -225,11 +225,6 @@ class Decision(Struct, frozen=True, kw_only=True):
         return self.proposal.routed.model
 
     @property
-    def stop(self) -> str:
-        """Reason for stopping the run instead of asking a model; empty for one that continues."""
-        return self.proposal.strike.reason if self.proposal.strike.stops else ""
-
-    @property
     def reasons(self) -> tuple[str, ...]:
         """The reasons of the decision, for the log and the run's page."""
         return self.proposal.reasons + self.decided.reasons

@@ -60,11 +60,6 @@ class PrefixHashes(Struct, frozen=True, kw_only=True):
     candidates: tuple[tuple[int, bytes], ...]
     tails: Mapping[tuple[bytes, int, int], bytes] | None = None
 
-    @property
-    def full(self) -> bytes:
-        """The hash of the whole transcript."""
-        return self.state.digest
-
     def turns_after(self, position: int) -> int:
         """Assistant turns after the first `position` messages; `start` <= `position`."""
         return self.state.turns - self.turns[position - self.start]

@@ -37,7 +37,10 @@ class ChatRequest:
     has the places of the members of a body whose large ones were not read (`gateway.wire.skim`).
     """
 
-    __slots__ = ("_elements", "_prefix", "_spans", "body", "known", "list_key", "raw", "unread")
+    __slots__ = (
+        *("_elements", "_prefix", "_spans", "body", "known", "list_key", "messages", "model"),
+        *("raw", "stream", "unread"),
+    )
 
     def __init__(
         self,
@@ -49,28 +52,20 @@ class ChatRequest:
     ) -> None:
         self.raw = raw
         self.body = body
+        self.model = str(body.get("model", ""))
+        self.stream = body.get("stream") is True
+        """Whether the client asked for a stream."""
+
+        listed = body.get(list_key)
+        self.messages: Sequence[Any] = listed if isinstance(listed, (list, KnownMessages)) else []
+        """The messages as parsed; elements may be malformed."""
+
         self.list_key = list_key
         self.known = known
         self.unread = skimmed is not None
         self._spans: dict[str, list[Span]] | None = skimmed
         self._elements: dict[str, list[Span]] = {}
         self._prefix: BodyPrefix | None = None
-
-    @property
-    def model(self) -> str:
-        """The requested model name."""
-        return str(self.body["model"])
-
-    @property
-    def stream(self) -> bool:
-        """Whether the client asked for a stream."""
-        return self.body.get("stream") is True
-
-    @property
-    def messages(self) -> Sequence[Any]:
-        """The messages as parsed; elements may be malformed."""
-        messages = self.body.get(self.list_key)
-        return messages if isinstance(messages, (list, KnownMessages)) else []
 
     @property
     def whole(self) -> dict[str, Any]:

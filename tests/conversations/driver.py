@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
-from gateway.conversations.apply_reply import apply_reply
+from gateway.conversations.apply_reply import apply_reply, replies_in
 from gateway.conversations.conversation import Conversation
 from gateway.conversations.index import ConversationIndex
 from gateway.conversations.loading import ConversationLoader
@@ -56,7 +56,7 @@ class Call:
 
     @property
     def kind(self) -> MatchKind:
-        return self.resolved.kind
+        return self.resolved.match.kind
 
 
 @functools.cache
@@ -106,7 +106,7 @@ class Driver:
         request = CHAT.parse(raw, orjson.loads, known)
         resolved = self.resolve(request, headers or {})
         found = resolved.conversation
-        if found is not None and resolved.kind in (MatchKind.CONTINUE, MatchKind.COMPACTION):
+        if found is not None and resolved.match.kind in (MatchKind.CONTINUE, MatchKind.COMPACTION):
             branch = found.history.branch
             turns = max(branch.steps, resolved.incoming.hashes.state.turns)
             found.history.branch = replace(branch, steps=turns)
@@ -131,13 +131,13 @@ class Driver:
         completion = {"choices": [{"message": dict(reply), "finish_reason": finish}]}
         result = _result(call.resolved, call.resolved.conversation)
         result.note_sending()
-        apply_reply(result, completion, self.index)
+        apply_reply(result, completion, replies_in(completion), self.index)
         return result
 
     def fail(self, call: Call) -> None:
         """End a call without a complete reply."""
         if call.resolved.conversation is not None:
-            apply_reply(_result(call.resolved, call.resolved.conversation), None, self.index)
+            apply_reply(_result(call.resolved, call.resolved.conversation), None, [], self.index)
 
     def turn(self, messages: list[Any], reply: Mapping[str, Any], **how: Any) -> Call:
         """A request and its reply."""

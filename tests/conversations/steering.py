@@ -10,7 +10,7 @@ import orjson
 
 from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
-from gateway.conversations.apply_reply import apply_reply
+from gateway.conversations.apply_reply import apply_reply, replies_in
 from gateway.conversations.index import ConversationIndex
 from gateway.conversations.loading import ConversationLoader
 from gateway.conversations.resolve import ConversationResolver
@@ -177,12 +177,12 @@ class Agent:
 
     def lost(self, result: SteeringResult) -> None:
         """No whole answer has arrived: the same request again is a retry."""
-        apply_reply(result, None, self.index)
+        apply_reply(result, None, [], self.index)
 
     def finish(self, result: SteeringResult, reply: Mapping[str, Any], reason: str) -> None:
         """A whole answer has arrived; it belongs to the history from now on."""
         completion = {"choices": [{"message": dict(reply), "finish_reason": reason}]}
-        apply_reply(result, completion, self.index)
+        apply_reply(result, completion, replies_in(completion), self.index)
         result.note_delivered()
         self.messages.append(reply)
 

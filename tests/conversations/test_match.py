@@ -609,7 +609,7 @@ def test_a_resumed_request_matches_the_same() -> None:
     whole = driver.begin(THIRD).request
     driver = a_driver()
     resumed = chain_digests(THIRD, TENANT, resume=served.state)
-    assert resumed.full == whole.hashes.full
+    assert resumed.state.digest == whole.hashes.state.digest
     known = {prefix_hash: driver.refs.get(prefix_hash, ()) for _, prefix_hash in resumed.candidates}
     for hashes in (resumed, whole.hashes):
         request = type(whole)(hashes=hashes, signature=whole.signature, has_tools=True)
@@ -620,7 +620,7 @@ def test_a_resumed_request_matches_the_same() -> None:
 def test_branches_follow_replies_to_the_latest_request_only() -> None:
     """A reply to a request that is no longer the latest, or its failure, changes nothing."""
     driver = Driver()
-    old = driver.turn(FIRST, calls("ls")).request.hashes.full
+    old = driver.turn(FIRST, calls("ls")).request.hashes.state.digest
     call = driver.begin(SECOND)
     branch = driver.branches[call.conversation]
     assert branch.answered(old, b"x", final=True) is branch
@@ -642,7 +642,7 @@ def test_a_taken_child_id_is_not_used_again() -> None:
     driver.turn([*helper, calls("find"), result("x")], answers("Found"), headers=ID)
     again = driver.begin(helper, headers=ID)
     assert again.kind is FORK
-    assert first.conversation == child_id(OWN, first.request.hashes.full)
+    assert first.conversation == child_id(OWN, first.request.hashes.state.digest)
     assert again.conversation not in (first.conversation, OWN)
 
 

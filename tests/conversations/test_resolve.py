@@ -125,7 +125,7 @@ async def test_the_bytes_of_past_requests_are_dropped(database: Database) -> Non
         found = await resolver.resolve(CHAT.parse(raw, orjson.loads), {}, "t", 0.0)
         assert found.conversation is not None
         branch = found.conversation.history.branch
-        found.conversation.history.branch = branch.failed(found.incoming.hashes.full)
+        found.conversation.history.branch = branch.failed(found.incoming.hashes.state.digest)
     known = [index.known_prefix("t", raw, CHAT.list_key) for raw in bodies]
     assert [prefix is not None for prefix in known] == [False] * 17 + [True] * 3
 
@@ -147,6 +147,6 @@ async def test_a_conversation_with_a_call_in_progress_is_kept(database: Database
     for found in first:
         assert found.conversation is not None
         branch = found.conversation.history.branch
-        found.conversation.history.branch = branch.failed(found.incoming.hashes.full)
+        found.conversation.history.branch = branch.failed(found.incoming.hashes.state.digest)
     await opened(5)
     assert len(index) == 2

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from gateway.conversations.conversation import RunStart
+from gateway.conversations.steering_result import SteeringResult
 from gateway.dialects.history import EarlierHistory
 from gateway.steering.experiments import RandomArm
 from gateway.steering.fsm import FSMState
+from gateway.steering.guidance.edits import Edit
 from gateway.steering.guidance.pattern import Lesson, Pattern, Status, Tier, Trust
 from gateway.steering.guidance.target import GuidanceTarget
 from gateway.steering.identity import MatchKind
@@ -40,6 +42,11 @@ GUIDED = {
 }
 
 
+def edits(result: SteeringResult) -> tuple[Edit, ...]:
+    """The guidance of a call, as edits of its messages."""
+    return result.placed.edits if result.placed is not None else ()
+
+
 def a_lesson() -> Pattern:
     """One that is given whenever it fits."""
     return Pattern(
@@ -63,7 +70,7 @@ async def test_a_retry_goes_to_the_model_of_the_first_attempt() -> None:
     agent.lost(first)
     agent.refusals = {"middle": "too long", "small": "too long", "large": "too long"}
     again = await agent.call()
-    assert again.resolved.kind is MatchKind.RETRY
+    assert again.resolved.match.kind is MatchKind.RETRY
     assert again.model == "middle"
     agent.lost(again)
     off = await agent.call(mode="off")
@@ -75,7 +82,7 @@ async def test_a_retry_goes_to_the_model_of_the_first_attempt() -> None:
     agent.lost(late)
     agent.model = "another"
     other = await agent.call()
-    assert (other.resolved.kind, other.model) == (MatchKind.RETRY, "another")
+    assert (other.resolved.match.kind, other.model) == (MatchKind.RETRY, "another")
 
 
 async def test_a_retry_of_an_unsteered_call_is_decided() -> None:
@@ -88,7 +95,7 @@ async def test_a_retry_of_an_unsteered_call_is_decided() -> None:
     agent.lost(late)
     agent.refusals = {"middle": "too long", "small": "too long", "large": "too long"}
     again = await agent.call()
-    assert (again.resolved.kind, again.model) == (MatchKind.RETRY, REQUESTED)
+    assert (again.resolved.match.kind, again.model) == (MatchKind.RETRY, REQUESTED)
 
 
 async def test_a_model_is_used_again_after_the_calls_that_it_rests() -> None:
@@ -106,7 +113,7 @@ async def test_a_model_is_used_again_after_the_calls_that_it_rests() -> None:
     assert run.routed.model == REQUESTED
     agent.lost(result)
     result = await agent.call()
-    assert result.resolved.kind is MatchKind.RETRY
+    assert result.resolved.match.kind is MatchKind.RETRY
     assert run.resting == {"middle": 2}
     agent.answered(result, 1)
     resting = await agent.turn(2)
@@ -177,7 +184,7 @@ async def test_an_unsteered_call_repeats_what_was_injected() -> None:
     """And no more: what was begun for it is forgotten."""
     agent = Agent(GUIDED, lookup=Patterns())
     first = await agent.turn(0)
-    assert first.edits
+    assert edits(first)
     late = await agent.call()
     begun = late.decision
     agent.steerer.repeat_earlier(late, agent.request, "deadline")
@@ -201,10 +208,10 @@ async def test_a_server_that_keeps_the_history_is_not_given_blocks_again() -> No
     second = await agent.turn(1)
     late = await agent.resolved()
     agent.steerer.repeat_earlier(late, agent.request, "deadline")
-    assert len(late.edits) == len(second.edits) > len(first.edits)
+    assert len(edits(late)) == len(edits(second)) > len(edits(first))
     agent.request.earlier = EarlierHistory(chain=late.resolved.incoming.hashes.state)
     agent.steerer.repeat_earlier(late, agent.request, "deadline")
-    assert late.edits == first.edits  # of the system prompt, which is sent with each call
+    assert edits(late) == edits(first)  # of the system prompt, which is sent with each call
 
 
 async def test_an_unsteered_call_of_a_new_run_has_nothing_to_repeat() -> None:
@@ -229,7 +236,7 @@ async def test_a_refused_model_gets_its_guidance_again_for_the_requested_one() -
     assert (result.model, agent.targets[-1]) == ("middle", "middle")
     result.placed = None
     agent.steerer.use_requested_model(result, agent.request, "status 400")
-    assert (result.edits != (), agent.targets[-1]) == (True, REQUESTED)
+    assert (edits(result) != (), agent.targets[-1]) == (True, REQUESTED)
     assert result.conversation.run.memory.guidance.decided_step == 1
     agent.answered(result, 1)
     late = await agent.resolved()
@@ -237,7 +244,7 @@ async def test_a_refused_model_gets_its_guidance_again_for_the_requested_one() -
     memory = late.conversation.run.memory
     late.placed = None
     agent.steerer.use_requested_model(late, agent.request, "status 400")
-    assert late.edits != ()
+    assert edits(late) != ()
     assert late.conversation.run.memory is memory
 
 
@@ -275,7 +282,7 @@ async def test_a_client_that_has_gone_is_not_waited_for() -> None:
     await agent.turn(0)
     result = await agent.call()
     before = result.conversation.history.branch.awaits
-    agent.steerer.forget(result)
+    result.note_failed()
     after = result.conversation.history.branch.awaits
     assert (before, after) == (Awaits.MODEL, Awaits.ANYTHING)
 
@@ -304,7 +311,7 @@ async def test_a_retry_does_not_ask_the_judge() -> None:
     await agent.turn(0)
     agent.lost(await agent.call())
     result = await agent.call()
-    assert (result.resolved.kind, judge.asked) == (MatchKind.RETRY, 1)
+    assert (result.resolved.match.kind, judge.asked) == (MatchKind.RETRY, 1)
 
 
 async def test_earlier_steps_are_read_once() -> None:
@@ -408,5 +415,5 @@ async def test_tools_of_the_request() -> None:
         agent = Agent({**GUIDED, "injection": {"placement": "system"}}, lookup=Patterns())
         agent.tools, agent.target = tools, GuidanceTarget(breakpoints=True)
         result = await agent.turn(0)
-        found.append("ephemeral" in repr(result.edits))
+        found.append("ephemeral" in repr(edits(result)))
     assert found == [True, False, False]

@@ -122,7 +122,7 @@ def test_the_same_turns(messages: list[Message]) -> None:
     """The chained digests count the same assistant turns, and end in the same head."""
     heads = [chain_digests(t, "tenant") for t in in_three(canonical(messages))]
     assert len({h.state.turns for h in heads}) == 1
-    assert len({h.full for h in heads}) == 1
+    assert len({h.state.digest for h in heads}) == 1
 
 
 @given(runs(), st.integers(0, 30))
@@ -131,7 +131,10 @@ def test_digests_go_on_where_they_were_left(messages: list[Message], at: int) ->
     for transcript in in_three(canonical(messages)):
         at = min(at, len(transcript))
         state = chain_digests(transcript[:at], "tenant").state
-        assert extend(state, transcript[at:]).full == chain_digests(transcript, "tenant").full
+        assert (
+            extend(state, transcript[at:]).state.digest
+            == chain_digests(transcript, "tenant").state.digest
+        )
 
 
 @pytest.mark.parametrize(

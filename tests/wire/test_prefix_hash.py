@@ -26,7 +26,7 @@ HISTORY: list[dict[str, Any]] = [TASK, REPLY, *RESULTS]
 
 
 def hash_of(messages: list[Any], tenant: str = "t") -> bytes:
-    return chain_digests(messages, tenant).full
+    return chain_digests(messages, tenant).state.digest
 
 
 def test_a_prefix_hash_is_the_chain_of_digests() -> None:
@@ -67,7 +67,7 @@ def test_system_messages_do_not_change_the_hash() -> None:
 def test_one_reply_in_several_messages(pieces: list[dict[str, Any]]) -> None:
     """A reply split into several assistant messages has the hash of the whole one, and one turn."""
     split = chain_digests([TASK, *pieces, *RESULTS], "t")
-    assert split.full == hash_of(HISTORY)
+    assert split.state.digest == hash_of(HISTORY)
     assert split.state.turns == 1
 
 
@@ -135,7 +135,7 @@ def test_a_reply_extends_the_hash() -> None:
     """The hash of a request extended by its reply is found in the next request."""
     served = chain_digests([TASK], "t")
     replied = extend(served.state, [REPLY])
-    assert replied.full in chain_digests(HISTORY, "t").digests
+    assert replied.state.digest in chain_digests(HISTORY, "t").digests
     assert replied.messages == (message_digest(REPLY),)
 
 

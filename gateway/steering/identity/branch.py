@@ -250,7 +250,7 @@ class Branch(Struct, frozen=True, kw_only=True):
         bare = self.has_tools and not request.has_tools
         return replace(
             self,
-            served_hash=request.hashes.full,
+            served_hash=request.hashes.state.digest,
             fallback_hash=self.served_hash,
             echoed_hash=None,
             signature=self.signature if bare else request.signature,
@@ -314,7 +314,8 @@ class Incoming(Struct, frozen=True, kw_only=True):
 
     `client_retry`: the client's SDK marks it as a retry. `messages`: those that `hashes` were
     computed from. `system`: the digest of its system text. `titles`: it asks for the title of a
-    conversation.
+    conversation. `calls`: the ids of the calls in the latest assistant turn; empty unless every
+    call has one.
     """
 
     hashes: PrefixHashes
@@ -325,11 +326,7 @@ class Incoming(Struct, frozen=True, kw_only=True):
     model: str = ""
     system: bytes = b""
     titles: bool = False
-
-    @property
-    def calls(self) -> tuple[str, ...]:
-        """The ids of the calls in the latest assistant turn; empty unless every call has one."""
-        return clean_call_ids(self.hashes.state.call_ids)
+    calls: tuple[str, ...] = ()
 
     def summarises(self, branch: Branch, known: int = 0) -> bool:
         """Whether the messages after the first `known` contain the branch's latest reply as a
@@ -347,7 +344,7 @@ class Incoming(Struct, frozen=True, kw_only=True):
         """A new branch that begins with this request."""
         return Branch(
             conversation_id=conversation_id,
-            served_hash=self.hashes.full,
+            served_hash=self.hashes.state.digest,
             signature=self.signature,
             has_tools=self.has_tools,
             parent=parent,
@@ -384,8 +381,9 @@ def read_request(
     own = history(body) if own is None else own
     whole = own if messages is None else messages
     system = system_text(body, own)
+    hashes = chain_digests(whole, tenant, resume=resume)
     return Incoming(
-        hashes=chain_digests(whole, tenant, resume=resume),
+        hashes=hashes,
         signature=signature(system, tools),
         has_tools=bool(tools),
         client_retry=is_client_retry(headers),
@@ -393,4 +391,5 @@ def read_request(
         model=as_text(body.get("model"), ""),
         system=system_digest(system),
         titles=not tools and asks_for_title(system, own),
+        calls=clean_call_ids(hashes.state.call_ids),
     )

@@ -94,7 +94,7 @@ def _matched(
 def _fork(
     request: Incoming, parent: str, branches: Branches, found: _Found | None = None
 ) -> ConversationMatch:
-    child = child_id(parent, request.hashes.full, branches)
+    child = child_id(parent, request.hashes.state.digest, branches)
     return _matched(MatchKind.FORK, child, found, parent)
 
 
@@ -278,7 +278,7 @@ def _again(
 def _unknown(request: Incoming, branches: Branches, named: _Named) -> ConversationMatch:
     """The match of a request with an id from the client and no known prefix hash."""
     conversation_id, weak = named.conversation_id, named.weak
-    branch, whole = branches.get(conversation_id), request.hashes.full
+    branch, whole = branches.get(conversation_id), request.hashes.state.digest
     if branch and not weak and branch.served_hash == whole == request.hashes.state.root:
         # A system prompt alone, for the agent to speak first, has no prefix hash to find it by.
         return ConversationMatch(

@@ -33,7 +33,7 @@ LASTING_STEPS = 3
 message is none."""
 
 
-class WorkloadPrior(Struct, frozen=True, kw_only=True):
+class WorkloadPrior(Struct, frozen=True, kw_only=True, array_like=True):
     """Finished runs of one workload by outcome.
 
     A Beta prior: one run of each outcome is added, so that without any the risk is 0.5.
