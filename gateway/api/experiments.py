@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
-from gateway.api.operations import ApiRequest, ApiResponse, Content, Operations
+from gateway.api.operations import ApiRequest, ApiResponse, Operations
 from gateway.api.params import OneOf, PathText, TenantParameter, Text, Time, described
 from gateway.errors import BadRequest, NotFound
 from gateway.reporting import ExperimentReport, report
@@ -58,15 +58,10 @@ class ExperimentList:
     experiments: tuple[ExperimentSummary, ...]
 
 
-@OPERATIONS.add(
-    "listExperiments",
-    "GET /api/experiments",
-    TenantParameter,
-    Content(ExperimentList, "The experiments."),
-)
+@OPERATIONS.add("GET /api/experiments", ExperimentList, "The experiments.")
 async def list_experiments(request: ApiRequest[TenantParameter]) -> ApiResponse:
     """Every experiment, with its runs by arm."""
-    return ApiResponse(payload=await experiments(request.runtime, request.tenant))
+    return ApiResponse(await experiments(request.runtime, request.tenant))
 
 
 async def experiments(runtime: Runtime, tenant: str | None) -> ExperimentList:
@@ -84,12 +79,7 @@ async def experiments(runtime: Runtime, tenant: str | None) -> ExperimentList:
     return ExperimentList(experiments=tuple(found))
 
 
-@OPERATIONS.add(
-    "getReport",
-    "GET /api/experiments/{experiment_id}/report",
-    ReportParameters,
-    Content(ExperimentReport, "The report."),
-)
+@OPERATIONS.add("GET /api/experiments/{experiment_id}/report", ExperimentReport, "The report.")
 async def get_report(request: ApiRequest[ReportParameters]) -> ApiResponse:
     """Success, cost, tokens and steps per arm, compared, with 95 % intervals; the sample-ratio
     check, strata, daily numbers and caveats.
@@ -102,7 +92,7 @@ async def get_report(request: ApiRequest[ReportParameters]) -> ApiResponse:
         stratum=params.stratum,
         shares=shares_of(params.shares),
     )
-    return ApiResponse(payload=found)
+    return ApiResponse(found)
 
 
 async def experiment_report(
@@ -141,13 +131,7 @@ class RoutingParameters(TenantParameter):
     since: Annotated[Time | None, described("Only decisions after this time.")] = None
 
 
-@OPERATIONS.add(
-    "getRouting",
-    "GET /api/routing",
-    RoutingParameters,
-    Content(RoutingReport, "The report."),
-    errors=(404,),
-)
+@OPERATIONS.add("GET /api/routing", RoutingReport, "The report.", errors=(404,))
 async def get_routing(request: ApiRequest[RoutingParameters]) -> ApiResponse:
     """Outcomes by workload and model, and what the learned policy is worth against others, by
     inverse propensity.
@@ -158,4 +142,4 @@ async def get_routing(request: ApiRequest[RoutingParameters]) -> ApiResponse:
     rates = await workloads.store.rates()
     decided = await workloads.store.decided(tenant=request.tenant, since=since)
     found = await asyncio.to_thread(routing_report, rates, decided, tenant=request.tenant)
-    return ApiResponse(payload=found)
+    return ApiResponse(found)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from gateway.api.operations import ApiRequest, ApiResponse, Content, Operations
+from gateway.api.operations import ApiRequest, ApiResponse, Content, Operations, like
 from gateway.api.params import (
     Cursor,
     OneOf,
@@ -62,7 +62,7 @@ def read_pattern(record: Mapping[str, Any], access: Access, tenant: str | None) 
     return with_id(pattern)
 
 
-async def add_pattern(runtime: Runtime, pattern: Pattern) -> tuple[Added, str]:
+async def store_pattern(runtime: Runtime, pattern: Pattern) -> tuple[Added, str]:
     """Store a new pattern; one with a known content or id is left unchanged or replaced."""
     try:
         ((added, pattern_id),) = await library(runtime).add([pattern])
@@ -188,22 +188,14 @@ class PatternBody(PatternPatch):
     fields: Annotated[Mapping[str, Any], Field(min_length=1)]
 
 
+@like(Pattern, StoredPattern, without=("lesson", "pattern"))
 class PatternRecord(BaseModel):
     """One stored pattern."""
 
-    pattern_id: str
     tier: TierName
     tenant: Annotated[str, Field(description="Empty for a pattern that all tenants share.")]
-    failure_type: str | None
-    model_family: str
-    gate_threshold: float | None
-    source_trace_id: str | None
-    fields: Mapping[str, Any]
     status: Annotated[str, Field(description="Of a learned pattern; else `active`.")]
     origin: Annotated[str, Field(description="How it was learned; empty when it was not.")]
-    created_at: float
-    updated_at: float
-    counts: Mapping[str, int]
     indexed: Annotated[bool, Field(description="Whether a search can find it.")]
 
 
@@ -252,9 +244,7 @@ class PatternParameters(TenantParameter):
 Lines = Annotated[str, Field(description="One pattern as a JSON object per line.")]
 
 
-@OPERATIONS.add(
-    "listPatterns", "GET /api/patterns", PatternListParameters, Content(PatternPage, "One page.")
-)
+@OPERATIONS.add("GET /api/patterns", PatternPage, "One page.")
 async def list_patterns(request: ApiRequest[PatternListParameters]) -> ApiResponse:
     """Patterns, newest first: the tenant's own instances and the shared ones."""
     await counted(request.runtime)
@@ -266,35 +256,28 @@ async def list_patterns(request: ApiRequest[PatternListParameters]) -> ApiRespon
     except ValueError as error:
         raise BadRequest(str(error), param="cursor") from None
     views = [pattern_view(stored) for stored in page.patterns]
-    return ApiResponse(payload={"patterns": views, "next_cursor": page.next_cursor})
+    return ApiResponse({"patterns": views, "next_cursor": page.next_cursor})
 
 
-@OPERATIONS.add(
-    "getPattern",
-    "GET /api/patterns/{pattern_id}",
-    PatternParameters,
-    Content(PatternRecord, "The pattern."),
-)
+@OPERATIONS.add("GET /api/patterns/{pattern_id}", PatternRecord, "The pattern.")
 async def get_pattern(request: ApiRequest[PatternParameters]) -> ApiResponse:
     """One pattern."""
     stored = await find_pattern(request.runtime, request.tenant, request.params.pattern_id)
-    return ApiResponse(payload=pattern_view(stored))
+    return ApiResponse(pattern_view(stored))
 
 
 @OPERATIONS.add(
-    "addPattern",
     "POST /api/patterns",
-    TenantParameter,
     {
         200: Content(AddedPattern, "Already known, or replaced."),
         201: Content(AddedPattern, "Added."),
     },
     body=PatternBody,
 )
-async def post_pattern(request: ApiRequest[TenantParameter]) -> ApiResponse:
+async def add_pattern(request: ApiRequest[TenantParameter]) -> ApiResponse:
     """Add a pattern; one with known content changes nothing."""
     pattern = read_pattern(request.json_object(), request.access, request.params.tenant)
-    added, pattern_id = await add_pattern(request.runtime, pattern)
+    added, pattern_id = await store_pattern(request.runtime, pattern)
     return ApiResponse(
         status=201 if added is Added.ADDED else 200,
         payload={"result": added.value, "pattern_id": pattern_id},
@@ -302,29 +285,27 @@ async def post_pattern(request: ApiRequest[TenantParameter]) -> ApiResponse:
 
 
 @OPERATIONS.add(
-    "replacePattern",
     "PUT /api/patterns/{pattern_id}",
-    PatternParameters,
-    Content(PatternRecord, "The pattern after the change."),
+    PatternRecord,
+    "The pattern after the change.",
     body=PatternBody,
     errors=(409,),
 )
-async def put_pattern(request: ApiRequest[PatternParameters]) -> ApiResponse:
+async def replace_pattern(request: ApiRequest[PatternParameters]) -> ApiResponse:
     """Replace a pattern's content; its id, tier, tenant and counts stay."""
     stored = await find_pattern(request.runtime, request.tenant, request.params.pattern_id)
     changed = await change_pattern(request.runtime, request.access, stored, request.json_object())
-    return ApiResponse(payload=pattern_view(changed))
+    return ApiResponse(pattern_view(changed))
 
 
 @OPERATIONS.add(
-    "editPattern",
     "PATCH /api/patterns/{pattern_id}",
-    PatternParameters,
-    Content(PatternRecord, "The pattern after the change."),
+    PatternRecord,
+    "The pattern after the change.",
     body=PatternPatch,
     errors=(409,),
 )
-async def patch_pattern(request: ApiRequest[PatternParameters]) -> ApiResponse:
+async def edit_pattern(request: ApiRequest[PatternParameters]) -> ApiResponse:
     """Replace some keys of a pattern."""
     stored = await find_pattern(request.runtime, request.tenant, request.params.pattern_id)
     changes, record = request.json_object(), to_record(stored.pattern)
@@ -332,15 +313,10 @@ async def patch_pattern(request: ApiRequest[PatternParameters]) -> ApiResponse:
         merged = {**record["fields"], **changes["fields"]}
         changes["fields"] = {key: value for key, value in merged.items() if value is not None}
     changed = await change_pattern(request.runtime, request.access, stored, {**record, **changes})
-    return ApiResponse(payload=pattern_view(changed))
+    return ApiResponse(pattern_view(changed))
 
 
-@OPERATIONS.add(
-    "deletePattern",
-    "DELETE /api/patterns/{pattern_id}",
-    PatternParameters,
-    {204: Content(None, "Removed.")},
-)
+@OPERATIONS.add("DELETE /api/patterns/{pattern_id}", {204: Content(None, "Removed.")})
 async def delete_pattern(request: ApiRequest[PatternParameters]) -> ApiResponse:
     """Remove a pattern."""
     await remove_pattern(request.runtime, request.access, request.tenant, request.params.pattern_id)
@@ -348,10 +324,9 @@ async def delete_pattern(request: ApiRequest[PatternParameters]) -> ApiResponse:
 
 
 @OPERATIONS.add(
-    "importPatterns",
     "POST /api/patterns.jsonl",
-    TenantParameter,
-    Content(ImportCounts, "How many patterns had each result."),
+    ImportCounts,
+    "How many patterns had each result.",
     body=Content(Lines, media=JSONL),
 )
 async def import_patterns(request: ApiRequest[TenantParameter]) -> ApiResponse:
@@ -369,15 +344,10 @@ async def import_patterns(request: ApiRequest[TenantParameter]) -> ApiResponse:
     except (ValueError, EmbeddingError) as error:
         raise BadRequest(str(error), param="body") from None
     publish_change(request.runtime, "imported", total=report.total)
-    return ApiResponse(payload={result.value: count for result, count in report.counts.items()})
+    return ApiResponse({result.value: count for result, count in report.counts.items()})
 
 
-@OPERATIONS.add(
-    "exportPatterns",
-    "GET /api/patterns.jsonl",
-    PatternFilters,
-    Content(Lines, "The patterns.", JSONL),
-)
+@OPERATIONS.add("GET /api/patterns.jsonl", Content(Lines, "The patterns.", JSONL))
 async def export_patterns(request: ApiRequest[PatternFilters]) -> ApiResponse:
     """All patterns the caller may see, as JSON lines, newest first."""
     lines = library(request.runtime).export_lines(_filter(request.params, request.tenant))

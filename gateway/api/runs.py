@@ -15,7 +15,7 @@ from msgspec import NODEFAULT, Struct
 from msgspec.structs import FieldInfo, fields
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler
 
-from gateway.api.operations import ApiRequest, ApiResponse, Content, Operations
+from gateway.api.operations import ApiRequest, ApiResponse, Operations
 from gateway.api.params import (
     DIGITS,
     Cursor,
@@ -209,7 +209,7 @@ class TraceParameters(RunParameters):
     ] = None
 
 
-@OPERATIONS.add("listRuns", "GET /api/runs", RunListParameters, Content(RunPage, "One page."))
+@OPERATIONS.add("GET /api/runs", RunPage, "One page.")
 async def list_runs(request: ApiRequest[RunListParameters]) -> ApiResponse:
     """Runs, newest first or in another order, by any of the filters."""
     params, runs = request.params, run_filter(dict(request.params), request.tenant)
@@ -230,10 +230,10 @@ async def list_runs(request: ApiRequest[RunListParameters]) -> ApiResponse:
     }
     if params.count:
         payload["total"] = await request.runtime.runs.count_runs(runs)
-    return ApiResponse(payload=payload)
+    return ApiResponse(payload)
 
 
-@OPERATIONS.add("getRun", "GET /api/runs/{run_id}", TraceParameters, Content(Trace, "The trace."))
+@OPERATIONS.add("GET /api/runs/{run_id}", Trace, "The trace.")
 async def get_run(request: ApiRequest[TraceParameters]) -> ApiResponse:
     """A run step by step: scores, guidance, call and texts."""
     params = request.params
@@ -247,7 +247,7 @@ async def get_run(request: ApiRequest[TraceParameters]) -> ApiResponse:
     if trace is None:
         raise _unknown(params.run_id)
     view = _trace_view(request.runtime, trace, params.after_step, params.limit)
-    return ApiResponse(payload=view)
+    return ApiResponse(view)
 
 
 def _trace_view(runtime: Runtime, trace: RunTrace, after: int, limit: int | None) -> dict[str, Any]:
@@ -263,21 +263,16 @@ def _trace_view(runtime: Runtime, trace: RunTrace, after: int, limit: int | None
 
 
 @OPERATIONS.add(
-    "reportOutcome",
-    "POST /api/runs/{run_id}/outcome",
-    RunParameters,
-    Content(ReportedOutcome, "Stored."),
-    body=OutcomeBody,
-    needs="report",
+    "POST /api/runs/{run_id}/outcome", ReportedOutcome, "Stored.", body=OutcomeBody, needs="report"
 )
-async def post_outcome(request: ApiRequest[RunParameters]) -> ApiResponse:
+async def report_outcome(request: ApiRequest[RunParameters]) -> ApiResponse:
     """Report a run's outcome; a later report replaces an earlier one."""
     run_id, body = request.params.run_id, request.read(OutcomeBody)
-    await report_outcome(request.runtime, run_id, body, tenant=request.tenant)
-    return ApiResponse(payload={"run_id": run_id, "outcome": body.outcome})
+    await keep_outcome(request.runtime, run_id, body, tenant=request.tenant)
+    return ApiResponse({"run_id": run_id, "outcome": body.outcome})
 
 
-async def report_outcome(
+async def keep_outcome(
     runtime: Runtime, run_id: str, body: OutcomeBody, *, tenant: str | None
 ) -> None:
     """Store a run's outcome and notify the subscribers; the same again changes nothing.
@@ -308,10 +303,10 @@ async def report_outcome(
     runtime.log.info("outcome reported", run_id=run_id, outcome=outcome)
 
 
-@OPERATIONS.add("getFacets", "GET /api/facets", TenantParameter, Content(Facets, "The values."))
+@OPERATIONS.add("GET /api/facets", Facets, "The values.")
 async def get_facets(request: ApiRequest[TenantParameter]) -> ApiResponse:
     """The agents, models, failure types, experiments and arms that occur."""
-    return ApiResponse(payload=await request.runtime.runs.facets(tenant=request.tenant))
+    return ApiResponse(await request.runtime.runs.facets(tenant=request.tenant))
 
 
 def _unknown(run_id: str) -> NotFound:
@@ -324,12 +319,7 @@ class ConversationParameters(PageParameters, TenantParameter):
     external_key: Annotated[Text | None, described("With this id given by the client.")] = None
 
 
-@OPERATIONS.add(
-    "listConversations",
-    "GET /api/conversations",
-    ConversationParameters,
-    Content(ConversationPage, "One page."),
-)
+@OPERATIONS.add("GET /api/conversations", ConversationPage, "One page.")
 async def list_conversations(request: ApiRequest[ConversationParameters]) -> ApiResponse:
     """Conversations, newest first; forks and sub-agents name their parent."""
     params = request.params
@@ -342,16 +332,14 @@ async def list_conversations(request: ApiRequest[ConversationParameters]) -> Api
         )
     except ValueError as error:
         raise BadRequest(str(error), param="cursor") from None
-    return ApiResponse(payload=page)
+    return ApiResponse(page)
 
 
-@OPERATIONS.add(
-    "getHealthSummary", "GET /api/health-summary", RunFilters, Content(Health, "The summary.")
-)
-async def get_summary(request: ApiRequest[RunFilters]) -> ApiResponse:
+@OPERATIONS.add("GET /api/health-summary", Health, "The summary.")
+async def get_health_summary(request: ApiRequest[RunFilters]) -> ApiResponse:
     """Clean-run rate, fires, severity, time in state, tokens, cost, unsteered calls."""
     tenant = request.tenant
     summary = await request.runtime.runs.health_summary(run_filter(dict(request.params), tenant))
     unrecorded = dict(request.runtime.unsteered.unrecorded) if tenant is None else {}
     values = {f.name: getattr(summary, f.name) for f in dataclasses.fields(summary)}
-    return ApiResponse(payload=Health(**values, unrecorded_calls=unrecorded))
+    return ApiResponse(Health(**values, unrecorded_calls=unrecorded))

@@ -10,16 +10,16 @@ from urllib.parse import quote
 import orjson
 
 from gateway.api import lessons
-from gateway.api.lessons import STATUSES, LessonChange, change_lesson, detail, find_lesson
+from gateway.api.lessons import STATUSES, LessonChange, apply_change, detail, find_lesson
 from gateway.api.params import Flag, OneOf, PageParameters, TenantParameter, Text
 from gateway.api.patterns import (
-    add_pattern,
     change_pattern,
     counted,
     find_pattern,
     library,
     read_pattern,
     remove_pattern,
+    store_pattern,
 )
 from gateway.api.views import distiller_view, lesson_view
 from gateway.dashboard.pages import Page, Visit, redirect
@@ -132,7 +132,7 @@ async def add_new(visit: Visit) -> Page:
     try:
         record = read_form(visit.form, record["tier"])
         pattern = read_pattern(record, visit.access, visit.access.tenant or tenant)
-        _, pattern_id = await add_pattern(visit.runtime, pattern)
+        _, pattern_id = await store_pattern(visit.runtime, pattern)
     except GatewayError as error:
         return _form(visit, None, record, error)
     owner = f"&tenant={quote(pattern.tenant)}" if pattern.tenant else ""
@@ -269,7 +269,7 @@ async def change_one_lesson(visit: Visit) -> Page:
     stored = await find_lesson(visit.runtime, visit.tenant, _id(visit))
     try:
         change = _read(visit.form.get("action", ""), visit.form.get("advice", "").strip())
-        kept, _ = await change_lesson(visit.runtime, visit.access, stored, change)
+        kept, _ = await apply_change(visit.runtime, visit.access, stored, change)
     except GatewayError as error:
         return await _lesson_page(visit, stored, error)
     return redirect(f"/dashboard/lessons/{quote(kept)}{visit.query(saved='1')}")

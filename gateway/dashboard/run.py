@@ -11,9 +11,9 @@ import orjson
 from markupsafe import Markup
 from pydantic import Field
 
-from gateway.api.budgets import MAX_REASON, hold, release
+from gateway.api.budgets import MAX_REASON, hold
 from gateway.api.params import DIGITS, Parameters, read_parameters
-from gateway.api.runs import OutcomeBody, report_outcome
+from gateway.api.runs import OutcomeBody, keep_outcome
 from gateway.api.views import thresholds
 from gateway.budgets.texts import account_view, amount
 from gateway.config.budgets import METRICS
@@ -58,19 +58,13 @@ async def control(visit: Visit) -> Page:
     run_id = str(visit.scope["path_params"]["run_id"])
     action, form = visit.form.get("action", ""), visit.form
     if action in _HOLDS:
-        await _hold(visit, _HOLDS[action], form.get("subject", run_id), form.get("reason", ""))
+        subject, reason = form.get("subject", run_id), form.get("reason", "")[:MAX_REASON]
+        await hold(visit.runtime, subject, _HOLDS[action], reason, visit.tenant)
     elif action in ("raise", "lift"):
         await _allow(visit, form)
     else:
         raise BadRequest(f"action: {action[:40]!r} is not known", param="action")
     return redirect(f"/dashboard/runs/{quote(run_id)}")
-
-
-async def _hold(visit: Visit, action: Action | None, subject: str, reason: str) -> None:
-    if action is None:
-        await release(visit.runtime, subject, visit.tenant)
-    else:
-        await hold(visit.runtime, subject, action, reason[:MAX_REASON], visit.tenant)
 
 
 async def _allow(visit: Visit, form: Any) -> None:
@@ -224,7 +218,7 @@ async def set_outcome(visit: Visit) -> Page:
         raise BadRequest(f"outcome: must be one of {', '.join(OUTCOMES)}", param="outcome")
     run_id = str(visit.scope["path_params"]["run_id"])
     body = OutcomeBody(outcome=outcome)
-    await report_outcome(visit.runtime, run_id, body, tenant=visit.tenant)
+    await keep_outcome(visit.runtime, run_id, body, tenant=visit.tenant)
     return redirect(f"/dashboard/runs/{quote(run_id)}")
 
 
