@@ -20,7 +20,7 @@ from gateway.errors import BadRequest
 from gateway.steering.experiments import ARMS
 from gateway.steering.fsm import FSMState
 from gateway.steering.guidance.pattern import MAX_ID_CHARS
-from gateway.stores.queries import MAX_PAGE, OUTCOMES, SORT_KEYS, UNFINISHED, RunFilter
+from gateway.stores.queries import MAX_PAGE, OUTCOMES, SORT_KEYS, UNFINISHED, PageRequest, RunFilter
 
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 # Seconds since the epoch that every date library can show: the years 1970 to 9999.
@@ -215,6 +215,12 @@ class SortParameters(PageParameters):
 
     sort: Annotated[str, OneOf(tuple(SORT_KEYS)), described("The key to sort by.")] = "started_at"
     order: Annotated[str, OneOf(("desc", "asc")), described("The direction.")] = "desc"
+
+
+def page_request(values: Mapping[str, Any]) -> PageRequest:
+    """The page that the values of SortParameters describe."""
+    descending, keys = values["order"] == "desc", ("limit", "sort", "cursor")
+    return PageRequest(descending=descending, **{key: values[key] for key in keys})
 
 
 def run_filter(values: Mapping[str, Any], tenant: str | None) -> RunFilter:

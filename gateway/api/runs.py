@@ -29,20 +29,14 @@ from gateway.api.params import (
     TenantParameter,
     Text,
     described,
+    page_request,
     run_filter,
 )
 from gateway.api.views import run_view, step_views, thresholds
 from gateway.errors import BadRequest, NotFound
 from gateway.runtime import Runtime
 from gateway.stores.learning import OutcomeRow
-from gateway.stores.queries import (
-    OUTCOMES,
-    ConversationPage,
-    Facets,
-    HealthSummary,
-    PageRequest,
-    RunTrace,
-)
+from gateway.stores.queries import OUTCOMES, ConversationPage, Facets, HealthSummary, RunTrace
 from gateway.stores.records import InjectionRow, StepRow
 from gateway.stores.totals import RunRecord
 from gateway.text.secrets import mask_secrets
@@ -213,14 +207,8 @@ class TraceParameters(RunParameters):
 async def list_runs(request: ApiRequest[RunListParameters]) -> ApiResponse:
     """Runs, newest first or in another order, by any of the filters."""
     params, runs = request.params, run_filter(dict(request.params), request.tenant)
-    page = PageRequest(
-        limit=params.limit,
-        sort=params.sort,
-        descending=params.order == "desc",
-        cursor=params.cursor,
-    )
     try:
-        found = await request.runtime.runs.list_runs(runs, page)
+        found = await request.runtime.runs.list_runs(runs, page_request(dict(params)))
     except ValueError as error:
         raise BadRequest(str(error), param="cursor") from None
     settings = request.runtime.settings
