@@ -17,10 +17,11 @@ from gateway.api.params import (
     TenantParameter,
     Text,
     described,
+    naming,
     run_filter,
 )
 from gateway.api.views import picked
-from gateway.errors import BadRequest, GatewayError, NotFound
+from gateway.errors import GatewayError, NotFound
 from gateway.reporting.run_exports import FORMATS, MEDIA, export_lines, group_lines
 from gateway.runtime import Runtime
 from gateway.stores.queries import RunTrace
@@ -143,10 +144,8 @@ async def get_usage(request: ApiRequest[UsageParameters]) -> ApiResponse:
     """Cost, tokens and calls by tag, key, tenant, agent, model, day; JSON or CSV."""
     params = request.params
     runs = run_filter(dict(params), request.tenant)
-    try:
+    with naming("by"):
         groups = await _store(request.runtime).groups(runs, params.by)
-    except ValueError as error:
-        raise BadRequest(str(error), param="by") from None
     if params.format == "csv":
         return ApiResponse(media=MEDIA["csv"], chunks=_once(group_lines(params.by, groups)))
     shown = [{"value": group.value, "sums": sums_view(group.sums)} for group in groups]

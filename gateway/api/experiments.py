@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from gateway.api.operations import ApiRequest, ApiResponse, Operations
-from gateway.api.params import OneOf, PathText, TenantParameter, Text, Time, described
-from gateway.errors import BadRequest, NotFound
+from gateway.api.params import OneOf, PathText, TenantParameter, Text, Time, described, naming
+from gateway.errors import NotFound
 from gateway.reporting import ExperimentReport, report
 from gateway.reporting.experiment import STRATA
 from gateway.reporting.rates import read_shares
@@ -119,10 +119,8 @@ async def experiment_report(
 
 def shares_of(text: str | None) -> dict[str, float] | None:
     """The shares that the text of a parameter lists. Raises: BadRequest."""
-    try:
+    with naming("shares"):
         return read_shares(text) if text else None
-    except ValueError as error:
-        raise BadRequest(str(error), param="shares") from None
 
 
 class RoutingParameters(TenantParameter):

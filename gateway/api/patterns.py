@@ -16,6 +16,7 @@ from gateway.api.params import (
     TenantParameter,
     Text,
     described,
+    naming,
 )
 from gateway.api.views import pattern_view
 from gateway.auth.access import Access
@@ -249,12 +250,11 @@ async def list_patterns(request: ApiRequest[PatternListParameters]) -> ApiRespon
     """Patterns, newest first: the tenant's own instances and the shared ones."""
     await counted(request.runtime)
     params = request.params
-    try:
+    wanted = _filter(params, request.tenant, params.text)
+    with naming("cursor"):
         page = await library(request.runtime).store.list_patterns(
-            _filter(params, request.tenant, params.text), limit=params.limit, cursor=params.cursor
+            wanted, limit=params.limit, cursor=params.cursor
         )
-    except ValueError as error:
-        raise BadRequest(str(error), param="cursor") from None
     views = [pattern_view(stored) for stored in page.patterns]
     return ApiResponse({"patterns": views, "next_cursor": page.next_cursor})
 

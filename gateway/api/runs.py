@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, make_dataclass
@@ -29,11 +28,12 @@ from gateway.api.params import (
     TenantParameter,
     Text,
     described,
+    naming,
     page_request,
     run_filter,
 )
-from gateway.api.views import run_view, step_views, thresholds
-from gateway.errors import BadRequest, NotFound
+from gateway.api.views import picked, run_view, step_views, thresholds
+from gateway.errors import NotFound
 from gateway.runtime import Runtime
 from gateway.stores.learning import OutcomeRow
 from gateway.stores.queries import OUTCOMES, ConversationPage, Facets, HealthSummary, RunTrace
@@ -207,10 +207,8 @@ class TraceParameters(RunParameters):
 async def list_runs(request: ApiRequest[RunListParameters]) -> ApiResponse:
     """Runs, newest first or in another order, by any of the filters."""
     params, runs = request.params, run_filter(dict(request.params), request.tenant)
-    try:
+    with naming("cursor"):
         found = await request.runtime.runs.list_runs(runs, page_request(dict(params)))
-    except ValueError as error:
-        raise BadRequest(str(error), param="cursor") from None
     settings = request.runtime.settings
     payload: dict[str, Any] = {
         "runs": [run_view(run, settings) for run in found.runs],
@@ -311,15 +309,11 @@ class ConversationParameters(PageParameters, TenantParameter):
 async def list_conversations(request: ApiRequest[ConversationParameters]) -> ApiResponse:
     """Conversations, newest first; forks and sub-agents name their parent."""
     params = request.params
-    try:
+    keys = ("external_key", "limit", "cursor")
+    with naming("cursor"):
         page = await request.runtime.runs.list_conversations(
-            tenant=request.tenant,
-            external_key=params.external_key,
-            limit=params.limit,
-            cursor=params.cursor,
+            tenant=request.tenant, **picked(params, *keys)
         )
-    except ValueError as error:
-        raise BadRequest(str(error), param="cursor") from None
     return ApiResponse(page)
 
 
@@ -329,5 +323,5 @@ async def get_health_summary(request: ApiRequest[RunFilters]) -> ApiResponse:
     tenant = request.tenant
     summary = await request.runtime.runs.health_summary(run_filter(dict(request.params), tenant))
     unrecorded = dict(request.runtime.unsteered.unrecorded) if tenant is None else {}
-    values = {f.name: getattr(summary, f.name) for f in dataclasses.fields(summary)}
+    values = picked(summary, *HealthSummary.__dataclass_fields__)
     return ApiResponse(Health(**values, unrecorded_calls=unrecorded))

@@ -12,10 +12,9 @@ from typing import Annotated, Any
 from markupsafe import Markup
 from pydantic import Field
 
-from gateway.api.params import OneOf, TenantParameter, Text
+from gateway.api.params import OneOf, TenantParameter, Text, naming
 from gateway.dashboard.charts import TimeSeries, bars, line
 from gateway.dashboard.pages import FragmentParameters, Page, Visit
-from gateway.errors import BadRequest
 from gateway.stores.queries import PageRequest, RunFilter
 from gateway.stores.usage import (
     BUCKET_S,
@@ -72,10 +71,8 @@ async def show(visit: Visit) -> Page:
         model=values["model"],
         agent=values["agent"],
     )
-    try:
+    with naming("by"):
         points = await store.usage(query)
-    except ValueError as error:
-        raise BadRequest(str(error), param="by") from None
     names, label = most_used(points), label_of(bucket)
     series = TimeSeries(starts=starts, by_name=grouped(points, names))
     total = reduce(UsagePoint.plus, points, UsagePoint(start=0))

@@ -60,20 +60,15 @@ async def show(visit: Visit) -> Page:
     )
 
 
-async def show_replay(visit: Visit) -> Page:
-    """The form: which model is asked."""
-    return await _replay_page(visit, None)
-
-
 async def replay(visit: Visit) -> Page:
-    """Ask another model, and show both answers. Raises: BadRequest, Forbidden, NotFound."""
-    model = visit.form.get("model", "").strip()
-    if not model or len(model) > 200:
+    """The form for a model; when it was sent, ask the model, and show both answers.
+
+    Raises: BadRequest, Forbidden, NotFound.
+    """
+    posted = visit.scope["method"] == "POST"
+    model = visit.form.get("model", "").strip() if posted else None
+    if model is not None and not 0 < len(model) <= 200:
         raise BadRequest("model: name the model to ask", param="model")
-    return await _replay_page(visit, model)
-
-
-async def _replay_page(visit: Visit, model: str | None) -> Page:
     if not visit.access.operator:
         raise Forbidden("only the operator may replay calls: they are paid by the gateway's keys")
     trace, step = await find_step(visit)
@@ -84,8 +79,8 @@ async def _replay_page(visit: Visit, model: str | None) -> Page:
     answer = None
     if model and call is not None and why is None:
         answer = await ask(visit, call, model)
-    own = [] if step.call is None else [step.call.model_requested, step.call.model_asked]
-    known = dict.fromkeys([*own, *visit.runtime.services.table.names])
+    call_of = (step.call.model_requested, step.call.model_asked) if step.call else ()
+    known = dict.fromkeys([*call_of, *visit.runtime.services.table.names])
     return Page(
         template="replay_call.html",
         values={

@@ -10,10 +10,9 @@ from typing import Annotated, Any
 
 from markupsafe import Markup
 
-from gateway.api.params import OneOf, RunFilters, SortParameters, page_request, run_filter
+from gateway.api.params import OneOf, RunFilters, SortParameters, naming, page_request, run_filter
 from gateway.dashboard.charts import peak, stacked
 from gateway.dashboard.pages import FragmentParameters, Page, Visit
-from gateway.errors import BadRequest
 from gateway.steering.experiments import ARMS
 from gateway.steering.fsm import FSMState
 from gateway.stores.queries import LIVE_S, OUTCOMES, UNFINISHED, RunFilter
@@ -54,10 +53,8 @@ async def show(visit: Visit) -> Page:
     """One page of runs by the filters of the query."""
     runs, values = chosen(visit), visit.values
     store, now, page = visit.runtime.runs, time.time(), page_request(visit.values)
-    try:
+    with naming("cursor"):
         found, total = await asyncio.gather(store.list_runs(runs, page), store.count_runs(runs))
-    except ValueError as error:
-        raise BadRequest(str(error), param="cursor") from None
     sort, order, sorts = values["sort"], values["order"], {}
     for key, label in _COLUMNS:
         turned = "asc" if sort == key and order == "desc" else "desc"
