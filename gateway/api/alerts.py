@@ -92,11 +92,8 @@ class EventParameters(TenantParameter):
 
     until_idle_s: Annotated[
         int,
-        Field(
-            ge=0,
-            le=3600,
-            description="End the stream after this many seconds without an event; 0: never.",
-        ),
+        Field(ge=0, le=3600),
+        described("End the stream after this many seconds without an event; 0: never."),
         DIGITS,
     ] = 0
     last_event_id: Annotated[
@@ -117,7 +114,13 @@ async def stream_events(request: ApiRequest[EventParameters]) -> ApiResponse:
         first = await anext(chunks)
     except TooManySubscribers as error:
         raise Overloaded(str(error), headers=(("retry-after", "5"),)) from None
-    return ApiResponse(media="text/event-stream", chunks=_with_first(first, chunks))
+
+    async def all_chunks() -> AsyncIterator[bytes]:
+        yield first
+        async for chunk in chunks:
+            yield chunk
+
+    return ApiResponse(media="text/event-stream", chunks=all_chunks())
 
 
 async def stream(
@@ -148,12 +151,6 @@ async def stream(
                 yield b": keep-alive\n\n"
             if until_idle_s and now - last_event > until_idle_s:
                 return
-
-
-async def _with_first(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    yield first
-    async for chunk in rest:
-        yield chunk
 
 
 def _dropped(subscription: Subscription) -> bytes:

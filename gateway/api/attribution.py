@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from gateway.api.operations import ApiRequest, ApiResponse, Content, Operations, like
+from gateway.api.operations import ApiRequest, ApiResponse, Content, Operations, like, unusable
 from gateway.api.params import (
     Flag,
     OneOf,
@@ -21,7 +21,7 @@ from gateway.api.params import (
     run_filter,
 )
 from gateway.api.views import picked
-from gateway.errors import GatewayError, NotFound
+from gateway.errors import NotFound
 from gateway.reporting.run_exports import FORMATS, MEDIA, export_lines, group_lines
 from gateway.runtime import Runtime
 from gateway.stores.queries import RunTrace
@@ -147,7 +147,11 @@ async def get_usage(request: ApiRequest[UsageParameters]) -> ApiResponse:
     with naming("by"):
         groups = await _store(request.runtime).groups(runs, params.by)
     if params.format == "csv":
-        return ApiResponse(media=MEDIA["csv"], chunks=_once(group_lines(params.by, groups)))
+
+        async def table() -> AsyncIterator[bytes]:
+            yield group_lines(params.by, groups)
+
+        return ApiResponse(media=MEDIA["csv"], chunks=table())
     shown = [{"value": group.value, "sums": sums_view(group.sums)} for group in groups]
     return ApiResponse({"by": params.by, "groups": shown})
 
@@ -175,12 +179,7 @@ async def exported(traces: AsyncIterator[RunTrace], form: str) -> AsyncIterator[
         yield export_lines(waiting, form, first=first)
 
 
-async def _once(content: bytes) -> AsyncIterator[bytes]:
-    yield content
-
-
 def _store(runtime: Runtime) -> AttributionStore:
-    store = runtime.attribution
-    if store is None:
-        raise GatewayError("the store cannot sum up runs", status=503, type="server_error")
-    return store
+    if runtime.attribution is None:
+        raise unusable("the store cannot sum up runs", None, None)
+    return runtime.attribution

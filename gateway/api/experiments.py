@@ -68,9 +68,8 @@ async def experiments(runtime: Runtime, tenant: str | None) -> ExperimentList:
     """The experiments that a tenant (None: any) has runs of, and the running one."""
     running = runtime.settings.experiment.id
     known = (await runtime.runs.facets(tenant=tenant)).experiments
-    names = sorted({*known, *([running] if running else [])})
     found = []
-    for name in names:
+    for name in sorted({*known, *([running] if running else [])}):
         runs = {
             arm: await runtime.runs.count_runs(RunFilter(tenant=tenant, experiment=name, arm=arm))
             for arm in ARMS
@@ -85,12 +84,9 @@ async def get_report(request: ApiRequest[ReportParameters]) -> ApiResponse:
     check, strata, daily numbers and caveats.
     """
     params = request.params
+    shares = shares_of(params.shares)
     found = await experiment_report(
-        request.runtime,
-        params.experiment_id,
-        tenant=request.tenant,
-        stratum=params.stratum,
-        shares=shares_of(params.shares),
+        request.runtime, params.experiment_id, request.tenant, params.stratum, shares
     )
     return ApiResponse(found)
 
@@ -98,16 +94,11 @@ async def get_report(request: ApiRequest[ReportParameters]) -> ApiResponse:
 async def experiment_report(
     runtime: Runtime,
     experiment: str,
-    *,
     tenant: str | None,
-    stratum: str = "profile",
-    shares: Mapping[str, float] | None = None,
+    stratum: str,
+    shares: Mapping[str, float] | None,
 ) -> ExperimentReport:
-    """The report over a tenant's runs, None for all.
-
-    Raises:
-        NotFound: no such experiment.
-    """
+    """The report over a tenant's runs, None for all. Raises: NotFound."""
     runs = await runtime.runs.experiment_runs(experiment, tenant=tenant)
     current = runtime.settings.experiment
     if not runs and experiment != current.id:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.api.operations import ApiRequest, ApiResponse, Operations, like
-from gateway.api.params import DIGITS, OneOf, PathText, TenantParameter, Time, described
+from gateway.api.params import DIGITS, OneOf, PathText, TenantParameter, Time, described, naming
 from gateway.api.views import decision_views, distiller_view, job_view, lesson_view
 from gateway.auth.access import Access
 from gateway.errors import BadRequest, Forbidden, NotFound
@@ -168,7 +168,7 @@ async def list_lessons(request: ApiRequest[LessonFilters]) -> ApiResponse:
         since=params.since,
     )
     found = await runtime.learning.lessons(wanted, limit=params.limit)
-    return ApiResponse({"lessons": [_view(runtime, stored) for stored in found]})
+    return ApiResponse({"lessons": [lesson_view(stored, runtime.settings) for stored in found]})
 
 
 @OPERATIONS.add("GET /api/lessons/{pattern_id}", LessonDetail, "The lesson.")
@@ -223,7 +223,7 @@ async def detail(runtime: Runtime, stored: StoredLesson, access: Access) -> dict
     decisions = await runtime.learning.decisions(pattern.tenant, pattern.pattern_id, version)
     seen = [each for each in decisions if access.tenant in (None, each.tenant)]
     return {
-        **_view(runtime, stored),
+        **lesson_view(stored, runtime.settings),
         "evidence": [
             {"run_id": row.run_id, "step": row.step_index, "kind": row.kind, "at": row.at}
             for row in evidence
@@ -238,9 +238,8 @@ async def apply_change(
 ) -> tuple[str, bool]:
     """Change a lesson by hand; the id of the one that holds now, and whether anything changed.
 
-    Raises:
-        BadRequest: nothing to do, or more than one thing.
-        Forbidden: a tenant's key may not change what all tenants share, or share it.
+    Raises: BadRequest, nothing or more than one thing is to be done; Forbidden, a tenant's key may
+    not change what all tenants share, or share it.
     """
     pattern, actions, now = stored.pattern, LessonActions(runtime.learning), time.time()
     wanted = [change.status is not None, change.advice is not None, change.share]
@@ -252,20 +251,14 @@ async def apply_change(
     if change.share:
         changed = await actions.share(stored, now)
     elif change.advice is not None:
-        try:
+        with naming("advice"):
             kept, changed = (await actions.edit(stored, change.advice, now)).pattern_id, True
-        except ValueError as error:
-            raise BadRequest(str(error), param="advice") from error
     else:
         status = Status(change.status or "")
         changed = await actions.move(stored, status, f"{status.value} by the operator", now)
     runtime.opened.learning.book.forget()
     _publish(runtime, "changed", pattern_id=kept)
     return kept, changed
-
-
-def _view(runtime: Runtime, stored: StoredLesson) -> dict[str, Any]:
-    return lesson_view(stored, runtime.settings)
 
 
 def _publish(runtime: Runtime, what: str, **details: Any) -> None:

@@ -43,9 +43,9 @@ class ApiRequest(Generic[P]):
 
     def read(self, model: type[M]) -> M:
         """The body as `model`. Raises: BadRequest, naming the key that is wrong."""
-        values, known = self.json_object(), names_of(model)
+        values = self.json_object()
         for name in values:
-            refuse_unknown(name, known)
+            refuse_unknown(name, names_of(model))
         return read_model(model, values)
 
     def json_object(self) -> dict[str, Any]:
@@ -182,8 +182,7 @@ class Resource:
     """Serves the operations of one path."""
 
     def __init__(self, runtime: Runtime, gate: Gate, operations: Sequence[Operation[Any]]) -> None:
-        self._runtime = runtime
-        self._gate = gate
+        self._runtime, self._gate = runtime, gate
         self._by_method = {operation.method: operation for operation in operations}
         if get := self._by_method.get("GET"):
             self._by_method["HEAD"] = get
@@ -232,16 +231,16 @@ class Resource:
         await send({"type": "http.response.body", "body": body})
 
 
+def unusable(message: str, code: str | None, label: str | None, *headers: Any) -> GatewayError:
+    """The answer while a part of the gateway is off or fails."""
+    kind = "server_error"
+    return GatewayError(message, status=503, type=kind, code=code, label=label, headers=headers)
+
+
 def unavailable(error: StoreError) -> GatewayError:
     """The answer to a request while the store cannot be reached."""
-    return GatewayError(
-        f"the store cannot answer now: {error}",
-        status=503,
-        type="server_error",
-        code="store_unavailable",
-        headers=(("retry-after", "1"),),
-        label=error.label,
-    )
+    message, retry = f"the store cannot answer now: {error}", ("retry-after", "1")
+    return unusable(message, "store_unavailable", error.label, retry)
 
 
 def _head(response: ApiResponse, length: int | None) -> dict[str, Any]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from gateway.api.operations import ApiRequest, ApiResponse, Content, Operations, like
+from gateway.api.operations import ApiRequest, ApiResponse, Content, Operations, like, unusable
 from gateway.api.params import (
     Cursor,
     OneOf,
@@ -33,15 +34,11 @@ OPERATIONS = Operations()
 
 
 async def find_pattern(runtime: Runtime, tenant: str | None, pattern_id: str) -> StoredPattern:
-    """The pattern with this id, if `tenant` may see it.
-
-    Raises:
-        NotFound: there is none, or it belongs to another tenant.
-    """
+    """The pattern with this id, if `tenant` may see it. Raises: NotFound."""
     await counted(runtime)
     stored = await library(runtime).store.get(tenant, pattern_id)
     if stored is None:
-        raise _unknown(pattern_id)
+        raise NotFound(f"there is no pattern {pattern_id[:80]!r}", param="pattern_id")
     return stored
 
 
@@ -65,10 +62,8 @@ def read_pattern(record: Mapping[str, Any], access: Access, tenant: str | None) 
 
 async def store_pattern(runtime: Runtime, pattern: Pattern) -> tuple[Added, str]:
     """Store a new pattern; one with a known content or id is left unchanged or replaced."""
-    try:
+    with _embedding():
         ((added, pattern_id),) = await library(runtime).add([pattern])
-    except EmbeddingError as error:
-        raise _no_vector(error) from None
     publish_change(runtime, added.value, pattern_id=pattern_id)
     return added, pattern_id
 
@@ -92,13 +87,11 @@ async def change_pattern(
             raise BadRequest(f"{key}: cannot be changed from {value!r}", param=key)
     new = read_pattern({**record, **kept}, access, old.tenant or None)
     try:
-        await library(runtime).edit(new)
+        with _embedding():
+            await library(runtime).edit(new)
     except PatternConflict as error:
-        raise GatewayError(
-            str(error), status=409, type="invalid_request_error", code="conflict", label="conflict"
-        ) from None
-    except EmbeddingError as error:
-        raise _no_vector(error) from None
+        kind, code = "invalid_request_error", "conflict"
+        raise GatewayError(str(error), status=409, type=kind, code=code, label=code) from None
     publish_change(runtime, "changed", pattern_id=old.pattern_id)
     return await find_pattern(runtime, old.tenant or None, old.pattern_id)
 
@@ -106,12 +99,7 @@ async def change_pattern(
 async def remove_pattern(
     runtime: Runtime, access: Access, tenant: str | None, pattern_id: str
 ) -> None:
-    """Remove the pattern with this id, if `tenant` may see it.
-
-    Raises:
-        NotFound: there is none, or it belongs to another tenant.
-        Forbidden: a tenant's key may not remove shared patterns.
-    """
+    """Remove a pattern. Raises: NotFound; Forbidden, a tenant's key may not remove shared ones."""
     stored = await find_pattern(runtime, tenant, pattern_id)
     _check_owner(stored.pattern, access)
     await library(runtime).remove(stored.pattern.tenant, pattern_id)
@@ -120,15 +108,9 @@ async def remove_pattern(
 
 def library(runtime: Runtime) -> PatternLibrary:
     """The pattern library. Raises: GatewayError (503) when patterns are switched off."""
-    patterns = runtime.opened.patterns
+    patterns, code = runtime.opened.patterns, "patterns_off"
     if patterns is None:
-        raise GatewayError(
-            "patterns are switched off (etraces.enabled)",
-            status=503,
-            type="server_error",
-            code="patterns_off",
-            label="patterns_off",
-        )
+        raise unusable("patterns are switched off (etraces.enabled)", code, code)
     return patterns.library
 
 
@@ -149,25 +131,17 @@ def publish_change(runtime: Runtime, what: str, **details: Any) -> None:
     runtime.log.info("patterns changed", result=what, **details)
 
 
-def _unknown(pattern_id: str) -> NotFound:
-    return NotFound(f"there is no pattern {pattern_id[:80]!r}", param="pattern_id")
-
-
-def _no_vector(error: EmbeddingError) -> GatewayError:
-    return GatewayError(
-        f"the pattern cannot be embedded now: {error}",
-        status=503,
-        type="server_error",
-        code="embedder_unavailable",
-        label="embedding",
-    )
+@contextmanager
+def _embedding() -> Iterator[None]:
+    try:
+        yield
+    except EmbeddingError as error:
+        message = f"the pattern cannot be embedded now: {error}"
+        raise unusable(message, "embedder_unavailable", "embedding") from None
 
 
 JSONL = "application/x-ndjson"
-
 TIERS = tuple(tier.value for tier in Tier)
-
-
 TierName = Literal["e1", "e2", "e3"]
 
 

@@ -11,7 +11,7 @@ from types import UnionType
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from msgspec import NODEFAULT, Struct
-from msgspec.structs import FieldInfo, fields
+from msgspec.structs import fields
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler
 
 from gateway.api.operations import ApiRequest, ApiResponse, Operations
@@ -36,7 +36,7 @@ from gateway.api.views import picked, run_view, step_views, thresholds
 from gateway.errors import NotFound
 from gateway.runtime import Runtime
 from gateway.stores.learning import OutcomeRow
-from gateway.stores.queries import OUTCOMES, ConversationPage, Facets, HealthSummary, RunTrace
+from gateway.stores.queries import OUTCOMES, ConversationPage, Facets, HealthSummary
 from gateway.stores.records import InjectionRow, StepRow
 from gateway.stores.totals import RunRecord
 from gateway.text.secrets import mask_secrets
@@ -73,14 +73,13 @@ def _as_dataclass(kind: Any) -> Any:
         return origin[tuple(map(_as_dataclass, arguments))]
     if not (isinstance(kind, type) and issubclass(kind, Struct)):
         return kind
-    found = [(each.name, _as_dataclass(each.type), _default(each)) for each in fields(kind)]
+    found: list[Any] = []
+    for of in fields(kind):
+        default = MISSING if of.default is NODEFAULT else of.default
+        factory = MISSING if of.default_factory is NODEFAULT else of.default_factory
+        own = field(default=default, default_factory=factory)  # type: ignore[arg-type]
+        found.append((of.name, _as_dataclass(of.type), own))
     return make_dataclass(kind.__name__, found, namespace={"__doc__": kind.__doc__}, kw_only=True)
-
-
-def _default(of: FieldInfo) -> Any:
-    default = MISSING if of.default is NODEFAULT else of.default
-    factory = MISSING if of.default_factory is NODEFAULT else of.default_factory
-    return field(default=default, default_factory=factory)  # type: ignore[arg-type]
 
 
 class Run(Described, RunRecord, frozen=True, kw_only=True):
@@ -101,10 +100,9 @@ class Health(HealthSummary):
 
     unrecorded_calls: Annotated[
         Mapping[str, int],
-        Field(
-            description="Unsteered calls by reason whose conversation was not found, or whose "
-            "body was too large to read, since the start of the process; empty for a "
-            "tenant's own key."
+        described(
+            "Unsteered calls by reason whose conversation was not found, or whose body was too "
+            "large to read, since the start of the process; empty for a tenant's own key."
         ),
     ]
 
@@ -223,29 +221,20 @@ async def list_runs(request: ApiRequest[RunListParameters]) -> ApiResponse:
 async def get_run(request: ApiRequest[TraceParameters]) -> ApiResponse:
     """A run step by step: scores, guidance, call and texts."""
     params = request.params
-    trace = await request.runtime.runs.get_run(
-        params.run_id,
-        tenant=request.tenant,
-        content=params.content,
-        after_step=params.after_step,
-        limit=params.limit,
-    )
+    part = picked(params, "content", "after_step", "limit")
+    trace = await request.runtime.runs.get_run(params.run_id, tenant=request.tenant, **part)
     if trace is None:
         raise _unknown(params.run_id)
-    view = _trace_view(request.runtime, trace, params.after_step, params.limit)
-    return ApiResponse(view)
-
-
-def _trace_view(runtime: Runtime, trace: RunTrace, after: int, limit: int | None) -> dict[str, Any]:
-    last = None if limit is None else after + limit
-    more = last is not None and trace.run.totals.steps > last
-    return {
-        "run": run_view(trace.run, runtime.settings),
+    run, settings = trace.run, request.runtime.settings
+    last = None if params.limit is None else params.after_step + params.limit
+    view = {
+        "run": run_view(run, settings),
         "steps": step_views(trace),
-        "next_after_step": last if more else None,
-        "thresholds": thresholds(runtime.settings),
-        "policy_in_force": trace.run.policy_digest == runtime.services.policy_digest,
+        "next_after_step": last if last is not None and run.totals.steps > last else None,
+        "thresholds": thresholds(settings),
+        "policy_in_force": run.policy_digest == request.runtime.services.policy_digest,
     }
+    return ApiResponse(view)
 
 
 @OPERATIONS.add(
@@ -263,15 +252,11 @@ async def keep_outcome(
 ) -> None:
     """Store a run's outcome and notify the subscribers; the same again changes nothing.
 
-    Raises:
-        NotFound: the tenant has no run of that id.
+    Raises: NotFound.
     """
-    outcome, masks = body.outcome, runtime.settings.storage.mask_secrets
-    trace = await runtime.runs.get_run(run_id, tenant=tenant, content=False, limit=0)
-    kept = trace is not None and await runtime.runs.set_outcome(
-        run_id, outcome, source="api", tenant=tenant
-    )
-    if trace is None or not kept:
+    outcome, masks, runs = body.outcome, runtime.settings.storage.mask_secrets, runtime.runs
+    trace = await runs.get_run(run_id, tenant=tenant, content=False, limit=0)
+    if trace is None or not await runs.set_outcome(run_id, outcome, source="api", tenant=tenant):
         raise _unknown(run_id)
     reported = OutcomeRow(
         run_id=run_id,
@@ -283,10 +268,9 @@ async def keep_outcome(
         at=time.time(),
     )
     await runtime.learning.add_outcome(reported)
-    runtime.events.publish(
-        {"type": "outcome", "tenant": trace.run.tenant, "run_id": run_id, "outcome": outcome}
-    )
-    runtime.log.info("outcome reported", run_id=run_id, outcome=outcome)
+    told = {"run_id": run_id, "outcome": outcome}
+    runtime.events.publish({"type": "outcome", "tenant": trace.run.tenant, **told})
+    runtime.log.info("outcome reported", **told)
 
 
 @OPERATIONS.add("GET /api/facets", Facets, "The values.")

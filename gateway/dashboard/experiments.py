@@ -37,13 +37,10 @@ async def show_list(visit: Visit) -> Page:
 
 async def show_report(visit: Visit) -> Page:
     """One experiment's report."""
-    values = visit.values
+    values, experiment = visit.values, visit.scope["path_params"]["experiment_id"]
+    shares = shares_of(values["shares"])
     report = await experiment_report(
-        visit.runtime,
-        visit.scope["path_params"]["experiment_id"],
-        tenant=visit.tenant,
-        stratum=values["stratum"],
-        shares=shares_of(values["shares"]),
+        visit.runtime, experiment, visit.tenant, values["stratum"], shares
     )
     effects = []
     for comparison in report.comparisons:
@@ -104,11 +101,11 @@ def health_values(summary: HealthSummary, unrecorded: int = 0) -> dict[str, Any]
         "latency_s": summary.latency_s / calls if calls else None,
         "spark": sparkline(summary.recent),
         "severity_bar": stacked(summary.severity_runs, SEVERITIES, "severity", 14),
-        "severities": shares(summary.severity_runs, SEVERITIES),
+        "severities": parts_of(summary.severity_runs, SEVERITIES),
         "fine_share": fine / summary.total_runs if summary.total_runs else None,
         "advice": sum(n for source, n in summary.guidance.items() if source != RULES),
         "state_bar": stacked(summary.states, STATES, "state", 14),
-        "states": shares(summary.states, STATES),
+        "states": parts_of(summary.states, STATES),
         "fires": ranked(fires),
         "failure_types": ranked(summary.failure_types),
         "models": ranked(summary.models),
@@ -123,7 +120,7 @@ def health_values(summary: HealthSummary, unrecorded: int = 0) -> dict[str, Any]
     }
 
 
-def shares(counts: Mapping[str, int], order: tuple[str, ...]) -> list[tuple[str, int, float]]:
+def parts_of(counts: Mapping[str, int], order: tuple[str, ...]) -> list[tuple[str, int, float]]:
     """(name, count, share of all) in a fixed order, without names that never occurred."""
     total = sum(counts.values())
     return [(name, counts[name], counts[name] / total) for name in order if counts.get(name)]
