@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 import orjson
 from pydantic import BaseModel, Field
 
 from gateway.alerts.sender import alert_view
-from gateway.api.operations import ApiRequest, ApiResponse, Content, Operations
+from gateway.api.operations import ApiRequest, ApiResponse, Content, Operations, like
 from gateway.api.params import DIGITS, TenantParameter, Text, described
+from gateway.api.views import picked
 from gateway.auth.access import Access
 from gateway.config import Settings
 from gateway.errors import Overloaded
 from gateway.observability.live_events import Event, Subscription, TooManySubscribers
 from gateway.runtime import Runtime
-from gateway.stores.alerts import StoredAlert
+from gateway.stores.alerts import AlertRecord, DeliveryState, StoredAlert
 
 OPERATIONS = Operations()
 
@@ -30,26 +31,21 @@ class AlertParameters(TenantParameter):
     ] = 50
 
 
+@like(DeliveryState)
 class AlertDelivery(BaseModel):
     """State of the delivery to one receiver."""
 
-    sink: str
     attempts: Annotated[int, Field(description="Failed ones.")]
     next_at: float | None
     done_at: Annotated[float | None, Field(description="When it was sent, or given up.")]
     error: str | None
 
 
+@like(AlertRecord, without=("key", "path"))
 class Alert(BaseModel):
     """One alert."""
 
-    id: str
-    rule: str
-    severity: Literal["warn", "danger"]
-    title: str
     tenant: Annotated[str | None, Field(description="Null: about the gateway as a whole.")]
-    facts: dict[str, Any]
-    raised_at: float
     seen_at: Annotated[float, Field(description="When the condition was last seen.")]
     link: Annotated[str | None, Field(description="With alerts.base_url.")]
     deliveries: list[AlertDelivery]
@@ -61,24 +57,22 @@ class AlertList(BaseModel):
     alerts: list[Alert]
 
 
-@OPERATIONS.add("listAlerts", "GET /api/alerts", AlertParameters, Content(AlertList, "The alerts."))
+@OPERATIONS.add("GET /api/alerts", AlertList, "The alerts.")
 async def list_alerts(request: ApiRequest[AlertParameters]) -> ApiResponse:
     """Alerts, the newest first, with their deliveries."""
     found = await request.runtime.alerts.list_alerts(
         tenant=request.tenant, limit=request.params.limit
     )
     settings = request.runtime.settings
-    return ApiResponse(payload={"alerts": [stored_alert_view(one, settings) for one in found]})
+    return ApiResponse({"alerts": [stored_alert_view(one, settings) for one in found]})
 
 
 def stored_alert_view(stored: StoredAlert, settings: Settings) -> dict[str, Any]:
     """An alert with its deliveries as plain values."""
     deliveries = [
         {
-            "sink": state.sink,
-            "attempts": state.attempts,
+            **picked(state, "sink", "attempts", "done_at"),
             "next_at": None if state.done_at is not None else state.next_at,
-            "done_at": state.done_at,
             "error": state.error or None,
         }
         for state in stored.deliveries
@@ -98,11 +92,8 @@ class EventParameters(TenantParameter):
 
     until_idle_s: Annotated[
         int,
-        Field(
-            ge=0,
-            le=3600,
-            description="End the stream after this many seconds without an event; 0: never.",
-        ),
+        Field(ge=0, le=3600),
+        described("End the stream after this many seconds without an event; 0: never."),
         DIGITS,
     ] = 0
     last_event_id: Annotated[
@@ -112,14 +103,8 @@ class EventParameters(TenantParameter):
     ] = None
 
 
-@OPERATIONS.add(
-    "streamEvents",
-    "GET /api/events",
-    EventParameters,
-    Content(str, "The stream.", "text/event-stream"),
-    errors=(429,),
-)
-async def get_events(request: ApiRequest[EventParameters]) -> ApiResponse:
+@OPERATIONS.add("GET /api/events", Content(str, "The stream.", "text/event-stream"), errors=(429,))
+async def stream_events(request: ApiRequest[EventParameters]) -> ApiResponse:
     """Server-sent events: ready, step, outcome, pattern, alert, dropped; no texts."""
     params = request.params
     chunks = stream(
@@ -129,7 +114,13 @@ async def get_events(request: ApiRequest[EventParameters]) -> ApiResponse:
         first = await anext(chunks)
     except TooManySubscribers as error:
         raise Overloaded(str(error), headers=(("retry-after", "5"),)) from None
-    return ApiResponse(media="text/event-stream", chunks=_with_first(first, chunks))
+
+    async def all_chunks() -> AsyncIterator[bytes]:
+        yield first
+        async for chunk in chunks:
+            yield chunk
+
+    return ApiResponse(media="text/event-stream", chunks=all_chunks())
 
 
 async def stream(
@@ -160,12 +151,6 @@ async def stream(
                 yield b": keep-alive\n\n"
             if until_idle_s and now - last_event > until_idle_s:
                 return
-
-
-async def _with_first(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    yield first
-    async for chunk in rest:
-        yield chunk
 
 
 def _dropped(subscription: Subscription) -> bytes:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from gateway.api.operations import ApiRequest, ApiResponse, Content, Operations
+from gateway.api.operations import ApiRequest, ApiResponse, Content, Operations, like, unusable
 from gateway.api.params import (
     Flag,
     OneOf,
@@ -17,33 +17,25 @@ from gateway.api.params import (
     TenantParameter,
     Text,
     described,
+    naming,
     run_filter,
 )
-from gateway.errors import BadRequest, GatewayError, NotFound
+from gateway.api.views import picked
+from gateway.errors import NotFound
 from gateway.reporting.run_exports import FORMATS, MEDIA, export_lines, group_lines
 from gateway.runtime import Runtime
 from gateway.stores.queries import RunTrace
-from gateway.stores.usage import GROUPS, AttributionStore, Sums, Tree
+from gateway.stores.usage import GROUPS, AttributionStore, Sums, Tree, TreeNode
 
 OPERATIONS = Operations()
 
 _LINES_AT_ONCE = 50
 
 
+@like(Sums)
 class SumsView(BaseModel):
     """Sums over runs."""
 
-    runs: int
-    calls: int
-    errors: int
-    input_tokens: int
-    cached_tokens: int
-    cache_write_tokens: int
-    output_tokens: int
-    reasoning_tokens: int
-    unpriced_calls: int
-    cost_usd: float | None
-    saved_usd: float | None
     estimated_calls: Annotated[int, Field(description="Whose provider reported no usage.")]
     estimated_tokens: Annotated[int, Field(description="The part of the tokens that is estimated.")]
     estimated_usd: Annotated[float, Field(description="The part of cost_usd that is estimated.")]
@@ -51,14 +43,10 @@ class SumsView(BaseModel):
     cached_share: Annotated[float, Field(ge=0, le=1, description="Cached of all input tokens.")]
 
 
+@like(TreeNode)
 class NodeView(BaseModel):
     """One conversation of a tree with the sums over its own runs."""
 
-    id: str
-    parent_id: str | None
-    external_key: str | None
-    created_at: float
-    updated_at: float
     sums: SumsView
 
 
@@ -116,17 +104,8 @@ class ExportParameters(RunFilters):
 
 def tree_view(tree: Tree) -> dict[str, Any]:
     """A tree as the control plane and the commands show it."""
-    nodes = [
-        {
-            "id": node.id,
-            "parent_id": node.parent_id,
-            "external_key": node.external_key,
-            "created_at": node.created_at,
-            "updated_at": node.updated_at,
-            "sums": sums_view(node.sums),
-        }
-        for node in tree.nodes
-    ]
+    names = ("id", "parent_id", "external_key", "created_at", "updated_at")
+    nodes = [{**picked(node, *names), "sums": sums_view(node.sums)} for node in tree.nodes]
     return {"root_id": tree.root_id, "total": sums_view(tree.total), "conversations": nodes}
 
 
@@ -135,20 +114,13 @@ def sums_view(sums: Sums) -> dict[str, Any]:
     return {**asdict(sums), "tokens": sums.tokens, "cached_share": sums.cached_share}
 
 
-@OPERATIONS.add(
-    "getConversationTree",
-    "GET /api/conversations/{conversation_id}/tree",
-    ConversationTreeParameters,
-    Content(TreeView, "The tree."),
-)
+@OPERATIONS.add("GET /api/conversations/{conversation_id}/tree", TreeView, "The tree.")
 async def get_conversation_tree(request: ApiRequest[ConversationTreeParameters]) -> ApiResponse:
     """Cost, tokens, calls and cached share of a conversation and its sub-agents."""
     return await _tree(request, request.params.conversation_id)
 
 
-@OPERATIONS.add(
-    "getRunTree", "GET /api/runs/{run_id}/tree", RunTreeParameters, Content(TreeView, "The tree.")
-)
+@OPERATIONS.add("GET /api/runs/{run_id}/tree", TreeView, "The tree.")
 async def get_run_tree(request: ApiRequest[RunTreeParameters]) -> ApiResponse:
     """The same for the conversation of a run."""
     trace = await request.runtime.runs.get_run(
@@ -164,35 +136,27 @@ async def _tree(request: ApiRequest[Any], conversation_id: str) -> ApiResponse:
     if found is None:
         message = f"there is no conversation {conversation_id[:80]!r}"
         raise NotFound(message, param="conversation_id")
-    return ApiResponse(payload=tree_view(found))
+    return ApiResponse(tree_view(found))
 
 
-@OPERATIONS.add(
-    "getUsage",
-    "GET /api/usage",
-    UsageParameters,
-    Content(UsageView, "The sums.", also=(MEDIA["csv"],)),
-)
+@OPERATIONS.add("GET /api/usage", Content(UsageView, "The sums.", also=(MEDIA["csv"],)))
 async def get_usage(request: ApiRequest[UsageParameters]) -> ApiResponse:
     """Cost, tokens and calls by tag, key, tenant, agent, model, day; JSON or CSV."""
     params = request.params
     runs = run_filter(dict(params), request.tenant)
-    try:
+    with naming("by"):
         groups = await _store(request.runtime).groups(runs, params.by)
-    except ValueError as error:
-        raise BadRequest(str(error), param="by") from None
     if params.format == "csv":
-        return ApiResponse(media=MEDIA["csv"], chunks=_once(group_lines(params.by, groups)))
+
+        async def table() -> AsyncIterator[bytes]:
+            yield group_lines(params.by, groups)
+
+        return ApiResponse(media=MEDIA["csv"], chunks=table())
     shown = [{"value": group.value, "sums": sums_view(group.sums)} for group in groups]
-    return ApiResponse(payload={"by": params.by, "groups": shown})
+    return ApiResponse({"by": params.by, "groups": shown})
 
 
-@OPERATIONS.add(
-    "exportRuns",
-    "GET /api/export",
-    ExportParameters,
-    Content(str, "One run a line.", MEDIA["jsonl"], (MEDIA["csv"],)),
-)
+@OPERATIONS.add("GET /api/export", Content(str, "One run a line.", MEDIA["jsonl"], (MEDIA["csv"],)))
 async def export_runs(request: ApiRequest[ExportParameters]) -> ApiResponse:
     """Runs as JSON lines, CSV, or the chat messages that OpenAI's tools read."""
     params = request.params
@@ -215,16 +179,7 @@ async def exported(traces: AsyncIterator[RunTrace], form: str) -> AsyncIterator[
         yield export_lines(waiting, form, first=first)
 
 
-async def _once(content: bytes) -> AsyncIterator[bytes]:
-    yield content
-
-
 def _store(runtime: Runtime) -> AttributionStore:
-    store = runtime.attribution
-    if store is None:
-        raise GatewayError("the store cannot sum up runs", status=503, type="server_error")
-    return store
-
-
-def _json(kind: type, text: str) -> Mapping[int, Content]:
-    return {200: Content(kind, text)}
+    if runtime.attribution is None:
+        raise unusable("the store cannot sum up runs", None, None)
+    return runtime.attribution

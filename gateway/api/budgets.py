@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.api.operations import ApiRequest, ApiResponse, Content, Operations
+from gateway.api.operations import ApiRequest, ApiResponse, Content, Operations, like
 from gateway.api.params import DIGITS, Parameters, PathText, TenantParameter, Text, described
+from gateway.api.views import picked
 from gateway.budgets.holds import known_subject
 from gateway.budgets.texts import account_view
 from gateway.config.budgets import METRICS
 from gateway.errors import BadRequest, NotFound
 from gateway.runtime import Runtime
-from gateway.stores.budgets import Account, AccountKey, Action, Control
+from gateway.stores.budgets import Account, AccountKey, Action, Amounts, Control
 
 OPERATIONS = Operations()
 
@@ -44,35 +45,24 @@ class RaiseBody(AccountBody):
     ]
 
 
+@like(Amounts)
 class Spent(BaseModel):
     """Use of calls, or their expected use."""
 
-    usd: float
-    input_tokens: int
-    output_tokens: int
-    calls: int
 
-
+@like(Account)
 class AccountView(BaseModel):
     """One account."""
 
-    budget: str
-    subject: str
     scope: Annotated[str | None, Field(description="Null: the config has no such budget now.")]
-    tenant: str
     spent: Spent
     reserved: Annotated[Spent, Field(description="Estimates of calls on their way.")]
     unpriced: Annotated[int, Field(description="Calls whose price is unknown.")]
     estimated: Annotated[
         Spent,
-        Field(
-            description="The part of `spent` that no provider has reported, or has no known price."
-        ),
+        described("The part of `spent` that no provider has reported, or has no known price."),
     ]
-    started_at: float
-    updated_at: float
     limits: Annotated[Mapping[str, float], Field(description="In force; none when lifted.")]
-    lifted: bool
     used: Annotated[float, Field(description="Share of the limit that is spent most.")]
     metric: Annotated[str, Field(description="That limit.")]
     step: Annotated[str | None, Field(description="The highest step of the ladder reached.")]
@@ -87,9 +77,7 @@ class AccountPage(BaseModel):
     ]
 
 
-@OPERATIONS.add(
-    "listBudgets", "GET /api/budgets", BudgetParameters, Content(AccountPage, "The accounts.")
-)
+@OPERATIONS.add("GET /api/budgets", AccountPage, "The accounts.")
 async def list_budgets(request: ApiRequest[BudgetParameters]) -> ApiResponse:
     """Use of each budget by each subject, last used first."""
     params, runtime = request.params, request.runtime
@@ -98,16 +86,14 @@ async def list_budgets(request: ApiRequest[BudgetParameters]) -> ApiResponse:
         budget=params.budget, tenant=request.tenant, limit=params.limit
     )
     views = [_view(runtime, account) for account in found]
-    return ApiResponse(payload={"accounts": views, "durable": ledger.durable})
+    return ApiResponse({"accounts": views, "durable": ledger.durable})
 
 
 _CHANGED = Content(AccountView, "The account afterwards.")
 
 
-@OPERATIONS.add(
-    "raiseBudget", "POST /api/budgets/raise", Parameters, _CHANGED, body=RaiseBody, errors=(404,)
-)
-async def raise_limits(request: ApiRequest[Parameters]) -> ApiResponse:
+@OPERATIONS.add("POST /api/budgets/raise", _CHANGED, body=RaiseBody, errors=(404,))
+async def raise_budget(request: ApiRequest[Parameters]) -> ApiResponse:
     """Set limits of one subject."""
     body = request.read(RaiseBody)
     if unknown := set(body.limits) - set(METRICS):
@@ -121,26 +107,22 @@ async def raise_limits(request: ApiRequest[Parameters]) -> ApiResponse:
     return await _allow(request, account.key, limits=limits, lifted=account.lifted)
 
 
-@OPERATIONS.add(
-    "liftBudget", "POST /api/budgets/lift", Parameters, _CHANGED, body=AccountBody, errors=(404,)
-)
-async def lift_limits(request: ApiRequest[Parameters]) -> ApiResponse:
+@OPERATIONS.add("POST /api/budgets/lift", _CHANGED, body=AccountBody, errors=(404,))
+async def lift_budget(request: ApiRequest[Parameters]) -> ApiResponse:
     """Let one subject go without limits."""
     account = await _known(request, request.read(AccountBody))
     return await _allow(request, account.key, limits=account.limits, lifted=True)
 
 
-@OPERATIONS.add(
-    "resetBudget", "POST /api/budgets/reset", Parameters, _CHANGED, body=AccountBody, errors=(404,)
-)
-async def reset_account(request: ApiRequest[Parameters]) -> ApiResponse:
+@OPERATIONS.add("POST /api/budgets/reset", _CHANGED, body=AccountBody, errors=(404,))
+async def reset_budget(request: ApiRequest[Parameters]) -> ApiResponse:
     """Reset one account."""
     account = await _known(request, request.read(AccountBody))
     runtime = request.runtime
     await runtime.accounting.ledger.store.reset(account.key, at=time.time())
     runtime.accounting.notices.forget(account.budget, account.subject)
     runtime.log.warning("budget reset", budget=account.budget, subject=account.subject)
-    return ApiResponse(payload=_view(runtime, await _read(runtime, account.key) or account))
+    return ApiResponse(_view(runtime, await _read(runtime, account.key) or account))
 
 
 async def _allow(
@@ -153,7 +135,7 @@ async def _allow(
     runtime.log.warning(
         "budget limits changed", budget=key.budget, subject=key.subject, lifted=lifted
     )
-    return ApiResponse(payload=_view(runtime, account))
+    return ApiResponse(_view(runtime, account))
 
 
 async def _known(request: ApiRequest[Parameters], body: AccountBody) -> Account:
@@ -208,95 +190,56 @@ class HeldPage(BaseModel):
     held: list[HeldView]
 
 
-@OPERATIONS.add(
-    "listHeld", "GET /api/held", TenantParameter, Content(HeldPage, "The holds, oldest first.")
-)
+@OPERATIONS.add("GET /api/held", HeldPage, "The holds, oldest first.")
 async def list_held(request: ApiRequest[TenantParameter]) -> ApiResponse:
     """Runs and conversations that are stopped or paused."""
     tenant = request.tenant
-    held = request.runtime.holds.listed()
     listed = [
-        _hold_view(control, stored=True) for control in held if tenant in (None, control.tenant)
+        {**picked(control, "subject", "action", "reason", "at"), "stored": True}
+        for control in request.runtime.holds.listed()
+        if tenant in (None, control.tenant)
     ]
-    return ApiResponse(payload={"held": listed})
+    return ApiResponse({"held": listed})
 
 
 async def hold(
-    runtime: Runtime, given: str, action: Action, reason: str, tenant: str | None
+    runtime: Runtime, given: str, action: Action | None, reason: str, tenant: str | None
 ) -> dict[str, Any]:
-    """Stop or pause a run or conversation of the tenant. Raises: NotFound; StoreError."""
-    subject, owner = await _subject(runtime, given, tenant)
-    control = Control(subject=subject, tenant=owner, action=action, reason=reason, at=time.time())
-    stored = await runtime.holds.hold(control)
-    _publish(runtime, owner, subject, action)
-    return _hold_view(control, stored=stored)
+    """Stop or pause a run or conversation of the tenant; None: let it go on.
 
-
-async def release(runtime: Runtime, given: str, tenant: str | None) -> dict[str, Any]:
-    """Let a run or conversation of the tenant go on. Raises: NotFound; StoreError."""
-    subject, owner = await _subject(runtime, given, tenant)
-    stored = await runtime.holds.release(subject)
-    _publish(runtime, owner, subject, "resume")
-    free = {"subject": subject, "action": None, "reason": "", "at": None}
-    return {**free, "stored": stored is not False}
-
-
-async def _subject(runtime: Runtime, given: str, tenant: str | None) -> tuple[str, str]:
+    Raises: NotFound; StoreError.
+    """
     found = await known_subject(runtime.runs, given, tenant)
     if found is None:
         raise NotFound(f"there is no run or conversation {given[:80]!r}", param="subject")
-    return found
+    (subject, owner), at = found, None if action is None else time.time()
+    if action is None or at is None:
+        stored = await runtime.holds.release(subject) is not False
+    else:
+        control = Control(subject=subject, tenant=owner, action=action, reason=reason, at=at)
+        stored = await runtime.holds.hold(control)
+    runtime.log.warning("run held" if action else "run resumed", subject=subject)
+    event = {"type": "control", "tenant": owner, "subject": subject, "action": action or "resume"}
+    runtime.events.publish(event)
+    reason = reason if action else ""
+    return {"subject": subject, "action": action, "reason": reason, "at": at, "stored": stored}
 
 
-def _publish(runtime: Runtime, tenant: str, subject: str, action: str) -> None:
-    runtime.log.warning("run held" if action != "resume" else "run resumed", subject=subject)
-    runtime.events.publish(
-        {"type": "control", "tenant": tenant, "subject": subject, "action": action}
-    )
-
-
-def _hold_view(control: Control, *, stored: bool) -> dict[str, Any]:
-    return {
-        "subject": control.subject,
-        "action": control.action,
-        "reason": control.reason,
-        "at": control.at,
-        "stored": stored,
-    }
-
-
-def _add(kind: str, verb: str, what: str, handler: Any, body: type[BaseModel] | None) -> None:
-    changed = Content(HeldView, "What holds now.")
-    add = OPERATIONS.add(
-        f"{verb}{kind.capitalize()}",
-        f"POST /api/{kind}s/{{subject}}/{verb}",
-        SubjectParameters,
-        changed,
-        body=body,
-        errors=(413,),
-        summary=f"{verb.capitalize()} {what}",
-    )
-    add(handler)
-
-
-def _holder(action: Action) -> Callable[[ApiRequest[SubjectParameters]], Awaitable[ApiResponse]]:
+def _add(kind: str, verb: str, action: Action | None, what: str) -> None:
     async def handler(request: ApiRequest[SubjectParameters]) -> ApiResponse:
         reason = request.read(ControlBody).reason if request.body else ""
         subject, tenant = request.params.subject, request.tenant
-        return ApiResponse(payload=await hold(request.runtime, subject, action, reason, tenant))
+        return ApiResponse(await hold(request.runtime, subject, action, reason, tenant))
 
-    return handler
-
-
-async def _resume(request: ApiRequest[SubjectParameters]) -> ApiResponse:
-    tenant = request.tenant
-    return ApiResponse(payload=await release(request.runtime, request.params.subject, tenant))
+    handler.__name__, handler.__doc__ = f"{verb}_{kind}", f"{verb.capitalize()} {what}"
+    route, body = f"POST /api/{kind}s/{{subject}}/{verb}", ControlBody if action else None
+    OPERATIONS.add(route, HeldView, "What holds now.", body=body, errors=(413,))(handler)
 
 
 for _kind, _what in (
     ("conversation", "a conversation and its sub-agents; a run's id names that run."),
     ("run", "a run; a conversation's id names it and its sub-agents."),
 ):
-    _add(_kind, "stop", _what, _holder("stop"), ControlBody)
-    _add(_kind, "pause", _what, _holder("pause"), ControlBody)
-    _add(_kind, "resume", _what, _resume, None)
+    _add(_kind, "stop", "stop", _what)
+    _add(_kind, "pause", "pause", _what)
+    _add(_kind, "resume", None, _what)

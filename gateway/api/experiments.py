@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
-from gateway.api.operations import ApiRequest, ApiResponse, Content, Operations
-from gateway.api.params import OneOf, PathText, TenantParameter, Text, Time, described
-from gateway.errors import BadRequest, NotFound
+from gateway.api.operations import ApiRequest, ApiResponse, Operations
+from gateway.api.params import OneOf, PathText, TenantParameter, Text, Time, described, naming
+from gateway.errors import NotFound
 from gateway.reporting import ExperimentReport, report
 from gateway.reporting.experiment import STRATA
 from gateway.reporting.rates import read_shares
@@ -58,24 +58,18 @@ class ExperimentList:
     experiments: tuple[ExperimentSummary, ...]
 
 
-@OPERATIONS.add(
-    "listExperiments",
-    "GET /api/experiments",
-    TenantParameter,
-    Content(ExperimentList, "The experiments."),
-)
+@OPERATIONS.add("GET /api/experiments", ExperimentList, "The experiments.")
 async def list_experiments(request: ApiRequest[TenantParameter]) -> ApiResponse:
     """Every experiment, with its runs by arm."""
-    return ApiResponse(payload=await experiments(request.runtime, request.tenant))
+    return ApiResponse(await experiments(request.runtime, request.tenant))
 
 
 async def experiments(runtime: Runtime, tenant: str | None) -> ExperimentList:
     """The experiments that a tenant (None: any) has runs of, and the running one."""
     running = runtime.settings.experiment.id
     known = (await runtime.runs.facets(tenant=tenant)).experiments
-    names = sorted({*known, *([running] if running else [])})
     found = []
-    for name in names:
+    for name in sorted({*known, *([running] if running else [])}):
         runs = {
             arm: await runtime.runs.count_runs(RunFilter(tenant=tenant, experiment=name, arm=arm))
             for arm in ARMS
@@ -84,40 +78,27 @@ async def experiments(runtime: Runtime, tenant: str | None) -> ExperimentList:
     return ExperimentList(experiments=tuple(found))
 
 
-@OPERATIONS.add(
-    "getReport",
-    "GET /api/experiments/{experiment_id}/report",
-    ReportParameters,
-    Content(ExperimentReport, "The report."),
-)
+@OPERATIONS.add("GET /api/experiments/{experiment_id}/report", ExperimentReport, "The report.")
 async def get_report(request: ApiRequest[ReportParameters]) -> ApiResponse:
     """Success, cost, tokens and steps per arm, compared, with 95 % intervals; the sample-ratio
     check, strata, daily numbers and caveats.
     """
     params = request.params
+    shares = shares_of(params.shares)
     found = await experiment_report(
-        request.runtime,
-        params.experiment_id,
-        tenant=request.tenant,
-        stratum=params.stratum,
-        shares=shares_of(params.shares),
+        request.runtime, params.experiment_id, request.tenant, params.stratum, shares
     )
-    return ApiResponse(payload=found)
+    return ApiResponse(found)
 
 
 async def experiment_report(
     runtime: Runtime,
     experiment: str,
-    *,
     tenant: str | None,
-    stratum: str = "profile",
-    shares: Mapping[str, float] | None = None,
+    stratum: str,
+    shares: Mapping[str, float] | None,
 ) -> ExperimentReport:
-    """The report over a tenant's runs, None for all.
-
-    Raises:
-        NotFound: no such experiment.
-    """
+    """The report over a tenant's runs, None for all. Raises: NotFound."""
     runs = await runtime.runs.experiment_runs(experiment, tenant=tenant)
     current = runtime.settings.experiment
     if not runs and experiment != current.id:
@@ -129,10 +110,8 @@ async def experiment_report(
 
 def shares_of(text: str | None) -> dict[str, float] | None:
     """The shares that the text of a parameter lists. Raises: BadRequest."""
-    try:
+    with naming("shares"):
         return read_shares(text) if text else None
-    except ValueError as error:
-        raise BadRequest(str(error), param="shares") from None
 
 
 class RoutingParameters(TenantParameter):
@@ -141,13 +120,7 @@ class RoutingParameters(TenantParameter):
     since: Annotated[Time | None, described("Only decisions after this time.")] = None
 
 
-@OPERATIONS.add(
-    "getRouting",
-    "GET /api/routing",
-    RoutingParameters,
-    Content(RoutingReport, "The report."),
-    errors=(404,),
-)
+@OPERATIONS.add("GET /api/routing", RoutingReport, "The report.", errors=(404,))
 async def get_routing(request: ApiRequest[RoutingParameters]) -> ApiResponse:
     """Outcomes by workload and model, and what the learned policy is worth against others, by
     inverse propensity.
@@ -158,4 +131,4 @@ async def get_routing(request: ApiRequest[RoutingParameters]) -> ApiResponse:
     rates = await workloads.store.rates()
     decided = await workloads.store.decided(tenant=request.tenant, since=since)
     found = await asyncio.to_thread(routing_report, rates, decided, tenant=request.tenant)
-    return ApiResponse(payload=found)
+    return ApiResponse(found)

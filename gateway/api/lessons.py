@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.api.operations import ApiRequest, ApiResponse, Content, Operations
-from gateway.api.params import DIGITS, OneOf, PathText, TenantParameter, Time, described
+from gateway.api.operations import ApiRequest, ApiResponse, Operations, like
+from gateway.api.params import DIGITS, OneOf, PathText, TenantParameter, Time, described, naming
 from gateway.api.views import decision_views, distiller_view, job_view, lesson_view
 from gateway.auth.access import Access
 from gateway.errors import BadRequest, Forbidden, NotFound
@@ -17,6 +17,7 @@ from gateway.learning.distiller import KIND
 from gateway.learning.life_cycle import MAX_ADVICE_CHARS, LessonActions
 from gateway.runtime import Runtime
 from gateway.steering.guidance.pattern import Status, Tier
+from gateway.stores import learning
 from gateway.stores.learning import LessonFilter, StoredLesson
 
 OPERATIONS = Operations()
@@ -47,18 +48,12 @@ class ForgetParameters(TenantParameter):
     run_id: Annotated[PathText, described("The run's id.")]
 
 
+@like(learning.Posterior)
 class Posterior(BaseModel):
     """Result of the decisions about a lesson; null where there are none yet."""
 
-    decisions: int
-    given: int
-    rate_given: float | None
-    rate_held: float | None
     effect: Annotated[float | None, Field(description="Held minus given, as probabilities.")]
-    low: float | None
-    high: float | None
     helps: Annotated[float | None, Field(description="Probability that the effect matters.")]
-    harms: float | None
     share: Annotated[float, Field(description="Of the occasions on which it is given next.")]
 
 
@@ -115,20 +110,15 @@ class Evidence(BaseModel):
     at: float
 
 
+@like(
+    learning.DecisionRow,
+    learning.SettledDecision,
+    without=("step_index", "pattern_id", "owner", "version", "key", "decision", "tenant"),
+)
 class Decision(BaseModel):
     """One occasion on which the lesson could be given; null where the window is still open."""
 
-    run_id: str
     step: int
-    at: float
-    share: float
-    given: bool
-    similarity: float
-    state: str
-    failure_type: str
-    recurred: bool | None
-    calls_to_success: int | None
-    steps_left: int | None
 
 
 class LessonDetail(LessonRecord):
@@ -167,9 +157,7 @@ class OutcomeList(BaseModel):
     outcomes: list[dict[str, Any]]
 
 
-@OPERATIONS.add(
-    "listLessons", "GET /api/lessons", LessonFilters, Content(LessonList, "The lessons.")
-)
+@OPERATIONS.add("GET /api/lessons", LessonList, "The lessons.")
 async def list_lessons(request: ApiRequest[LessonFilters]) -> ApiResponse:
     """Lessons, last changed first: the tenant's own and the shared ones."""
     params, runtime = request.params, request.runtime
@@ -180,62 +168,43 @@ async def list_lessons(request: ApiRequest[LessonFilters]) -> ApiResponse:
         since=params.since,
     )
     found = await runtime.learning.lessons(wanted, limit=params.limit)
-    return ApiResponse(payload={"lessons": [_view(runtime, stored) for stored in found]})
+    return ApiResponse({"lessons": [lesson_view(stored, runtime.settings) for stored in found]})
 
 
-@OPERATIONS.add(
-    "getLesson",
-    "GET /api/lessons/{pattern_id}",
-    LessonParameters,
-    Content(LessonDetail, "The lesson."),
-)
+@OPERATIONS.add("GET /api/lessons/{pattern_id}", LessonDetail, "The lesson.")
 async def get_lesson(request: ApiRequest[LessonParameters]) -> ApiResponse:
     """One lesson: its evidence, its decisions, both arms, why it is not active."""
     runtime = request.runtime
     stored = await find_lesson(runtime, request.tenant, request.params.pattern_id)
-    return ApiResponse(payload=await detail(runtime, stored, request.access))
+    return ApiResponse(await detail(runtime, stored, request.access))
 
 
 @OPERATIONS.add(
-    "changeLesson",
-    "PATCH /api/lessons/{pattern_id}",
-    LessonParameters,
-    Content(Changed, "The lesson that holds now."),
-    body=LessonChange,
+    "PATCH /api/lessons/{pattern_id}", Changed, "The lesson that holds now.", body=LessonChange
 )
-async def patch_lesson(request: ApiRequest[LessonParameters]) -> ApiResponse:
+async def change_lesson(request: ApiRequest[LessonParameters]) -> ApiResponse:
     """Approve, pause, retire, edit or share a lesson; another text is a new version."""
     stored = await find_lesson(request.runtime, request.tenant, request.params.pattern_id)
     change = request.read(LessonChange)
-    kept, changed = await change_lesson(request.runtime, request.access, stored, change)
-    return ApiResponse(payload={"pattern_id": kept, "changed": changed})
+    kept, changed = await apply_change(request.runtime, request.access, stored, change)
+    return ApiResponse({"pattern_id": kept, "changed": changed})
 
 
-@OPERATIONS.add(
-    "forgetRun",
-    "POST /api/runs/{run_id}/forget",
-    ForgetParameters,
-    Content(Forgotten, "What was removed."),
-)
+@OPERATIONS.add("POST /api/runs/{run_id}/forget", Forgotten, "What was removed.")
 async def forget_run(request: ApiRequest[ForgetParameters]) -> ApiResponse:
     """Remove a run's evidence, verdicts and decisions, and lessons only it supports."""
     run_id = request.params.run_id
     removed = await request.runtime.learning.forget(request.tenant, run_id)
     request.runtime.opened.learning.book.forget()
     _publish(request.runtime, "forgotten", run_id=run_id)
-    return ApiResponse(payload={"run_id": run_id, "removed": removed})
+    return ApiResponse({"run_id": run_id, "removed": removed})
 
 
-@OPERATIONS.add(
-    "listOutcomes",
-    "GET /api/runs/{run_id}/outcomes",
-    ForgetParameters,
-    Content(OutcomeList, "The verdicts."),
-)
+@OPERATIONS.add("GET /api/runs/{run_id}/outcomes", OutcomeList, "The verdicts.")
 async def list_outcomes(request: ApiRequest[ForgetParameters]) -> ApiResponse:
     """Every verdict on a run, by source, oldest first."""
     found = await request.runtime.learning.outcomes(request.tenant, request.params.run_id)
-    return ApiResponse(payload={"outcomes": [asdict(row) for row in found]})
+    return ApiResponse({"outcomes": [asdict(row) for row in found]})
 
 
 async def find_lesson(runtime: Runtime, tenant: str | None, pattern_id: str) -> StoredLesson:
@@ -254,7 +223,7 @@ async def detail(runtime: Runtime, stored: StoredLesson, access: Access) -> dict
     decisions = await runtime.learning.decisions(pattern.tenant, pattern.pattern_id, version)
     seen = [each for each in decisions if access.tenant in (None, each.tenant)]
     return {
-        **_view(runtime, stored),
+        **lesson_view(stored, runtime.settings),
         "evidence": [
             {"run_id": row.run_id, "step": row.step_index, "kind": row.kind, "at": row.at}
             for row in evidence
@@ -264,14 +233,13 @@ async def detail(runtime: Runtime, stored: StoredLesson, access: Access) -> dict
     }
 
 
-async def change_lesson(
+async def apply_change(
     runtime: Runtime, access: Access, stored: StoredLesson, change: LessonChange
 ) -> tuple[str, bool]:
     """Change a lesson by hand; the id of the one that holds now, and whether anything changed.
 
-    Raises:
-        BadRequest: nothing to do, or more than one thing.
-        Forbidden: a tenant's key may not change what all tenants share, or share it.
+    Raises: BadRequest, nothing or more than one thing is to be done; Forbidden, a tenant's key may
+    not change what all tenants share, or share it.
     """
     pattern, actions, now = stored.pattern, LessonActions(runtime.learning), time.time()
     wanted = [change.status is not None, change.advice is not None, change.share]
@@ -283,20 +251,14 @@ async def change_lesson(
     if change.share:
         changed = await actions.share(stored, now)
     elif change.advice is not None:
-        try:
+        with naming("advice"):
             kept, changed = (await actions.edit(stored, change.advice, now)).pattern_id, True
-        except ValueError as error:
-            raise BadRequest(str(error), param="advice") from error
     else:
         status = Status(change.status or "")
         changed = await actions.move(stored, status, f"{status.value} by the operator", now)
     runtime.opened.learning.book.forget()
     _publish(runtime, "changed", pattern_id=kept)
     return kept, changed
-
-
-def _view(runtime: Runtime, stored: StoredLesson) -> dict[str, Any]:
-    return lesson_view(stored, runtime.settings)
 
 
 def _publish(runtime: Runtime, what: str, **details: Any) -> None:
@@ -310,17 +272,13 @@ class JobFilters(TenantParameter):
     limit: Annotated[int, Field(ge=0, le=1000, description="Most jobs."), DIGITS] = 100
 
 
+@like(learning.Job, without=("kind", "key", "payload", "lease_until"))
 class DistillerJob(BaseModel):
     """One run that the model is asked about."""
 
     run_id: str
-    tenant: str
     state: Literal["waiting", "done", "failed"]
-    attempts: int
     tokens: Annotated[int, described("Used, or reserved for attempts that were cut off.")]
-    cost_usd: float
-    created_at: float
-    done_at: float | None
     error: Annotated[str, described("Why nothing was learned; empty otherwise.")]
 
 
@@ -336,12 +294,10 @@ class Distiller(BaseModel):
     jobs: list[DistillerJob]
 
 
-@OPERATIONS.add(
-    "getDistiller", "GET /api/distiller", JobFilters, Content(Distiller, "The model and its jobs.")
-)
+@OPERATIONS.add("GET /api/distiller", Distiller, "The model and its jobs.")
 async def get_distiller(request: ApiRequest[JobFilters]) -> ApiResponse:
     """The model that is asked about runs: what it used today, and its newest jobs."""
     store, settings = request.runtime.learning, request.runtime.settings.learning
     view = await distiller_view(store, settings, request.tenant, time.time())
     jobs = await store.jobs(KIND, request.tenant, limit=request.params.limit)
-    return ApiResponse(payload={**view, "jobs": [job_view(job) for job in jobs]})
+    return ApiResponse({**view, "jobs": [job_view(job) for job in jobs]})

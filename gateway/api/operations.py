@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar, get_args, get_type_hints
 
 import orjson
-from pydantic import BaseModel
+from pydantic import BaseModel, create_model
 
 from gateway.api.params import Parameters, names_of, read_model, read_parameters, refuse_unknown
 from gateway.auth.access import Access, Gate
@@ -43,9 +43,9 @@ class ApiRequest(Generic[P]):
 
     def read(self, model: type[M]) -> M:
         """The body as `model`. Raises: BadRequest, naming the key that is wrong."""
-        values, known = self.json_object(), names_of(model)
+        values = self.json_object()
         for name in values:
-            refuse_unknown(name, known)
+            refuse_unknown(name, names_of(model))
         return read_model(model, values)
 
     def json_object(self) -> dict[str, Any]:
@@ -59,7 +59,7 @@ class ApiRequest(Generic[P]):
         return value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ApiResponse:
     """An answer: a value to be written as JSON, or chunks of another media type as they come."""
 
@@ -67,7 +67,6 @@ class ApiResponse:
     status: int = 200
     media: str = JSON
     chunks: AsyncIterator[bytes] | None = None
-    headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
 Handler = Callable[[ApiRequest[P]], Awaitable[ApiResponse]]
@@ -86,6 +85,23 @@ class Content:
     also: tuple[str, ...] = ()
 
 
+def like(*stored: type, without: Collection[str] = ()) -> Callable[[type[M]], type[M]]:
+    """Decorator of a model of answers: it also has the fields of stored values, as required ones;
+    those that it declares itself take their place."""
+
+    def complete(model: type[M]) -> type[M]:
+        fields = {
+            name: (kind, ...)
+            for one in stored
+            for name, kind in get_type_hints(one).items()
+            if name not in without and name not in model.model_fields
+        }
+        doc = model.__doc__
+        return create_model(model.__name__, __base__=model, __doc__=doc, **fields)  # type: ignore[call-overload, no-any-return]
+
+    return complete
+
+
 Right = Literal["read", "report", "control"]
 
 
@@ -98,10 +114,8 @@ class Operation(Generic[P]):
     `control` with the admin key only.
     """
 
-    name: str
     method: str
     path: str
-    summary: str
     handler: Handler[P]
     params: type[P]
     responses: Mapping[int, Content]
@@ -109,38 +123,50 @@ class Operation(Generic[P]):
     errors: frozenset[int]
     needs: Right
 
+    @property
+    def name(self) -> str:
+        """The handler's name in camel case."""
+        first, *others = self.handler.__name__.split("_")
+        return first + "".join(map(str.capitalize, others))
+
+    @property
+    def summary(self) -> str:
+        """The handler's docstring on one line."""
+        return " ".join((self.handler.__doc__ or "").split())
+
 
 class Operations(list[Operation[Any]]):
     """The operations of one module."""
 
     def add(
         self,
-        name: str,
         route: str,
-        params: type[P],
-        answer: Content | Mapping[int, Content],
+        answer: Any,
+        description: str = "",
         *,
         body: Content | type[BaseModel] | None = None,
         errors: tuple[int, ...] = (),
         needs: Right | None = None,
-        summary: str = "",
     ) -> Callable[[Handler[P]], Handler[P]]:
-        """Decorator of the handler of `route` (`GET /api/...`); its docstring is the summary.
+        """Decorator of the handler of `route` (`GET /api/...`); its name, its docstring and the
+        `ApiRequest[...]` that it takes give the operation's name, summary and parameters.
 
+        `answer`: a Content by status, or the type of the answer 200, which is described here.
         `errors`: statuses besides 400, 404 of a path with parameters, and 413 of a body.
         `needs`: by default `read` for a GET and `control` for all others.
         """
         method, _, path = route.partition(" ")
         usual = (400, *((404,) if "{" in path else ()), *((413,) if body is not None else ()))
+        if not isinstance(answer, Content):
+            answer = answer if isinstance(answer, dict) else Content(answer, description)
 
         def add(handler: Handler[P]) -> Handler[P]:
+            request, *_ = get_type_hints(handler).values()
             operation = Operation(
-                name=name,
                 method=method,
                 path=path,
-                summary=summary or " ".join((handler.__doc__ or "").split()),
                 handler=handler,
-                params=params,
+                params=get_args(request)[0],
                 responses={200: answer} if isinstance(answer, Content) else answer,
                 body=body if body is None or isinstance(body, Content) else Content(body),
                 errors=frozenset((*usual, *errors)),
@@ -156,8 +182,7 @@ class Resource:
     """Serves the operations of one path."""
 
     def __init__(self, runtime: Runtime, gate: Gate, operations: Sequence[Operation[Any]]) -> None:
-        self._runtime = runtime
-        self._gate = gate
+        self._runtime, self._gate = runtime, gate
         self._by_method = {operation.method: operation for operation in operations}
         if get := self._by_method.get("GET"):
             self._by_method["HEAD"] = get
@@ -189,26 +214,33 @@ class Resource:
             raise unavailable(error) from error
         except StoreError as error:
             raise GatewayError(f"the store failed: {error}", label=error.label) from error
-        if response.chunks is None:
-            await _send_whole(send, response)
-        else:
+        if response.chunks is not None:
             # A client that leaves the stream is no error.
             with contextlib.suppress(ClientGone):
                 async with DisconnectWatch(receive, exchange) as watch:
-                    await _send_chunks(send, response, response.chunks)
+                    await send(_head(response, None))
+                    async for chunk in response.chunks:
+                        more = {"type": "http.response.body", "body": chunk, "more_body": True}
+                        await send(more)
+                    await send({"type": "http.response.body", "body": b""})
                     watch.stop()
+            return
+        payload = response.payload
+        body = b"" if response.status == 204 else orjson.dumps(payload, default=as_json_value)
+        await send(_head(response, len(body)))
+        await send({"type": "http.response.body", "body": body})
+
+
+def unusable(message: str, code: str | None, label: str | None, *headers: Any) -> GatewayError:
+    """The answer while a part of the gateway is off or fails."""
+    kind = "server_error"
+    return GatewayError(message, status=503, type=kind, code=code, label=label, headers=headers)
 
 
 def unavailable(error: StoreError) -> GatewayError:
     """The answer to a request while the store cannot be reached."""
-    return GatewayError(
-        f"the store cannot answer now: {error}",
-        status=503,
-        type="server_error",
-        code="store_unavailable",
-        headers=(("retry-after", "1"),),
-        label=error.label,
-    )
+    message, retry = f"the store cannot answer now: {error}", ("retry-after", "1")
+    return unusable(message, "store_unavailable", error.label, retry)
 
 
 def _head(response: ApiResponse, length: int | None) -> dict[str, Any]:
@@ -216,21 +248,7 @@ def _head(response: ApiResponse, length: int | None) -> dict[str, Any]:
         (b"content-type", response.media.encode()),
         (b"cache-control", b"no-store"),
         (b"x-content-type-options", b"nosniff"),
-        *response.headers,
     ]
     if length is not None and response.status != 204:
         headers.append((b"content-length", str(length).encode()))
     return {"type": "http.response.start", "status": response.status, "headers": headers}
-
-
-async def _send_whole(send: Send, response: ApiResponse) -> None:
-    body = b"" if response.status == 204 else orjson.dumps(response.payload, default=as_json_value)
-    await send(_head(response, len(body)))
-    await send({"type": "http.response.body", "body": body})
-
-
-async def _send_chunks(send: Send, response: ApiResponse, chunks: AsyncIterator[bytes]) -> None:
-    await send(_head(response, None))
-    async for chunk in chunks:
-        await send({"type": "http.response.body", "body": chunk, "more_body": True})
-    await send({"type": "http.response.body", "body": b""})

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, ClassVar, TypeVar
@@ -20,7 +21,7 @@ from gateway.errors import BadRequest
 from gateway.steering.experiments import ARMS
 from gateway.steering.fsm import FSMState
 from gateway.steering.guidance.pattern import MAX_ID_CHARS
-from gateway.stores.queries import MAX_PAGE, OUTCOMES, SORT_KEYS, UNFINISHED, RunFilter
+from gateway.stores.queries import MAX_PAGE, OUTCOMES, SORT_KEYS, UNFINISHED, PageRequest, RunFilter
 
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 # Seconds since the epoch that every date library can show: the years 1970 to 9999.
@@ -66,22 +67,18 @@ def _flag(text: str) -> bool:
 
 def _epoch_seconds(text: str) -> float:
     try:
-        value = float(text) if "_" not in text else math.nan
+        value = math.nan if "_" in text else float(text)
     except ValueError:
-        value = _iso_seconds(text)
+        # fromisoformat refuses leap seconds, which ISO 8601 allows.
+        try:
+            time = datetime.fromisoformat(text.upper().replace(":60", ":59"))
+            value = (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+        except (ValueError, OverflowError):
+            value = math.nan
     if not 0 <= value <= _LAST_TIME:
         example = "2026-05-01T09:00:00Z"
         raise PydanticCustomError("time", f"must be seconds since the epoch or like {example}")
     return value
-
-
-def _iso_seconds(text: str) -> float:
-    # fromisoformat refuses leap seconds, which ISO 8601 allows.
-    try:
-        time = datetime.fromisoformat(text.upper().replace(":60", ":59"))
-        return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, OverflowError):
-        return math.nan
 
 
 Text = Annotated[str, Field(max_length=1000)]
@@ -90,18 +87,11 @@ DIGITS = BeforeValidator(_whole_number)
 """Put behind `Field(ge=..., le=...)` of an integer."""
 
 Flag = Annotated[bool, BeforeValidator(_flag)]
-Time = Annotated[
-    float,
-    BeforeValidator(_epoch_seconds),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "number", "minimum": 0, "maximum": _LAST_TIME},
-                {"type": "string", "format": "date-time"},
-            ]
-        }
-    ),
+_TIMES = [
+    {"type": "number", "minimum": 0, "maximum": _LAST_TIME},
+    {"type": "string", "format": "date-time"},
 ]
+Time = Annotated[float, BeforeValidator(_epoch_seconds), WithJsonSchema({"anyOf": _TIMES})]
 """Seconds since the epoch, or an ISO 8601 date or time, UTC where it names no zone."""
 
 
@@ -139,6 +129,15 @@ def read_model(model: type[M], values: Mapping[str, Any]) -> M:
         reason = first["msg"].removeprefix("Input ")
         message = f"{name}: {reason[:1].lower()}{reason[1:]}"
         raise BadRequest(message, param=name) from None
+
+
+@contextmanager
+def naming(param: str) -> Iterator[None]:
+    """Refuse a request for what a store, or a reader of texts, says of one of its parameters."""
+    try:
+        yield
+    except ValueError as error:
+        raise BadRequest(str(error), param=param) from None
 
 
 def refuse_unknown(name: str, known: Sequence[str]) -> None:
@@ -215,6 +214,12 @@ class SortParameters(PageParameters):
 
     sort: Annotated[str, OneOf(tuple(SORT_KEYS)), described("The key to sort by.")] = "started_at"
     order: Annotated[str, OneOf(("desc", "asc")), described("The direction.")] = "desc"
+
+
+def page_request(values: Mapping[str, Any]) -> PageRequest:
+    """The page that the values of SortParameters describe."""
+    descending, keys = values["order"] == "desc", ("limit", "sort", "cursor")
+    return PageRequest(descending=descending, **{key: values[key] for key in keys})
 
 
 def run_filter(values: Mapping[str, Any], tenant: str | None) -> RunFilter:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from gateway.api.operations import ApiRequest, ApiResponse, Content, Operations
+from gateway.api.operations import ApiRequest, ApiResponse, Content, Operations, like, unusable
 from gateway.api.params import (
     Cursor,
     OneOf,
@@ -16,6 +17,7 @@ from gateway.api.params import (
     TenantParameter,
     Text,
     described,
+    naming,
 )
 from gateway.api.views import pattern_view
 from gateway.auth.access import Access
@@ -32,15 +34,11 @@ OPERATIONS = Operations()
 
 
 async def find_pattern(runtime: Runtime, tenant: str | None, pattern_id: str) -> StoredPattern:
-    """The pattern with this id, if `tenant` may see it.
-
-    Raises:
-        NotFound: there is none, or it belongs to another tenant.
-    """
+    """The pattern with this id, if `tenant` may see it. Raises: NotFound."""
     await counted(runtime)
     stored = await library(runtime).store.get(tenant, pattern_id)
     if stored is None:
-        raise _unknown(pattern_id)
+        raise NotFound(f"there is no pattern {pattern_id[:80]!r}", param="pattern_id")
     return stored
 
 
@@ -62,12 +60,10 @@ def read_pattern(record: Mapping[str, Any], access: Access, tenant: str | None) 
     return with_id(pattern)
 
 
-async def add_pattern(runtime: Runtime, pattern: Pattern) -> tuple[Added, str]:
+async def store_pattern(runtime: Runtime, pattern: Pattern) -> tuple[Added, str]:
     """Store a new pattern; one with a known content or id is left unchanged or replaced."""
-    try:
+    with _embedding():
         ((added, pattern_id),) = await library(runtime).add([pattern])
-    except EmbeddingError as error:
-        raise _no_vector(error) from None
     publish_change(runtime, added.value, pattern_id=pattern_id)
     return added, pattern_id
 
@@ -91,13 +87,11 @@ async def change_pattern(
             raise BadRequest(f"{key}: cannot be changed from {value!r}", param=key)
     new = read_pattern({**record, **kept}, access, old.tenant or None)
     try:
-        await library(runtime).edit(new)
+        with _embedding():
+            await library(runtime).edit(new)
     except PatternConflict as error:
-        raise GatewayError(
-            str(error), status=409, type="invalid_request_error", code="conflict", label="conflict"
-        ) from None
-    except EmbeddingError as error:
-        raise _no_vector(error) from None
+        kind, code = "invalid_request_error", "conflict"
+        raise GatewayError(str(error), status=409, type=kind, code=code, label=code) from None
     publish_change(runtime, "changed", pattern_id=old.pattern_id)
     return await find_pattern(runtime, old.tenant or None, old.pattern_id)
 
@@ -105,12 +99,7 @@ async def change_pattern(
 async def remove_pattern(
     runtime: Runtime, access: Access, tenant: str | None, pattern_id: str
 ) -> None:
-    """Remove the pattern with this id, if `tenant` may see it.
-
-    Raises:
-        NotFound: there is none, or it belongs to another tenant.
-        Forbidden: a tenant's key may not remove shared patterns.
-    """
+    """Remove a pattern. Raises: NotFound; Forbidden, a tenant's key may not remove shared ones."""
     stored = await find_pattern(runtime, tenant, pattern_id)
     _check_owner(stored.pattern, access)
     await library(runtime).remove(stored.pattern.tenant, pattern_id)
@@ -119,15 +108,9 @@ async def remove_pattern(
 
 def library(runtime: Runtime) -> PatternLibrary:
     """The pattern library. Raises: GatewayError (503) when patterns are switched off."""
-    patterns = runtime.opened.patterns
+    patterns, code = runtime.opened.patterns, "patterns_off"
     if patterns is None:
-        raise GatewayError(
-            "patterns are switched off (etraces.enabled)",
-            status=503,
-            type="server_error",
-            code="patterns_off",
-            label="patterns_off",
-        )
+        raise unusable("patterns are switched off (etraces.enabled)", code, code)
     return patterns.library
 
 
@@ -148,25 +131,17 @@ def publish_change(runtime: Runtime, what: str, **details: Any) -> None:
     runtime.log.info("patterns changed", result=what, **details)
 
 
-def _unknown(pattern_id: str) -> NotFound:
-    return NotFound(f"there is no pattern {pattern_id[:80]!r}", param="pattern_id")
-
-
-def _no_vector(error: EmbeddingError) -> GatewayError:
-    return GatewayError(
-        f"the pattern cannot be embedded now: {error}",
-        status=503,
-        type="server_error",
-        code="embedder_unavailable",
-        label="embedding",
-    )
+@contextmanager
+def _embedding() -> Iterator[None]:
+    try:
+        yield
+    except EmbeddingError as error:
+        message = f"the pattern cannot be embedded now: {error}"
+        raise unusable(message, "embedder_unavailable", "embedding") from None
 
 
 JSONL = "application/x-ndjson"
-
 TIERS = tuple(tier.value for tier in Tier)
-
-
 TierName = Literal["e1", "e2", "e3"]
 
 
@@ -188,22 +163,14 @@ class PatternBody(PatternPatch):
     fields: Annotated[Mapping[str, Any], Field(min_length=1)]
 
 
+@like(Pattern, StoredPattern, without=("lesson", "pattern"))
 class PatternRecord(BaseModel):
     """One stored pattern."""
 
-    pattern_id: str
     tier: TierName
     tenant: Annotated[str, Field(description="Empty for a pattern that all tenants share.")]
-    failure_type: str | None
-    model_family: str
-    gate_threshold: float | None
-    source_trace_id: str | None
-    fields: Mapping[str, Any]
     status: Annotated[str, Field(description="Of a learned pattern; else `active`.")]
     origin: Annotated[str, Field(description="How it was learned; empty when it was not.")]
-    created_at: float
-    updated_at: float
-    counts: Mapping[str, int]
     indexed: Annotated[bool, Field(description="Whether a search can find it.")]
 
 
@@ -252,49 +219,39 @@ class PatternParameters(TenantParameter):
 Lines = Annotated[str, Field(description="One pattern as a JSON object per line.")]
 
 
-@OPERATIONS.add(
-    "listPatterns", "GET /api/patterns", PatternListParameters, Content(PatternPage, "One page.")
-)
+@OPERATIONS.add("GET /api/patterns", PatternPage, "One page.")
 async def list_patterns(request: ApiRequest[PatternListParameters]) -> ApiResponse:
     """Patterns, newest first: the tenant's own instances and the shared ones."""
     await counted(request.runtime)
     params = request.params
-    try:
+    wanted = _filter(params, request.tenant, params.text)
+    with naming("cursor"):
         page = await library(request.runtime).store.list_patterns(
-            _filter(params, request.tenant, params.text), limit=params.limit, cursor=params.cursor
+            wanted, limit=params.limit, cursor=params.cursor
         )
-    except ValueError as error:
-        raise BadRequest(str(error), param="cursor") from None
     views = [pattern_view(stored) for stored in page.patterns]
-    return ApiResponse(payload={"patterns": views, "next_cursor": page.next_cursor})
+    return ApiResponse({"patterns": views, "next_cursor": page.next_cursor})
 
 
-@OPERATIONS.add(
-    "getPattern",
-    "GET /api/patterns/{pattern_id}",
-    PatternParameters,
-    Content(PatternRecord, "The pattern."),
-)
+@OPERATIONS.add("GET /api/patterns/{pattern_id}", PatternRecord, "The pattern.")
 async def get_pattern(request: ApiRequest[PatternParameters]) -> ApiResponse:
     """One pattern."""
     stored = await find_pattern(request.runtime, request.tenant, request.params.pattern_id)
-    return ApiResponse(payload=pattern_view(stored))
+    return ApiResponse(pattern_view(stored))
 
 
 @OPERATIONS.add(
-    "addPattern",
     "POST /api/patterns",
-    TenantParameter,
     {
         200: Content(AddedPattern, "Already known, or replaced."),
         201: Content(AddedPattern, "Added."),
     },
     body=PatternBody,
 )
-async def post_pattern(request: ApiRequest[TenantParameter]) -> ApiResponse:
+async def add_pattern(request: ApiRequest[TenantParameter]) -> ApiResponse:
     """Add a pattern; one with known content changes nothing."""
     pattern = read_pattern(request.json_object(), request.access, request.params.tenant)
-    added, pattern_id = await add_pattern(request.runtime, pattern)
+    added, pattern_id = await store_pattern(request.runtime, pattern)
     return ApiResponse(
         status=201 if added is Added.ADDED else 200,
         payload={"result": added.value, "pattern_id": pattern_id},
@@ -302,29 +259,27 @@ async def post_pattern(request: ApiRequest[TenantParameter]) -> ApiResponse:
 
 
 @OPERATIONS.add(
-    "replacePattern",
     "PUT /api/patterns/{pattern_id}",
-    PatternParameters,
-    Content(PatternRecord, "The pattern after the change."),
+    PatternRecord,
+    "The pattern after the change.",
     body=PatternBody,
     errors=(409,),
 )
-async def put_pattern(request: ApiRequest[PatternParameters]) -> ApiResponse:
+async def replace_pattern(request: ApiRequest[PatternParameters]) -> ApiResponse:
     """Replace a pattern's content; its id, tier, tenant and counts stay."""
     stored = await find_pattern(request.runtime, request.tenant, request.params.pattern_id)
     changed = await change_pattern(request.runtime, request.access, stored, request.json_object())
-    return ApiResponse(payload=pattern_view(changed))
+    return ApiResponse(pattern_view(changed))
 
 
 @OPERATIONS.add(
-    "editPattern",
     "PATCH /api/patterns/{pattern_id}",
-    PatternParameters,
-    Content(PatternRecord, "The pattern after the change."),
+    PatternRecord,
+    "The pattern after the change.",
     body=PatternPatch,
     errors=(409,),
 )
-async def patch_pattern(request: ApiRequest[PatternParameters]) -> ApiResponse:
+async def edit_pattern(request: ApiRequest[PatternParameters]) -> ApiResponse:
     """Replace some keys of a pattern."""
     stored = await find_pattern(request.runtime, request.tenant, request.params.pattern_id)
     changes, record = request.json_object(), to_record(stored.pattern)
@@ -332,15 +287,10 @@ async def patch_pattern(request: ApiRequest[PatternParameters]) -> ApiResponse:
         merged = {**record["fields"], **changes["fields"]}
         changes["fields"] = {key: value for key, value in merged.items() if value is not None}
     changed = await change_pattern(request.runtime, request.access, stored, {**record, **changes})
-    return ApiResponse(payload=pattern_view(changed))
+    return ApiResponse(pattern_view(changed))
 
 
-@OPERATIONS.add(
-    "deletePattern",
-    "DELETE /api/patterns/{pattern_id}",
-    PatternParameters,
-    {204: Content(None, "Removed.")},
-)
+@OPERATIONS.add("DELETE /api/patterns/{pattern_id}", {204: Content(None, "Removed.")})
 async def delete_pattern(request: ApiRequest[PatternParameters]) -> ApiResponse:
     """Remove a pattern."""
     await remove_pattern(request.runtime, request.access, request.tenant, request.params.pattern_id)
@@ -348,10 +298,9 @@ async def delete_pattern(request: ApiRequest[PatternParameters]) -> ApiResponse:
 
 
 @OPERATIONS.add(
-    "importPatterns",
     "POST /api/patterns.jsonl",
-    TenantParameter,
-    Content(ImportCounts, "How many patterns had each result."),
+    ImportCounts,
+    "How many patterns had each result.",
     body=Content(Lines, media=JSONL),
 )
 async def import_patterns(request: ApiRequest[TenantParameter]) -> ApiResponse:
@@ -369,15 +318,10 @@ async def import_patterns(request: ApiRequest[TenantParameter]) -> ApiResponse:
     except (ValueError, EmbeddingError) as error:
         raise BadRequest(str(error), param="body") from None
     publish_change(request.runtime, "imported", total=report.total)
-    return ApiResponse(payload={result.value: count for result, count in report.counts.items()})
+    return ApiResponse({result.value: count for result, count in report.counts.items()})
 
 
-@OPERATIONS.add(
-    "exportPatterns",
-    "GET /api/patterns.jsonl",
-    PatternFilters,
-    Content(Lines, "The patterns.", JSONL),
-)
+@OPERATIONS.add("GET /api/patterns.jsonl", Content(Lines, "The patterns.", JSONL))
 async def export_patterns(request: ApiRequest[PatternFilters]) -> ApiResponse:
     """All patterns the caller may see, as JSON lines, newest first."""
     lines = library(request.runtime).export_lines(_filter(request.params, request.tenant))

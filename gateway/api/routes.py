@@ -176,12 +176,10 @@ def operations() -> tuple[Operation[Any], ...]:
     return (*listed, *OPERATIONS)
 
 
-@OPERATIONS.add(
-    "getDocument", "GET /api/openapi.json", Parameters, Content(dict[str, Any], "OpenAPI 3.1.")
-)
+@OPERATIONS.add("GET /api/openapi.json", dict[str, Any], "OpenAPI 3.1.")
 async def get_document(_request: ApiRequest[Parameters]) -> ApiResponse:
     """This document."""
-    return ApiResponse(payload=await asyncio.to_thread(_document))
+    return ApiResponse(await asyncio.to_thread(_document))
 
 
 @cache

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, make_dataclass
@@ -12,10 +11,10 @@ from types import UnionType
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from msgspec import NODEFAULT, Struct
-from msgspec.structs import FieldInfo, fields
+from msgspec.structs import fields
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler
 
-from gateway.api.operations import ApiRequest, ApiResponse, Content, Operations
+from gateway.api.operations import ApiRequest, ApiResponse, Operations
 from gateway.api.params import (
     DIGITS,
     Cursor,
@@ -29,20 +28,15 @@ from gateway.api.params import (
     TenantParameter,
     Text,
     described,
+    naming,
+    page_request,
     run_filter,
 )
-from gateway.api.views import run_view, step_views, thresholds
-from gateway.errors import BadRequest, NotFound
+from gateway.api.views import picked, run_view, step_views, thresholds
+from gateway.errors import NotFound
 from gateway.runtime import Runtime
 from gateway.stores.learning import OutcomeRow
-from gateway.stores.queries import (
-    OUTCOMES,
-    ConversationPage,
-    Facets,
-    HealthSummary,
-    PageRequest,
-    RunTrace,
-)
+from gateway.stores.queries import OUTCOMES, ConversationPage, Facets, HealthSummary
 from gateway.stores.records import InjectionRow, StepRow
 from gateway.stores.totals import RunRecord
 from gateway.text.secrets import mask_secrets
@@ -79,14 +73,13 @@ def _as_dataclass(kind: Any) -> Any:
         return origin[tuple(map(_as_dataclass, arguments))]
     if not (isinstance(kind, type) and issubclass(kind, Struct)):
         return kind
-    found = [(each.name, _as_dataclass(each.type), _default(each)) for each in fields(kind)]
+    found: list[Any] = []
+    for of in fields(kind):
+        default = MISSING if of.default is NODEFAULT else of.default
+        factory = MISSING if of.default_factory is NODEFAULT else of.default_factory
+        own = field(default=default, default_factory=factory)  # type: ignore[arg-type]
+        found.append((of.name, _as_dataclass(of.type), own))
     return make_dataclass(kind.__name__, found, namespace={"__doc__": kind.__doc__}, kw_only=True)
-
-
-def _default(of: FieldInfo) -> Any:
-    default = MISSING if of.default is NODEFAULT else of.default
-    factory = MISSING if of.default_factory is NODEFAULT else of.default_factory
-    return field(default=default, default_factory=factory)  # type: ignore[arg-type]
 
 
 class Run(Described, RunRecord, frozen=True, kw_only=True):
@@ -107,10 +100,9 @@ class Health(HealthSummary):
 
     unrecorded_calls: Annotated[
         Mapping[str, int],
-        Field(
-            description="Unsteered calls by reason whose conversation was not found, or whose "
-            "body was too large to read, since the start of the process; empty for a "
-            "tenant's own key."
+        described(
+            "Unsteered calls by reason whose conversation was not found, or whose body was too "
+            "large to read, since the start of the process; empty for a tenant's own key."
         ),
     ]
 
@@ -209,20 +201,12 @@ class TraceParameters(RunParameters):
     ] = None
 
 
-@OPERATIONS.add("listRuns", "GET /api/runs", RunListParameters, Content(RunPage, "One page."))
+@OPERATIONS.add("GET /api/runs", RunPage, "One page.")
 async def list_runs(request: ApiRequest[RunListParameters]) -> ApiResponse:
     """Runs, newest first or in another order, by any of the filters."""
     params, runs = request.params, run_filter(dict(request.params), request.tenant)
-    page = PageRequest(
-        limit=params.limit,
-        sort=params.sort,
-        descending=params.order == "desc",
-        cursor=params.cursor,
-    )
-    try:
-        found = await request.runtime.runs.list_runs(runs, page)
-    except ValueError as error:
-        raise BadRequest(str(error), param="cursor") from None
+    with naming("cursor"):
+        found = await request.runtime.runs.list_runs(runs, page_request(dict(params)))
     settings = request.runtime.settings
     payload: dict[str, Any] = {
         "runs": [run_view(run, settings) for run in found.runs],
@@ -230,67 +214,49 @@ async def list_runs(request: ApiRequest[RunListParameters]) -> ApiResponse:
     }
     if params.count:
         payload["total"] = await request.runtime.runs.count_runs(runs)
-    return ApiResponse(payload=payload)
+    return ApiResponse(payload)
 
 
-@OPERATIONS.add("getRun", "GET /api/runs/{run_id}", TraceParameters, Content(Trace, "The trace."))
+@OPERATIONS.add("GET /api/runs/{run_id}", Trace, "The trace.")
 async def get_run(request: ApiRequest[TraceParameters]) -> ApiResponse:
     """A run step by step: scores, guidance, call and texts."""
     params = request.params
-    trace = await request.runtime.runs.get_run(
-        params.run_id,
-        tenant=request.tenant,
-        content=params.content,
-        after_step=params.after_step,
-        limit=params.limit,
-    )
+    part = picked(params, "content", "after_step", "limit")
+    trace = await request.runtime.runs.get_run(params.run_id, tenant=request.tenant, **part)
     if trace is None:
         raise _unknown(params.run_id)
-    view = _trace_view(request.runtime, trace, params.after_step, params.limit)
-    return ApiResponse(payload=view)
-
-
-def _trace_view(runtime: Runtime, trace: RunTrace, after: int, limit: int | None) -> dict[str, Any]:
-    last = None if limit is None else after + limit
-    more = last is not None and trace.run.totals.steps > last
-    return {
-        "run": run_view(trace.run, runtime.settings),
+    run, settings = trace.run, request.runtime.settings
+    last = None if params.limit is None else params.after_step + params.limit
+    view = {
+        "run": run_view(run, settings),
         "steps": step_views(trace),
-        "next_after_step": last if more else None,
-        "thresholds": thresholds(runtime.settings),
-        "policy_in_force": trace.run.policy_digest == runtime.services.policy_digest,
+        "next_after_step": last if last is not None and run.totals.steps > last else None,
+        "thresholds": thresholds(settings),
+        "policy_in_force": run.policy_digest == request.runtime.services.policy_digest,
     }
+    return ApiResponse(view)
 
 
 @OPERATIONS.add(
-    "reportOutcome",
-    "POST /api/runs/{run_id}/outcome",
-    RunParameters,
-    Content(ReportedOutcome, "Stored."),
-    body=OutcomeBody,
-    needs="report",
+    "POST /api/runs/{run_id}/outcome", ReportedOutcome, "Stored.", body=OutcomeBody, needs="report"
 )
-async def post_outcome(request: ApiRequest[RunParameters]) -> ApiResponse:
+async def report_outcome(request: ApiRequest[RunParameters]) -> ApiResponse:
     """Report a run's outcome; a later report replaces an earlier one."""
     run_id, body = request.params.run_id, request.read(OutcomeBody)
-    await report_outcome(request.runtime, run_id, body, tenant=request.tenant)
-    return ApiResponse(payload={"run_id": run_id, "outcome": body.outcome})
+    await keep_outcome(request.runtime, run_id, body, tenant=request.tenant)
+    return ApiResponse({"run_id": run_id, "outcome": body.outcome})
 
 
-async def report_outcome(
+async def keep_outcome(
     runtime: Runtime, run_id: str, body: OutcomeBody, *, tenant: str | None
 ) -> None:
     """Store a run's outcome and notify the subscribers; the same again changes nothing.
 
-    Raises:
-        NotFound: the tenant has no run of that id.
+    Raises: NotFound.
     """
-    outcome, masks = body.outcome, runtime.settings.storage.mask_secrets
-    trace = await runtime.runs.get_run(run_id, tenant=tenant, content=False, limit=0)
-    kept = trace is not None and await runtime.runs.set_outcome(
-        run_id, outcome, source="api", tenant=tenant
-    )
-    if trace is None or not kept:
+    outcome, masks, runs = body.outcome, runtime.settings.storage.mask_secrets, runtime.runs
+    trace = await runs.get_run(run_id, tenant=tenant, content=False, limit=0)
+    if trace is None or not await runs.set_outcome(run_id, outcome, source="api", tenant=tenant):
         raise _unknown(run_id)
     reported = OutcomeRow(
         run_id=run_id,
@@ -302,16 +268,15 @@ async def report_outcome(
         at=time.time(),
     )
     await runtime.learning.add_outcome(reported)
-    runtime.events.publish(
-        {"type": "outcome", "tenant": trace.run.tenant, "run_id": run_id, "outcome": outcome}
-    )
-    runtime.log.info("outcome reported", run_id=run_id, outcome=outcome)
+    told = {"run_id": run_id, "outcome": outcome}
+    runtime.events.publish({"type": "outcome", "tenant": trace.run.tenant, **told})
+    runtime.log.info("outcome reported", **told)
 
 
-@OPERATIONS.add("getFacets", "GET /api/facets", TenantParameter, Content(Facets, "The values."))
+@OPERATIONS.add("GET /api/facets", Facets, "The values.")
 async def get_facets(request: ApiRequest[TenantParameter]) -> ApiResponse:
     """The agents, models, failure types, experiments and arms that occur."""
-    return ApiResponse(payload=await request.runtime.runs.facets(tenant=request.tenant))
+    return ApiResponse(await request.runtime.runs.facets(tenant=request.tenant))
 
 
 def _unknown(run_id: str) -> NotFound:
@@ -324,34 +289,23 @@ class ConversationParameters(PageParameters, TenantParameter):
     external_key: Annotated[Text | None, described("With this id given by the client.")] = None
 
 
-@OPERATIONS.add(
-    "listConversations",
-    "GET /api/conversations",
-    ConversationParameters,
-    Content(ConversationPage, "One page."),
-)
+@OPERATIONS.add("GET /api/conversations", ConversationPage, "One page.")
 async def list_conversations(request: ApiRequest[ConversationParameters]) -> ApiResponse:
     """Conversations, newest first; forks and sub-agents name their parent."""
     params = request.params
-    try:
+    keys = ("external_key", "limit", "cursor")
+    with naming("cursor"):
         page = await request.runtime.runs.list_conversations(
-            tenant=request.tenant,
-            external_key=params.external_key,
-            limit=params.limit,
-            cursor=params.cursor,
+            tenant=request.tenant, **picked(params, *keys)
         )
-    except ValueError as error:
-        raise BadRequest(str(error), param="cursor") from None
-    return ApiResponse(payload=page)
+    return ApiResponse(page)
 
 
-@OPERATIONS.add(
-    "getHealthSummary", "GET /api/health-summary", RunFilters, Content(Health, "The summary.")
-)
-async def get_summary(request: ApiRequest[RunFilters]) -> ApiResponse:
+@OPERATIONS.add("GET /api/health-summary", Health, "The summary.")
+async def get_health_summary(request: ApiRequest[RunFilters]) -> ApiResponse:
     """Clean-run rate, fires, severity, time in state, tokens, cost, unsteered calls."""
     tenant = request.tenant
     summary = await request.runtime.runs.health_summary(run_filter(dict(request.params), tenant))
     unrecorded = dict(request.runtime.unsteered.unrecorded) if tenant is None else {}
-    values = {f.name: getattr(summary, f.name) for f in dataclasses.fields(summary)}
-    return ApiResponse(payload=Health(**values, unrecorded_calls=unrecorded))
+    values = picked(summary, *HealthSummary.__dataclass_fields__)
+    return ApiResponse(Health(**values, unrecorded_calls=unrecorded))

@@ -17,7 +17,6 @@ from gateway.config import Settings
 from gateway.config.models import LearningSettings
 from gateway.learning.distiller import KIND, day_start
 from gateway.learning.life_cycle import interval, why_not_active
-from gateway.steering.guidance.codec import to_record
 from gateway.steering.guidance.pattern import Lesson, content
 from gateway.stores.learning import Job, LearningStore, Posterior, SettledDecision, StoredLesson
 from gateway.stores.patterns import StoredPattern
@@ -67,29 +66,24 @@ def step_views(trace: RunTrace) -> list[dict[str, Any]]:
 
 def pattern_view(stored: StoredPattern) -> dict[str, Any]:
     """A pattern with its owner, its times and its statistics."""
-    pattern = stored.pattern
+    pattern, lesson = stored.pattern, stored.pattern.lesson
     return {
-        "failure_type": None,
-        "model_family": "",
-        "gate_threshold": None,
-        "source_trace_id": None,
-        **_without(to_record(pattern), "lesson"),
-        "status": pattern.lesson.status.value if pattern.lesson else "active",
-        "origin": pattern.lesson.origin if pattern.lesson else "",
-        "tenant": pattern.tenant,
-        "created_at": stored.created_at,
-        "updated_at": stored.updated_at,
+        **_values(pattern, "lesson"),
+        "tier": pattern.tier.value,
+        "status": lesson.status.value if lesson else "active",
+        "origin": lesson.origin if lesson else "",
+        **picked(stored, "created_at", "updated_at", "indexed"),
         "counts": {"injected": stored.counts.get("injected", 0)},
-        "indexed": stored.indexed,
     }
-
-
-def _without(record: dict[str, Any], name: str) -> dict[str, Any]:
-    return {key: value for key, value in record.items() if key != name}
 
 
 def _values(record: Struct, *without: str) -> dict[str, Any]:
     return {name: value for name, value in asdict(record).items() if name not in without}
+
+
+def picked(value: object, *names: str) -> dict[str, Any]:
+    """Some attributes of a value by their names."""
+    return {name: getattr(value, name) for name in names}
 
 
 def lesson_view(stored: StoredLesson, settings: Settings) -> dict[str, Any]:
@@ -98,26 +92,15 @@ def lesson_view(stored: StoredLesson, settings: Settings) -> dict[str, Any]:
     config_tenants = frozenset(settings.auth.gateway_keys.values())
     lesson, texts = pattern.lesson or Lesson(key=""), content(pattern.fields)
     return {
-        "pattern_id": pattern.pattern_id,
+        **picked(pattern, "pattern_id", "tenant", "source_trace_id"),
         "tier": pattern.tier.value,
-        "tenant": pattern.tenant,
+        **picked(lesson, "version", "supersedes", "origin", "key"),
+        **picked(lesson, "last_confirmed_at", "expires_at"),
         "status": lesson.status.value,
-        "version": lesson.version,
-        "supersedes": lesson.supersedes,
-        "origin": lesson.origin,
         "trust": lesson.trust.value,
-        "key": lesson.key,
         "situation": texts.situation,
         "advice": texts.move or texts.avoid,
-        "source_trace_id": pattern.source_trace_id,
-        "conversations": stored.conversations,
-        "tasks": stored.tasks,
-        "keys": stored.keys,
-        "created_at": stored.created_at,
-        "updated_at": stored.updated_at,
-        "last_confirmed_at": lesson.last_confirmed_at,
-        "expires_at": lesson.expires_at,
-        "reason": stored.reason,
+        **picked(stored, "conversations", "tasks", "keys", "created_at", "updated_at", "reason"),
         "why_not_active": why_not_active(stored, trials=trials, config_tenants=config_tenants),
         "posterior": dataclasses.asdict(stored.posterior),
         "arms": arm_views(stored.posterior),
@@ -142,45 +125,31 @@ async def distiller_view(
 
 def job_view(job: Job) -> dict[str, Any]:
     """A job with its run, its state and its use."""
-    return {
-        "run_id": str(job.payload.get("run", "")),
-        "tenant": job.tenant,
-        "state": job.state,
-        "attempts": job.attempts,
-        "tokens": job.tokens,
-        "cost_usd": job.cost_usd,
-        "created_at": job.created_at,
-        "done_at": job.done_at,
-        "error": job.error,
-    }
+    names = ("tenant", "state", "attempts", "tokens", "cost_usd", "created_at", "done_at", "error")
+    return {"run_id": str(job.payload.get("run", "")), **picked(job, *names)}
 
 
 def arm_views(found: Posterior) -> list[dict[str, Any]]:
     """Both arms: rate at which the failure recurred, with a 95 % interval."""
-    held = found.decisions - found.given
-    return [_arm("given", found.rate_given, found.given), _arm("held", found.rate_held, held)]
-
-
-def _arm(name: str, rate: float | None, decisions: int) -> dict[str, Any]:
-    low, high = interval(rate or 0.0, decisions)
-    return {"name": name, "rate": rate, "decisions": decisions, "low": low, "high": high}
+    arms = {
+        "given": (found.rate_given, found.given),
+        "held": (found.rate_held, found.decisions - found.given),
+    }
+    return [
+        {"name": name, "rate": rate, "decisions": decisions, "low": low, "high": high}
+        for name, (rate, decisions) in arms.items()
+        for low, high in [interval(rate or 0.0, decisions)]
+    ]
 
 
 def decision_views(decisions: Sequence[SettledDecision]) -> list[dict[str, Any]]:
     """Decisions about a lesson, with what came after each."""
+    own = ("run_id", "share", "given", "similarity", "state", "failure_type")
     return [
         {
-            "run_id": each.decision.run_id,
+            **picked(each.decision, *own),
             "step": each.decision.step_index,
-            "at": each.at,
-            "share": each.decision.share,
-            "given": each.decision.given,
-            "similarity": each.decision.similarity,
-            "state": each.decision.state,
-            "failure_type": each.decision.failure_type,
-            "recurred": each.recurred,
-            "calls_to_success": each.calls_to_success,
-            "steps_left": each.steps_left,
+            **picked(each, "at", "recurred", "calls_to_success", "steps_left"),
         }
         for each in decisions
     ]

@@ -50,7 +50,7 @@ _TICKS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunChart:
-    """Chart of a run: its steps in order, each in a slot of equal width."""
+    """A run's steps in order, each in a slot of equal width."""
 
     steps: Sequence[StepRow]
     guidance: Mapping[int, Sequence[InjectionRow]]
@@ -78,8 +78,12 @@ class RunChart:
 
     def models(self) -> list[str]:
         """The models asked, in the order of their first call."""
-        asked = [step.call.model_asked for step in self.steps if step.call is not None]
-        return list(dict.fromkeys(asked))
+        return list(dict.fromkeys(step.call.model_asked for step in self.steps if step.call))
+
+
+def _rect(x: str, y: float, width: str, height: float, class_: str, *inside: Markup) -> Markup:
+    sides = {"x": x, "y": round(y, 2), "width": width, "height": round(height, 2)}
+    return element("rect", *inside, **sides, class_=class_)
 
 
 def difficulty_chart(chart: RunChart) -> Markup:
@@ -131,18 +135,10 @@ def composite_chart(chart: RunChart) -> Markup:
 def monitor_strip(chart: RunChart, name: str) -> Markup:
     """One monitor's readings by step: the higher, the darker."""
     fire = chart.thresholds["fire"]
+    levels = stretches(heat(step.scores.get(name), fire) for step in chart.steps)
     cells = [
-        element(
-            "rect",
-            x=chart.left(first),
-            y=1,
-            width=chart.left(length),
-            height=LANE_PX - 2,
-            class_=f"heat-{level}",
-        )
-        for first, length, level in stretches(
-            heat(step.scores.get(name), fire) for step in chart.steps
-        )
+        _rect(chart.left(first), 1, chart.left(length), LANE_PX - 2, f"heat-{level}")
+        for first, length, level in levels
         if level
     ]
     return drawing(LANE_PX, *cells, class_="plot strip", role="img", aria_label=f"{name} by step")
@@ -153,38 +149,28 @@ def model_lane(chart: RunChart) -> Markup:
     numbers = {name: at for at, name in enumerate(chart.models())}
     asked = (None if step.call is None else step.call.model_asked for step in chart.steps)
     parts = [
-        element(
-            "rect",
+        _rect(
+            chart.left(first),
+            2,
+            chart.left(length),
+            LANE_PX - 4,
+            f"model-{numbers[name] % _MODEL_COLOURS}",
             element("title", name),
-            x=chart.left(first),
-            y=2,
-            width=chart.left(length),
-            height=LANE_PX - 4,
-            class_=f"model-{numbers[name] % _MODEL_COLOURS}",
         )
         for first, length, name in stretches(asked)
     ]
-    return drawing(LANE_PX, *parts, *_failures(chart), class_="plot strip models")
-
-
-def _failures(chart: RunChart) -> Iterator[Markup]:
-    for slot, step in enumerate(chart.steps):
-        if step.call is not None and step.call.failed:
-            yield element(
-                "rect",
-                element("title", f"The call at step {step.step_index} failed"),
-                x=chart.left(slot),
-                y=0,
-                width=chart.left(1),
-                height=LANE_PX,
-                class_="call-failed",
-            )
+    failed = [
+        (slot, s.step_index) for slot, s in enumerate(chart.steps) if s.call and s.call.failed
+    ]
+    for slot, index in failed:
+        title = element("title", f"The call at step {index} failed")
+        parts.append(_rect(chart.left(slot), 0, chart.left(1), LANE_PX, "call-failed", title))
+    return drawing(LANE_PX, *parts, class_="plot strip models")
 
 
 def token_chart(chart: RunChart) -> Markup:
     """One bar per step (cached input, other input, output), and the cost so far as a curve."""
-    height = TOKENS_PX
-    most = max((_tokens(step) for step in chart.steps), default=0)
+    height, most = TOKENS_PX, _most_tokens(chart)
     bars: list[Markup] = []
     for slot, step in enumerate(chart.steps):
         call = step.call
@@ -198,14 +184,22 @@ def token_chart(chart: RunChart) -> Markup:
             base -= tall
             if tall > 0.2:
                 bars.append(_bar(chart, slot, base, tall, kind))
-    return drawing(height, *bars, _cost_curve(chart, height), class_="plot tokens")
+    costs = [(step.call.cost_usd or 0.0) if step.call else 0.0 for step in chart.steps]
+    if (total := sum(costs)) > 0:
+        shares = [so_far / total for so_far in accumulate(costs)]
+        bars.append(slot_curve(shares, height, margin=2, class_="curve-cost"))
+    return drawing(height, *bars, class_="plot tokens")
+
+
+def _most_tokens(chart: RunChart) -> int:
+    calls = [step.call for step in chart.steps if step.call is not None]
+    return max(((c.input_tokens or 0) + (c.output_tokens or 0) for c in calls), default=0)
 
 
 def token_axis(chart: RunChart) -> Markup:
     """The tokens of the highest bar, and the cost of the whole run."""
-    most = max((_tokens(step) for step in chart.steps), default=0)
     costs = [s.call.cost_usd for s in chart.steps if s.call and s.call.cost_usd is not None]
-    total = sum(costs) if costs else None
+    most, total = _most_tokens(chart), sum(costs) if costs else None
     return drawing(
         TOKENS_PX,
         element("text", formatting.count(most), x="0", y=10, class_="axis-text"),
@@ -249,28 +243,8 @@ def _markers(chart: RunChart) -> Iterator[Markup]:
 def _bar(chart: RunChart, slot: int, top: float, tall: float, kind: str) -> Markup:
     # Narrow slots get no gap: it would be wider than the bar.
     inset = 0.14 if chart.slots <= _DOTS_UP_TO else 0.0
-    return element(
-        "rect",
-        x=chart.left(slot + inset),
-        y=round(top, 2),
-        width=chart.left(1 - 2 * inset),
-        height=round(tall, 2),
-        class_=f"bar bar-{kind}",
-    )
-
-
-def _cost_curve(chart: RunChart, height: int) -> Markup:
-    costs = [(step.call.cost_usd or 0.0) if step.call else 0.0 for step in chart.steps]
-    total = sum(costs)
-    if total <= 0:
-        return Markup("")
-    shares = [so_far / total for so_far in accumulate(costs)]
-    return slot_curve(shares, height, margin=2, class_="curve-cost")
-
-
-def _tokens(step: StepRow) -> int:
-    call = step.call
-    return 0 if call is None else (call.input_tokens or 0) + (call.output_tokens or 0)
+    left, width = chart.left(slot + inset), chart.left(1 - 2 * inset)
+    return _rect(left, top, width, tall, f"bar bar-{kind}")
 
 
 SPARK_PX = 72
@@ -283,31 +257,20 @@ def stacked(parts: Mapping[str, int], order: Sequence[str], kind: str, height: i
     total, at, drawn = sum(parts.values()), 0, []
     for name in (*order, *sorted(set(parts) - set(order))):
         if count := parts.get(name):
-            drawn.append(
-                element(
-                    "rect",
-                    element("title", f"{name}: {count} ({count / total:.0%})"),
-                    x=share(at, total),
-                    y=0,
-                    width=share(count, total),
-                    height=height,
-                    class_=f"{kind}-{name if name in order else 'other'}",
-                )
-            )
+            title = element("title", f"{name}: {count} ({count / total:.0%})")
+            class_ = f"{kind}-{name if name in order else 'other'}"
+            drawn.append(_rect(share(at, total), 0, share(count, total), height, class_, title))
             at += count
     return drawing(height, *drawn, class_="stacked")
 
 
 def level(value: float, *, whole: float = 1.0, kind: str = "level") -> Markup:
     """One bar of `value` out of `whole`."""
-    return drawing(
-        6,
-        element("rect", x=0, y=0, width="100%", height=6, rx=3, class_="track"),
-        element("rect", x=0, y=0, width=share(min(value, whole), whole), height=6, rx=3)
-        if value > 0
-        else Markup(""),
-        class_=f"level {kind}",
-    )
+    bars = [element("rect", x=0, y=0, width="100%", height=6, rx=3, class_="track")]
+    if value > 0:
+        width = share(min(value, whole), whole)
+        bars.append(element("rect", x=0, y=0, width=width, height=6, rx=3))
+    return drawing(6, *bars, class_=f"level {kind}")
 
 
 def peak(value: float, severity: str) -> Markup:
@@ -336,13 +299,12 @@ def _run_bar(run: RecentRun, slot: int, slots: int) -> Markup:
     return element(
         "a",
         element("title", f"{run.run_id}: peak {run.peak_composite}, {run.steps} steps, {words}"),
-        element(
-            "rect",
-            x=share(slot + 0.12, slots),
-            y=round(top, 2),
-            width=share(0.76, slots),
-            height=round(SPARK_PX - top, 2),
-            class_=f"bar bar-{run.severity}",
+        _rect(
+            share(slot + 0.12, slots),
+            top,
+            share(0.76, slots),
+            SPARK_PX - top,
+            f"bar bar-{run.severity}",
         ),
         href=f"/dashboard/runs/{run.run_id}",
     )
@@ -380,26 +342,18 @@ def daily(days: Sequence[Day], arms: Sequence[str]) -> Markup:
             rate = day.successes / day.judged if day is not None and day.judged else None
             points.append(None if rate is None else (slot + 0.5, level_y(rate, height)))
         lines += _broken(points, f"curve-arm arm-{arm}", f"curve-dot arm-{arm}")
-    grid = [
-        part
-        for label, y in (("100 %", 4), ("50 %", height / 2), ("0", height - 4))
-        for part in (
-            element("line", x1="0", x2="100%", y1=y, y2=y, class_="grid"),
-            element("text", label, x=0, y=y + (11 if y < height / 2 else -3)),
-        )
-    ]
-    return drawing(
-        height, *grid, stretched(height, *lines, box=(slots, height)), class_="plot daily"
-    )
+    grid = []
+    for label, y in (("100 %", 4), ("50 %", height / 2), ("0", height - 4)):
+        grid.append(element("line", x1="0", x2="100%", y1=y, y2=y, class_="grid"))
+        grid.append(element("text", label, x=0, y=y + (11 if y < height / 2 else -3)))
+    plot = stretched(height, *lines, box=(slots, height))
+    return drawing(height, *grid, plot, class_="plot daily")
 
 
 def _broken(points: Sequence[Point | None], line: str, dot: str) -> list[Markup]:
     """A curve with gaps, and a dot at each point: one between two gaps would have no line."""
-    dots = (
-        curve([point, (point[0] + 0.0001, point[1])], class_=dot)
-        for point in points
-        if point is not None
-    )
+    known = [point for point in points if point is not None]
+    dots = (curve([(x, y), (x + 0.0001, y)], class_=dot) for x, y in known)
     return [curve(points, class_=line), *dots]
 
 
@@ -431,16 +385,8 @@ def bars(series: TimeSeries, value: Callable[[UsagePoint], float]) -> tuple[Mark
                 continue
             tall = part / top * (TIME_PX - 2 * _MARGIN)
             below += tall
-            drawn.append(
-                element(
-                    "rect",
-                    x=share(slot + 0.1, slots),
-                    y=round(TIME_PX - _MARGIN - below, 2),
-                    width=share(0.8, slots),
-                    height=round(max(tall, 1.0), 2),
-                    class_=f"series-{number}",
-                )
-            )
+            left, width, y = share(slot + 0.1, slots), share(0.8, slots), TIME_PX - _MARGIN - below
+            drawn.append(_rect(left, y, width, max(tall, 1.0), f"series-{number}"))
     return drawing(TIME_PX, *drawn, class_="plot time"), top
 
 
@@ -461,10 +407,8 @@ def line(
         ]
         lines += _broken(points, f"time-line line-{number}", f"time-dot line-{number}")
     box = (max(1, len(series.starts)), TIME_PX)
-    return (
-        drawing(TIME_PX, _grid(), stretched(TIME_PX, *lines, box=box), class_="plot time"),
-        whole,
-    )
+    plot = stretched(TIME_PX, *lines, box=box)
+    return drawing(TIME_PX, _grid(), plot, class_="plot time"), whole
 
 
 def _height(part: float) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Annotated, Any
@@ -25,7 +25,7 @@ from gateway.dashboard import charts
 from gateway.dashboard.charts import RunChart
 from gateway.dashboard.pages import Page, Visit
 from gateway.dashboard.run import find_trace
-from gateway.errors import BadRequest, ConfigError, Forbidden, NotFound
+from gateway.errors import BadRequest, ConfigError, Forbidden
 from gateway.offline.playback import differences, play
 from gateway.offline.recordings import parse_recording
 from gateway.offline.replay import policy_of
@@ -64,8 +64,8 @@ async def show(visit: Visit) -> Page:
     ids = (visit.values["a"], visit.values["b"])
     if not all(ids):
         raise BadRequest("choose two runs to compare: a and b", param="b")
-    traces = [await _trace(visit, str(run_id), content=False) for run_id in ids]
-    texts = [await _trace(visit, str(run_id), limit=COMPARED_STEPS + 1) for run_id in ids]
+    traces = [await find_trace(visit, str(run_id), content=False) for run_id in ids]
+    texts = [await find_trace(visit, str(run_id), limit=COMPARED_STEPS + 1) for run_id in ids]
     left, right = (sides(trace) for trace in texts)
     limits = thresholds(visit.runtime.settings)
     return Page(
@@ -85,63 +85,51 @@ async def show(visit: Visit) -> Page:
     )
 
 
-async def _trace(visit: Visit, run_id: str, **part: Any) -> RunTrace:
-    trace = await visit.runtime.runs.get_run(run_id, tenant=visit.tenant, **part)
-    if trace is None:
-        raise NotFound(f"there is no run {run_id[:80]!r}")
-    return trace
-
-
 def facts(a: RunRecord, b: RunRecord) -> list[tuple[str, str, str]]:
     """(what, of the one, of the other), with the same figures as a run's own page."""
-    rows: list[tuple[str, Callable[[RunRecord], str]]] = [
-        ("Outcome", lambda run: run.outcome or "not reported"),
-        ("Severity", lambda run: SEVERITY_WORDS[run_severity(run.totals)]),
-        ("Client", lambda run: one_line(run.agent, 40) or "unknown"),
-        ("Model requested", lambda run: one_line(run.model_requested, 40)),
-        ("Models asked", lambda run: ", ".join(f"{m} {n}" for m, n in run.totals.models.items())),
-        ("Mode", lambda run: run.mode),
-        ("Policy", lambda run: run.policy_digest[:12]),
-        ("Steps", lambda run: f"{run.totals.steps:,}"),
-        ("Calls", lambda run: f"{run.totals.calls:,}, {run.totals.errors} failed"),
-        ("Cost", lambda run: about(formatting.money(run.totals.cost_usd), run.totals.estimated)),
-        (
-            "Tokens",
-            lambda run: about(
-                formatting.count(run.totals.input_tokens + run.totals.output_tokens),
-                run.totals.estimated,
-            ),
-        ),
-        ("Input from cache", lambda run: formatting.percent(_cached(run))),
-        ("Guidance", lambda run: f"{run.totals.advice} without the universal rules"),
-        ("Fired", lambda run: ", ".join(f"{m} {n}" for m, n in run.totals.fired.items()) or "none"),
-        ("Peak composite", lambda run: formatting.score(run.totals.composite_peak)),
-        ("Duration", lambda run: formatting.seconds(run.updated_at - run.started_at)),
-    ]
-    return [(name, show(a), show(b)) for name, show in rows]
+    return [(name, one, _facts(b)[name]) for name, one in _facts(a).items()]
 
 
-def _cached(run: RunRecord) -> float | None:
-    given = run.totals.input_tokens
-    return run.totals.cached_tokens / given if given else None
+def _facts(run: RunRecord) -> dict[str, str]:
+    totals = run.totals
+    tokens = formatting.count(totals.input_tokens + totals.output_tokens)
+    cached = totals.cached_tokens / totals.input_tokens if totals.input_tokens else None
+    return {
+        "Outcome": run.outcome or "not reported",
+        "Severity": SEVERITY_WORDS[run_severity(totals)],
+        "Client": one_line(run.agent, 40) or "unknown",
+        "Model requested": one_line(run.model_requested, 40),
+        "Models asked": ", ".join(f"{model} {calls}" for model, calls in totals.models.items()),
+        "Mode": run.mode,
+        "Policy": run.policy_digest[:12],
+        "Steps": f"{totals.steps:,}",
+        "Calls": f"{totals.calls:,}, {totals.errors} failed",
+        "Cost": about(formatting.money(totals.cost_usd), totals.estimated),
+        "Tokens": about(tokens, totals.estimated),
+        "Input from cache": formatting.percent(cached),
+        "Guidance": f"{totals.advice} without the universal rules",
+        "Fired": ", ".join(f"{name} {times}" for name, times in totals.fired.items()) or "none",
+        "Peak composite": formatting.score(totals.composite_peak),
+        "Duration": formatting.seconds(run.updated_at - run.started_at),
+    }
 
 
 def sides(trace: RunTrace) -> list[Side]:
     """The scored steps of a run with what the agent did at each."""
     steps = [step for step in trace.steps if step.step_index > 0][:COMPARED_STEPS]
-    return [
-        Side(
+    found = []
+    for step, stuck in zip(steps, streaks(steps), strict=True):
+        calls = [f"{a.name} {a.arguments}" for a in step.content.actions] if step.content else []
+        did = " · ".join(calls) or (step.content.thought if step.content else "")
+        given = (row for row in trace.injections if row.step_index == step.step_index)
+        side = Side(
             step=step,
             severity=step_severity(step, stuck),
-            did=_did(step),
-            guidance=tuple(
-                row.source
-                for row in trace.injections
-                if row.step_index == step.step_index and row.source != "e3"
-            ),
+            did=one_line(did, _WORDS),
+            guidance=tuple(row.source for row in given if row.source != "e3"),
         )
-        for step, stuck in zip(steps, streaks(steps), strict=True)
-    ]
+        found.append(side)
+    return found
 
 
 def parted(left: Sequence[Side], right: Sequence[Side]) -> int | None:
@@ -151,14 +139,6 @@ def parted(left: Sequence[Side], right: Sequence[Side]) -> int | None:
             present = a or b
             return int(present.step.step_index)
     return None
-
-
-def _did(step: StepRow) -> str:
-    content = step.content
-    if content is None:
-        return ""
-    calls = [f"{action.name} {action.arguments}" for action in content.actions]
-    return one_line(" · ".join(calls) or content.thought, _WORDS)
 
 
 SECTIONS = (
@@ -245,11 +225,13 @@ def _played(trace: RunTrace, settings: Settings, other: Settings) -> dict[str, A
     recording = parse_recording(line, trace.run.id)
     mine = play(recording, policy_of(settings))
     theirs = play(recording, policy_of(other))
-    changes = [
-        {"step": steps[found["index"]]["step_index"], **_in_words(found)}
-        for found in differences(mine, theirs)
-        if found["index"] < len(steps)
-    ]
+    changes = []
+    for found in differences(mine, theirs):
+        if found["index"] < len(steps):
+            if "guidance" in found:
+                named = [[_piece(each) for each in side or ()] for side in found["guidance"]]
+                found = {**found, "guidance": named}
+            changes.append({"step": steps[found["index"]]["step_index"], **found})
     models = [[step["model"] for step in one["steps"]] for one in (mine, theirs)]
     return {
         "changes": changes,
@@ -260,15 +242,8 @@ def _played(trace: RunTrace, settings: Settings, other: Settings) -> dict[str, A
     }
 
 
-def _in_words(found: Mapping[str, Any]) -> dict[str, Any]:
-    """A difference whose pieces of guidance are named as `x-gateway-guidance` names them."""
-    if "guidance" not in found:
-        return dict(found)
-    named = [[_piece(each) for each in side or ()] for side in found["guidance"]]
-    return {**found, "guidance": named}
-
-
 def _piece(piece: Mapping[str, Any]) -> str:
+    """A piece of guidance as `x-gateway-guidance` names it."""
     detail = piece.get("failure_type") or piece.get("pattern_id")
     return f"{piece['source']}:{detail}" if detail else str(piece["source"])
 
@@ -290,8 +265,5 @@ def _merged(base: Any, patch: Any) -> Any:
     """`patch` over `base`, mappings key by key."""
     if not isinstance(base, Mapping) or not isinstance(patch, Mapping):
         return patch
-    both = {**base, **patch}
-    return {
-        key: _merged(base[key], value) if key in base and key in patch else value
-        for key, value in both.items()
-    }
+    merged = {key: _merged(base[key], value) for key, value in patch.items() if key in base}
+    return {**base, **patch, **merged}

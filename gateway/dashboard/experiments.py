@@ -12,7 +12,7 @@ from gateway.dashboard.pages import Page, Visit
 from gateway.dashboard.runs import STATES, chosen, filter_values
 from gateway.observability.metrics import UNSTEERED_WORDS
 from gateway.reporting.experiment import STRATA
-from gateway.reporting.results import Comparison, effects_of
+from gateway.reporting.results import effects_of
 from gateway.steering.experiments import ARMS
 from gateway.steering.monitors import MONITORS
 from gateway.stores.queries import HealthSummary
@@ -37,36 +37,33 @@ async def show_list(visit: Visit) -> Page:
 
 async def show_report(visit: Visit) -> Page:
     """One experiment's report."""
-    values = visit.values
+    values, experiment = visit.values, visit.scope["path_params"]["experiment_id"]
+    shares = shares_of(values["shares"])
     report = await experiment_report(
-        visit.runtime,
-        visit.scope["path_params"]["experiment_id"],
-        tenant=visit.tenant,
-        stratum=values["stratum"],
-        shares=shares_of(values["shares"]),
+        visit.runtime, experiment, visit.tenant, values["stratum"], shares
     )
+    effects = []
+    for comparison in report.comparisons:
+        lines = [
+            {
+                "effect": effect,
+                "show": formatting.points if effect.kind == "points" else formatting.change,
+                "drawing": interval(effect),
+            }
+            for effect in effects_of(comparison)
+        ]
+        effects.append((comparison, lines))
     return Page(
         template="experiment.html",
         values={
             "title": f"Experiment {report.experiment}",
             "report": report,
-            "effects": [(c, _lines(c)) for c in report.comparisons],
+            "effects": effects,
             "daily": daily(report.daily, [arm.arm for arm in report.arms]),
             "days": sorted({day.date for day in report.daily}),
             "strata_names": tuple(STRATA),
         },
     )
-
-
-def _lines(comparison: Comparison) -> list[dict[str, Any]]:
-    return [
-        {
-            "effect": effect,
-            "show": formatting.points if effect.kind == "points" else formatting.change,
-            "drawing": interval(effect),
-        }
-        for effect in effects_of(comparison)
-    ]
 
 
 _MOST_LISTED = 12
@@ -88,29 +85,34 @@ def health_values(summary: HealthSummary, unrecorded: int = 0) -> dict[str, Any]
 
     `unrecorded`: unsteered calls since the start of the process that no run has.
     """
-    judged = summary.success_runs + summary.failure_runs
+    calls, judged = summary.calls, summary.success_runs + summary.failure_runs
     fine = summary.severity_runs.get("low", 0)
     fires = {name: summary.fires.get(name, 0) for name in (*MONITORS, *summary.fires)}
+    part = percent(sum(summary.unsteered.values()) / calls, 1) if calls else "none"
+    note = f"Forwarded without a decision, and recorded: {part} of the calls."
+    if unrecorded:
+        note += f" {counted(unrecorded, 'call')} since the start could not be recorded: the "
+        note += "conversation was not found, or the body was too large to read."
     return {
         "summary": summary,
         "success_rate": summary.success_runs / judged if judged else None,
         "judged": judged,
-        "overhead_ms": summary.overhead_ms / summary.calls if summary.calls else None,
-        "latency_s": summary.latency_s / summary.calls if summary.calls else None,
+        "overhead_ms": summary.overhead_ms / calls if calls else None,
+        "latency_s": summary.latency_s / calls if calls else None,
         "spark": sparkline(summary.recent),
         "severity_bar": stacked(summary.severity_runs, SEVERITIES, "severity", 14),
-        "severities": shares(summary.severity_runs, SEVERITIES),
+        "severities": parts_of(summary.severity_runs, SEVERITIES),
         "fine_share": fine / summary.total_runs if summary.total_runs else None,
         "advice": sum(n for source, n in summary.guidance.items() if source != RULES),
         "state_bar": stacked(summary.states, STATES, "state", 14),
-        "states": shares(summary.states, STATES),
+        "states": parts_of(summary.states, STATES),
         "fires": ranked(fires),
         "failure_types": ranked(summary.failure_types),
         "models": ranked(summary.models),
         "unsteered": ranked(
             {UNSTEERED_WORDS.get(r, r): calls for r, calls in summary.unsteered.items()}
         ),
-        "unsteered_note": _unsteered_note(summary, unrecorded),
+        "unsteered_note": note,
         "agents": [
             (agent, peak(agent.peak_composite, severity_of(agent.peak_composite)))
             for agent in summary.by_agent
@@ -118,19 +120,7 @@ def health_values(summary: HealthSummary, unrecorded: int = 0) -> dict[str, Any]
     }
 
 
-def _unsteered_note(summary: HealthSummary, unrecorded: int) -> str:
-    """Share of unsteered calls, and the number of those that could not be recorded."""
-    unsteered = sum(summary.unsteered.values())
-    share = percent(unsteered / summary.calls, 1) if summary.calls else "none"
-    note = f"Forwarded without a decision, and recorded: {share} of the calls."
-    if unrecorded:
-        since = counted(unrecorded, "call")
-        note += f" {since} since the start could not be recorded: the conversation was not found,"
-        note += " or the body was too large to read."
-    return note
-
-
-def shares(counts: Mapping[str, int], order: tuple[str, ...]) -> list[tuple[str, int, float]]:
+def parts_of(counts: Mapping[str, int], order: tuple[str, ...]) -> list[tuple[str, int, float]]:
     """(name, count, share of all) in a fixed order, without names that never occurred."""
     total = sum(counts.values())
     return [(name, counts[name], counts[name] / total) for name in order if counts.get(name)]

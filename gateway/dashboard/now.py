@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from gateway.budgets.texts import account_view, amount
 from gateway.dashboard.pages import Page, Visit, redirect
 from gateway.dashboard.runs import RunsParameters, row_of
-from gateway.stores.alerts import StoredAlert
 from gateway.stores.budgets import Account
 from gateway.stores.queries import LIVE_S, LiveQuery, LiveRun, PageRequest, RunFilter
 from gateway.stores.totals import SEVERITIES, plus
@@ -65,7 +64,11 @@ async def show(visit: Visit) -> Page:
         "spending": spending(live, today),
         "today": today[0] if today else UsagePoint(start=begun),
         "finished": [row_of(r, now) for r in newest.runs if r.id not in shown][:_FINISHED],
-        "alerts": await _recent_alerts(visit, now, shown),
+        "alerts": [
+            stored
+            for stored in await visit.runtime.alerts.list_alerts(tenant=tenant, limit=10 * _ALERTS)
+            if now - stored.seen_at < _DAY_S and stored.alert.facts.get("run_id") not in shown
+        ][:_ALERTS],
         "sinks": len(visit.runtime.settings.alerts.sinks),
         **await _budgets(visit, live, now),
         "trees": await _trees(visit, live[:_WITH_TREES]),
@@ -80,14 +83,11 @@ async def show(visit: Visit) -> Page:
 
 def worst_first(live: Sequence[LiveRun]) -> list[LiveRun]:
     """By severity, then by how long they are stuck, then by what they cost."""
-    return sorted(
-        live,
-        key=lambda one: (
-            -SEVERITIES.index(one.severity),
-            -one.stuck_steps,
-            -(one.run.totals.cost_usd or 0.0),
-        ),
-    )
+
+    def worst(one: LiveRun) -> tuple[int, int, float]:
+        return SEVERITIES.index(one.severity), one.stuck_steps, one.run.totals.cost_usd or 0.0
+
+    return sorted(live, key=worst, reverse=True)
 
 
 def spending(live: Sequence[LiveRun], today: Sequence[UsagePoint]) -> Spending:
@@ -97,10 +97,9 @@ def spending(live: Sequence[LiveRun], today: Sequence[UsagePoint]) -> Spending:
         recent, total = plus(recent, one.spent_usd), plus(total, one.run.totals.cost_usd)
     for point in today:
         day = plus(day, point.cost_usd)
-    hourly = None if recent is None else recent * 3600 / SPENT_S
     return Spending(
         recent_usd=recent,
-        hourly_usd=hourly,
+        hourly_usd=None if recent is None else recent * 3600 / SPENT_S,
         total_usd=total,
         total_estimated=sum(one.run.totals.estimated.get("cost_usd", 0.0) for one in live),
         today_usd=day,
@@ -119,17 +118,13 @@ async def _budgets(visit: Visit, live: Sequence[LiveRun], now: float) -> dict[st
     of_subject: dict[str, dict[str, Any]] = {}
     for view in views:
         of_subject.setdefault(view["subject"], view)
-    own = {one.run.id: (one.run.id, one.run.conversation_id) for one in live}
     shared = [v for v in views if v["scope"] not in ("run", "tree", None) and v["limits"]]
-    return {
-        "budgets": shared[:_BUDGETS],
-        "used": {
-            run_id: max(found, key=lambda view: view["used"])
-            for run_id, names in own.items()
-            if (found := [of_subject[name] for name in names if name in of_subject])
-        },
-        "amount": amount,
-    }
+    used = {}
+    for run in (one.run for one in live):
+        found = [of_subject.get(name) for name in (run.id, run.conversation_id)]
+        if known := [view for view in found if view]:
+            used[run.id] = max(known, key=lambda view: view["used"])
+    return {"budgets": shared[:_BUDGETS], "used": used, "amount": amount}
 
 
 async def _trees(visit: Visit, live: Sequence[LiveRun]) -> dict[str, Tree]:
@@ -150,16 +145,6 @@ async def tree_of(visit: Visit, conversation_id: str) -> Tree | None:
     store = visit.runtime.attribution
     tree = None if store is None else await store.tree(conversation_id, tenant=visit.tenant)
     return tree if tree is not None and len(tree.nodes) > 1 else None
-
-
-async def _recent_alerts(visit: Visit, now: float, shown: Container[str]) -> list[StoredAlert]:
-    """Those of the last day, without those about runs that are `shown` with their trouble."""
-    found = await visit.runtime.alerts.list_alerts(tenant=visit.tenant, limit=10 * _ALERTS)
-    return [
-        stored
-        for stored in found
-        if now - stored.seen_at < _DAY_S and stored.alert.facts.get("run_id") not in shown
-    ][:_ALERTS]
 
 
 def base_url(visit: Visit) -> str:

@@ -6,15 +6,15 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import reduce
 from typing import Annotated, Any
 
 from markupsafe import Markup
 from pydantic import Field
 
-from gateway.api.params import OneOf, TenantParameter, Text
+from gateway.api.params import OneOf, TenantParameter, Text, naming
 from gateway.dashboard.charts import TimeSeries, bars, line
 from gateway.dashboard.pages import FragmentParameters, Page, Visit
-from gateway.errors import BadRequest
 from gateway.stores.queries import PageRequest, RunFilter
 from gateway.stores.usage import (
     BUCKET_S,
@@ -27,8 +27,7 @@ from gateway.stores.usage import (
 )
 from gateway.text import formatting
 
-SPANS: Mapping[str, int] = {"hour": 48, "day": 30, "week": 26}
-"""How many buckets are shown of each length."""
+SPANS: Mapping[str, int] = {"hour": 48, "day": 30, "week": 26}  # buckets shown of each length
 
 _SERIES = 6  # names with a series each; the others share one more
 OTHERS = "all others"
@@ -59,10 +58,9 @@ class Panel:
 
 async def show(visit: Visit) -> Page:
     """The charts, and their numbers as a table."""
-    values, now = visit.values, time.time()
+    values, store = visit.values, visit.runtime.runs
     bucket = values["bucket"]
-    width = BUCKET_S[bucket]
-    last = bucket_start(now, bucket)
+    width, last = BUCKET_S[bucket], bucket_start(time.time(), bucket)
     starts = [last - width * back for back in reversed(range(SPANS[bucket]))]
     query = UsageQuery(
         since=starts[0],
@@ -73,13 +71,11 @@ async def show(visit: Visit) -> Page:
         model=values["model"],
         agent=values["agent"],
     )
-    try:
-        points = await visit.runtime.runs.usage(query)
-    except ValueError as error:
-        raise BadRequest(str(error), param="by") from None
-    names = most_used(points)
+    with naming("by"):
+        points = await store.usage(query)
+    names, label = most_used(points), label_of(bucket)
     series = TimeSeries(starts=starts, by_name=grouped(points, names))
-    total = merge(points)
+    total = reduce(UsagePoint.plus, points, UsagePoint(start=0))
     shown: dict[str, Any] = {
         "title": "Over time",
         "panels": panels(series, total),
@@ -88,26 +84,22 @@ async def show(visit: Visit) -> Page:
         "total": total,
         "by": query.by,
         "bucket": bucket,
-        "label": label_of(bucket),
-        "first": label_of(bucket)(starts[0]),
-        "last": label_of(bucket)(starts[-1]),
+        "label": label,
+        "first": label(starts[0]),
+        "last": label(starts[-1]),
     }
     if visit.fragment:
         return Page(template="time_body.html", values=shown)
-    facets = await visit.runtime.runs.facets(tenant=visit.tenant)
-    tags = await _tags(visit)
-    choices = {"chosen": values, "models": facets.models, "agents": facets.agents}
-    dimensions = (*DIMENSIONS, *(f"{TAG}{name}" for name in tags))
-    options = {"buckets": tuple(BUCKET_S), "dimensions": dimensions}
-    return Page(template="time.html", values={**shown, **choices, **options})
-
-
-async def _tags(visit: Visit) -> list[str]:
-    """The names of tags that the newest runs have, and the chosen one."""
-    page = PageRequest(limit=_RUNS_WITH_TAGS)
-    newest = await visit.runtime.runs.list_runs(RunFilter(tenant=visit.tenant), page)
-    chosen = tag_of(visit.values["by"] or "")
-    return sorted({name for run in newest.runs for name in run.tags} | ({chosen} - {""}))
+    facets = await store.facets(tenant=visit.tenant)
+    newest = await store.list_runs(
+        RunFilter(tenant=visit.tenant), PageRequest(limit=_RUNS_WITH_TAGS)
+    )
+    chosen = tag_of(values["by"] or "")
+    tags = sorted({name for run in newest.runs for name in run.tags} | ({chosen} - {""}))
+    shown |= {"chosen": values, "models": facets.models, "agents": facets.agents}
+    shown["buckets"] = tuple(BUCKET_S)
+    shown["dimensions"] = (*DIMENSIONS, *(f"{TAG}{name}" for name in tags))
+    return Page(template="time.html", values=shown)
 
 
 def most_used(points: Sequence[UsagePoint]) -> list[str]:
@@ -130,14 +122,6 @@ def grouped(points: Sequence[UsagePoint], names: Sequence[str]) -> dict[str, dic
     return found
 
 
-def merge(points: Sequence[UsagePoint]) -> UsagePoint:
-    """All points as one."""
-    total = UsagePoint(start=0)
-    for point in points:
-        total = total.plus(point)
-    return total
-
-
 def panels(series: TimeSeries, total: UsagePoint) -> list[Panel]:
     """Every chart of the page."""
     money, count, percent = formatting.money, formatting.count, formatting.percent
@@ -152,33 +136,25 @@ def panels(series: TimeSeries, total: UsagePoint) -> list[Panel]:
         return Panel(title=title, note=note, drawing=drawing, top="100%")
 
     latency, slowest = line(series, lambda point: point.mean_latency_s)
-    unpriced = formatting.counted(total.unpriced_calls, "call")
-    guessed = f", {count(total.estimated_tokens)} estimated" if total.estimated_tokens else ""
-    tokens = count(total.tokens) + guessed
+    cost, tokens = money(total.cost_usd), count(total.tokens)
+    if total.unpriced_calls:
+        cost += f", {formatting.counted(total.unpriced_calls, 'call')} unpriced"
+    if total.estimated_usd:
+        cost += f", {money(total.estimated_usd)} estimated"
+    if total.estimated_tokens:
+        tokens += f", {count(total.estimated_tokens)} estimated"
     judged = formatting.counted(total.successes + total.failures, "run")
     alarms = percent(total.alarms / total.steps if total.steps else None)
+    alarms = f"{total.alarms:,}, {alarms} of the steps"
+    mean = seconds(total.mean_latency_s)
     return [
-        summed(
-            "Cost",
-            lambda point: point.cost_usd or 0.0,
-            money,
-            money(total.cost_usd)
-            + (f", {unpriced} unpriced" if total.unpriced_calls else "")
-            + (f", {money(total.estimated_usd)} estimated" if total.estimated_usd else ""),
-        ),
+        summed("Cost", lambda point: point.cost_usd or 0.0, money, cost),
         summed("Tokens", lambda point: point.tokens, count, tokens),
         summed("Calls", lambda point: point.calls, count, f"{total.calls:,}"),
         share("Success", lambda p: p.success_rate, f"{percent(total.success_rate)} of {judged}"),
-        summed(
-            "Alarms", lambda point: point.alarms, count, f"{total.alarms:,}, {alarms} of the steps"
-        ),
+        summed("Alarms", lambda point: point.alarms, count, alarms),
         share("Input from cache", lambda point: point.cached_share, percent(total.cached_share)),
-        Panel(
-            title="Mean latency",
-            note=seconds(total.mean_latency_s),
-            drawing=latency,
-            top=seconds(slowest),
-        ),
+        Panel(title="Mean latency", note=mean, drawing=latency, top=seconds(slowest)),
         summed("Failed calls", lambda point: point.errors, count, f"{total.errors:,}"),
         summed("Unsteered calls", lambda point: point.unsteered, count, f"{total.unsteered:,}"),
     ]

@@ -31,12 +31,7 @@ MEDIA_TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript", ".sv
 _FOLDER = Path(__file__).parent
 
 
-async def render(template: str, **values: Any) -> bytes:
-    """The page as UTF-8; rendered on a thread, because a long page would hold up the event loop."""
-    return await asyncio.to_thread(_render, template, values)
-
-
-def _render(template: str, values: dict[str, Any]) -> bytes:
+def _render(template: str, values: Mapping[str, Any]) -> bytes:
     return _environment().get_template(template).render(values).encode("utf-8", "replace")
 
 
@@ -82,7 +77,7 @@ SECURITY_HEADERS: tuple[tuple[bytes, bytes], ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Visit:
     """One request for a page: who asks, its query and its form."""
 
@@ -179,24 +174,24 @@ class PageEndpoint:
         try:
             page = await self._answer(scope, receive)
         except Unauthorized:
-            page = Page(status=303, location=f"/dashboard/login?next={quote(_address(scope))}")
+            query = scope["query_string"].decode("latin-1")
+            address = f"{scope['path']}?{query}" if query else scope["path"]
+            page = redirect(f"/dashboard/login?next={quote(address)}")
         except GatewayError as error:
+            try:
+                access: Access | None = self._gate.admit(scope)
+            except GatewayError:
+                access = None
             values = {
                 "title": error.message,
                 "status": error.status,
-                "access": self._access_of(scope),
+                "access": access,
                 "store": self._runtime.degraded(),
                 "path": scope["path"],
             }
             more = tuple((name.encode(), value.encode()) for name, value in error.headers)
             page = Page(template="error.html", values=values, status=error.status, headers=more)
         await _send(send, page)
-
-    def _access_of(self, scope: Scope) -> Access | None:
-        try:
-            return self._gate.admit(scope)
-        except GatewayError:
-            return None
 
     async def _answer(self, scope: Scope, receive: Receive) -> Page:
         access = _NOBODY if self._page.public else self._gate.admit(scope)
@@ -212,16 +207,11 @@ class PageEndpoint:
                 access.require_control()
             body = await read_body(scope["headers"], receive, scope[EXCHANGE], _MAX_FORM_BYTES)
             form = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
-        query = _without_empty_fields(scope["query_string"])
+        # Without the fields that were left empty in a form.
+        given = (part for part in scope["query_string"].split(b"&") if part)
+        query = b"&".join(part for part in given if not part.endswith(b"="))
         values = dict(read_parameters(self._page.params, query))
-        visit = Visit(
-            runtime=self._runtime,
-            gate=self._gate,
-            access=access,
-            scope=scope,
-            values=values,
-            form=form,
-        )
+        visit = Visit(self._runtime, self._gate, access, scope, values, form)
         try:
             page = await handler(visit)
         except StoreError as error:
@@ -253,23 +243,12 @@ def redirect(location: str, headers: tuple[tuple[bytes, bytes], ...] = ()) -> Pa
     return Page(status=303, location=location, headers=headers)
 
 
-def _address(scope: Scope) -> str:
-    query = scope["query_string"].decode("latin-1")
-    return f"{scope['path']}?{query}" if query else str(scope["path"])
-
-
-def _without_empty_fields(query: bytes) -> bytes:
-    """The query without the fields that were left empty in a form."""
-    return b"&".join(part for part in query.split(b"&") if part and not part.endswith(b"="))
-
-
 async def _send(send: Send, page: Page) -> None:
-    if page.location:
-        body = b""
-    elif page.body is not None:
-        body = page.body
-    else:
-        body = await render(page.template, **page.values)
+    body = page.body
+    if body is None and page.template:
+        # A long page would hold up the event loop.
+        body = await asyncio.to_thread(_render, page.template, page.values)
+    body = body or b""
     headers = [
         (b"content-type", page.media.encode()),
         (b"content-length", str(len(body)).encode()),

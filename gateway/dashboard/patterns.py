@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any
 from urllib.parse import quote
 
 import orjson
 
 from gateway.api import lessons
-from gateway.api.lessons import STATUSES, LessonChange, change_lesson, detail, find_lesson
-from gateway.api.params import Flag, OneOf, PageParameters, TenantParameter, Text
+from gateway.api.lessons import STATUSES, LessonChange, apply_change, detail, find_lesson
+from gateway.api.params import Flag, OneOf, PageParameters, TenantParameter, Text, naming
 from gateway.api.patterns import (
-    add_pattern,
     change_pattern,
     counted,
     find_pattern,
     library,
     read_pattern,
     remove_pattern,
+    store_pattern,
 )
 from gateway.api.views import distiller_view, lesson_view
 from gateway.dashboard.pages import Page, Visit, redirect
@@ -71,12 +71,10 @@ async def show_list(visit: Visit) -> Page:
         learned=False,
     )
     await counted(visit.runtime)
-    try:
+    with naming("cursor"):
         page = await library(visit.runtime).store.list_patterns(
             wanted, limit=values["limit"], cursor=values["cursor"]
         )
-    except ValueError as error:
-        raise BadRequest(str(error), param="cursor") from None
     return Page(
         template="patterns.html",
         values={
@@ -132,7 +130,7 @@ async def add_new(visit: Visit) -> Page:
     try:
         record = read_form(visit.form, record["tier"])
         pattern = read_pattern(record, visit.access, visit.access.tenant or tenant)
-        _, pattern_id = await add_pattern(visit.runtime, pattern)
+        _, pattern_id = await store_pattern(visit.runtime, pattern)
     except GatewayError as error:
         return _form(visit, None, record, error)
     owner = f"&tenant={quote(pattern.tenant)}" if pattern.tenant else ""
@@ -177,7 +175,7 @@ def _form(
     fields = dict.fromkeys(_SHAPES[record["tier"]], "") if stored is None else {}
     fields |= record["fields"]
     texts = {name: value for name, value in fields.items() if isinstance(value, str)}
-    rest = {name: value for name, value in fields.items() if not isinstance(value, str)}
+    rest = {name: value for name, value in fields.items() if name not in texts}
     pattern = None if stored is None else stored.pattern
     own = visit.access.operator or (pattern is not None and pattern.tenant == visit.access.tenant)
     editable = own or (pattern is None and record["tier"] == "e1")
@@ -205,11 +203,10 @@ def _id(visit: Visit) -> str:
 
 
 WEEK_S = 7 * 86_400.0
-MOST_SHOWN = 200
-MOST_NEW = 10
+MOST_SHOWN, MOST_NEW = 200, 10
 _ORDER = ("active", "trial", "candidate", "quarantined", "retired")
 _BUTTONS = {"approve": "trial", "activate": "active", "pause": "quarantined", "retire": "retired"}
-"""What a button does: the status that the lesson gets."""
+"""The status that a lesson gets by a button."""
 
 
 class LessonListParameters(TenantParameter):
@@ -230,13 +227,16 @@ async def show_lessons(visit: Visit) -> Page:
     found = await runtime.learning.lessons(wanted, limit=MOST_SHOWN)
     views = [lesson_view(stored, runtime.settings) for stored in found]
     groups = [(name, [v for v in views if v["status"] == name]) for name in _ORDER]
+    # The newest lessons of the last seven days, those that most conversations support first.
+    new = [view for view in views if view["created_at"] >= time.time() - WEEK_S]
+    new.sort(key=lambda view: (-view["conversations"], -view["created_at"]))
     settings, now = runtime.settings.learning, time.time()
     return Page(
         template="lessons.html",
         values={
             "title": "Lessons",
             "groups": [(name, rows) for name, rows in groups if rows],
-            "week": _this_week(found, views),
+            "week": new[:MOST_NEW],
             "trials": settings.trials == "on",
             "mining": settings.mining,
             "distiller": await distiller_view(runtime.learning, settings, visit.tenant, now),
@@ -248,20 +248,10 @@ async def show_lessons(visit: Visit) -> Page:
     )
 
 
-def _this_week(
-    found: Sequence[StoredLesson], views: Sequence[dict[str, Any]]
-) -> list[dict[str, Any]]:
-    """The newest lessons of the last seven days, those that most conversations support first."""
-    since = time.time() - WEEK_S
-    new = [v for stored, v in zip(found, views, strict=True) if stored.created_at >= since]
-    new.sort(key=lambda view: (-view["conversations"], -view["created_at"]))
-    return new[:MOST_NEW]
-
-
 async def show_lesson(visit: Visit) -> Page:
     """One lesson."""
     stored = await find_lesson(visit.runtime, visit.tenant, _id(visit))
-    return await _lesson_page(visit, stored)
+    return await _lesson_page(visit, stored, None)
 
 
 async def change_one_lesson(visit: Visit) -> Page:
@@ -269,7 +259,7 @@ async def change_one_lesson(visit: Visit) -> Page:
     stored = await find_lesson(visit.runtime, visit.tenant, _id(visit))
     try:
         change = _read(visit.form.get("action", ""), visit.form.get("advice", "").strip())
-        kept, _ = await change_lesson(visit.runtime, visit.access, stored, change)
+        kept, _ = await apply_change(visit.runtime, visit.access, stored, change)
     except GatewayError as error:
         return await _lesson_page(visit, stored, error)
     return redirect(f"/dashboard/lessons/{quote(kept)}{visit.query(saved='1')}")
@@ -289,9 +279,7 @@ def _read(action: str, advice: str) -> LessonChange:
     return LessonChange(status=_BUTTONS[action])
 
 
-async def _lesson_page(
-    visit: Visit, stored: StoredLesson, error: GatewayError | None = None
-) -> Page:
+async def _lesson_page(visit: Visit, stored: StoredLesson, error: GatewayError | None) -> Page:
     own = visit.access.operator or stored.pattern.tenant == visit.access.tenant
     return Page(
         template="lesson.html",

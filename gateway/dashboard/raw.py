@@ -10,13 +10,11 @@ from typing import Any
 
 import orjson
 
-from gateway.api.params import read_parameters
 from gateway.dashboard.pages import Page, Visit
-from gateway.dashboard.run import StepParameter, find_trace
+from gateway.dashboard.run import find_step
 from gateway.dialects import DIALECTS, Dialect
-from gateway.errors import BadRequest, Forbidden, GatewayError, NotFound
+from gateway.errors import BadRequest, Forbidden, GatewayError
 from gateway.stores.exchanges import RawCall, unpacked
-from gateway.stores.queries import RunTrace
 from gateway.stores.records import StepRow
 from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import UpstreamCall
@@ -47,7 +45,7 @@ class Answer:
 
 async def show(visit: Visit) -> Page:
     """The request and the answer of a step's call, or why they are not there."""
-    trace, step = await _step(visit)
+    trace, step = await find_step(visit)
     call = await _find(visit, step)
     return Page(
         template="raw.html",
@@ -62,23 +60,18 @@ async def show(visit: Visit) -> Page:
     )
 
 
-async def show_replay(visit: Visit) -> Page:
-    """The form: which model is asked."""
-    return await _replay_page(visit, None)
-
-
 async def replay(visit: Visit) -> Page:
-    """Ask another model, and show both answers. Raises: BadRequest, Forbidden, NotFound."""
-    model = visit.form.get("model", "").strip()
-    if not model or len(model) > 200:
+    """The form for a model; when it was sent, ask the model, and show both answers.
+
+    Raises: BadRequest, Forbidden, NotFound.
+    """
+    posted = visit.scope["method"] == "POST"
+    model = visit.form.get("model", "").strip() if posted else None
+    if model is not None and not 0 < len(model) <= 200:
         raise BadRequest("model: name the model to ask", param="model")
-    return await _replay_page(visit, model)
-
-
-async def _replay_page(visit: Visit, model: str | None) -> Page:
     if not visit.access.operator:
         raise Forbidden("only the operator may replay calls: they are paid by the gateway's keys")
-    trace, step = await _step(visit)
+    trace, step = await find_step(visit)
     call = await _find(visit, step)
     why = why_not(visit) if call is None else None
     if call is not None and not call.whole_request:
@@ -86,8 +79,8 @@ async def _replay_page(visit: Visit, model: str | None) -> Page:
     answer = None
     if model and call is not None and why is None:
         answer = await ask(visit, call, model)
-    own = [] if step.call is None else [step.call.model_requested, step.call.model_asked]
-    known = dict.fromkeys([*own, *visit.runtime.services.table.names])
+    call_of = (step.call.model_requested, step.call.model_asked) if step.call else ()
+    known = dict.fromkeys([*call_of, *visit.runtime.services.table.names])
     return Page(
         template="replay_call.html",
         values={
@@ -180,16 +173,6 @@ def _said(completion: Mapping[str, Any] | None) -> tuple[str, tuple[tuple[str, s
         return "", ()
 
 
-def _received(call: RawCall) -> Mapping[str, Any] | None:
-    """The recorded answer in the form of a chat completion; None where it cannot be read."""
-    dialect = DIALECTS[call.dialect]
-    with contextlib.suppress(Exception):  # an upstream may have sent anything
-        if call.response.lstrip()[:1] == b"{":
-            return dialect.read_answer(orjson.loads(call.response))
-        return dialect.read_stream(call.response, orjson.loads).completion
-    return None
-
-
 def _recorded(step: StepRow, raw: RawCall | None) -> Answer | None:
     if step.call is None:
         return None
@@ -198,26 +181,25 @@ def _recorded(step: StepRow, raw: RawCall | None) -> Answer | None:
     actions = content.reply_actions if content else ()
     calls = tuple((action.name, action.arguments) for action in actions)
     if raw is not None and not text and not calls:
-        text, calls = _said(_received(raw))
+        dialect, received = DIALECTS[raw.dialect], None
+        with contextlib.suppress(Exception):  # an upstream may have sent anything
+            if raw.response.lstrip()[:1] == b"{":
+                received = dialect.read_answer(orjson.loads(raw.response))
+            else:
+                received = dialect.read_stream(raw.response, orjson.loads).completion
+        text, calls = _said(received)
+    tokens = TokenUsage(
+        input=call.input_tokens, output=call.output_tokens, cached=call.cached_tokens
+    )
     return Answer(
         model=call.model_asked,
         text=text,
         calls=calls,
-        tokens=TokenUsage(
-            input=call.input_tokens, output=call.output_tokens, cached=call.cached_tokens
-        ),
+        tokens=tokens,
         cost_usd=call.cost_usd,
         seconds=call.latency_s,
         error=call.error or ("" if call.status < 400 else f"status {call.status}"),
     )
-
-
-async def _step(visit: Visit) -> tuple[RunTrace, StepRow]:
-    number = read_parameters(StepParameter, b"", {"step": visit.scope["path_params"]["step"]}).step
-    trace = await find_trace(visit, after_step=number - 1, limit=1)
-    if not trace.steps:
-        raise NotFound(f"the run has no step {number}")
-    return trace, trace.steps[0]
 
 
 async def _find(visit: Visit, step: StepRow) -> RawCall | None:

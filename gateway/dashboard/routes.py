@@ -8,22 +8,13 @@ from gateway.api.experiments import ReportOptions
 from gateway.api.params import TenantParameter
 from gateway.auth.access import Gate
 from gateway.auth.authenticator import Authenticator
-from gateway.dashboard import compare, experiments, now, over_time, patterns, raw, run, runs
-from gateway.dashboard.pages import (
-    FileParameters,
-    LoginParameters,
-    PageEndpoint,
-    PageRoute,
-    log_in,
-    log_out,
-    show_login,
-    show_static,
-    unknown_page,
-)
+from gateway.dashboard import compare, experiments, now, over_time, pages, patterns, raw, run, runs
+from gateway.dashboard.pages import PageEndpoint, PageRoute
 from gateway.runtime import Runtime
 
 _RUN = "/dashboard/runs/{run_id}"
-
+_PATTERN, _LESSON = "/dashboard/patterns/{pattern_id:path}", "/dashboard/lessons/{pattern_id:path}"
+_EXPERIMENT = "/dashboard/experiments/{experiment_id:path}"
 
 _PAGES = (
     PageRoute("/dashboard", now.show, now.NowParameters),
@@ -34,7 +25,7 @@ _PAGES = (
     PageRoute(f"{_RUN}/steps", run.show_steps, run.StepsParameters),
     PageRoute(f"{_RUN}/steps/{{step}}.txt", run.show_text),
     PageRoute(f"{_RUN}/steps/{{step}}/raw", raw.show),
-    PageRoute(f"{_RUN}/steps/{{step}}/replay", raw.show_replay, change=raw.replay),
+    PageRoute(f"{_RUN}/steps/{{step}}/replay", raw.replay, change=raw.replay),
     PageRoute(f"{_RUN}/what-if", compare.show_what_if, compare.WhatIfParameters),
     PageRoute("/dashboard/compare", compare.show, compare.CompareParameters),
     PageRoute("/dashboard/time", over_time.show, over_time.TimeParameters),
@@ -43,27 +34,23 @@ _PAGES = (
     PageRoute(
         "/dashboard/new-pattern", patterns.show_new, patterns.NewParameters, change=patterns.add_new
     ),
-    PageRoute(
-        "/dashboard/patterns/{pattern_id:path}",
-        patterns.show_one,
-        patterns.OneParameters,
-        change=patterns.change_one,
-    ),
+    PageRoute(_PATTERN, patterns.show_one, patterns.OneParameters, change=patterns.change_one),
     PageRoute("/dashboard/lessons", patterns.show_lessons, patterns.LessonListParameters),
     PageRoute(
-        "/dashboard/lessons/{pattern_id:path}",
-        patterns.show_lesson,
-        patterns.OneParameters,
-        change=patterns.change_one_lesson,
+        _LESSON, patterns.show_lesson, patterns.OneParameters, change=patterns.change_one_lesson
     ),
     PageRoute("/dashboard/experiments", experiments.show_list, TenantParameter),
+    PageRoute(_EXPERIMENT, experiments.show_report, ReportOptions),
     PageRoute(
-        "/dashboard/experiments/{experiment_id:path}", experiments.show_report, ReportOptions
+        "/dashboard/login",
+        pages.show_login,
+        pages.LoginParameters,
+        change=pages.log_in,
+        public=True,
     ),
-    PageRoute("/dashboard/login", show_login, LoginParameters, change=log_in, public=True),
-    PageRoute("/dashboard/logout", change=log_out, public=True),
-    PageRoute("/dashboard/static/{name}", show_static, FileParameters, public=True),
-    PageRoute("/dashboard/{rest:path}", unknown_page),
+    PageRoute("/dashboard/logout", change=pages.log_out, public=True),
+    PageRoute("/dashboard/static/{name}", pages.show_static, pages.FileParameters, public=True),
+    PageRoute("/dashboard/{rest:path}", pages.unknown_page),
 )
 
 

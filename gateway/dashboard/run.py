@@ -11,10 +11,10 @@ import orjson
 from markupsafe import Markup
 from pydantic import Field
 
-from gateway.api.budgets import MAX_REASON, hold, release
+from gateway.api.budgets import MAX_REASON, hold
 from gateway.api.params import DIGITS, Parameters, read_parameters
-from gateway.api.runs import OutcomeBody, report_outcome
-from gateway.api.views import thresholds
+from gateway.api.runs import OutcomeBody, keep_outcome
+from gateway.api.views import picked, thresholds
 from gateway.budgets.texts import account_view, amount
 from gateway.config.budgets import METRICS
 from gateway.dashboard import charts
@@ -58,19 +58,13 @@ async def control(visit: Visit) -> Page:
     run_id = str(visit.scope["path_params"]["run_id"])
     action, form = visit.form.get("action", ""), visit.form
     if action in _HOLDS:
-        await _hold(visit, _HOLDS[action], form.get("subject", run_id), form.get("reason", ""))
+        subject, reason = form.get("subject", run_id), form.get("reason", "")[:MAX_REASON]
+        await hold(visit.runtime, subject, _HOLDS[action], reason, visit.tenant)
     elif action in ("raise", "lift"):
         await _allow(visit, form)
     else:
         raise BadRequest(f"action: {action[:40]!r} is not known", param="action")
     return redirect(f"/dashboard/runs/{quote(run_id)}")
-
-
-async def _hold(visit: Visit, action: Action | None, subject: str, reason: str) -> None:
-    if action is None:
-        await release(visit.runtime, subject, visit.tenant)
-    else:
-        await hold(visit.runtime, subject, action, reason[:MAX_REASON], visit.tenant)
 
 
 async def _allow(visit: Visit, form: Any) -> None:
@@ -81,26 +75,17 @@ async def _allow(visit: Visit, form: Any) -> None:
         raise NotFound(f"the budget has no account {key.subject[:80]!r}")
     limits, lifted = dict(found[0].limits), form.get("action") == "lift"
     if not lifted:
-        limits[_metric(form)] = _limit(form)
+        metric, limit = form.get("metric", ""), form.get("limit", "")
+        if metric not in METRICS:
+            raise BadRequest(f"metric: one of {', '.join(METRICS)}", param="metric")
+        try:
+            limits[metric] = float(limit)
+        except ValueError:
+            limits[metric] = 0.0
+        if not 0 < limits[metric] < float("inf"):
+            raise BadRequest("limit: must be a number above 0", param="limit")
     await accounting.ledger.store.allow(key, at=time.time(), limits=limits, lifted=lifted)
     accounting.notices.forget(key.budget, key.subject)
-
-
-def _metric(form: Any) -> str:
-    metric = form.get("metric", "")
-    if metric not in METRICS:
-        raise BadRequest(f"metric: one of {', '.join(METRICS)}", param="metric")
-    return str(metric)
-
-
-def _limit(form: Any) -> float:
-    try:
-        value = float(form.get("limit", ""))
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise BadRequest("limit: must be a number above 0", param="limit")
-    return value
 
 
 async def _root(visit: Visit, run: RunRecord) -> str:
@@ -113,17 +98,11 @@ async def _root(visit: Visit, run: RunRecord) -> str:
 
 
 async def _accounts(visit: Visit, subjects: tuple[str, ...]) -> list[dict[str, Any]]:
-    settings, ledger = visit.runtime.settings, visit.runtime.accounting.ledger
-    keys = [
-        AccountKey(budget=budget.name, subject=subject)
-        for budget in settings.all_budgets()
-        for subject in subjects
-        if budget.scope in ("run", "tree")
-    ][:_ACCOUNTS]
-    if not keys:
-        return []
-    found = await ledger.counted.accounts(keys)
-    return [account_view(each, settings.all_budgets(), time.time()) for each in found]
+    budgets, ledger = visit.runtime.settings.all_budgets(), visit.runtime.accounting.ledger
+    own = [budget.name for budget in budgets if budget.scope in ("run", "tree")]
+    keys = [AccountKey(budget=name, subject=subject) for name in own for subject in subjects]
+    found = await ledger.counted.accounts(keys[:_ACCOUNTS]) if keys else ()
+    return [account_view(each, budgets, time.time()) for each in found]
 
 
 def step_text(step: StepRow, guidance: Sequence[InjectionRow]) -> str:
@@ -184,22 +163,32 @@ async def show(visit: Visit) -> Page:
     """The run's page, or only its chart."""
     trace = await find_trace(visit, content=False)
     chart = RunChart.of(trace, thresholds(visit.runtime.settings))
-    values = _overview(visit, trace, chart)
-    values["tree"] = await tree_of(visit, trace.run.conversation_id)
+    run, settings = trace.run, visit.runtime.settings
+    calls = sum(step.call is not None for step in trace.steps)
+    values = {
+        "title": f"Run {run.id}",
+        "run": run,
+        "row": row_of(run, time.time()),
+        "chart": chart,
+        "draw": charts,
+        "monitors": MONITORS,
+        "data": step_data(chart),
+        "budget": settings.steering.token_budget,
+        "tokens": run.totals.input_tokens + run.totals.output_tokens,
+        "policy_in_force": run.policy_digest == visit.runtime.services.policy_digest,
+        "overhead_ms": run.totals.overhead_ms / calls if calls else None,
+        "outcomes": OUTCOMES,
+        "arms": ARMS,
+        "keeps_texts": settings.storage.store_content,
+        "tree": await tree_of(visit, run.conversation_id),
+    }
     if visit.fragment:
         return Page(template="run_chart.html", values=values)
     wanted = visit.values["step"]
-    after = -1 if wanted is None else max(-1, min(wanted, trace.run.totals.steps) - 3)
-    values["control"] = await control_values(visit, trace.run)
-    return Page(
-        template="run.html",
-        values={
-            "title": f"Run {trace.run.id}",
-            **values,
-            **await _transcript(visit, after),
-            "others": await _others(visit, trace.run),
-        },
-    )
+    after = -1 if wanted is None else max(-1, min(wanted, run.totals.steps) - 3)
+    values |= await _transcript(visit, after)
+    values |= {"control": await control_values(visit, run), "others": await _others(visit, run)}
+    return Page(template="run.html", values=values)
 
 
 async def show_steps(visit: Visit) -> Page:
@@ -209,11 +198,8 @@ async def show_steps(visit: Visit) -> Page:
 
 async def show_text(visit: Visit) -> Page:
     """All texts of one step, as plain text."""
-    step = _step_number(visit)
-    trace = await find_trace(visit, after_step=step - 1, limit=1)
-    if not trace.steps:
-        raise NotFound(f"the run has no step {step}")
-    text = step_text(trace.steps[0], trace.injections)
+    trace, step = await find_step(visit)
+    text = step_text(step, trace.injections)
     return Page(body=text.encode("utf-8", "replace"), media="text/plain; charset=utf-8")
 
 
@@ -224,7 +210,7 @@ async def set_outcome(visit: Visit) -> Page:
         raise BadRequest(f"outcome: must be one of {', '.join(OUTCOMES)}", param="outcome")
     run_id = str(visit.scope["path_params"]["run_id"])
     body = OutcomeBody(outcome=outcome)
-    await report_outcome(visit.runtime, run_id, body, tenant=visit.tenant)
+    await keep_outcome(visit.runtime, run_id, body, tenant=visit.tenant)
     return redirect(f"/dashboard/runs/{quote(run_id)}")
 
 
@@ -236,33 +222,12 @@ async def _others(visit: Visit, run: RunRecord) -> list[RunRecord]:
     return sorted(others, key=lambda other: other.task_preview != run.task_preview)
 
 
-def _overview(visit: Visit, trace: RunTrace, chart: RunChart) -> dict[str, Any]:
-    run = trace.run
-    settings = visit.runtime.settings
-    calls = [step.call for step in trace.steps if step.call is not None]
-    return {
-        "run": run,
-        "row": row_of(run, time.time()),
-        "chart": chart,
-        "draw": charts,
-        "monitors": MONITORS,
-        "data": step_data(chart),
-        "budget": settings.steering.token_budget,
-        "tokens": run.totals.input_tokens + run.totals.output_tokens,
-        "policy_in_force": run.policy_digest == visit.runtime.services.policy_digest,
-        "overhead_ms": run.totals.overhead_ms / len(calls) if calls else None,
-        "outcomes": OUTCOMES,
-        "arms": ARMS,
-        "keeps_texts": settings.storage.store_content,
-    }
-
-
 async def _transcript(visit: Visit, after: int) -> dict[str, Any]:
     trace = await find_trace(visit, after_step=after, limit=WINDOW_STEPS)
     last = trace.steps[-1].step_index if trace.steps else after
     return {
         "run": trace.run,
-        "cards": [_card(trace, step, stuck) for step, stuck in await _with_streaks(visit, trace)],
+        "cards": await _cards(visit, trace),
         "fire": visit.runtime.settings.monitors.fire_threshold,
         "earlier": after if after >= 0 else None,
         "later": last if last < trace.run.totals.steps else None,
@@ -271,68 +236,68 @@ async def _transcript(visit: Visit, after: int) -> dict[str, Any]:
     }
 
 
-async def _with_streaks(visit: Visit, trace: RunTrace) -> list[tuple[StepRow, int]]:
-    """Each step with the number of steps in a row, up to it, at which the run was stuck."""
+async def _cards(visit: Visit, trace: RunTrace) -> list[dict[str, Any]]:
     if not trace.steps:
         return []
+    # The streak of a step counts the steps in a row, up to it, at which the run was stuck.
     first = trace.steps[0].step_index
     before = await find_trace(
         visit, content=False, after_step=max(-1, first - STUCK_STEPS), limit=STUCK_STEPS - 1
     )
     earlier = [step for step in before.steps if step.step_index < first]
-    found = streaks([*earlier, *trace.steps])
-    return list(zip(trace.steps, found[len(earlier) :], strict=True))
-
-
-def _card(trace: RunTrace, step: StepRow, stuck: int) -> dict[str, Any]:
-    newest = step.step_index == trace.run.totals.steps
-    rows = [row for row in trace.injections if row.step_index == step.step_index]
-    rules = [row for row in rows if row.source == "e3"]
-    return {
-        "step": step,
-        "severity": "none" if step.composite is None else step_severity(step, stuck),
-        "rules": rules,
+    found = streaks([*earlier, *trace.steps])[len(earlier) :]
+    cards = []
+    for step, stuck in zip(trace.steps, found, strict=True):
+        newest = step.step_index == trace.run.totals.steps
+        rows = [row for row in trace.injections if row.step_index == step.step_index]
         # All rules are one row, their ids joined by commas.
-        "rule_ids": [name for row in rules for name in (row.pattern_id or "").split(",") if name],
-        "guidance": [row for row in rows if row not in rules],
-        # A step's reply is shown as the next step's thought; the newest step has no next one.
-        "shows_reply": newest and step.content is not None,
-    }
+        rules = [row for row in rows if row.source == "e3"]
+        ids = [name for row in rules for name in (row.pattern_id or "").split(",") if name]
+        card = {
+            "step": step,
+            "severity": "none" if step.composite is None else step_severity(step, stuck),
+            "rules": rules,
+            "rule_ids": ids,
+            "guidance": [row for row in rows if row not in rules],
+            # A step's reply is shown as the next step's thought; the newest step has no next one.
+            "shows_reply": newest and step.content is not None,
+        }
+        cards.append(card)
+    return cards
 
 
-async def find_trace(visit: Visit, **part: Any) -> RunTrace:
-    """The run that the address names. Raises: NotFound."""
-    run_id = visit.scope["path_params"]["run_id"]
+async def find_trace(visit: Visit, run_id: str = "", **part: Any) -> RunTrace:
+    """A run, by default the one that the address names. Raises: NotFound."""
+    run_id = run_id or visit.scope["path_params"]["run_id"]
     trace = await visit.runtime.runs.get_run(run_id, tenant=visit.tenant, **part)
     if trace is None:
         raise NotFound(f"there is no run {run_id[:80]!r}")
     return trace
 
 
-def _step_number(visit: Visit) -> int:
-    return read_parameters(StepParameter, b"", visit.scope["path_params"]).step
+async def find_step(visit: Visit) -> tuple[RunTrace, StepRow]:
+    """The step that the address names, and its run. Raises: BadRequest, NotFound."""
+    number = read_parameters(StepParameter, b"", {"step": visit.scope["path_params"]["step"]}).step
+    trace = await find_trace(visit, after_step=number - 1, limit=1)
+    if not trace.steps:
+        raise NotFound(f"the run has no step {number}")
+    return trace, trace.steps[0]
 
 
 def step_data(chart: RunChart) -> Markup:
     """The values of each step for the page's script, as JSON that cannot close its element."""
-    rows = [_datum(step, chart.guidance.get(step.step_index, ())) for step in chart.steps]
+    rows = []
+    for step in chart.steps:
+        call = step.call
+        row = {
+            "step": step.step_index,
+            **picked(step, "state", "difficulty", "composite", "scores", "fired"),
+            "guidance": [row.source for row in chart.guidance.get(step.step_index, ())],
+            "model": call and call.model_asked,
+            "tokens": call and (call.input_tokens or 0) + (call.output_tokens or 0),
+            "cost": call and call.cost_usd,
+            "failed": call is not None and call.failed,
+        }
+        rows.append(row)
     text = orjson.dumps(rows, default=as_json_value).decode()
     return Markup(text.replace("<", "\\u003c").replace("&", "\\u0026"))  # noqa: S704
-
-
-def _datum(step: StepRow, guidance: Any) -> dict[str, Any]:
-    rows: list[InjectionRow] = list(guidance)
-    call = step.call
-    return {
-        "step": step.step_index,
-        "state": step.state,
-        "difficulty": step.difficulty,
-        "composite": step.composite,
-        "scores": step.scores,
-        "fired": step.fired,
-        "guidance": [row.source for row in rows],
-        "model": None if call is None else call.model_asked,
-        "tokens": None if call is None else (call.input_tokens or 0) + (call.output_tokens or 0),
-        "cost": None if call is None else call.cost_usd,
-        "failed": call is not None and call.failed,
-    }

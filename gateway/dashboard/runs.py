@@ -10,23 +10,19 @@ from typing import Annotated, Any
 
 from markupsafe import Markup
 
-from gateway.api.params import OneOf, RunFilters, SortParameters, run_filter
+from gateway.api.params import OneOf, RunFilters, SortParameters, naming, page_request, run_filter
 from gateway.dashboard.charts import peak, stacked
 from gateway.dashboard.pages import FragmentParameters, Page, Visit
-from gateway.errors import BadRequest
 from gateway.steering.experiments import ARMS
 from gateway.steering.fsm import FSMState
-from gateway.stores.queries import LIVE_S, OUTCOMES, UNFINISHED, PageRequest, RunFilter
+from gateway.stores.queries import LIVE_S, OUTCOMES, UNFINISHED, RunFilter
 from gateway.stores.totals import RunRecord, Severity, run_severity
 
 STATES = tuple(state.value for state in FSMState)
 PERIODS: Mapping[str, float] = {"hour": 3600, "day": 86400, "week": 7 * 86400, "month": 30 * 86400}
 _COLUMNS = (
-    ("started_at", "Started"),
-    ("steps", "Steps"),
-    ("peak", "Peak"),
-    ("tokens", "Tokens"),
-    ("cost", "Cost"),
+    *(("started_at", "Started"), ("steps", "Steps"), ("peak", "Peak")),
+    *(("tokens", "Tokens"), ("cost", "Cost")),
 )
 
 
@@ -56,22 +52,20 @@ class Row:
 async def show(visit: Visit) -> Page:
     """One page of runs by the filters of the query."""
     runs, values = chosen(visit), visit.values
-    page = PageRequest(
-        limit=values["limit"],
-        sort=values["sort"],
-        descending=values["order"] == "desc",
-        cursor=values["cursor"],
-    )
-    store, now = visit.runtime.runs, time.time()
-    try:
+    store, now, page = visit.runtime.runs, time.time(), page_request(visit.values)
+    with naming("cursor"):
         found, total = await asyncio.gather(store.list_runs(runs, page), store.count_runs(runs))
-    except ValueError as error:
-        raise BadRequest(str(error), param="cursor") from None
+    sort, order, sorts = values["sort"], values["order"], {}
+    for key, label in _COLUMNS:
+        turned = "asc" if sort == key and order == "desc" else "desc"
+        now_sorted = {"desc": "descending", "asc": "ascending"}[order] if sort == key else "none"
+        link = visit.query(sort=key, order=turned, cursor=None)
+        sorts[key] = {"label": label, "link": link, "now": now_sorted}
     shown: dict[str, Any] = {
         "rows": [row_of(run, now) for run in found.runs],
         "total": total,
         "next": visit.query(cursor=found.next_cursor) if found.next_cursor else None,
-        "sorts": _sorts(visit),
+        "sorts": sorts,
         "several_tenants": visit.tenant is None,
         "first_page": values["cursor"] is None,
     }
@@ -113,25 +107,10 @@ def row_of(run: RunRecord, now: float) -> Row:
     totals, severity = run.totals, run_severity(run.totals)
     return Row(
         run=run,
-        live=run.ended_at is None
-        and run.outcome is None
-        and run.stopped is None
-        and now - run.updated_at < LIVE_S,
+        live=not (run.ended_at or run.outcome or run.stopped) and now - run.updated_at < LIVE_S,
         states=stacked(totals.states, STATES, "state"),
         peak=peak(totals.composite_peak, severity),
         severity=severity,
         fired=sorted(totals.fired.items(), key=lambda item: (-item[1], item[0])),
         models=[name for name in totals.models if name != run.model_requested],
     )
-
-
-def _sorts(visit: Visit) -> dict[str, dict[str, str]]:
-    """For each sortable column: its label, its link, and its present order."""
-    sort, order = visit.values["sort"], visit.values["order"]
-    found = {}
-    for key, label in _COLUMNS:
-        turned = "asc" if sort == key and order == "desc" else "desc"
-        now = {"desc": "descending", "asc": "ascending"}[order] if sort == key else "none"
-        link = visit.query(sort=key, order=turned, cursor=None)
-        found[key] = {"label": label, "link": link, "now": now}
-    return found

@@ -66,11 +66,7 @@ class Metrics:
 
     def _declare_traffic(self) -> None:
         self.requests = self._counter(
-            "requests_total",
-            "Requests answered, by route, status and lane.",
-            "route",
-            "status",
-            "lane",
+            "requests_total", "Requests answered, by route, status and lane.", "route status lane"
         )
         self.duration = self._histogram(
             "request_duration_seconds",
@@ -88,8 +84,7 @@ class Metrics:
         self.attempts = self._counter(
             "upstream_attempts_total",
             "Calls made upstream, by deployment and outcome.",
-            "deployment",
-            "outcome",
+            "deployment outcome",
         )
         self.errors = self._counter(
             "errors_total", "Errors by kind; `client_gone` is a client that left.", "kind"
@@ -152,8 +147,7 @@ class Metrics:
             "unsteered_calls_total",
             "Calls forwarded without a decision, by reason (deadline, timeout, store, error) and "
             "whether their conversation was known, so that they are recorded (yes, no).",
-            "reason",
-            "recorded",
+            "reason recorded",
         )
         self.unread = self._counter(
             "unread_answers_total",
@@ -213,8 +207,7 @@ class Metrics:
         self.alerts_sent = self._counter(
             "alert_deliveries_total",
             "Attempts to send an alert, by sink and result (sent, failed, given_up).",
-            "sink",
-            "result",
+            "sink result",
         )
         self.raw_dropped = self._counter(
             "raw_calls_dropped_total", "Calls that could not be kept as sent and received."
@@ -240,8 +233,7 @@ class Metrics:
         self.budget_steps = self._counter(
             "budget_steps_total",
             "Steps of budgets' ladders reached, by budget and step (warn, wrap_up, cheaper, stop).",
-            "budget",
-            "step",
+            "budget step",
         )
         self.budget_stops = self._counter(
             "budget_stops_total", "Calls not sent because a budget is used up, by budget.", "budget"
@@ -252,18 +244,17 @@ class Metrics:
             "action",
         )
 
-    def _counter(self, name: str, help_text: str, *labels: str) -> Counter:
-        return Counter(f"gateway_{name}", help_text, labels, registry=self.registry)
+    def _counter(self, name: str, help_text: str, labels: str = "") -> Counter:
+        return Counter(f"gateway_{name}", help_text, labels.split(), registry=self.registry)
 
     def _gauge(self, name: str, help_text: str) -> Gauge:
         return Gauge(f"gateway_{name}", help_text, registry=self.registry)
 
     def _histogram(
-        self, name: str, help_text: str, buckets: Sequence[float], *labels: str
+        self, name: str, help_text: str, buckets: Sequence[float], labels: str = ""
     ) -> Histogram:
-        return Histogram(
-            f"gateway_{name}", help_text, labels, buckets=buckets, registry=self.registry
-        )
+        named, names = f"gateway_{name}", labels.split()
+        return Histogram(named, help_text, names, buckets=buckets, registry=self.registry)
 
     def observe(
         self, route: str, status: int, lane: str, duration_s: float, overhead_s: float

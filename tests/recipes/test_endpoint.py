@@ -32,7 +32,7 @@ from typing import Annotated
 from pydantic import BaseModel
 
 from gateway import __version__
-from gateway.api.operations import ApiRequest, ApiResponse, Content, Operations
+from gateway.api.operations import ApiRequest, ApiResponse, Operations
 from gateway.api.params import Flag, Parameters, PathText, described
 
 OPERATIONS = Operations()
@@ -52,9 +52,7 @@ class Version(BaseModel):
     version: str
 
 
-@OPERATIONS.add(
-    "getVersion", "GET /api/versions/{part}", VersionParameters, Content(Version, "The version.")
-)
+@OPERATIONS.add("GET /api/versions/{part}", Version, "The version.")
 async def get_version(request: ApiRequest[VersionParameters]) -> ApiResponse:
     """The version of a part."""
     params = request.params
