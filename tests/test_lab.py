@@ -173,7 +173,7 @@ def test_the_learned_policy_escalates_where_other_scenarios_say_that_it_helps() 
     pairs = list(model_pairs(runs))
     found: dict[str, set[float | None]] = {}
     for pair, left in zip(pairs, learned_escalations(pairs), strict=True):
-        found.setdefault(pair.cheap.source, set()).add(left)
+        found.setdefault(pair.cheap.label.source, set()).add(left)
     assert found == {"helps": {1.0}, "same": {None}}
 
 

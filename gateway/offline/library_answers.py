@@ -18,6 +18,7 @@ from gateway.embedding import EmbeddingSettings, open_embedder
 from gateway.errors import ConfigError
 from gateway.learning.book import LessonBook
 from gateway.library import PatternLibrary
+from gateway.offline.recordings import file_lines
 from gateway.offline.replayed_calls import LookUps
 from gateway.steering.guidance.codec import from_record
 from gateway.steering.guidance.lessons import LessonMatch, LessonQuery
@@ -40,7 +41,7 @@ def library_look_ups(
         ConfigError: the file cannot be read, or has a line that is no pattern.
     """
     starter = patterns == STARTER
-    lines = [] if starter else pattern_lines(Path(patterns))
+    lines = [] if starter else file_lines(Path(patterns))
     with _background_loop() as wait:
         stores = wait(open_stores(StorageSettings(path=":memory:"), vectors=True))
         try:
@@ -104,11 +105,3 @@ async def _import(
             share = Posterior(share=pattern.lesson.share)
             own = (pattern.tenant, pattern.pattern_id, pattern.lesson.version)
             await stores.learning.put_posterior(*own, share, 0.0)
-
-
-def pattern_lines(file: Path) -> list[bytes]:
-    """The lines of a file. Raises: ConfigError."""
-    try:
-        return file.read_bytes().split(b"\n")
-    except OSError as exc:
-        raise ConfigError(f"{file}: cannot be read: {exc.strerror}") from exc

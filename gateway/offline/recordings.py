@@ -107,6 +107,14 @@ def read_lines(files: Iterable[Path]) -> Iterator[tuple[Path, int, str]]:
             raise ConfigError(f"{file}:{number + 1}: cannot be read: {exc}") from exc
 
 
+def file_lines(file: Path) -> list[bytes]:
+    """The lines of a file. Raises: ConfigError."""
+    try:
+        return file.read_bytes().split(b"\n")
+    except OSError as exc:
+        raise ConfigError(f"{file}: cannot be read: {exc.strerror}") from exc
+
+
 def write_output(path: Path, text: str) -> None:
     """Write an output file of a command.
 
