@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from gateway import __version__
-from gateway.config.alerts import AlertSettings, AlertSink, SinkKind
+from gateway.config.alerts import SINK_PLUGINS, AlertSettings, AlertSink, SinkKind
 from gateway.stores.alerts import AlertRecord
 from gateway.text.formatting import iso
 from gateway.text.sanitize import one_line
@@ -101,6 +101,7 @@ KINDS: Mapping[SinkKind, Callable[[Sequence[AlertRecord], str | None], dict[str,
     "webhook": _webhook,
     "slack": _slack,
     "discord": _discord,
+    **{each.name: each.load() for each in SINK_PLUGINS},
 }
 
 
