@@ -35,7 +35,7 @@ from gateway.observability.metrics import Metrics, SharedMetrics, TaggedCalls, U
 from gateway.observability.otel import open_telemetry
 from gateway.services import KnownRefusals, Opened, Patterns, Services
 from gateway.stores.alerts import AlertStore
-from gateway.stores.exchanges import RawStore, open_keeper
+from gateway.stores.exchanges import RawKeeper, RawStore, open_keeper
 from gateway.stores.guard.guarded import GuardedStateStore, StoreHealth
 from gateway.stores.learning import LearningStore
 from gateway.stores.protocols import CONTROLS, KEYS, PATTERNS, RunStore

@@ -293,7 +293,8 @@ def _cost(outcome: Outcome, model: str | None = None) -> float | None:
     for turn in outcome.turns:
         usage = {"prompt_tokens": turn.prompt_tokens, "completion_tokens": turn.completion_tokens}
         name = model or turn.headers.get("x-gateway-model", REQUESTED)
-        cost = prices.cost(name, usage) if prices else None
+        price = prices.capabilities(name) if prices else None
+        cost = price.cost(usage) if price else None
         if cost is None:
             return None
         total += cost

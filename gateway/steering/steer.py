@@ -365,7 +365,8 @@ def _routed(
     requested, choice = call.requested, memory.choice
     if call.repeats_model is not None:
         return RoutedModel(model=call.repeats_model, pin=memory.pinned_model), choice
-    state, reasons = signal.state, ()
+    state = signal.state
+    reasons: tuple[str, ...] = ()
     if models := rules.routes.models(requested):
         # Without a model for SLOW an alarm keeps the model of the run's state.
         severity = rules.routing.escalate_at_severity if "SLOW" in models else 0

@@ -89,8 +89,9 @@ class Question:
         return self._formal_words
 
     def __eq__(self, other: object) -> bool:
-        same = isinstance(other, Question) and self.identity == other.identity
-        return same and self.words == other.words
+        if not isinstance(other, Question):
+            return False
+        return self.identity == other.identity and self.words == other.words
 
     def __hash__(self) -> int:
         return self.identity

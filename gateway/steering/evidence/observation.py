@@ -53,7 +53,7 @@ class ObservedStep(Struct, frozen=True, kw_only=True):
     @property
     def waits(self) -> bool:
         """Whether every call of the step waits for something."""
-        return bool(self.actions) and all([repeat.waits for _, repeat in self.actions])
+        return bool(self.actions) and all(repeat.waits for _, repeat in self.actions)
 
 
 class RunObserver:
