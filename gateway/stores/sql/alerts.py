@@ -23,9 +23,8 @@ RETURNING alert_id
 """
 _INSERT = f"INSERT INTO alerts ({columns(_NAMES)}) VALUES ({values(_NAMES)})"
 _DELIVER = """
-INSERT INTO alert_deliveries
-    (alert_id, sink, attempts, next_at, owner, leased_until, done_at, error)
-VALUES (:alert_id, :sink, 0, :next_at, '', 0, NULL, '')
+INSERT INTO alert_deliveries (alert_id, sink, attempts, next_at, owner, leased_until, error)
+VALUES (:alert_id, :sink, 0, :next_at, '', 0, '')
 """
 _DUE = "done_at IS NULL AND next_at <= :now AND leased_until <= :now"
 _IS_DUE = f"SELECT EXISTS (SELECT 1 FROM alert_deliveries WHERE {_DUE})"
@@ -93,11 +92,9 @@ class SQLAlertStore:
         async def work(connection: Connection) -> list[Delivery]:
             # Claims of two gateways take their turns: each changes rows in no certain order.
             await connection.take_turn(_TABLE)
-            lease = {"owner": owner, "until": now + lease_s}
+            lease = {"owner": owner, "now": now, "until": now + lease_s}
             found = []
-            for alert_id, sink, tries in await connection.fetch(
-                _CLAIM, now=now, limit=limit, **lease
-            ):
+            for alert_id, sink, tries in await connection.fetch(_CLAIM, **lease, limit=limit):
                 (row,) = await connection.fetch(_ONE, id=alert_id)
                 found.append(Delivery(alert=_alert_of(row), sink=sink, attempts=tries))
             return found
@@ -108,13 +105,10 @@ class SQLAlertStore:
     async def settle(self, owner: str, results: Sequence[Settled], now: float) -> None:
         rows = [
             {
-                "failed": int(bool(result.error)),
-                "next_at": result.next_at,
-                "done_at": now if result.done else None,
-                "error": result.error,
-                "alert_id": result.alert_id,
-                "sink": result.sink,
+                **row_of(result, ("alert_id", "sink", "next_at", "error")),
                 "owner": owner,
+                "failed": int(bool(result.error)),
+                "done_at": now if result.done else None,
             }
             for result in results
         ]
@@ -150,6 +144,5 @@ class SQLAlertStore:
 
 
 def _alert_of(row: Row) -> AlertRecord:
-    found = dict(zip(_NAMES, row, strict=True))
-    found["facts"] = orjson.loads(found["facts"])
-    return AlertRecord(**found)
+    *about, facts, path = row
+    return made(AlertRecord, _NAMES, (*about, orjson.loads(facts), path))

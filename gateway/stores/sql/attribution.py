@@ -6,7 +6,7 @@ from typing import Any
 
 from gateway.stores.queries import RunFilter
 from gateway.stores.sql import filters
-from gateway.stores.sql.engine import Connection, Engine, columns
+from gateway.stores.sql.engine import Connection, Engine, columns, made
 from gateway.stores.usage import (
     ESTIMATED,
     GROUPS,
@@ -72,13 +72,13 @@ class SQLAttributionStore:
             rows = await connection.fetch(_TREE, root=root, tenant=tenant) if root else []
             if not any(row[0] == conversation_id for row in rows):
                 return None
-            nodes = tuple(
-                [
-                    TreeNode(**dict(zip(_NODE, row, strict=False)), sums=sums_of(row[len(_NODE) :]))
-                    for row in rows
-                ]
-            )
-            return Tree(root_id=root, nodes=nodes, total=added([node.sums for node in nodes]))
+            sums = [sums_of(row[len(_NODE) :]) for row in rows]
+            names = (*_NODE, "sums")
+            nodes = [
+                made(TreeNode, names, (*row[: len(_NODE)], of_it))
+                for row, of_it in zip(rows, sums, strict=True)
+            ]
+            return Tree(root_id=root, nodes=tuple(nodes), total=added(sums))
 
         return await self._engine.view(work)
 

@@ -217,19 +217,15 @@ async def _read(key: AccountKey, connection: Connection) -> Account | None:
     if row is None:
         return None
     (reserved,) = await connection.fetch(_RESERVED, **_place(key))
-    tenant, *amounts, unpriced, started_at, updated_at, limits, lifted = row
+    found = dict(zip(_SAVED[2:], row, strict=True))
     return Account(
-        budget=key.budget,
-        subject=key.subject,
-        tenant=tenant,
-        spent=_amounts(amounts[:4]),
+        **_place(key),
+        **{name: found[name] for name in ("tenant", "unpriced", "started_at", "updated_at")},
+        spent=_amounts([found[name] for name in _AMOUNTS]),
         reserved=_amounts(reserved),
-        unpriced=unpriced,
-        estimated=_amounts(amounts[4:]),
-        started_at=started_at,
-        updated_at=updated_at,
-        limits=orjson.loads(limits),
-        lifted=bool(lifted),
+        estimated=_amounts([found[name] for name in _ESTIMATED]),
+        limits=orjson.loads(found["limits"]),
+        lifted=bool(found["lifted"]),
     )
 
 
@@ -239,27 +235,22 @@ async def _save(account: Account, at: float, ends: bool, connection: Connection)
         **_place(account.key),
         **_row(account.spent, _AMOUNTS),
         **_row(account.estimated, _ESTIMATED),
-        tenant=account.tenant,
-        unpriced=account.unpriced,
-        started_at=account.started_at,
+        **row_of(account, ("tenant", "unpriced", "started_at", "lifted")),
         updated_at=max(at, account.updated_at),
         limits=orjson.dumps(dict(account.limits)).decode(),
-        lifted=account.lifted,
         ends=ends,
     )
 
 
 def _place(key: AccountKey) -> dict[str, Any]:
-    return {"budget": key.budget, "subject": key.subject}
+    return row_of(key, ("budget", "subject"))
 
 
 def _row(amounts: Amounts, names: Sequence[str]) -> dict[str, Any]:
-    counts = (amounts.input_tokens, amounts.output_tokens, amounts.calls)
-    return dict(zip(names, (round(amounts.usd * _PICO), *counts), strict=True))
+    found = row_of(amounts, _AMOUNTS) | {"usd": round(amounts.usd * _PICO)}
+    return dict(zip(names, found.values(), strict=True))
 
 
 def _amounts(row: Row) -> Amounts:
-    usd, input_tokens, output_tokens, calls = row
-    return Amounts(
-        usd=usd / _PICO, input_tokens=input_tokens, output_tokens=output_tokens, calls=calls
-    )
+    usd, *counts = row
+    return Amounts(usd=usd / _PICO, **dict(zip(_AMOUNTS[1:], counts, strict=True)))

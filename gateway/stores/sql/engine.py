@@ -200,6 +200,14 @@ class Engine(ABC):
         """The rows that one statement returns that only reads."""
         return await self.read(lambda connection: connection.fetch(statement, **values))
 
+    async def made(self, make: Callable[[Row], T], statement: str, /, **values: Any) -> list[T]:
+        """`make` of each row of a statement that only reads; many rows delay nothing else."""
+
+        async def work(connection: Connection) -> list[T]:
+            return await connection.made(make, await connection.fetch(statement, **values))
+
+        return await self.read(work)
+
     @abstractmethod
     async def write(self, statement: str, /, **values: Any) -> Sequence[Row]:
         """The rows that one statement returns that writes."""

@@ -62,6 +62,9 @@ UPDATE patterns SET status = :status, reason = :reason, updated_at = :at {_OWN}
 AND origin <> '' AND status <> :status RETURNING TRUE
 """
 _PROLONG = f"UPDATE patterns SET expires_at = :expires_at {_OWN} AND origin <> ''"
+_DISOWN = """
+UPDATE {table} SET owner = '' WHERE owner = :tenant AND pattern_id = :pattern_id
+"""
 _IS_SHARED = "SELECT TRUE FROM patterns WHERE tenant = '' AND pattern_id = :pattern_id"
 _SHARE = f"""
 UPDATE patterns SET tenant = '', reason = 'shared by the operator', updated_at = :at {_OWN}
@@ -80,6 +83,7 @@ AND (CAST(:tenant AS TEXT) = '' OR tenant = :tenant)
 ORDER BY at DESC, run_id, step_index LIMIT :limit
 """
 _OF_RUN = "run_id = :run_id AND (CAST(:tenant AS TEXT) IS NULL OR tenant = :tenant)"
+_TOUCHED = f"SELECT DISTINCT tenant, pattern_id FROM pattern_evidence WHERE {_OF_RUN}"
 _OWNERS = "SELECT DISTINCT tenant FROM pattern_evidence WHERE pattern_id = :pattern_id"
 _REMOVE = f"DELETE FROM patterns {_OWN} AND origin <> '' AND origin <> 'written' RETURNING TRUE"
 _TABLE = "patterns"
@@ -220,11 +224,7 @@ class SQLLearningStore:
             if not await connection.row(_SHARE, **which, at=at):
                 return False
             for table in ("pattern_decisions", "pattern_posteriors"):
-                await connection.fetch(
-                    f"UPDATE {table} SET owner = '' "
-                    "WHERE owner = :tenant AND pattern_id = :pattern_id",
-                    **which,
-                )
+                await connection.fetch(_DISOWN.format(table=table), **which)
             return True
 
         shared = await self._engine.transact(work)
@@ -239,10 +239,8 @@ class SQLLearningStore:
             extra = await connection.value(_COUNT, **which) - most
             if extra <= 0:
                 return 0
-            removed = [
-                {"tenant": tenant, "pattern_id": pattern_id}
-                for (pattern_id,) in await connection.fetch(_TRIM, **which, extra=extra)
-            ]
+            rows = await connection.fetch(_TRIM, **which, extra=extra)
+            removed = [{"tenant": tenant, "pattern_id": pattern_id} for (pattern_id,) in rows]
             await connection.execute_many(f"DELETE FROM pattern_evidence {_OWN}", removed)
             return len(removed)
 
@@ -260,22 +258,18 @@ class SQLLearningStore:
 
         async def work(connection: Connection) -> list[str]:
             await connection.take_turn(_TABLE)
-            touched = await connection.fetch(
-                f"SELECT DISTINCT tenant, pattern_id FROM pattern_evidence WHERE {_OF_RUN}",
-                **of_run,
-            )
+            touched = await connection.fetch(_TOUCHED, **of_run)
             for table in ("pattern_evidence", "outcomes", "pattern_decisions"):
                 await connection.fetch(f"DELETE FROM {table} WHERE {_OF_RUN}", **of_run)
             await connection.fetch(self._forget_jobs, **of_run)
-            gone = [await _remove(owner, name, connection) for owner, name in touched]
-            return [name for names in gone for name in names]
+            return [n for owner, name in touched for n in await _remove(owner, name, connection)]
 
         gone = await self._engine.transact(work)
         await self._report(len(gone))
         return gone
 
     async def _report(self, changed: int) -> None:
-        """Tell the other gateways, which keep lessons in memory, if any has changed."""
+        """Notify the other gateways, which keep lessons in memory, if any has changed."""
         if changed:
             await self._engine.changed(PATTERNS)
 
@@ -314,9 +308,8 @@ class SQLLearningStore:
     async def decisions(
         self, owner: str, pattern_id: str, version: int | None = None, *, limit: int = 10_000
     ) -> list[SettledDecision]:
-        rows = await self._engine.fetch(
-            _DECISIONS, owner=owner, pattern_id=pattern_id, version=version, limit=limit
-        )
+        which = {"owner": owner, "pattern_id": pattern_id, "version": version}
+        rows = await self._engine.fetch(_DECISIONS, **which, limit=limit)
         return [_settled(row) for row in rows]
 
     async def open_decisions(self, run_id: str) -> list[DecisionRow]:

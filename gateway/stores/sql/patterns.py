@@ -46,6 +46,7 @@ from gateway.stores.sql.engine import (
     assigned,
     columns,
     conditions,
+    made,
     row_of,
     values,
 )
@@ -58,6 +59,7 @@ _LESSON = (
     *("status", "version", "supersedes", "origin", "trust", "key", "applies_when"),
     *("last_confirmed_at", "expires_at"),
 )
+_AS_STORED = ("tenant", "pattern_id", "model_family", "gate_threshold", "source_trace_id")
 _NEW = (*_CONTENT, "created_at", "tenant", "pattern_id", *_LESSON)
 _READ = (
     *("pk", "tenant", "pattern_id", "tier", "failure_type", "model_family", "gate_threshold"),
@@ -68,6 +70,7 @@ COLUMNS = columns(_READ, "p")
 """Columns that `pattern_of` reads, from `patterns AS p`."""
 
 _POSTERIOR = codec.names(Posterior)
+_SUPPORTED = ("conversations", "tasks", "keys", "tenant_keys")
 _SUPPORT = (
     "FROM pattern_evidence AS e WHERE e.pattern_id = p.pattern_id "
     "AND (p.tenant = '' OR e.tenant = p.tenant) AND e.kind <> 'failed_again'"
@@ -106,6 +109,10 @@ SELECT pk FROM patterns WHERE pattern_id = :pattern_id
     AND (CAST(:tenant AS TEXT) IS NULL OR tenant IN ('', :tenant))
 ORDER BY tenant DESC LIMIT 1
 """
+_UNIVERSAL = f"""
+SELECT {COLUMNS} FROM patterns AS p WHERE tier = 'e3' AND {{only}}
+ORDER BY pattern_id LIMIT :limit
+"""
 _TABLE = "patterns"
 _LACKING = "p.tier <> 'e3' AND p.origin = '' AND v.pk IS NULL"
 _CURRENT = """
@@ -122,11 +129,8 @@ class SQLPatternStore:
         self._index = engine.vectors()
 
     async def open_space(self, embedder_id: str, dimensions: int) -> int:
-        """See PatternStore.
-
-        Raises: StoreCorrupt when the index is damaged; the space is open nevertheless, so that
-        `rebuild` can repair it.
-        """
+        """Raises: StoreCorrupt for a damaged index; the space is open, so that `rebuild` can
+        repair it."""
         await self._index.open(embedder_id, dimensions)
         lacking = f"SELECT count(*) FROM patterns AS p {self._index.joined} WHERE {_LACKING}"
         return int((await self._engine.fetch(lacking))[0][0])
@@ -152,13 +156,16 @@ class SQLPatternStore:
 
         async def work(connection: Connection) -> None:
             await connection.take_turn(_TABLE)
-            known = await _own(pattern, connection)
-            if known is None:
-                raise PatternConflict(f"there is no pattern {pattern.pattern_id!r}")
-            same = await _same_content(pattern, connection)
-            if same is not None and same[0] != known[0]:
+            tenant, pattern_id = pattern.tenant, pattern.pattern_id
+            pk = await connection.value(_OWN, tenant=tenant, pattern_id=pattern_id)
+            if pk is None:
+                raise PatternConflict(f"there is no pattern {pattern_id!r}")
+            same = await connection.row(_SAME, tenant=tenant, digest=content_id(pattern))
+            if same is not None and same[0] != pk:
                 raise PatternConflict(f"pattern {same[1]!r} has the same content")
-            await _replace(known[0], pattern, vector, index, connection)
+            await _replace(pk, pattern, index, connection)
+            if vector is not None:
+                await index.put(pk, vector, connection)
 
         await self._engine.transact(work)
         await self._engine.changed(PATTERNS)
@@ -220,13 +227,9 @@ class SQLPatternStore:
         async def work(connection: Connection) -> Sequence[Row]:
             families = await _suitable_families(model, connection)
             one_of = self._engine.dialect.among("model_family", "families", "text")
-            only = "" if families is None else f"AND {one_of} "
-            return await connection.fetch(
-                f"SELECT {COLUMNS} FROM patterns AS p WHERE tier = 'e3' {only}"
-                "ORDER BY pattern_id LIMIT :limit",
-                limit=limit,
-                families=families,
-            )
+            bound: dict[str, Any] = {"limit": limit}
+            only = conditions({"families": (one_of, families)}, bound)
+            return await connection.fetch(_UNIVERSAL.format(only=only), **bound)
 
         rules = await self._engine.read(work)
         return [PatternMatch(pattern=pattern_of(row), similarity=1.0) for row in rules]
@@ -260,12 +263,8 @@ class SQLPatternStore:
             await connection.take_turn(_TABLE)
             for pattern, vector in entries:
                 # Skips a pattern that was edited or removed while its vector was computed.
-                pk = await connection.value(
-                    _CURRENT,
-                    tenant=pattern.tenant,
-                    pattern_id=pattern.pattern_id,
-                    digest=content_id(pattern),
-                )
+                own = row_of(pattern, ("tenant", "pattern_id"))
+                pk = await connection.value(_CURRENT, **own, digest=content_id(pattern))
                 if pk is not None:
                     await index.put(pk, vector, connection)
 
@@ -296,13 +295,9 @@ def pattern_of(row: Sequence[Any]) -> Pattern:
             known["applies_when"] = orjson.loads(known["applies_when"])
             lesson = Lesson(**known)
         return Pattern(
-            tenant=found["tenant"],
-            pattern_id=found["pattern_id"],
+            **{name: found[name] for name in _AS_STORED},
             tier=Tier(found["tier"]),
             failure_type=found["failure_type"] or None,
-            model_family=found["model_family"],
-            gate_threshold=found["gate_threshold"],
-            source_trace_id=found["source_trace_id"],
             fields=orjson.loads(found["fields"]),
             lesson=lesson,
         )
@@ -313,21 +308,17 @@ def pattern_of(row: Sequence[Any]) -> Pattern:
 def stored_lesson(row: Sequence[Any]) -> StoredLesson:
     """From SELECT_LESSONS. Raises: StoreCorrupt."""
     pattern, found = pattern_of(row), dict(zip(_READ, row, strict=False))
-    reason, conversations, tasks, keys, tenant_keys, *numbers = row[len(_READ) :]
-    posterior = Posterior()
-    if numbers[0] is not None:
-        posterior = Posterior(**dict(zip(_POSTERIOR, numbers, strict=True)))
+    reason, *support = row[len(_READ) :]
+    numbers = support[len(_SUPPORTED) :]
+    posterior = Posterior() if numbers[0] is None else made(Posterior, _POSTERIOR, numbers)
     if pattern.lesson is not None:
         pattern = replace(pattern, lesson=replace(pattern.lesson, share=posterior.share))
     return StoredLesson(
         pattern=pattern,
         created_at=found["created_at"],
         updated_at=found["updated_at"],
-        conversations=conversations,
-        tasks=tasks,
-        keys=keys,
-        tenant_keys=tenant_keys,
         reason=reason,
+        **dict(zip(_SUPPORTED, support, strict=False)),
         posterior=posterior,
     )
 
@@ -350,21 +341,20 @@ async def _add(
     pattern: Pattern, vector: Vector[float] | None, index: VectorIndex, connection: Connection
 ) -> tuple[Added, str]:
     """Insert or replace one pattern, or keep one with the same content; as PatternStore.add."""
-    same = await _same_content(pattern, connection)
-    if same is not None:
-        if vector is not None:
-            await index.put(same[0], vector, connection)
-        return Added.UNCHANGED, same[1]
-    known = await _own(pattern, connection)
-    if known is not None and known[1]:
-        raise PatternConflict(f"{pattern.pattern_id!r} is the id of a lesson")
-    if known is not None:
-        await _replace(known[0], pattern, vector, index, connection)
-        return Added.REPLACED, pattern.pattern_id
-    pk = await insert(pattern, connection)
+    own = {"tenant": pattern.tenant, "pattern_id": pattern.pattern_id}
+    if same := await connection.row(_SAME, tenant=pattern.tenant, digest=content_id(pattern)):
+        pk, added = same[0], (Added.UNCHANGED, same[1])
+    elif known := await connection.row(_OWN, **own):
+        pk, origin = known
+        if origin:
+            raise PatternConflict(f"{pattern.pattern_id!r} is the id of a lesson")
+        await _replace(pk, pattern, index, connection)
+        added = (Added.REPLACED, pattern.pattern_id)
+    else:
+        pk, added = await insert(pattern, connection), (Added.ADDED, pattern.pattern_id)
     if vector is not None:
         await index.put(pk, vector, connection)
-    return Added.ADDED, pattern.pattern_id
+    return added
 
 
 async def insert(pattern: Pattern, connection: Connection) -> int:
@@ -380,37 +370,16 @@ async def insert(pattern: Pattern, connection: Connection) -> int:
     return int(await connection.value(_INSERT, **row, created_at=row["updated_at"]))
 
 
-async def _replace(
-    pk: int,
-    pattern: Pattern,
-    vector: Vector[float] | None,
-    index: VectorIndex,
-    connection: Connection,
-) -> None:
-    """Write the content and the vector of `pattern` to row `pk`; the vectors of other embedders,
-    which belong to the old text, are removed."""
+async def _replace(pk: int, pattern: Pattern, index: VectorIndex, connection: Connection) -> None:
+    """Write the content of `pattern` to row `pk`; the vectors of all embedders, which belong to the
+    old text, are removed."""
     await connection.fetch(_REPLACE, **_content(pattern), pk=pk)
     await index.forget(pk, connection)
-    if vector is not None:
-        await index.put(pk, vector, connection)
-
-
-async def _same_content(pattern: Pattern, connection: Connection) -> tuple[int, str] | None:
-    """Row and id of the tenant's pattern with this content, None when there is none."""
-    row = await connection.row(_SAME, tenant=pattern.tenant, digest=content_id(pattern))
-    return (row[0], row[1]) if row else None
-
-
-async def _own(pattern: Pattern, connection: Connection) -> tuple[int, str] | None:
-    """Row and origin of this tenant's pattern of this id."""
-    row = await connection.row(_OWN, tenant=pattern.tenant, pattern_id=pattern.pattern_id)
-    return (row[0], row[1]) if row else None
 
 
 async def _find(tenant: str | None, pattern_id: str, connection: Connection) -> int | None:
     """The row of the pattern of this id that `tenant` may see, its own before a shared one."""
-    pk: int | None = await connection.value(_FIND, pattern_id=pattern_id, tenant=tenant)
-    return pk
+    return await connection.value(_FIND, pattern_id=pattern_id, tenant=tenant)  # type: ignore[no-any-return]
 
 
 async def _select(

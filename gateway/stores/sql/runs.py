@@ -35,7 +35,7 @@ from gateway.stores.queries import (
 )
 from gateway.stores.redact import MAX_INT
 from gateway.stores.sql import filters
-from gateway.stores.sql.engine import Connection, Dialect, Engine, columns
+from gateway.stores.sql.engine import Connection, Dialect, Engine, columns, conditions, made
 from gateway.stores.sql.retention import prune
 from gateway.stores.sql.usage import usage_of
 from gateway.stores.totals import (
@@ -44,7 +44,6 @@ from gateway.stores.totals import (
     LENGTH_MONITOR,
     WARN_COMPOSITE,
     ExperimentRun,
-    RunRecord,
     experiment_run_of,
 )
 from gateway.stores.usage import UsagePoint, UsageQuery
@@ -113,17 +112,6 @@ class SQLRunStore:
         self._dialect = engine.dialect
 
     async def list_runs(self, runs: RunFilter, page: PageRequest) -> RunPage:
-        sql, values = self._list(runs, page)
-
-        async def work(connection: Connection) -> list[RunRecord]:
-            return await connection.made(codec.run_of, await connection.fetch(sql, **values))
-
-        found = await self._engine.read(work)
-        listed, more = tuple(found[: page.limit]), len(found) > page.limit
-        return RunPage(runs=listed, next_cursor=page.cursor_after(listed[-1]) if more else None)
-
-    def _list(self, runs: RunFilter, page: PageRequest) -> tuple[str, dict[str, Any]]:
-        """The statement of a page and the first run of the next, and its values."""
         values: dict[str, Any] = {}
         condition = filters.where(runs, values, self._dialect)
         key, order = _SORTS[page.sort], "DESC" if page.descending else "ASC"
@@ -138,15 +126,15 @@ class SQLRunStore:
                 SELECT r.pk FROM runs AS r WHERE {condition} {listed} LIMIT {page.limit + 1}
             ) {listed}
         """
-        return sql, values
+        found = await self._engine.made(codec.run_of, sql, **values)
+        shown, more = tuple(found[: page.limit]), len(found) > page.limit
+        return RunPage(runs=shown, next_cursor=page.cursor_after(shown[-1]) if more else None)
 
     async def count_runs(self, runs: RunFilter) -> int:
         values: dict[str, Any] = {}
         condition = filters.where(runs, values, self._dialect)
-        rows = await self._engine.fetch(
-            f"SELECT count(*) FROM runs AS r WHERE {condition}", **values
-        )
-        return int(rows[0][0])
+        sql = f"SELECT count(*) FROM runs AS r WHERE {condition}"
+        return int((await self._engine.fetch(sql, **values))[0][0])
 
     async def get_run(
         self,
@@ -201,25 +189,22 @@ class SQLRunStore:
         cursor: str | None = None,
     ) -> ConversationPage:
         page = PageRequest(limit=limit, cursor=cursor)
-        values: dict[str, Any] = {"tenant": tenant, "external_key": external_key}
-        conditions = [f"{name} = :{name}" for name, value in values.items() if value is not None]
-        if page.cursor is not None:
-            at, values["after_id"] = decode_cursor(page.cursor)
-            values["after"] = float(at)
-            conditions.append("(created_at, id) < (:after, :after_id)")
+        at, last_id = (None, None) if page.cursor is None else decode_cursor(page.cursor)
+        values: dict[str, Any] = {"after_id": last_id}
+        wanted = {
+            "tenant": ("tenant = :tenant", tenant),
+            "external_key": ("external_key = :external_key", external_key),
+            "after": ("(created_at, id) < (:after, :after_id)", None if at is None else float(at)),
+        }
         sql = f"""
             SELECT {columns(_CONVERSATION)},
                 (SELECT count(*) FROM runs AS r WHERE r.conversation_pk = conversations.pk) AS runs
-            FROM conversations WHERE {" AND ".join(["TRUE", *conditions])}
+            FROM conversations WHERE {conditions(wanted, values)}
             ORDER BY created_at DESC, id DESC LIMIT {page.limit + 1}
         """
         rows = await self._engine.fetch(sql, **values)
-        found = tuple(
-            [
-                ConversationSummary(**dict(zip((*_CONVERSATION, "runs"), row, strict=True)))
-                for row in rows[: page.limit]
-            ]
-        )
+        names = (*_CONVERSATION, "runs")
+        found = tuple([made(ConversationSummary, names, row) for row in rows[: page.limit]])
         more = len(rows) > page.limit
         last = encode_cursor(found[-1].created_at, found[-1].id) if more else None
         return ConversationPage(conversations=found, next_cursor=last)
@@ -238,36 +223,22 @@ class SQLRunStore:
         return await self._engine.view(partial(usage_of, query, self._dialect))
 
     async def experiment_runs(self, experiment: str, *, tenant: str | None) -> list[ExperimentRun]:
-        found: list[ExperimentRun] = []
-        while True:
-            sql, values = self._after(found[-1] if found else None, experiment, tenant)
-
-            async def work(
-                connection: Connection, sql: str = sql, values: dict[str, Any] = values
-            ) -> list[ExperimentRun]:
-                rows = await connection.fetch(sql, **values)
-                return await connection.made(experiment_run_of, rows)
-
-            more = await self._engine.read(work)
-            found += more
-            if len(more) < AT_ONCE:
-                return found
-
-    def _after(
-        self, last: ExperimentRun | None, experiment: str, tenant: str | None
-    ) -> tuple[str, dict[str, Any]]:
-        """The statement for an experiment's next runs after `last`, oldest first; its values."""
         values: dict[str, Any] = {}
         wanted = RunFilter(tenant=tenant, experiment=experiment)
         condition = filters.where(wanted, values, self._dialect)
-        if last is not None:
-            values["after"], values["after_id"] = last.started_at, last.id
-            condition += " AND (r.started_at, r.id) > (:after, :after_id)"
-        sql = f"""
-            SELECT {COLUMNS} FROM {codec.RUNS} WHERE {condition}
-            ORDER BY r.started_at, r.id LIMIT {AT_ONCE}
-        """
-        return sql, values
+        found: list[ExperimentRun] = []
+        after = "TRUE"
+        while True:
+            sql = f"""
+                SELECT {COLUMNS} FROM {codec.RUNS} WHERE {condition} AND {after}
+                ORDER BY r.started_at, r.id LIMIT {AT_ONCE}
+            """
+            more = await self._engine.made(experiment_run_of, sql, **values)
+            found += more
+            if len(more) < AT_ONCE:
+                return found
+            after = "(r.started_at, r.id) > (:after, :after_id)"
+            values |= {"after": found[-1].started_at, "after_id": found[-1].id}
 
     def export_runs(self, runs: RunFilter, *, content: bool = True) -> AsyncIterator[RunTrace]:
         return exported(self, runs, content=content)
@@ -327,34 +298,26 @@ async def _live_runs(
         ORDER BY r.updated_at DESC, r.id DESC LIMIT :limit
     """
     rows = await connection.fetch(sql, **values, seen=query.since, limit=query.limit)
-    live = _Live(query.spent_since, dialect, connection)
-    return tuple([await live.run(codec.run_of(row), pk) for *row, pk in rows])
-
-
-class _Live:
-    def __init__(self, spent_since: float, dialect: Dialect, connection: Connection) -> None:
-        self._since = spent_since
-        self._connection = connection
-        self._spent = _SPENT.format(cost=dialect.member("call", "cost_usd"))
-        self._calm = _CALM.format(
-            fired=dialect.elements("readings", "fired"), length=LENGTH_MONITOR
-        )
-
-    async def run(self, run: RunRecord, pk: int) -> LiveRun:
-        connection = self._connection
-        ((calls, spent),) = await connection.fetch(self._spent, pk=pk, since=self._since)
-        row = await connection.row(_NEWEST_STEP, pk=pk)
-        newest = codec.step_of(run.id, row) if row else None
-        stuck = 0
+    spent = _SPENT.format(cost=dialect.member("call", "cost_usd"))
+    calm = _CALM.format(fired=dialect.elements("readings", "fired"), length=LENGTH_MONITOR)
+    live = []
+    for *row, pk in rows:
+        run, stuck = codec.run_of(row), 0
+        ((calls, usd),) = await connection.fetch(spent, pk=pk, since=query.spent_since)
+        step = await connection.row(_NEWEST_STEP, pk=pk)
+        newest = codec.step_of(run.id, step) if step else None
         if newest is not None and newest.fired:
-            calm = await connection.value(self._calm, pk=pk, newest=newest.step_index)
-            stuck = newest.step_index - (-1 if calm is None else calm)
+            last = await connection.value(calm, pk=pk, newest=newest.step_index)
+            stuck = newest.step_index - (-1 if last is None else last)
         guidance = await connection.row(_GUIDANCE, pk=pk)
-        return LiveRun(
-            run=run,
-            newest=newest,
-            stuck_steps=stuck,
-            guidance=codec.injection_of(run.id, guidance) if guidance else None,
-            spent_usd=spent,
-            recent_calls=calls,
+        live.append(
+            LiveRun(
+                run=run,
+                newest=newest,
+                stuck_steps=stuck,
+                guidance=codec.injection_of(run.id, guidance) if guidance else None,
+                spent_usd=usd,
+                recent_calls=calls,
+            )
         )
+    return tuple(live)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gateway.stores.records import RunUpdate, StepRow
-from gateway.stores.sql.engine import Connection, Dialect
+from gateway.stores.sql.engine import Connection, Dialect, Row
 from gateway.stores.usage import AMOUNTS, SUMS, UsagePoint, UsageQuery, bucket_sql, merged, tag_of
 
 _BY = {"model": ("model", "model_requested"), "agent": ("agent",) * 2, "tenant": ("tenant",) * 2}
@@ -58,21 +58,19 @@ async def usage_of(query: UsageQuery, dialect: Dialect, connection: Connection) 
         SELECT {bucket_sql("u.hour", query.bucket)}, {_name(query, dialect, "u", 0)}, {_SUMMED}
         FROM usage_by_hour AS u WHERE {_where(query, "u", "hour", "model")} GROUP BY 1, 2
     """
-    usage = {
-        (row[0], row[1]): dict(zip(ADDED, row[2:], strict=True))
-        for row in await connection.fetch(sql, **values)
-    }
+    usage = _by_place(ADDED, await connection.fetch(sql, **values))
     sql = f"""
         SELECT {bucket_sql(_STARTED_HOUR, query.bucket)}, {_name(query, dialect, "r", 1)},
             count(*), count(*) FILTER (WHERE r.outcome = 'success'),
             count(*) FILTER (WHERE r.outcome = 'failure')
         FROM runs AS r WHERE {_where(query, "r", "started_at", "model_requested")} GROUP BY 1, 2
     """
-    outcomes = {
-        (row[0], row[1]): dict(zip(_OUTCOMES, row[2:], strict=True))
-        for row in await connection.fetch(sql, **values)
-    }
-    return merged(usage, outcomes)
+    return merged(usage, _by_place(_OUTCOMES, await connection.fetch(sql, **values)))
+
+
+def _by_place(names: Sequence[str], rows: Sequence[Row]) -> dict[tuple[Any, Any], dict[str, Any]]:
+    """Sums by bucket and name."""
+    return {(row[0], row[1]): dict(zip(names, row[2:], strict=True)) for row in rows}
 
 
 def _name(query: UsageQuery, dialect: Dialect, table: str, which: int) -> str:

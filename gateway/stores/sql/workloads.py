@@ -95,11 +95,8 @@ class SQLWorkloadStore:
     async def decided(
         self, *, tenant: str | None, since: float = 0.0, limit: int = 100_000
     ) -> list[DecidedRun]:
-        async def work(connection: Connection) -> list[DecidedRun]:
-            wanted = {"tenant": tenant, "since": since, "limit": limit}
-            return await connection.made(_decided_of, await connection.fetch(_DECIDED, **wanted))
-
-        return await self._engine.read(work)
+        wanted = {"tenant": tenant, "since": since, "limit": limit}
+        return await self._engine.made(_decided_of, _DECIDED, **wanted)
 
 
 def _decided_of(row: Row) -> DecidedRun:
