@@ -157,7 +157,8 @@ class Slot:
                     return await work(connection)
             except BaseException as error:
                 if breaks_connection(error):
-                    self._drop()
+                    connection.terminate()
+                    self._connection = None
                 translated = translate(error, self._settings)
                 if translated is error:
                     raise
@@ -169,8 +170,3 @@ class Slot:
             connection, self._connection = self._connection, None
             if connection is not None and not connection.is_closed():
                 await _close(connection)
-
-    def _drop(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.terminate()

@@ -46,7 +46,6 @@ class Database:
 
         self._vectors = vectors
         self._refusal: StoreUnavailable | None = None
-        self._closed = False
         self.after_reopening: list[Work[None]] = []
         """Run in a transaction after the database was opened again: it may be an empty one."""
 
@@ -55,9 +54,8 @@ class Database:
         self._start()
 
     def _start(self) -> None:
-        count = self.settings.reader_threads
         self._free: asyncio.Queue[Slot] = asyncio.Queue()
-        self._slots = [Slot(self.settings) for _ in range(count)]
+        self._slots = [Slot(self.settings) for _ in range(self.settings.reader_threads)]
         for slot in self._slots:
             self._free.put_nowait(slot)
         self._writer = Writer(self.settings)
@@ -75,7 +73,7 @@ class Database:
     async def reopen(self) -> None:
         """Close the connections, check and migrate the database again. Raises: StoreError."""
         async with self._reopening:
-            if self._closed:
+            if isinstance(self._refusal, StoreClosed):
                 raise StoreClosed("the store is closed")
             self._refusal = StoreUnavailable(f"{self.settings.place} is being opened again")
             await self._stop()
@@ -120,12 +118,7 @@ class Database:
 
     async def fetch(self, sql: str, *values: Any, limit_s: float = STATEMENT_S) -> list[Any]:
         """The rows that one statement gives. Raises: StoreError."""
-
-        async def work(connection: asyncpg.Connection) -> list[Any]:
-            rows: list[Any] = await connection.fetch(sql, *values)
-            return rows
-
-        return await self.run(work, limit_s=limit_s)
+        return await self.run(lambda connection: connection.fetch(sql, *values), limit_s=limit_s)
 
     async def notify(self, kind: str, **ids: str) -> None:
         """Tell the other gateways. Raises: StoreError."""
@@ -162,7 +155,6 @@ class Database:
 
     async def close(self) -> None:
         """Commit what was accepted, then close. A second call does nothing."""
-        self._closed = True
         self._refusal = StoreClosed("the store is closed")
         async with self._reopening:
             await self._stop()

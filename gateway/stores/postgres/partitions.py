@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import date, timedelta
 
 import asyncpg
@@ -18,6 +19,10 @@ _LOCK_WAIT = "SET LOCAL lock_timeout = '2s'"
 TODAY = "floor(extract(epoch FROM now()) / 86400)::bigint"
 """The day of the database's clock, since 1970, UTC."""
 
+_NOT_MADE = (
+    *(asyncpg.LockNotAvailableError, asyncpg.CheckViolationError),
+    *(asyncpg.DuplicateTableError, asyncpg.UniqueViolationError),  # another gateway is making it
+)
 _EXISTING = """
 SELECT c.relname FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
 WHERE i.inhparent = to_regclass($1)
@@ -34,32 +39,21 @@ async def add_partitions(connection: asyncpg.Connection) -> None:
     for table in PARTITIONED:
         known = {row[0] for row in await connection.fetch(_EXISTING, table)}
         for day in range(today, today + DAYS_AHEAD):
-            if _name(table, day) not in known:
-                await _add(connection, table, day)
-
-
-async def _add(connection: asyncpg.Connection, table: str, day: int) -> None:
-    first, end = day << DAY_BITS, (day + 1) << DAY_BITS
-    try:
-        async with connection.transaction():
-            await connection.execute(_LOCK_WAIT)
-            await connection.execute(
-                f"CREATE TABLE IF NOT EXISTS {_name(table, day)} PARTITION OF {table} "
-                f"FOR VALUES FROM ({first}) TO ({end})"
-            )
-    except (
-        asyncpg.LockNotAvailableError,
-        asyncpg.CheckViolationError,
-        asyncpg.DuplicateTableError,  # another gateway is making it
-        asyncpg.UniqueViolationError,
-    ):
-        return
+            if _name(table, day) in known:
+                continue
+            with suppress(*_NOT_MADE):
+                async with connection.transaction():
+                    await connection.execute(_LOCK_WAIT)
+                    await connection.execute(
+                        f"CREATE TABLE IF NOT EXISTS {_name(table, day)} PARTITION OF {table} "
+                        f"FOR VALUES FROM ({day << DAY_BITS}) TO ({(day + 1) << DAY_BITS})"
+                    )
 
 
 async def days_with_partitions(connection: asyncpg.Connection) -> list[int]:
     """The days, since 1970, of the partitions of steps, oldest first."""
-    names = [row[0] for row in await connection.fetch(_EXISTING, PARTITIONED[0])]
-    dated = [name.removeprefix(f"{PARTITIONED[0]}_") for name in names]
+    rows = await connection.fetch(_EXISTING, PARTITIONED[0])
+    dated = [name.removeprefix(f"{PARTITIONED[0]}_") for (name,) in rows]
     return sorted((date.fromisoformat(d) - _EPOCH).days for d in dated if d.isdigit())
 
 

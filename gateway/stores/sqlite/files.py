@@ -59,9 +59,7 @@ def create_private(path: str) -> None:
     with locked(directory):
         if os.path.exists(path):
             return
-        for suffix in _LOG_SUFFIXES:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path + suffix)
+        _remove_log(path)
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
 
 
@@ -72,9 +70,12 @@ def remove_log_of(identity: FileIdentity) -> None:
         return
     with locked(Path(path).parent):
         if _id(path + _LOG) == identity.log:
-            for suffix in _LOG_SUFFIXES:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(path + suffix)
+            _remove_log(path)
+
+
+def _remove_log(path: str) -> None:
+    for suffix in _LOG_SUFFIXES:
+        Path(path + suffix).unlink(missing_ok=True)
 
 
 def _id(path: str) -> _FileId:

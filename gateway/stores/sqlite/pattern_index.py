@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import math
 import os
 from array import array
@@ -69,27 +70,21 @@ class VectorSpace:
 
     def current(self, connection: apsw.Connection) -> VectorSpace:
         """The space as stored now: another process may have rebuilt its index."""
-        row: Any = connection.execute(
-            "SELECT generation FROM pattern_spaces WHERE number = ?", (self.number,)
-        ).fetchone()
-        if row is None or row[0] == self.generation:
+        find = "SELECT generation FROM pattern_spaces WHERE number = ?"
+        known: Any = connection.execute(find, (self.number,)).get
+        if known in (None, self.generation):
             return self
-        return VectorSpace(self.number, self.dimensions, row[0])
+        return VectorSpace(self.number, self.dimensions, known)
 
     def others(self, connection: apsw.Connection) -> list[VectorSpace]:
         """The spaces of other embedders."""
-        found = connection.execute(
-            "SELECT number, dimensions, generation FROM pattern_spaces WHERE number <> ?",
-            (self.number,),
-        )
-        return [VectorSpace(*row) for row in found]
+        find = "SELECT number, dimensions, generation FROM pattern_spaces WHERE number <> ?"
+        return [VectorSpace(*row) for row in connection.execute(find, (self.number,))]
 
     def exists(self, connection: apsw.Connection) -> bool:
         """Whether the tables of the space are there."""
-        found = connection.execute(
-            "SELECT count(*) FROM sqlite_schema WHERE name IN (?, ?)", (self.vectors, self.index)
-        ).get
-        return int(found) == 2
+        find = "SELECT count(*) FROM sqlite_schema WHERE name IN (?, ?)"
+        return bool(connection.execute(find, (self.vectors, self.index)).get == 2)
 
     def create(self, connection: apsw.Connection) -> None:
         """Create the tables of the space if they do not exist."""
@@ -107,32 +102,24 @@ class VectorSpace:
         """The space with an index rebuilt from its vectors; vectors of a wrong size are removed."""
         old = self.current(connection)
         space = VectorSpace(self.number, self.dimensions, old.generation + 1)
-        connection.execute(
-            "UPDATE pattern_spaces SET generation = ? WHERE number = ?",
-            (space.generation, self.number),
-        )
+        renew = "UPDATE pattern_spaces SET generation = ? WHERE number = ?"
+        connection.execute(renew, (space.generation, self.number))
         # A damaged table that cannot be dropped stays, unused.
         with contextlib.suppress(apsw.Error), connection:
             connection.execute(f"DROP TABLE IF EXISTS {old.index}")
         space.create(connection)
-        connection.execute(
-            f"DELETE FROM {self.vectors} WHERE length(vector) <> ? "
-            "OR pk NOT IN (SELECT pk FROM patterns)",
-            (4 * self.dimensions,),
-        )
+        unfit = "length(vector) <> ? OR pk NOT IN (SELECT pk FROM patterns)"
+        connection.execute(f"DELETE FROM {self.vectors} WHERE {unfit}", (4 * self.dimensions,))
         for pk, blob in connection.execute(f"SELECT pk, vector FROM {self.vectors}"):
-            vector = array("f")
-            vector.frombytes(blob)
-            space._index(connection, pk, vector)
+            space._index(connection, pk, array("f", blob))
         return space
 
     def check(self, connection: apsw.Connection) -> None:
         """Detect an index that is damaged or lacks vectors. Raises: apsw.Error, StoreCorrupt."""
         # In one statement: another process may be adding patterns.
-        row: Any = connection.execute(
-            f"SELECT (SELECT count(*) FROM {self.index}), (SELECT count(*) FROM {self.vectors})"
-        ).fetchone()
-        indexed, there = row
+        counted = f"(SELECT count(*) FROM {self.index}), (SELECT count(*) FROM {self.vectors})"
+        counts: Any = connection.execute(f"SELECT {counted}").get
+        indexed, there = counts
         if indexed != there:
             raise StoreCorrupt(f"it has {indexed} entries for {there} vectors")
         probe = array("f", [1.0] * self.dimensions)
@@ -145,9 +132,8 @@ class VectorSpace:
 
     def put_first(self, connection: apsw.Connection, pk: int, vector: Vector[float]) -> None:
         """Store the vector of pattern `pk`, which has none yet."""
-        connection.execute(
-            f"INSERT INTO {self.vectors} (pk, vector) VALUES (?, ?)", (pk, vector.tobytes())
-        )
+        insert = f"INSERT INTO {self.vectors} (pk, vector) VALUES (?, ?)"
+        connection.execute(insert, (pk, vector.tobytes()))
         self._index(connection, pk, vector)
 
     def remove(self, connection: apsw.Connection, pk: int) -> None:
@@ -176,8 +162,8 @@ class VectorSpace:
         near = _NEAR.format(index=self.index)
         if failure_type:
             near = f"{near} AND failure_type = '' UNION ALL {near} AND failure_type = :failure_type"
-        allowed = [f":family{number}" for number in range(len(families or ()))]
-        only = "" if families is None else f"AND p.model_family IN ({', '.join(allowed)}) "
+        allowed = "p.model_family IN (SELECT value FROM json_each(:families))"
+        only = "" if families is None else f"AND {allowed} "
         candidates = max(CANDIDATES, 8 * limit) * (1 if families is None else SELECTIVE)
         rows = connection.execute(
             f"WITH near AS ({near}) "
@@ -193,10 +179,10 @@ class VectorSpace:
                 "failure_type": failure_type,
                 "floor": floor,
                 "limit": limit,
-                **{f"family{number}": name for number, name in enumerate(families or ())},
+                "families": json.dumps(families),
             },
         )
-        return [(pk, similarity) for pk, similarity in rows]
+        return list(rows)
 
     def _index(self, connection: apsw.Connection, pk: int, vector: Vector[float]) -> None:
         connection.execute(
@@ -301,12 +287,9 @@ def _known_space(
     connection: apsw.Connection, embedder_id: str, dimensions: int
 ) -> VectorSpace | None:
     """The embedder's space; None when there is none. Raises: SpaceMismatch."""
-    row: Any = connection.execute(_SPACE, (embedder_id,)).fetchone()
-    if row is None:
-        return None
-    number, known, generation = row
-    if known != dimensions:
+    row: Any = connection.execute(_SPACE, (embedder_id,)).get
+    if row is not None and row[1] != dimensions:
         raise SpaceMismatch(
-            f"the embedder {embedder_id!r} had {known} dimensions and has {dimensions} now"
+            f"the embedder {embedder_id!r} had {row[1]} dimensions and has {dimensions} now"
         )
-    return VectorSpace(number, dimensions, generation)
+    return None if row is None else VectorSpace(*row)
