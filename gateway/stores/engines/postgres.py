@@ -60,9 +60,6 @@ class PostgresDialect:
     def locked(self, table: str) -> str:
         return f"FOR UPDATE OF {table} SKIP LOCKED"
 
-    def contains(self, column: str, name: str) -> str:
-        return f"{column} ILIKE :{name}"
-
     def position(self, column: str, name: str) -> str:
         return f"strpos({column}, :{name})"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -43,9 +43,6 @@ class SQLiteDialect:
         """There is one writer."""
         return ""
 
-    def contains(self, column: str, name: str) -> str:
-        return rf"{column} LIKE :{name} ESCAPE '\'"
-
     def position(self, column: str, name: str) -> str:
         return f"instr({column}, :{name})"
 
@@ -80,9 +77,6 @@ class SQLiteConnection(Connection):
 
     async def execute_many(self, statement: str, rows: Sequence[Mapping[str, Any]]) -> None:
         self.raw.executemany(statement, rows)
-
-    async def computed(self, compute: Callable[[Sequence[Row]], T], rows: Sequence[Row]) -> T:
-        return compute(rows)
 
     async def take_turn(self, table: str) -> None:
         """Whoever writes is alone."""

@@ -316,15 +316,15 @@ kept_runs AS (
 ),
 kept_steps AS (
     INSERT INTO steps (run_pk, {columns(codec.STEP_COLUMNS)})
-    SELECT run.pk, {columns(codec.STEP_COLUMNS, "s")} FROM s JOIN run USING (m)
+    SELECT run.pk, {columns(codec.STEP_COLUMNS, "s.")} FROM s JOIN run USING (m)
 ),
 kept_injections AS (
     INSERT INTO injections (run_pk, {columns(codec.INJECTION_COLUMNS)})
-    SELECT run.pk, {columns(codec.INJECTION_COLUMNS, "g")} FROM g JOIN run USING (m)
+    SELECT run.pk, {columns(codec.INJECTION_COLUMNS, "g.")} FROM g JOIN run USING (m)
 ),
 kept_decisions AS (
     INSERT INTO pattern_decisions ({columns(codec.DECISION_COLUMNS)}, tenant, at)
-    SELECT {columns(codec.DECISION_COLUMNS, "d")}, c.tenant, c.updated_at
+    SELECT {columns(codec.DECISION_COLUMNS, "d.")}, c.tenant, c.updated_at
     FROM d JOIN passed USING (n) JOIN c USING (n)
     ON CONFLICT DO NOTHING
 ),

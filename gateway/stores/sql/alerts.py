@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import orjson
 
 from gateway.stores.alerts import AlertRecord, Delivery, DeliveryState, Settled, StoredAlert
-from gateway.stores.sql.engine import Connection, Engine, Row, columns, made, row_of, values
+from gateway.stores.sql.engine import Connection, Engine, Row, columns, insert, made, row_of
 
 _NAMES = ("id", "key", "rule", "severity", "title", "raised_at", "tenant", "facts", "path")
 _STATE = ("sink", "attempts", "next_at", "done_at", "error")
@@ -21,7 +21,7 @@ ON CONFLICT (key) DO UPDATE SET
         ELSE excluded.seen_at END
 RETURNING alert_id
 """
-_INSERT = f"INSERT INTO alerts ({columns(_NAMES)}) VALUES ({values(_NAMES)})"
+_INSERT = insert("alerts", _NAMES)
 _DELIVER = """
 INSERT INTO alert_deliveries (alert_id, sink, attempts, next_at, owner, leased_until, error)
 VALUES (:alert_id, :sink, 0, :next_at, '', 0, '')
@@ -47,7 +47,7 @@ WHERE alert_id = :alert_id AND sink = :sink AND owner = :owner
 """
 _ONE = f"SELECT {columns(_NAMES)} FROM alerts WHERE id = :id"
 _LIST = f"""
-SELECT {columns(_NAMES, "a")},
+SELECT {columns(_NAMES, "a.")},
     CASE WHEN k.alert_id = a.id THEN k.seen_at ELSE a.raised_at END
 FROM alerts AS a LEFT JOIN alert_keys AS k ON k.key = a.key
 WHERE CAST(:tenant AS TEXT) IS NULL OR a.tenant = :tenant

@@ -53,7 +53,7 @@ WITH RECURSIVE tree (id) AS (
     UNION
     SELECT c.id FROM conversations AS c JOIN tree ON c.parent_id = tree.id
 )
-SELECT {columns(_NODE, "c")}, {_SUMS}
+SELECT {columns(_NODE, "c.")}, {_SUMS}
 FROM conversations AS c LEFT JOIN runs AS r ON r.conversation_pk = c.pk
 WHERE c.id IN (SELECT id FROM tree) AND (CAST(:tenant AS TEXT) IS NULL OR c.tenant = :tenant)
 GROUP BY c.pk ORDER BY c.created_at, c.id

@@ -30,9 +30,9 @@ from gateway.stores.sql.engine import (
     Row,
     columns,
     excluded,
+    insert,
     made,
     row_of,
-    values,
 )
 
 _PICO = 10**12
@@ -43,7 +43,6 @@ _AMOUNTS = ("usd", "input_tokens", "output_tokens", "calls")
 _ESTIMATED = tuple([f"estimated_{name}" for name in _AMOUNTS])
 _SPENT = (*_AMOUNTS, *_ESTIMATED, "unpriced")
 _SAVED = ("budget", "subject", "tenant", *_SPENT, "started_at", "updated_at", "limits", "lifted")
-_RESERVATION = ("budget", "subject", "claim", *_AMOUNTS, "expires_at")
 _THIS = "WHERE budget = :budget AND subject = :subject"
 _FIND = f"SELECT {columns(_SAVED[2:])} FROM budget_accounts {_THIS}"
 _RESERVED = f"""
@@ -51,13 +50,11 @@ SELECT {", ".join([f"CAST(coalesce(sum({name}), 0) AS BIGINT)" for name in _AMOU
 FROM budget_reservations {_THIS}
 """
 _SAVE = f"""
-INSERT INTO budget_accounts ({columns(_SAVED)}, ends) VALUES ({values(_SAVED)}, :ends)
+{insert("budget_accounts", (*_SAVED, "ends"))}
 ON CONFLICT (budget, subject) DO UPDATE
 SET {excluded((*_SPENT, "updated_at", "limits", "lifted"))}
 """
-_RESERVE = f"""
-INSERT INTO budget_reservations ({columns(_RESERVATION)}) VALUES ({values(_RESERVATION)})
-"""
+_RESERVE = insert("budget_reservations", ("budget", "subject", "claim", *_AMOUNTS, "expires_at"))
 _RELEASE = f"DELETE FROM budget_reservations {_THIS} AND claim = :claim RETURNING TRUE"
 _EXPIRE = f"""
 DELETE FROM budget_reservations {_THIS} AND expires_at < :at RETURNING {columns(_AMOUNTS)}
@@ -81,7 +78,7 @@ DELETE FROM budget_accounts WHERE ends AND updated_at < :older_than AND NOT EXIS
 _PRUNE_RESERVATIONS = "DELETE FROM budget_reservations WHERE expires_at < :older_than"
 _CONTROL = ("subject", "tenant", "action", "reason", "at")
 _HOLD = f"""
-INSERT INTO run_controls ({columns(_CONTROL)}) VALUES ({values(_CONTROL)})
+{insert("run_controls", _CONTROL)}
 ON CONFLICT (subject) DO UPDATE SET {excluded(_CONTROL[1:])}
 """
 _LET_GO = "DELETE FROM run_controls WHERE subject = :subject RETURNING TRUE"

@@ -42,7 +42,7 @@ def where(runs: RunFilter, values: dict[str, Any], dialect: Dialect) -> str:
         "failure_type": dialect.has("r.counts", "failure_type", "failure_types"),
         "monitor": dialect.has("r.counts", "monitor", "fired"),
     }
-    escaped = re.sub(r"([\\%_])", r"\\\1", runs.task or "")
+    escaped = re.sub("([!%_])", r"!\1", runs.task or "")
     task = None if runs.task is None else f"%{escaped}%"
     wanted = {
         **{name: (f"r.{name} = :{name}", getattr(runs, name)) for name in _EQUAL},
@@ -50,7 +50,7 @@ def where(runs: RunFilter, values: dict[str, Any], dialect: Dialect) -> str:
         "since": ("r.started_at >= :since", runs.since),
         "until": ("r.started_at < :until", runs.until),
         "outcome": ("r.outcome = :outcome", None if runs.outcome == UNFINISHED else runs.outcome),
-        "task": (dialect.contains("r.task_preview", "task"), task),
+        "task": ("lower(r.task_preview) LIKE lower(:task) ESCAPE '!'", task),
         **{name: (f"({sql})", getattr(runs, name)) for name, sql in counted.items()},
     }
     for number, (tag, value) in enumerate(runs.tags):

@@ -33,15 +33,15 @@ from gateway.stores.sql.engine import (
     columns,
     conditions,
     excluded,
+    insert,
     made,
     row_of,
-    values,
 )
-from gateway.stores.sql.patterns import SELECT_LESSONS, insert, stored_lesson
+from gateway.stores.sql.patterns import SELECT_LESSONS, insert_pattern, stored_lesson
 
 _EVIDENCE = codec.names(EvidenceRow)
 _INSERT_EVIDENCE = f"""
-INSERT INTO pattern_evidence ({columns(_EVIDENCE)}) VALUES ({values(_EVIDENCE)})
+{insert("pattern_evidence", _EVIDENCE)}
 ON CONFLICT DO NOTHING RETURNING TRUE
 """
 _KNOWN = """
@@ -99,10 +99,10 @@ _NEWEST = """
 SELECT verdict, score, comment FROM outcomes
 WHERE run_id = :run_id AND source = :source AND metric = :metric ORDER BY pk DESC LIMIT 1
 """
-_ADD_OUTCOME = f"INSERT INTO outcomes ({columns(_OUTCOME)}) VALUES ({values(_OUTCOME)})"
+_ADD_OUTCOME = insert("outcomes", _OUTCOME)
 _OUTCOMES = f"""
 SELECT {columns(_OUTCOME)} FROM outcomes
-WHERE run_id = :run_id AND (CAST(:tenant AS TEXT) IS NULL OR tenant = :tenant) ORDER BY pk
+WHERE {_OF_RUN} ORDER BY pk
 """
 _DECISIONS = f"""
 SELECT {columns(_DECISION)}, tenant, at, {columns(_NEAR)} FROM pattern_decisions
@@ -121,11 +121,11 @@ WHERE run_id = :run_id AND step_index = :step_index AND pattern_id = :pattern_id
 """
 _RATED = ("owner", "pattern_id", "version", *_POSTERIOR, "updated_at")
 _PUT_POSTERIOR = f"""
-INSERT INTO pattern_posteriors ({columns(_RATED)}) VALUES ({values(_RATED)})
+{insert("pattern_posteriors", _RATED)}
 ON CONFLICT (owner, pattern_id, version) DO UPDATE SET {excluded(_RATED[3:])}
 """
 _ENQUEUE = f"""
-INSERT INTO jobs ({columns(_JOB)}, claimed_at) VALUES ({values(_JOB)}, 0)
+{insert("jobs", (*_JOB, "claimed_at"))}
 ON CONFLICT (kind, key) DO NOTHING RETURNING TRUE
 """
 _GIVE_UP = """
@@ -174,7 +174,7 @@ class SQLLearningStore:
         run = engine.dialect.member("payload", "run")
         self._forget_jobs = f"""
             DELETE FROM jobs WHERE {run} = :run_id
-            AND (CAST(:tenant AS TEXT) IS NULL OR tenant = :tenant)
+                AND (CAST(:tenant AS TEXT) IS NULL OR tenant = :tenant)
         """
 
     async def learn(self, entries: Sequence[tuple[Pattern, Sequence[EvidenceRow]]]) -> Learned:
@@ -333,8 +333,8 @@ class SQLLearningStore:
         await self._engine.changed(PATTERNS)  # the share of occasions on which it is given
 
     async def enqueue(self, job: Job) -> bool:
-        row = row_of(job, _JOB)
-        row["payload"] = orjson.dumps(dict(job.payload)).decode()
+        payload = orjson.dumps(dict(job.payload)).decode()
+        row = row_of(job, _JOB) | {"payload": payload, "claimed_at": 0.0}
         return bool(await self._engine.write(_ENQUEUE, **row))
 
     async def claim(
@@ -377,15 +377,16 @@ async def _learn(
     which = {"pattern_id": pattern.pattern_id, "tenant": pattern.tenant}
     known = await connection.value(_KNOWN, **which)
     if known is None:
-        await insert(pattern, connection)
-    news = []
-    for row in evidence:
-        if await connection.fetch(_INSERT_EVIDENCE, **row_of(row, _EVIDENCE)):
-            news.append(row)
-    confirms = [row.at for row in news if row.kind != "failed_again"]
+        await insert_pattern(pattern, connection)
+    new = [
+        row
+        for row in evidence
+        if await connection.fetch(_INSERT_EVIDENCE, **row_of(row, _EVIDENCE))
+    ]
+    confirms = [row.at for row in new if row.kind != "failed_again"]
     if confirms and known is not None:
         await connection.fetch(_CONFIRM, at=max(confirms), pk=known)
-    return known is None, len(news)
+    return known is None, len(new)
 
 
 async def _remove(owner: str, pattern_id: str, connection: Connection) -> list[str]:
@@ -393,10 +394,11 @@ async def _remove(owner: str, pattern_id: str, connection: Connection) -> list[s
     left = {name for (name,) in await connection.fetch(_OWNERS, pattern_id=pattern_id)}
     # A shared lesson is supported by the evidence of all tenants.
     owners = () if owner in left else (owner,) if left else (owner, "")
-    removed = [
-        await connection.fetch(_REMOVE, tenant=each, pattern_id=pattern_id) for each in owners
+    return [
+        pattern_id
+        for each in owners
+        if await connection.fetch(_REMOVE, tenant=each, pattern_id=pattern_id)
     ]
-    return [pattern_id for rows in removed if rows]
 
 
 def _job(row: Row) -> Job:
@@ -412,12 +414,6 @@ def _decision(row: Row) -> DecisionRow:
 
 
 def _settled(row: Row) -> SettledDecision:
-    tenant, at, recurred, calls, left = row[len(_DECISION) :]
-    return SettledDecision(
-        decision=_decision(row[: len(_DECISION)]),
-        tenant=tenant,
-        at=at,
-        recurred=None if recurred is None else bool(recurred),
-        calls_to_success=calls,
-        steps_left=left,
-    )
+    found = dict(zip(("tenant", "at", *_NEAR), row[len(_DECISION) :], strict=True))
+    found["recurred"] = None if found["recurred"] is None else bool(found["recurred"])
+    return SettledDecision(decision=_decision(row[: len(_DECISION)]), **found)

@@ -46,9 +46,9 @@ from gateway.stores.sql.engine import (
     assigned,
     columns,
     conditions,
+    insert,
     made,
     row_of,
-    values,
 )
 
 _CONTENT = (
@@ -66,7 +66,7 @@ _READ = (
     *("source_trace_id", "fields", "created_at", "updated_at", "injected", "helped", "hurt"),
     *_LESSON,
 )
-COLUMNS = columns(_READ, "p")
+COLUMNS = columns(_READ, "p.")
 """Columns that `pattern_of` reads, from `patterns AS p`."""
 
 _POSTERIOR = codec.names(Posterior)
@@ -82,7 +82,7 @@ SELECT {COLUMNS}, p.reason,
     (SELECT count(DISTINCT e.key_name) {_SUPPORT}),
     (SELECT count(DISTINCT coalesce(nullif(k.name, ''), k.id)) FROM keys AS k
         WHERE k.tenant = p.tenant AND k.revoked_at IS NULL),
-    {columns(_POSTERIOR, "q")}
+    {columns(_POSTERIOR, "q.")}
 FROM patterns AS p LEFT JOIN pattern_posteriors AS q ON q.owner = p.tenant
     AND q.pattern_id = p.pattern_id AND q.version = p.version
 WHERE p.origin <> ''"""
@@ -98,7 +98,7 @@ WITH RECURSIVE found(name) AS (
 )
 SELECT name FROM found WHERE name IS NOT NULL
 """
-_INSERT = f"INSERT INTO patterns ({columns(_NEW)}) VALUES ({values(_NEW)}) RETURNING pk"
+_INSERT = f"{insert('patterns', _NEW)} RETURNING pk"
 _REPLACE = f"UPDATE patterns SET {assigned(_CONTENT)} WHERE pk = :pk"
 _SAME = """
 SELECT pk, pattern_id FROM patterns WHERE tenant = :tenant AND digest = :digest AND origin = ''
@@ -351,13 +351,13 @@ async def _add(
         await _replace(pk, pattern, index, connection)
         added = (Added.REPLACED, pattern.pattern_id)
     else:
-        pk, added = await insert(pattern, connection), (Added.ADDED, pattern.pattern_id)
+        pk, added = await insert_pattern(pattern, connection), (Added.ADDED, pattern.pattern_id)
     if vector is not None:
         await index.put(pk, vector, connection)
     return added
 
 
-async def insert(pattern: Pattern, connection: Connection) -> int:
+async def insert_pattern(pattern: Pattern, connection: Connection) -> int:
     """Insert a pattern that is not there yet, without a vector; its row."""
     lesson = pattern.lesson
     known = {**dict.fromkeys(_LESSON, ""), "status": Status.ACTIVE.value, "version": 1}

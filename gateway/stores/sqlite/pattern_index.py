@@ -19,9 +19,10 @@ from typing import Any
 
 import apsw
 
+from gateway.steering.guidance.pattern import Tier
 from gateway.stores.patterns import Search, SpaceMismatch, Vector
 from gateway.stores.protocols import StoreCorrupt, StoreError, StoreUnavailable
-from gateway.stores.sql.engine import Connection, Row
+from gateway.stores.sql.engine import Connection, Row, row_of
 from gateway.stores.sql.patterns import COLUMNS
 from gateway.stores.sqlite.database import Database
 
@@ -44,7 +45,22 @@ _NEAR = (
     "SELECT rowid AS pk FROM {index} WHERE code MATCH vec_quantize_binary(:code) AND k = :k "
     "AND tenant = :tenant AND tier = :tier"
 )
-
+_SEARCH = """
+WITH near AS ({near})
+SELECT pk, 1.0 - vec_distance_cosine(v.vector, :vector) AS similarity
+FROM near JOIN {vectors} AS v USING (pk) JOIN patterns AS p USING (pk)
+WHERE similarity >= :floor AND {only} ORDER BY similarity DESC, pk LIMIT :limit
+"""
+_INDEX = """
+INSERT INTO {index} (rowid, tenant, tier, failure_type, code)
+SELECT pk, tenant, tier, failure_type, vec_quantize_binary(?) FROM patterns WHERE pk = ?
+"""
+_CREATE_INDEX = """
+CREATE VIRTUAL TABLE IF NOT EXISTS {index} USING vec0(
+    tenant TEXT PARTITION KEY, tier TEXT PARTITION KEY, failure_type TEXT PARTITION KEY,
+    code bit[{bits}], chunk_size={chunk}
+)
+"""
 _OPEN = """
 INSERT INTO pattern_spaces (embedder_id, dimensions) VALUES (?, ?)
 ON CONFLICT (embedder_id) DO NOTHING
@@ -88,15 +104,10 @@ class VectorSpace:
 
     def create(self, connection: apsw.Connection) -> None:
         """Create the tables of the space if they do not exist."""
+        table = f"CREATE TABLE IF NOT EXISTS {self.vectors} (pk INTEGER PRIMARY KEY, vector BLOB)"
+        connection.execute(table)
         bits = 3 * (self.dimensions + self._padding)
-        connection.execute(
-            f"CREATE TABLE IF NOT EXISTS {self.vectors} (pk INTEGER PRIMARY KEY, vector BLOB)"
-        )
-        connection.execute(
-            f"CREATE VIRTUAL TABLE IF NOT EXISTS {self.index} USING vec0("
-            "tenant TEXT PARTITION KEY, tier TEXT PARTITION KEY, failure_type TEXT PARTITION KEY, "
-            f"code bit[{bits}], chunk_size={_CHUNK})"
-        )
+        connection.execute(_CREATE_INDEX.format(index=self.index, bits=bits, chunk=_CHUNK))
 
     def rebuilt(self, connection: apsw.Connection) -> VectorSpace:
         """The space with an index rebuilt from its vectors; vectors of a wrong size are removed."""
@@ -123,15 +134,11 @@ class VectorSpace:
         if indexed != there:
             raise StoreCorrupt(f"it has {indexed} entries for {there} vectors")
         probe = array("f", [1.0] * self.dimensions)
-        self.search(connection, probe, scope=("", "e2"), failure_type=None, families=None, limit=1)
+        self.search(connection, Search(tier=Tier.E2, vector=probe), None)
 
     def put(self, connection: apsw.Connection, pk: int, vector: Vector[float]) -> None:
         """Store the vector of pattern `pk`, in place of an earlier one."""
         self.remove(connection, pk)
-        self.put_first(connection, pk, vector)
-
-    def put_first(self, connection: apsw.Connection, pk: int, vector: Vector[float]) -> None:
-        """Store the vector of pattern `pk`, which has none yet."""
         insert = f"INSERT INTO {self.vectors} (pk, vector) VALUES (?, ?)"
         connection.execute(insert, (pk, vector.tobytes()))
         self._index(connection, pk, vector)
@@ -145,52 +152,30 @@ class VectorSpace:
             connection.execute(f"DELETE FROM {self.index} WHERE rowid = ?", (pk,))
 
     def search(
-        self,
-        connection: apsw.Connection,
-        vector: Vector[float],
-        *,
-        scope: tuple[str, str],
-        failure_type: str | None,
-        families: Sequence[str] | None,
-        limit: int,
-        floor: float = 0.0,
+        self, connection: apsw.Connection, search: Search, families: Sequence[str] | None
     ) -> list[tuple[int, float]]:
-        """Pairs of pattern row and cosine, best first, in the partition `scope` (tenant, tier).
-
-        `families`: the model families allowed, None = all.
-        """
-        near = _NEAR.format(index=self.index)
-        if failure_type:
+        """Pairs of pattern row and cosine, best first; see VectorIndex.nearest."""
+        near, only = _NEAR.format(index=self.index), "TRUE"
+        if search.failure_type:
             near = f"{near} AND failure_type = '' UNION ALL {near} AND failure_type = :failure_type"
-        allowed = "p.model_family IN (SELECT value FROM json_each(:families))"
-        only = "" if families is None else f"AND {allowed} "
-        candidates = max(CANDIDATES, 8 * limit) * (1 if families is None else SELECTIVE)
-        rows = connection.execute(
-            f"WITH near AS ({near}) "
-            "SELECT pk, 1.0 - vec_distance_cosine(v.vector, :vector) AS similarity FROM near "
-            f"JOIN {self.vectors} AS v USING (pk) JOIN patterns AS p USING (pk) "
-            f"WHERE similarity >= :floor {only}ORDER BY similarity DESC, pk LIMIT :limit",
-            {
-                "code": self._levels(vector),
-                "vector": vector.tobytes(),
-                "k": candidates,
-                "tenant": scope[0],
-                "tier": scope[1],
-                "failure_type": failure_type,
-                "floor": floor,
-                "limit": limit,
-                "families": json.dumps(families),
-            },
-        )
-        return list(rows)
+        candidates = max(CANDIDATES, 8 * search.limit)
+        if families is not None:
+            only = "p.model_family IN (SELECT value FROM json_each(:families))"
+            candidates *= SELECTIVE
+        values = {
+            **row_of(search, ("failure_type", "floor", "limit")),
+            "tenant": search.scope,
+            "tier": search.tier.value,
+            "k": candidates,
+            "code": self._levels(search.vector),
+            "vector": search.vector.tobytes(),
+            "families": json.dumps(families),
+        }
+        sql = _SEARCH.format(near=near, vectors=self.vectors, only=only)
+        return list(connection.execute(sql, values))
 
     def _index(self, connection: apsw.Connection, pk: int, vector: Vector[float]) -> None:
-        connection.execute(
-            f"INSERT INTO {self.index} (rowid, tenant, tier, failure_type, code) "
-            "SELECT pk, tenant, tier, failure_type, vec_quantize_binary(?) FROM patterns "
-            "WHERE pk = ?",
-            (self._levels(vector), pk),
-        )
+        connection.execute(_INDEX.format(index=self.index), (self._levels(vector), pk))
 
     def _levels(self, vector: Vector[float]) -> bytes:
         """The vector minus each of the three thresholds; the signs are the code."""
@@ -225,7 +210,6 @@ class SQLiteVectors:
         return self._space
 
     async def open(self, embedder_id: str, dimensions: int) -> None:
-
         def find(connection: apsw.Connection) -> VectorSpace | None:
             space = _known_space(connection, embedder_id, dimensions)
             return space if space is not None and space.exists(connection) else None
@@ -264,18 +248,10 @@ class SQLiteVectors:
     async def nearest(
         self, search: Search, families: Sequence[str] | None, connection: Connection
     ) -> list[tuple[Row, float]]:
-        nearest = self._opened.current(connection.raw).search(
-            connection.raw,
-            search.vector,
-            scope=(search.scope, search.tier.value),
-            failure_type=search.failure_type,
-            families=families,
-            limit=search.limit,
-            floor=search.floor,
-        )
+        space = self._opened.current(connection.raw)
         return [
             (row, similarity)
-            for pk, similarity in nearest
+            for pk, similarity in space.search(connection.raw, search, families)
             for row in await connection.fetch(_PATTERN, pk=pk)
         ]
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
-from math import inf
 from typing import Any
 
 import apsw
 
-from gateway.stores.sql.engine import Connection
+from gateway.stores.sql.engine import Upkeep
 from gateway.stores.sqlite.connection import MEMORY_LIMIT_BYTES
 from gateway.stores.sqlite.database import Database
 
@@ -24,7 +23,7 @@ DELETE FROM heads WHERE root = ? AND digest = ? AND conversation_pk = ? AND kind
 _LOWEST_ROOT = -(2**63)
 
 
-class SQLiteUpkeep:
+class SQLiteUpkeep(Upkeep):
     """`Upkeep` of a Database."""
 
     runs_at_once = conversations_at_once = 20
@@ -35,35 +34,16 @@ class SQLiteUpkeep:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        # The rest of what a database in memory can hold is room for what arrives before the next
-        # round.
-        self.room = MEMORY_LIMIT_BYTES * 3 // 4 if database.settings.in_memory else inf
-
-    async def begin(self) -> bool:
-        """Each file has one gateway that does it."""
-        return True
-
-    async def remove_days(self, older_than: float, kept: list[int]) -> int:
-        """None: the runs of a day are not kept together."""
-        return 0
-
-    async def choose(
-        self, pks: list[int], surplus: float, connection: Connection
-    ) -> tuple[list[int], int | None]:
-        """All of them: they share pages, so that only a measurement tells what is free."""
-        return pks, None
+        if database.settings.in_memory:  # the rest is for what arrives before the next round
+            self.room = MEMORY_LIMIT_BYTES * 3 // 4
 
     async def remove_heads(self, removed: int) -> None:
         """Look for them, unless there cannot be any."""
+
+        def orphaned(connection: apsw.Connection, root: int) -> list[Any]:
+            return connection.execute(_ORPHANED_HEADS, (root,)).fetchall()
+
         root = _LOWEST_ROOT
-        while removed and (keys := await self._database.read(partial(_orphaned_heads, root))):
-            await self._database.write(partial(_remove_heads, keys))
+        while removed and (keys := await self._database.read(partial(orphaned, root=root))):
+            await self._database.write(lambda c, keys=keys: c.executemany(_REMOVE_HEADS, keys))  # type: ignore[misc]
             root = keys[-1][0]
-
-
-def _orphaned_heads(root: int, connection: apsw.Connection) -> list[Any]:
-    return connection.execute(_ORPHANED_HEADS, (root,)).fetchall()
-
-
-def _remove_heads(keys: list[Any], connection: apsw.Connection) -> None:
-    connection.executemany(_REMOVE_HEADS, keys)
