@@ -93,7 +93,7 @@ class SQLiteEngine(Engine):
     def __init__(self, database: Database) -> None:
         self.database = database
         self.dialect = SQLiteDialect()
-        self.upkeep = SQLiteUpkeep(database)
+        self.upkeep = SQLiteUpkeep(self)
         self._redact = redaction(database.settings)
 
     async def read(self, work: Work[T], *, patient: bool = False) -> T:

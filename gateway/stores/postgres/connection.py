@@ -12,8 +12,7 @@ import asyncpg
 
 from gateway.config.storage import StorageSettings
 from gateway.stores.postgres.errors import breaks_connection, refused, translate
-from gateway.stores.postgres.partitions import add_partitions
-from gateway.stores.postgres.schema import VECTORS, migrate, take_turn
+from gateway.stores.postgres.schema import VECTORS, add_partitions, migrate, take_turn
 from gateway.stores.protocols import SchemaMismatch, StoreUnavailable
 from gateway.stores.reads import TimeLimits
 

@@ -10,8 +10,12 @@ from __future__ import annotations
 import asyncpg
 
 from gateway.stores.postgres.database import PATIENT_S, Database
-from gateway.stores.postgres.partitions import add_partitions, days_with_partitions, drop_partitions
-from gateway.stores.postgres.schema import DAY_BITS
+from gateway.stores.postgres.schema import (
+    DAY_BITS,
+    add_partitions,
+    days_with_partitions,
+    drop_partitions,
+)
 from gateway.stores.sql.engine import Connection, Upkeep
 
 _FIXED_BYTES = 1000  # of a conversation or run besides its texts: columns and hashes

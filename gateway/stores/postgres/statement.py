@@ -22,8 +22,7 @@ from msgspec import Struct
 
 from gateway.stores import codec, usage
 from gateway.stores.commit_plan import StepPlan
-from gateway.stores.postgres.partitions import TODAY
-from gateway.stores.postgres.schema import DAY_BITS
+from gateway.stores.postgres.schema import DAY_BITS, TODAY
 from gateway.stores.postgres.text import stored_json, stored_text
 from gateway.stores.records import CallRecord, ConversationRecord, InjectionRow, RunUpdate
 from gateway.stores.sql.engine import columns

@@ -63,23 +63,15 @@ class Database:
         migrations: Sequence[Migration] = MIGRATIONS,
         hooks: Sequence[ConnectionHook] = (),
     ) -> Database:
-        """Open the file at `settings.path`, creating or migrating it as needed.
-
-        `:memory:` is a new, empty database, which ends with `close`. `hooks` run on every
-        connection, on the writer's before the migrations.
-
-        Raises: StoreError when the file cannot be used.
-        """
+        """Open the file at `settings.path`, creating or migrating it as needed. `hooks` run on
+        every connection, on the writer's before the migrations. Raises: StoreError."""
         database = cls(settings, migrations, hooks)
         database._start(await asyncio.to_thread(_open, settings, migrations, hooks))
         return database
 
     async def reopen(self) -> None:
-        """Close the connections and open the file at `settings.path` again, as `open` does.
-
-        Meanwhile, and after an error, every operation raises StoreUnavailable. Of a database in
-        memory nothing is left. Raises: StoreError.
-        """
+        """Close the connections and open the file again. Meanwhile, and after an error, every
+        operation raises StoreUnavailable. Of a database in memory nothing is left."""
         async with self._reopening:
             if self._closing is not None:
                 raise StoreClosed("the store is closed")
@@ -94,23 +86,16 @@ class Database:
             self._start(opened)
 
     async def write(self, work: Callable[[apsw.Connection], T]) -> T:
-        """The result of `work` on the writer thread, inside a transaction, after the commit.
+        """The result of `work` on the writer thread, inside a transaction, after the commit. It
+        may run again after a rollback, and cancelling the caller does not stop it.
 
-        When `work` raises, everything it did is rolled back. It must not begin or end
-        transactions, and may run again after a rollback. Cancelling the caller does not stop it.
-
-        Raises: StoreError, and whatever else `work` raises.
+        Raises: StoreError, and whatever else `work` raises; then nothing of it stays.
         """
         return await self._writes.submit(work)  # type: ignore[no-any-return]
 
     async def read(self, work: Callable[[apsw.Connection], T]) -> T:
-        """The result of `work` on a reader thread; it sees everything committed before the call.
-
-        Each statement sees the latest commit at its start; with `one_view(work)` all statements
-        see the same data.
-
-        Raises: StoreError, and whatever else `work` raises.
-        """
+        """The result of `work` on a reader thread. Each statement sees the latest commit at its
+        start. Raises: StoreError, and whatever else `work` raises."""
         return await self._reads.submit(work)  # type: ignore[no-any-return]
 
     @property
@@ -119,10 +104,7 @@ class Database:
         return len(self._readers)
 
     async def ping(self) -> None:
-        """Return when the file is the one that was opened, and can be read and written.
-
-        Raises: StoreError.
-        """
+        """Return if the file is the one that was opened, and can be read and written."""
         if not self._writer.thread.is_alive():
             raise StoreClosed("the store's writer has stopped")
         if not await asyncio.to_thread(self._files.is_current):
