@@ -72,13 +72,10 @@ class SQLAttributionStore:
             rows = await connection.fetch(_TREE, root=root, tenant=tenant) if root else []
             if not any(row[0] == conversation_id for row in rows):
                 return None
-            sums = [sums_of(row[len(_NODE) :]) for row in rows]
-            names = (*_NODE, "sums")
-            nodes = [
-                made(TreeNode, names, (*row[: len(_NODE)], of_it))
-                for row, of_it in zip(rows, sums, strict=True)
-            ]
-            return Tree(root_id=root, nodes=tuple(nodes), total=added(sums))
+            about, width = (*_NODE, "sums"), len(_NODE)
+            nodes = [made(TreeNode, about, (*row[:width], sums_of(row[width:]))) for row in rows]
+            total = added([node.sums for node in nodes])
+            return Tree(root_id=root, nodes=tuple(nodes), total=total)
 
         return await self._engine.view(work)
 

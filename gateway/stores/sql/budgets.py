@@ -92,10 +92,37 @@ class SQLBudgetStore:
         self._engine = engine
 
     async def reserve(self, claim: Claim) -> Reserved:
-        return await self._engine.transact(partial(_reserve, claim))
+        async def work(connection: Connection) -> Reserved:
+            await _lock([wanted.key for wanted in claim.accounts], connection)
+            accounts = [await _current(each, claim.at, connection) for each in claim.accounts]
+            outcome = decide(accounts, claim)
+            if outcome.refusals and claim.binding:
+                return outcome
+            reserved = {"claim": claim.id, "expires_at": claim.expires_at}
+            reserved |= _row(claim.estimate, _AMOUNTS)
+            for wanted, account in zip(claim.accounts, accounts, strict=True):
+                await _save(account, claim.at, wanted.ends, connection)
+                await connection.fetch(_RESERVE, **_place(wanted.key), **reserved)
+            return outcome
+
+        return await self._engine.transact(work)
 
     async def settle(self, settlement: Settlement) -> tuple[Account, ...]:
-        return await self._engine.transact(partial(_settle, settlement))
+        claim = settlement.claim
+
+        async def work(connection: Connection) -> tuple[Account, ...]:
+            await _lock([wanted.key for wanted in claim.accounts], connection)
+            after = []
+            for wanted in claim.accounts:
+                place = _place(wanted.key)
+                found = bool(await connection.fetch(_RELEASE, **place, claim=claim.id))
+                known = await _read(wanted.key, connection)
+                account = settled(known or opened(wanted, claim.at), settlement, found=found)
+                await _save(account, settlement.at, wanted.ends, connection)
+                after.append(account)
+            return tuple(after)
+
+        return await self._engine.transact(work)
 
     async def accounts(self, keys: Sequence[AccountKey]) -> tuple[Account, ...]:
         return await self._engine.view(partial(_read_all, tuple(keys)))
@@ -157,33 +184,6 @@ class SQLControlStore:
     async def list_controls(self) -> Sequence[Control]:
         rows = await self._engine.fetch(_CONTROLS)
         return [made(Control, _CONTROL, row) for row in rows]
-
-
-async def _reserve(claim: Claim, connection: Connection) -> Reserved:
-    await _lock([wanted.key for wanted in claim.accounts], connection)
-    accounts = [await _current(wanted, claim.at, connection) for wanted in claim.accounts]
-    outcome = decide(accounts, claim)
-    if outcome.refusals and claim.binding:
-        return outcome
-    reserved = {"claim": claim.id, "expires_at": claim.expires_at, **_row(claim.estimate, _AMOUNTS)}
-    for wanted, account in zip(claim.accounts, accounts, strict=True):
-        await _save(account, claim.at, wanted.ends, connection)
-        await connection.fetch(_RESERVE, **_place(wanted.key), **reserved)
-    return outcome
-
-
-async def _settle(settlement: Settlement, connection: Connection) -> tuple[Account, ...]:
-    claim = settlement.claim
-    await _lock([wanted.key for wanted in claim.accounts], connection)
-    after = []
-    for wanted in claim.accounts:
-        place = _place(wanted.key)
-        found = bool(await connection.fetch(_RELEASE, **place, claim=claim.id))
-        known = await _read(wanted.key, connection)
-        account = settled(known or opened(wanted, claim.at), settlement, found=found)
-        await _save(account, settlement.at, wanted.ends, connection)
-        after.append(account)
-    return tuple(after)
 
 
 async def _lock(keys: Sequence[AccountKey], connection: Connection) -> None:

@@ -6,33 +6,8 @@ from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from typing import Any
 
-from gateway.stores import codec
+from gateway.stores import codec, queries
 from gateway.stores.protocols import exported
-from gateway.stores.queries import (
-    COSTS,
-    FACET_RUNS,
-    HEALTH_RUNS,
-    RECENT_RUNS,
-    SUMMED,
-    ConversationPage,
-    ConversationSummary,
-    Facets,
-    HealthSummary,
-    LiveQuery,
-    LiveRun,
-    PageRequest,
-    PruneReport,
-    RunFilter,
-    RunPage,
-    RunTrace,
-    add_up,
-    agent_health,
-    check_outcome,
-    decode_cursor,
-    encode_cursor,
-    recent_run,
-    summary,
-)
 from gateway.stores.redact import MAX_INT
 from gateway.stores.sql import filters
 from gateway.stores.sql.engine import Connection, Dialect, Engine, columns, conditions, made
@@ -62,7 +37,7 @@ _STEPS_WITHOUT_CONTENT = ", ".join(
     ["NULL" if name == "content" else name for name in codec.STEP_COLUMNS]
 )
 _WINDOW = "WHERE run_pk = :pk AND step_index > :after AND step_index <= :last ORDER BY step_index"
-_CONVERSATION = codec.names(ConversationSummary, "runs")
+_CONVERSATION = codec.names(queries.ConversationSummary, "runs")
 _NEWEST_STEP = f"""
 SELECT {_STEPS_WITHOUT_CONTENT} FROM steps WHERE run_pk = :pk AND composite IS NOT NULL
 ORDER BY step_index DESC LIMIT 1
@@ -92,12 +67,12 @@ _EXPRESSIONS = {
     "peak_composite": "coalesce(max(r.composite_peak), 0.0)",
     **{
         name: f"CAST(coalesce(sum(r.{name}), 0) AS BIGINT)"
-        for name in SUMMED
+        for name in queries.SUMMED
         if name not in _FLOATS
     },
     **{name: f"coalesce(sum(r.{name}), 0)" for name in _FLOATS},
     # sum() of only unknown values is NULL: the cost stays unknown.
-    **{name: f"sum(r.{name})" for name in COSTS},
+    **{name: f"sum(r.{name})" for name in queries.COSTS},
     "composite_sum": "coalesce(sum(r.composite_sum), 0.0)",
     "scored_steps": "CAST(coalesce(sum(r.scored_steps), 0) AS BIGINT)",
 }
@@ -111,7 +86,9 @@ class SQLRunStore:
         self._engine = engine
         self._dialect = engine.dialect
 
-    async def list_runs(self, runs: RunFilter, page: PageRequest) -> RunPage:
+    async def list_runs(
+        self, runs: queries.RunFilter, page: queries.PageRequest
+    ) -> queries.RunPage:
         values: dict[str, Any] = {}
         condition = filters.where(runs, values, self._dialect)
         key, order = _SORTS[page.sort], "DESC" if page.descending else "ASC"
@@ -128,9 +105,11 @@ class SQLRunStore:
         """
         found = await self._engine.made(codec.run_of, sql, **values)
         shown, more = tuple(found[: page.limit]), len(found) > page.limit
-        return RunPage(runs=shown, next_cursor=page.cursor_after(shown[-1]) if more else None)
+        return queries.RunPage(
+            runs=shown, next_cursor=page.cursor_after(shown[-1]) if more else None
+        )
 
-    async def count_runs(self, runs: RunFilter) -> int:
+    async def count_runs(self, runs: queries.RunFilter) -> int:
         values: dict[str, Any] = {}
         condition = filters.where(runs, values, self._dialect)
         sql = f"SELECT count(*) FROM runs AS r WHERE {condition}"
@@ -144,15 +123,15 @@ class SQLRunStore:
         content: bool = True,
         after_step: int = -1,
         limit: int | None = None,
-    ) -> RunTrace | None:
+    ) -> queries.RunTrace | None:
         values: dict[str, Any] = {"id": run_id}
-        condition = filters.where(RunFilter(tenant=tenant), values, self._dialect)
+        condition = filters.where(queries.RunFilter(tenant=tenant), values, self._dialect)
         run = f"SELECT {codec.RUN}, r.pk FROM {codec.RUNS} WHERE r.id = :id AND {condition}"
         steps = f"SELECT {_STEPS if content else _STEPS_WITHOUT_CONTENT} FROM steps {_WINDOW}"
         injections = f"SELECT {codec.INJECTIONS} FROM injections {_WINDOW}, ordinal"
         last = MAX_INT if limit is None else min(MAX_INT, after_step + limit)
 
-        async def work(connection: Connection) -> RunTrace | None:
+        async def work(connection: Connection) -> queries.RunTrace | None:
             found = await connection.row(run, **values)
             if found is None:
                 return None
@@ -160,7 +139,7 @@ class SQLRunStore:
             part = {"pk": pk, "after": max(after_step, -1), "last": last}
             step_rows = await connection.fetch(steps, **part)
             injected = await connection.fetch(injections, **part)
-            return RunTrace(
+            return queries.RunTrace(
                 run=codec.run_of(row),
                 steps=tuple(await connection.made(partial(codec.step_of, run_id), step_rows)),
                 injections=tuple([codec.injection_of(run_id, each) for each in injected]),
@@ -171,9 +150,9 @@ class SQLRunStore:
     async def set_outcome(
         self, run_id: str, outcome: str, *, source: str, tenant: str | None
     ) -> bool:
-        check_outcome(outcome)
+        queries.check_outcome(outcome)
         values: dict[str, Any] = {"id": run_id, "new": outcome, "source": source}
-        condition = filters.where(RunFilter(tenant=tenant), values, self._dialect)
+        condition = filters.where(queries.RunFilter(tenant=tenant), values, self._dialect)
         sql = f"""
             UPDATE runs AS r SET outcome = :new, outcome_source = :source
             WHERE r.id = :id AND {condition} RETURNING TRUE
@@ -187,9 +166,9 @@ class SQLRunStore:
         external_key: str | None = None,
         limit: int = 50,
         cursor: str | None = None,
-    ) -> ConversationPage:
-        page = PageRequest(limit=limit, cursor=cursor)
-        at, last_id = (None, None) if page.cursor is None else decode_cursor(page.cursor)
+    ) -> queries.ConversationPage:
+        page = queries.PageRequest(limit=limit, cursor=cursor)
+        at, last_id = (None, None) if page.cursor is None else queries.decode_cursor(page.cursor)
         values: dict[str, Any] = {"after_id": last_id}
         wanted = {
             "tenant": ("tenant = :tenant", tenant),
@@ -204,19 +183,23 @@ class SQLRunStore:
         """
         rows = await self._engine.fetch(sql, **values)
         names = (*_CONVERSATION, "runs")
-        found = tuple([made(ConversationSummary, names, row) for row in rows[: page.limit]])
+        found = tuple([made(queries.ConversationSummary, names, row) for row in rows[: page.limit]])
         more = len(rows) > page.limit
-        last = encode_cursor(found[-1].created_at, found[-1].id) if more else None
-        return ConversationPage(conversations=found, next_cursor=last)
+        last = queries.encode_cursor(found[-1].created_at, found[-1].id) if more else None
+        return queries.ConversationPage(conversations=found, next_cursor=last)
 
-    async def facets(self, *, tenant: str | None, newest: int = FACET_RUNS) -> Facets:
-        runs = RunFilter(tenant=tenant)
+    async def facets(
+        self, *, tenant: str | None, newest: int = queries.FACET_RUNS
+    ) -> queries.Facets:
+        runs = queries.RunFilter(tenant=tenant)
         return await self._engine.read(partial(filters.facets, runs, newest, self._dialect))
 
-    async def health_summary(self, runs: RunFilter, *, newest: int = HEALTH_RUNS) -> HealthSummary:
+    async def health_summary(
+        self, runs: queries.RunFilter, *, newest: int = queries.HEALTH_RUNS
+    ) -> queries.HealthSummary:
         return await self._engine.view(partial(_summarize, runs, newest, self._dialect))
 
-    async def live_runs(self, query: LiveQuery) -> tuple[LiveRun, ...]:
+    async def live_runs(self, query: queries.LiveQuery) -> tuple[queries.LiveRun, ...]:
         return await self._engine.view(partial(_live_runs, query, self._dialect))
 
     async def usage(self, query: UsageQuery) -> list[UsagePoint]:
@@ -224,7 +207,7 @@ class SQLRunStore:
 
     async def experiment_runs(self, experiment: str, *, tenant: str | None) -> list[ExperimentRun]:
         values: dict[str, Any] = {}
-        wanted = RunFilter(tenant=tenant, experiment=experiment)
+        wanted = queries.RunFilter(tenant=tenant, experiment=experiment)
         condition = filters.where(wanted, values, self._dialect)
         found: list[ExperimentRun] = []
         after = "TRUE"
@@ -240,7 +223,9 @@ class SQLRunStore:
             after = "(r.started_at, r.id) > (:after, :after_id)"
             values |= {"after": found[-1].started_at, "after_id": found[-1].id}
 
-    def export_runs(self, runs: RunFilter, *, content: bool = True) -> AsyncIterator[RunTrace]:
+    def export_runs(
+        self, runs: queries.RunFilter, *, content: bool = True
+    ) -> AsyncIterator[queries.RunTrace]:
         return exported(self, runs, content=content)
 
     async def prune(
@@ -250,14 +235,14 @@ class SQLRunStore:
         max_bytes: int | None = None,
         active_since: float | None = None,
         keep: Sequence[str] = (),
-    ) -> PruneReport:
+    ) -> queries.PruneReport:
         return await prune(self._engine, older_than, max_bytes, active_since, keep)
 
 
 async def _summarize(
-    runs: RunFilter, newest: int, dialect: Dialect, connection: Connection
-) -> HealthSummary:
-    """The HealthSummary of the newest runs that match."""
+    runs: queries.RunFilter, newest: int, dialect: Dialect, connection: Connection
+) -> queries.HealthSummary:
+    """The summary of the newest runs that match."""
     values: dict[str, Any] = {}
     condition = filters.where(runs, values, dialect)
     fetch = partial(connection.fetch, **values)
@@ -272,25 +257,25 @@ async def _summarize(
     """)
     recent = await fetch(f"""
         SELECT r.id, r.started_at, r.steps, {_MEAN}, r.composite_peak, r.counts
-        FROM runs AS r WHERE {condition} {newest_first} {RECENT_RUNS}
+        FROM runs AS r WHERE {condition} {newest_first} {queries.RECENT_RUNS}
     """)
     more = f"SELECT TRUE FROM runs AS r WHERE {condition} LIMIT 1 OFFSET {newest}"
-    return summary(
+    return queries.summary(
         composite_sum=sums.pop("composite_sum"),
         scored_steps=sums.pop("scored_steps"),
         sums=sums,
-        counted=await connection.computed(add_up, counted),
-        by_agent=tuple([agent_health(*row) for row in by_agent]),
-        recent=tuple([recent_run(*row) for row in reversed(recent)]),
+        counted=await connection.computed(queries.add_up, counted),
+        by_agent=tuple([queries.agent_health(*row) for row in by_agent]),
+        recent=tuple([queries.recent_run(*row) for row in reversed(recent)]),
         limited=sums["total_runs"] == newest and bool(await fetch(more)),
     )
 
 
 async def _live_runs(
-    query: LiveQuery, dialect: Dialect, connection: Connection
-) -> tuple[LiveRun, ...]:
+    query: queries.LiveQuery, dialect: Dialect, connection: Connection
+) -> tuple[queries.LiveRun, ...]:
     values: dict[str, Any] = {}
-    wanted = RunFilter(tenant=query.tenant, since=query.begun)
+    wanted = queries.RunFilter(tenant=query.tenant, since=query.begun)
     sql = f"""
         SELECT {codec.RUN}, r.pk FROM {codec.RUNS}
         WHERE {filters.where(wanted, values, dialect)} AND r.ended_at IS NULL
@@ -311,7 +296,7 @@ async def _live_runs(
             stuck = newest.step_index - (-1 if last is None else last)
         guidance = await connection.row(_GUIDANCE, pk=pk)
         live.append(
-            LiveRun(
+            queries.LiveRun(
                 run=run,
                 newest=newest,
                 stuck_steps=stuck,

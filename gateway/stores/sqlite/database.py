@@ -15,7 +15,7 @@ from gateway.config.storage import StorageSettings
 from gateway.stores.protocols import StoreClosed, StoreReplaced, StoreUnavailable
 from gateway.stores.sql.tables import Migration
 from gateway.stores.sqlite.connection import ConnectionHook, open_all, translate
-from gateway.stores.sqlite.files import file_identity, remove_log_of
+from gateway.stores.sqlite.files import FileIdentity
 from gateway.stores.sqlite.schema import MIGRATIONS, migrate
 from gateway.stores.sqlite.threads import JobQueue, Work, Writer, readers
 
@@ -44,7 +44,7 @@ class Database:
     def _start(self, connections: Sequence[apsw.Connection]) -> None:
         loop, settings = asyncio.get_running_loop(), self.settings
         writer, *others = connections
-        self._files = file_identity(settings)
+        self._files = FileIdentity(settings)
         self._writes = JobQueue(loop, limit=settings.queue_limit, name="writes")
         self._reads = JobQueue(loop, limit=settings.queue_limit, name="reads")
         # In memory SQLite locks out readers during a write, and the other way round. Threads that
@@ -78,12 +78,9 @@ class Database:
             self._refuse(StoreUnavailable(f"{self.settings.path!r} is being opened again"))
             # The old connections first: the new ones must not share their memory-mapped index.
             await asyncio.to_thread(self._stop)
-            await asyncio.to_thread(remove_log_of, self._files)
-            first = self.after_reopening
-            opened = await asyncio.to_thread(
-                _open, self.settings, self._migrations, self._hooks, first
-            )
-            self._start(opened)
+            await asyncio.to_thread(self._files.remove_log)
+            how = (self.settings, self._migrations, self._hooks, self.after_reopening)
+            self._start(await asyncio.to_thread(_open, *how))
 
     async def write(self, work: Callable[[apsw.Connection], T]) -> T:
         """The result of `work` on the writer thread, inside a transaction, after the commit. It
