@@ -15,7 +15,7 @@ import orjson
 
 from gateway.config.storage import StorageSettings
 from gateway.stores import codec
-from gateway.stores.commit_plan import StepPlan, StoredStep, new_injections, plan_steps
+from gateway.stores.commit_plan import new_injections, plan_steps
 from gateway.stores.postgres.connection import Slot
 from gateway.stores.postgres.errors import is_about_one_record
 from gateway.stores.postgres.statement import (
@@ -36,6 +36,7 @@ from gateway.stores.protocols import (
 )
 from gateway.stores.records import CallRecord, ConversationRecord, RunUpdate
 from gateway.stores.redact import encodable
+from gateway.stores.sql.states import stored_step
 from gateway.tasks import spawn
 
 MAX_GROUP = 128
@@ -235,7 +236,13 @@ async def _commit_alone(
         prepared = prepare(call, deltas, careful=careful)
         await connection.fetch(COMMIT_ALONE, mode, *parameters([prepared]))
         for pk, (plan, _) in zip(pks, deltas, strict=True):
-            await _complete(connection, pk, plan)
+            # What stored steps of the run lacked.
+            for late in plan.late:
+                content, scores = codec.content_json(late.content), codec.score_row(late.step)
+                await connection.execute(_UPDATE_SCORES, pk, late.step.step_index, content, *scores)
+            for index, (made, texts) in plan.calls.items():
+                values = (codec.call_json(made), codec.content_json(texts))
+                await connection.execute(_UPDATE_CALL, pk, index, *values)
 
 
 async def _delta(
@@ -245,26 +252,8 @@ async def _delta(
     steps = [step for step in call.steps if step.run_id == run.id]
     injections = [row for row in call.injections if row.run_id == run.id]
     indexes = [step.step_index for step in steps]
-    stored = {
-        index: StoredStep(
-            state=state,
-            scored=scored,
-            call=None if made is None else codec.call_of(made),
-            content=codec.content_of(content),
-        )
-        for index, made, scored, state, content in await connection.fetch(_STEPS, pk, indexes)
-    }
+    rows = await connection.fetch(_STEPS, pk, indexes)
+    stored = {index: stored_step(*row) for index, *row in rows}
     indexes = [row.step_index for row in injections]
     known = map(tuple, await connection.fetch(_INJECTIONS, pk, indexes))
     return plan_steps(steps, stored), new_injections(injections, known)
-
-
-async def _complete(connection: asyncpg.Connection, pk: int | None, plan: StepPlan) -> None:
-    """Write what stored steps of a run lacked."""
-    for late in plan.late:
-        content = codec.content_json(late.content)
-        scores = codec.score_row(late.step)
-        await connection.execute(_UPDATE_SCORES, pk, late.step.step_index, content, *scores)
-    for index, (made, texts) in plan.calls.items():
-        values = (codec.call_json(made), codec.content_json(texts))
-        await connection.execute(_UPDATE_CALL, pk, index, *values)

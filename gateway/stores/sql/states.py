@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gateway.stores import codec
+from gateway.stores.commit_plan import StoredStep
 from gateway.stores.protocols import MAX_BRANCHES
 from gateway.stores.records import CallRecord, ConversationRecord, PrefixHashRecord
 from gateway.stores.sql.engine import Connection, Engine, Row, columns
@@ -83,6 +84,16 @@ class SQLStateStore:
     async def close(self) -> None:
         """Close the database, for every store in it."""
         await self._engine.database.close()
+
+
+def stored_step(call: str | None, scored: int, state: str, content: str | None) -> StoredStep:
+    """From these columns of a step; `scored`: it has a composite."""
+    return StoredStep(
+        state=state,
+        scored=bool(scored),
+        call=None if call is None else codec.call_of(call),
+        content=codec.content_of(content),
+    )
 
 
 def root_key(root: bytes) -> int:
