@@ -63,9 +63,7 @@ class Database:
     @classmethod
     async def open(cls, settings: StorageSettings, *, vectors: bool = False) -> Database:
         """Connect to `settings.url` and migrate its schema. `vectors`: patterns are searched.
-
-        Raises: StoreError when the database cannot be used.
-        """
+        Raises: StoreError."""
         database = cls(settings, vectors=vectors)
         database.identity = await prepare(settings, vectors=vectors)
         return database
@@ -95,10 +93,8 @@ class Database:
         return await self._writer.commit(call)
 
     async def run(self, work: Work[T], *, limit_s: float = STATEMENT_S) -> T:
-        """The result of `work` on a free connection, each of its statements for itself.
-
-        Raises: StoreError, and whatever else `work` raises.
-        """
+        """The result of `work` on a free connection, each of its statements for itself. Raises:
+        StoreError, and whatever else `work` raises."""
         if self._refusal is not None:
             raise self._refusal
         if self._waiting >= self.settings.queue_limit:
@@ -125,23 +121,18 @@ class Database:
         payload = orjson.dumps({"kind": kind, "from": self.holder, **ids}).decode()
         await self.fetch("SELECT pg_notify($1, $2)", CHANNEL, payload)
 
-    async def transact(self, work: Work[T], *, limit_s: float = STATEMENT_S) -> T:
+    async def transact(self, work: Work[T], *, limit_s: float = STATEMENT_S, **options: Any) -> T:
         """The result of `work` inside a transaction; nothing of it stays when it raises."""
 
         async def within(connection: asyncpg.Connection) -> T:
-            async with connection.transaction():
+            async with connection.transaction(**options):
                 return await work(connection)
 
         return await self.run(within, limit_s=limit_s)
 
     async def view(self, work: Work[T]) -> T:
         """The result of `work`, whose statements all see the same data."""
-
-        async def within(connection: asyncpg.Connection) -> T:
-            async with connection.transaction(isolation="repeatable_read", readonly=True):
-                return await work(connection)
-
-        return await self.run(within)
+        return await self.transact(work, isolation="repeatable_read", readonly=True)
 
     async def ping(self) -> None:
         """Return when the database can be read and written. Raises: StoreError."""
@@ -155,8 +146,9 @@ class Database:
 
     async def close(self) -> None:
         """Commit what was accepted, then close. A second call does nothing."""
-        self._refusal = StoreClosed("the store is closed")
+        closed = self._refusal = StoreClosed("the store is closed")
         async with self._reopening:
+            self._refusal = closed
             await self._stop()
 
     async def _stop(self) -> None:
