@@ -37,19 +37,7 @@ from gateway.stores.patterns import (
     decode_cursor,
 )
 from gateway.stores.protocols import PATTERNS, StoreCorrupt
-from gateway.stores.sql.engine import (
-    Connection,
-    Dialect,
-    Engine,
-    Row,
-    VectorIndex,
-    assigned,
-    columns,
-    conditions,
-    insert,
-    made,
-    row_of,
-)
+from gateway.stores.sql import engine as db
 
 _CONTENT = (
     *("tier", "digest", "failure_type", "model_family", "gate_threshold"),
@@ -66,7 +54,7 @@ _READ = (
     *("source_trace_id", "fields", "created_at", "updated_at", "injected", "helped", "hurt"),
     *_LESSON,
 )
-COLUMNS = columns(_READ, "p.")
+COLUMNS = db.columns(_READ, "p.")
 """Columns that `pattern_of` reads, from `patterns AS p`."""
 
 _POSTERIOR = codec.names(Posterior)
@@ -82,7 +70,7 @@ SELECT {COLUMNS}, p.reason,
     (SELECT count(DISTINCT e.key_name) {_SUPPORT}),
     (SELECT count(DISTINCT coalesce(nullif(k.name, ''), k.id)) FROM keys AS k
         WHERE k.tenant = p.tenant AND k.revoked_at IS NULL),
-    {columns(_POSTERIOR, "q.")}
+    {db.columns(_POSTERIOR, "q.")}
 FROM patterns AS p LEFT JOIN pattern_posteriors AS q ON q.owner = p.tenant
     AND q.pattern_id = p.pattern_id AND q.version = p.version
 WHERE p.origin <> ''"""
@@ -98,8 +86,8 @@ WITH RECURSIVE found(name) AS (
 )
 SELECT name FROM found WHERE name IS NOT NULL
 """
-_INSERT = f"{insert('patterns', _NEW)} RETURNING pk"
-_REPLACE = f"UPDATE patterns SET {assigned(_CONTENT)} WHERE pk = :pk"
+_INSERT = f"{db.insert('patterns', _NEW)} RETURNING pk"
+_REPLACE = f"UPDATE patterns SET {db.assigned(_CONTENT)} WHERE pk = :pk"
 _SAME = """
 SELECT pk, pattern_id FROM patterns WHERE tenant = :tenant AND digest = :digest AND origin = ''
 """
@@ -124,7 +112,7 @@ WHERE tenant = :tenant AND pattern_id = :pattern_id AND digest = :digest
 class SQLPatternStore:
     """`PatternStore` over an engine whose database was opened for vectors."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: db.Engine) -> None:
         self._engine = engine
         self._index = engine.vectors()
 
@@ -140,7 +128,7 @@ class SQLPatternStore:
     ) -> list[tuple[Added, str]]:
         index = self._checked(*(vector for _, vector in entries))
 
-        async def work(connection: Connection) -> list[tuple[Added, str]]:
+        async def work(connection: db.Connection) -> list[tuple[Added, str]]:
             # One at a time: two gateways may bring the same patterns, as at their first start.
             await connection.take_turn(_TABLE)
             return [
@@ -154,7 +142,7 @@ class SQLPatternStore:
     async def edit(self, pattern: Pattern, vector: Vector[float] | None) -> None:
         index = self._checked(vector)
 
-        async def work(connection: Connection) -> None:
+        async def work(connection: db.Connection) -> None:
             await connection.take_turn(_TABLE)
             tenant, pattern_id = pattern.tenant, pattern.pattern_id
             pk = await connection.value(_OWN, tenant=tenant, pattern_id=pattern_id)
@@ -173,7 +161,7 @@ class SQLPatternStore:
     async def get(self, tenant: str | None, pattern_id: str) -> StoredPattern | None:
         index = self._checked()
 
-        async def work(connection: Connection) -> StoredPattern | None:
+        async def work(connection: db.Connection) -> StoredPattern | None:
             pk = await _find(tenant, pattern_id, connection)
             found = await _select("p.pk = :pk", {"pk": pk}, 1, index, connection)
             return found[0][1] if found else None
@@ -183,7 +171,7 @@ class SQLPatternStore:
     async def delete(self, tenant: str | None, pattern_id: str) -> bool:
         index = self._checked()
 
-        async def work(connection: Connection) -> bool:
+        async def work(connection: db.Connection) -> bool:
             pk = await _find(tenant, pattern_id, connection)
             if pk is None:
                 return False
@@ -213,7 +201,7 @@ class SQLPatternStore:
         if not any(search.vector):
             return []  # a text without a known word is similar to nothing
 
-        async def work(connection: Connection) -> list[PatternMatch]:
+        async def work(connection: db.Connection) -> list[PatternMatch]:
             families = await _suitable_families(search.model, connection)
             return [
                 PatternMatch(pattern=pattern_of(row), similarity=max(-1.0, min(1.0, similarity)))
@@ -224,11 +212,11 @@ class SQLPatternStore:
             return await self._engine.read(work)
 
     async def universal(self, *, model: str = "", limit: int = 32) -> list[PatternMatch]:
-        async def work(connection: Connection) -> Sequence[Row]:
+        async def work(connection: db.Connection) -> Sequence[db.Row]:
             families = await _suitable_families(model, connection)
             one_of = self._engine.dialect.among("model_family", "families", "text")
             bound: dict[str, Any] = {"limit": limit}
-            only = conditions({"families": (one_of, families)}, bound)
+            only = db.conditions({"families": (one_of, families)}, bound)
             return await connection.fetch(_UNIVERSAL.format(only=only), **bound)
 
         rules = await self._engine.read(work)
@@ -241,7 +229,7 @@ class SQLPatternStore:
         more = f"CASE WHEN {count} + :by > 0 THEN {count} + :by ELSE 0 END"
         statement = f"UPDATE patterns SET {count} = {more} WHERE pk = :pk"
 
-        async def work(connection: Connection) -> None:
+        async def work(connection: db.Connection) -> None:
             found = [await _find(tenant, each, connection) for each in pattern_ids]
             # In one order in every gateway, so that no two wait for each other.
             for pk in sorted([pk for pk in found if pk is not None]):
@@ -259,11 +247,11 @@ class SQLPatternStore:
     async def set_vectors(self, entries: Sequence[tuple[Pattern, Vector[float]]]) -> None:
         index = self._checked(*(vector for _, vector in entries))
 
-        async def work(connection: Connection) -> None:
+        async def work(connection: db.Connection) -> None:
             await connection.take_turn(_TABLE)
             for pattern, vector in entries:
                 # Skips a pattern that was edited or removed while its vector was computed.
-                own = row_of(pattern, ("tenant", "pattern_id"))
+                own = db.row_of(pattern, ("tenant", "pattern_id"))
                 pk = await connection.value(_CURRENT, **own, digest=content_id(pattern))
                 if pk is not None:
                     await index.put(pk, vector, connection)
@@ -276,7 +264,7 @@ class SQLPatternStore:
     async def count(self) -> int:
         return int((await self._engine.fetch("SELECT count(*) FROM patterns"))[0][0])
 
-    def _checked(self, *vectors: Vector[float] | None) -> VectorIndex:
+    def _checked(self, *vectors: Vector[float] | None) -> db.VectorIndex:
         """The index, after a check of the vectors' dimensions. Raises: SpaceMismatch."""
         if self._index.dimensions is None:
             raise SpaceMismatch("no vector space is open")
@@ -310,7 +298,7 @@ def stored_lesson(row: Sequence[Any]) -> StoredLesson:
     pattern, found = pattern_of(row), dict(zip(_READ, row, strict=False))
     reason, *support = row[len(_READ) :]
     numbers = support[len(_SUPPORTED) :]
-    posterior = Posterior() if numbers[0] is None else made(Posterior, _POSTERIOR, numbers)
+    posterior = Posterior() if numbers[0] is None else db.made(Posterior, _POSTERIOR, numbers)
     if pattern.lesson is not None:
         pattern = replace(pattern, lesson=replace(pattern.lesson, share=posterior.share))
     return StoredLesson(
@@ -338,7 +326,7 @@ def _content(pattern: Pattern) -> dict[str, Any]:
 
 
 async def _add(
-    pattern: Pattern, vector: Vector[float] | None, index: VectorIndex, connection: Connection
+    pattern: Pattern, vector: Vector[float] | None, index: db.VectorIndex, connection: db.Connection
 ) -> tuple[Added, str]:
     """Insert or replace one pattern, or keep one with the same content; as PatternStore.add."""
     own = {"tenant": pattern.tenant, "pattern_id": pattern.pattern_id}
@@ -357,33 +345,39 @@ async def _add(
     return added
 
 
-async def insert_pattern(pattern: Pattern, connection: Connection) -> int:
+async def insert_pattern(pattern: Pattern, connection: db.Connection) -> int:
     """Insert a pattern that is not there yet, without a vector; its row."""
     lesson = pattern.lesson
     known = {**dict.fromkeys(_LESSON, ""), "status": Status.ACTIVE.value, "version": 1}
     known |= {"applies_when": "{}", "last_confirmed_at": 0.0, "expires_at": None}
     if lesson is not None:
-        known = row_of(lesson, _LESSON)
+        known = db.row_of(lesson, _LESSON)
         known["status"], known["trust"] = lesson.status.value, lesson.trust.value
         known["applies_when"] = orjson.dumps(dict(lesson.applies_when)).decode()
-    row = _content(pattern) | known | row_of(pattern, ("tenant", "pattern_id"))
+    row = _content(pattern) | known | db.row_of(pattern, ("tenant", "pattern_id"))
     return int(await connection.value(_INSERT, **row, created_at=row["updated_at"]))
 
 
-async def _replace(pk: int, pattern: Pattern, index: VectorIndex, connection: Connection) -> None:
+async def _replace(
+    pk: int, pattern: Pattern, index: db.VectorIndex, connection: db.Connection
+) -> None:
     """Write the content of `pattern` to row `pk`; the vectors of all embedders, which belong to the
     old text, are removed."""
     await connection.fetch(_REPLACE, **_content(pattern), pk=pk)
     await index.forget(pk, connection)
 
 
-async def _find(tenant: str | None, pattern_id: str, connection: Connection) -> int | None:
+async def _find(tenant: str | None, pattern_id: str, connection: db.Connection) -> int | None:
     """The row of the pattern of this id that `tenant` may see, its own before a shared one."""
     return await connection.value(_FIND, pattern_id=pattern_id, tenant=tenant)  # type: ignore[no-any-return]
 
 
 async def _select(
-    condition: str, bound: dict[str, Any], limit: int, index: VectorIndex, connection: Connection
+    condition: str,
+    bound: dict[str, Any],
+    limit: int,
+    index: db.VectorIndex,
+    connection: db.Connection,
 ) -> list[tuple[int, StoredPattern]]:
     """Rows and patterns that match `condition` over `patterns AS p`, newest first.
 
@@ -408,7 +402,7 @@ async def _select(
 
 
 def _where(
-    patterns: PatternFilter, before: int | None, bound: dict[str, Any], dialect: Dialect
+    patterns: PatternFilter, before: int | None, bound: dict[str, Any], dialect: db.Dialect
 ) -> str:
     """A condition over `patterns AS p`, whose values are added to `bound`."""
     text = patterns.text.lower() if patterns.text else None
@@ -422,10 +416,10 @@ def _where(
         "status": ("p.origin <> '' AND p.status = :status", patterns.status),
         "before": ("p.pk < :before", before),
     }
-    return conditions(wanted, bound)
+    return db.conditions(wanted, bound)
 
 
-async def _suitable_families(model: str, connection: Connection) -> Sequence[str] | None:
+async def _suitable_families(model: str, connection: db.Connection) -> Sequence[str] | None:
     """The model families among the patterns that match `model`; None when all do."""
     families: list[str] = [name for (name,) in await connection.fetch(_FAMILIES)]
     suitable = [name for name in families if family_matches(name, model)]
