@@ -73,8 +73,8 @@ class PostgresDialect:
         found = f"coalesce({column}::json -> '{member}', '[]')"
         return f"json_array_elements_text({found}) AS e(value)"
 
-    def has(self, column: str, name: str, member: str = "") -> str:
-        return f"{column} -> '{member}' ? :{name}" if member else f"{column} ? :{name}"
+    def has(self, column: str, name: str, member: str) -> str:
+        return f"{column} -> '{member}' ? :{name}"
 
     def entry(self, column: str, name: str) -> str:
         return f"({column} ->> :{name})"

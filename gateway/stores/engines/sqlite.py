@@ -55,9 +55,8 @@ class SQLiteDialect:
     def elements(self, column: str, member: str) -> str:
         return f"json_each({column}, '$.{member}')"
 
-    def has(self, column: str, name: str, member: str = "") -> str:
-        where = f", '$.{member}'" if member else ""
-        return f"EXISTS (SELECT 1 FROM json_each({column}{where}) WHERE key = :{name})"
+    def has(self, column: str, name: str, member: str) -> str:
+        return f"EXISTS (SELECT 1 FROM json_each({column}, '$.{member}') WHERE key = :{name})"
 
     def entry(self, column: str, name: str) -> str:
         return f"(SELECT value FROM json_each({column}) WHERE key = :{name})"

@@ -9,6 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import asyncpg
 import orjson
@@ -45,7 +46,6 @@ MAX_GROUP = 128
 _ATTEMPTS = 3  # of a group that met a lock held by another gateway
 _ABOUT_RECORDS = (StoreError, orjson.JSONEncodeError)
 _MODES = {"normal": "off", "full": "on"}
-_STORED, _BARRED, _CONFLICT = "stored", "barred", "conflict"
 
 _FIND = "SELECT version, tenant FROM conversations WHERE id = $1"
 _RUNS = "SELECT id, pk, tenant FROM runs WHERE id = ANY($1::text[])"
@@ -140,10 +140,12 @@ class Writer:
 
     async def _commit(self, group: Sequence[_Job]) -> None:
         certain = [job for job in group if job.prepared.certain]
-        for job, outcome in zip(certain, await self._commit_together(certain), strict=True):
-            if outcome == _STORED:
+        for job, (_, passed, barred) in zip(
+            certain, await self._commit_together(certain), strict=True
+        ):
+            if passed:
                 job.done()
-            elif outcome == _BARRED:
+            elif barred:
                 await self._alone(job)
             else:
                 await self._refuse(job)
@@ -151,15 +153,13 @@ class Writer:
             if not job.prepared.certain:
                 await self._alone(job)
 
-    async def _commit_together(self, jobs: Sequence[_Job], attempts: int = _ATTEMPTS) -> list[str]:
-        """Whether each was stored, or why not."""
+    async def _commit_together(self, jobs: Sequence[_Job], attempts: int = _ATTEMPTS) -> list[Any]:
+        """For each its number, whether it was stored, and whether it has to be committed alone."""
         if not jobs:
             return []
-        prepared = [job.prepared for job in jobs]
         try:
-            rows = await self._slot.run(
-                lambda c: c.fetch(COMMIT, self._mode, *parameters(prepared))
-            )
+            rows = parameters([job.prepared for job in jobs])
+            return await self._slot.run(lambda c: c.fetch(COMMIT, self._mode, *rows))
         except StoreBusy:
             if attempts == 1:
                 raise
@@ -167,10 +167,7 @@ class Writer:
         except _ABOUT_RECORDS as error:
             if not is_about_one_record(error):
                 raise
-            return [_BARRED] * len(jobs)
-        return [
-            _STORED if passed else _BARRED if barred else _CONFLICT for _, passed, barred in rows
-        ]
+            return [(0, False, True)] * len(jobs)
 
     async def _refuse(self, job: _Job) -> None:
         error = await self._slot.run(lambda c: _refusal(c, job.prepared.call.conversation))

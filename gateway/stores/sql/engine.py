@@ -45,8 +45,8 @@ class Dialect(Protocol):
     def elements(self, column: str, member: str) -> str:
         """The texts of a list in such a JSON object, as a table with the column `value`."""
 
-    def has(self, column: str, name: str, member: str = "") -> str:
-        """Whether a column of counters or tags, or the object `member` of it, has a key."""
+    def has(self, column: str, name: str, member: str) -> str:
+        """Whether the object `member` in a column of counters has a key."""
 
     def entry(self, column: str, name: str) -> str:
         """The text of a key in a column of tags; NULL without one."""

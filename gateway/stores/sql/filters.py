@@ -55,9 +55,9 @@ def where(runs: RunFilter, values: dict[str, Any], dialect: Dialect) -> str:
     }
     for number, (tag, value) in enumerate(runs.tags):
         name = f"tag{number}"
-        found = f"{dialect.entry('r.tags', name)} = :{name}_value"
-        wanted[name] = (dialect.has("r.tags", name) if value is None else "TRUE", tag)
-        wanted[f"{name}_value"] = (found, value)
+        found = dialect.entry("r.tags", name)
+        wanted[name] = (f"{found} IS NOT NULL", tag)
+        wanted[f"{name}_value"] = (f"{found} = :{name}_value", value)
     unfinished = " AND r.outcome IS NULL" if runs.outcome == UNFINISHED else ""
     return conditions(wanted, values) + unfinished
 

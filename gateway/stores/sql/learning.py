@@ -200,8 +200,8 @@ class SQLLearningStore:
         return bool(moved)
 
     async def prolong(self, tenant: str, pattern_id: str, expires_at: float) -> None:
-        which = {"tenant": tenant, "pattern_id": pattern_id}
-        await self._engine.write(_PROLONG, **which, expires_at=expires_at)
+        which = {"tenant": tenant, "pattern_id": pattern_id, "expires_at": expires_at}
+        await self._engine.write(_PROLONG, **which)
 
     async def share(self, tenant: str, pattern_id: str, at: float) -> bool:
         which = {"tenant": tenant, "pattern_id": pattern_id}
@@ -238,8 +238,8 @@ class SQLLearningStore:
         return removed
 
     async def evidence(self, tenant: str, pattern_id: str, limit: int = 200) -> list[EvidenceRow]:
-        which = {"tenant": tenant, "pattern_id": pattern_id}
-        found = await self._engine.fetch(_SUPPORT, **which, limit=limit)
+        which = {"tenant": tenant, "pattern_id": pattern_id, "limit": limit}
+        found = await self._engine.fetch(_SUPPORT, **which)
         return [db.made(EvidenceRow, _EVIDENCE, row) for row in found]
 
     async def forget(self, tenant: str | None, run_id: str) -> list[str]:

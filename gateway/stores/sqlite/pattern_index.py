@@ -66,6 +66,8 @@ INSERT INTO pattern_spaces (embedder_id, dimensions) VALUES (?, ?)
 ON CONFLICT (embedder_id) DO NOTHING
 """
 _SPACE = "SELECT number, dimensions, generation FROM pattern_spaces WHERE embedder_id = ?"
+_OTHERS = "SELECT number, dimensions, generation FROM pattern_spaces WHERE number <> ?"
+_EXISTS = "SELECT count(*) FROM sqlite_schema WHERE name IN (?, ?)"
 _PATTERN = f"SELECT {COLUMNS} FROM patterns AS p WHERE pk = :pk"
 
 
@@ -91,16 +93,6 @@ class VectorSpace:
         if known in (None, self.generation):
             return self
         return VectorSpace(self.number, self.dimensions, known)
-
-    def others(self, connection: apsw.Connection) -> list[VectorSpace]:
-        """The spaces of other embedders."""
-        find = "SELECT number, dimensions, generation FROM pattern_spaces WHERE number <> ?"
-        return [VectorSpace(*row) for row in connection.execute(find, (self.number,))]
-
-    def exists(self, connection: apsw.Connection) -> bool:
-        """Whether the tables of the space are there."""
-        find = "SELECT count(*) FROM sqlite_schema WHERE name IN (?, ?)"
-        return bool(connection.execute(find, (self.vectors, self.index)).get == 2)
 
     def create(self, connection: apsw.Connection) -> None:
         """Create the tables of the space if they do not exist."""
@@ -212,7 +204,9 @@ class SQLiteVectors:
     async def open(self, embedder_id: str, dimensions: int) -> None:
         def find(connection: apsw.Connection) -> VectorSpace | None:
             space = _known_space(connection, embedder_id, dimensions)
-            return space if space is not None and space.exists(connection) else None
+            if space is None or connection.execute(_EXISTS, (space.vectors, space.index)).get != 2:
+                return None
+            return space
 
         def create(connection: apsw.Connection) -> VectorSpace:
             connection.execute(_OPEN, (embedder_id, dimensions))
@@ -240,10 +234,10 @@ class SQLiteVectors:
     async def forget(self, pk: int, connection: Connection) -> None:
         space = self._opened.current(connection.raw)
         space.remove(connection.raw, pk)
-        for other in space.others(connection.raw):
+        for other in connection.raw.execute(_OTHERS, (space.number,)).fetchall():
             # A damaged space is reported, and rebuilt, when its embedder is in use again.
             with contextlib.suppress(apsw.Error), connection.raw:
-                other.remove(connection.raw, pk)
+                VectorSpace(*other).remove(connection.raw, pk)
 
     async def nearest(
         self, search: Search, families: Sequence[str] | None, connection: Connection
