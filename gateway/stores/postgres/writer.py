@@ -17,16 +17,9 @@ import orjson
 from gateway.config.storage import StorageSettings
 from gateway.stores import codec
 from gateway.stores.commit_plan import new_injections, plan_steps
+from gateway.stores.postgres import statement
 from gateway.stores.postgres.connection import Slot
 from gateway.stores.postgres.errors import is_about_one_record
-from gateway.stores.postgres.statement import (
-    COMMIT,
-    COMMIT_ALONE,
-    Delta,
-    Prepared,
-    parameters,
-    prepare,
-)
 from gateway.stores.postgres.text import stored_text
 from gateway.stores.protocols import (
     StoreBusy,
@@ -65,7 +58,7 @@ _UPDATE_SCORES = f"UPDATE steps SET content = $3, {_SCORES} WHERE run_pk = $1 AN
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    prepared: Prepared
+    prepared: statement.Prepared
     future: asyncio.Future[int]
     careful: bool = False
 
@@ -100,9 +93,9 @@ class Writer:
             )
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         try:
-            job = _Job(prepare(call), future)
+            job = _Job(statement.prepare(call), future)
         except (UnicodeEncodeError, orjson.JSONEncodeError):
-            job = _Job(prepare(encodable(call), careful=True), future, careful=True)
+            job = _Job(statement.prepare(encodable(call), careful=True), future, careful=True)
         self._waiting.append(job)
         if self._task is None:
             self._task = spawn(self._run(), name="store writer")
@@ -158,8 +151,8 @@ class Writer:
         if not jobs:
             return []
         try:
-            rows = parameters([job.prepared for job in jobs])
-            return await self._slot.run(lambda c: c.fetch(COMMIT, self._mode, *rows))
+            rows = statement.parameters([job.prepared for job in jobs])
+            return await self._slot.run(lambda c: c.fetch(statement.COMMIT, self._mode, *rows))
         except StoreBusy:
             if attempts == 1:
                 raise
@@ -230,8 +223,8 @@ async def _commit_alone(
         deltas = [
             await _delta(connection, pk, call, run) for pk, run in zip(pks, call.runs, strict=True)
         ]
-        prepared = prepare(call, deltas, careful=careful)
-        await connection.fetch(COMMIT_ALONE, mode, *parameters([prepared]))
+        prepared = statement.prepare(call, deltas, careful=careful)
+        await connection.fetch(statement.COMMIT_ALONE, mode, *statement.parameters([prepared]))
         for pk, (plan, _) in zip(pks, deltas, strict=True):
             # What stored steps of the run lacked.
             for late in plan.late:
@@ -244,7 +237,7 @@ async def _commit_alone(
 
 async def _delta(
     connection: asyncpg.Connection, pk: int | None, call: CallRecord, run: RunUpdate
-) -> Delta:
+) -> statement.Delta:
     """The part of a call about one run that is not stored yet, and what its stored steps lack."""
     steps = [step for step in call.steps if step.run_id == run.id]
     injections = [row for row in call.injections if row.run_id == run.id]
