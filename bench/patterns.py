@@ -187,14 +187,8 @@ async def _worker(
 
     def timed(connection: object) -> tuple[float, float]:
         begun, used = time.perf_counter(), time.thread_time()
-        space.search(
-            connection,  # type: ignore[arg-type]
-            vector,  # type: ignore[arg-type]
-            scope=("", "e2"),
-            failure_type=failure_type,
-            families=None,
-            limit=2,
-        )
+        search = Search(tier=Tier.E2, vector=vector, failure_type=failure_type, limit=2)  # type: ignore[arg-type]
+        space.search(connection, search, None)  # type: ignore[arg-type]
         return time.perf_counter() - begun, time.thread_time() - used
 
     return await database.read(timed)

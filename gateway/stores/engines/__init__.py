@@ -1,4 +1,1 @@
-"""The engines of `gateway.stores.sql`: what differs between the databases.
-
-Imported by `gateway.backends` only, each when its database is used.
-"""
+"""The engines of `gateway.stores.sql`, each imported when its database is used."""

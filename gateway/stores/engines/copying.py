@@ -18,33 +18,13 @@ Progress = Callable[[int, int], None]
 """Called with the rows done, and how many there are in all."""
 
 _BATCH = 1000
-_KEYS: Mapping[str, Sequence[str]] = {
-    "conversations": ("pk",),
-    "heads": ("root", "digest", "conversation_pk", "kind"),
-    "items": ("tenant", "id"),
-    "runs": ("pk",),
-    "steps": ("run_pk", "step_index"),
-    "injections": ("run_pk", "step_index", "ordinal"),
-    "raw_calls": ("run_pk", "step_index"),
-    "answers": ("tenant", "id"),
-    "patterns": ("pk",),
-    "pattern_spaces": ("number",),
-    "keys": ("pk",),
-    "outcomes": ("pk",),
-    "pattern_evidence": ("tenant", "pattern_id", "run_id", "step_index", "kind"),
-    "pattern_decisions": ("run_id", "step_index", "pattern_id"),
-    "pattern_posteriors": ("owner", "pattern_id", "version"),
-    "jobs": ("pk",),
-    "budget_accounts": ("budget", "subject"),
-    "budget_reservations": ("budget", "subject", "claim"),
-    "run_controls": ("subject",),
-    "usage_by_hour": ("hour", "tenant", "agent", "model", "tags"),
-    "alerts": ("id",),
-    "alert_keys": ("key",),
-    "alert_deliveries": ("alert_id", "sink"),
-    "workload_runs": ("run_id",),
-    "workload_models": ("tenant", "workload", "model"),
-}
+_TABLES = (
+    *("conversations", "heads", "items", "runs", "steps", "injections", "raw_calls", "answers"),
+    *("patterns", "pattern_spaces", "keys", "outcomes", "pattern_evidence", "pattern_decisions"),
+    *("pattern_posteriors", "jobs", "budget_accounts", "budget_reservations", "run_controls"),
+    *("usage_by_hour", "alerts", "alert_keys", "alert_deliveries"),
+    *("workload_runs", "workload_models"),
+)
 _JSON_OF_STEPS = ("readings", "call", "content")
 """Texts that are JSON: they need no other form than in a file."""
 
@@ -69,8 +49,8 @@ async def copy_all(
     Patterns that are copied without their `vectors` get new ones when a gateway searches them.
     Raises: StoreError when the target has conversations, runs or keys already.
     """
-    total = sum([(await _read(source, f"SELECT count(*) FROM {name}"))[0][0] for name in _KEYS])
-    copied = dict.fromkeys(_KEYS, 0)
+    total = sum([(await _read(source, f"SELECT count(*) FROM {name}"))[0][0] for name in _TABLES])
+    copied = dict.fromkeys(_TABLES, 0)
 
     async def work(connection: asyncpg.Connection) -> None:
         for table in ("conversations", "runs", "keys"):
@@ -80,12 +60,13 @@ async def copy_all(
         if vectors:
             await connection.execute("DELETE FROM pattern_vectors")
         await connection.execute("DELETE FROM patterns; DELETE FROM pattern_spaces")
-        for table, key in _KEYS.items():
+        for table in _TABLES:
             kinds = dict(map(tuple, await connection.fetch(_KINDS, table)))
             if table == "steps":
                 kinds |= dict.fromkeys(_JSON_OF_STEPS, "json")
-            names = [row[1] for row in await _read(source, f"PRAGMA table_info({table})")]
-            columns = [name for name in names if name in kinds]
+            known = await _read(source, f"SELECT name, pk FROM pragma_table_info('{table}')")
+            columns = [name for name, _ in known if name in kinds]
+            key = [name for _, name in sorted((place, name) for name, place in known if place)]
             async for rows in _batches(source, table, columns, key):
                 records = [_converted(row, [kinds[name] for name in columns]) for row in rows]
                 await connection.copy_records_to_table(table, records=records, columns=columns)
@@ -111,14 +92,14 @@ async def _batches(
     source: SQLiteDatabase, table: str, columns: Sequence[str], key: Sequence[str]
 ) -> AsyncIterator[list[Any]]:
     """The rows of a table, a batch at a time, in the order of its key."""
-    chosen, order = ", ".join(columns), ", ".join(key)
+    chosen, order = ", ".join([*columns, *key]), ", ".join(key)
     after, values = "", list[Any]()
     while rows := await _read(
         source, f"SELECT {chosen} FROM {table} {after} ORDER BY {order} LIMIT {_BATCH}", values
     ):
-        yield rows
+        yield [row[: len(columns)] for row in rows]
         after = f"WHERE ({order}) > ({', '.join('?' * len(key))})"
-        values = [rows[-1][columns.index(name)] for name in key]
+        values = rows[-1][len(columns) :]
 
 
 def _converted(row: Sequence[Any], kinds: Sequence[str]) -> tuple[Any, ...]:

@@ -60,9 +60,6 @@ class PostgresDialect:
     def locked(self, table: str) -> str:
         return f"FOR UPDATE OF {table} SKIP LOCKED"
 
-    def contains(self, column: str, name: str) -> str:
-        return f"{column} ILIKE :{name}"
-
     def position(self, column: str, name: str) -> str:
         return f"strpos({column}, :{name})"
 
@@ -76,8 +73,8 @@ class PostgresDialect:
         found = f"coalesce({column}::json -> '{member}', '[]')"
         return f"json_array_elements_text({found}) AS e(value)"
 
-    def has(self, column: str, name: str, member: str = "") -> str:
-        return f"{column} -> '{member}' ? :{name}" if member else f"{column} ? :{name}"
+    def has(self, column: str, name: str, member: str) -> str:
+        return f"{column} -> '{member}' ? :{name}"
 
     def entry(self, column: str, name: str) -> str:
         return f"({column} ->> :{name})"

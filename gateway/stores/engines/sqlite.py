@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -43,9 +43,6 @@ class SQLiteDialect:
         """There is one writer."""
         return ""
 
-    def contains(self, column: str, name: str) -> str:
-        return rf"{column} LIKE :{name} ESCAPE '\'"
-
     def position(self, column: str, name: str) -> str:
         return f"instr({column}, :{name})"
 
@@ -58,9 +55,8 @@ class SQLiteDialect:
     def elements(self, column: str, member: str) -> str:
         return f"json_each({column}, '$.{member}')"
 
-    def has(self, column: str, name: str, member: str = "") -> str:
-        where = f", '$.{member}'" if member else ""
-        return f"EXISTS (SELECT 1 FROM json_each({column}{where}) WHERE key = :{name})"
+    def has(self, column: str, name: str, member: str) -> str:
+        return f"EXISTS (SELECT 1 FROM json_each({column}, '$.{member}') WHERE key = :{name})"
 
     def entry(self, column: str, name: str) -> str:
         return f"(SELECT value FROM json_each({column}) WHERE key = :{name})"
@@ -81,9 +77,6 @@ class SQLiteConnection(Connection):
     async def execute_many(self, statement: str, rows: Sequence[Mapping[str, Any]]) -> None:
         self.raw.executemany(statement, rows)
 
-    async def computed(self, compute: Callable[[Sequence[Row]], T], rows: Sequence[Row]) -> T:
-        return compute(rows)
-
     async def take_turn(self, table: str) -> None:
         """Whoever writes is alone."""
 
@@ -99,7 +92,7 @@ class SQLiteEngine(Engine):
     def __init__(self, database: Database) -> None:
         self.database = database
         self.dialect = SQLiteDialect()
-        self.upkeep = SQLiteUpkeep(database)
+        self.upkeep = SQLiteUpkeep(self)
         self._redact = redaction(database.settings)
 
     async def read(self, work: Work[T], *, patient: bool = False) -> T:

@@ -12,8 +12,7 @@ import asyncpg
 
 from gateway.config.storage import StorageSettings
 from gateway.stores.postgres.errors import breaks_connection, refused, translate
-from gateway.stores.postgres.partitions import add_partitions
-from gateway.stores.postgres.schema import VECTORS, migrate, take_turn
+from gateway.stores.postgres.schema import VECTORS, add_partitions, migrate, take_turn
 from gateway.stores.protocols import SchemaMismatch, StoreUnavailable
 from gateway.stores.reads import TimeLimits
 
@@ -157,7 +156,8 @@ class Slot:
                     return await work(connection)
             except BaseException as error:
                 if breaks_connection(error):
-                    self._drop()
+                    connection.terminate()
+                    self._connection = None
                 translated = translate(error, self._settings)
                 if translated is error:
                     raise
@@ -169,8 +169,3 @@ class Slot:
             connection, self._connection = self._connection, None
             if connection is not None and not connection.is_closed():
                 await _close(connection)
-
-    def _drop(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.terminate()

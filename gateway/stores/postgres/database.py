@@ -46,7 +46,6 @@ class Database:
 
         self._vectors = vectors
         self._refusal: StoreUnavailable | None = None
-        self._closed = False
         self.after_reopening: list[Work[None]] = []
         """Run in a transaction after the database was opened again: it may be an empty one."""
 
@@ -55,9 +54,8 @@ class Database:
         self._start()
 
     def _start(self) -> None:
-        count = self.settings.reader_threads
         self._free: asyncio.Queue[Slot] = asyncio.Queue()
-        self._slots = [Slot(self.settings) for _ in range(count)]
+        self._slots = [Slot(self.settings) for _ in range(self.settings.reader_threads)]
         for slot in self._slots:
             self._free.put_nowait(slot)
         self._writer = Writer(self.settings)
@@ -65,9 +63,7 @@ class Database:
     @classmethod
     async def open(cls, settings: StorageSettings, *, vectors: bool = False) -> Database:
         """Connect to `settings.url` and migrate its schema. `vectors`: patterns are searched.
-
-        Raises: StoreError when the database cannot be used.
-        """
+        Raises: StoreError."""
         database = cls(settings, vectors=vectors)
         database.identity = await prepare(settings, vectors=vectors)
         return database
@@ -75,7 +71,7 @@ class Database:
     async def reopen(self) -> None:
         """Close the connections, check and migrate the database again. Raises: StoreError."""
         async with self._reopening:
-            if self._closed:
+            if isinstance(self._refusal, StoreClosed):
                 raise StoreClosed("the store is closed")
             self._refusal = StoreUnavailable(f"{self.settings.place} is being opened again")
             await self._stop()
@@ -97,10 +93,8 @@ class Database:
         return await self._writer.commit(call)
 
     async def run(self, work: Work[T], *, limit_s: float = STATEMENT_S) -> T:
-        """The result of `work` on a free connection, each of its statements for itself.
-
-        Raises: StoreError, and whatever else `work` raises.
-        """
+        """The result of `work` on a free connection, each of its statements for itself. Raises:
+        StoreError, and whatever else `work` raises."""
         if self._refusal is not None:
             raise self._refusal
         if self._waiting >= self.settings.queue_limit:
@@ -120,35 +114,25 @@ class Database:
 
     async def fetch(self, sql: str, *values: Any, limit_s: float = STATEMENT_S) -> list[Any]:
         """The rows that one statement gives. Raises: StoreError."""
-
-        async def work(connection: asyncpg.Connection) -> list[Any]:
-            rows: list[Any] = await connection.fetch(sql, *values)
-            return rows
-
-        return await self.run(work, limit_s=limit_s)
+        return await self.run(lambda connection: connection.fetch(sql, *values), limit_s=limit_s)
 
     async def notify(self, kind: str, **ids: str) -> None:
         """Tell the other gateways. Raises: StoreError."""
         payload = orjson.dumps({"kind": kind, "from": self.holder, **ids}).decode()
         await self.fetch("SELECT pg_notify($1, $2)", CHANNEL, payload)
 
-    async def transact(self, work: Work[T], *, limit_s: float = STATEMENT_S) -> T:
+    async def transact(self, work: Work[T], *, limit_s: float = STATEMENT_S, **options: Any) -> T:
         """The result of `work` inside a transaction; nothing of it stays when it raises."""
 
         async def within(connection: asyncpg.Connection) -> T:
-            async with connection.transaction():
+            async with connection.transaction(**options):
                 return await work(connection)
 
         return await self.run(within, limit_s=limit_s)
 
     async def view(self, work: Work[T]) -> T:
         """The result of `work`, whose statements all see the same data."""
-
-        async def within(connection: asyncpg.Connection) -> T:
-            async with connection.transaction(isolation="repeatable_read", readonly=True):
-                return await work(connection)
-
-        return await self.run(within)
+        return await self.transact(work, isolation="repeatable_read", readonly=True)
 
     async def ping(self) -> None:
         """Return when the database can be read and written. Raises: StoreError."""
@@ -162,9 +146,9 @@ class Database:
 
     async def close(self) -> None:
         """Commit what was accepted, then close. A second call does nothing."""
-        self._closed = True
-        self._refusal = StoreClosed("the store is closed")
+        closed = self._refusal = StoreClosed("the store is closed")
         async with self._reopening:
+            self._refusal = closed
             await self._stop()
 
     async def _stop(self) -> None:

@@ -155,34 +155,26 @@ def _system_error(error: OSError, dsn: str, place: str) -> StoreUnavailable:
             f"{place}: the server offers no TLS, which sslmode demands; switch it on there, or "
             "set sslmode=disable where nobody can listen in"
         )
+    hosts = urlsplit(dsn).netloc.rpartition("@")[2].split(",")
+    parts = [urlsplit(f"//{host}") for host in hosts if host]
+    where = " or ".join([f"{p.hostname}:{p.port or _PORT}" for p in parts]) or "the local socket"
+    reason = error.strerror or _one_line(error)
+    if isinstance(error, ConnectionError) and error.errno:
+        reason = os.strerror(error.errno)
     return StoreUnreachable(
-        f"{place} cannot be reached: no PostgreSQL answers at {_address(dsn)} ({_reason(error)})"
+        f"{place} cannot be reached: no PostgreSQL answers at {where} ({reason})"
     )
 
 
 def _unreadable(dsn: str) -> str:
     """Fault of a file that the URL's TLS options name; empty if there is none."""
     for name, values in parse_qs(urlsplit(dsn).query).items():
-        if name not in _FILES:
-            continue
         try:
-            with open(values[-1], "rb"):
-                pass
+            if name in _FILES:
+                open(values[-1], "rb").close()
         except OSError as error:
             return f"{name}: {values[-1]!r} cannot be read ({error.strerror})"
     return ""
-
-
-def _address(dsn: str) -> str:
-    hosts = urlsplit(dsn).netloc.rpartition("@")[2]
-    parts = [urlsplit(f"//{host}") for host in hosts.split(",") if host]
-    return " or ".join([f"{p.hostname}:{p.port or _PORT}" for p in parts]) or "the local socket"
-
-
-def _reason(error: OSError) -> str:
-    if isinstance(error, ConnectionError) and error.errno:
-        return os.strerror(error.errno)
-    return error.strerror or _one_line(error)
 
 
 def _one_line(error: BaseException) -> str:

@@ -7,14 +7,16 @@ indexes.
 
 from __future__ import annotations
 
-from math import inf
-
 import asyncpg
 
 from gateway.stores.postgres.database import PATIENT_S, Database
-from gateway.stores.postgres.partitions import add_partitions, days_with_partitions, drop_partitions
-from gateway.stores.postgres.schema import DAY_BITS
-from gateway.stores.sql.engine import Connection
+from gateway.stores.postgres.schema import (
+    DAY_BITS,
+    add_partitions,
+    days_with_partitions,
+    drop_partitions,
+)
+from gateway.stores.sql.engine import Connection, Upkeep
 
 _FIXED_BYTES = 1000  # of a conversation or run besides its texts: columns and hashes
 
@@ -47,12 +49,11 @@ SELECT pk, (bytes + (
 _LEFT = "SELECT conversation_pk FROM removed LIMIT 200"
 
 
-class PostgresUpkeep:
+class PostgresUpkeep(Upkeep):
     """`Upkeep` of a Database."""
 
     runs_at_once = 500
     conversations_at_once = 200
-    room = inf
     used = f"""
         SELECT ((SELECT coalesce(sum(bytes + {_FIXED_BYTES}), 0) FROM runs) + (
             SELECT coalesce(sum(octet_length(state) + {_FIXED_BYTES}), 0) FROM conversations

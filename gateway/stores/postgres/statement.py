@@ -22,8 +22,7 @@ from msgspec import Struct
 
 from gateway.stores import codec, usage
 from gateway.stores.commit_plan import StepPlan
-from gateway.stores.postgres.partitions import TODAY
-from gateway.stores.postgres.schema import DAY_BITS
+from gateway.stores.postgres.schema import DAY_BITS, TODAY
 from gateway.stores.postgres.text import stored_json, stored_text
 from gateway.stores.records import CallRecord, ConversationRecord, InjectionRow, RunUpdate
 from gateway.stores.sql.engine import columns
@@ -316,15 +315,15 @@ kept_runs AS (
 ),
 kept_steps AS (
     INSERT INTO steps (run_pk, {columns(codec.STEP_COLUMNS)})
-    SELECT run.pk, {columns(codec.STEP_COLUMNS, "s")} FROM s JOIN run USING (m)
+    SELECT run.pk, {columns(codec.STEP_COLUMNS, "s.")} FROM s JOIN run USING (m)
 ),
 kept_injections AS (
     INSERT INTO injections (run_pk, {columns(codec.INJECTION_COLUMNS)})
-    SELECT run.pk, {columns(codec.INJECTION_COLUMNS, "g")} FROM g JOIN run USING (m)
+    SELECT run.pk, {columns(codec.INJECTION_COLUMNS, "g.")} FROM g JOIN run USING (m)
 ),
 kept_decisions AS (
     INSERT INTO pattern_decisions ({columns(codec.DECISION_COLUMNS)}, tenant, at)
-    SELECT {columns(codec.DECISION_COLUMNS, "d")}, c.tenant, c.updated_at
+    SELECT {columns(codec.DECISION_COLUMNS, "d.")}, c.tenant, c.updated_at
     FROM d JOIN passed USING (n) JOIN c USING (n)
     ON CONFLICT DO NOTHING
 ),

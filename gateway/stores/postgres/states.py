@@ -36,10 +36,10 @@ class PostgresStateStore(SQLStateStore):
         return await self._versions.get(tenant, conversation_id) or 0
 
     async def _read_versions(self, keys: Sequence[Key]) -> dict[Key, int]:
-        if len(keys) == 1:
-            rows = await self._read(VERSION, keys)
-            return {keys[0]: rows[0][0]} if rows else {}
-        return {(row[0], row[1]): row[2] for row in await self._read(_VERSIONS, keys)}
+        if len(keys) > 1:
+            return {(row[0], row[1]): row[2] for row in await self._read(_VERSIONS, keys)}
+        rows = await self._read(VERSION, keys)
+        return {keys[0]: rows[0][0]} if rows else {}
 
     async def _read_conversations(self, keys: Sequence[Key]) -> dict[Key, ConversationRecord]:
         rows = await self._read(LOAD if len(keys) == 1 else _LOAD_ALL, keys)
@@ -80,18 +80,16 @@ class ReadTogether(Generic[V]):
         try:
             while self._waiting:
                 group, self._waiting = self._waiting[:_MAX_GROUP], self._waiting[_MAX_GROUP:]
-                await self._answer([each for each in group if not each[1].done()])
+                group = [each for each in group if not each[1].done()]
+                try:
+                    found = await self._read([key for key, _ in group])
+                except Exception as error:
+                    for _, future in group:
+                        if not future.done():
+                            future.set_exception(error)
+                    continue
+                for key, future in group:
+                    if not future.done():
+                        future.set_result(found.get(key))
         finally:
             self._task = None
-
-    async def _answer(self, group: list[tuple[Key, asyncio.Future[V | None]]]) -> None:
-        try:
-            found = await self._read([key for key, _ in group])
-        except Exception as error:
-            for _, future in group:
-                if not future.done():
-                    future.set_exception(error)
-            return
-        for key, future in group:
-            if not future.done():
-                future.set_result(found.get(key))

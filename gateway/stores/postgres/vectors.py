@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 
 from gateway.stores.patterns import Search, SpaceMismatch, Vector
-from gateway.stores.sql.engine import Connection, Engine, Row
+from gateway.stores.sql.engine import Connection, Engine, Row, conditions, row_of
 from gateway.stores.sql.patterns import COLUMNS
 
 _OPEN = """
@@ -28,10 +28,10 @@ SET tenant = excluded.tenant, tier = excluded.tier, vector = excluded.vector
 """
 # With `+ 0` no index on the vectors fits, whatever the planner estimates. The vector is read from
 # its array once, not for each row; only the nearest are joined with their wide rows.
-_NEAREST = """
-SELECT {columns}, 1 - v.distance FROM (
+_NEAREST = f"""
+SELECT {COLUMNS}, 1 - v.distance FROM (
     SELECT pk, (vector <=> (SELECT :vector::float4[]::vector)) + 0 AS distance
-    FROM pattern_vectors WHERE space = :space AND tenant = :tenant AND tier = :tier{narrowed}
+    FROM pattern_vectors WHERE space = :space AND tenant = :tenant AND tier = :tier{{narrowed}}
     ORDER BY distance, pk LIMIT :limit
 ) AS v JOIN patterns AS p USING (pk)
 WHERE v.distance <= 1 - :floor::float8 ORDER BY v.distance, p.pk
@@ -79,26 +79,17 @@ class PostgresVectors:
     async def nearest(
         self, search: Search, families: Sequence[str] | None, connection: Connection
     ) -> list[tuple[Row, float]]:
-        conditions = []
-        if search.failure_type:
-            conditions.append("p.failure_type IN ('', :failure_type)")
-        if families is not None:
-            conditions.append("p.model_family = ANY(:families::text[])")
-        suitable = _SUITABLE.format(conditions=" AND ".join(conditions)) if conditions else ""
-        found = await connection.fetch(
-            _NEAREST.format(columns=COLUMNS, narrowed=suitable),
-            vector=search.vector,
-            space=self._space,
-            tenant=search.scope,
-            tier=search.tier.value,
-            floor=search.floor,
-            limit=search.limit,
-            failure_type=search.failure_type,
-            families=families,
-        )
+        bound = row_of(search, ("vector", "floor", "limit"))
+        bound |= {"space": self._space, "tenant": search.scope, "tier": search.tier.value}
+        wanted = {
+            "failure_type": ("p.failure_type IN ('', :failure_type)", search.failure_type or None),
+            "families": ("p.model_family = ANY(:families::text[])", families),
+        }
+        suitable = conditions(wanted, bound)
+        narrowed = "" if suitable == "TRUE" else _SUITABLE.format(conditions=suitable)
+        found = await connection.fetch(_NEAREST.format(narrowed=narrowed), **bound)
         return [(row[:-1], row[-1]) for row in found]
 
     async def rebuild(self) -> None:
-        """There is no index to rebuild: vectors that fit no pattern, or are of a
-        wrong size, are removed."""
+        """Vectors that fit no pattern, or are of a wrong size, are removed: there is no index."""
         await self._engine.write(_UNFIT, space=self._space, dimensions=self.dimensions)

@@ -9,23 +9,17 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import asyncpg
 import orjson
 
 from gateway.config.storage import StorageSettings
 from gateway.stores import codec
-from gateway.stores.commit_plan import StepPlan, StoredStep, new_injections, plan_steps
+from gateway.stores.commit_plan import new_injections, plan_steps
+from gateway.stores.postgres import statement
 from gateway.stores.postgres.connection import Slot
 from gateway.stores.postgres.errors import is_about_one_record
-from gateway.stores.postgres.statement import (
-    COMMIT,
-    COMMIT_ALONE,
-    Delta,
-    Prepared,
-    parameters,
-    prepare,
-)
 from gateway.stores.postgres.text import stored_text
 from gateway.stores.protocols import (
     StoreBusy,
@@ -36,6 +30,7 @@ from gateway.stores.protocols import (
 )
 from gateway.stores.records import CallRecord, ConversationRecord, RunUpdate
 from gateway.stores.redact import encodable
+from gateway.stores.sql.states import stored_step
 from gateway.tasks import spawn
 
 MAX_GROUP = 128
@@ -44,7 +39,6 @@ MAX_GROUP = 128
 _ATTEMPTS = 3  # of a group that met a lock held by another gateway
 _ABOUT_RECORDS = (StoreError, orjson.JSONEncodeError)
 _MODES = {"normal": "off", "full": "on"}
-_STORED, _BARRED, _CONFLICT = "stored", "barred", "conflict"
 
 _FIND = "SELECT version, tenant FROM conversations WHERE id = $1"
 _RUNS = "SELECT id, pk, tenant FROM runs WHERE id = ANY($1::text[])"
@@ -64,7 +58,7 @@ _UPDATE_SCORES = f"UPDATE steps SET content = $3, {_SCORES} WHERE run_pk = $1 AN
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    prepared: Prepared
+    prepared: statement.Prepared
     future: asyncio.Future[int]
     careful: bool = False
 
@@ -99,9 +93,9 @@ class Writer:
             )
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         try:
-            job = _Job(prepare(call), future)
+            job = _Job(statement.prepare(call), future)
         except (UnicodeEncodeError, orjson.JSONEncodeError):
-            job = _Job(prepare(encodable(call), careful=True), future, careful=True)
+            job = _Job(statement.prepare(encodable(call), careful=True), future, careful=True)
         self._waiting.append(job)
         if self._task is None:
             self._task = spawn(self._run(), name="store writer")
@@ -139,10 +133,12 @@ class Writer:
 
     async def _commit(self, group: Sequence[_Job]) -> None:
         certain = [job for job in group if job.prepared.certain]
-        for job, outcome in zip(certain, await self._commit_together(certain), strict=True):
-            if outcome == _STORED:
+        for job, (_, passed, barred) in zip(
+            certain, await self._commit_together(certain), strict=True
+        ):
+            if passed:
                 job.done()
-            elif outcome == _BARRED:
+            elif barred:
                 await self._alone(job)
             else:
                 await self._refuse(job)
@@ -150,15 +146,13 @@ class Writer:
             if not job.prepared.certain:
                 await self._alone(job)
 
-    async def _commit_together(self, jobs: Sequence[_Job], attempts: int = _ATTEMPTS) -> list[str]:
-        """Whether each was stored, or why not."""
+    async def _commit_together(self, jobs: Sequence[_Job], attempts: int = _ATTEMPTS) -> list[Any]:
+        """For each its number, whether it was stored, and whether it has to be committed alone."""
         if not jobs:
             return []
-        prepared = [job.prepared for job in jobs]
         try:
-            rows = await self._slot.run(
-                lambda c: c.fetch(COMMIT, self._mode, *parameters(prepared))
-            )
+            rows = statement.parameters([job.prepared for job in jobs])
+            return await self._slot.run(lambda c: c.fetch(statement.COMMIT, self._mode, *rows))
         except StoreBusy:
             if attempts == 1:
                 raise
@@ -166,10 +160,7 @@ class Writer:
         except _ABOUT_RECORDS as error:
             if not is_about_one_record(error):
                 raise
-            return [_BARRED] * len(jobs)
-        return [
-            _STORED if passed else _BARRED if barred else _CONFLICT for _, passed, barred in rows
-        ]
+            return [(0, False, True)] * len(jobs)
 
     async def _refuse(self, job: _Job) -> None:
         error = await self._slot.run(lambda c: _refusal(c, job.prepared.call.conversation))
@@ -232,39 +223,27 @@ async def _commit_alone(
         deltas = [
             await _delta(connection, pk, call, run) for pk, run in zip(pks, call.runs, strict=True)
         ]
-        prepared = prepare(call, deltas, careful=careful)
-        await connection.fetch(COMMIT_ALONE, mode, *parameters([prepared]))
+        prepared = statement.prepare(call, deltas, careful=careful)
+        await connection.fetch(statement.COMMIT_ALONE, mode, *statement.parameters([prepared]))
         for pk, (plan, _) in zip(pks, deltas, strict=True):
-            await _complete(connection, pk, plan)
+            # What stored steps of the run lacked.
+            for late in plan.late:
+                content, scores = codec.content_json(late.content), codec.score_row(late.step)
+                await connection.execute(_UPDATE_SCORES, pk, late.step.step_index, content, *scores)
+            for index, (made, texts) in plan.calls.items():
+                values = (codec.call_json(made), codec.content_json(texts))
+                await connection.execute(_UPDATE_CALL, pk, index, *values)
 
 
 async def _delta(
     connection: asyncpg.Connection, pk: int | None, call: CallRecord, run: RunUpdate
-) -> Delta:
+) -> statement.Delta:
     """The part of a call about one run that is not stored yet, and what its stored steps lack."""
     steps = [step for step in call.steps if step.run_id == run.id]
     injections = [row for row in call.injections if row.run_id == run.id]
     indexes = [step.step_index for step in steps]
-    stored = {
-        index: StoredStep(
-            state=state,
-            scored=scored,
-            call=None if made is None else codec.call_of(made),
-            content=codec.content_of(content),
-        )
-        for index, made, scored, state, content in await connection.fetch(_STEPS, pk, indexes)
-    }
+    rows = await connection.fetch(_STEPS, pk, indexes)
+    stored = {index: stored_step(*row) for index, *row in rows}
     indexes = [row.step_index for row in injections]
     known = map(tuple, await connection.fetch(_INJECTIONS, pk, indexes))
     return plan_steps(steps, stored), new_injections(injections, known)
-
-
-async def _complete(connection: asyncpg.Connection, pk: int | None, plan: StepPlan) -> None:
-    """Write what stored steps of a run lacked."""
-    for late in plan.late:
-        content = codec.content_json(late.content)
-        scores = codec.score_row(late.step)
-        await connection.execute(_UPDATE_SCORES, pk, late.step.step_index, content, *scores)
-    for index, (made, texts) in plan.calls.items():
-        values = (codec.call_json(made), codec.content_json(texts))
-        await connection.execute(_UPDATE_CALL, pk, index, *values)

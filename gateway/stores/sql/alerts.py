@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import orjson
 
 from gateway.stores.alerts import AlertRecord, Delivery, DeliveryState, Settled, StoredAlert
-from gateway.stores.sql.engine import Connection, Engine, Row, columns, made, row_of, values
+from gateway.stores.sql.engine import Connection, Engine, Row, columns, insert, made, row_of
 
 _NAMES = ("id", "key", "rule", "severity", "title", "raised_at", "tenant", "facts", "path")
 _STATE = ("sink", "attempts", "next_at", "done_at", "error")
@@ -21,11 +21,10 @@ ON CONFLICT (key) DO UPDATE SET
         ELSE excluded.seen_at END
 RETURNING alert_id
 """
-_INSERT = f"INSERT INTO alerts ({columns(_NAMES)}) VALUES ({values(_NAMES)})"
+_INSERT = insert("alerts", _NAMES)
 _DELIVER = """
-INSERT INTO alert_deliveries
-    (alert_id, sink, attempts, next_at, owner, leased_until, done_at, error)
-VALUES (:alert_id, :sink, 0, :next_at, '', 0, NULL, '')
+INSERT INTO alert_deliveries (alert_id, sink, attempts, next_at, owner, leased_until, error)
+VALUES (:alert_id, :sink, 0, :next_at, '', 0, '')
 """
 _DUE = "done_at IS NULL AND next_at <= :now AND leased_until <= :now"
 _IS_DUE = f"SELECT EXISTS (SELECT 1 FROM alert_deliveries WHERE {_DUE})"
@@ -48,7 +47,7 @@ WHERE alert_id = :alert_id AND sink = :sink AND owner = :owner
 """
 _ONE = f"SELECT {columns(_NAMES)} FROM alerts WHERE id = :id"
 _LIST = f"""
-SELECT {columns(_NAMES, "a")},
+SELECT {columns(_NAMES, "a.")},
     CASE WHEN k.alert_id = a.id THEN k.seen_at ELSE a.raised_at END
 FROM alerts AS a LEFT JOIN alert_keys AS k ON k.key = a.key
 WHERE CAST(:tenant AS TEXT) IS NULL OR a.tenant = :tenant
@@ -93,11 +92,9 @@ class SQLAlertStore:
         async def work(connection: Connection) -> list[Delivery]:
             # Claims of two gateways take their turns: each changes rows in no certain order.
             await connection.take_turn(_TABLE)
-            lease = {"owner": owner, "until": now + lease_s}
+            lease = {"owner": owner, "now": now, "until": now + lease_s}
             found = []
-            for alert_id, sink, tries in await connection.fetch(
-                _CLAIM, now=now, limit=limit, **lease
-            ):
+            for alert_id, sink, tries in await connection.fetch(_CLAIM, **lease, limit=limit):
                 (row,) = await connection.fetch(_ONE, id=alert_id)
                 found.append(Delivery(alert=_alert_of(row), sink=sink, attempts=tries))
             return found
@@ -108,13 +105,10 @@ class SQLAlertStore:
     async def settle(self, owner: str, results: Sequence[Settled], now: float) -> None:
         rows = [
             {
-                "failed": int(bool(result.error)),
-                "next_at": result.next_at,
-                "done_at": now if result.done else None,
-                "error": result.error,
-                "alert_id": result.alert_id,
-                "sink": result.sink,
+                **row_of(result, ("alert_id", "sink", "next_at", "error")),
                 "owner": owner,
+                "failed": int(bool(result.error)),
+                "done_at": now if result.done else None,
             }
             for result in results
         ]
@@ -150,6 +144,5 @@ class SQLAlertStore:
 
 
 def _alert_of(row: Row) -> AlertRecord:
-    found = dict(zip(_NAMES, row, strict=True))
-    found["facts"] = orjson.loads(found["facts"])
-    return AlertRecord(**found)
+    *about, facts, path = row
+    return made(AlertRecord, _NAMES, (*about, orjson.loads(facts), path))

@@ -4,33 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+from gateway.stores import usage
 from gateway.stores.queries import RunFilter
 from gateway.stores.sql import filters
-from gateway.stores.sql.engine import Connection, Engine, columns
-from gateway.stores.usage import (
-    ESTIMATED,
-    GROUPS,
-    SUMMED,
-    TAG,
-    Group,
-    Tree,
-    TreeNode,
-    added,
-    sums_of,
-)
+from gateway.stores.sql.engine import Connection, Engine, columns, made
 
 
 def _sum(name: str) -> str:
     is_usd = name.endswith("usd")
-    if name in ESTIMATED:
-        counter = f"r.counts -> 'estimated' ->> '{ESTIMATED[name]}'"
+    if name in usage.ESTIMATED:
+        counter = f"r.counts -> 'estimated' ->> '{usage.ESTIMATED[name]}'"
         summed = f"coalesce(sum(CAST({counter} AS DOUBLE PRECISION)), 0.0)"
         return summed if is_usd else f"CAST({summed} AS BIGINT)"
     # sum() of only unknown values is NULL: the cost stays unknown.
     return f"sum(r.{name})" if is_usd else f"CAST(coalesce(sum(r.{name}), 0) AS BIGINT)"
 
 
-_SUMS = ", ".join(["count(r.pk)", *map(_sum, SUMMED)])
+_SUMS = ", ".join(["count(r.pk)", *map(_sum, usage.SUMMED)])
 _EXPRESSIONS = {"key": "r.key_name", "model": "r.model_requested"} | {
     name: f"coalesce(r.{name}, '')"
     for name in ("tenant", "agent", "experiment", "arm", "mode", "outcome", "state")
@@ -53,7 +43,7 @@ WITH RECURSIVE tree (id) AS (
     UNION
     SELECT c.id FROM conversations AS c JOIN tree ON c.parent_id = tree.id
 )
-SELECT {columns(_NODE, "c")}, {_SUMS}
+SELECT {columns(_NODE, "c.")}, {_SUMS}
 FROM conversations AS c LEFT JOIN runs AS r ON r.conversation_pk = c.pk
 WHERE c.id IN (SELECT id FROM tree) AND (CAST(:tenant AS TEXT) IS NULL OR c.tenant = :tenant)
 GROUP BY c.pk ORDER BY c.created_at, c.id
@@ -66,31 +56,31 @@ class SQLAttributionStore:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    async def tree(self, conversation_id: str, *, tenant: str | None) -> Tree | None:
-        async def work(connection: Connection) -> Tree | None:
+    async def tree(self, conversation_id: str, *, tenant: str | None) -> usage.Tree | None:
+        async def work(connection: Connection) -> usage.Tree | None:
             root = await connection.value(_ROOT, id=conversation_id)
             rows = await connection.fetch(_TREE, root=root, tenant=tenant) if root else []
             if not any(row[0] == conversation_id for row in rows):
                 return None
-            nodes = tuple(
-                [
-                    TreeNode(**dict(zip(_NODE, row, strict=False)), sums=sums_of(row[len(_NODE) :]))
-                    for row in rows
-                ]
-            )
-            return Tree(root_id=root, nodes=nodes, total=added([node.sums for node in nodes]))
+            about, width = (*_NODE, "sums"), len(_NODE)
+            nodes = [
+                made(usage.TreeNode, about, (*row[:width], usage.sums_of(row[width:])))
+                for row in rows
+            ]
+            total = usage.added([node.sums for node in nodes])
+            return usage.Tree(root_id=root, nodes=tuple(nodes), total=total)
 
         return await self._engine.view(work)
 
-    async def groups(self, runs: RunFilter, by: str) -> tuple[Group, ...]:
-        if by not in GROUPS and not (by.startswith(TAG) and len(by) > len(TAG)):
+    async def groups(self, runs: RunFilter, by: str) -> tuple[usage.Group, ...]:
+        if by not in usage.GROUPS and not (by.startswith(usage.TAG) and len(by) > len(usage.TAG)):
             raise ValueError(
-                f"by: must be {TAG}NAME or one of {', '.join(GROUPS)}, not {by[:60]!r}"
+                f"by: must be {usage.TAG}NAME or one of {', '.join(usage.GROUPS)}, not {by[:60]!r}"
             )
         dialect = self._engine.dialect
-        values: dict[str, Any] = {"by_tag": by.removeprefix(TAG)}
+        values: dict[str, Any] = {"by_tag": by.removeprefix(usage.TAG)}
         condition = filters.where(runs, values, dialect)
-        if by.startswith(TAG):
+        if by.startswith(usage.TAG):
             expression = f"coalesce({dialect.entry('r.tags', 'by_tag')}, '')"
         elif by == "day":
             expression = dialect.day("r.started_at")
@@ -101,4 +91,4 @@ class SQLAttributionStore:
             WHERE {condition} GROUP BY 1 ORDER BY coalesce(sum(r.cost_usd), 0) DESC, 1
         """
         rows = await self._engine.fetch(sql, **values)
-        return tuple([Group(value=str(row[0]), sums=sums_of(row[1:])) for row in rows])
+        return tuple([usage.Group(value=str(row[0]), sums=usage.sums_of(row[1:])) for row in rows])

@@ -24,16 +24,7 @@ from gateway.stores.budgets import (
     settled,
 )
 from gateway.stores.protocols import CONTROLS
-from gateway.stores.sql.engine import (
-    Connection,
-    Engine,
-    Row,
-    columns,
-    excluded,
-    made,
-    row_of,
-    values,
-)
+from gateway.stores.sql import engine as db
 
 _PICO = 10**12
 """Costs are stored as millionths of a millionth of a dollar: whole numbers add up exactly."""
@@ -43,24 +34,21 @@ _AMOUNTS = ("usd", "input_tokens", "output_tokens", "calls")
 _ESTIMATED = tuple([f"estimated_{name}" for name in _AMOUNTS])
 _SPENT = (*_AMOUNTS, *_ESTIMATED, "unpriced")
 _SAVED = ("budget", "subject", "tenant", *_SPENT, "started_at", "updated_at", "limits", "lifted")
-_RESERVATION = ("budget", "subject", "claim", *_AMOUNTS, "expires_at")
 _THIS = "WHERE budget = :budget AND subject = :subject"
-_FIND = f"SELECT {columns(_SAVED[2:])} FROM budget_accounts {_THIS}"
+_FIND = f"SELECT {db.columns(_SAVED[2:])} FROM budget_accounts {_THIS}"
 _RESERVED = f"""
 SELECT {", ".join([f"CAST(coalesce(sum({name}), 0) AS BIGINT)" for name in _AMOUNTS])}
 FROM budget_reservations {_THIS}
 """
 _SAVE = f"""
-INSERT INTO budget_accounts ({columns(_SAVED)}, ends) VALUES ({values(_SAVED)}, :ends)
+{db.insert("budget_accounts", (*_SAVED, "ends"))}
 ON CONFLICT (budget, subject) DO UPDATE
-SET {excluded((*_SPENT, "updated_at", "limits", "lifted"))}
+SET {db.excluded((*_SPENT, "updated_at", "limits", "lifted"))}
 """
-_RESERVE = f"""
-INSERT INTO budget_reservations ({columns(_RESERVATION)}) VALUES ({values(_RESERVATION)})
-"""
+_RESERVE = db.insert("budget_reservations", ("budget", "subject", "claim", *_AMOUNTS, "expires_at"))
 _RELEASE = f"DELETE FROM budget_reservations {_THIS} AND claim = :claim RETURNING TRUE"
 _EXPIRE = f"""
-DELETE FROM budget_reservations {_THIS} AND expires_at < :at RETURNING {columns(_AMOUNTS)}
+DELETE FROM budget_reservations {_THIS} AND expires_at < :at RETURNING {db.columns(_AMOUNTS)}
 """
 _LIST = """
 SELECT budget, subject FROM budget_accounts
@@ -81,24 +69,51 @@ DELETE FROM budget_accounts WHERE ends AND updated_at < :older_than AND NOT EXIS
 _PRUNE_RESERVATIONS = "DELETE FROM budget_reservations WHERE expires_at < :older_than"
 _CONTROL = ("subject", "tenant", "action", "reason", "at")
 _HOLD = f"""
-INSERT INTO run_controls ({columns(_CONTROL)}) VALUES ({values(_CONTROL)})
-ON CONFLICT (subject) DO UPDATE SET {excluded(_CONTROL[1:])}
+{db.insert("run_controls", _CONTROL)}
+ON CONFLICT (subject) DO UPDATE SET {db.excluded(_CONTROL[1:])}
 """
 _LET_GO = "DELETE FROM run_controls WHERE subject = :subject RETURNING TRUE"
-_CONTROLS = f"SELECT {columns(_CONTROL)} FROM run_controls ORDER BY at, subject"
+_CONTROLS = f"SELECT {db.columns(_CONTROL)} FROM run_controls ORDER BY at, subject"
 
 
 class SQLBudgetStore:
     """`BudgetStore` over an engine."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: db.Engine) -> None:
         self._engine = engine
 
     async def reserve(self, claim: Claim) -> Reserved:
-        return await self._engine.transact(partial(_reserve, claim))
+        async def work(connection: db.Connection) -> Reserved:
+            await _lock([wanted.key for wanted in claim.accounts], connection)
+            accounts = [await _current(each, claim.at, connection) for each in claim.accounts]
+            outcome = decide(accounts, claim)
+            if outcome.refusals and claim.binding:
+                return outcome
+            reserved = {"claim": claim.id, "expires_at": claim.expires_at}
+            reserved |= _row(claim.estimate, _AMOUNTS)
+            for wanted, account in zip(claim.accounts, accounts, strict=True):
+                await _save(account, claim.at, wanted.ends, connection)
+                await connection.fetch(_RESERVE, **_place(wanted.key), **reserved)
+            return outcome
+
+        return await self._engine.transact(work)
 
     async def settle(self, settlement: Settlement) -> tuple[Account, ...]:
-        return await self._engine.transact(partial(_settle, settlement))
+        claim = settlement.claim
+
+        async def work(connection: db.Connection) -> tuple[Account, ...]:
+            await _lock([wanted.key for wanted in claim.accounts], connection)
+            after = []
+            for wanted in claim.accounts:
+                place = _place(wanted.key)
+                found = bool(await connection.fetch(_RELEASE, **place, claim=claim.id))
+                known = await _read(wanted.key, connection)
+                account = settled(known or opened(wanted, claim.at), settlement, found=found)
+                await _save(account, settlement.at, wanted.ends, connection)
+                after.append(account)
+            return tuple(after)
+
+        return await self._engine.transact(work)
 
     async def accounts(self, keys: Sequence[AccountKey]) -> tuple[Account, ...]:
         return await self._engine.view(partial(_read_all, tuple(keys)))
@@ -106,7 +121,7 @@ class SQLBudgetStore:
     async def list_accounts(
         self, *, budget: str | None = None, tenant: str | None = None, limit: int = 200
     ) -> tuple[Account, ...]:
-        async def work(connection: Connection) -> tuple[Account, ...]:
+        async def work(connection: db.Connection) -> tuple[Account, ...]:
             rows = await connection.fetch(_LIST, budget=budget, tenant=tenant, limit=limit)
             keys = [AccountKey(budget=b, subject=s) for b, s in rows]
             return await _read_all(keys, connection)
@@ -116,7 +131,7 @@ class SQLBudgetStore:
     async def allow(
         self, key: AccountKey, *, at: float, limits: Mapping[str, float], lifted: bool
     ) -> Account:
-        async def work(connection: Connection) -> Account:
+        async def work(connection: db.Connection) -> Account:
             await _lock([key], connection)
             account = await _read(key, connection)
             if account is None:
@@ -128,14 +143,14 @@ class SQLBudgetStore:
         return await self._engine.transact(work)
 
     async def reset(self, key: AccountKey, *, at: float) -> bool:
-        async def work(connection: Connection) -> bool:
+        async def work(connection: db.Connection) -> bool:
             await _lock([key], connection)
             return bool(await connection.fetch(_RESET, **_place(key), at=at))
 
         return await self._engine.transact(work)
 
     async def prune(self, older_than: float) -> int:
-        async def work(connection: Connection) -> int:
+        async def work(connection: db.Connection) -> int:
             await connection.fetch(_PRUNE_RESERVATIONS, older_than=older_than)
             return len(await connection.fetch(_PRUNE, older_than=older_than))
 
@@ -145,11 +160,11 @@ class SQLBudgetStore:
 class SQLControlStore:
     """`ControlStore` over an engine."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: db.Engine) -> None:
         self._engine = engine
 
     async def hold(self, control: Control) -> None:
-        await self._engine.write(_HOLD, **row_of(control, _CONTROL))
+        await self._engine.write(_HOLD, **db.row_of(control, _CONTROL))
         await self._engine.changed(CONTROLS)
 
     async def release(self, subject: str) -> bool:
@@ -159,42 +174,15 @@ class SQLControlStore:
 
     async def list_controls(self) -> Sequence[Control]:
         rows = await self._engine.fetch(_CONTROLS)
-        return [made(Control, _CONTROL, row) for row in rows]
+        return [db.made(Control, _CONTROL, row) for row in rows]
 
 
-async def _reserve(claim: Claim, connection: Connection) -> Reserved:
-    await _lock([wanted.key for wanted in claim.accounts], connection)
-    accounts = [await _current(wanted, claim.at, connection) for wanted in claim.accounts]
-    outcome = decide(accounts, claim)
-    if outcome.refusals and claim.binding:
-        return outcome
-    reserved = {"claim": claim.id, "expires_at": claim.expires_at, **_row(claim.estimate, _AMOUNTS)}
-    for wanted, account in zip(claim.accounts, accounts, strict=True):
-        await _save(account, claim.at, wanted.ends, connection)
-        await connection.fetch(_RESERVE, **_place(wanted.key), **reserved)
-    return outcome
-
-
-async def _settle(settlement: Settlement, connection: Connection) -> tuple[Account, ...]:
-    claim = settlement.claim
-    await _lock([wanted.key for wanted in claim.accounts], connection)
-    after = []
-    for wanted in claim.accounts:
-        place = _place(wanted.key)
-        found = bool(await connection.fetch(_RELEASE, **place, claim=claim.id))
-        known = await _read(wanted.key, connection)
-        account = settled(known or opened(wanted, claim.at), settlement, found=found)
-        await _save(account, settlement.at, wanted.ends, connection)
-        after.append(account)
-    return tuple(after)
-
-
-async def _lock(keys: Sequence[AccountKey], connection: Connection) -> None:
+async def _lock(keys: Sequence[AccountKey], connection: db.Connection) -> None:
     # An account may not exist yet, so its name is locked and not its row.
     await connection.lock([f"{key.budget}\n{key.subject}" for key in keys], _LOCKS)
 
 
-async def _current(wanted: Wanted, at: float, connection: Connection) -> Account:
+async def _current(wanted: Wanted, at: float, connection: db.Connection) -> Account:
     """The account, with reservations whose gateway has not ended them counted as spent."""
     lost = await connection.fetch(_EXPIRE, **_place(wanted.key), at=at)
     account = await _read(wanted.key, connection)
@@ -207,59 +195,50 @@ async def _current(wanted: Wanted, at: float, connection: Connection) -> Account
     return account
 
 
-async def _read_all(keys: Sequence[AccountKey], connection: Connection) -> tuple[Account, ...]:
+async def _read_all(keys: Sequence[AccountKey], connection: db.Connection) -> tuple[Account, ...]:
     found = [await _read(key, connection) for key in keys]
     return tuple([account for account in found if account is not None])
 
 
-async def _read(key: AccountKey, connection: Connection) -> Account | None:
+async def _read(key: AccountKey, connection: db.Connection) -> Account | None:
     row = await connection.row(_FIND, **_place(key))
     if row is None:
         return None
     (reserved,) = await connection.fetch(_RESERVED, **_place(key))
-    tenant, *amounts, unpriced, started_at, updated_at, limits, lifted = row
+    found = dict(zip(_SAVED[2:], row, strict=True))
     return Account(
-        budget=key.budget,
-        subject=key.subject,
-        tenant=tenant,
-        spent=_amounts(amounts[:4]),
+        **_place(key),
+        **{name: found[name] for name in ("tenant", "unpriced", "started_at", "updated_at")},
+        spent=_amounts([found[name] for name in _AMOUNTS]),
         reserved=_amounts(reserved),
-        unpriced=unpriced,
-        estimated=_amounts(amounts[4:]),
-        started_at=started_at,
-        updated_at=updated_at,
-        limits=orjson.loads(limits),
-        lifted=bool(lifted),
+        estimated=_amounts([found[name] for name in _ESTIMATED]),
+        limits=orjson.loads(found["limits"]),
+        lifted=bool(found["lifted"]),
     )
 
 
-async def _save(account: Account, at: float, ends: bool, connection: Connection) -> None:
+async def _save(account: Account, at: float, ends: bool, connection: db.Connection) -> None:
     await connection.fetch(
         _SAVE,
         **_place(account.key),
         **_row(account.spent, _AMOUNTS),
         **_row(account.estimated, _ESTIMATED),
-        tenant=account.tenant,
-        unpriced=account.unpriced,
-        started_at=account.started_at,
+        **db.row_of(account, ("tenant", "unpriced", "started_at", "lifted")),
         updated_at=max(at, account.updated_at),
         limits=orjson.dumps(dict(account.limits)).decode(),
-        lifted=account.lifted,
         ends=ends,
     )
 
 
 def _place(key: AccountKey) -> dict[str, Any]:
-    return {"budget": key.budget, "subject": key.subject}
+    return db.row_of(key, ("budget", "subject"))
 
 
 def _row(amounts: Amounts, names: Sequence[str]) -> dict[str, Any]:
-    counts = (amounts.input_tokens, amounts.output_tokens, amounts.calls)
-    return dict(zip(names, (round(amounts.usd * _PICO), *counts), strict=True))
+    found = db.row_of(amounts, _AMOUNTS) | {"usd": round(amounts.usd * _PICO)}
+    return dict(zip(names, found.values(), strict=True))
 
 
-def _amounts(row: Row) -> Amounts:
-    usd, input_tokens, output_tokens, calls = row
-    return Amounts(
-        usd=usd / _PICO, input_tokens=input_tokens, output_tokens=output_tokens, calls=calls
-    )
+def _amounts(row: db.Row) -> Amounts:
+    usd, *counts = row
+    return Amounts(usd=usd / _PICO, **dict(zip(_AMOUNTS[1:], counts, strict=True)))

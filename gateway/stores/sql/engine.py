@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from math import inf
 from typing import Any, Protocol, TypeVar
 
 from gateway.config.storage import StorageSettings
@@ -32,9 +33,6 @@ class Dialect(Protocol):
     def locked(self, table: str) -> str:
         """Suffix of a SELECT: lock its rows of `table`, and leave out those that others lock."""
 
-    def contains(self, column: str, name: str) -> str:
-        """Whether a text matches a pattern of LIKE with backslashes as escapes, case ignored."""
-
     def position(self, column: str, name: str) -> str:
         """The place of the first occurrence of a text in a column, from 1; 0 without one."""
 
@@ -47,8 +45,8 @@ class Dialect(Protocol):
     def elements(self, column: str, member: str) -> str:
         """The texts of a list in such a JSON object, as a table with the column `value`."""
 
-    def has(self, column: str, name: str, member: str = "") -> str:
-        """Whether a column of counters or tags, or the object `member` of it, has a key."""
+    def has(self, column: str, name: str, member: str) -> str:
+        """Whether the object `member` in a column of counters has a key."""
 
     def entry(self, column: str, name: str) -> str:
         """The text of a key in a column of tags; NULL without one."""
@@ -70,9 +68,9 @@ class Connection(ABC):
     async def execute_many(self, statement: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Run a statement once for each of the rows of values."""
 
-    @abstractmethod
     async def computed(self, compute: Callable[[Sequence[Row]], T], rows: Sequence[Row]) -> T:
         """`compute` of all rows, where many delay nothing else."""
+        return compute(rows)
 
     async def made(self, make: Callable[[Row], T], rows: Sequence[Row]) -> list[T]:
         """`make` of each row, where many rows delay nothing else."""
@@ -135,31 +133,36 @@ Work = Callable[[Connection], Coroutine[Any, Any, T]]
 """Awaits nothing but the connection. It may run a second time when its transaction is lost."""
 
 
-class Upkeep(Protocol):
+class Upkeep(ABC):
     """The parts of a round of retention that each database does in its own way."""
 
     runs_at_once: int
     conversations_at_once: int
     """Rows that one transaction removes, which is short enough for the commits of requests."""
 
-    room: float
-    """Most bytes that may be in use after a round."""
-
     used: str
     """The statement for the bytes in use."""
 
+    room: float = inf
+    """Most bytes that may be in use after a round."""
+
     async def begin(self) -> bool:
         """Prepare a round; False when another gateway does it."""
+        return True
 
     async def remove_days(self, older_than: float, kept: list[int]) -> int:
-        """Remove whole days of old runs, none of a conversation in `kept`; their number."""
+        """Remove days of old runs that are kept together, but for days with a run of a conversation
+        in `kept`; the number of runs."""
+        return 0
 
     async def choose(
         self, pks: list[int], surplus: float, connection: Connection
     ) -> tuple[list[int], int | None]:
         """The conversations to remove now, until `surplus` bytes are free, and the bytes that this
         frees; None when only a measurement can tell."""
+        return pks, None
 
+    @abstractmethod
     async def remove_heads(self, removed: int) -> None:
         """Remove the hashes of removed conversations, which match nothing any longer."""
 
@@ -200,6 +203,14 @@ class Engine(ABC):
         """The rows that one statement returns that only reads."""
         return await self.read(lambda connection: connection.fetch(statement, **values))
 
+    async def made(self, make: Callable[[Row], T], statement: str, /, **values: Any) -> list[T]:
+        """`make` of each row of a statement that only reads; many rows delay nothing else."""
+
+        async def work(connection: Connection) -> list[T]:
+            return await connection.made(make, await connection.fetch(statement, **values))
+
+        return await self.read(work)
+
     @abstractmethod
     async def write(self, statement: str, /, **values: Any) -> Sequence[Row]:
         """The rows that one statement returns that writes."""
@@ -239,15 +250,14 @@ def conditions(wanted: Mapping[str, tuple[str, Any]], bound: dict[str, Any]) -> 
     return " AND ".join(["TRUE", *[condition for condition, _ in used.values()]])
 
 
-def columns(names: Sequence[str], table: str = "") -> str:
-    """Column names as SQL."""
-    prefix = f"{table}." if table else ""
+def columns(names: Sequence[str], prefix: str = "") -> str:
+    """Names as SQL; `prefix`: `alias.` for the columns of a table, `:` for values."""
     return ", ".join([f"{prefix}{name}" for name in names])
 
 
-def values(names: Sequence[str]) -> str:
-    """Values of the same names as SQL."""
-    return ", ".join([f":{name}" for name in names])
+def insert(table: str, names: Sequence[str]) -> str:
+    """The statement that inserts a row of values of the names of its columns."""
+    return f"INSERT INTO {table} ({columns(names)}) VALUES ({columns(names, ':')})"
 
 
 def assigned(names: Sequence[str]) -> str:

@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
 from typing import Any
 
 from gateway.stores.queries import UNFINISHED, Facets, RunFilter
-from gateway.stores.sql.engine import Connection, Dialect
+from gateway.stores.sql.engine import Connection, Dialect, conditions
 
-_EQUAL = {
-    "tenant": "r.tenant = :tenant",
-    "conversation_id": (
-        "r.conversation_pk = (SELECT pk FROM conversations WHERE id = :conversation_id)"
-    ),
-    "agent": "r.agent = :agent",
-    "experiment": "r.experiment = :experiment",
-    "arm": "r.arm = :arm",
-    "mode": "r.mode = :mode",
-    "key_name": "r.key_name = :key_name",
-    "since": "r.started_at >= :since",
-    "until": "r.started_at < :until",
-}
+_EQUAL = ("tenant", "agent", "experiment", "arm", "mode", "key_name")
 # From one name to the next in the index of experiments.
 _EXPERIMENTS = """
 WITH RECURSIVE names (name) AS (
@@ -47,48 +35,35 @@ UNION SELECT 'failure_types', k.key FROM newest, {failure_types}
 
 def where(runs: RunFilter, values: dict[str, Any], dialect: Dialect) -> str:
     """A condition over `runs AS r`, whose values are added to `values`."""
-    return " AND ".join(["TRUE", *_conditions(runs, values, dialect)])
-
-
-def _conditions(runs: RunFilter, values: dict[str, Any], dialect: Dialect) -> Iterator[str]:
-    for name, condition in _EQUAL.items():
-        if (value := getattr(runs, name)) is not None:
-            values[name] = value
-            yield condition
-    if runs.outcome == UNFINISHED:
-        yield "r.outcome IS NULL"
-    elif runs.outcome is not None:
-        values["outcome"] = runs.outcome
-        yield "r.outcome = :outcome"
-    if runs.task is not None:
-        escaped = runs.task.replace("\\", r"\\").replace("%", r"\%").replace("_", r"\_")
-        values["task"] = f"%{escaped}%"
-        yield dialect.contains("r.task_preview", "task")
-    for number, (tag, wanted) in enumerate(runs.tags):
-        values[f"tag{number}"], values[f"tag_value{number}"] = tag, wanted
-        if wanted is None:
-            yield dialect.has("r.tags", f"tag{number}")
-        else:
-            yield f"{dialect.entry('r.tags', f'tag{number}')} = :tag_value{number}"
-    yield from _counted(runs, values, dialect)
-
-
-def _counted(runs: RunFilter, values: dict[str, Any], dialect: Dialect) -> Iterator[str]:
-    for name in ("model", "state", "failure_type", "monitor"):
-        if (value := getattr(runs, name)) is not None:
-            values[name] = value
-    if runs.model is not None:
-        yield f"(r.model_requested = :model OR {dialect.has('r.counts', 'model', 'models')})"
-    if runs.state is not None:
-        yield f"(r.state = :state OR {dialect.has('r.counts', 'state', 'states')})"
-    if runs.failure_type is not None:
-        yield dialect.has("r.counts", "failure_type", "failure_types")
-    if runs.monitor is not None:
-        yield dialect.has("r.counts", "monitor", "fired")
+    of_conversation = "r.conversation_pk = (SELECT pk FROM conversations WHERE id = :conversation)"
+    counted = {
+        "model": "r.model_requested = :model OR " + dialect.has("r.counts", "model", "models"),
+        "state": "r.state = :state OR " + dialect.has("r.counts", "state", "states"),
+        "failure_type": dialect.has("r.counts", "failure_type", "failure_types"),
+        "monitor": dialect.has("r.counts", "monitor", "fired"),
+    }
+    escaped = re.sub("([!%_])", r"!\1", runs.task or "")
+    task = None if runs.task is None else f"%{escaped}%"
+    wanted = {
+        **{name: (f"r.{name} = :{name}", getattr(runs, name)) for name in _EQUAL},
+        "conversation": (of_conversation, runs.conversation_id),
+        "since": ("r.started_at >= :since", runs.since),
+        "until": ("r.started_at < :until", runs.until),
+        "outcome": ("r.outcome = :outcome", None if runs.outcome == UNFINISHED else runs.outcome),
+        "task": ("lower(r.task_preview) LIKE lower(:task) ESCAPE '!'", task),
+        **{name: (f"({sql})", getattr(runs, name)) for name, sql in counted.items()},
+    }
+    for number, (tag, value) in enumerate(runs.tags):
+        name = f"tag{number}"
+        found = dialect.entry("r.tags", name)
+        wanted[name] = (f"{found} IS NOT NULL", tag)
+        wanted[f"{name}_value"] = (f"{found} = :{name}_value", value)
+    unfinished = " AND r.outcome IS NULL" if runs.outcome == UNFINISHED else ""
+    return conditions(wanted, values) + unfinished
 
 
 async def facets(runs: RunFilter, newest: int, dialect: Dialect, connection: Connection) -> Facets:
-    """Without reading every run."""
+    """The choices of a filter, without reading every run; see RunStore."""
     values: dict[str, Any] = {}
     condition = where(runs, values, dialect)
     rows = await connection.fetch(_EXPERIMENTS.format(condition=condition), **values)

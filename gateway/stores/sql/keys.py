@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from gateway.stores.protocols import KEYS
 from gateway.stores.records import KeyRecord
-from gateway.stores.sql.engine import Connection, Engine, columns, made, row_of, values
+from gateway.stores.sql.engine import Connection, Engine, columns, insert, made, row_of
 
 _NAMES = ("id", "tenant", "name", "hint", "digest", "created_at", "revoked_at")
-_INSERT = f"INSERT INTO keys ({columns(_NAMES)}) VALUES ({values(_NAMES)})"
+_INSERT = insert("keys", _NAMES)
 _SELECT = f"SELECT {columns(_NAMES)} FROM keys ORDER BY pk"
 _REVOKE = "UPDATE keys SET revoked_at = :at WHERE id = :id AND revoked_at IS NULL RETURNING TRUE"
 _DELETE = "DELETE FROM keys RETURNING revoked_at"

@@ -25,23 +25,12 @@ from gateway.stores.learning import (
     StoredLesson,
 )
 from gateway.stores.protocols import PATTERNS
-from gateway.stores.sql.engine import (
-    Connection,
-    Engine,
-    Row,
-    assigned,
-    columns,
-    conditions,
-    excluded,
-    made,
-    row_of,
-    values,
-)
-from gateway.stores.sql.patterns import SELECT_LESSONS, insert, stored_lesson
+from gateway.stores.sql import engine as db
+from gateway.stores.sql.patterns import SELECT_LESSONS, insert_pattern, stored_lesson
 
 _EVIDENCE = codec.names(EvidenceRow)
 _INSERT_EVIDENCE = f"""
-INSERT INTO pattern_evidence ({columns(_EVIDENCE)}) VALUES ({values(_EVIDENCE)})
+{db.insert("pattern_evidence", _EVIDENCE)}
 ON CONFLICT DO NOTHING RETURNING TRUE
 """
 _KNOWN = """
@@ -62,6 +51,9 @@ UPDATE patterns SET status = :status, reason = :reason, updated_at = :at {_OWN}
 AND origin <> '' AND status <> :status RETURNING TRUE
 """
 _PROLONG = f"UPDATE patterns SET expires_at = :expires_at {_OWN} AND origin <> ''"
+_DISOWN = """
+UPDATE {table} SET owner = '' WHERE owner = :tenant AND pattern_id = :pattern_id
+"""
 _IS_SHARED = "SELECT TRUE FROM patterns WHERE tenant = '' AND pattern_id = :pattern_id"
 _SHARE = f"""
 UPDATE patterns SET tenant = '', reason = 'shared by the operator', updated_at = :at {_OWN}
@@ -75,11 +67,12 @@ DELETE FROM patterns WHERE pk IN (
 ) RETURNING pattern_id
 """
 _SUPPORT = f"""
-SELECT {columns(_EVIDENCE)} FROM pattern_evidence WHERE pattern_id = :pattern_id
+SELECT {db.columns(_EVIDENCE)} FROM pattern_evidence WHERE pattern_id = :pattern_id
 AND (CAST(:tenant AS TEXT) = '' OR tenant = :tenant)
 ORDER BY at DESC, run_id, step_index LIMIT :limit
 """
 _OF_RUN = "run_id = :run_id AND (CAST(:tenant AS TEXT) IS NULL OR tenant = :tenant)"
+_TOUCHED = f"SELECT DISTINCT tenant, pattern_id FROM pattern_evidence WHERE {_OF_RUN}"
 _OWNERS = "SELECT DISTINCT tenant FROM pattern_evidence WHERE pattern_id = :pattern_id"
 _REMOVE = f"DELETE FROM patterns {_OWN} AND origin <> '' AND origin <> 'written' RETURNING TRUE"
 _TABLE = "patterns"
@@ -95,33 +88,33 @@ _NEWEST = """
 SELECT verdict, score, comment FROM outcomes
 WHERE run_id = :run_id AND source = :source AND metric = :metric ORDER BY pk DESC LIMIT 1
 """
-_ADD_OUTCOME = f"INSERT INTO outcomes ({columns(_OUTCOME)}) VALUES ({values(_OUTCOME)})"
+_ADD_OUTCOME = db.insert("outcomes", _OUTCOME)
 _OUTCOMES = f"""
-SELECT {columns(_OUTCOME)} FROM outcomes
-WHERE run_id = :run_id AND (CAST(:tenant AS TEXT) IS NULL OR tenant = :tenant) ORDER BY pk
+SELECT {db.columns(_OUTCOME)} FROM outcomes
+WHERE {_OF_RUN} ORDER BY pk
 """
 _DECISIONS = f"""
-SELECT {columns(_DECISION)}, tenant, at, {columns(_NEAR)} FROM pattern_decisions
+SELECT {db.columns(_DECISION)}, tenant, at, {db.columns(_NEAR)} FROM pattern_decisions
 WHERE owner = :owner AND pattern_id = :pattern_id
     AND (CAST(:version AS BIGINT) IS NULL OR version = :version)
 ORDER BY at, run_id, step_index LIMIT :limit
 """
 _OPEN = f"""
-SELECT {columns(_DECISION)} FROM pattern_decisions WHERE run_id = :run_id AND recurred IS NULL
+SELECT {db.columns(_DECISION)} FROM pattern_decisions WHERE run_id = :run_id AND recurred IS NULL
 ORDER BY step_index, pattern_id
 """
 _SETTLE = f"""
-UPDATE pattern_decisions SET {assigned(_NEAR)}
+UPDATE pattern_decisions SET {db.assigned(_NEAR)}
 WHERE run_id = :run_id AND step_index = :step_index AND pattern_id = :pattern_id
     AND recurred IS NULL RETURNING TRUE
 """
 _RATED = ("owner", "pattern_id", "version", *_POSTERIOR, "updated_at")
 _PUT_POSTERIOR = f"""
-INSERT INTO pattern_posteriors ({columns(_RATED)}) VALUES ({values(_RATED)})
-ON CONFLICT (owner, pattern_id, version) DO UPDATE SET {excluded(_RATED[3:])}
+{db.insert("pattern_posteriors", _RATED)}
+ON CONFLICT (owner, pattern_id, version) DO UPDATE SET {db.excluded(_RATED[3:])}
 """
 _ENQUEUE = f"""
-INSERT INTO jobs ({columns(_JOB)}, claimed_at) VALUES ({values(_JOB)}, 0)
+{db.insert("jobs", (*_JOB, "claimed_at"))}
 ON CONFLICT (kind, key) DO NOTHING RETURNING TRUE
 """
 _GIVE_UP = """
@@ -142,15 +135,15 @@ tokens = tokens + :reserve_tokens, cost_usd = cost_usd + :reserve_usd WHERE pk =
         HAVING sum(s.tokens) >= CAST(:tokens AS DOUBLE PRECISION) OR sum(s.cost_usd) >= :cost_usd
     )
     ORDER BY pk LIMIT 1
-) RETURNING {columns(_JOB)}
+) RETURNING {db.columns(_JOB)}
 """
 _HELD = "kind = :kind AND key = :key AND lease_until = :lease_until AND state = 'waiting'"
 _FINISH = f"""
-UPDATE jobs SET {assigned(("state", "done_at", "tokens", "cost_usd", "error"))}
+UPDATE jobs SET {db.assigned(("state", "done_at", "tokens", "cost_usd", "error"))}
 WHERE {_HELD} RETURNING TRUE
 """
 _GIVE_BACK = f"""
-UPDATE jobs SET lease_until = :until, {assigned(("attempts", "tokens", "cost_usd"))}
+UPDATE jobs SET lease_until = :until, {db.assigned(("attempts", "tokens", "cost_usd"))}
 WHERE {_HELD} RETURNING TRUE
 """
 _OF_TENANT = "kind = :kind AND (CAST(:tenant AS TEXT) IS NULL OR tenant = :tenant)"
@@ -158,26 +151,26 @@ _SPENT = f"""
 SELECT CAST(coalesce(sum(tokens), 0) AS BIGINT), coalesce(sum(cost_usd), 0.0) FROM jobs
 WHERE {_OF_TENANT} AND claimed_at >= :since
 """
-_JOBS = f"SELECT {columns(_JOB)} FROM jobs WHERE {_OF_TENANT} ORDER BY pk DESC LIMIT :limit"
+_JOBS = f"SELECT {db.columns(_JOB)} FROM jobs WHERE {_OF_TENANT} ORDER BY pk DESC LIMIT :limit"
 _COUNT_JOBS = f"SELECT state, count(*) FROM jobs WHERE {_OF_TENANT} GROUP BY state"
 
 
 class SQLLearningStore:
     """`LearningStore` over an engine."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: db.Engine) -> None:
         self._engine = engine
         run = engine.dialect.member("payload", "run")
         self._forget_jobs = f"""
             DELETE FROM jobs WHERE {run} = :run_id
-            AND (CAST(:tenant AS TEXT) IS NULL OR tenant = :tenant)
+                AND (CAST(:tenant AS TEXT) IS NULL OR tenant = :tenant)
         """
 
     async def learn(self, entries: Sequence[tuple[Pattern, Sequence[EvidenceRow]]]) -> Learned:
         if any(pattern.lesson is None or not pattern.pattern_id for pattern, _ in entries):
             raise ValueError("pattern: a lesson has an id, and says what it was learned from")
 
-        async def work(connection: Connection) -> Learned:
+        async def work(connection: db.Connection) -> Learned:
             await connection.take_turn(_TABLE)
             kept = [await _learn(pattern, evidence, connection) for pattern, evidence in entries]
             return Learned(lessons=sum(new for new, _ in kept), evidence=sum(n for _, n in kept))
@@ -207,24 +200,20 @@ class SQLLearningStore:
         return bool(moved)
 
     async def prolong(self, tenant: str, pattern_id: str, expires_at: float) -> None:
-        which = {"tenant": tenant, "pattern_id": pattern_id}
-        await self._engine.write(_PROLONG, **which, expires_at=expires_at)
+        which = {"tenant": tenant, "pattern_id": pattern_id, "expires_at": expires_at}
+        await self._engine.write(_PROLONG, **which)
 
     async def share(self, tenant: str, pattern_id: str, at: float) -> bool:
         which = {"tenant": tenant, "pattern_id": pattern_id}
 
-        async def work(connection: Connection) -> bool:
+        async def work(connection: db.Connection) -> bool:
             await connection.take_turn(_TABLE)
             if not tenant or await connection.row(_IS_SHARED, **which):
                 return False
             if not await connection.row(_SHARE, **which, at=at):
                 return False
             for table in ("pattern_decisions", "pattern_posteriors"):
-                await connection.fetch(
-                    f"UPDATE {table} SET owner = '' "
-                    "WHERE owner = :tenant AND pattern_id = :pattern_id",
-                    **which,
-                )
+                await connection.fetch(_DISOWN.format(table=table), **which)
             return True
 
         shared = await self._engine.transact(work)
@@ -234,15 +223,13 @@ class SQLLearningStore:
     async def trim(self, tenant: str, tier: Tier, most: int) -> int:
         which = {"tenant": tenant, "tier": tier.value}
 
-        async def work(connection: Connection) -> int:
+        async def work(connection: db.Connection) -> int:
             await connection.take_turn(_TABLE)
             extra = await connection.value(_COUNT, **which) - most
             if extra <= 0:
                 return 0
-            removed = [
-                {"tenant": tenant, "pattern_id": pattern_id}
-                for (pattern_id,) in await connection.fetch(_TRIM, **which, extra=extra)
-            ]
+            rows = await connection.fetch(_TRIM, **which, extra=extra)
+            removed = [{"tenant": tenant, "pattern_id": pattern_id} for (pattern_id,) in rows]
             await connection.execute_many(f"DELETE FROM pattern_evidence {_OWN}", removed)
             return len(removed)
 
@@ -251,31 +238,27 @@ class SQLLearningStore:
         return removed
 
     async def evidence(self, tenant: str, pattern_id: str, limit: int = 200) -> list[EvidenceRow]:
-        which = {"tenant": tenant, "pattern_id": pattern_id}
-        found = await self._engine.fetch(_SUPPORT, **which, limit=limit)
-        return [made(EvidenceRow, _EVIDENCE, row) for row in found]
+        which = {"tenant": tenant, "pattern_id": pattern_id, "limit": limit}
+        found = await self._engine.fetch(_SUPPORT, **which)
+        return [db.made(EvidenceRow, _EVIDENCE, row) for row in found]
 
     async def forget(self, tenant: str | None, run_id: str) -> list[str]:
         of_run = {"run_id": run_id, "tenant": tenant}
 
-        async def work(connection: Connection) -> list[str]:
+        async def work(connection: db.Connection) -> list[str]:
             await connection.take_turn(_TABLE)
-            touched = await connection.fetch(
-                f"SELECT DISTINCT tenant, pattern_id FROM pattern_evidence WHERE {_OF_RUN}",
-                **of_run,
-            )
+            touched = await connection.fetch(_TOUCHED, **of_run)
             for table in ("pattern_evidence", "outcomes", "pattern_decisions"):
                 await connection.fetch(f"DELETE FROM {table} WHERE {_OF_RUN}", **of_run)
             await connection.fetch(self._forget_jobs, **of_run)
-            gone = [await _remove(owner, name, connection) for owner, name in touched]
-            return [name for names in gone for name in names]
+            return [n for owner, name in touched for n in await _remove(owner, name, connection)]
 
         gone = await self._engine.transact(work)
         await self._report(len(gone))
         return gone
 
     async def _report(self, changed: int) -> None:
-        """Tell the other gateways, which keep lessons in memory, if any has changed."""
+        """Notify the other gateways, which keep lessons in memory, if any has changed."""
         if changed:
             await self._engine.changed(PATTERNS)
 
@@ -290,12 +273,12 @@ class SQLLearningStore:
             "since": ("p.updated_at >= :since", wanted.since),
             "statuses": (dialect.among("p.status", "statuses", "text"), statuses),
         }
-        return conditions(chosen, bound)
+        return db.conditions(chosen, bound)
 
     async def add_outcome(self, outcome: OutcomeRow) -> bool:
-        row = row_of(outcome, _OUTCOME)
+        row = db.row_of(outcome, _OUTCOME)
 
-        async def work(connection: Connection) -> bool:
+        async def work(connection: db.Connection) -> bool:
             # A verdict may be the run's first, so the run's id is locked and not a row.
             await connection.lock([outcome.run_id], _VERDICTS)
             newest = await connection.row(_NEWEST, **row)
@@ -309,14 +292,13 @@ class SQLLearningStore:
 
     async def outcomes(self, tenant: str | None, run_id: str) -> list[OutcomeRow]:
         rows = await self._engine.fetch(_OUTCOMES, run_id=run_id, tenant=tenant)
-        return [made(OutcomeRow, _OUTCOME, row) for row in rows]
+        return [db.made(OutcomeRow, _OUTCOME, row) for row in rows]
 
     async def decisions(
         self, owner: str, pattern_id: str, version: int | None = None, *, limit: int = 10_000
     ) -> list[SettledDecision]:
-        rows = await self._engine.fetch(
-            _DECISIONS, owner=owner, pattern_id=pattern_id, version=version, limit=limit
-        )
+        which = {"owner": owner, "pattern_id": pattern_id, "version": version}
+        rows = await self._engine.fetch(_DECISIONS, **which, limit=limit)
         return [_settled(row) for row in rows]
 
     async def open_decisions(self, run_id: str) -> list[DecisionRow]:
@@ -326,7 +308,7 @@ class SQLLearningStore:
         # In one order in every gateway, so that no two wait for each other.
         order = sorted(outcomes, key=lambda near: (near.run_id, near.step_index, near.pattern_id))
 
-        async def work(connection: Connection) -> int:
+        async def work(connection: db.Connection) -> int:
             rows = [await connection.fetch(_SETTLE, **asdict(near)) for near in order]
             return sum(map(len, rows))
 
@@ -336,12 +318,12 @@ class SQLLearningStore:
         self, owner: str, pattern_id: str, version: int, posterior: Posterior, at: float
     ) -> None:
         which = {"owner": owner, "pattern_id": pattern_id, "version": version, "updated_at": at}
-        await self._engine.write(_PUT_POSTERIOR, **which, **row_of(posterior, _POSTERIOR))
+        await self._engine.write(_PUT_POSTERIOR, **which, **db.row_of(posterior, _POSTERIOR))
         await self._engine.changed(PATTERNS)  # the share of occasions on which it is given
 
     async def enqueue(self, job: Job) -> bool:
-        row = row_of(job, _JOB)
-        row["payload"] = orjson.dumps(dict(job.payload)).decode()
+        payload = orjson.dumps(dict(job.payload)).decode()
+        row = db.row_of(job, _JOB) | {"payload": payload, "claimed_at": 0.0}
         return bool(await self._engine.write(_ENQUEUE, **row))
 
     async def claim(
@@ -349,7 +331,7 @@ class SQLLearningStore:
     ) -> Job | None:
         when = {"kind": kind, "now": now, "until": now + lease_s}
 
-        async def work(connection: Connection) -> Row | None:
+        async def work(connection: db.Connection) -> db.Row | None:
             # Whether a tenant may have one more depends on those of the others.
             await connection.take_turn("jobs")
             await connection.fetch(_GIVE_UP, **when, most_attempts=most_attempts)
@@ -360,10 +342,10 @@ class SQLLearningStore:
 
     async def finish(self, job: Job, *, now: float, error: str = "") -> bool:
         result = {"state": "failed" if error else "done", "done_at": now, "error": error}
-        return bool(await self._engine.write(_FINISH, **(row_of(job, _JOB) | result)))
+        return bool(await self._engine.write(_FINISH, **(db.row_of(job, _JOB) | result)))
 
     async def give_back(self, job: Job, until: float) -> bool:
-        return bool(await self._engine.write(_GIVE_BACK, **row_of(job, _JOB), until=until))
+        return bool(await self._engine.write(_GIVE_BACK, **db.row_of(job, _JOB), until=until))
 
     async def spent(self, kind: str, tenant: str | None, since: float) -> tuple[int, float]:
         ((tokens, usd),) = await self._engine.fetch(_SPENT, kind=kind, tenant=tenant, since=since)
@@ -379,52 +361,48 @@ class SQLLearningStore:
 
 
 async def _learn(
-    pattern: Pattern, evidence: Sequence[EvidenceRow], connection: Connection
+    pattern: Pattern, evidence: Sequence[EvidenceRow], connection: db.Connection
 ) -> tuple[bool, int]:
     which = {"pattern_id": pattern.pattern_id, "tenant": pattern.tenant}
     known = await connection.value(_KNOWN, **which)
     if known is None:
-        await insert(pattern, connection)
-    news = []
-    for row in evidence:
-        if await connection.fetch(_INSERT_EVIDENCE, **row_of(row, _EVIDENCE)):
-            news.append(row)
-    confirms = [row.at for row in news if row.kind != "failed_again"]
+        await insert_pattern(pattern, connection)
+    new = [
+        row
+        for row in evidence
+        if await connection.fetch(_INSERT_EVIDENCE, **db.row_of(row, _EVIDENCE))
+    ]
+    confirms = [row.at for row in new if row.kind != "failed_again"]
     if confirms and known is not None:
         await connection.fetch(_CONFIRM, at=max(confirms), pk=known)
-    return known is None, len(news)
+    return known is None, len(new)
 
 
-async def _remove(owner: str, pattern_id: str, connection: Connection) -> list[str]:
+async def _remove(owner: str, pattern_id: str, connection: db.Connection) -> list[str]:
     """Remove a lesson without evidence; its id, for each row that is gone."""
     left = {name for (name,) in await connection.fetch(_OWNERS, pattern_id=pattern_id)}
     # A shared lesson is supported by the evidence of all tenants.
     owners = () if owner in left else (owner,) if left else (owner, "")
-    removed = [
-        await connection.fetch(_REMOVE, tenant=each, pattern_id=pattern_id) for each in owners
+    return [
+        pattern_id
+        for each in owners
+        if await connection.fetch(_REMOVE, tenant=each, pattern_id=pattern_id)
     ]
-    return [pattern_id for rows in removed if rows]
 
 
-def _job(row: Row) -> Job:
+def _job(row: db.Row) -> Job:
     found = dict(zip(_JOB, row, strict=True))
     found["payload"] = orjson.loads(found["payload"])
     return Job(**found)
 
 
-def _decision(row: Row) -> DecisionRow:
+def _decision(row: db.Row) -> DecisionRow:
     found = dict(zip(_DECISION, row, strict=True))
     found["given"] = bool(found["given"])
     return DecisionRow(**found)
 
 
-def _settled(row: Row) -> SettledDecision:
-    tenant, at, recurred, calls, left = row[len(_DECISION) :]
-    return SettledDecision(
-        decision=_decision(row[: len(_DECISION)]),
-        tenant=tenant,
-        at=at,
-        recurred=None if recurred is None else bool(recurred),
-        calls_to_success=calls,
-        steps_left=left,
-    )
+def _settled(row: db.Row) -> SettledDecision:
+    found = dict(zip(("tenant", "at", *_NEAR), row[len(_DECISION) :], strict=True))
+    found["recurred"] = None if found["recurred"] is None else bool(found["recurred"])
+    return SettledDecision(decision=_decision(row[: len(_DECISION)]), **found)

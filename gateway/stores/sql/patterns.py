@@ -37,18 +37,7 @@ from gateway.stores.patterns import (
     decode_cursor,
 )
 from gateway.stores.protocols import PATTERNS, StoreCorrupt
-from gateway.stores.sql.engine import (
-    Connection,
-    Dialect,
-    Engine,
-    Row,
-    VectorIndex,
-    assigned,
-    columns,
-    conditions,
-    row_of,
-    values,
-)
+from gateway.stores.sql import engine as db
 
 _CONTENT = (
     *("tier", "digest", "failure_type", "model_family", "gate_threshold"),
@@ -58,16 +47,18 @@ _LESSON = (
     *("status", "version", "supersedes", "origin", "trust", "key", "applies_when"),
     *("last_confirmed_at", "expires_at"),
 )
+_AS_STORED = ("tenant", "pattern_id", "model_family", "gate_threshold", "source_trace_id")
 _NEW = (*_CONTENT, "created_at", "tenant", "pattern_id", *_LESSON)
 _READ = (
     *("pk", "tenant", "pattern_id", "tier", "failure_type", "model_family", "gate_threshold"),
     *("source_trace_id", "fields", "created_at", "updated_at", "injected", "helped", "hurt"),
     *_LESSON,
 )
-COLUMNS = columns(_READ, "p")
+COLUMNS = db.columns(_READ, "p.")
 """Columns that `pattern_of` reads, from `patterns AS p`."""
 
 _POSTERIOR = codec.names(Posterior)
+_SUPPORTED = ("conversations", "tasks", "keys", "tenant_keys")
 _SUPPORT = (
     "FROM pattern_evidence AS e WHERE e.pattern_id = p.pattern_id "
     "AND (p.tenant = '' OR e.tenant = p.tenant) AND e.kind <> 'failed_again'"
@@ -79,7 +70,7 @@ SELECT {COLUMNS}, p.reason,
     (SELECT count(DISTINCT e.key_name) {_SUPPORT}),
     (SELECT count(DISTINCT coalesce(nullif(k.name, ''), k.id)) FROM keys AS k
         WHERE k.tenant = p.tenant AND k.revoked_at IS NULL),
-    {columns(_POSTERIOR, "q")}
+    {db.columns(_POSTERIOR, "q.")}
 FROM patterns AS p LEFT JOIN pattern_posteriors AS q ON q.owner = p.tenant
     AND q.pattern_id = p.pattern_id AND q.version = p.version
 WHERE p.origin <> ''"""
@@ -95,8 +86,8 @@ WITH RECURSIVE found(name) AS (
 )
 SELECT name FROM found WHERE name IS NOT NULL
 """
-_INSERT = f"INSERT INTO patterns ({columns(_NEW)}) VALUES ({values(_NEW)}) RETURNING pk"
-_REPLACE = f"UPDATE patterns SET {assigned(_CONTENT)} WHERE pk = :pk"
+_INSERT = f"{db.insert('patterns', _NEW)} RETURNING pk"
+_REPLACE = f"UPDATE patterns SET {db.assigned(_CONTENT)} WHERE pk = :pk"
 _SAME = """
 SELECT pk, pattern_id FROM patterns WHERE tenant = :tenant AND digest = :digest AND origin = ''
 """
@@ -105,6 +96,10 @@ _FIND = """
 SELECT pk FROM patterns WHERE pattern_id = :pattern_id
     AND (CAST(:tenant AS TEXT) IS NULL OR tenant IN ('', :tenant))
 ORDER BY tenant DESC LIMIT 1
+"""
+_UNIVERSAL = f"""
+SELECT {COLUMNS} FROM patterns AS p WHERE tier = 'e3' AND {{only}}
+ORDER BY pattern_id LIMIT :limit
 """
 _TABLE = "patterns"
 _LACKING = "p.tier <> 'e3' AND p.origin = '' AND v.pk IS NULL"
@@ -117,16 +112,13 @@ WHERE tenant = :tenant AND pattern_id = :pattern_id AND digest = :digest
 class SQLPatternStore:
     """`PatternStore` over an engine whose database was opened for vectors."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: db.Engine) -> None:
         self._engine = engine
         self._index = engine.vectors()
 
     async def open_space(self, embedder_id: str, dimensions: int) -> int:
-        """See PatternStore.
-
-        Raises: StoreCorrupt when the index is damaged; the space is open nevertheless, so that
-        `rebuild` can repair it.
-        """
+        """Raises: StoreCorrupt for a damaged index; the space is open, so that `rebuild` can
+        repair it."""
         await self._index.open(embedder_id, dimensions)
         lacking = f"SELECT count(*) FROM patterns AS p {self._index.joined} WHERE {_LACKING}"
         return int((await self._engine.fetch(lacking))[0][0])
@@ -136,7 +128,7 @@ class SQLPatternStore:
     ) -> list[tuple[Added, str]]:
         index = self._checked(*(vector for _, vector in entries))
 
-        async def work(connection: Connection) -> list[tuple[Added, str]]:
+        async def work(connection: db.Connection) -> list[tuple[Added, str]]:
             # One at a time: two gateways may bring the same patterns, as at their first start.
             await connection.take_turn(_TABLE)
             return [
@@ -150,15 +142,18 @@ class SQLPatternStore:
     async def edit(self, pattern: Pattern, vector: Vector[float] | None) -> None:
         index = self._checked(vector)
 
-        async def work(connection: Connection) -> None:
+        async def work(connection: db.Connection) -> None:
             await connection.take_turn(_TABLE)
-            known = await _own(pattern, connection)
-            if known is None:
-                raise PatternConflict(f"there is no pattern {pattern.pattern_id!r}")
-            same = await _same_content(pattern, connection)
-            if same is not None and same[0] != known[0]:
+            tenant, pattern_id = pattern.tenant, pattern.pattern_id
+            pk = await connection.value(_OWN, tenant=tenant, pattern_id=pattern_id)
+            if pk is None:
+                raise PatternConflict(f"there is no pattern {pattern_id!r}")
+            same = await connection.row(_SAME, tenant=tenant, digest=content_id(pattern))
+            if same is not None and same[0] != pk:
                 raise PatternConflict(f"pattern {same[1]!r} has the same content")
-            await _replace(known[0], pattern, vector, index, connection)
+            await _replace(pk, pattern, index, connection)
+            if vector is not None:
+                await index.put(pk, vector, connection)
 
         await self._engine.transact(work)
         await self._engine.changed(PATTERNS)
@@ -166,7 +161,7 @@ class SQLPatternStore:
     async def get(self, tenant: str | None, pattern_id: str) -> StoredPattern | None:
         index = self._checked()
 
-        async def work(connection: Connection) -> StoredPattern | None:
+        async def work(connection: db.Connection) -> StoredPattern | None:
             pk = await _find(tenant, pattern_id, connection)
             found = await _select("p.pk = :pk", {"pk": pk}, 1, index, connection)
             return found[0][1] if found else None
@@ -176,7 +171,7 @@ class SQLPatternStore:
     async def delete(self, tenant: str | None, pattern_id: str) -> bool:
         index = self._checked()
 
-        async def work(connection: Connection) -> bool:
+        async def work(connection: db.Connection) -> bool:
             pk = await _find(tenant, pattern_id, connection)
             if pk is None:
                 return False
@@ -206,7 +201,7 @@ class SQLPatternStore:
         if not any(search.vector):
             return []  # a text without a known word is similar to nothing
 
-        async def work(connection: Connection) -> list[PatternMatch]:
+        async def work(connection: db.Connection) -> list[PatternMatch]:
             families = await _suitable_families(search.model, connection)
             return [
                 PatternMatch(pattern=pattern_of(row), similarity=max(-1.0, min(1.0, similarity)))
@@ -217,16 +212,12 @@ class SQLPatternStore:
             return await self._engine.read(work)
 
     async def universal(self, *, model: str = "", limit: int = 32) -> list[PatternMatch]:
-        async def work(connection: Connection) -> Sequence[Row]:
+        async def work(connection: db.Connection) -> Sequence[db.Row]:
             families = await _suitable_families(model, connection)
             one_of = self._engine.dialect.among("model_family", "families", "text")
-            only = "" if families is None else f"AND {one_of} "
-            return await connection.fetch(
-                f"SELECT {COLUMNS} FROM patterns AS p WHERE tier = 'e3' {only}"
-                "ORDER BY pattern_id LIMIT :limit",
-                limit=limit,
-                families=families,
-            )
+            bound: dict[str, Any] = {"limit": limit}
+            only = db.conditions({"families": (one_of, families)}, bound)
+            return await connection.fetch(_UNIVERSAL.format(only=only), **bound)
 
         rules = await self._engine.read(work)
         return [PatternMatch(pattern=pattern_of(row), similarity=1.0) for row in rules]
@@ -238,7 +229,7 @@ class SQLPatternStore:
         more = f"CASE WHEN {count} + :by > 0 THEN {count} + :by ELSE 0 END"
         statement = f"UPDATE patterns SET {count} = {more} WHERE pk = :pk"
 
-        async def work(connection: Connection) -> None:
+        async def work(connection: db.Connection) -> None:
             found = [await _find(tenant, each, connection) for each in pattern_ids]
             # In one order in every gateway, so that no two wait for each other.
             for pk in sorted([pk for pk in found if pk is not None]):
@@ -256,16 +247,12 @@ class SQLPatternStore:
     async def set_vectors(self, entries: Sequence[tuple[Pattern, Vector[float]]]) -> None:
         index = self._checked(*(vector for _, vector in entries))
 
-        async def work(connection: Connection) -> None:
+        async def work(connection: db.Connection) -> None:
             await connection.take_turn(_TABLE)
             for pattern, vector in entries:
                 # Skips a pattern that was edited or removed while its vector was computed.
-                pk = await connection.value(
-                    _CURRENT,
-                    tenant=pattern.tenant,
-                    pattern_id=pattern.pattern_id,
-                    digest=content_id(pattern),
-                )
+                own = db.row_of(pattern, ("tenant", "pattern_id"))
+                pk = await connection.value(_CURRENT, **own, digest=content_id(pattern))
                 if pk is not None:
                     await index.put(pk, vector, connection)
 
@@ -277,7 +264,7 @@ class SQLPatternStore:
     async def count(self) -> int:
         return int((await self._engine.fetch("SELECT count(*) FROM patterns"))[0][0])
 
-    def _checked(self, *vectors: Vector[float] | None) -> VectorIndex:
+    def _checked(self, *vectors: Vector[float] | None) -> db.VectorIndex:
         """The index, after a check of the vectors' dimensions. Raises: SpaceMismatch."""
         if self._index.dimensions is None:
             raise SpaceMismatch("no vector space is open")
@@ -296,13 +283,9 @@ def pattern_of(row: Sequence[Any]) -> Pattern:
             known["applies_when"] = orjson.loads(known["applies_when"])
             lesson = Lesson(**known)
         return Pattern(
-            tenant=found["tenant"],
-            pattern_id=found["pattern_id"],
+            **{name: found[name] for name in _AS_STORED},
             tier=Tier(found["tier"]),
             failure_type=found["failure_type"] or None,
-            model_family=found["model_family"],
-            gate_threshold=found["gate_threshold"],
-            source_trace_id=found["source_trace_id"],
             fields=orjson.loads(found["fields"]),
             lesson=lesson,
         )
@@ -313,21 +296,17 @@ def pattern_of(row: Sequence[Any]) -> Pattern:
 def stored_lesson(row: Sequence[Any]) -> StoredLesson:
     """From SELECT_LESSONS. Raises: StoreCorrupt."""
     pattern, found = pattern_of(row), dict(zip(_READ, row, strict=False))
-    reason, conversations, tasks, keys, tenant_keys, *numbers = row[len(_READ) :]
-    posterior = Posterior()
-    if numbers[0] is not None:
-        posterior = Posterior(**dict(zip(_POSTERIOR, numbers, strict=True)))
+    reason, *support = row[len(_READ) :]
+    numbers = support[len(_SUPPORTED) :]
+    posterior = Posterior() if numbers[0] is None else db.made(Posterior, _POSTERIOR, numbers)
     if pattern.lesson is not None:
         pattern = replace(pattern, lesson=replace(pattern.lesson, share=posterior.share))
     return StoredLesson(
         pattern=pattern,
         created_at=found["created_at"],
         updated_at=found["updated_at"],
-        conversations=conversations,
-        tasks=tasks,
-        keys=keys,
-        tenant_keys=tenant_keys,
         reason=reason,
+        **dict(zip(_SUPPORTED, support, strict=False)),
         posterior=posterior,
     )
 
@@ -347,74 +326,58 @@ def _content(pattern: Pattern) -> dict[str, Any]:
 
 
 async def _add(
-    pattern: Pattern, vector: Vector[float] | None, index: VectorIndex, connection: Connection
+    pattern: Pattern, vector: Vector[float] | None, index: db.VectorIndex, connection: db.Connection
 ) -> tuple[Added, str]:
     """Insert or replace one pattern, or keep one with the same content; as PatternStore.add."""
-    same = await _same_content(pattern, connection)
-    if same is not None:
-        if vector is not None:
-            await index.put(same[0], vector, connection)
-        return Added.UNCHANGED, same[1]
-    known = await _own(pattern, connection)
-    if known is not None and known[1]:
-        raise PatternConflict(f"{pattern.pattern_id!r} is the id of a lesson")
-    if known is not None:
-        await _replace(known[0], pattern, vector, index, connection)
-        return Added.REPLACED, pattern.pattern_id
-    pk = await insert(pattern, connection)
+    own = {"tenant": pattern.tenant, "pattern_id": pattern.pattern_id}
+    if same := await connection.row(_SAME, tenant=pattern.tenant, digest=content_id(pattern)):
+        pk, added = same[0], (Added.UNCHANGED, same[1])
+    elif known := await connection.row(_OWN, **own):
+        pk, origin = known
+        if origin:
+            raise PatternConflict(f"{pattern.pattern_id!r} is the id of a lesson")
+        await _replace(pk, pattern, index, connection)
+        added = (Added.REPLACED, pattern.pattern_id)
+    else:
+        pk, added = await insert_pattern(pattern, connection), (Added.ADDED, pattern.pattern_id)
     if vector is not None:
         await index.put(pk, vector, connection)
-    return Added.ADDED, pattern.pattern_id
+    return added
 
 
-async def insert(pattern: Pattern, connection: Connection) -> int:
+async def insert_pattern(pattern: Pattern, connection: db.Connection) -> int:
     """Insert a pattern that is not there yet, without a vector; its row."""
     lesson = pattern.lesson
     known = {**dict.fromkeys(_LESSON, ""), "status": Status.ACTIVE.value, "version": 1}
     known |= {"applies_when": "{}", "last_confirmed_at": 0.0, "expires_at": None}
     if lesson is not None:
-        known = row_of(lesson, _LESSON)
+        known = db.row_of(lesson, _LESSON)
         known["status"], known["trust"] = lesson.status.value, lesson.trust.value
         known["applies_when"] = orjson.dumps(dict(lesson.applies_when)).decode()
-    row = _content(pattern) | known | row_of(pattern, ("tenant", "pattern_id"))
+    row = _content(pattern) | known | db.row_of(pattern, ("tenant", "pattern_id"))
     return int(await connection.value(_INSERT, **row, created_at=row["updated_at"]))
 
 
 async def _replace(
-    pk: int,
-    pattern: Pattern,
-    vector: Vector[float] | None,
-    index: VectorIndex,
-    connection: Connection,
+    pk: int, pattern: Pattern, index: db.VectorIndex, connection: db.Connection
 ) -> None:
-    """Write the content and the vector of `pattern` to row `pk`; the vectors of other embedders,
-    which belong to the old text, are removed."""
+    """Write the content of `pattern` to row `pk`; the vectors of all embedders, which belong to the
+    old text, are removed."""
     await connection.fetch(_REPLACE, **_content(pattern), pk=pk)
     await index.forget(pk, connection)
-    if vector is not None:
-        await index.put(pk, vector, connection)
 
 
-async def _same_content(pattern: Pattern, connection: Connection) -> tuple[int, str] | None:
-    """Row and id of the tenant's pattern with this content, None when there is none."""
-    row = await connection.row(_SAME, tenant=pattern.tenant, digest=content_id(pattern))
-    return (row[0], row[1]) if row else None
-
-
-async def _own(pattern: Pattern, connection: Connection) -> tuple[int, str] | None:
-    """Row and origin of this tenant's pattern of this id."""
-    row = await connection.row(_OWN, tenant=pattern.tenant, pattern_id=pattern.pattern_id)
-    return (row[0], row[1]) if row else None
-
-
-async def _find(tenant: str | None, pattern_id: str, connection: Connection) -> int | None:
+async def _find(tenant: str | None, pattern_id: str, connection: db.Connection) -> int | None:
     """The row of the pattern of this id that `tenant` may see, its own before a shared one."""
-    pk: int | None = await connection.value(_FIND, pattern_id=pattern_id, tenant=tenant)
-    return pk
+    return await connection.value(_FIND, pattern_id=pattern_id, tenant=tenant)  # type: ignore[no-any-return]
 
 
 async def _select(
-    condition: str, bound: dict[str, Any], limit: int, index: VectorIndex, connection: Connection
+    condition: str,
+    bound: dict[str, Any],
+    limit: int,
+    index: db.VectorIndex,
+    connection: db.Connection,
 ) -> list[tuple[int, StoredPattern]]:
     """Rows and patterns that match `condition` over `patterns AS p`, newest first.
 
@@ -439,7 +402,7 @@ async def _select(
 
 
 def _where(
-    patterns: PatternFilter, before: int | None, bound: dict[str, Any], dialect: Dialect
+    patterns: PatternFilter, before: int | None, bound: dict[str, Any], dialect: db.Dialect
 ) -> str:
     """A condition over `patterns AS p`, whose values are added to `bound`."""
     text = patterns.text.lower() if patterns.text else None
@@ -453,10 +416,10 @@ def _where(
         "status": ("p.origin <> '' AND p.status = :status", patterns.status),
         "before": ("p.pk < :before", before),
     }
-    return conditions(wanted, bound)
+    return db.conditions(wanted, bound)
 
 
-async def _suitable_families(model: str, connection: Connection) -> Sequence[str] | None:
+async def _suitable_families(model: str, connection: db.Connection) -> Sequence[str] | None:
     """The model families among the patterns that match `model`; None when all do."""
     families: list[str] = [name for (name,) in await connection.fetch(_FAMILIES)]
     suitable = [name for name in families if family_matches(name, model)]

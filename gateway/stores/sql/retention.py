@@ -5,13 +5,16 @@ The rows to remove are selected by reads, which delay no commit; each transactio
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from math import inf
 
 from gateway.stores.queries import PruneReport
 from gateway.stores.sql.engine import Connection, Engine
 
 _CANDIDATES = 500
+_OF_RUNS = {"raw_calls": "run_pk", "injections": "run_pk", "steps": "run_pk", "runs": "pk"}
+_OF_CONVERSATIONS = {"items": "conversation_pk", "conversations": "pk"}
 
 
 async def prune(
@@ -63,7 +66,7 @@ class _Round:
         old = "started_at < :bound AND updated_at < :bound"
         at_once = self._upkeep.runs_at_once
         while pks := await self._select("runs", "conversation_pk", old, older_than, at_once):
-            await self._engine.transact(lambda c, pks=pks: self._remove_runs(pks, c), patient=True)  # type: ignore[misc]
+            await self._engine.transact(partial(self._remove, _OF_RUNS, pks), patient=True)
             self.runs += len(pks)
         old = "created_at < :bound AND updated_at < :bound"
         at_once = self._upkeep.conversations_at_once
@@ -106,20 +109,19 @@ class _Round:
             chosen, freed = await self._upkeep.choose(pks, surplus, connection)
             sql = f"SELECT pk FROM runs WHERE {self._among('conversation_pk')}"
             runs = [pk for (pk,) in await connection.fetch(sql, pks=chosen)]
-            await self._remove_runs(runs, connection)
-            for table, column in (("items", "conversation_pk"), ("conversations", "pk")):
-                sql = f"DELETE FROM {table} WHERE {self._among(column)}"
-                await connection.fetch(sql, pks=chosen)
+            await self._remove(_OF_RUNS, runs, connection)
+            await self._remove(_OF_CONVERSATIONS, chosen, connection)
             return len(chosen), len(runs), freed
 
         conversations, runs, freed = await self._engine.transact(work, patient=True)
         self.conversations, self.runs = self.conversations + conversations, self.runs + runs
         return conversations, freed
 
-    async def _remove_runs(self, pks: list[int], connection: Connection) -> None:
-        for table in ("raw_calls", "injections", "steps"):
-            await connection.fetch(f"DELETE FROM {table} WHERE {self._among('run_pk')}", pks=pks)
-        await connection.fetch(f"DELETE FROM runs WHERE {self._among('pk')}", pks=pks)
+    async def _remove(
+        self, tables: Mapping[str, str], pks: list[int], connection: Connection
+    ) -> None:
+        for table, column in tables.items():
+            await connection.fetch(f"DELETE FROM {table} WHERE {self._among(column)}", pks=pks)
 
     def _among(self, column: str) -> str:
         return self._engine.dialect.among(column, "pks", "int8")

@@ -6,36 +6,11 @@ from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from typing import Any
 
-from gateway.stores import codec
+from gateway.stores import codec, queries
 from gateway.stores.protocols import exported
-from gateway.stores.queries import (
-    COSTS,
-    FACET_RUNS,
-    HEALTH_RUNS,
-    RECENT_RUNS,
-    SUMMED,
-    ConversationPage,
-    ConversationSummary,
-    Facets,
-    HealthSummary,
-    LiveQuery,
-    LiveRun,
-    PageRequest,
-    PruneReport,
-    RunFilter,
-    RunPage,
-    RunTrace,
-    add_up,
-    agent_health,
-    check_outcome,
-    decode_cursor,
-    encode_cursor,
-    recent_run,
-    summary,
-)
 from gateway.stores.redact import MAX_INT
 from gateway.stores.sql import filters
-from gateway.stores.sql.engine import Connection, Dialect, Engine, columns
+from gateway.stores.sql.engine import Connection, Dialect, Engine, columns, conditions, made
 from gateway.stores.sql.retention import prune
 from gateway.stores.sql.usage import usage_of
 from gateway.stores.totals import (
@@ -44,7 +19,6 @@ from gateway.stores.totals import (
     LENGTH_MONITOR,
     WARN_COMPOSITE,
     ExperimentRun,
-    RunRecord,
     experiment_run_of,
 )
 from gateway.stores.usage import UsagePoint, UsageQuery
@@ -63,7 +37,7 @@ _STEPS_WITHOUT_CONTENT = ", ".join(
     ["NULL" if name == "content" else name for name in codec.STEP_COLUMNS]
 )
 _WINDOW = "WHERE run_pk = :pk AND step_index > :after AND step_index <= :last ORDER BY step_index"
-_CONVERSATION = codec.names(ConversationSummary, "runs")
+_CONVERSATION = codec.names(queries.ConversationSummary, "runs")
 _NEWEST_STEP = f"""
 SELECT {_STEPS_WITHOUT_CONTENT} FROM steps WHERE run_pk = :pk AND composite IS NOT NULL
 ORDER BY step_index DESC LIMIT 1
@@ -93,12 +67,12 @@ _EXPRESSIONS = {
     "peak_composite": "coalesce(max(r.composite_peak), 0.0)",
     **{
         name: f"CAST(coalesce(sum(r.{name}), 0) AS BIGINT)"
-        for name in SUMMED
+        for name in queries.SUMMED
         if name not in _FLOATS
     },
     **{name: f"coalesce(sum(r.{name}), 0)" for name in _FLOATS},
     # sum() of only unknown values is NULL: the cost stays unknown.
-    **{name: f"sum(r.{name})" for name in COSTS},
+    **{name: f"sum(r.{name})" for name in queries.COSTS},
     "composite_sum": "coalesce(sum(r.composite_sum), 0.0)",
     "scored_steps": "CAST(coalesce(sum(r.scored_steps), 0) AS BIGINT)",
 }
@@ -112,18 +86,9 @@ class SQLRunStore:
         self._engine = engine
         self._dialect = engine.dialect
 
-    async def list_runs(self, runs: RunFilter, page: PageRequest) -> RunPage:
-        sql, values = self._list(runs, page)
-
-        async def work(connection: Connection) -> list[RunRecord]:
-            return await connection.made(codec.run_of, await connection.fetch(sql, **values))
-
-        found = await self._engine.read(work)
-        listed, more = tuple(found[: page.limit]), len(found) > page.limit
-        return RunPage(runs=listed, next_cursor=page.cursor_after(listed[-1]) if more else None)
-
-    def _list(self, runs: RunFilter, page: PageRequest) -> tuple[str, dict[str, Any]]:
-        """The statement of a page and the first run of the next, and its values."""
+    async def list_runs(
+        self, runs: queries.RunFilter, page: queries.PageRequest
+    ) -> queries.RunPage:
         values: dict[str, Any] = {}
         condition = filters.where(runs, values, self._dialect)
         key, order = _SORTS[page.sort], "DESC" if page.descending else "ASC"
@@ -138,15 +103,17 @@ class SQLRunStore:
                 SELECT r.pk FROM runs AS r WHERE {condition} {listed} LIMIT {page.limit + 1}
             ) {listed}
         """
-        return sql, values
+        found = await self._engine.made(codec.run_of, sql, **values)
+        shown, more = tuple(found[: page.limit]), len(found) > page.limit
+        return queries.RunPage(
+            runs=shown, next_cursor=page.cursor_after(shown[-1]) if more else None
+        )
 
-    async def count_runs(self, runs: RunFilter) -> int:
+    async def count_runs(self, runs: queries.RunFilter) -> int:
         values: dict[str, Any] = {}
         condition = filters.where(runs, values, self._dialect)
-        rows = await self._engine.fetch(
-            f"SELECT count(*) FROM runs AS r WHERE {condition}", **values
-        )
-        return int(rows[0][0])
+        sql = f"SELECT count(*) FROM runs AS r WHERE {condition}"
+        return int((await self._engine.fetch(sql, **values))[0][0])
 
     async def get_run(
         self,
@@ -156,15 +123,15 @@ class SQLRunStore:
         content: bool = True,
         after_step: int = -1,
         limit: int | None = None,
-    ) -> RunTrace | None:
+    ) -> queries.RunTrace | None:
         values: dict[str, Any] = {"id": run_id}
-        condition = filters.where(RunFilter(tenant=tenant), values, self._dialect)
+        condition = filters.where(queries.RunFilter(tenant=tenant), values, self._dialect)
         run = f"SELECT {codec.RUN}, r.pk FROM {codec.RUNS} WHERE r.id = :id AND {condition}"
         steps = f"SELECT {_STEPS if content else _STEPS_WITHOUT_CONTENT} FROM steps {_WINDOW}"
         injections = f"SELECT {codec.INJECTIONS} FROM injections {_WINDOW}, ordinal"
         last = MAX_INT if limit is None else min(MAX_INT, after_step + limit)
 
-        async def work(connection: Connection) -> RunTrace | None:
+        async def work(connection: Connection) -> queries.RunTrace | None:
             found = await connection.row(run, **values)
             if found is None:
                 return None
@@ -172,7 +139,7 @@ class SQLRunStore:
             part = {"pk": pk, "after": max(after_step, -1), "last": last}
             step_rows = await connection.fetch(steps, **part)
             injected = await connection.fetch(injections, **part)
-            return RunTrace(
+            return queries.RunTrace(
                 run=codec.run_of(row),
                 steps=tuple(await connection.made(partial(codec.step_of, run_id), step_rows)),
                 injections=tuple([codec.injection_of(run_id, each) for each in injected]),
@@ -183,9 +150,9 @@ class SQLRunStore:
     async def set_outcome(
         self, run_id: str, outcome: str, *, source: str, tenant: str | None
     ) -> bool:
-        check_outcome(outcome)
+        queries.check_outcome(outcome)
         values: dict[str, Any] = {"id": run_id, "new": outcome, "source": source}
-        condition = filters.where(RunFilter(tenant=tenant), values, self._dialect)
+        condition = filters.where(queries.RunFilter(tenant=tenant), values, self._dialect)
         sql = f"""
             UPDATE runs AS r SET outcome = :new, outcome_source = :source
             WHERE r.id = :id AND {condition} RETURNING TRUE
@@ -199,77 +166,66 @@ class SQLRunStore:
         external_key: str | None = None,
         limit: int = 50,
         cursor: str | None = None,
-    ) -> ConversationPage:
-        page = PageRequest(limit=limit, cursor=cursor)
-        values: dict[str, Any] = {"tenant": tenant, "external_key": external_key}
-        conditions = [f"{name} = :{name}" for name, value in values.items() if value is not None]
-        if page.cursor is not None:
-            at, values["after_id"] = decode_cursor(page.cursor)
-            values["after"] = float(at)
-            conditions.append("(created_at, id) < (:after, :after_id)")
+    ) -> queries.ConversationPage:
+        page = queries.PageRequest(limit=limit, cursor=cursor)
+        at, last_id = (None, None) if page.cursor is None else queries.decode_cursor(page.cursor)
+        values: dict[str, Any] = {"after_id": last_id}
+        wanted = {
+            "tenant": ("tenant = :tenant", tenant),
+            "external_key": ("external_key = :external_key", external_key),
+            "after": ("(created_at, id) < (:after, :after_id)", None if at is None else float(at)),
+        }
         sql = f"""
             SELECT {columns(_CONVERSATION)},
                 (SELECT count(*) FROM runs AS r WHERE r.conversation_pk = conversations.pk) AS runs
-            FROM conversations WHERE {" AND ".join(["TRUE", *conditions])}
+            FROM conversations WHERE {conditions(wanted, values)}
             ORDER BY created_at DESC, id DESC LIMIT {page.limit + 1}
         """
         rows = await self._engine.fetch(sql, **values)
-        found = tuple(
-            [
-                ConversationSummary(**dict(zip((*_CONVERSATION, "runs"), row, strict=True)))
-                for row in rows[: page.limit]
-            ]
-        )
+        names = (*_CONVERSATION, "runs")
+        found = tuple([made(queries.ConversationSummary, names, row) for row in rows[: page.limit]])
         more = len(rows) > page.limit
-        last = encode_cursor(found[-1].created_at, found[-1].id) if more else None
-        return ConversationPage(conversations=found, next_cursor=last)
+        last = queries.encode_cursor(found[-1].created_at, found[-1].id) if more else None
+        return queries.ConversationPage(conversations=found, next_cursor=last)
 
-    async def facets(self, *, tenant: str | None, newest: int = FACET_RUNS) -> Facets:
-        runs = RunFilter(tenant=tenant)
+    async def facets(
+        self, *, tenant: str | None, newest: int = queries.FACET_RUNS
+    ) -> queries.Facets:
+        runs = queries.RunFilter(tenant=tenant)
         return await self._engine.read(partial(filters.facets, runs, newest, self._dialect))
 
-    async def health_summary(self, runs: RunFilter, *, newest: int = HEALTH_RUNS) -> HealthSummary:
+    async def health_summary(
+        self, runs: queries.RunFilter, *, newest: int = queries.HEALTH_RUNS
+    ) -> queries.HealthSummary:
         return await self._engine.view(partial(_summarize, runs, newest, self._dialect))
 
-    async def live_runs(self, query: LiveQuery) -> tuple[LiveRun, ...]:
+    async def live_runs(self, query: queries.LiveQuery) -> tuple[queries.LiveRun, ...]:
         return await self._engine.view(partial(_live_runs, query, self._dialect))
 
     async def usage(self, query: UsageQuery) -> list[UsagePoint]:
         return await self._engine.view(partial(usage_of, query, self._dialect))
 
     async def experiment_runs(self, experiment: str, *, tenant: str | None) -> list[ExperimentRun]:
+        values: dict[str, Any] = {}
+        wanted = queries.RunFilter(tenant=tenant, experiment=experiment)
+        condition = filters.where(wanted, values, self._dialect)
         found: list[ExperimentRun] = []
+        after = "TRUE"
         while True:
-            sql, values = self._after(found[-1] if found else None, experiment, tenant)
-
-            async def work(
-                connection: Connection, sql: str = sql, values: dict[str, Any] = values
-            ) -> list[ExperimentRun]:
-                rows = await connection.fetch(sql, **values)
-                return await connection.made(experiment_run_of, rows)
-
-            more = await self._engine.read(work)
+            sql = f"""
+                SELECT {COLUMNS} FROM {codec.RUNS} WHERE {condition} AND {after}
+                ORDER BY r.started_at, r.id LIMIT {AT_ONCE}
+            """
+            more = await self._engine.made(experiment_run_of, sql, **values)
             found += more
             if len(more) < AT_ONCE:
                 return found
+            after = "(r.started_at, r.id) > (:after, :after_id)"
+            values |= {"after": found[-1].started_at, "after_id": found[-1].id}
 
-    def _after(
-        self, last: ExperimentRun | None, experiment: str, tenant: str | None
-    ) -> tuple[str, dict[str, Any]]:
-        """The statement for an experiment's next runs after `last`, oldest first; its values."""
-        values: dict[str, Any] = {}
-        wanted = RunFilter(tenant=tenant, experiment=experiment)
-        condition = filters.where(wanted, values, self._dialect)
-        if last is not None:
-            values["after"], values["after_id"] = last.started_at, last.id
-            condition += " AND (r.started_at, r.id) > (:after, :after_id)"
-        sql = f"""
-            SELECT {COLUMNS} FROM {codec.RUNS} WHERE {condition}
-            ORDER BY r.started_at, r.id LIMIT {AT_ONCE}
-        """
-        return sql, values
-
-    def export_runs(self, runs: RunFilter, *, content: bool = True) -> AsyncIterator[RunTrace]:
+    def export_runs(
+        self, runs: queries.RunFilter, *, content: bool = True
+    ) -> AsyncIterator[queries.RunTrace]:
         return exported(self, runs, content=content)
 
     async def prune(
@@ -279,14 +235,14 @@ class SQLRunStore:
         max_bytes: int | None = None,
         active_since: float | None = None,
         keep: Sequence[str] = (),
-    ) -> PruneReport:
+    ) -> queries.PruneReport:
         return await prune(self._engine, older_than, max_bytes, active_since, keep)
 
 
 async def _summarize(
-    runs: RunFilter, newest: int, dialect: Dialect, connection: Connection
-) -> HealthSummary:
-    """The HealthSummary of the newest runs that match."""
+    runs: queries.RunFilter, newest: int, dialect: Dialect, connection: Connection
+) -> queries.HealthSummary:
+    """The summary of the newest runs that match."""
     values: dict[str, Any] = {}
     condition = filters.where(runs, values, dialect)
     fetch = partial(connection.fetch, **values)
@@ -301,25 +257,25 @@ async def _summarize(
     """)
     recent = await fetch(f"""
         SELECT r.id, r.started_at, r.steps, {_MEAN}, r.composite_peak, r.counts
-        FROM runs AS r WHERE {condition} {newest_first} {RECENT_RUNS}
+        FROM runs AS r WHERE {condition} {newest_first} {queries.RECENT_RUNS}
     """)
     more = f"SELECT TRUE FROM runs AS r WHERE {condition} LIMIT 1 OFFSET {newest}"
-    return summary(
+    return queries.summary(
         composite_sum=sums.pop("composite_sum"),
         scored_steps=sums.pop("scored_steps"),
         sums=sums,
-        counted=await connection.computed(add_up, counted),
-        by_agent=tuple([agent_health(*row) for row in by_agent]),
-        recent=tuple([recent_run(*row) for row in reversed(recent)]),
+        counted=await connection.computed(queries.add_up, counted),
+        by_agent=tuple([queries.agent_health(*row) for row in by_agent]),
+        recent=tuple([queries.recent_run(*row) for row in reversed(recent)]),
         limited=sums["total_runs"] == newest and bool(await fetch(more)),
     )
 
 
 async def _live_runs(
-    query: LiveQuery, dialect: Dialect, connection: Connection
-) -> tuple[LiveRun, ...]:
+    query: queries.LiveQuery, dialect: Dialect, connection: Connection
+) -> tuple[queries.LiveRun, ...]:
     values: dict[str, Any] = {}
-    wanted = RunFilter(tenant=query.tenant, since=query.begun)
+    wanted = queries.RunFilter(tenant=query.tenant, since=query.begun)
     sql = f"""
         SELECT {codec.RUN}, r.pk FROM {codec.RUNS}
         WHERE {filters.where(wanted, values, dialect)} AND r.ended_at IS NULL
@@ -327,34 +283,26 @@ async def _live_runs(
         ORDER BY r.updated_at DESC, r.id DESC LIMIT :limit
     """
     rows = await connection.fetch(sql, **values, seen=query.since, limit=query.limit)
-    live = _Live(query.spent_since, dialect, connection)
-    return tuple([await live.run(codec.run_of(row), pk) for *row, pk in rows])
-
-
-class _Live:
-    def __init__(self, spent_since: float, dialect: Dialect, connection: Connection) -> None:
-        self._since = spent_since
-        self._connection = connection
-        self._spent = _SPENT.format(cost=dialect.member("call", "cost_usd"))
-        self._calm = _CALM.format(
-            fired=dialect.elements("readings", "fired"), length=LENGTH_MONITOR
-        )
-
-    async def run(self, run: RunRecord, pk: int) -> LiveRun:
-        connection = self._connection
-        ((calls, spent),) = await connection.fetch(self._spent, pk=pk, since=self._since)
-        row = await connection.row(_NEWEST_STEP, pk=pk)
-        newest = codec.step_of(run.id, row) if row else None
-        stuck = 0
+    spent = _SPENT.format(cost=dialect.member("call", "cost_usd"))
+    calm = _CALM.format(fired=dialect.elements("readings", "fired"), length=LENGTH_MONITOR)
+    live = []
+    for *row, pk in rows:
+        run, stuck = codec.run_of(row), 0
+        ((calls, usd),) = await connection.fetch(spent, pk=pk, since=query.spent_since)
+        step = await connection.row(_NEWEST_STEP, pk=pk)
+        newest = codec.step_of(run.id, step) if step else None
         if newest is not None and newest.fired:
-            calm = await connection.value(self._calm, pk=pk, newest=newest.step_index)
-            stuck = newest.step_index - (-1 if calm is None else calm)
+            last = await connection.value(calm, pk=pk, newest=newest.step_index)
+            stuck = newest.step_index - (-1 if last is None else last)
         guidance = await connection.row(_GUIDANCE, pk=pk)
-        return LiveRun(
-            run=run,
-            newest=newest,
-            stuck_steps=stuck,
-            guidance=codec.injection_of(run.id, guidance) if guidance else None,
-            spent_usd=spent,
-            recent_calls=calls,
+        live.append(
+            queries.LiveRun(
+                run=run,
+                newest=newest,
+                stuck_steps=stuck,
+                guidance=codec.injection_of(run.id, guidance) if guidance else None,
+                spent_usd=usd,
+                recent_calls=calls,
+            )
         )
+    return tuple(live)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from gateway.stores import codec
+from gateway.stores.commit_plan import StoredStep
 from gateway.stores.protocols import MAX_BRANCHES
 from gateway.stores.records import CallRecord, ConversationRecord, PrefixHashRecord
 from gateway.stores.sql.engine import Connection, Engine, Row, columns
@@ -13,6 +15,7 @@ from gateway.stores.sql.engine import Connection, Engine, Row, columns
 # That is enough when a match is in their newer half: all prefixes near it were looked up too.
 _RECENT_DIGESTS = 64
 
+_HEAD = ("digest", "conversation_id", "position", "kind", "step")
 _ONE = "WHERE id = :id AND tenant = :tenant"
 CONVERSATION = columns(codec.CONVERSATION_COLUMNS)
 LOAD = f"SELECT {CONVERSATION} FROM conversations {_ONE}"
@@ -42,15 +45,14 @@ class SQLStateStore:
         async def work(connection: Connection) -> Sequence[Row]:
             recent = newest_first[:_RECENT_DIGESTS]
             rows = await connection.fetch(statement, digests=recent, tenant=tenant, **wanted)
-            if len(newest_first) > _RECENT_DIGESTS:
-                near = rows and newest_first.index(rows[0][0]) < _RECENT_DIGESTS // 2
-                if not near:
-                    return await connection.fetch(
-                        statement, digests=newest_first, tenant=tenant, **wanted
-                    )
-            return rows
+            is_near = rows and newest_first.index(rows[0][0]) < _RECENT_DIGESTS // 2
+            if is_near or len(newest_first) <= _RECENT_DIGESTS:
+                return rows
+            return await connection.fetch(statement, digests=newest_first, tenant=tenant, **wanted)
 
-        return [_head_of(tenant, root, row) for row in await self._engine.read(work)]
+        rows = await self._engine.read(work)
+        known: dict[str, Any] = {"tenant": tenant, "root": root}
+        return [PrefixHashRecord(**known, **dict(zip(_HEAD, row, strict=True))) for row in rows]
 
     async def load(self, tenant: str, conversation_id: str) -> ConversationRecord | None:
         rows = await self._engine.fetch(LOAD, tenant=tenant, id=conversation_id)
@@ -84,19 +86,16 @@ class SQLStateStore:
         await self._engine.database.close()
 
 
+def stored_step(call: str | None, scored: int, state: str, content: str | None) -> StoredStep:
+    """From these columns of a step; `scored`: it has a composite."""
+    return StoredStep(
+        state=state,
+        scored=bool(scored),
+        call=None if call is None else codec.call_of(call),
+        content=codec.content_of(content),
+    )
+
+
 def root_key(root: bytes) -> int:
     """The integer that keeps the hashes of one root together in the table."""
     return int.from_bytes(root[:8], "big", signed=True)
-
-
-def _head_of(tenant: str, root: bytes, row: Row) -> PrefixHashRecord:
-    digest, conversation_id, position, kind, step = row
-    return PrefixHashRecord(
-        tenant=tenant,
-        root=root,
-        digest=digest,
-        conversation_id=conversation_id,
-        position=position,
-        kind=kind,
-        step=step,
-    )

@@ -1,9 +1,9 @@
 """The tables of both databases, and the migrations that create them.
 
-What is here has shipped: it is never edited. A column is `name: kind`, several of one kind share a
-line, and `?` allows NULL. `rendered` writes the SQL of a database, from its type of each kind:
-`name` is text that is compared or sorted in the order of its bytes, `key` counts up by itself;
-`by_key` and `often_changed` are options of tables.
+What is here has shipped: it is never edited. Columns are `names: kind`, kinds on one line are
+separated by `|`, and `?` allows NULL. `rendered` writes the SQL of a database, from its type of
+each kind: `name` is text that is compared or sorted in the order of its bytes, `key` counts up by
+itself; `by_key` and `often_changed` are options of tables.
 """
 
 from __future__ import annotations
@@ -14,19 +14,9 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 CONVERSATIONS = """
-    pk: key,
-    id: name UNIQUE,
-    tenant: name,
-    source: text,
-    parent_id: text?,
-    external_key: name?,
-    version: integer,
-    created_at, updated_at: real,
-    served_head: blob,
-    message_count: integer,
-    signature: blob,
-    has_tools: boolean,
-    state: blob
+    pk: key | id: name UNIQUE | tenant: name | source: text | parent_id: text?,
+    external_key: name? | version: integer | created_at, updated_at: real | served_head: blob,
+    message_count: integer | signature: blob | has_tools: boolean | state: blob
 """
 CONVERSATION_INDEXES = """
 CREATE INDEX conversations_by_external_key ON conversations (tenant, external_key)
@@ -36,43 +26,25 @@ CREATE INDEX conversations_by_time ON conversations (created_at, id);
 """
 # These are the prefix hashes; table and column names of shipped databases stay.
 HEADS = """
-    root: integer,
-    digest: blob,
-    conversation_pk: integer,
-    kind: name,
+    root: integer | digest: blob | conversation_pk: integer | kind: name,
     position, step: integer,"""
 # Items of answers that later requests name.
 ITEMS = """
 CREATE TABLE items (
-    tenant, id: name,
-    conversation_pk: integer,
-    content: blob,
+    tenant, id: name | conversation_pk: integer | content: blob,
     PRIMARY KEY (tenant, id)
 ) by_key;
 CREATE INDEX items_by_conversation ON items (conversation_pk);
 """
 # Numbers that are only shown with their run are `counts`, one JSON text.
 RUNS = """
-    id: name UNIQUE,
-    conversation_pk: integer,
-    tenant: name,
-    sequence: integer,
-    started_at, updated_at: real,
-    ended_at: real?,
-    state: name,
-    outcome: name?,
-    outcome_source: text,
-    agent: name,
-    task_preview, profile: text,
-    mode: name,
-    experiment, arm: name?,
-    unit: text?,
-    policy_digest, identity_source: text,
-    model_requested: name,
-    steps, scored_steps, calls, retries, errors, injections: integer,
+    id: name UNIQUE | conversation_pk: integer | tenant: name | sequence: integer,
+    started_at, updated_at: real | ended_at: real? | state: name | outcome: name?,
+    outcome_source: text | agent: name | task_preview, profile: text | mode: name,
+    experiment, arm: name? | unit: text? | policy_digest, identity_source: text,
+    model_requested: name | steps, scored_steps, calls, retries, errors, injections: integer,
     input_tokens, cached_tokens, cache_write_tokens, output_tokens, reasoning_tokens: integer,
-    unpriced_calls: integer,
-    cost_usd, cost_unsteered_usd, saved_usd: real?,
+    unpriced_calls: integer | cost_usd, cost_unsteered_usd, saved_usd: real?,
     composite_peak, composite_sum, latency_s, overhead_ms: real,
     counts: json"""
 RUN_INDEXES = """
@@ -83,31 +55,19 @@ CREATE INDEX runs_by_experiment ON runs (experiment, started_at, id)
     WHERE experiment IS NOT NULL;
 """
 STEPS = """
-    run_pk, step_index: integer,
-    at: real,
-    state: name,
-    difficulty, composite: real?,
+    run_pk, step_index: integer | at: real | state: name | difficulty, composite: real?,
     failure_type, readings, call, content: text?,
 """
 INJECTIONS = """
-    run_pk, step_index, ordinal: integer,
-    source: text,
-    tier, pattern_id: text?,
-    similarity: real?,
-    failure_type, severity: text?,
-    text, placement: text,
-    message_position: integer?,
-    applied: boolean,
+    run_pk, step_index, ordinal: integer | source: text | tier, pattern_id: text?,
+    similarity: real? | failure_type, severity: text? | text, placement: text,
+    message_position: integer? | applied: boolean,
     PRIMARY KEY (run_pk, step_index, ordinal)
 """
 PATTERNS = """
 CREATE TABLE patterns (
-    pk: key,
-    tenant, pattern_id, tier, digest, failure_type, model_family: name,
-    gate_threshold: real?,
-    source_trace_id: text?,
-    fields: text,
-    created_at, updated_at: real,
+    pk: key | tenant, pattern_id, tier, digest, failure_type, model_family: name,
+    gate_threshold: real? | source_trace_id: text? | fields: text | created_at, updated_at: real,
     injected, helped, hurt: integer DEFAULT 0,
     UNIQUE (tenant, pattern_id),
     UNIQUE (tenant, digest)
@@ -118,13 +78,8 @@ CREATE INDEX patterns_by_family ON patterns (model_family);
 """
 KEYS = """
 CREATE TABLE keys (
-    pk: key,
-    id: name UNIQUE,
-    tenant: name,
-    name, hint: text,
-    digest: blob UNIQUE,
-    created_at: real,
-    revoked_at: real?
+    pk: key | id: name UNIQUE | tenant: name | name, hint: text | digest: blob UNIQUE,
+    created_at: real | revoked_at: real?
 );
 """
 LEARNING = """
@@ -140,60 +95,35 @@ CREATE INDEX patterns_by_status ON patterns (status, tenant) WHERE origin <> '';
 CREATE INDEX patterns_by_key ON patterns (key, tenant) WHERE origin <> '';
 
 CREATE TABLE outcomes (
-    pk: key,
-    run_id, tenant, source, metric: name,
-    verdict: text,
-    score: real?,
-    comment: text,
-    weight, at: real,
-    evidence: text
+    pk: key | run_id, tenant, source, metric: name | verdict: text | score: real? | comment: text,
+    weight, at: real | evidence: text
 );
 CREATE INDEX outcomes_by_run ON outcomes (run_id, source, metric);
 
 CREATE TABLE pattern_evidence (
-    tenant, pattern_id, run_id: name,
-    step_index: integer,
-    kind: name,
-    conversation, task: text,
+    tenant, pattern_id, run_id: name | step_index: integer | kind: name | conversation, task: text,
     at: real,
     PRIMARY KEY (tenant, pattern_id, run_id, step_index, kind)
 );
 CREATE INDEX pattern_evidence_by_run ON pattern_evidence (run_id);
 
 CREATE TABLE pattern_decisions (
-    run_id: name,
-    step_index: integer,
-    pattern_id, owner, tenant: name,
-    version: integer,
-    share: real,
-    given: boolean,
-    similarity: real,
-    key, state, failure_type: text,
-    at: real,
-    recurred: boolean?,
-    calls_to_success, steps_left: integer?,
+    run_id: name | step_index: integer | pattern_id, owner, tenant: name | version: integer,
+    share: real | given: boolean | similarity: real | key, state, failure_type: text | at: real,
+    recurred: boolean? | calls_to_success, steps_left: integer?,
     PRIMARY KEY (run_id, step_index, pattern_id)
 );
 CREATE INDEX pattern_decisions_by_pattern ON pattern_decisions (owner, pattern_id, version);
 
 CREATE TABLE pattern_posteriors (
-    owner, pattern_id: name,
-    version, decisions, given: integer,
-    rate_given, rate_held, effect, low, high, helps, harms: real?,
-    share, updated_at: real,
+    owner, pattern_id: name | version, decisions, given: integer,
+    rate_given, rate_held, effect, low, high, helps, harms: real? | share, updated_at: real,
     PRIMARY KEY (owner, pattern_id, version)
 );
 
 CREATE TABLE jobs (
-    pk: key,
-    kind, key, tenant: name,
-    payload: text,
-    state: name,
-    attempts: integer,
-    lease_until, claimed_at, created_at: real,
-    done_at: real?,
-    tokens: integer,
-    cost_usd: real,
+    pk: key | kind, key, tenant: name | payload: text | state: name | attempts: integer,
+    lease_until, claimed_at, created_at: real | done_at: real? | tokens: integer | cost_usd: real,
     error: text,
     UNIQUE (kind, key)
 );
@@ -207,18 +137,14 @@ UPDATE pattern_evidence SET key_name = coalesce(
 """
 ACCOUNTS = """
 CREATE TABLE budget_accounts (
-    budget, subject, tenant: name,
-    usd, input_tokens, output_tokens, calls, unpriced: integer,
-    started_at, updated_at: real,
-    limits: text,
-    lifted, ends: boolean,
+    budget, subject, tenant: name | usd, input_tokens, output_tokens, calls, unpriced: integer,
+    started_at, updated_at: real | limits: text | lifted, ends: boolean,
     PRIMARY KEY (budget, subject)
 ) often_changed;
 CREATE INDEX budget_accounts_by_time ON budget_accounts (updated_at);
 
 CREATE TABLE budget_reservations (
-    budget, subject, claim: name,
-    usd, input_tokens, output_tokens, calls: integer,
+    budget, subject, claim: name | usd, input_tokens, output_tokens, calls: integer,
     expires_at: real,
     PRIMARY KEY (budget, subject, claim)
 ) by_key;
@@ -229,9 +155,7 @@ ALTER TABLE budget_accounts ADD COLUMN estimated_output_tokens, estimated_calls:
 """
 CONTROLS = """
 CREATE TABLE run_controls (
-    subject: name? PRIMARY KEY,
-    tenant, action, reason: text,
-    at: real
+    subject: name? PRIMARY KEY | tenant, action, reason: text | at: real
 ) by_key;
 """
 # `root_id`: the first conversation of a tree, NULL for that one itself. A run is charged to its
@@ -245,13 +169,11 @@ ALTER TABLE runs ADD COLUMN tags: json DEFAULT '{}';
 """
 USAGE_SUMS = """
     calls, errors, unsteered, unpriced_calls, steps, alarms: integer,
-    input_tokens, cached_tokens, output_tokens: integer,
-    cost_usd: real?,
+    input_tokens, cached_tokens, output_tokens: integer | cost_usd: real?,
     latency_s: real,"""
 USAGE = f"""
 CREATE TABLE usage_by_hour (
-    hour: integer,
-    tenant, agent, model: name,
+    hour: integer | tenant, agent, model: name,
     tags: json,{USAGE_SUMS}
     PRIMARY KEY (hour, tenant, agent, model, tags)
 ) often_changed;
@@ -262,66 +184,43 @@ ALTER TABLE usage_by_hour ADD COLUMN estimated_usd: real DEFAULT 0.0;
 """
 ALERTS = """
 CREATE TABLE alerts (
-    id: name? PRIMARY KEY,
-    key: name,
-    rule, severity, title: text,
-    raised_at: real,
-    tenant: name?,
-    facts, path: text
+    id: name? PRIMARY KEY | key: name | rule, severity, title: text | raised_at: real,
+    tenant: name? | facts, path: text
 );
 CREATE INDEX alerts_by_time ON alerts (raised_at);
 CREATE TABLE alert_keys (
-    key: name? PRIMARY KEY,
-    alert_id: name,
-    seen_at: real
+    key: name? PRIMARY KEY | alert_id: name | seen_at: real
 );
 CREATE TABLE alert_deliveries (
-    alert_id, sink: name,
-    attempts: integer,
-    next_at: real,
-    owner: text,
-    leased_until: real,
-    done_at: real?,
-    error: text,
+    alert_id, sink: name | attempts: integer | next_at: real | owner: text | leased_until: real,
+    done_at: real? | error: text,
     PRIMARY KEY (alert_id, sink)
 );
 CREATE INDEX alert_deliveries_due ON alert_deliveries (next_at) WHERE done_at IS NULL;
 """
 RAW_CALLS = """
 CREATE TABLE raw_calls (
-    run_pk, step_index: integer,
-    at: real,
-    bytes: integer,
-    dialect: text,
+    run_pk, step_index: integer | at: real | bytes: integer | dialect: text,
     request, response: blob,
     PRIMARY KEY (run_pk, step_index)
 );
 """
 WORKLOADS = """
 CREATE TABLE workload_runs (
-    run_id: name PRIMARY KEY,
-    tenant, workload: name,
-    client, requested: text,
-    model: name,
-    at: real,
-    choice: text?,
-    outcome: name
+    run_id: name PRIMARY KEY | tenant, workload: name | client, requested: text | model: name,
+    at: real | choice: text? | outcome: name
 );
 CREATE INDEX workload_runs_by_time ON workload_runs (at);
 
 CREATE TABLE workload_models (
-    tenant, workload, model: name,
-    client, requested: text,
-    solved, failed, updated_at: real,
+    tenant, workload, model: name | client, requested: text | solved, failed, updated_at: real,
     PRIMARY KEY (tenant, workload, model)
 );
 """
 # Answers that later requests name.
 ANSWERS = """
 CREATE TABLE answers (
-    tenant, id: name,
-    at: real,
-    place, echo, call: text,
+    tenant, id: name | at: real | place, echo, call: text,
     PRIMARY KEY (tenant, id)
 );
 CREATE INDEX answers_by_time ON answers (at);
@@ -332,7 +231,9 @@ CREATE INDEX runs_under_way ON runs (started_at) WHERE ended_at IS NULL AND outc
 """
 
 _COLUMNS = re.compile(
-    r"^( +|ALTER TABLE \w+ ADD COLUMN )(\w+(?:, \w+)*): (\w+)(\??)([^,;\n]*)([,;]?)$", re.MULTILINE
+    r"(^ +|^ALTER TABLE \w+ ADD COLUMN | \| )"  # the place
+    r"(\w+(?:, \w+)*): (\w+)(\??)([^,;|\n]*?)(?=([,;]?)$| \| )",
+    re.MULTILINE,
 )
 _OPTIONS = re.compile(r"\) (by_key|often_changed);")
 
@@ -354,8 +255,9 @@ def rendered(scripts: Mapping[str, str], types: Mapping[str, str]) -> tuple[Migr
     def columns(match: re.Match[str]) -> str:
         place, names, kind, optional, rest, end = match.groups()
         null = "" if optional or kind == "key" else " NOT NULL"
-        lines = [f"{place}{name} {types[kind]}{null}{rest}" for name in names.split(", ")]
-        return (";\n" if end == ";" else ",\n").join(lines) + end
+        indent = "    " if place == " | " else place
+        lines = [f"{indent}{name} {types[kind]}{null}{rest}" for name in names.split(", ")]
+        return (",\n" if place == " | " else "") + (";\n" if end == ";" else ",\n").join(lines)
 
     return tuple(
         [

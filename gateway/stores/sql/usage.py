@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gateway.stores.records import RunUpdate, StepRow
-from gateway.stores.sql.engine import Connection, Dialect
+from gateway.stores.sql.engine import Connection, Dialect, Row, row_of
 from gateway.stores.usage import AMOUNTS, SUMS, UsagePoint, UsageQuery, bucket_sql, merged, tag_of
 
 _BY = {"model": ("model", "model_requested"), "agent": ("agent",) * 2, "tenant": ("tenant",) * 2}
@@ -52,27 +52,25 @@ def usage_rows(
 
 
 async def usage_of(query: UsageQuery, dialect: Dialect, connection: Connection) -> list[UsagePoint]:
-    values = {name: getattr(query, name) for name in ("since", "until", "tenant", "agent", "model")}
+    values = row_of(query, ("since", "until", "tenant", "agent", "model"))
     values["by_tag"] = tag_of(query.by or "")
     sql = f"""
         SELECT {bucket_sql("u.hour", query.bucket)}, {_name(query, dialect, "u", 0)}, {_SUMMED}
         FROM usage_by_hour AS u WHERE {_where(query, "u", "hour", "model")} GROUP BY 1, 2
     """
-    usage = {
-        (row[0], row[1]): dict(zip(ADDED, row[2:], strict=True))
-        for row in await connection.fetch(sql, **values)
-    }
+    usage = _by_place(ADDED, await connection.fetch(sql, **values))
     sql = f"""
         SELECT {bucket_sql(_STARTED_HOUR, query.bucket)}, {_name(query, dialect, "r", 1)},
             count(*), count(*) FILTER (WHERE r.outcome = 'success'),
             count(*) FILTER (WHERE r.outcome = 'failure')
         FROM runs AS r WHERE {_where(query, "r", "started_at", "model_requested")} GROUP BY 1, 2
     """
-    outcomes = {
-        (row[0], row[1]): dict(zip(_OUTCOMES, row[2:], strict=True))
-        for row in await connection.fetch(sql, **values)
-    }
-    return merged(usage, outcomes)
+    return merged(usage, _by_place(_OUTCOMES, await connection.fetch(sql, **values)))
+
+
+def _by_place(names: Sequence[str], rows: Sequence[Row]) -> dict[tuple[Any, Any], dict[str, Any]]:
+    """Sums by bucket and name."""
+    return {(row[0], row[1]): dict(zip(names, row[2:], strict=True)) for row in rows}
 
 
 def _name(query: UsageQuery, dialect: Dialect, table: str, which: int) -> str:
@@ -89,7 +87,6 @@ def _where(query: UsageQuery, table: str, time: str, model: str) -> str:
         f"{table}.{time} >= CAST(:since AS DOUBLE PRECISION)",
         f"{table}.{time} < CAST(:until AS DOUBLE PRECISION)",
     ]
-    for column, name in (("tenant", "tenant"), (model, "model"), ("agent", "agent")):
-        if getattr(query, name) is not None:
-            conditions.append(f"{table}.{column} = :{name}")
-    return " AND ".join(conditions)
+    names = {"tenant": "tenant", "model": model, "agent": "agent"}
+    wanted = {name: column for name, column in names.items() if getattr(query, name) is not None}
+    return " AND ".join([*conditions, *[f"{table}.{c} = :{name}" for name, c in wanted.items()]])

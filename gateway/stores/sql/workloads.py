@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import orjson
 
 from gateway.stores.learning import DecidedRun, WorkloadRate, WorkloadRun
-from gateway.stores.sql.engine import Connection, Engine, Row, columns, made, row_of, values
+from gateway.stores.sql.engine import Connection, Engine, Row, columns, insert, made, row_of
 
 _RUN = ("run_id", "tenant", "workload", "client", "requested", "model", "at", "choice")
 _NOTE = f"""
-INSERT INTO workload_runs ({columns(_RUN)}, outcome) VALUES ({values(_RUN)}, '')
+{insert("workload_runs", (*_RUN, "outcome"))}
 ON CONFLICT (run_id) DO NOTHING
 """
 _OPEN = """
@@ -26,7 +26,7 @@ _COUNTED = (
     *("solved", "failed", "updated_at"),
 )
 _COUNT = f"""
-INSERT INTO workload_models ({columns(_COUNTED)}) VALUES ({values(_COUNTED)})
+{insert("workload_models", _COUNTED)}
 ON CONFLICT (tenant, workload, model) DO UPDATE SET
     solved = workload_models.solved + excluded.solved,
     failed = workload_models.failed + excluded.failed,
@@ -43,7 +43,7 @@ SELECT {columns(_RATE)} FROM workload_models
 WHERE solved > 0 OR failed > 0 ORDER BY updated_at DESC LIMIT :limit
 """
 _DECIDED = f"""
-SELECT {columns(_RUN, "w")}, r.outcome, r.cost_usd
+SELECT {columns(_RUN, "w.")}, r.outcome, r.cost_usd
 FROM workload_runs AS w JOIN runs AS r ON r.id = w.run_id AND r.tenant = w.tenant
 WHERE w.choice IS NOT NULL AND w.at >= :since
     AND (CAST(:tenant AS TEXT) IS NULL OR w.tenant = :tenant)
@@ -61,7 +61,7 @@ class SQLWorkloadStore:
         self._claim = f"{_OPEN} {engine.dialect.locked('w')}"
 
     async def note(self, runs: Sequence[WorkloadRun]) -> None:
-        rows = [row_of(run, _RUN) for run in runs]
+        rows = [row_of(run, _RUN) | {"outcome": ""} for run in runs]
         for row in rows:
             if row["choice"] is not None:
                 row["choice"] = orjson.dumps(row["choice"]).decode()
@@ -95,11 +95,8 @@ class SQLWorkloadStore:
     async def decided(
         self, *, tenant: str | None, since: float = 0.0, limit: int = 100_000
     ) -> list[DecidedRun]:
-        async def work(connection: Connection) -> list[DecidedRun]:
-            wanted = {"tenant": tenant, "since": since, "limit": limit}
-            return await connection.made(_decided_of, await connection.fetch(_DECIDED, **wanted))
-
-        return await self._engine.read(work)
+        wanted = {"tenant": tenant, "since": since, "limit": limit}
+        return await self._engine.made(_decided_of, _DECIDED, **wanted)
 
 
 def _decided_of(row: Row) -> DecidedRun:

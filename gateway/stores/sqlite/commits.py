@@ -14,7 +14,7 @@ from gateway.stores.commit_plan import StoredStep, new_injections, plan_steps, s
 from gateway.stores.protocols import StoreError, VersionConflict
 from gateway.stores.records import CallRecord, ConversationRecord, RunUpdate, StepRow
 from gateway.stores.sql.engine import columns, excluded
-from gateway.stores.sql.states import root_key
+from gateway.stores.sql.states import root_key, stored_step
 from gateway.stores.sql.usage import ADDED, usage_rows
 from gateway.stores.totals import RunTotals
 from gateway.stores.usage import AMOUNTS, SUMS
@@ -179,11 +179,5 @@ def _stored_steps(
     for index in {step.step_index for step in steps if step.step_index <= newest}:
         row: Any = connection.execute(_FIND_STEP, (pk, index)).get
         if row is not None:
-            call, scored, state, content = row
-            stored[index] = StoredStep(
-                state=state,
-                scored=bool(scored),
-                call=None if call is None else codec.call_of(call),
-                content=codec.content_of(content),
-            )
+            stored[index] = stored_step(*row)
     return stored

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
 
@@ -35,6 +35,8 @@ APPLICATION_ID = 0x53544757
 
 # A write-ahead log that has grown beyond this is truncated to it when it is next emptied.
 JOURNAL_SIZE_LIMIT_BYTES = 64 * 1024 * 1024
+
+_CREATE = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
 
 _BUSY_S = 0.01
 """Between two attempts to open a file that others open, too."""
@@ -65,15 +67,10 @@ SELECT 1 FROM conversations WHERE id = ?1 OR external_key = ?1 LIMIT 1
 def has_run(path: str, name: str) -> bool:
     """Whether a database has a run or conversation of this name; False when it cannot be read."""
     try:
-        connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
+        with closing(apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)) as connection:
+            return connection.execute(_HAS_RUN, (name,)).get is not None
     except apsw.Error:
         return False
-    try:
-        return connection.execute(_HAS_RUN, (name,)).get is not None
-    except apsw.Error:
-        return False
-    finally:
-        connection.close()
 
 
 def translate(error: BaseException, path: str) -> BaseException:
@@ -98,17 +95,16 @@ def open_all(
 
     Raises: apsw.Error, OSError, SchemaMismatch.
     """
-    if not settings.in_memory:
+    path, flags = settings.path, apsw.SQLITE_OPEN_READONLY
+    if settings.in_memory:
+        # A new name each time: two gateways in one process do not share their data.
+        path = f"file:/gateway-{uuid.uuid4().hex}?vfs=memdb"
+        flags |= apsw.SQLITE_OPEN_URI
+        yield _open(settings, hooks, path, _CREATE | apsw.SQLITE_OPEN_URI, _prepare_memory)
+    else:
         yield open_writer(settings, hooks)
-        for _ in range(settings.reader_threads):
-            yield _open_reader(settings, hooks, settings.path, apsw.SQLITE_OPEN_READONLY)
-        return
-    # A new name each time: two gateways in one process do not share their data.
-    name = f"file:/gateway-{uuid.uuid4().hex}?vfs=memdb"
-    yield _open_memory(settings, hooks, name)
     for _ in range(settings.reader_threads):
-        flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
-        yield _open_reader(settings, hooks, name, flags)
+        yield _open(settings, hooks, path, flags)
 
 
 def open_writer(settings: StorageSettings, hooks: Iterable[ConnectionHook]) -> apsw.Connection:
@@ -116,18 +112,38 @@ def open_writer(settings: StorageSettings, hooks: Iterable[ConnectionHook]) -> a
 
     Raises: apsw.Error, OSError, SchemaMismatch.
     """
-    create_private(settings.path)
-    connection = apsw.Connection(
-        settings.path, flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
-    )
-    with _closing_on_error(connection):
-        connection.set_busy_timeout(settings.busy_timeout_ms)
+
+    def prepare(connection: apsw.Connection) -> None:
         _claim(connection, settings.path)
         if _journal_mode(connection, settings) != "wal":
             raise StoreUnavailable(f"{settings.path!r} is on a file system without shared memory")
         connection.pragma("synchronous", settings.synchronous)
         connection.pragma("journal_size_limit", JOURNAL_SIZE_LIMIT_BYTES)
-        _prepare(connection, settings, hooks)
+
+    create_private(settings.path)
+    return _open(settings, hooks, settings.path, _CREATE, prepare)
+
+
+def _open(
+    settings: StorageSettings,
+    hooks: Iterable[ConnectionHook],
+    name: str,
+    flags: int,
+    prepare: ConnectionHook = lambda _: None,
+) -> apsw.Connection:
+    connection = apsw.Connection(name, flags=flags)
+    try:
+        connection.set_busy_timeout(settings.busy_timeout_ms)
+        prepare(connection)
+        # Or statements are compiled again whenever a value is bound that a plan could depend on.
+        connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+        connection.pragma("cache_size", -1024 * settings.cache_mb)
+        connection.pragma("temp_store", "memory")
+        for hook in hooks:
+            hook(connection)
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 
@@ -144,35 +160,17 @@ def _journal_mode(connection: apsw.Connection, settings: StorageSettings) -> str
             time.sleep(_BUSY_S)
 
 
-def _open_memory(
-    settings: StorageSettings, hooks: Iterable[ConnectionHook], name: str
-) -> apsw.Connection:
-    """The connection that writes to an in-memory database, which it creates.
+def _prepare_memory(connection: apsw.Connection) -> None:
+    """Prepare the connection that writes to an in-memory database.
 
     SQLite's `memdb` file system has no write-ahead log: a commit needs every reader to be idle,
     and a reader waits for the transaction. `Database` makes its threads take turns.
     Source: https://sqlite.org/src/file/src/memdb.c
     """
-    create = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE | apsw.SQLITE_OPEN_URI
-    connection = apsw.Connection(name, flags=create)
-    with _closing_on_error(connection):
-        connection.set_busy_timeout(settings.busy_timeout_ms)
-        connection.pragma("journal_mode", "memory")
-        # The default limit is half of what is possible.
-        limit = ctypes.c_int64(MEMORY_LIMIT_BYTES)
-        connection.file_control("main", apsw.SQLITE_FCNTL_SIZE_LIMIT, ctypes.addressof(limit))
-        _prepare(connection, settings, hooks)
-    return connection
-
-
-def _open_reader(
-    settings: StorageSettings, hooks: Iterable[ConnectionHook], name: str, flags: int
-) -> apsw.Connection:
-    connection = apsw.Connection(name, flags=flags)
-    with _closing_on_error(connection):
-        connection.set_busy_timeout(settings.busy_timeout_ms)
-        _prepare(connection, settings, hooks)
-    return connection
+    connection.pragma("journal_mode", "memory")
+    # The default limit is half of what is possible.
+    limit = ctypes.c_int64(MEMORY_LIMIT_BYTES)
+    connection.file_control("main", apsw.SQLITE_FCNTL_SIZE_LIMIT, ctypes.addressof(limit))
 
 
 def load_vector_extension(connection: apsw.Connection) -> None:
@@ -209,25 +207,13 @@ def one_view(work: Callable[[apsw.Connection], T]) -> Callable[[apsw.Connection]
     return within
 
 
-def _prepare(
-    connection: apsw.Connection, settings: StorageSettings, hooks: Iterable[ConnectionHook]
-) -> None:
-    # Or statements are compiled again whenever a value is bound that a plan could depend on.
-    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
-    connection.pragma("cache_size", -1024 * settings.cache_mb)
-    connection.pragma("temp_store", "memory")
-    for hook in hooks:
-        hook(connection)
-
-
 def _unwritable(path: str) -> str:
     """Reason why the file cannot be written; empty if it can be."""
-    if path == IN_MEMORY:
-        return ""
-    if os.path.exists(path) and not os.access(path, os.W_OK):
+    if path != IN_MEMORY and os.path.exists(path) and not os.access(path, os.W_OK):
         return "may not be written"
     # SQLite keeps its log in the same directory.
-    return "" if os.access(Path(path).parent, os.W_OK) else "is in a directory that is read-only"
+    is_readable = path == IN_MEMORY or os.access(Path(path).parent, os.W_OK)
+    return "" if is_readable else "is in a directory that is read-only"
 
 
 def _claim(connection: apsw.Connection, path: str) -> None:
@@ -239,12 +225,3 @@ def _claim(connection: apsw.Connection, path: str) -> None:
     if occupied:
         raise SchemaMismatch(f"{path!r} is the database of another application")
     connection.pragma("application_id", APPLICATION_ID)
-
-
-@contextlib.contextmanager
-def _closing_on_error(connection: apsw.Connection) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        connection.close()
-        raise

@@ -15,7 +15,7 @@ from gateway.config.storage import StorageSettings
 from gateway.stores.protocols import StoreClosed, StoreReplaced, StoreUnavailable
 from gateway.stores.sql.tables import Migration
 from gateway.stores.sqlite.connection import ConnectionHook, open_all, translate
-from gateway.stores.sqlite.files import file_identity, remove_log_of
+from gateway.stores.sqlite.files import FileIdentity
 from gateway.stores.sqlite.schema import MIGRATIONS, migrate
 from gateway.stores.sqlite.threads import JobQueue, Work, Writer, readers
 
@@ -44,7 +44,7 @@ class Database:
     def _start(self, connections: Sequence[apsw.Connection]) -> None:
         loop, settings = asyncio.get_running_loop(), self.settings
         writer, *others = connections
-        self._files = file_identity(settings)
+        self._files = FileIdentity(settings)
         self._writes = JobQueue(loop, limit=settings.queue_limit, name="writes")
         self._reads = JobQueue(loop, limit=settings.queue_limit, name="reads")
         # In memory SQLite locks out readers during a write, and the other way round. Threads that
@@ -63,54 +63,36 @@ class Database:
         migrations: Sequence[Migration] = MIGRATIONS,
         hooks: Sequence[ConnectionHook] = (),
     ) -> Database:
-        """Open the file at `settings.path`, creating or migrating it as needed.
-
-        `:memory:` is a new, empty database, which ends with `close`. `hooks` run on every
-        connection, on the writer's before the migrations.
-
-        Raises: StoreError when the file cannot be used.
-        """
+        """Open the file at `settings.path`, creating or migrating it as needed. `hooks` run on
+        every connection, on the writer's before the migrations. Raises: StoreError."""
         database = cls(settings, migrations, hooks)
         database._start(await asyncio.to_thread(_open, settings, migrations, hooks))
         return database
 
     async def reopen(self) -> None:
-        """Close the connections and open the file at `settings.path` again, as `open` does.
-
-        Meanwhile, and after an error, every operation raises StoreUnavailable. Of a database in
-        memory nothing is left. Raises: StoreError.
-        """
+        """Close the connections and open the file again. Meanwhile, and after an error, every
+        operation raises StoreUnavailable. Of a database in memory nothing is left."""
         async with self._reopening:
             if self._closing is not None:
                 raise StoreClosed("the store is closed")
             self._refuse(StoreUnavailable(f"{self.settings.path!r} is being opened again"))
             # The old connections first: the new ones must not share their memory-mapped index.
             await asyncio.to_thread(self._stop)
-            await asyncio.to_thread(remove_log_of, self._files)
-            first = self.after_reopening
-            opened = await asyncio.to_thread(
-                _open, self.settings, self._migrations, self._hooks, first
-            )
-            self._start(opened)
+            await asyncio.to_thread(self._files.remove_log)
+            how = (self.settings, self._migrations, self._hooks, self.after_reopening)
+            self._start(await asyncio.to_thread(_open, *how))
 
     async def write(self, work: Callable[[apsw.Connection], T]) -> T:
-        """The result of `work` on the writer thread, inside a transaction, after the commit.
+        """The result of `work` on the writer thread, inside a transaction, after the commit. It
+        may run again after a rollback, and cancelling the caller does not stop it.
 
-        When `work` raises, everything it did is rolled back. It must not begin or end
-        transactions, and may run again after a rollback. Cancelling the caller does not stop it.
-
-        Raises: StoreError, and whatever else `work` raises.
+        Raises: StoreError, and whatever else `work` raises; then nothing of it stays.
         """
         return await self._writes.submit(work)  # type: ignore[no-any-return]
 
     async def read(self, work: Callable[[apsw.Connection], T]) -> T:
-        """The result of `work` on a reader thread; it sees everything committed before the call.
-
-        Each statement sees the latest commit at its start; with `one_view(work)` all statements
-        see the same data.
-
-        Raises: StoreError, and whatever else `work` raises.
-        """
+        """The result of `work` on a reader thread. Each statement sees the latest commit at its
+        start. Raises: StoreError, and whatever else `work` raises."""
         return await self._reads.submit(work)  # type: ignore[no-any-return]
 
     @property
@@ -119,10 +101,7 @@ class Database:
         return len(self._readers)
 
     async def ping(self) -> None:
-        """Return when the file is the one that was opened, and can be read and written.
-
-        Raises: StoreError.
-        """
+        """Return if the file is the one that was opened, and can be read and written."""
         if not self._writer.thread.is_alive():
             raise StoreClosed("the store's writer has stopped")
         if not await asyncio.to_thread(self._files.is_current):

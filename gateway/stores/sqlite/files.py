@@ -6,7 +6,6 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.config.storage import StorageSettings
@@ -21,30 +20,28 @@ _FileId = tuple[int, int] | None
 """Device and inode; None when there is no file."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FileIdentity:
-    """The files that were opened: the database, and its write-ahead log."""
+    """The files of an open database at `settings.path`: itself, and its write-ahead log."""
 
-    path: str
-    in_memory: bool
-    database: _FileId
-    log: _FileId
+    def __init__(self, settings: StorageSettings) -> None:
+        self._path, self._in_memory = settings.path, settings.in_memory
+        self._database, self._log = _id(self._path), _id(self._path + _LOG)
 
     def is_current(self) -> bool:
         """Whether these files are still those at the path, and have not been emptied."""
-        return self.in_memory or (
-            self.database is not None
-            and _id(self.path) == self.database
-            and _id(self.path + _LOG) == self.log
+        return self._in_memory or (
+            self._database is not None
+            and _id(self._path) == self._database
+            and _id(self._path + _LOG) == self._log
         )
 
-
-def file_identity(settings: StorageSettings) -> FileIdentity:
-    """The files at `settings.path`, of a database that is open."""
-    path = settings.path
-    return FileIdentity(
-        path=path, in_memory=settings.in_memory, database=_id(path), log=_id(path + _LOG)
-    )
+    def remove_log(self) -> None:
+        """Remove the log if the file was replaced: it does not belong to the new one."""
+        if self._log is None or _id(self._path) in (None, self._database):
+            return
+        with locked(Path(self._path).parent):
+            if _id(self._path + _LOG) == self._log:
+                _remove_log(self._path)
 
 
 def create_private(path: str) -> None:
@@ -59,22 +56,13 @@ def create_private(path: str) -> None:
     with locked(directory):
         if os.path.exists(path):
             return
-        for suffix in _LOG_SUFFIXES:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path + suffix)
+        _remove_log(path)
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
 
 
-def remove_log_of(identity: FileIdentity) -> None:
-    """Remove the log of a database whose file was replaced: it does not belong to the new file."""
-    path = identity.path
-    if identity.log is None or _id(path) in (None, identity.database):
-        return
-    with locked(Path(path).parent):
-        if _id(path + _LOG) == identity.log:
-            for suffix in _LOG_SUFFIXES:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(path + suffix)
+def _remove_log(path: str) -> None:
+    for suffix in _LOG_SUFFIXES:
+        Path(path + suffix).unlink(missing_ok=True)
 
 
 def _id(path: str) -> _FileId:

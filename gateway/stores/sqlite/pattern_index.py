@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import math
 import os
 from array import array
@@ -18,9 +19,10 @@ from typing import Any
 
 import apsw
 
+from gateway.steering.guidance.pattern import Tier
 from gateway.stores.patterns import Search, SpaceMismatch, Vector
 from gateway.stores.protocols import StoreCorrupt, StoreError, StoreUnavailable
-from gateway.stores.sql.engine import Connection, Row
+from gateway.stores.sql.engine import Connection, Row, row_of
 from gateway.stores.sql.patterns import COLUMNS
 from gateway.stores.sqlite.database import Database
 
@@ -43,12 +45,29 @@ _NEAR = (
     "SELECT rowid AS pk FROM {index} WHERE code MATCH vec_quantize_binary(:code) AND k = :k "
     "AND tenant = :tenant AND tier = :tier"
 )
-
+_SEARCH = """
+WITH near AS ({near})
+SELECT pk, 1.0 - vec_distance_cosine(v.vector, :vector) AS similarity
+FROM near JOIN {vectors} AS v USING (pk) JOIN patterns AS p USING (pk)
+WHERE similarity >= :floor AND {only} ORDER BY similarity DESC, pk LIMIT :limit
+"""
+_INDEX = """
+INSERT INTO {index} (rowid, tenant, tier, failure_type, code)
+SELECT pk, tenant, tier, failure_type, vec_quantize_binary(?) FROM patterns WHERE pk = ?
+"""
+_CREATE_INDEX = """
+CREATE VIRTUAL TABLE IF NOT EXISTS {index} USING vec0(
+    tenant TEXT PARTITION KEY, tier TEXT PARTITION KEY, failure_type TEXT PARTITION KEY,
+    code bit[{bits}], chunk_size={chunk}
+)
+"""
 _OPEN = """
 INSERT INTO pattern_spaces (embedder_id, dimensions) VALUES (?, ?)
 ON CONFLICT (embedder_id) DO NOTHING
 """
 _SPACE = "SELECT number, dimensions, generation FROM pattern_spaces WHERE embedder_id = ?"
+_OTHERS = "SELECT number, dimensions, generation FROM pattern_spaces WHERE number <> ?"
+_EXISTS = "SELECT count(*) FROM sqlite_schema WHERE name IN (?, ?)"
 _PATTERN = f"SELECT {COLUMNS} FROM patterns AS p WHERE pk = :pk"
 
 
@@ -69,85 +88,51 @@ class VectorSpace:
 
     def current(self, connection: apsw.Connection) -> VectorSpace:
         """The space as stored now: another process may have rebuilt its index."""
-        row: Any = connection.execute(
-            "SELECT generation FROM pattern_spaces WHERE number = ?", (self.number,)
-        ).fetchone()
-        if row is None or row[0] == self.generation:
+        find = "SELECT generation FROM pattern_spaces WHERE number = ?"
+        known: Any = connection.execute(find, (self.number,)).get
+        if known in (None, self.generation):
             return self
-        return VectorSpace(self.number, self.dimensions, row[0])
-
-    def others(self, connection: apsw.Connection) -> list[VectorSpace]:
-        """The spaces of other embedders."""
-        found = connection.execute(
-            "SELECT number, dimensions, generation FROM pattern_spaces WHERE number <> ?",
-            (self.number,),
-        )
-        return [VectorSpace(*row) for row in found]
-
-    def exists(self, connection: apsw.Connection) -> bool:
-        """Whether the tables of the space are there."""
-        found = connection.execute(
-            "SELECT count(*) FROM sqlite_schema WHERE name IN (?, ?)", (self.vectors, self.index)
-        ).get
-        return int(found) == 2
+        return VectorSpace(self.number, self.dimensions, known)
 
     def create(self, connection: apsw.Connection) -> None:
         """Create the tables of the space if they do not exist."""
+        table = f"CREATE TABLE IF NOT EXISTS {self.vectors} (pk INTEGER PRIMARY KEY, vector BLOB)"
+        connection.execute(table)
         bits = 3 * (self.dimensions + self._padding)
-        connection.execute(
-            f"CREATE TABLE IF NOT EXISTS {self.vectors} (pk INTEGER PRIMARY KEY, vector BLOB)"
-        )
-        connection.execute(
-            f"CREATE VIRTUAL TABLE IF NOT EXISTS {self.index} USING vec0("
-            "tenant TEXT PARTITION KEY, tier TEXT PARTITION KEY, failure_type TEXT PARTITION KEY, "
-            f"code bit[{bits}], chunk_size={_CHUNK})"
-        )
+        connection.execute(_CREATE_INDEX.format(index=self.index, bits=bits, chunk=_CHUNK))
 
     def rebuilt(self, connection: apsw.Connection) -> VectorSpace:
         """The space with an index rebuilt from its vectors; vectors of a wrong size are removed."""
         old = self.current(connection)
         space = VectorSpace(self.number, self.dimensions, old.generation + 1)
-        connection.execute(
-            "UPDATE pattern_spaces SET generation = ? WHERE number = ?",
-            (space.generation, self.number),
-        )
+        renew = "UPDATE pattern_spaces SET generation = ? WHERE number = ?"
+        connection.execute(renew, (space.generation, self.number))
         # A damaged table that cannot be dropped stays, unused.
         with contextlib.suppress(apsw.Error), connection:
             connection.execute(f"DROP TABLE IF EXISTS {old.index}")
         space.create(connection)
-        connection.execute(
-            f"DELETE FROM {self.vectors} WHERE length(vector) <> ? "
-            "OR pk NOT IN (SELECT pk FROM patterns)",
-            (4 * self.dimensions,),
-        )
+        unfit = "length(vector) <> ? OR pk NOT IN (SELECT pk FROM patterns)"
+        connection.execute(f"DELETE FROM {self.vectors} WHERE {unfit}", (4 * self.dimensions,))
         for pk, blob in connection.execute(f"SELECT pk, vector FROM {self.vectors}"):
-            vector = array("f")
-            vector.frombytes(blob)
-            space._index(connection, pk, vector)
+            space._index(connection, pk, array("f", blob))
         return space
 
     def check(self, connection: apsw.Connection) -> None:
         """Detect an index that is damaged or lacks vectors. Raises: apsw.Error, StoreCorrupt."""
         # In one statement: another process may be adding patterns.
-        row: Any = connection.execute(
-            f"SELECT (SELECT count(*) FROM {self.index}), (SELECT count(*) FROM {self.vectors})"
-        ).fetchone()
-        indexed, there = row
+        counted = f"(SELECT count(*) FROM {self.index}), (SELECT count(*) FROM {self.vectors})"
+        counts: Any = connection.execute(f"SELECT {counted}").get
+        indexed, there = counts
         if indexed != there:
             raise StoreCorrupt(f"it has {indexed} entries for {there} vectors")
         probe = array("f", [1.0] * self.dimensions)
-        self.search(connection, probe, scope=("", "e2"), failure_type=None, families=None, limit=1)
+        self.search(connection, Search(tier=Tier.E2, vector=probe), None)
 
     def put(self, connection: apsw.Connection, pk: int, vector: Vector[float]) -> None:
         """Store the vector of pattern `pk`, in place of an earlier one."""
         self.remove(connection, pk)
-        self.put_first(connection, pk, vector)
-
-    def put_first(self, connection: apsw.Connection, pk: int, vector: Vector[float]) -> None:
-        """Store the vector of pattern `pk`, which has none yet."""
-        connection.execute(
-            f"INSERT INTO {self.vectors} (pk, vector) VALUES (?, ?)", (pk, vector.tobytes())
-        )
+        insert = f"INSERT INTO {self.vectors} (pk, vector) VALUES (?, ?)"
+        connection.execute(insert, (pk, vector.tobytes()))
         self._index(connection, pk, vector)
 
     def remove(self, connection: apsw.Connection, pk: int) -> None:
@@ -159,52 +144,30 @@ class VectorSpace:
             connection.execute(f"DELETE FROM {self.index} WHERE rowid = ?", (pk,))
 
     def search(
-        self,
-        connection: apsw.Connection,
-        vector: Vector[float],
-        *,
-        scope: tuple[str, str],
-        failure_type: str | None,
-        families: Sequence[str] | None,
-        limit: int,
-        floor: float = 0.0,
+        self, connection: apsw.Connection, search: Search, families: Sequence[str] | None
     ) -> list[tuple[int, float]]:
-        """Pairs of pattern row and cosine, best first, in the partition `scope` (tenant, tier).
-
-        `families`: the model families allowed, None = all.
-        """
-        near = _NEAR.format(index=self.index)
-        if failure_type:
+        """Pairs of pattern row and cosine, best first; see VectorIndex.nearest."""
+        near, only = _NEAR.format(index=self.index), "TRUE"
+        if search.failure_type:
             near = f"{near} AND failure_type = '' UNION ALL {near} AND failure_type = :failure_type"
-        allowed = [f":family{number}" for number in range(len(families or ()))]
-        only = "" if families is None else f"AND p.model_family IN ({', '.join(allowed)}) "
-        candidates = max(CANDIDATES, 8 * limit) * (1 if families is None else SELECTIVE)
-        rows = connection.execute(
-            f"WITH near AS ({near}) "
-            "SELECT pk, 1.0 - vec_distance_cosine(v.vector, :vector) AS similarity FROM near "
-            f"JOIN {self.vectors} AS v USING (pk) JOIN patterns AS p USING (pk) "
-            f"WHERE similarity >= :floor {only}ORDER BY similarity DESC, pk LIMIT :limit",
-            {
-                "code": self._levels(vector),
-                "vector": vector.tobytes(),
-                "k": candidates,
-                "tenant": scope[0],
-                "tier": scope[1],
-                "failure_type": failure_type,
-                "floor": floor,
-                "limit": limit,
-                **{f"family{number}": name for number, name in enumerate(families or ())},
-            },
-        )
-        return [(pk, similarity) for pk, similarity in rows]
+        candidates = max(CANDIDATES, 8 * search.limit)
+        if families is not None:
+            only = "p.model_family IN (SELECT value FROM json_each(:families))"
+            candidates *= SELECTIVE
+        values = {
+            **row_of(search, ("failure_type", "floor", "limit")),
+            "tenant": search.scope,
+            "tier": search.tier.value,
+            "k": candidates,
+            "code": self._levels(search.vector),
+            "vector": search.vector.tobytes(),
+            "families": json.dumps(families),
+        }
+        sql = _SEARCH.format(near=near, vectors=self.vectors, only=only)
+        return list(connection.execute(sql, values))
 
     def _index(self, connection: apsw.Connection, pk: int, vector: Vector[float]) -> None:
-        connection.execute(
-            f"INSERT INTO {self.index} (rowid, tenant, tier, failure_type, code) "
-            "SELECT pk, tenant, tier, failure_type, vec_quantize_binary(?) FROM patterns "
-            "WHERE pk = ?",
-            (self._levels(vector), pk),
-        )
+        connection.execute(_INDEX.format(index=self.index), (self._levels(vector), pk))
 
     def _levels(self, vector: Vector[float]) -> bytes:
         """The vector minus each of the three thresholds; the signs are the code."""
@@ -239,10 +202,11 @@ class SQLiteVectors:
         return self._space
 
     async def open(self, embedder_id: str, dimensions: int) -> None:
-
         def find(connection: apsw.Connection) -> VectorSpace | None:
             space = _known_space(connection, embedder_id, dimensions)
-            return space if space is not None and space.exists(connection) else None
+            if space is None or connection.execute(_EXISTS, (space.vectors, space.index)).get != 2:
+                return None
+            return space
 
         def create(connection: apsw.Connection) -> VectorSpace:
             connection.execute(_OPEN, (embedder_id, dimensions))
@@ -270,26 +234,18 @@ class SQLiteVectors:
     async def forget(self, pk: int, connection: Connection) -> None:
         space = self._opened.current(connection.raw)
         space.remove(connection.raw, pk)
-        for other in space.others(connection.raw):
+        for other in connection.raw.execute(_OTHERS, (space.number,)).fetchall():
             # A damaged space is reported, and rebuilt, when its embedder is in use again.
             with contextlib.suppress(apsw.Error), connection.raw:
-                other.remove(connection.raw, pk)
+                VectorSpace(*other).remove(connection.raw, pk)
 
     async def nearest(
         self, search: Search, families: Sequence[str] | None, connection: Connection
     ) -> list[tuple[Row, float]]:
-        nearest = self._opened.current(connection.raw).search(
-            connection.raw,
-            search.vector,
-            scope=(search.scope, search.tier.value),
-            failure_type=search.failure_type,
-            families=families,
-            limit=search.limit,
-            floor=search.floor,
-        )
+        space = self._opened.current(connection.raw)
         return [
             (row, similarity)
-            for pk, similarity in nearest
+            for pk, similarity in space.search(connection.raw, search, families)
             for row in await connection.fetch(_PATTERN, pk=pk)
         ]
 
@@ -301,12 +257,9 @@ def _known_space(
     connection: apsw.Connection, embedder_id: str, dimensions: int
 ) -> VectorSpace | None:
     """The embedder's space; None when there is none. Raises: SpaceMismatch."""
-    row: Any = connection.execute(_SPACE, (embedder_id,)).fetchone()
-    if row is None:
-        return None
-    number, known, generation = row
-    if known != dimensions:
+    row: Any = connection.execute(_SPACE, (embedder_id,)).get
+    if row is not None and row[1] != dimensions:
         raise SpaceMismatch(
-            f"the embedder {embedder_id!r} had {known} dimensions and has {dimensions} now"
+            f"the embedder {embedder_id!r} had {row[1]} dimensions and has {dimensions} now"
         )
-    return VectorSpace(number, dimensions, generation)
+    return None if row is None else VectorSpace(*row)
