@@ -1,7 +1,6 @@
 """The runs that an operator has stopped or paused: in memory for each call, in the store for all.
 
-What one gateway holds is written at once, and read by the others every `control.poll_s`.
-"""
+What one gateway holds is written at once, and read by the others every `control.poll_s`."""
 
 from __future__ import annotations
 

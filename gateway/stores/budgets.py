@@ -1,10 +1,8 @@
 """Budgets' accounts and reservations, and the holds by which runs are stopped or paused.
 
 A call reserves its estimate on every account that it counts on, or on none; when it is over the
-reservation is replaced by what it cost. `refused_by` decides about one account, in the same way in
-every store. A hold is one row for each run that is stopped or paused. Times are seconds of the
-epoch.
-"""
+reservation is replaced by what it cost. A hold is one row for each run that is stopped or paused.
+Times are seconds of the epoch."""
 
 from __future__ import annotations
 

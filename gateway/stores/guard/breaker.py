@@ -1,24 +1,21 @@
-"""Breaker of a store, and the limit after which a pending commit counts as slow.
-
-One line is logged when an incident begins and one when it ends.
-"""
+"""Breaker of a store, and the limit after which a pending commit counts as slow. One line is logged
+when an incident begins and one when it ends."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import structlog
+from msgspec import Struct
 
 SLOW = "slow"  # the kind of an incident that began with a commit above `storage.commit_limit_ms`
 _REPEATS_WITHIN_S = 60.0  # an incident this soon after the last one belongs to the same trouble
 _LONGEST_HOLD_S = 60.0
 
 
-@dataclass(slots=True, kw_only=True)
-class Incident:
+class Incident(Struct, kw_only=True):
     """A time in which the store is unavailable, or slow. `kind`: the label of the first error, or
     `slow`. `written`, `dropped`: records that waited and were stored, or found no room."""
 

@@ -3,8 +3,7 @@
 While the store works, a commit is awaited. When it fails, or none is finished for
 `storage.commit_limit_ms`, its record waits in memory, and so do those that follow; they are written
 in order when the store works again (`gateway/stores/guard/recovery.py`). The look-ups find what
-waits, so that a conversation continues whether its newest state is stored or not.
-"""
+waits, so that a conversation continues whether its newest state is stored or not."""
 
 from __future__ import annotations
 
@@ -12,11 +11,11 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Sequence, Sized
-from dataclasses import dataclass
 from typing import TypeVar
 
 import structlog
 from cachetools import FIFOCache
+from msgspec import Struct
 
 from gateway.config.storage import StorageSettings
 from gateway.stores.guard.breaker import SLOW, CommitLimit, Incident
@@ -38,8 +37,7 @@ _DEGRADED_READ_S = 0.02  # longest read of another store while this one is degra
 _ACTIVE = 10_000  # conversations whose last commit is remembered
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreHealth:
+class StoreHealth(Struct, frozen=True, kw_only=True):
     """The state of the store; `incident` is None while it works. `waiting_on_disk`: waiting records
     that a killed gateway does not lose."""
 
@@ -236,12 +234,10 @@ class GuardedStateStore:
         return sorted([*reversed(waiting), *others], key=lambda row: -row.position)[:MAX_HEADS]
 
     async def load(self, tenant: str, conversation_id: str) -> ConversationRecord | None:
-        """See StateStore."""
         waiting = self._recovery.spool.load(tenant, conversation_id)
         return waiting or await self.read(lambda: self._store.load(tenant, conversation_id))
 
     async def version(self, tenant: str, conversation_id: str) -> int:
-        """See StateStore."""
         waiting = self._recovery.spool.load(tenant, conversation_id)
         if waiting is not None:
             return waiting.version
@@ -266,7 +262,6 @@ class GuardedStateStore:
             return []
 
     async def find_items(self, tenant: str, ids: Sequence[str]) -> dict[str, bytes]:
-        """See StateStore."""
         waiting = self._recovery.spool.items(tenant, ids)
         if len(waiting) == len(ids):
             return waiting
@@ -301,11 +296,9 @@ class GuardedStateStore:
             raise
 
     async def ping(self) -> None:
-        """See StateStore."""
         await self._store.ping()
 
     async def reopen(self) -> None:
-        """See StateStore."""
         await self._store.reopen()
 
     async def close(self) -> None:

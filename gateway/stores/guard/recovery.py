@@ -1,6 +1,4 @@
-"""Recovery of a store: records wait while it is unavailable, and it is tried until it works.
-
-Those for a database on a server wait on disk, too (`gateway/stores/guard/disk_spool.py`)."""
+"""Recovery of a store: records wait while it is unavailable, and it is tried until it works."""
 
 from __future__ import annotations
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from heapq import merge
 from itertools import chain
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.stores.records import CallRecord, ConversationRecord, PrefixHashRecord
@@ -18,8 +18,7 @@ from gateway.stores.records import CallRecord, ConversationRecord, PrefixHashRec
 _FIXED_BYTES = 4500
 
 
-@dataclass(slots=True, eq=False)
-class Entry:
+class Entry(Struct, eq=False):
     """A record that is to be in a file. `settled`: when it was tried. `file`: the SpoolFile that it
     is in, with its `number` there. `gone`: no longer needed there."""
 
@@ -35,8 +34,7 @@ class Entry:
         return self.gone or self.file is not None
 
 
-@dataclass(slots=True, eq=False)
-class Waiting:
+class Waiting(Struct, eq=False):
     """One record; `write`: the commit in progress; `entry`: the record on disk, if it is to be
     there, too."""
 

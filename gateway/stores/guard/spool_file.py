@@ -1,14 +1,13 @@
 """Files of records that wait for a database: SQLite, each locked by the process that writes to it.
 
-Everything here blocks. The lock (flock) ends with the process, however that ends; a file whose lock
-is free is one that was left behind. Files are made, taken and removed while the folder is locked,
-so that nobody takes a file between its creation and its lock.
+Everything here blocks. The lock (flock) ends with the process; a file whose lock is free was left
+behind. Files are made, taken and removed while the folder is locked, so that nobody takes a file
+between its creation and its lock.
 
-Records are JSON by Python's own module instead of orjson, which refuses unpaired surrogates and
-integers beyond 64 bits and turns NaN into null; all of these may come from a client. A field that
-is added later gets its default when an older record is read, one that was removed is left out; any
-other change of a record needs a new `VERSION`.
-"""
+Records are JSON by Python's own module: orjson refuses unpaired surrogates and integers beyond 64
+bits and turns NaN into null; all of these may come from a client. A field that is added later gets
+its default when an older record is read, one that was removed is left out; any other change of a
+record needs a new `VERSION`."""
 
 from __future__ import annotations
 
@@ -20,12 +19,12 @@ import os
 import secrets
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import apsw
 import msgspec
 import structlog
+from msgspec import Struct
 
 from gateway.stores.guard.spool import Entry
 from gateway.stores.records import CallRecord
@@ -69,8 +68,7 @@ class Damaged(Exception):
     """The file cannot be read."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lock:
+class Lock(Struct, frozen=True, kw_only=True):
     """An open handle that holds the lock of a file. Closed after the connection: closing any
     handle of a file ends the locks that SQLite holds on it."""
 
