@@ -36,6 +36,11 @@ class CallWindow:
         """The share that `part` is of the calls; 0 without one."""
         return part / self.calls if self.calls else 0.0
 
+    @property
+    def cached_share(self) -> float | None:
+        """Of the input tokens; None without any."""
+        return self.cached_tokens / self.input_tokens if self.input_tokens else None
+
 
 class CallCounters:
     """Differences of the counters over a sliding time: requests pay nothing for them."""
@@ -207,12 +212,11 @@ def _unsteered(signals: Signals, settings: AlertRuleSettings) -> Iterator[Findin
 
 
 def _cached(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]:
-    usual, window = signals.usual_cached_share, signals.window
+    usual, now = signals.usual_cached_share, signals.window.cached_share
     if settings.cached_share is None or usual is None or usual < _LEAST_USUAL_SHARE:
         return
-    if not window.input_tokens or window.calls < settings.min_calls:
+    if now is None or signals.window.calls < settings.min_calls:
         return
-    now = window.cached_tokens / window.input_tokens
     if now < settings.cached_share * usual:
         yield Finding(
             rule="cached_share",

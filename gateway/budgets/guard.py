@@ -6,10 +6,10 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from msgspec import Struct, convert, structs
+from msgspec import Struct, convert, structs, to_builtins
 
 from gateway.budgets import rules
 from gateway.budgets.estimate import Cost, Estimate, Estimator, tokens_of_body
@@ -370,7 +370,7 @@ def held_to_values(spending: Spending | LeftOpen | None) -> list[dict[str, Any]]
     """JSON values for `left_open`; empty when nothing is reserved in the store."""
     if not isinstance(spending, Spending):
         return []
-    return [asdict(each.claim) for each in spending.admission.held if each.stored]
+    return [to_builtins(each.claim) for each in spending.admission.held if each.stored]
 
 
 def left_open(

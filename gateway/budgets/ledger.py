@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from cachetools import FIFOCache
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from gateway.config.budgets import ControlSettings
 from gateway.observability.logging import get_logger
@@ -199,7 +199,7 @@ class BudgetLedger:
 
     async def settle(self, held: Held, settlement: Settlement) -> tuple[Account, ...]:
         """End a claim; the accounts after it. Never raises: what cannot be written waits."""
-        settlement = replace(settlement, reserved=held.stored)
+        settlement = structs.replace(settlement, reserved=held.stored)
         store = self._store
         if store is not None and self._may_ask():
             after = await self._ask(

@@ -132,22 +132,17 @@ class CommitLimit:
         begun = self._loop.time()
         timer: asyncio.TimerHandle
 
-        def look_again(due: float) -> None:
-            nonlocal timer
-            timer = self._loop.call_at(due, check, due)
-
         def check(due: float) -> None:
+            nonlocal timer
+            now, again = self._loop.time(), max(begun, self._finished_at) + self._limit_s
+            if now - due > _LATE_S:
+                again = now + self._limit_s / 4
             if write.done():
                 return
-            now = self._loop.time()
-            if now - begun > _EXTENSIONS * self._limit_s:
+            if again <= now or now - begun > _EXTENSIONS * self._limit_s:
                 self._passed()
-            elif now - due > _LATE_S:
-                look_again(now + self._limit_s / 4)
-            elif (next_due := max(begun, self._finished_at) + self._limit_s) > now:
-                look_again(next_due)
             else:
-                self._passed()
+                timer = self._loop.call_at(again, check, again)
 
-        look_again(begun + self._limit_s)
+        timer = self._loop.call_at(begun + self._limit_s, check, begun + self._limit_s)
         return lambda: timer.cancel()

@@ -121,14 +121,9 @@ class GuardedStateStore:
         in_memory_only: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = store
-        self._recovery = Recovery(
-            store,
-            settings,
-            count=count,
-            opened=self._release,
-            merge=merge,
-            in_memory_only=in_memory_only,
-        )
+        self._recovery = Recovery(store, settings, count, self._release, merge, in_memory_only)
+        # Called after the store was opened again, which may be an empty one.
+        self.reopened = self._recovery.reopened
         limit_ms = settings.commit_limit_ms
         slow = (SLOW, f"a commit takes longer than {limit_ms:g} ms")
         self._limit = CommitLimit(limit_ms / 1000, lambda: self._recovery.open(*slow))
@@ -147,11 +142,6 @@ class GuardedStateStore:
             waiting_bytes=recovery.spool.bytes,
             waiting_on_disk=recovery.on_disk,
         )
-
-    @property
-    def reopened(self) -> list[Callable[[], Awaitable[None]]]:
-        """Called after the store was opened again, which may be an empty one."""
-        return self._recovery.reopened
 
     def active_within(self, seconds: float) -> list[str]:
         """The conversations committed by this process in the last `seconds`, at most 10,000."""

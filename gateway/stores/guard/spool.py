@@ -7,6 +7,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from heapq import merge
 from itertools import chain
+from operator import attrgetter
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -91,9 +92,10 @@ class Spool:
             waiting = Waiting(entry.record, size_of(entry.record), entry=entry)
             found.setdefault(entry.record.conversation.id, []).append(waiting)
             self._index(waiting)
+        age = attrgetter("record.conversation.updated_at")
         for name, older in found.items():
             known = self._by_conversation.get(name, ())
-            self._by_conversation[name] = deque(merge(known, sorted(older, key=_age), key=_age))
+            self._by_conversation[name] = deque(merge(known, sorted(older, key=age), key=age))
 
     def _index(self, waiting: Waiting) -> None:
         record = waiting.record
@@ -170,10 +172,6 @@ def size_of(record: CallRecord) -> int:
 def with_version(record: CallRecord, version: int) -> CallRecord:
     """The record, to be saved over `version`."""
     return replace(record, conversation=replace(record.conversation, version=version))
-
-
-def _age(waiting: Waiting) -> float:
-    return waiting.record.conversation.updated_at
 
 
 def _saved(record: ConversationRecord) -> ConversationRecord:
