@@ -7,8 +7,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -36,15 +37,17 @@ class AlertOutbox:
     metrics: Metrics
     usable: Callable[[], bool]
     publish: Callable[[AlertRecord], None]
-
-    def __post_init__(self) -> None:
-        self._sender = AlertSender()
-        self._owner = secrets.token_hex(8)
-        self._seen: dict[str, tuple[float, float]] = {}  # by key: last seen, last stored
-        # Deliveries that the store does not have, and their next attempt, by alert and sink.
-        self._waiting: dict[tuple[str, str], tuple[Delivery, float]] = {}
-        self._sent: set[tuple[str, str]] = set()  # sent, and not yet noted in the store
-        self._log = get_logger("gateway.alerts")
+    _sender: AlertSender = field(default_factory=AlertSender, init=False)
+    _owner: str = field(default_factory=lambda: secrets.token_hex(8), init=False)
+    # By key: last seen, last stored.
+    _seen: dict[str, tuple[float, float]] = field(default_factory=dict, init=False)
+    # Deliveries that the store does not have, and their next attempt, by alert and sink.
+    _waiting: dict[tuple[str, str], tuple[Delivery, float]] = field(
+        default_factory=dict, init=False
+    )
+    # Sent, and not yet noted in the store.
+    _sent: set[tuple[str, str]] = field(default_factory=set, init=False)
+    _log: Any = field(default_factory=lambda: get_logger("gateway.alerts"), init=False)
 
     @property
     def in_memory(self) -> int:

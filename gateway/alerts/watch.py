@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from gateway.alerts.outbox import AlertOutbox
 from gateway.alerts.rules import CallCounters, Signals, UsedAccount, findings
@@ -38,12 +39,11 @@ class AlertWatch:
     outbox: AlertOutbox
     counters: CallCounters
     degraded: Callable[[], StoreHealth | None]
-
-    def __post_init__(self) -> None:
-        self._usual: float | None = None
-        self._usual_until = self._prune_at = float("-inf")
-        self._failing: set[str] = set()
-        self._log = get_logger("gateway.alerts")
+    _usual: float | None = field(default=None, init=False)
+    _usual_until: float = field(default=float("-inf"), init=False)
+    _prune_at: float = field(default=float("-inf"), init=False)
+    _failing: set[str] = field(default_factory=set, init=False)
+    _log: Any = field(default_factory=lambda: get_logger("gateway.alerts"), init=False)
 
     async def follow_rules(self) -> None:
         """Check again and again, without end."""

@@ -6,7 +6,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from msgspec import Struct, convert, structs, to_builtins
@@ -90,16 +90,14 @@ class BudgetGuard:
     estimator: Estimator
     cost: Cost
     reached: Callable[[rules.BudgetStatus, rules.CallSubject], None]
-
-    def __post_init__(self) -> None:
-        self._steers = any(rules.steers(budget) for budget in self.budgets)
-        self._unpriced: set[str] = set()
+    _unpriced: set[str] = field(default_factory=set, init=False)  # models that were logged
 
     async def advise(self, subject: rules.CallSubject, body: CallBody) -> Advice:
         """The effects of the ladders on a call before it is decided. Reads the store only for
         them."""
         now = time.time()
-        applied = rules.applying(self.budgets, subject, now) if self._steers else ()
+        steer = any(rules.steers(budget) for budget in self.budgets)
+        applied = rules.applying(self.budgets, subject, now) if steer else ()
         if not any(rules.steers(each.budget) for each in applied):
             return NO_ADVICE
         accounts = await self._accounts(applied, now)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
 import structlog
 from msgspec.structs import replace
@@ -43,24 +42,26 @@ def replacing(call: CallRecord, stored: ConversationRecord) -> CallRecord:
     return with_version(call, stored.version)
 
 
-@dataclass(eq=False)
 class Recovery:
     """The breaker, the spool, and the task that empties it. `count` gets the kind of failure for
     each record that has to wait; `opened` is called when the breaker opens, `in_memory_only` for
     each answer that goes out before its record is on disk."""
 
-    store: StateStore
-    settings: StorageSettings
-    count: Callable[[str], None]
-    opened: Callable[[], None]
-    merge: Merge
-    in_memory_only: Callable[[], None]
-
-    def __post_init__(self) -> None:
-        max_bytes = int(self.settings.spool_mb * 2**20)
-        self.breaker = Breaker(failures=self.settings.breaker_failures)
-        self.spool = Spool(max_records=self.settings.spool_records, max_bytes=max_bytes)
-        self._disk = DiskSpool(self.settings, self.in_memory_only)
+    def __init__(
+        self,
+        store: StateStore,
+        settings: StorageSettings,
+        count: Callable[[str], None],
+        opened: Callable[[], None],
+        merge: Merge,
+        in_memory_only: Callable[[], None],
+    ) -> None:
+        self._store, self._settings, self._merge = store, settings, merge
+        self._count, self._opened = count, opened
+        max_bytes = int(settings.spool_mb * 2**20)
+        self.breaker = Breaker(failures=settings.breaker_failures)
+        self.spool = Spool(max_records=settings.spool_records, max_bytes=max_bytes)
+        self._disk = DiskSpool(settings, in_memory_only)
         self._taking: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._works = True
@@ -72,13 +73,13 @@ class Recovery:
     async def follow(self) -> None:
         """Check the store every `storage.probe_interval_s`, without end."""
         while True:
-            await asyncio.sleep(self.settings.probe_interval_s)
+            await asyncio.sleep(self._settings.probe_interval_s)
             self._look_on_disk()
             if self.breaker.is_open or len(self.spool):
                 self._start()
                 continue
             try:
-                await self.store.ping()
+                await self._store.ping()
             except StoreError as error:
                 self.note(error)
             else:
@@ -95,11 +96,11 @@ class Recovery:
         await asyncio.to_thread(self._disk.check_folder)
         self._look_on_disk()
         if self._taking is not None:
-            await asyncio.wait([self._taking], timeout=self.settings.start_wait_s)
+            await asyncio.wait([self._taking], timeout=self._settings.start_wait_s)
 
     def _look_on_disk(self) -> None:
         self._disk.try_again()
-        if self._taking is None and self.settings.spool_folder:
+        if self._taking is None and self._settings.spool_folder:
             self._taking = spawn(self._take_over(), name="take over records")
 
     async def _take_over(self) -> None:
@@ -146,7 +147,7 @@ class Recovery:
             self._start_incident()
 
     def _start_incident(self) -> None:
-        self.opened()
+        self._opened()
         self._start()
 
     async def kept(self, call: CallRecord, write: asyncio.Task[int] | None = None) -> int:
@@ -159,7 +160,7 @@ class Recovery:
     def keep(self, call: CallRecord, write: asyncio.Task[int] | None = None) -> Waiting:
         """Keep a record, whose commit may be in progress, until it is stored. Raises:
         StoreOverloaded when there is no room; then the record is dropped."""
-        self.count(self._trouble[0])
+        self._count(self._trouble[0])
         if write is not None:
             write.add_done_callback(_take_error)
         waiting = self.spool.add(call, write)
@@ -188,7 +189,7 @@ class Recovery:
                         )
                     self._failing, goes_on = True, False
                 if not goes_on:
-                    await asyncio.sleep(self.settings.probe_interval_s)
+                    await asyncio.sleep(self._settings.probe_interval_s)
         finally:
             self._task = None
         await self._disk.tidy()
@@ -225,17 +226,17 @@ class Recovery:
         call are added, and the states are joined."""
         for _ in range(_CONFLICTS):
             try:
-                return await self.store.commit(call)
+                return await self._store.commit(call)
             except VersionConflict as conflict:
                 own = call.conversation
-                stored = await self.store.load(own.tenant, own.id)
+                stored = await self._store.load(own.tenant, own.id)
                 if stored == replace(own, version=own.version + 1):
                     return stored.version  # by an earlier attempt, whose answer did not arrive
                 if stored is None:
                     call = with_version(call, conflict.actual)
                     continue
                 try:
-                    call = self.merge(call, stored)
+                    call = self._merge(call, stored)
                 except Exception as error:
                     self._log.exception(
                         "a call is not joined with what is stored", reason=str(error)
@@ -264,7 +265,7 @@ class Recovery:
         """True if the store works; then, if nothing is left to write, the breaker closes."""
         started = time.monotonic()
         try:
-            await self.store.ping()
+            await self._store.ping()
         except StoreError as error:
             self._works = False
             self.note(error)
@@ -272,7 +273,7 @@ class Recovery:
         self._works = True
         if len(self.spool):
             return True  # a record came meanwhile: whether the store works, its write shows
-        quick = time.monotonic() - started < self.settings.commit_limit_ms / 1000
+        quick = time.monotonic() - started < self._settings.commit_limit_ms / 1000
         if not quick or not self.breaker.may_close:
             return False
         self.breaker.close()
@@ -280,7 +281,7 @@ class Recovery:
 
     async def _reopen(self) -> bool:
         try:
-            await self.store.reopen()
+            await self._store.reopen()
         except StoreError as error:
             self.note(error)
             return False
