@@ -135,18 +135,15 @@ class AlertOutbox:
         return sum(not one.error for one in settled.values())
 
     async def _claim(self, now: float, settings: AlertSettings) -> list[Delivery]:
-        if not self.usable():
-            return []
         lease_s = settings.timeout_s + _LEASE_MARGIN_S
         try:
-            if not await self.store.is_due(now):
-                return []
-            return await self.store.claim(
-                self._owner, now, lease_s=lease_s, limit=settings.max_group
-            )
+            if self.usable() and await self.store.is_due(now):
+                return await self.store.claim(
+                    self._owner, now, lease_s=lease_s, limit=settings.max_group
+                )
         except StoreError as error:
             self._log.warning("queue of alerts not read", reason=str(error))
-            return []
+        return []
 
     async def _send(
         self, sink: AlertSink | None, batch: Sequence[Delivery], now: float

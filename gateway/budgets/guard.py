@@ -180,12 +180,10 @@ class BudgetGuard:
         """Reserve what a call to another model costs more; False when that is too much."""
         estimate = self._estimate(model, admission.subject.root, body)
         more = estimate.amounts - sum((h.claim.estimate for h in admission.held), NOTHING)
-        more = replace(
-            more,
+        more = Amounts(
             usd=max(0.0, more.usd),
             input_tokens=max(0, more.input_tokens),
             output_tokens=max(0, more.output_tokens),
-            calls=0,
         )
         admission.estimate = estimate
         if more == NOTHING:

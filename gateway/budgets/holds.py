@@ -138,6 +138,4 @@ async def known_subject(runs: RunStore, given: str, tenant: str | None) -> tuple
         return run.run.id, run.run.tenant
     wanted = RunFilter(tenant=tenant, conversation_id=given)
     page = await runs.list_runs(wanted, PageRequest(limit=1))
-    if page.runs:
-        return given, page.runs[0].tenant
-    return None
+    return (given, page.runs[0].tenant) if page.runs else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -189,7 +189,7 @@ class BudgetLedger:
         store = self._store
         if store is not None and self._may_ask():
             outcome = await self._ask(
-                store, store.reserve(claim), lambda done: self._give_back(done, claim)
+                store, lambda: store.reserve(claim), lambda done: self._give_back(done, claim)
             )
             if outcome is not None:
                 if not (outcome.refusals and claim.binding):
@@ -203,7 +203,9 @@ class BudgetLedger:
         store = self._store
         if store is not None and self._may_ask():
             after = await self._ask(
-                store, store.settle(settlement), lambda done: self._keep_waiting(done, settlement)
+                store,
+                lambda: store.settle(settlement),
+                lambda done: self._keep_waiting(done, settlement),
             )
             if after is not None:
                 self.memory.took(settlement, after)
@@ -215,12 +217,18 @@ class BudgetLedger:
     async def _ask(
         self,
         store: BudgetStore,
-        work: Coroutine[Any, Any, T],
+        work: Callable[[], Awaitable[T]],
         late: Callable[[asyncio.Task[T]], None],
     ) -> T | None:
-        """The result of `work`; None when the store fails or is slow. Then `late` gets what is done
-        later."""
-        task = spawn(self._through(store, work))
+        """The result of `work`, after everything that waits was written; None when the store fails
+        or is slow. Then `late` gets what is done later."""
+
+        async def through() -> T:
+            if self._waiting:
+                await self._write_waiting(store)
+            return await work()
+
+        task = spawn(through())
         try:
             done, _ = await asyncio.wait({task}, timeout=self._settings().store_wait_ms / 1000)
             if done:
@@ -252,16 +260,6 @@ class BudgetLedger:
                 await self.flush()
                 if not self._waiting:
                     self._worked()
-
-    async def _through(self, store: BudgetStore, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`, after everything that waits was written."""
-        try:
-            if self._waiting:
-                await self._write_waiting(store)
-        except BaseException:
-            work.close()
-            raise
-        return await work
 
     async def _write_waiting(self, store: BudgetStore) -> None:
         async with self._writing:
