@@ -7,8 +7,11 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Any
+
+from msgspec.structs import replace
 
 from gateway.alerts.rules import Finding
 from gateway.alerts.sender import AlertSender
@@ -23,32 +26,28 @@ _REFRESHES = 4  # a condition that lasts is noted in the store so often within a
 _LEASE_MARGIN_S = 30.0
 
 
+@dataclass(eq=False)
 class AlertOutbox:
     """Takes in what the rules find, and delivers it. `publish` gets each new alert. While the store
     is not `usable`, alerts are kept in memory; they are lost if the process ends before the
     receiver has them."""
 
-    def __init__(
-        self,
-        store: AlertStore,
-        settings: Callable[[], AlertSettings],
-        metrics: Metrics,
-        *,
-        usable: Callable[[], bool],
-        publish: Callable[[AlertRecord], None],
-    ) -> None:
-        self._store = store
-        self._settings = settings
-        self._metrics = metrics
-        self._usable = usable
-        self._publish = publish
-        self._sender = AlertSender()
-        self._owner = secrets.token_hex(8)
-        self._seen: dict[str, tuple[float, float]] = {}  # by key: last seen, last stored
-        # Deliveries that the store does not have, and their next attempt, by alert and sink.
-        self._waiting: dict[tuple[str, str], tuple[Delivery, float]] = {}
-        self._sent: set[tuple[str, str]] = set()  # sent, and not yet noted in the store
-        self._log = get_logger("gateway.alerts")
+    store: AlertStore
+    settings: Callable[[], AlertSettings]
+    metrics: Metrics
+    usable: Callable[[], bool]
+    publish: Callable[[AlertRecord], None]
+    _sender: AlertSender = field(default_factory=AlertSender, init=False)
+    _owner: str = field(default_factory=lambda: secrets.token_hex(8), init=False)
+    # By key: last seen, last stored.
+    _seen: dict[str, tuple[float, float]] = field(default_factory=dict, init=False)
+    # Deliveries that the store does not have, and their next attempt, by alert and sink.
+    _waiting: dict[tuple[str, str], tuple[Delivery, float]] = field(
+        default_factory=dict, init=False
+    )
+    # Sent, and not yet noted in the store.
+    _sent: set[tuple[str, str]] = field(default_factory=set, init=False)
+    _log: Any = field(default_factory=lambda: get_logger("gateway.alerts"), init=False)
 
     @property
     def in_memory(self) -> int:
@@ -57,7 +56,7 @@ class AlertOutbox:
 
     async def take(self, found: Finding, now: float) -> bool:
         """Queue an alert about `found` at `now` (epoch); False when it is a known condition."""
-        settings = self._settings()
+        settings = self.settings()
         sinks = settings.sinks_of(found.rule)
         if not sinks:
             return False
@@ -86,19 +85,19 @@ class AlertOutbox:
         due = dict.fromkeys(sinks, due_at(found.rule, now, settings))
         is_new = await self._keep(alert, due, settings.cooldown_s, known=known)
         if is_new:
-            self._metrics.alerts_raised.labels(found.rule).inc()
+            self.metrics.alerts_raised.labels(found.rule).inc()
             self._log.warning(
                 "alert", rule=found.rule, severity=found.severity, about=found.subject
             )
-            self._publish(alert)
+            self.publish(alert)
         return is_new
 
     async def _keep(
         self, alert: AlertRecord, due: Mapping[str, float], cooldown_s: float, *, known: bool
     ) -> bool:
-        if self._usable():
+        if self.usable():
             try:
-                return await self._store.raise_alert(alert, due, cooldown_s=cooldown_s)
+                return await self.store.raise_alert(alert, due, cooldown_s=cooldown_s)
             except StoreError as error:
                 self._log.warning("alert kept in memory", reason=str(error))
         if known:
@@ -112,7 +111,7 @@ class AlertOutbox:
 
     async def deliver(self, now: float) -> int:
         """Send everything due at `now` (epoch); returns how many deliveries arrived."""
-        settings = self._settings()
+        settings = self.settings()
         stored = await self._claim(now, settings)
         in_memory = {key: one for key, (one, next_at) in self._waiting.items() if next_at <= now}
         batches: dict[str, list[Delivery]] = {}
@@ -136,33 +135,30 @@ class AlertOutbox:
         return sum(not one.error for one in settled.values())
 
     async def _claim(self, now: float, settings: AlertSettings) -> list[Delivery]:
-        if not self._usable():
-            return []
         lease_s = settings.timeout_s + _LEASE_MARGIN_S
         try:
-            if not await self._store.is_due(now):
-                return []
-            return await self._store.claim(
-                self._owner, now, lease_s=lease_s, limit=settings.max_group
-            )
+            if self.usable() and await self.store.is_due(now):
+                return await self.store.claim(
+                    self._owner, now, lease_s=lease_s, limit=settings.max_group
+                )
         except StoreError as error:
             self._log.warning("queue of alerts not read", reason=str(error))
-            return []
+        return []
 
     async def _send(
         self, sink: AlertSink | None, batch: Sequence[Delivery], now: float
     ) -> list[Settled]:
         """One message for all of `batch`."""
-        settings = self._settings()
+        settings = self.settings()
         if sink is None:
             return [_settled(delivery, "there is no such sink any more") for delivery in batch]
         fresh = [d for d in batch if (d.alert.id, d.sink) not in self._sent]
         error = await self._sender.send(sink, [d.alert for d in fresh], settings) if fresh else ""
         if error:
-            self._metrics.alerts_sent.labels(sink.name, "failed").inc(len(fresh))
+            self.metrics.alerts_sent.labels(sink.name, "failed").inc(len(fresh))
             self._log.warning("alert not sent", sink=sink.name, reason=error, alerts=len(fresh))
         else:
-            self._metrics.alerts_sent.labels(sink.name, "sent").inc(len(fresh))
+            self.metrics.alerts_sent.labels(sink.name, "sent").inc(len(fresh))
             self._sent.update((d.alert.id, d.sink) for d in fresh)
         repeated = [_settled(d) for d in batch if d not in fresh]
         return repeated + [self._after(d, error, now, settings) for d in fresh]
@@ -171,7 +167,7 @@ class AlertOutbox:
         if not error:
             return _settled(delivery)
         if now - delivery.alert.raised_at >= limits.give_up_s:
-            self._metrics.alerts_sent.labels(delivery.sink, "given_up").inc()
+            self.metrics.alerts_sent.labels(delivery.sink, "given_up").inc()
             self._log.error("alert given up", sink=delivery.sink, alert=delivery.alert.id)
             return _settled(delivery, error)
         pause_s = min(limits.retry_s * 2 ** min(delivery.attempts, 32), limits.max_retry_s)
@@ -181,7 +177,7 @@ class AlertOutbox:
         if not results:
             return
         try:
-            await self._store.settle(self._owner, results, now)
+            await self.store.settle(self._owner, results, now)
         except StoreError as error:
             # They are due again when the lease ends; what was sent is not sent again by us.
             self._log.warning("deliveries of alerts not recorded", reason=str(error))
@@ -190,8 +186,8 @@ class AlertOutbox:
 
     async def prune(self, now: float) -> None:
         """Remove alerts that are older than `alerts.keep_days`."""
-        if self._usable():
-            await self._store.prune_alerts(now - self._settings().keep_days * 86_400)
+        if self.usable():
+            await self.store.prune_alerts(now - self.settings().keep_days * 86_400)
 
     async def aclose(self) -> None:
         """Close the connections to the receivers."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any, Final, Literal
 
+from msgspec import Struct
 from prometheus_client import Counter
 
 from gateway.config.alerts import AlertRuleSettings, RuleName
@@ -31,15 +32,9 @@ class CallWindow:
     input_tokens: int = 0
     cached_tokens: int = 0
 
-    @property
-    def error_rate(self) -> float:
-        """Of the calls; 0 without one."""
-        return self.failed / self.calls if self.calls else 0.0
-
-    @property
-    def unsteered_rate(self) -> float:
-        """Of the calls; 0 without one."""
-        return self.unsteered / self.calls if self.calls else 0.0
+    def share(self, part: int) -> float:
+        """The share that `part` is of the calls; 0 without one."""
+        return part / self.calls if self.calls else 0.0
 
     @property
     def cached_share(self) -> float | None:
@@ -108,16 +103,15 @@ _ROUNDING = 1e-9  # of a share: sums of prices are not exact
 _LEAST_USUAL_SHARE = 0.2  # a cached share below this was no cache to speak of; its drop is none
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Signals:
+class Signals(Struct, frozen=True, kw_only=True):
     """Input of the rules at one moment. `window`: the calls of this process in the last `window_s`.
     `usual_cached_share`: of the last 24 hours. `rested`: times that each deployment began to rest
     since the last look. `store`: set while it is degraded. `accounts`: lately used ones."""
 
     live: Sequence[LiveRun] = ()
-    window: CallWindow = field(default_factory=CallWindow)
+    window: CallWindow = CallWindow()
     usual_cached_share: float | None = None
-    rested: Mapping[str, int] = field(default_factory=dict)
+    rested: Mapping[str, int] = {}
     store: StoreHealth | None = None
     accounts: Sequence[UsedAccount] = ()
 
@@ -136,8 +130,7 @@ class UsedAccount:
     estimated: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(Struct, frozen=True, kw_only=True):
     """A condition that holds now. `subject` tells two conditions of one rule apart; `task`: the
     beginning of a run's task, which messages quote only where that is configured."""
 
@@ -146,7 +139,7 @@ class Finding:
     severity: Literal["warn", "danger"]
     title: str
     tenant: str | None = None
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = {}
     path: str = ""
     task: str = ""
 
@@ -190,12 +183,13 @@ def _stuck(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]:
 
 def _errors(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]:
     window, most = signals.window, settings.error_rate
-    if most is not None and window.calls >= settings.min_calls and window.error_rate >= most:
+    rate = window.share(window.failed)
+    if most is not None and window.calls >= settings.min_calls and rate >= most:
         yield Finding(
             rule="error_rate",
             subject="calls",
-            severity="danger" if window.error_rate >= 0.5 else "warn",
-            title=f"{percent(window.error_rate)} of the calls fail "
+            severity="danger" if rate >= 0.5 else "warn",
+            title=f"{percent(rate)} of the calls fail "
             f"({window.failed} of {window.calls} in {settings.window_s / 60:g} min)",
             facts={"calls": window.calls, "failed": window.failed},
             path="/dashboard/time",
@@ -204,17 +198,17 @@ def _errors(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]:
 
 def _unsteered(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]:
     window, most = signals.window, settings.unsteered
-    if most is None or window.calls < settings.min_calls or window.unsteered_rate < most:
-        return
-    yield Finding(
-        rule="unsteered",
-        subject="calls",
-        severity="warn",
-        title=f"{percent(window.unsteered_rate)} of the calls go out unsteered "
-        f"({window.unsteered} of {window.calls} in {settings.window_s / 60:g} min)",
-        facts={"calls": window.calls, "unsteered": window.unsteered},
-        path="/dashboard/health",
-    )
+    rate = window.share(window.unsteered)
+    if most is not None and window.calls >= settings.min_calls and rate >= most:
+        yield Finding(
+            rule="unsteered",
+            subject="calls",
+            severity="warn",
+            title=f"{percent(rate)} of the calls go out unsteered "
+            f"({window.unsteered} of {window.calls} in {settings.window_s / 60:g} min)",
+            facts={"calls": window.calls, "unsteered": window.unsteered},
+            path="/dashboard/health",
+        )
 
 
 def _cached(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]:

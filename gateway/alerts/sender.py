@@ -31,12 +31,9 @@ _MARKS = {"danger": "🔴", "warn": "🟠"}
 
 def alert_view(alert: AlertRecord, base_url: str | None) -> dict[str, Any]:
     """An alert as plain values."""
+    names = ("id", "rule", "severity", "title", "tenant")
     return {
-        "id": alert.id,
-        "rule": alert.rule,
-        "severity": alert.severity,
-        "title": alert.title,
-        "tenant": alert.tenant,
+        **{name: getattr(alert, name) for name in names},
         "facts": dict(alert.facts),
         "raised_at": alert.raised_at,
         "link": _link(alert, base_url),

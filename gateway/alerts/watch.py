@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from gateway.alerts.outbox import AlertOutbox
 from gateway.alerts.rules import CallCounters, Signals, UsedAccount, findings
@@ -26,47 +28,39 @@ _USUAL_S = 600.0  # how often the usual cached share is read again
 _PRUNE_S = 3600.0
 
 
+@dataclass(eq=False)
 class AlertWatch:
     """Checks the rules every `alerts.check_interval_s` and delivers what is due, if there is a
     sink."""
 
-    def __init__(
-        self,
-        settings: Callable[[], Settings],
-        runs: RunStore,
-        ledger: BudgetLedger,
-        outbox: AlertOutbox,
-        metrics: Metrics,
-        degraded: Callable[[], StoreHealth | None],
-    ) -> None:
-        self._settings = settings
-        self._runs = runs
-        self._ledger = ledger
-        self._outbox = outbox
-        self._degraded = degraded
-        self._counters = CallCounters(metrics)
-        self._usual: float | None = None
-        self._usual_until = float("-inf")
-        self._prune_at = float("-inf")
-        self._failing: set[str] = set()
-        self._log = get_logger("gateway.alerts")
+    settings: Callable[[], Settings]
+    runs: RunStore
+    ledger: BudgetLedger
+    outbox: AlertOutbox
+    counters: CallCounters
+    degraded: Callable[[], StoreHealth | None]
+    _usual: float | None = field(default=None, init=False)
+    _usual_until: float = field(default=float("-inf"), init=False)
+    _prune_at: float = field(default=float("-inf"), init=False)
+    _failing: set[str] = field(default_factory=set, init=False)
+    _log: Any = field(default_factory=lambda: get_logger("gateway.alerts"), init=False)
 
     async def follow_rules(self) -> None:
         """Check again and again, without end."""
         while True:
             await self._attempt("rules of alerts not checked", self.check)
-            await asyncio.sleep(self._settings().alerts.check_interval_s)
+            await asyncio.sleep(self.settings().alerts.check_interval_s)
 
     async def follow_queue(self) -> None:
         """Deliver again and again, without end."""
         while True:
             await self._attempt("alerts not delivered", self._deliver)
-            await asyncio.sleep(min(_DELIVER_S, self._settings().alerts.check_interval_s))
+            await asyncio.sleep(min(_DELIVER_S, self.settings().alerts.check_interval_s))
 
     async def _attempt(self, what: str, work: Callable[[], Awaitable[object]]) -> None:
         """Work if there is a sink. A failure is logged once until the same works again; it ends
         neither loop."""
-        if not self._settings().alerts.sinks:
+        if not self.settings().alerts.sinks:
             return
         try:
             await work()
@@ -80,34 +74,34 @@ class AlertWatch:
     async def check(self) -> int:
         """Look once; returns how many alerts are new."""
         signals, now = await self._signals(), time.time()
-        found = findings(signals, self._settings().alerts.rules)
-        return sum([await self._outbox.take(one, now) for one in found])
+        found = findings(signals, self.settings().alerts.rules)
+        return sum([await self.outbox.take(one, now) for one in found])
 
     async def _deliver(self) -> None:
         now = time.time()
-        await self._outbox.deliver(now)
+        await self.outbox.deliver(now)
         if time.monotonic() >= self._prune_at:
             self._prune_at = time.monotonic() + _PRUNE_S
-            await self._outbox.prune(now)
+            await self.outbox.prune(now)
 
     async def _signals(self) -> Signals:
-        store = self._degraded()
+        store = self.degraded()
         live: tuple[LiveRun, ...] = ()
         accounts: Sequence[UsedAccount] = ()
         if store is None:
             try:
-                live = await self._runs.live_runs(LiveQuery.at(time.time()))
-                budgets, since = self._settings().all_budgets(), time.time() - LIVE_S
-                accounts = await used_accounts(self._ledger, budgets, since)
+                live = await self.runs.live_runs(LiveQuery.at(time.time()))
+                budgets, since = self.settings().all_budgets(), time.time() - LIVE_S
+                accounts = await used_accounts(self.ledger, budgets, since)
                 await self._read_usual()
             except StoreError as error:
                 self._log.warning("runs not read for alerts", reason=str(error))
-        window_s = self._settings().alerts.rules.window_s
+        window_s = self.settings().alerts.rules.window_s
         return Signals(
             live=live,
-            window=self._counters.since(time.monotonic(), window_s),
+            window=self.counters.since(time.monotonic(), window_s),
             usual_cached_share=self._usual,
-            rested=self._counters.rested(),
+            rested=self.counters.rested(),
             store=store,
             accounts=accounts,
         )
@@ -117,7 +111,7 @@ class AlertWatch:
         if time.monotonic() < self._usual_until:
             return
         now = time.time()
-        points = await self._runs.usage(
+        points = await self.runs.usage(
             UsageQuery(since=now - _DAY_S, until=now // 3600 * 3600, bucket="hour")
         )
         given = sum(point.input_tokens for point in points)
@@ -178,4 +172,4 @@ def open_alerts(
     alerts, usable = (lambda: settings().alerts), (lambda: degraded() is None)
     outbox = AlertOutbox(store, alerts, metrics, usable=usable, publish=publish)
     metrics.alerts_in_memory.set_function(lambda: outbox.in_memory)
-    return outbox, AlertWatch(settings, runs, ledger, outbox, metrics, degraded)
+    return outbox, AlertWatch(settings, runs, ledger, outbox, CallCounters(metrics), degraded)

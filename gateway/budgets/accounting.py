@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from cachetools import FIFOCache
+from msgspec import Struct
 
 from gateway.budgets.estimate import Cost, Estimator
 from gateway.budgets.guard import Admission, BudgetGuard, CallBody, Refused, amounts_of
@@ -61,8 +61,7 @@ class OwnCalls:
         return OwnCall(None if admission is None else (guard, admission, self._cost))
 
 
-@dataclass(frozen=True, slots=True)
-class OwnCall:
+class OwnCall(Struct, frozen=True):
     """A call that may be made; `admitted` None: it counts on no budget."""
 
     admitted: tuple[BudgetGuard, Admission, Cost] | None = None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from cachetools import FIFOCache
+from msgspec import Struct
 
 from gateway.stores.budgets import Amounts
 from gateway.upstream.prices import BYTES_PER_TOKEN, body_tokens
@@ -24,8 +24,7 @@ _CHOICES = 128  # of one chat completion. Source: OpenAI API reference, `n`
 _MOST_OUTPUT = 10**9  # a client may write any number as its maximum
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
+class Estimate(Struct, frozen=True, kw_only=True):
     """Expected use of a call to a model. `whose`: its tree of conversations, or "". `guessed`: no
     call of that tree to the model has ended yet. `raw_input`: tokens by the length of the body."""
 
@@ -37,8 +36,7 @@ class Estimate:
     unpriced: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Learned:
+class _Learned(Struct, frozen=True):
     """Moving means: tokens of an answer, input tokens that the body's length does not show (a
     history that the provider stores), cost in relation to list price."""
 

@@ -6,23 +6,14 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from msgspec import convert, structs
+from msgspec import Struct, convert, structs, to_builtins
 
+from gateway.budgets import rules
 from gateway.budgets.estimate import Cost, Estimate, Estimator, tokens_of_body
 from gateway.budgets.ledger import BudgetLedger, Held
-from gateway.budgets.rules import (
-    Applied,
-    BudgetStatus,
-    CallSubject,
-    advice_of,
-    applying,
-    fallback_model,
-    standing,
-    steers,
-)
 from gateway.budgets.texts import budget_error, budget_header, used_up
 from gateway.config.budgets import BudgetSettings, ControlSettings, Ending
 from gateway.errors import BudgetExceeded
@@ -43,17 +34,14 @@ from gateway.stores.budgets import (
 from gateway.stores.protocols import StoreError
 from gateway.wire.usage import token_usage
 
-# Called with each budget that a call counts on, before and after the call.
-Reached = Callable[[BudgetStatus, CallSubject], None]
 _log = get_logger("gateway.budgets")
-_MOST_TOLD = 1000  # models, whose names are the clients'
+_MOST_UNPRICED = 1000  # models, whose names are the clients'
 # How long, and how often, a call that still fits looks whether others have ended.
 _LONGEST_WAIT_S = 5.0
 _WAIT_STEP_S = 0.1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallBody:
+class CallBody(Struct, frozen=True, kw_only=True):
     """Parts of a request that an estimate reads. `answers`: the model writes an answer."""
 
     fields: Mapping[str, Any]
@@ -62,17 +50,16 @@ class CallBody:
     calls: int = 1
 
 
-@dataclass(slots=True, kw_only=True)
-class Admission:
+class Admission(Struct, kw_only=True):
     """A call that may be sent, with what it has reserved. `would_stop`: why budgets would have
     refused it, if they were in force."""
 
-    subject: CallSubject
-    applied: tuple[Applied, ...]
-    standings: tuple[BudgetStatus, ...]
+    subject: rules.CallSubject
+    applied: tuple[rules.Applied, ...]
+    standings: tuple[rules.BudgetStatus, ...]
     estimate: Estimate
-    held: list[Held] = field(default_factory=list)
-    would_stop: dict[str, str] = field(default_factory=dict)
+    held: list[Held] = []
+    would_stop: dict[str, str] = {}
     settled: bool = False
 
     @property
@@ -85,59 +72,54 @@ class Admission:
 class Refused(Exception):
     """A budget lets a call go no further; `error` is how it is answered, or `ending` otherwise."""
 
-    def __init__(self, error: BudgetExceeded, ending: Ending, standing: BudgetStatus) -> None:
+    def __init__(self, error: BudgetExceeded, ending: Ending, standing: rules.BudgetStatus) -> None:
         super().__init__(error.message)
         self.error = error
         self.ending = ending
         self.standing = standing
 
 
+@dataclass(eq=False)
 class BudgetGuard:
-    """Applies one version of the budgets to calls."""
+    """Applies one version of the budgets to calls. `reached` gets each budget that a call counts
+    on, before and after the call."""
 
-    def __init__(
-        self,
-        budgets: Sequence[BudgetSettings],
-        control: ControlSettings,
-        ledger: BudgetLedger,
-        estimator: Estimator,
-        cost: Cost,
-        reached: Reached,
-    ) -> None:
-        self.budgets = tuple(budgets)
-        self._control = control
-        self._ledger = ledger
-        self._estimator = estimator
-        self._cost = cost
-        self._reached = reached
-        self._steers = any(steers(budget) for budget in budgets)
-        self._told: set[str] = set()
+    budgets: Sequence[BudgetSettings]
+    control: ControlSettings
+    ledger: BudgetLedger
+    estimator: Estimator
+    cost: Cost
+    reached: Callable[[rules.BudgetStatus, rules.CallSubject], None]
+    _unpriced: set[str] = field(default_factory=set, init=False)  # models that were logged
 
-    async def advise(self, subject: CallSubject, body: CallBody) -> Advice:
+    async def advise(self, subject: rules.CallSubject, body: CallBody) -> Advice:
         """The effects of the ladders on a call before it is decided. Reads the store only for
         them."""
         now = time.time()
-        applied = applying(self.budgets, subject, now) if self._steers else ()
-        if not any(steers(each.budget) for each in applied):
+        steer = any(rules.steers(budget) for budget in self.budgets)
+        applied = rules.applying(self.budgets, subject, now) if steer else ()
+        if not any(rules.steers(each.budget) for each in applied):
             return NO_ADVICE
         accounts = await self._accounts(applied, now)
-        found = [standing(a, account, now) for a, account in zip(applied, accounts, strict=True)]
-        advice = advice_of(found)
+        found = [
+            rules.standing(a, account, now) for a, account in zip(applied, accounts, strict=True)
+        ]
+        advice = rules.advice_of(found)
         if not advice.cheaper:
             estimate = self._estimate(subject.model, subject.root, body)
-            claim = self._claim(applied, estimate, now, binding=True)
+            claim = self._claim(applied, estimate, binding=True)
             refused = [refusal.key for refusal in decide(accounts, claim).refusals]
-            advice = structs.replace(advice, cheaper=fallback_model(applied, refused))
+            advice = structs.replace(advice, cheaper=rules.fallback_model(applied, refused))
         return advice
 
     async def admit(
-        self, subject: CallSubject, model: str, body: CallBody, *, binding: bool
+        self, subject: rules.CallSubject, model: str, body: CallBody, *, binding: bool
     ) -> Admission | None:
         """Reserve a call to `model` on every account that it counts on; None if on none. `binding`
         False: nothing is refused, and what would have been is noted. Raises: Refused; nothing is
         reserved."""
         now = time.time()
-        applied = applying(self.budgets, subject, now)
+        applied = rules.applying(self.budgets, subject, now)
         if not applied:
             return None
         estimate = self._estimate(model, subject.root, body)
@@ -145,13 +127,13 @@ class BudgetGuard:
             self._warn_unpriced(applied, model)
         held = await self._reserve(applied, estimate, binding=binding)
         pairs = zip(applied, held.outcome.accounts, strict=True)
-        standings = tuple(standing(each, account, now) for each, account in pairs)
+        standings = tuple(rules.standing(each, account, now) for each, account in pairs)
         found = {each.account.key: each for each in standings}
         refused = bool(held.outcome.refusals and binding and held.claim.binding)
         for refusal in held.outcome.refusals if refused else ():
-            found[refusal.key] = replace(found[refusal.key], refuses=True)
+            found[refusal.key] = structs.replace(found[refusal.key], refuses=True)
         for each in found.values():
-            self._reached(each, subject)
+            self.reached(each, subject)
         if refused:
             refusal = held.outcome.refusals[0]
             worst = found[refusal.key]
@@ -172,15 +154,15 @@ class BudgetGuard:
         )
 
     async def _reserve(
-        self, applied: Sequence[Applied], estimate: Estimate, *, binding: bool
+        self, applied: Sequence[rules.Applied], estimate: Estimate, *, binding: bool
     ) -> Held:
         """The reservation, or its refusal. While only what is reserved for other calls is in the
         way, they are waited for; after that the call is let through: what was not spent refuses
         nothing."""
         ends_at = time.monotonic() + _LONGEST_WAIT_S
         while True:
-            claim = self._claim(applied, estimate, time.time(), binding=binding)
-            held = await self._ledger.reserve(claim)
+            claim = self._claim(applied, estimate, binding=binding)
+            held = await self.ledger.reserve(claim)
             accounts = {account.key: account for account in held.outcome.accounts}
             wanted = {each.wanted.key: each.wanted for each in applied}
             refusals = held.outcome.refusals
@@ -198,20 +180,17 @@ class BudgetGuard:
         """Reserve what a call to another model costs more; False when that is too much."""
         estimate = self._estimate(model, admission.subject.root, body)
         more = estimate.amounts - sum((h.claim.estimate for h in admission.held), NOTHING)
-        more = replace(
-            more,
+        more = Amounts(
             usd=max(0.0, more.usd),
             input_tokens=max(0, more.input_tokens),
             output_tokens=max(0, more.output_tokens),
-            calls=0,
         )
         admission.estimate = estimate
         if more == NOTHING:
             return True
-        now = time.time()
-        known = replace(estimate, amounts=more, guessed=False)
-        claim = self._claim(admission.applied, known, now, binding=binding)
-        held = await self._ledger.reserve(claim)
+        known = structs.replace(estimate, amounts=more, guessed=False)
+        claim = self._claim(admission.applied, known, binding=binding)
+        held = await self.ledger.reserve(claim)
         if held.outcome.refusals and binding:
             return False
         admission.held.append(held)
@@ -233,13 +212,13 @@ class BudgetGuard:
         if actual is None:
             actual, estimated = admission.estimate.amounts, True
         elif not unpriced or admission.estimate.unpriced:
-            self._estimator.learn(admission.estimate, actual, self._cost)
+            self.estimator.learn(admission.estimate, actual, self.cost)
         accounts = await self.settle_held(
             admission.held, actual, unpriced=unpriced, estimated=estimated
         )
         now = time.time()
         for each, account in zip(admission.applied, accounts, strict=True):
-            self._reached(standing(each, account, now), admission.subject)
+            self.reached(rules.standing(each, account, now), admission.subject)
 
     async def settle_held(
         self, held: Sequence[Held], actual: Amounts | None, *, unpriced: bool, estimated: bool
@@ -259,75 +238,75 @@ class BudgetGuard:
                 unpriced=unpriced and not index,
                 estimated=estimated and not index,
             )
-            accounts = await self._ledger.settle(each, end)
+            accounts = await self.ledger.settle(each, end)
         return accounts
 
     async def allow(
-        self, subject: CallSubject, *, limits: Mapping[str, float], lifted: bool
+        self, subject: rules.CallSubject, *, limits: Mapping[str, float], lifted: bool
     ) -> None:
         """Set limits for the accounts of a call, each where its budget has one. Raises:
         StoreError."""
         now = time.time()
-        applied = applying(self.budgets, subject, now)
+        applied = rules.applying(self.budgets, subject, now)
         accounts = await self._accounts(applied, now)
         for each, account in zip(applied, accounts, strict=True):
-            own = {name: value for name, value in limits.items() if name in each.limits}
+            own = {name: value for name, value in limits.items() if name in each.wanted.limits}
             wanted = ({**account.limits, **own}, lifted or account.lifted)
             if wanted != (dict(account.limits), account.lifted):
-                await self._ledger.store.allow(
+                await self.ledger.store.allow(
                     account.key, at=now, limits=wanted[0], lifted=wanted[1]
                 )
 
     def _estimate(self, model: str, whose: str, body: CallBody) -> Estimate:
         tokens = tokens_of_body(body.raw)
         most = any(budget.reserve == "most" for budget in self.budgets)
-        found = self._estimator.estimate(
-            model, whose, body.fields, tokens, self._cost, most=most, answers=body.answers
+        found = self.estimator.estimate(
+            model, whose, body.fields, tokens, self.cost, most=most, answers=body.answers
         )
         amounts = replace(found.amounts, calls=body.calls)
-        return replace(found, amounts=self._priced(amounts) if found.unpriced else amounts)
+        return structs.replace(found, amounts=self._priced(amounts) if found.unpriced else amounts)
 
     def _priced(self, used: Amounts) -> Amounts:
         """Use at an unknown price: the tokens at the configured price for such models."""
-        return replace(used, usd=used.of("tokens") * self._control.unpriced_usd_per_million / 1e6)
+        return replace(used, usd=used.of("tokens") * self.control.unpriced_usd_per_million / 1e6)
 
-    def _warn_unpriced(self, applied: Sequence[Applied], model: str) -> None:
+    def _warn_unpriced(self, applied: Sequence[rules.Applied], model: str) -> None:
         """Log once for each model how budgets in dollars count it."""
         names = [each.budget.name for each in applied if each.budget.limits.usd is not None]
-        if names and model not in self._told and len(self._told) < _MOST_TOLD:
-            self._told.add(model)
+        if names and model not in self._unpriced and len(self._unpriced) < _MOST_UNPRICED:
+            self._unpriced.add(model)
             _log.warning(
                 "the price of this model is unknown",
                 model=model,
                 budgets=names,
-                usd_per_million_tokens=self._control.unpriced_usd_per_million,
+                usd_per_million_tokens=self.control.unpriced_usd_per_million,
             )
 
     def _claim(
-        self, applied: Sequence[Applied], estimate: Estimate, now: float, *, binding: bool
+        self, applied: Sequence[rules.Applied], estimate: Estimate, *, binding: bool
     ) -> Claim:
+        now = time.time()
         return Claim(
             id=secrets.token_hex(8),
             at=now,
-            expires_at=now + self._control.reservation_s,
+            expires_at=now + self.control.reservation_s,
             estimate=estimate.amounts,
             accounts=tuple(each.wanted for each in applied),
             guessed=estimate.guessed,
             binding=binding,
         )
 
-    async def _accounts(self, applied: Sequence[Applied], now: float) -> list[Account]:
+    async def _accounts(self, applied: Sequence[rules.Applied], now: float) -> list[Account]:
         keys = [each.wanted.key for each in applied]
         try:
-            stored = await self._ledger.counted.accounts(keys)
+            stored = await self.ledger.counted.accounts(keys)
         except StoreError:
-            stored = await self._ledger.memory.accounts(keys)
+            stored = await self.ledger.memory.accounts(keys)
         known = {account.key: account for account in stored}
         return [known.get(e.wanted.key) or opened(e.wanted, now) for e in applied]
 
 
-@dataclass(slots=True, kw_only=True)
-class Spending:
+class Spending(Struct, kw_only=True):
     """The admission of one call, and what it used. `sent`: an upstream was asked; `answered`: one
     gave an answer."""
 
@@ -366,8 +345,7 @@ def amounts_of(
     return amounts, price is None
 
 
-@dataclass(slots=True, kw_only=True)
-class LeftOpen:
+class LeftOpen(Struct, kw_only=True):
     """Reservation of another process's call, until it is settled here."""
 
     guard: BudgetGuard
@@ -388,7 +366,7 @@ def held_to_values(spending: Spending | LeftOpen | None) -> list[dict[str, Any]]
     """JSON values for `left_open`; empty when nothing is reserved in the store."""
     if not isinstance(spending, Spending):
         return []
-    return [asdict(each.claim) for each in spending.admission.held if each.stored]
+    return [to_builtins(each.claim) for each in spending.admission.held if each.stored]
 
 
 def left_open(

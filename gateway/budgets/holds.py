@@ -1,7 +1,6 @@
 """The runs that an operator has stopped or paused: in memory for each call, in the store for all.
 
-What one gateway holds is written at once, and read by the others every `control.poll_s`.
-"""
+What one gateway holds is written at once, and read by the others every `control.poll_s`."""
 
 from __future__ import annotations
 
@@ -49,15 +48,13 @@ class Holds:
 
     async def hold(self, control: Control) -> bool:
         """Stop or pause from now on; False when the store does not have it yet, but will."""
-        self._set(control.subject, control)
-        return await self._save(control.subject, control)
+        return await self._set(control.subject, control)
 
     async def release(self, subject: str) -> bool | None:
         """End a hold; None when there is none, False as in `hold`."""
         if subject not in self._held:
             return None
-        self._set(subject, None)
-        return await self._save(subject, None)
+        return await self._set(subject, None)
 
     async def released(self, subjects: Callable[[], Sequence[str]], wait_s: float) -> bool:
         """Wait until none of the subjects is paused, at most so many seconds. A stop ends the wait,
@@ -102,15 +99,13 @@ class Holds:
                     _log.error("stops and pauses cannot be read again", reason=str(error))
                 self._failing = True
 
-    def _set(self, subject: str, control: Control | None) -> None:
+    async def _set(self, subject: str, control: Control | None) -> bool:
         self._changes += 1
         if control is None:
             self._held.pop(subject, None)
         else:
             self._held[subject] = control
         self._wake()
-
-    async def _save(self, subject: str, control: Control | None) -> bool:
         if self._store is None:
             return True
         self._unsaved[subject] = control
@@ -143,6 +138,4 @@ async def known_subject(runs: RunStore, given: str, tenant: str | None) -> tuple
         return run.run.id, run.run.tenant
     wanted = RunFilter(tenant=tenant, conversation_id=given)
     page = await runs.list_runs(wanted, PageRequest(limit=1))
-    if page.runs:
-        return given, page.runs[0].tenant
-    return None
+    return (given, page.runs[0].tenant) if page.runs else None

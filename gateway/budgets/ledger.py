@@ -1,20 +1,19 @@
 """Keeps budgets in the store, and in memory while that fails or is slow.
 
 Memory always has what the store last said and what is reserved here. While the store fails, claims
-are decided by that; what calls used meanwhile is written when the store works again. Another
-gateway's calls are not seen in the meantime.
-"""
+are decided by that, without other gateways' calls; settlements wait until the store works again."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from cachetools import FIFOCache
+from msgspec import Struct, structs
 
 from gateway.config.budgets import ControlSettings
 from gateway.observability.logging import get_logger
@@ -46,7 +45,6 @@ class MemoryBudgets:
         self._claims: dict[AccountKey, dict[str, Amounts]] = {}
 
     async def reserve(self, claim: Claim) -> Reserved:
-        """See BudgetStore."""
         found = [self.find(wanted.key) or opened(wanted, claim.at) for wanted in claim.accounts]
         outcome = decide(found, claim)
         if not (outcome.refusals and claim.binding):
@@ -60,7 +58,6 @@ class MemoryBudgets:
             self._claims.setdefault(wanted.key, {})[claim.id] = claim.estimate
 
     async def settle(self, settlement: Settlement) -> tuple[Account, ...]:
-        """See BudgetStore."""
         after = []
         for wanted in settlement.claim.accounts:
             self.release(wanted.key, settlement.claim.id)
@@ -84,14 +81,12 @@ class MemoryBudgets:
             self._claims.pop(key, None)
 
     async def accounts(self, keys: Sequence[AccountKey]) -> tuple[Account, ...]:
-        """See BudgetStore."""
         found = (self.find(key) for key in keys)
         return tuple(account for account in found if account is not None)
 
     async def list_accounts(
         self, *, budget: str | None = None, tenant: str | None = None, limit: int = 200
     ) -> tuple[Account, ...]:
-        """See BudgetStore."""
         found = [
             account
             for key in self._accounts
@@ -104,14 +99,12 @@ class MemoryBudgets:
     async def allow(
         self, key: AccountKey, *, at: float, limits: Mapping[str, float], lifted: bool
     ) -> Account:
-        """See BudgetStore."""
         account = self.find(key) or Account(budget=key.budget, subject=key.subject, started_at=at)
         account = replace(account, limits=dict(limits), lifted=lifted, updated_at=at)
         self._accounts[key] = (account, self._ends(key))
         return account
 
     async def reset(self, key: AccountKey, *, at: float) -> bool:
-        """See BudgetStore."""
         account = self.find(key)
         if account is not None:
             fresh = Account(budget=key.budget, subject=key.subject, tenant=account.tenant)
@@ -120,7 +113,6 @@ class MemoryBudgets:
         return account is not None
 
     async def prune(self, older_than: float) -> int:
-        """See BudgetStore."""
         old = [
             key
             for key, (account, ends) in self._accounts.items()
@@ -148,8 +140,7 @@ _MOST_WAITING = 10_000
 _log = get_logger("gateway.budgets")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class Held(Struct, frozen=True, kw_only=True):
     """A claim that was decided. `stored`: in the store, for every gateway; else in memory only."""
 
     claim: Claim
@@ -198,7 +189,7 @@ class BudgetLedger:
         store = self._store
         if store is not None and self._may_ask():
             outcome = await self._ask(
-                store, store.reserve(claim), lambda done: self._give_back(done, claim)
+                store, lambda: store.reserve(claim), lambda done: self._give_back(done, claim)
             )
             if outcome is not None:
                 if not (outcome.refusals and claim.binding):
@@ -208,11 +199,13 @@ class BudgetLedger:
 
     async def settle(self, held: Held, settlement: Settlement) -> tuple[Account, ...]:
         """End a claim; the accounts after it. Never raises: what cannot be written waits."""
-        settlement = replace(settlement, reserved=held.stored)
+        settlement = structs.replace(settlement, reserved=held.stored)
         store = self._store
         if store is not None and self._may_ask():
             after = await self._ask(
-                store, store.settle(settlement), lambda done: self._keep_waiting(done, settlement)
+                store,
+                lambda: store.settle(settlement),
+                lambda done: self._keep_waiting(done, settlement),
             )
             if after is not None:
                 self.memory.took(settlement, after)
@@ -224,12 +217,18 @@ class BudgetLedger:
     async def _ask(
         self,
         store: BudgetStore,
-        work: Coroutine[Any, Any, T],
+        work: Callable[[], Awaitable[T]],
         late: Callable[[asyncio.Task[T]], None],
     ) -> T | None:
-        """The result of `work`; None when the store fails or is slow. Then `late` gets what is done
-        later."""
-        task = spawn(self._through(store, work))
+        """The result of `work`, after everything that waits was written; None when the store fails
+        or is slow. Then `late` gets what is done later."""
+
+        async def through() -> T:
+            if self._waiting:
+                await self._write_waiting(store)
+            return await work()
+
+        task = spawn(through())
         try:
             done, _ = await asyncio.wait({task}, timeout=self._settings().store_wait_ms / 1000)
             if done:
@@ -261,16 +260,6 @@ class BudgetLedger:
                 await self.flush()
                 if not self._waiting:
                     self._worked()
-
-    async def _through(self, store: BudgetStore, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`, after everything that waits was written."""
-        try:
-            if self._waiting:
-                await self._write_waiting(store)
-        except BaseException:
-            work.close()
-            raise
-        return await work
 
     async def _write_waiting(self, store: BudgetStore) -> None:
         async with self._writing:

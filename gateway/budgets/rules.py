@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
+
+from msgspec import Struct
 
 from gateway.config.budgets import METRICS, BudgetSettings, LadderStep
 from gateway.errors import BadRequest
@@ -15,8 +16,7 @@ from gateway.stores.budgets import Account, AccountKey, Wanted
 NO_KEY = "(no key)"  # the subject of calls without a gateway key in budgets of scope `key`
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallSubject:
+class CallSubject(Struct, frozen=True, kw_only=True):
     """Owner of a call. `client`: the first word of the user agent. `run` and `root` are empty for a
     call without conversation, `tenant` for the gateway's own calls: these count on no budget of
     theirs."""
@@ -29,21 +29,14 @@ class CallSubject:
     root: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Applied:
+class Applied(Struct, frozen=True, kw_only=True):
     """A budget that applies to a call, and the account that the call counts on."""
 
     budget: BudgetSettings
     wanted: Wanted
 
-    @property
-    def limits(self) -> dict[str, float]:
-        """The limits of the config."""
-        return self.budget.limits.given()
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BudgetStatus:
+class BudgetStatus(Struct, frozen=True, kw_only=True):
     """Use of an applied budget: its most used metric, and the steps that are reached. `refuses`: it
     has refused a call, so that its stop is reached."""
 
@@ -93,23 +86,16 @@ def _fits(budget: BudgetSettings, call: CallSubject) -> bool:
 
 def _subject(budget: BudgetSettings, call: CallSubject, now: float) -> str:
     day = datetime.fromtimestamp(now, UTC).date().isoformat()
-    match budget.scope:
-        case "run":
-            name = call.run
-        case "tree":
-            name = call.root
-        case "key":
-            name = call.tenant and f"{call.tenant}/{call.key or NO_KEY}"
-        case "tenant":
-            name = call.tenant
-        case "day":
-            return day
+    if budget.scope == "day":
+        return day
+    key = call.tenant and f"{call.tenant}/{call.key or NO_KEY}"
+    name = {"run": call.run, "tree": call.root, "key": key, "tenant": call.tenant}[budget.scope]
     return f"{name}@{day}" if name and budget.daily else name
 
 
 def standing(applied: Applied, account: Account, now: float) -> BudgetStatus:
     """Use of a budget by its account."""
-    share, metric = account.share(applied.limits, now)
+    share, metric = account.share(applied.wanted.limits, now)
     return BudgetStatus(applied=applied, account=account, share=share, metric=metric)
 
 
@@ -139,14 +125,14 @@ def _cheaper(found: Sequence[BudgetStatus]) -> Advice:
     return Advice(cheaper=next(models, ""))
 
 
-# Each action of a ladder, with its effect on a call that may be sent. Every step that is reached is
-# announced; the store refuses calls from `BudgetSettings.stop_at` on.
 ACTIONS: Mapping[str, Callable[[Sequence[BudgetStatus]], Advice] | None] = {
     "warn": None,
     "wrap_up": _wrap_up,
     "cheaper": _cheaper,
     "stop": None,
 }
+"""Each action of a ladder, with its effect on a call that may be sent. Every step that is reached
+is announced; the store refuses calls from `BudgetSettings.stop_at` on."""
 
 
 def steers(budget: BudgetSettings) -> bool:
@@ -173,12 +159,11 @@ BUDGET_HEADER = "x-gateway-budget"
 _LIFT = "lift"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class Order(Struct, frozen=True, kw_only=True):
     """New limits for the accounts that a call counts on, or none any more."""
 
     lift: bool = False
-    limits: dict[str, float] = field(default_factory=dict)
+    limits: dict[str, float] = {}
 
 
 def read_order(text: str | None) -> Order | None:

@@ -15,28 +15,20 @@ from gateway.wire.echo import OWN_ANSWER
 
 # What the clients of OpenAI and Anthropic take for: do not send this again.
 NO_RETRY: Headers = (("x-should-retry", "false"),)
-_WORDS = {
-    "usd": "US dollars",
-    "tokens": "tokens",
-    "input_tokens": "input tokens",
-    "output_tokens": "output tokens",
-    "calls": "calls",
-    "minutes": "minutes",
-}
 
 
 def amount(metric: str, value: float) -> str:
     """`0.0125 US dollars`, `12000 tokens`."""
-    shown = (
-        f"{value:.4f}".rstrip("0").rstrip(".") if metric in ("usd", "minutes") else f"{value:.0f}"
-    )
-    return f"{shown} {_WORDS[metric]}"
+    digits = 4 if metric in ("usd", "minutes") else 0
+    shown = f"{value:.{digits}f}"
+    shown = shown.rstrip("0").rstrip(".") if digits else shown
+    return f"{shown} {'US dollars' if metric == 'usd' else metric.replace('_', ' ')}"
 
 
 def used_up(found: BudgetStatus, metric: str, now: float) -> str:
     """The budget that refuses a call, with its use."""
     budget, account = found.applied.budget, found.account
-    limit = account.limits_of(found.applied.limits).get(metric, 0.0)
+    limit = account.limits_of(found.applied.wanted.limits).get(metric, 0.0)
     used = account.used(metric, now)
     waiting = 0.0 if metric == "minutes" else account.reserved.of(metric)
     reserved = f", {amount(metric, waiting)} reserved for calls on their way" if waiting else ""
@@ -52,7 +44,9 @@ def budget_error(found: BudgetStatus, metric: str, now: float) -> BudgetExceeded
     and what is only reserved may become free."""
     budget, account = found.applied.budget, found.account
     headers = NO_RETRY
-    limit = account.limits_of(found.applied.limits).get(metric, 0.0) * (budget.stop_at or 1.0)
+    limit = account.limits_of(found.applied.wanted.limits).get(metric, 0.0) * (
+        budget.stop_at or 1.0
+    )
     if budget.daily:
         headers = (("retry-after", str(seconds_to_midnight(now))), *NO_RETRY)
     elif metric != "minutes" and account.reserved.calls and account.spent.of(metric) < limit:
@@ -119,15 +113,8 @@ def account_view(account: Account, budgets: Sequence[BudgetSettings], now: float
         "budget": account.budget,
         "subject": account.subject,
         "scope": budget.scope if budget is not None else None,
-        "tenant": account.tenant,
-        "spent": asdict(account.spent),
-        "reserved": asdict(account.reserved),
-        "unpriced": account.unpriced,
-        "estimated": asdict(account.estimated),
-        "started_at": account.started_at,
-        "updated_at": account.updated_at,
+        **asdict(account),
         "limits": account.limits_of(configured),
-        "lifted": account.lifted,
         "used": share,
         "metric": metric,
         "step": reached[-1] if reached else None,
@@ -149,7 +136,6 @@ class OwnResponse:
         self.headers.append((b"x-gateway-stopped", code.encode()))
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        """See LaneResponse."""
         yield self._content
 
     async def aclose(self) -> None:

@@ -8,17 +8,9 @@ from datetime import UTC, datetime
 from operator import attrgetter
 from typing import Literal, TypeVar
 
+from gateway.reporting import results
 from gateway.reporting.amounts import AmountRatio, Spent, amount_of, amount_ratio
 from gateway.reporting.rates import Sample, newcombe, rate_of, sample_ratio, stratified
-from gateway.reporting.results import (
-    Arm,
-    Comparison,
-    Day,
-    ExperimentReport,
-    Stratum,
-    StratumArm,
-    caveats_of,
-)
 from gateway.steering.experiments import ARMS
 from gateway.stores.totals import WARN_COMPOSITE, ExperimentRun
 
@@ -65,7 +57,7 @@ def report(
     *,
     shares: Mapping[str, float] | None = None,
     stratum: str = "profile",
-) -> ExperimentReport:
+) -> results.ExperimentReport:
     """The report of `runs`, all of one experiment. `shares`: the configured share of each arm;
     without them the split is not checked. Raises: ValueError for an unknown `stratum`."""
     if stratum not in STRATA:
@@ -88,7 +80,7 @@ def report(
             first.setdefault(run.unit, run.arm)
     ratio = None if shares is None else sample_ratio(Counter(first.values()), shares)
     times = [run.started_at for run in runs]
-    return ExperimentReport(
+    return results.ExperimentReport(
         experiment=experiment,
         runs=len(runs),
         first_at=min(times, default=None),
@@ -101,7 +93,7 @@ def report(
         strata=tuple(_stratum(name, groups, baseline) for name, groups in strata.items()),
         daily=_daily(runs),
         policies=tuple(sorted({run.policy_digest for run in runs})),
-        caveats=caveats_of(arms, comparisons, ratio, runs, checked=shares is not None),
+        caveats=results.caveats_of(arms, comparisons, ratio, runs, checked=shares is not None),
     )
 
 
@@ -114,12 +106,12 @@ def _by_arm(runs: Sequence[ExperimentRun]) -> dict[str, Group]:
     return {arm: Group(found[arm]) for arm in ARMS if arm in found}
 
 
-def _arm(arm: str, group: Group) -> Arm:
+def _arm(arm: str, group: Group) -> results.Arm:
     runs = group.runs
     scored = sum([run.scored_steps for run in runs])
     entered = sum([run.input_tokens for run in runs])
     outcomes = Counter([run.outcome for run in runs if run.outcome is not None])
-    return Arm(
+    return results.Arm(
         arm=arm,
         runs=len(runs),
         units=len({run.unit for run in runs}),
@@ -147,7 +139,7 @@ def _compare(
     baseline: str,
     control: Group,
     strata: Mapping[str, Groups],
-) -> Comparison:
+) -> results.Comparison:
     def ratio(kind: Kind) -> AmountRatio | None:
         seed = f"{experiment}\x00{arm}\x00{kind.removesuffix('_usd')}"
         return amount_ratio(treated.spent(kind), control.spent(kind), seed=seed)
@@ -157,7 +149,7 @@ def _compare(
         (groups.get(arm, nobody).sample, groups.get(baseline, nobody).sample)
         for groups in strata.values()
     ]
-    return Comparison(
+    return results.Comparison(
         arm=arm,
         baseline=baseline,
         success=newcombe(treated.sample, control.sample),
@@ -184,17 +176,17 @@ def _grouped(runs: Sequence[ExperimentRun], key: Callable[[ExperimentRun], K]) -
     return found
 
 
-def _stratum(name: str, groups: Groups, baseline: str | None) -> Stratum:
+def _stratum(name: str, groups: Groups, baseline: str | None) -> results.Stratum:
     control = groups.get(baseline or "", Group(())).sample
     differences = {
         arm: newcombe(group.sample, control)
         for arm, group in groups.items()
         if baseline not in (None, arm)
     }
-    return Stratum(
+    return results.Stratum(
         name=name,
         arms=tuple(
-            StratumArm(
+            results.StratumArm(
                 arm=arm,
                 runs=len(group.runs),
                 success=rate_of(group.sample),
@@ -207,14 +199,14 @@ def _stratum(name: str, groups: Groups, baseline: str | None) -> Stratum:
     )
 
 
-def _daily(runs: Sequence[ExperimentRun]) -> tuple[Day, ...]:
+def _daily(runs: Sequence[ExperimentRun]) -> tuple[results.Day, ...]:
     days = _grouped(runs, lambda run: (int(run.started_at // _DAY_S), run.arm or ""))
     return tuple(_day(day, arm, Group(found)) for (day, arm), found in sorted(days.items()))
 
 
-def _day(day: int, arm: str, group: Group) -> Day:
+def _day(day: int, arm: str, group: Group) -> results.Day:
     spent, runs = group.spent("cost_usd"), len(group.runs)
-    return Day(
+    return results.Day(
         date=datetime.fromtimestamp(day * _DAY_S, UTC).date().isoformat(),
         arm=arm,
         runs=runs,

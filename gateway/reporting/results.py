@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from msgspec import Struct
+
 from gateway.reporting.amounts import Amount, AmountRatio, Ratio
 from gateway.reporting.rates import Difference, Rate, SampleRatio
 from gateway.stores.totals import ExperimentRun
@@ -297,8 +299,7 @@ _LEAST_CHANGE = 0.25
 _MARGIN = 1.08
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Effect:
+class Effect(Struct, frozen=True, kw_only=True):
     """One line: an estimate and its 95 % interval on the scale `bounds`. `kind`: points (a
     difference of shares) or ratio. `none`: the value that means no effect."""
 

@@ -1,10 +1,8 @@
 """Value of a routing policy, from the log of decisions drawn with known probability.
 
-A run that began on a model which another policy would have given it, too, stands for the runs of
-that policy, the more of them the less probable the model was (inverse propensity, with weights that
-add up to the number of runs). So one log tells the success and cost of policies that were not
-followed, as far as exploration gave them a share.
-"""
+A run that began on a model which another policy would have given it, too, counts for that policy,
+with the inverse of the model's probability as weight. So one log tells the success and cost of
+policies that were not followed, as far as exploration gave them a share."""
 
 from __future__ import annotations
 

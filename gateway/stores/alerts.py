@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlertRecord:
+
+class AlertRecord(Struct, frozen=True, kw_only=True):
     """One alert. `key`: a rule and its subject; a key that is seen again is the same alert.
     `tenant` None: it concerns the gateway as a whole. `facts`: names and numbers, no texts of a
     conversation; `path`: the page about it, `/dashboard/...` or empty."""
@@ -20,12 +20,11 @@ class AlertRecord:
     title: str
     raised_at: float
     tenant: str | None = None
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = {}
     path: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delivery:
+class Delivery(Struct, frozen=True, kw_only=True):
     """One alert that is to be sent to one sink; `attempts` have failed so far."""
 
     alert: AlertRecord
@@ -33,8 +32,7 @@ class Delivery:
     attempts: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeliveryState:
+class DeliveryState(Struct, frozen=True, kw_only=True):
     """Progress of the delivery to one sink. `done_at`: when it was sent or given up. `error`: of
     the latest attempt. `next_at`: the next attempt."""
 
@@ -45,8 +43,7 @@ class DeliveryState:
     error: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredAlert:
+class StoredAlert(Struct, frozen=True, kw_only=True):
     """An alert, when its condition was last seen, and its deliveries by name of the sink."""
 
     alert: AlertRecord
@@ -54,8 +51,7 @@ class StoredAlert:
     deliveries: tuple[DeliveryState, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settled:
+class Settled(Struct, frozen=True, kw_only=True):
     """The result of one attempt: sent or given up (`done`), or to be tried again at `next_at`."""
 
     alert_id: str

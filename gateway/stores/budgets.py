@@ -1,16 +1,16 @@
 """Budgets' accounts and reservations, and the holds by which runs are stopped or paused.
 
 A call reserves its estimate on every account that it counts on, or on none; when it is over the
-reservation is replaced by what it cost. `refused_by` decides about one account, in the same way in
-every store. A hold is one row for each run that is stopped or paused. Times are seconds of the
-epoch.
-"""
+reservation is replaced by what it cost. A hold is one row for each run that is stopped or paused.
+Times are seconds of the epoch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
+
+from msgspec import Struct
 
 _MINUTE_S = 60.0
 _TINY = 1e-9  # of a share: sums of prices are rounded to a millionth of a millionth of a dollar
@@ -49,8 +49,7 @@ class Amounts:
 NOTHING = Amounts()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AccountKey:
+class AccountKey(Struct, frozen=True, kw_only=True):
     """One subject of one budget: the run `c-1.0` of the budget `per-run`."""
 
     budget: str
@@ -100,8 +99,7 @@ class Account:
         return max(shares, default=(0.0, ""))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class Wanted(Struct, frozen=True, kw_only=True):
     """One account that a call counts on. `stop_at`: the share from which calls are refused, None =
     never. `ends`: the account ends by itself, so that it may be removed when it is old."""
 
@@ -112,8 +110,7 @@ class Wanted:
     ends: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class Claim(Struct, frozen=True, kw_only=True):
     """A call that asks for its estimate on all its accounts. `guessed`: no call like it has ended
     yet; such an estimate alone refuses nothing on an unused account. `binding`: an account may
     refuse. After `expires_at` the estimate counts as spent."""
@@ -127,16 +124,14 @@ class Claim:
     binding: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class Refusal(Struct, frozen=True, kw_only=True):
     """The account that refuses a claim, and the metric by which it does."""
 
     key: AccountKey
     metric: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reserved:
+class Reserved(Struct, frozen=True, kw_only=True):
     """The accounts before the claim, in its order, and what refused it. A binding claim that was
     refused has reserved nothing."""
 
@@ -144,8 +139,7 @@ class Reserved:
     refusals: tuple[Refusal, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settlement:
+class Settlement(Struct, frozen=True, kw_only=True):
     """The end of a claim. `estimated`: `actual` is, for want of a report. `reserved` False: the
     claim never reached the store."""
 
@@ -262,8 +256,7 @@ class BudgetStore(Protocol):
 Action = Literal["stop", "pause"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Control:
+class Control(Struct, frozen=True, kw_only=True):
     """A hold on a run (`subject` is its id), or on a conversation and all below it."""
 
     subject: str

@@ -11,16 +11,8 @@ from typing import Any, TypeVar, get_type_hints
 import msgspec
 import orjson
 
+from gateway.stores import records
 from gateway.stores.learning import DecisionRow
-from gateway.stores.records import (
-    CallRow,
-    CandidateRow,
-    ConversationRecord,
-    InjectionRow,
-    RunUpdate,
-    StepContent,
-    StepRow,
-)
 from gateway.stores.totals import RunRecord, RunTotals, Stop, stop_of
 from gateway.wire.coerce import as_json_value
 
@@ -39,9 +31,9 @@ _COUNTERS = (
     *("unsteered", "estimated", "guidance"),
 )
 
-CONVERSATION_COLUMNS = names(ConversationRecord)
+CONVERSATION_COLUMNS = names(records.ConversationRecord)
 SUM_COLUMNS = names(RunTotals, *_COUNTERS)
-UPDATE_COLUMNS = (*names(RunUpdate, "id", "tags"), "tags")
+UPDATE_COLUMNS = (*names(records.RunUpdate, "id", "tags"), "tags")
 RUN_COLUMNS = (*names(RunRecord, "totals", "tags", "stopped"), "tags")
 # The newest call, which a budget may have refused, and the hold on the run or on what is above it:
 # a conversation's is not for runs that had ended before.
@@ -51,15 +43,10 @@ STOP_COLUMNS = (
     "coalesce(r.ended_at, h.at) >= h.at AND h.subject IN (c.id, c.parent_id, c.root_id) "
     "ORDER BY h.action DESC, h.at LIMIT 1)",
 )
+_COLUMNS = (*RUN_COLUMNS, *SUM_COLUMNS, "counts")
 # The columns that `run_of` reads, from RUNS.
 RUN = ", ".join(
-    (
-        *STOP_COLUMNS,
-        *(
-            "c.id" if name == "conversation_id" else f"r.{name}"
-            for name in (*RUN_COLUMNS, *SUM_COLUMNS, "counts")
-        ),
-    )
+    [*STOP_COLUMNS, *["c.id" if n == "conversation_id" else f"r.{n}" for n in _COLUMNS]]
 )
 RUNS = "runs AS r JOIN conversations AS c ON c.pk = r.conversation_pk"
 _STEP_VALUES = ("step_index", "at", "state", "difficulty", "composite", "failure_type")
@@ -77,24 +64,24 @@ class _Readings(msgspec.Struct, frozen=True, kw_only=True):
     risk: float | None = None
     loop_count: int = 0
     e1_match: str | None = None
-    candidates: tuple[CandidateRow, ...] = ()
+    candidates: tuple[records.CandidateRow, ...] = ()
 
 
+# The first four are stored if any field is known, the others where they are not empty.
 _READINGS = _Readings.__struct_fields__
-# Of these the ones that are stored where they are not empty.
-_FOUND = ("loop_count", "e1_match", "candidates")
-INJECTION_COLUMNS = names(InjectionRow, "run_id")
+_FOUND = _READINGS[4:]
+INJECTION_COLUMNS = names(records.InjectionRow, "run_id")
 INJECTIONS = ", ".join(INJECTION_COLUMNS)
 DECISION_COLUMNS = names(DecisionRow)
 _sums = attrgetter(*SUM_COLUMNS)
 _counters = attrgetter(*_COUNTERS)
 _step = attrgetter(*_STEP_VALUES)
 _update = attrgetter(*UPDATE_COLUMNS[:-1])
-injection_row: Callable[[InjectionRow], tuple[Any, ...]] = attrgetter(*INJECTION_COLUMNS)
+injection_row: Callable[[records.InjectionRow], tuple[Any, ...]] = attrgetter(*INJECTION_COLUMNS)
 decision_row: Callable[[DecisionRow], tuple[Any, ...]] = attrgetter(*DECISION_COLUMNS)
 
 
-def update_row(run: RunUpdate) -> tuple[Any, ...]:
+def update_row(run: records.RunUpdate) -> tuple[Any, ...]:
     """To UPDATE_COLUMNS."""
     return (*_update(run), tags_json(run.tags))
 
@@ -104,11 +91,11 @@ def tags_json(tags: Mapping[str, str]) -> str:
     return _json(dict(sorted(tags.items()))) if tags else "{}"
 
 
-def conversation_of(row: Sequence[Any]) -> ConversationRecord:
+def conversation_of(row: Sequence[Any]) -> records.ConversationRecord:
     """From CONVERSATION_COLUMNS."""
     values = dict(zip(CONVERSATION_COLUMNS, row, strict=True))
     values["has_tools"] = bool(values["has_tools"])
-    return ConversationRecord(**values)
+    return records.ConversationRecord(**values)
 
 
 def totals_row(totals: RunTotals) -> tuple[Any, ...]:
@@ -130,44 +117,39 @@ def run_of(row: Sequence[Any]) -> RunRecord:
     newest, hold, *row = row
     width = len(RUN_COLUMNS)
     values = dict(zip(RUN_COLUMNS, row[:width], strict=True))
-    tags = values.pop("tags")
-    known = orjson.loads(tags) if tags != "{}" else {}
-    stopped = _stop_of(newest, hold)
-    return RunRecord(**values, tags=known, totals=totals_of(row[width:]), stopped=stopped)
-
-
-def _stop_of(newest: str | None, hold: str | None) -> Stop | None:
+    values["tags"] = orjson.loads(values["tags"]) if values["tags"] != "{}" else {}
+    stopped = None
     if hold is not None:
         action, _, why = hold.partition(" ")
-        return Stop(action=action, by="operator", why=why)
-    if newest is None or '"error":null' in newest:
-        return None
-    call = call_of(newest)
-    return stop_of(call.error, call.reasons)
+        stopped = Stop(action=action, by="operator", why=why)
+    elif newest is not None and '"error":null' not in newest:
+        call = call_of(newest)
+        stopped = stop_of(call.error, call.reasons)
+    return RunRecord(**values, totals=totals_of(row[width:]), stopped=stopped)
 
 
-def step_row(step: StepRow) -> tuple[Any, ...]:
+def step_row(step: records.StepRow) -> tuple[Any, ...]:
     """To STEP_COLUMNS."""
     readings = None
     found = {name: value for name in _FOUND if (value := getattr(step, name))}
     if step.scores or step.fired or step.evidence or step.risk is not None or found:
-        scored = {name: getattr(step, name) for name in ("scores", "fired", "evidence", "risk")}
+        scored = {name: getattr(step, name) for name in _READINGS[:4]}
         readings = _json(scored | found)
     call = None if step.call is None else _json(step.call)
     return (*_step(step), readings, call, content_json(step.content))
 
 
-def score_row(step: StepRow) -> tuple[Any, ...]:
+def score_row(step: records.StepRow) -> tuple[Any, ...]:
     """To SCORE_COLUMNS."""
     row = dict(zip(STEP_COLUMNS, step_row(step), strict=True))
     return tuple([row[name] for name in SCORE_COLUMNS])
 
 
-def step_of(run_id: str, row: Sequence[Any]) -> StepRow:
+def step_of(run_id: str, row: Sequence[Any]) -> records.StepRow:
     """From STEP_COLUMNS."""
     *values, readings, call, content = row
     read = _Readings() if readings is None else _read(readings, _Readings)
-    return StepRow(
+    return records.StepRow(
         run_id=run_id,
         **dict(zip(STEP_COLUMNS, values, strict=False)),
         **{name: getattr(read, name) for name in _READINGS},
@@ -176,31 +158,31 @@ def step_of(run_id: str, row: Sequence[Any]) -> StepRow:
     )
 
 
-def call_json(call: CallRow) -> str:
+def call_json(call: records.CallRow) -> str:
     """To the `call` column."""
     return _json(call)
 
 
-def content_json(content: StepContent | None) -> str | None:
+def content_json(content: records.StepContent | None) -> str | None:
     """To the `content` column."""
     return None if content is None else _json(content)
 
 
-def call_of(text: str) -> CallRow:
+def call_of(text: str) -> records.CallRow:
     """From the `call` column."""
-    return _read(text, CallRow)
+    return _read(text, records.CallRow)
 
 
-def injection_of(run_id: str, row: Sequence[Any]) -> InjectionRow:
+def injection_of(run_id: str, row: Sequence[Any]) -> records.InjectionRow:
     """From INJECTION_COLUMNS."""
     values = dict(zip(INJECTION_COLUMNS, row, strict=True))
     values["applied"] = bool(values["applied"])
-    return InjectionRow(run_id=run_id, **values)
+    return records.InjectionRow(run_id=run_id, **values)
 
 
-def content_of(text: str | None) -> StepContent | None:
+def content_of(text: str | None) -> records.StepContent | None:
     """From the `content` column."""
-    return None if text is None else _read(text, StepContent)
+    return None if text is None else _read(text, records.StepContent)
 
 
 def _read(text: str, kind: type[T]) -> T:

@@ -1,24 +1,20 @@
 """Meaning of a commit, for every store: the rows of a call that are new, late or repeated.
 
 A call may come again, a step may be stored without its scores because its scorer failed, and one
-step may occur twice in a call. `plan_steps` decides what is written and counted; it does no I/O,
-and the stores write what it returns.
-"""
+step may occur twice in a call. Pure: the stores write what `plan_steps` returns."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from gateway.stores.records import CallRow, InjectionRow, RunUpdate, StepContent, StepRow
 from gateway.stores.totals import DERIVED, RunTotals, plus
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredStep:
+class StoredStep(Struct, frozen=True, kw_only=True):
     """Stored row of a step, as far as a commit reads it; `scored`: it has a composite."""
 
     state: str
@@ -27,8 +23,7 @@ class StoredStep:
     content: StepContent | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LateScore:
+class LateScore(Struct, frozen=True, kw_only=True):
     """Scores for a stored step that has none, from the next request's transcript. `state`: of the
     stored row; `content`: the texts of both."""
 
@@ -37,17 +32,16 @@ class LateScore:
     content: StepContent | None
 
 
-@dataclass(slots=True)
-class StepPlan:
+class StepPlan(Struct):
     """Rows to write for the steps of one run, and what is counted of them. `fresh`: steps to
     insert. `late`: scores that stored steps get. `calls`: by step, the call that replaces the
     stored one, and the texts that do unless None; written after the scores. `called`: steps whose
     calls are counted, of which `retries` repeat a call that was counted before."""
 
-    fresh: list[StepRow] = field(default_factory=list)
-    late: list[LateScore] = field(default_factory=list)
-    calls: dict[int, tuple[CallRow, StepContent | None]] = field(default_factory=dict)
-    called: list[StepRow] = field(default_factory=list)
+    fresh: list[StepRow] = []
+    late: list[LateScore] = []
+    calls: dict[int, tuple[CallRow, StepContent | None]] = {}
+    called: list[StepRow] = []
     retries: int = 0
 
     @property
@@ -104,7 +98,7 @@ def _with_scores(plan: StepPlan, stored: StoredStep, step: StepRow) -> StoredSte
     plan.late.append(LateScore(step=step, state=stored.state, content=content))
     if step.step_index in plan.calls:  # of an earlier occurrence in the same call
         plan.calls[step.step_index] = (plan.calls[step.step_index][0], content)
-    return replace(stored, state=step.state, scored=True, content=content)
+    return structs.replace(stored, state=step.state, scored=True, content=content)
 
 
 def _with_call(plan: StepPlan, stored: StoredStep, step: StepRow) -> StoredStep:
@@ -117,7 +111,7 @@ def _with_call(plan: StepPlan, stored: StoredStep, step: StepRow) -> StoredStep:
     plan.called.append(step)
     _, earlier = plan.calls.get(step.step_index, (call, None))
     plan.calls[step.step_index] = (call, step.content or earlier)
-    return replace(stored, call=call, content=step.content or stored.content)
+    return structs.replace(stored, call=call, content=step.content or stored.content)
 
 
 def merged_content(stored: StepContent | None, read: StepContent | None) -> StepContent | None:

@@ -1,16 +1,8 @@
 """Values and store of learning: outcomes and lessons, and the models on which workloads began.
 
-    outcomes     verdicts on a run, from every source; none is overwritten
-    lessons      learned patterns, with the evidence that supports each
-    decisions    each occasion on which a lesson could be given, whether it was, and what came then
-    posteriors   what the decisions about a lesson come to
-    jobs         work to be done once, over crashes and gateways
-    workloads    on which model each run began, why, and how the runs ended: counts, which outlive
-                 the runs that retention removes
-
-Decisions are written with the call that they belong to (`CallRecord.decisions`). Times are seconds
-of the epoch. Every store must pass the checks of `steering_gateway_testing.store_conformance`.
-"""
+No verdict on a run is overwritten. Decisions are written with the call that they belong to
+(`CallRecord.decisions`). The counts of workloads outlive the runs that retention removes. Times are
+seconds of the epoch. Every store must pass `steering_gateway_testing.store_conformance`."""
 
 from __future__ import annotations
 
@@ -88,8 +80,7 @@ class NearOutcome:
     steps_left: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SettledDecision:
+class SettledDecision(Struct, frozen=True, kw_only=True):
     """A decision with its near outcome; `at` of the call, `tenant` of the run."""
 
     decision: DecisionRow
@@ -119,8 +110,7 @@ class Posterior:
     share: float = 0.5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredLesson:
+class StoredLesson(Struct, frozen=True, kw_only=True):
     """A lesson, its support and its trial. `conversations`, `tasks`, `keys`: number of different
     ones that support it; `tenant_keys`: names that its tenant's valid keys have; `reason`: of its
     last change."""
@@ -136,8 +126,7 @@ class StoredLesson:
     posterior: Posterior
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LessonFilter:
+class LessonFilter(Struct, frozen=True, kw_only=True):
     """Filter of lessons; None does not filter. `tenant`: its own and the shared ones."""
 
     tenant: str | None = None
@@ -148,8 +137,7 @@ class LessonFilter:
     since: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Learned:
+class Learned(Struct, frozen=True, kw_only=True):
     """Number of new lessons and of new evidence."""
 
     lessons: int = 0
@@ -303,8 +291,7 @@ class WorkloadRate:
     failed: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecidedRun:
+class DecidedRun(Struct, frozen=True, kw_only=True):
     """A run that the learned policy decided. `outcome`: `success`, `failure` or None."""
 
     run: WorkloadRun

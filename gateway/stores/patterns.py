@@ -2,19 +2,19 @@
 
 A store keeps patterns with one vector each, in the *space* of the embedder in use. Opening another
 space keeps the patterns, which then need new vectors; vectors of two spaces are never compared.
-Universal rules (tier e3) are listed, not searched, and have no vector. Lessons, which were learned
-from runs, are listed with the others, and found by their keys (`gateway/stores/learning.py`).
-
-Every store must pass the checks of `steering_gateway_testing.store_conformance`.
-"""
+Universal rules (tier e3) are listed, not searched, and have no vector. Lessons are listed with the
+others, and found by their keys. Every store must pass
+`steering_gateway_testing.store_conformance`."""
 
 from __future__ import annotations
 
 import enum
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from dataclasses import dataclass
+from typing import Protocol
+
+from msgspec import Struct
 
 from gateway.steering.guidance.pattern import Pattern, PatternMatch, Tier
 from gateway.stores.protocols import StoreError
@@ -24,16 +24,12 @@ Vector = array
 MAX_PAGE = 1000
 
 
-class PatternConflict(StoreError):
+class PatternConflict(StoreError, label="pattern_conflict"):
     """Another pattern of the tenant has the same content, or no pattern has that id."""
 
-    label: ClassVar[str] = "pattern_conflict"
 
-
-class SpaceMismatch(StoreError):
+class SpaceMismatch(StoreError, label="pattern_space"):
     """A vector has other dimensions than the open space, or no space is open."""
-
-    label: ClassVar[str] = "pattern_space"
 
 
 class Added(enum.StrEnum):
@@ -53,14 +49,13 @@ class Event(enum.StrEnum):
     HURT = "hurt"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredPattern:
+class StoredPattern(Struct, frozen=True, kw_only=True):
     """A pattern, its dates and counts. `indexed`: has a vector of the open space, or needs none."""
 
     pattern: Pattern
     created_at: float
     updated_at: float
-    counts: Mapping[str, int] = field(default_factory=dict)
+    counts: Mapping[str, int] = {}
     indexed: bool = True
 
 
@@ -79,16 +74,14 @@ class PatternFilter:
     status: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PatternPage:
+class PatternPage(Struct, frozen=True, kw_only=True):
     """One page of a list of patterns, newest first; `next_cursor` is None on the last page."""
 
     patterns: tuple[StoredPattern, ...]
     next_cursor: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Search:
+class Search(Struct, frozen=True, kw_only=True):
     """A look-up of tier e1 or e2 by vector. `tenant` owns the e1 patterns that are searched; e2 is
     shared. Patterns of another failure type or model family are left out, patterns without one are
     included; None and "" do not filter. At most `limit` patterns of similarity `floor` or more,

@@ -1,7 +1,6 @@
 """Protocols of a store, signals between gateways on one store, and the errors a store raises.
 
-Every store must pass the checks of `steering_gateway_testing.store_conformance`.
-"""
+Every store must pass the checks of `steering_gateway_testing.store_conformance`."""
 
 from __future__ import annotations
 
@@ -37,77 +36,58 @@ class StoreError(Exception):
 
     label: ClassVar[str] = "store_error"
 
+    def __init_subclass__(cls, *, label: str | None = None) -> None:
+        super().__init_subclass__()
+        cls.label = label or cls.label
 
-class VersionConflict(StoreError):
+
+class VersionConflict(StoreError, label="conflict"):
     """The stored version is not the one the caller started from; reload and recompute."""
 
-    label = "conflict"
-
     def __init__(self, conversation_id: str, *, expected: int, actual: int) -> None:
-        super().__init__(
-            f"conversation {conversation_id!r} is at version {actual}, not at {expected}"
-        )
-        self.conversation_id = conversation_id
-        self.expected = expected
-        self.actual = actual
+        at = f"conversation {conversation_id!r} is at version {actual}"
+        super().__init__(f"{at}, not at {expected}")
+        self.conversation_id, self.expected, self.actual = conversation_id, expected, actual
 
 
-class StoreCorrupt(StoreError):
+class StoreCorrupt(StoreError, label="corrupt"):
     """The file is damaged, or is not a database."""
 
-    label = "corrupt"
 
-
-class SchemaMismatch(StoreError):
+class SchemaMismatch(StoreError, label="schema"):
     """The file was written by a newer version, or by another application."""
 
-    label = "schema"
 
-
-class StoreUnavailable(StoreError):
+class StoreUnavailable(StoreError, label="unavailable"):
     """The store cannot be reached or written at the moment."""
 
-    label = "unavailable"
 
-
-class StoreBusy(StoreUnavailable):
+class StoreBusy(StoreUnavailable, label="busy"):
     """Another process held the lock for longer than `busy_timeout_ms`."""
 
-    label = "busy"
 
-
-class StoreFull(StoreUnavailable):
+class StoreFull(StoreUnavailable, label="full"):
     """The disk, or the database's own limit, is full."""
 
-    label = "full"
 
-
-class StoreReadOnly(StoreUnavailable):
+class StoreReadOnly(StoreUnavailable, label="read_only"):
     """The file or its directory cannot be written."""
 
-    label = "read_only"
 
-
-class StoreReplaced(StoreUnavailable):
+class StoreReplaced(StoreUnavailable, label="replaced"):
     """The file was deleted or replaced: what is written to it would be lost. `reopen` helps."""
-
-    label = "replaced"
 
 
 class StoreUnreachable(StoreUnavailable):
     """No server answers in time, or it is starting, stopping or out of connections."""
 
 
-class StoreOverloaded(StoreUnavailable):
+class StoreOverloaded(StoreUnavailable, label="overloaded"):
     """`queue_limit` operations are already waiting."""
 
-    label = "overloaded"
 
-
-class StoreClosed(StoreUnavailable):
+class StoreClosed(StoreUnavailable, label="closed"):
     """The store was closed."""
-
-    label = "closed"
 
 
 class StateStore(Protocol):

@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import orjson
+from msgspec import Struct
 
 from gateway.stores.records import InjectionRow, StepRow
 from gateway.stores.totals import RunRecord, Severity, severity_by, step_severity
@@ -33,8 +35,7 @@ SORT_KEYS: Mapping[str, Callable[[RunRecord], float]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunFilter:
+class RunFilter(Struct, frozen=True, kw_only=True):
     """Filter of runs; a field of None does not filter.
 
     `model`: sent to an upstream at least once, or the last one requested. `state`: the run is in
@@ -95,12 +96,9 @@ def decode_cursor(cursor: str) -> tuple[float, str]:
     """The arguments of `encode_cursor`. Raises: ValueError for any other text."""
     try:
         raw = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars="-_", validate=True)
-        value, key = json.loads(raw)
-    except (binascii.Error, UnicodeError, ValueError, TypeError) as error:
+        return msgspec.json.decode(raw, type=tuple[int | float, str])
+    except (binascii.Error, ValueError, msgspec.MsgspecError) as error:
         raise ValueError("cursor: not one of this server's") from error
-    if isinstance(value, bool) or not isinstance(value, int | float) or not isinstance(key, str):
-        raise ValueError("cursor: not one of this server's")
-    return value, key
 
 
 def check_outcome(outcome: str) -> None:
@@ -109,16 +107,14 @@ def check_outcome(outcome: str) -> None:
         raise ValueError(f"outcome: must be one of {', '.join(OUTCOMES)}, not {outcome!r}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunPage:
+class RunPage(Struct, frozen=True, kw_only=True):
     """One page of a list of runs; `next_cursor` is None on the last page."""
 
     runs: tuple[RunRecord, ...]
     next_cursor: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunTrace:
+class RunTrace(Struct, frozen=True, kw_only=True):
     """One run with its steps and guidance, in step order."""
 
     run: RunRecord
@@ -142,8 +138,7 @@ class ConversationSummary:
     runs: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConversationPage:
+class ConversationPage(Struct, frozen=True, kw_only=True):
     """One page of a list of conversations, newest first; `next_cursor` is None on the last page."""
 
     conversations: tuple[ConversationSummary, ...]
@@ -251,8 +246,7 @@ LIVE_RUNS = 200  # most runs that are listed as under way
 LONGEST_S = 7 * 86_400.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveQuery:
+class LiveQuery(Struct, frozen=True, kw_only=True):
     """Query of runs under way with a call at or after `since`, begun at or after `begun`; their
     costs are summed from `spent_since` on, in seconds of the epoch."""
 
@@ -310,8 +304,7 @@ SUMMED = (
 COSTS = ("cost_usd", "cost_unsteered_usd", "saved_usd")
 
 
-@dataclass(frozen=True, slots=True)
-class Counted:
+class Counted(Struct, frozen=True):
     """The counters of runs, added up, and the number of runs that came to each severity."""
 
     counters: Mapping[str, Mapping[str, Any]]

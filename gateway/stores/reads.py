@@ -1,8 +1,5 @@
-"""Bounded store reads on the request path, and time limits with one timer for all of them.
-
-`asyncio.timeout` sets and cancels a timer each time: a quarter of the instructions of looking up a
-conversation's version.
-"""
+"""Bounded store reads on the request path, and time limits with one timer for all of them:
+`asyncio.timeout` takes a quarter of the instructions of looking up a conversation's version."""
 
 from __future__ import annotations
 

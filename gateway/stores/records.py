@@ -1,8 +1,7 @@
 """The values that stores keep, the same for every store.
 
 Times are seconds since the epoch (UTC), costs are US dollars, token counts are the provider's.
-`None` means unknown, never zero.
-"""
+`None` means unknown, never zero."""
 
 from __future__ import annotations
 

@@ -8,8 +8,7 @@ One scale of severity for steps and runs, which every page and every alert uses:
             STUCK_STEPS steps: in a row for a step, in all for a whole run
 
 The composite alone is not enough: it is a weighted sum, and one monitor at its highest, which is
-what a loop looks like, remains under 0.6.
-"""
+what a loop looks like, remains under 0.6."""
 
 from __future__ import annotations
 
@@ -169,12 +168,8 @@ def _with_estimates(known: Mapping[str, float], calls: Sequence[CallRow]) -> Map
     estimated = [call.estimated for call in calls if call.usage_estimated]
     if not estimated:
         return known
-    _, tokens, cost_usd = zip(*estimated, strict=True)
-    return {
-        "calls": known.get("calls", 0) + len(estimated),
-        "tokens": known.get("tokens", 0) + sum(tokens),
-        "cost_usd": known.get("cost_usd", 0.0) + sum(cost_usd),
-    }
+    sums = zip(("calls", "tokens", "cost_usd"), map(sum, zip(*estimated, strict=True)), strict=True)
+    return {name: known.get(name, 0) + more for name, more in sums}
 
 
 class Stop(Struct, frozen=True, kw_only=True):
@@ -240,11 +235,7 @@ class RunRecord(Struct, frozen=True, kw_only=True):
 Severity = Literal["low", "warn", "danger"]
 SEVERITIES: Final[tuple[Severity, ...]] = ("low", "warn", "danger")
 # The scale in words, for people. The lowest is no praise: runs fail without an alarm, too.
-SEVERITY_WORDS: Final[Mapping[str, str]] = {
-    "low": "no alarm",
-    "warn": "at risk",
-    "danger": "in trouble",
-}
+SEVERITY_WORDS: Final = {"low": "no alarm", "warn": "at risk", "danger": "in trouble"}
 
 # A run of recorded agents that fires at five steps in a row rarely frees itself: docs/evidence.md
 # counts what follows an alarm of severity 3, which begins at four steps.
@@ -295,8 +286,7 @@ r.id, r.started_at, r.arm, coalesce(nullif(r.unit, ''), c.id), r.outcome,
 r.profile, r.agent, r.model_requested, r.tenant, r.policy_digest,
 r.steps, r.scored_steps, r.input_tokens, r.cached_tokens, r.input_tokens + r.output_tokens,
 CASE WHEN r.unpriced_calls = 0 THEN r.cost_usd END,
-r.composite_peak, r.composite_sum, r.injections, r.counts
-"""
+r.composite_peak, r.composite_sum, r.injections, r.counts"""
 AT_ONCE = 5_000  # runs read at once: about 50 ms in the thread that reads; other reads come between
 
 

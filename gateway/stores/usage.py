@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Literal, Protocol
 
+from msgspec import Struct
+
 from gateway.stores.queries import RunFilter
 from gateway.stores.totals import plus
 
@@ -63,8 +65,7 @@ def added(parts: Sequence[Sums]) -> Sums:
     return Sums(runs=sum(part.runs for part in parts), **{name: total(name) for name in SUMMED})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TreeNode:
+class TreeNode(Struct, frozen=True, kw_only=True):
     """One conversation of a tree with the sums over its own runs; `parent_id` None: the root."""
 
     id: str
@@ -75,8 +76,7 @@ class TreeNode:
     sums: Sums
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tree:
+class Tree(Struct, frozen=True, kw_only=True):
     """A conversation with its forks and sub-agents: oldest first, and all of it together."""
 
     root_id: str
@@ -84,8 +84,7 @@ class Tree:
     total: Sums
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class Group(Struct, frozen=True, kw_only=True):
     """The runs with one value of what they are grouped by; "" for those without one."""
 
     value: str
@@ -93,11 +92,7 @@ class Group:
 
 
 # The sums that are counters of a run (`RunTotals.estimated`), and their names there.
-ESTIMATED: Final = {
-    "estimated_calls": "calls",
-    "estimated_tokens": "tokens",
-    "estimated_usd": "cost_usd",
-}
+ESTIMATED = {"estimated_calls": "calls", "estimated_tokens": "tokens", "estimated_usd": "cost_usd"}
 
 
 class AttributionStore(Protocol):

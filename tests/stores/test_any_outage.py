@@ -148,13 +148,13 @@ async def _endure(events: list[tuple[str, str]], storage: dict[str, Any]) -> Non
     store = Faulty(stores.states)
     rounds: Counter[str] = Counter()
     guarded = GuardedStateStore(store, settings, lambda _: None, merged_call)
-    tried = guarded._recovery._tried
+    tried = guarded._recovery._try
 
     async def counted() -> bool:
         rounds["all"] += 1
         return await tried()
 
-    guarded._recovery._tried = counted  # type: ignore[method-assign]
+    guarded._recovery._try = counted  # type: ignore[method-assign]
     follow = asyncio.ensure_future(guarded.follow())
     calls, began = Calls(), asyncio.get_running_loop().time()
     try:

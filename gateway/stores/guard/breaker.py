@@ -1,24 +1,21 @@
-"""Breaker of a store, and the limit after which a pending commit counts as slow.
-
-One line is logged when an incident begins and one when it ends.
-"""
+"""Breaker of a store, and the limit after which a pending commit counts as slow. One line is logged
+when an incident begins and one when it ends."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import structlog
+from msgspec import Struct
 
 SLOW = "slow"  # the kind of an incident that began with a commit above `storage.commit_limit_ms`
 _REPEATS_WITHIN_S = 60.0  # an incident this soon after the last one belongs to the same trouble
 _LONGEST_HOLD_S = 60.0
 
 
-@dataclass(slots=True, kw_only=True)
-class Incident:
+class Incident(Struct, kw_only=True):
     """A time in which the store is unavailable, or slow. `kind`: the label of the first error, or
     `slow`. `written`, `dropped`: records that waited and were stored, or found no room."""
 
@@ -135,22 +132,17 @@ class CommitLimit:
         begun = self._loop.time()
         timer: asyncio.TimerHandle
 
-        def look_again(due: float) -> None:
-            nonlocal timer
-            timer = self._loop.call_at(due, check, due)
-
         def check(due: float) -> None:
+            nonlocal timer
+            now, again = self._loop.time(), max(begun, self._finished_at) + self._limit_s
+            if now - due > _LATE_S:
+                again = now + self._limit_s / 4
             if write.done():
                 return
-            now = self._loop.time()
-            if now - begun > _EXTENSIONS * self._limit_s:
+            if again <= now or now - begun > _EXTENSIONS * self._limit_s:
                 self._passed()
-            elif now - due > _LATE_S:
-                look_again(now + self._limit_s / 4)
-            elif (next_due := max(begun, self._finished_at) + self._limit_s) > now:
-                look_again(next_due)
             else:
-                self._passed()
+                timer = self._loop.call_at(again, check, again)
 
-        look_again(begun + self._limit_s)
+        timer = self._loop.call_at(begun + self._limit_s, check, begun + self._limit_s)
         return lambda: timer.cancel()

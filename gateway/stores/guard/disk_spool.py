@@ -3,8 +3,7 @@
 Everything is written in one thread at a time, off the event loop; what comes meanwhile shares the
 next transaction. An answer waits for its record to be written for `storage.spool_limit_ms` at most;
 when the disk is slow, full or gone, records wait in memory only until it works again. Files that
-gateways left behind are taken over, at the start and while others live.
-"""
+gateways left behind are taken over, at the start and while others live."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@
 While the store works, a commit is awaited. When it fails, or none is finished for
 `storage.commit_limit_ms`, its record waits in memory, and so do those that follow; they are written
 in order when the store works again (`gateway/stores/guard/recovery.py`). The look-ups find what
-waits, so that a conversation continues whether its newest state is stored or not.
-"""
+waits, so that a conversation continues whether its newest state is stored or not."""
 
 from __future__ import annotations
 
@@ -12,11 +11,11 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Sequence, Sized
-from dataclasses import dataclass
 from typing import TypeVar
 
 import structlog
 from cachetools import FIFOCache
+from msgspec import Struct
 
 from gateway.config.storage import StorageSettings
 from gateway.stores.guard.breaker import SLOW, CommitLimit, Incident
@@ -38,8 +37,7 @@ _DEGRADED_READ_S = 0.02  # longest read of another store while this one is degra
 _ACTIVE = 10_000  # conversations whose last commit is remembered
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreHealth:
+class StoreHealth(Struct, frozen=True, kw_only=True):
     """The state of the store; `incident` is None while it works. `waiting_on_disk`: waiting records
     that a killed gateway does not lose."""
 
@@ -123,14 +121,9 @@ class GuardedStateStore:
         in_memory_only: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = store
-        self._recovery = Recovery(
-            store,
-            settings,
-            count=count,
-            opened=self._release,
-            merge=merge,
-            in_memory_only=in_memory_only,
-        )
+        self._recovery = Recovery(store, settings, count, self._release, merge, in_memory_only)
+        # Called after the store was opened again, which may be an empty one.
+        self.reopened = self._recovery.reopened
         limit_ms = settings.commit_limit_ms
         slow = (SLOW, f"a commit takes longer than {limit_ms:g} ms")
         self._limit = CommitLimit(limit_ms / 1000, lambda: self._recovery.open(*slow))
@@ -149,11 +142,6 @@ class GuardedStateStore:
             waiting_bytes=recovery.spool.bytes,
             waiting_on_disk=recovery.on_disk,
         )
-
-    @property
-    def reopened(self) -> list[Callable[[], Awaitable[None]]]:
-        """Called after the store was opened again, which may be an empty one."""
-        return self._recovery.reopened
 
     def active_within(self, seconds: float) -> list[str]:
         """The conversations committed by this process in the last `seconds`, at most 10,000."""
@@ -236,12 +224,10 @@ class GuardedStateStore:
         return sorted([*reversed(waiting), *others], key=lambda row: -row.position)[:MAX_HEADS]
 
     async def load(self, tenant: str, conversation_id: str) -> ConversationRecord | None:
-        """See StateStore."""
         waiting = self._recovery.spool.load(tenant, conversation_id)
         return waiting or await self.read(lambda: self._store.load(tenant, conversation_id))
 
     async def version(self, tenant: str, conversation_id: str) -> int:
-        """See StateStore."""
         waiting = self._recovery.spool.load(tenant, conversation_id)
         if waiting is not None:
             return waiting.version
@@ -266,7 +252,6 @@ class GuardedStateStore:
             return []
 
     async def find_items(self, tenant: str, ids: Sequence[str]) -> dict[str, bytes]:
-        """See StateStore."""
         waiting = self._recovery.spool.items(tenant, ids)
         if len(waiting) == len(ids):
             return waiting
@@ -301,11 +286,9 @@ class GuardedStateStore:
             raise
 
     async def ping(self) -> None:
-        """See StateStore."""
         await self._store.ping()
 
     async def reopen(self) -> None:
-        """See StateStore."""
         await self._store.reopen()
 
     async def close(self) -> None:

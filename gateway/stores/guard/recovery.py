@@ -1,6 +1,4 @@
-"""Recovery of a store: records wait while it is unavailable, and it is tried until it works.
-
-Those for a database on a server wait on disk, too (`gateway/stores/guard/disk_spool.py`)."""
+"""Recovery of a store: records wait while it is unavailable, and it is tried until it works."""
 
 from __future__ import annotations
 
@@ -53,21 +51,16 @@ class Recovery:
         self,
         store: StateStore,
         settings: StorageSettings,
-        *,
         count: Callable[[str], None],
         opened: Callable[[], None],
         merge: Merge,
         in_memory_only: Callable[[], None],
     ) -> None:
-        self._store = store
-        self._settings = settings
-        self._count = count
-        self._opened = opened
-        self._merge = merge
+        self._store, self._settings, self._merge = store, settings, merge
+        self._count, self._opened = count, opened
+        max_bytes = int(settings.spool_mb * 2**20)
         self.breaker = Breaker(failures=settings.breaker_failures)
-        self.spool = Spool(
-            max_records=settings.spool_records, max_bytes=int(settings.spool_mb * 2**20)
-        )
+        self.spool = Spool(max_records=settings.spool_records, max_bytes=max_bytes)
         self._disk = DiskSpool(settings, in_memory_only)
         self._taking: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -187,21 +180,19 @@ class Recovery:
         """Try until nothing waits and the breaker is closed."""
         try:
             while len(self.spool) or self.breaker.is_open:
-                if not await self._tried():
+                try:
+                    goes_on = await self._try()
+                except Exception as error:  # nothing ends the recovery: it is tried again later
+                    if not self._failing:
+                        self._log.exception(
+                            "records that wait are not stored now", reason=str(error)
+                        )
+                    self._failing, goes_on = True, False
+                if not goes_on:
                     await asyncio.sleep(self._settings.probe_interval_s)
         finally:
             self._task = None
         await self._disk.tidy()
-
-    async def _tried(self) -> bool:
-        """`_try`, after which nothing ends the recovery: what fails is tried again later."""
-        try:
-            return await self._try()
-        except Exception as error:
-            if not self._failing:
-                self._log.exception("records that wait are not stored now", reason=str(error))
-            self._failing = True
-            return False
 
     async def _try(self) -> bool:
         """Write some of what waits, or probe; False when the next attempt should wait."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from heapq import merge
 from itertools import chain
+from operator import attrgetter
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.stores.records import CallRecord, ConversationRecord, PrefixHashRecord
@@ -18,8 +19,7 @@ from gateway.stores.records import CallRecord, ConversationRecord, PrefixHashRec
 _FIXED_BYTES = 4500
 
 
-@dataclass(slots=True, eq=False)
-class Entry:
+class Entry(Struct, eq=False):
     """A record that is to be in a file. `settled`: when it was tried. `file`: the SpoolFile that it
     is in, with its `number` there. `gone`: no longer needed there."""
 
@@ -35,8 +35,7 @@ class Entry:
         return self.gone or self.file is not None
 
 
-@dataclass(slots=True, eq=False)
-class Waiting:
+class Waiting(Struct, eq=False):
     """One record; `write`: the commit in progress; `entry`: the record on disk, if it is to be
     there, too."""
 
@@ -93,9 +92,10 @@ class Spool:
             waiting = Waiting(entry.record, size_of(entry.record), entry=entry)
             found.setdefault(entry.record.conversation.id, []).append(waiting)
             self._index(waiting)
+        age = attrgetter("record.conversation.updated_at")
         for name, older in found.items():
             known = self._by_conversation.get(name, ())
-            self._by_conversation[name] = deque(merge(known, sorted(older, key=_age), key=_age))
+            self._by_conversation[name] = deque(merge(known, sorted(older, key=age), key=age))
 
     def _index(self, waiting: Waiting) -> None:
         record = waiting.record
@@ -172,10 +172,6 @@ def size_of(record: CallRecord) -> int:
 def with_version(record: CallRecord, version: int) -> CallRecord:
     """The record, to be saved over `version`."""
     return replace(record, conversation=replace(record.conversation, version=version))
-
-
-def _age(waiting: Waiting) -> float:
-    return waiting.record.conversation.updated_at
 
 
 def _saved(record: ConversationRecord) -> ConversationRecord:

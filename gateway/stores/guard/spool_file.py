@@ -1,14 +1,13 @@
 """Files of records that wait for a database: SQLite, each locked by the process that writes to it.
 
-Everything here blocks. The lock (flock) ends with the process, however that ends; a file whose lock
-is free is one that was left behind. Files are made, taken and removed while the folder is locked,
-so that nobody takes a file between its creation and its lock.
+Everything here blocks. The lock (flock) ends with the process; a file whose lock is free was left
+behind. Files are made, taken and removed while the folder is locked, so that nobody takes a file
+between its creation and its lock.
 
-Records are JSON by Python's own module instead of orjson, which refuses unpaired surrogates and
-integers beyond 64 bits and turns NaN into null; all of these may come from a client. A field that
-is added later gets its default when an older record is read, one that was removed is left out; any
-other change of a record needs a new `VERSION`.
-"""
+Records are JSON by Python's own module: orjson refuses unpaired surrogates and integers beyond 64
+bits and turns NaN into null; all of these may come from a client. A field that is added later gets
+its default when an older record is read, one that was removed is left out; any other change of a
+record needs a new `VERSION`."""
 
 from __future__ import annotations
 
@@ -20,12 +19,12 @@ import os
 import secrets
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import apsw
 import msgspec
 import structlog
+from msgspec import Struct
 
 from gateway.stores.guard.spool import Entry
 from gateway.stores.records import CallRecord
@@ -69,8 +68,7 @@ class Damaged(Exception):
     """The file cannot be read."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lock:
+class Lock(Struct, frozen=True, kw_only=True):
     """An open handle that holds the lock of a file. Closed after the connection: closing any
     handle of a file ends the locks that SQLite holds on it."""
 
@@ -146,13 +144,14 @@ class SpoolFile:
             raise Damaged(str(error)) from error
 
     def read(self) -> list[Entry]:
-        """The entries of all records, in order. Raises: Damaged."""
+        """The entries of all records, in order. Raises: Damaged, and closes the file."""
         tried = asyncio.Event()
         tried.set()
         try:
             rows = self._connection.execute("SELECT number, record FROM records ORDER BY number")
             found = [Entry(decoded(record), tried, self, number) for number, record in rows]
         except (apsw.Error, ValueError) as error:
+            self._connection.close()
             raise Damaged(str(error)) from error
         self.entries.update(found)
         return found
@@ -291,18 +290,25 @@ class SpoolFolder:
         locks = free_files(self._folder, self.known())
         try:
             records, size = room
-            while locks:
-                if (file := self._open(locks.pop(0))) is None:
-                    continue
-                records, size = records - file.size[0], size - file.size[1]
-                if min(records, size) < 0 and not any_size:
-                    file.leave().release()
-                    return
+            for lock in locks.copy():
                 try:
+                    file = SpoolFile.open(lock, self._synchronous)
+                    records, size = records - file.size[0], size - file.size[1]
+                    if min(records, size) < 0 and not any_size:
+                        file.leave()
+                        return
                     entries = file.read()
+                except UnknownVersion as error:
+                    self._named.add(lock.path)
+                    self._log.error(
+                        "records that wait are left to a gateway of another version",
+                        path=str(lock.path),
+                        reason=str(error),
+                    )
                 except Damaged as error:
-                    self._set_aside(file.leave(), error)
+                    self._set_aside(lock.path, error)
                 else:
+                    locks.remove(lock)  # from here on it is the file's
                     any_size = False
                     self.files.append(file)
                     yield from entries
@@ -310,34 +316,15 @@ class SpoolFolder:
             for lock in locks:
                 lock.release()
 
-    def _open(self, lock: Lock) -> SpoolFile | None:
-        try:
-            return SpoolFile.open(lock, self._synchronous)
-        except UnknownVersion as error:
-            self._named.add(lock.path)
-            lock.release()
-            self._log.error(
-                "records that wait are left to a gateway of another version",
-                path=str(lock.path),
-                reason=str(error),
-            )
-        except Damaged as error:
-            self._set_aside(lock, error)
-        except OSError:
-            lock.release()
-            raise
-        return None
-
-    def _set_aside(self, lock: Lock, error: Exception) -> None:
-        """Give a damaged file, and its log, another name, and its lock back. Raises: OSError."""
-        self._named.add(lock.path)
-        kept = lock.path.with_name(lock.path.name + DAMAGED)
+    def _set_aside(self, path: Path, error: Exception) -> None:
+        """Give a damaged file, and its log, another name. Raises: OSError."""
+        self._named.add(path)
+        kept = path.with_name(path.name + DAMAGED)
         with locked(self._folder):
             for suffix in _LOG_SUFFIXES:
                 with contextlib.suppress(FileNotFoundError):
-                    os.rename(f"{lock.path}{suffix}", f"{kept}{suffix}")
-            os.rename(lock.path, kept)
-        lock.release()
+                    os.rename(f"{path}{suffix}", f"{kept}{suffix}")
+            os.rename(path, kept)
         self._log.error(
             "a file of records that wait cannot be read, and is kept",
             path=str(kept),
