@@ -19,7 +19,7 @@ from gateway.steering.guidance.render import (
     pattern_text,
 )
 from gateway.steering.guidance.settings import InjectionSettings
-from gateway.steering.guidance.state import GuidanceState, count, latest, with_count
+from gateway.steering.guidance.state import GuidanceState, latest
 
 
 class Item(Struct, frozen=True, kw_only=True):
@@ -215,14 +215,14 @@ def _spend(guidance: GuidanceState, planned: Plan, items: Sequence[Item]) -> Gui
         pattern_ids=(*guidance.pattern_ids, *(match.pattern.pattern_id for match in searched)),
     )
     if Tier.E2 in tiers:
-        spent = count(state.e2_counts, planned.failure_type) + 1
-        state = replace(state, e2_counts=with_count(state.e2_counts, planned.failure_type, spent))
+        spent = state.e2_counts.get(planned.failure_type, 0) + 1
+        state = replace(state, e2_counts={**state.e2_counts, planned.failure_type: spent})
     if (sent := planned.monitor) and None in tiers:
-        severities = with_count(state.severities, sent.subject, sent.severity)
+        given = {sent.subject: sent.severity, sent.failure_type: sent.severity}
         state = replace(
             state,
             monitor_count=state.monitor_count + 1,
             monitor_step=planned.step,
-            severities=with_count(severities, sent.failure_type, sent.severity),
+            severities={**state.severities, **given},
         )
     return state

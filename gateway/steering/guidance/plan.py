@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from gateway.steering.fsm import FSMState
 from gateway.steering.guidance.pattern import Query, Tier
 from gateway.steering.guidance.settings import EtraceSettings, Gates, InjectionSettings
-from gateway.steering.guidance.state import FIRST_CALL, GuidanceState, Moment, count, kind_of_agent
+from gateway.steering.guidance.state import FIRST_CALL, GuidanceState, Moment, kind_of_agent
 from gateway.steering.guidance.texts import MonitorText, due_text, skip_directive
 from gateway.steering.monitors import Readings
 from gateway.steering.transcript.steps import recent_text
@@ -48,7 +48,7 @@ def note(guidance: GuidanceState, step: int, readings: Readings | None) -> Guida
     if readings is None or not readings.fired or (newest is not None and step <= newest):
         return guidance
     recovered = newest is not None and step - newest > RECOVERED_STEPS
-    severities = () if recovered else guidance.severities
+    severities = {} if recovered else guidance.severities
     return replace(guidance, fired_step=step, severities=severities)
 
 
@@ -135,7 +135,7 @@ def _queries(
     elif text := recent_text(moment.recent, settings.e1_steps):
         top_k = settings.e1_top_k
         queries.append(replace(base, tier=Tier.E1, text=text, top_k=top_k, gate=gates.e1))
-    if not settings.e2_top_k or count(guidance.e2_counts, failure_type) >= settings.e2_per_type:
+    if not settings.e2_top_k or guidance.e2_counts.get(failure_type, 0) >= settings.e2_per_type:
         reasons.append("e2: allowance spent")
     elif settings.e2_when == "at_risk" and not at_risk:
         reasons.append("e2: not at risk")

@@ -15,7 +15,7 @@ from gateway.steering.fsm import FSMState
 from gateway.steering.guidance.render import sanitise
 from gateway.steering.guidance.settings import InjectionSettings
 from gateway.steering.guidance.situation import read_doubt
-from gateway.steering.guidance.state import GuidanceState, Moment, count
+from gateway.steering.guidance.state import GuidanceState, Moment
 from gateway.steering.monitors import FAILURE_TYPES, Readings
 from gateway.steering.monitors.table import TABLE
 
@@ -121,7 +121,7 @@ def due_text(
         return None, ("monitor: the newest step brings something new",)
     subject = situation.cause.name if situation else failure_type
     given = guidance.severities
-    severity = max(count(given, subject), count(given, failure_type)) + 1
+    severity = max(given.get(subject, 0), given.get(failure_type, 0)) + 1
     if severity > severities(failure_type):
         return None, ("monitor: all texts sent",)
     if situation is None:
@@ -147,5 +147,5 @@ def _held_back(
         return "monitor: cooling down"
     if not severities(failure_type):
         return f"monitor: no text for {failure_type}"
-    spent = count(guidance.severities, failure_type) >= severities(failure_type)
+    spent = guidance.severities.get(failure_type, 0) >= severities(failure_type)
     return "monitor: all texts sent" if spent else ""
