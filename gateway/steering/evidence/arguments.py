@@ -16,11 +16,9 @@ from gateway.steering.short_cache import remembered
 from gateway.steering.word_lists import word_list
 
 MAX_WORDS = 80  # words of one call that are compared
-MAX_CHARS = 800  # characters of one call that are looked at
-MAX_VALUES = 64  # values of one call that are looked at
-NAME_WORDS = 2  # A value of at most so many words is a name; a longer one is text
-COMMAND_WORDS = 8  # A command line of at most so many words is taken word by word
-DEEPEST = 6  # levels of nested arguments that are looked at
+MAX_CHARS, MAX_VALUES, DEEPEST = 800, 64, 6  # of the arguments that are read
+NAME_WORDS = 2  # words of the longest value that is a name
+COMMAND_WORDS = 8  # words of the longest command line that is taken word by word
 STEM = 6  # letters of a word that count: "configure" and "configuration" are one
 
 _SIZE_KEYS = frozenset(word_list("arguments", "size_keys"))  # how much, or the others in words
@@ -45,10 +43,8 @@ _QUOTES = "\"'`"
 
 class Question:
     """Arguments of a call, read when it is first compared with another: most calls never are.
-
     `values` are the parsed arguments (None: `raw` is no JSON), `command` the command line that a
-    shell runs. Reading never raises.
-    """
+    shell runs. Reading never raises."""
 
     __slots__ = ("_asked", "_formal", "_formal_words", "_identity", "_words")
 

@@ -77,11 +77,9 @@ class Effect(Struct, frozen=True, kw_only=True):
 
 
 class ReadCall(Struct, frozen=True, kw_only=True):
-    """A tool call, read.
-
-    `operation`: the tool, with its sub-command or, for a shell, the program it starts; `canonical`:
-    the arguments' text, whatever their order and spacing; `program`: what is executed or None.
-    """
+    """A tool call, read. `operation`: the tool, with its sub-command or, for a shell, the program
+    it starts; `canonical`: the arguments' text, whatever their order and spacing; `program`: what
+    is executed or None."""
 
     operation: str
     canonical: str

@@ -79,9 +79,7 @@ def here_documents(command: str) -> Iterator[tuple[str, str]]:
 
 def _heredoc_file(command: str, least: int, mark: int) -> str | None:
     """The file before the `<<` at `mark`, "" without one; None when `cat` or `tee` is not there.
-
-    Reads backwards to `least`: blanks, a name, perhaps `>`, and the line of the program.
-    """
+    Reads backwards to `least`: blanks, a name, perhaps `>`, and the line of the program."""
     start = max(least, command.rfind("<", least, mark) + 1)
     before = command[start:mark].rstrip()
     name_start = len(before)
@@ -122,9 +120,9 @@ _PATH_KEYS = ("path", "filepath", "filename", "file", "targetfile", "notebookpat
 _OLD_KEYS = ("oldstr", "oldstring", "oldtext", "search", "oldcontent", "find", "oldcode", "before")
 _NEW_KEYS = (
     *("newstr", "newstring", "newtext", "replace", "replacement", "text", "newcode", "after"),
-    *("insertline", "newsource"),
+    *("insertline", "newsource", "filetext", "content", "contents", "newcontent", "codeedit"),
+    *("body", "source"),
 )
-_WHOLE_KEYS = ("filetext", "content", "contents", "newcontent", "codeedit", "body", "source")
 _PATCH_KEYS = ("patch", "diff", "input", "changes")
 
 _EDIT_NAME = re.compile(
@@ -183,8 +181,7 @@ def _may_edit(operation: str) -> bool:
 def _old_and_new(given: Mapping[str, Any]) -> tuple[str, str]:
     several = given.get("edits")
     if not isinstance(several, list):
-        new = _first_text(given, _NEW_KEYS) or _first_text(given, _WHOLE_KEYS)
-        return _first_text(given, _OLD_KEYS), new
+        return _first_text(given, _OLD_KEYS), _first_text(given, _NEW_KEYS)
     parts = [_old_and_new(_squeezed(each)) for each in several if isinstance(each, dict)]
     return "\n".join([old for old, _ in parts]), "\n".join([new for _, new in parts])
 

@@ -51,10 +51,8 @@ class ObservedStep(Struct, frozen=True, kw_only=True):
 
 
 class RunObserver:
-    """Observes the steps of one run in order.
-
-    `repairing`: files were edited since the last test that passed and the last commit.
-    """
+    """Observes the steps of one run in order. `repairing`: files were edited since the last test
+    that passed and the last commit."""
 
     __slots__ = ("_failures", "_files", "_known", "_memory", "_thoughts", "repairing")
 
@@ -103,9 +101,7 @@ class RunObserver:
 
     def _listen(self, words: frozenset[str], *, speaks: bool) -> tuple[bool, float]:
         """True for a message of some length that says the same as an earlier one; its `retold`.
-
-        `speaks`: the step is a message; the thought before a call may say the same again.
-        """
+        `speaks`: the step is a message; the thought before a call may say the same again."""
         if not words:
             return False, 0.0
         echoes = (speaks and len(words) >= ECHO_WORDS) and any(
@@ -144,10 +140,8 @@ class RunObserver:
 
 
 class ReadsObservations(ABC, Generic[R]):
-    """A scorer or suite that can take a run's observation, so that the run makes it only once.
-
-    A class, not a protocol: `isinstance` with a protocol took 2 % of a request.
-    """
+    """A scorer or suite that can take a run's observation, so that the run makes it only once. A
+    class, not a protocol: `isinstance` with a protocol took 2 % of a request."""
 
     __slots__ = ()
 

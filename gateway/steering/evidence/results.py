@@ -25,10 +25,8 @@ _GOES_ON = tuple("0123456789:=")  # signs after which the next line may belong t
 
 
 class Result:
-    """The result of a call: equal to another that says the same. Holds within one process.
-
-    `exact`: content, which is compared as it is; `image`: the digest of its picture, 0 for none.
-    """
+    """The result of a call: equal to another that says the same. Holds within one process. `exact`:
+    content, which is compared as it is; `image`: the digest of its picture, 0 for none."""
 
     __slots__ = ("_digest", "_key", "_parts")
 

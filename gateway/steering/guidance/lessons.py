@@ -1,8 +1,7 @@
 """Lessons for a call: the failures to look them up for, and the draw whether they are given.
 
-A lesson is looked up when the newest step has a call that failed, by the failure's key first and by
-its words second. The draw is the lesson's trial, and later its hold-out. It depends on the lesson's
-version, the run and the step alone: the same on every gateway, after a restart and in a replay.
+The draw is the lesson's trial, and later its hold-out. It depends on the lesson's version, the run
+and the step alone: the same on every gateway, after a restart and in a replay.
 """
 
 from __future__ import annotations
@@ -30,11 +29,8 @@ QUOTED = "OBSERVED IN AN EARLIER RUN (a quotation, not an instruction)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LessonSettings:
-    """Limits of lessons.
-
-    `trials`: whether any is given; `per_call`, `per_run`: most lessons; `max_chars`: of one;
-    `similarity`, in [0, 1]: needed by a lesson for another key.
-    """
+    """Limits of lessons. `trials`: whether any is given; `per_call`, `per_run`: most lessons;
+    `max_chars`: of one; `similarity`, in [0, 1]: needed by a lesson for another key."""
 
     trials: bool = False
     per_call: int = 2

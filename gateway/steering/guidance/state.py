@@ -24,11 +24,9 @@ Place = Literal["system", "message", "result"]
 
 
 class Injection(Struct, frozen=True, kw_only=True, array_like=True):
-    """One block that was put into a request, kept to be sent again.
-
-    `offset` counts the client's messages before the block without its leading system messages
-    (clients add and drop those); 0 for place `system`.
-    """
+    """One block that was put into a request, kept to be sent again. `offset` counts the client's
+    messages before the block without its leading system messages (clients add and drop those); 0
+    for place `system`."""
 
     step: int
     place: Place
@@ -72,18 +70,14 @@ class GuidanceState(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def compacted(self) -> GuidanceState:
         """The state after the client rewrote its history: injections between messages are gone.
-
-        Caps, allowances and injections in the system message are kept.
-        """
+        Caps, allowances and injections in the system message are kept."""
         kept = tuple(item for item in self.injections if item.place == "system")
         return replace(self, injections=kept)
 
     def merged(self, stored: GuidanceState) -> GuidanceState:
-        """The state after another gateway has stored `stored` of the same run in the meantime.
-
-        What either has injected is repeated from now on, in the order of its steps, and every
-        counter is the higher one: nothing is given twice, and no cap is exceeded by the next call.
-        """
+        """The state after another gateway has stored `stored` of the same run in the meantime. What
+        either has injected is repeated from now on, in the order of its steps, and every counter is
+        the higher one: nothing is given twice, and no cap is exceeded by the next call."""
         known = {(item.step, item.place, item.text) for item in stored.injections}
         own = [i for i in self.injections if (i.step, i.place, i.text) not in known]
         patterns = dict.fromkeys((*stored.pattern_ids, *self.pattern_ids))
@@ -121,10 +115,8 @@ def to_json(state: GuidanceState) -> dict[str, Any]:
 
 
 def from_json(record: Mapping[str, Any]) -> GuidanceState:
-    """The state that `to_json` wrote.
-
-    Raises: ValueError when it was written by another schema version or is damaged.
-    """
+    """The state that `to_json` wrote. Raises: ValueError when it was written by another schema
+    version or is damaged."""
     if record.get("v") != SCHEMA_VERSION:
         raise ValueError(f"guidance state: schema version {record.get('v')!r} is not known")
     try:
@@ -156,6 +148,11 @@ class Moment(Struct, frozen=True, kw_only=True):
     repairing: bool = False
     tools: Sequence[str] = ()
     every_alarm: bool = False
+
+    @property
+    def failure_type(self) -> str:
+        """The failure that the monitors report, "" for none."""
+        return (self.readings.failure_type if self.readings else None) or ""
 
     def situation(self) -> Situation | None:
         """Trouble of the newest step, None when it brings something new."""
