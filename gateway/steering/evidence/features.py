@@ -13,13 +13,7 @@ from gateway.steering.evidence.arguments import Question, unspaced_words
 from gateway.steering.evidence.commands import Effect, read_call
 from gateway.steering.evidence.edits import Edit
 from gateway.steering.evidence.outcomes import failure_line, is_empty, readable, signature
-from gateway.steering.evidence.results import (
-    STATUS_CHARS,
-    Result,
-    is_pending,
-    is_transient,
-    is_unfinished_job,
-)
+from gateway.steering.evidence.results import STATUS_CHARS, Result, is_pending, is_transient
 from gateway.steering.transcript.content import asks_user
 from gateway.steering.transcript.steps import Action, Step
 from gateway.steering.word_lists import word_list
@@ -169,10 +163,7 @@ def describe_action(action: Action) -> ActionFacts:
         asked=asked,
         empty=is_empty(result),
         pending=call.effect.waits
-        or (
-            (short and line is None and not reads)
-            and (is_pending(result, words) or is_unfinished_job(call.operation, result))
-        ),
+        or (short and line is None and not reads and is_pending(result, words, call.operation)),
         transient=short and is_transient(result, words),
         negative=line is not None or denies,
     )

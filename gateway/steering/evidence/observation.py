@@ -1,7 +1,7 @@
 """Observation of a step in its run: repeats, news, and whether the step is trouble.
 
-The scorer, the risk model and the robust monitors read the same observation, which a run makes
-once per step. Its memory is bounded, so a late step costs what an early one does.
+Scorer, risk model and robust monitors read the same observation, made once per step from bounded
+memory: a late step costs what an early one does.
 """
 
 from __future__ import annotations

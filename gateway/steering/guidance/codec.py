@@ -68,13 +68,11 @@ def from_record(
     names_tenant: bool = False,
     lessons: bool = False,
 ) -> Pattern:
-    """A pattern from a JSON object, its payload under `fields` or flat next to `tier`.
-
-    `tenant` owns a pattern of tier e1; a tenant in the record counts only with `names_tenant`, so
-    that a file cannot put patterns into another tenant's store. `lessons`: whether a learned
-    pattern is read; as a pattern it would be given without a trial.
-    Raises: ValueError, with the key in front, for what is missing, of a wrong type or too long.
-    """
+    """A pattern from a JSON object, its payload under `fields` or flat next to `tier`. `tenant`
+    owns a pattern of tier e1; a tenant in the record counts only with `names_tenant`, so that a
+    file cannot put patterns into another tenant's store. `lessons`: whether a learned pattern is
+    read; as a pattern it would be given without a trial. Raises: ValueError, with the key in front,
+    for what is missing, of a wrong type or too long."""
     if not isinstance(record, Mapping):
         raise ValueError("a pattern is a JSON object")
     lesson = lesson_of(record)
@@ -89,7 +87,8 @@ def from_record(
     if not isinstance(fields, Mapping):
         raise ValueError("fields: not a JSON object")
     owner = (_string(record, "tenant") if names_tenant else "") or tenant
-    found = {**fields, **{key: record[key] for key in _LIMITS if record.get(key) is not None}}
+    limits = ("failure_type", "model_family", "gate_threshold", "source_trace_id")
+    found = {**fields, **{key: record[key] for key in limits if record.get(key) is not None}}
     return Pattern(
         tier=tier,
         fields={key: value for key, value in fields.items() if key not in STRUCTURAL},
@@ -101,9 +100,6 @@ def from_record(
         source_trace_id=_string(found, "source_trace_id") or None,
         lesson=lesson,
     )
-
-
-_LIMITS = ("failure_type", "model_family", "gate_threshold", "source_trace_id")
 
 
 def to_line(pattern: Pattern) -> str:
@@ -129,23 +125,18 @@ def read_lines(
     refused: Callable[[str], None] | None = None,
 ) -> Iterator[Pattern]:
     """The patterns of a JSONL file, in order; blank lines are skipped. Other parameters: as in
-    `from_record`.
-
-    Lines end with a line feed and nothing else: Python's `splitlines` splits at other characters.
-    `refused` is called with the reason (`line N: ...`) for a line that is not a pattern; without it
-    such a line raises ValueError with that text.
-    """
+    `from_record`. Lines end with a line feed and nothing else: Python's `splitlines` splits at
+    other characters. `refused` is called with the reason (`line N: ...`) for a line that is not a
+    pattern; without it such a line raises ValueError with that text."""
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
-            pattern = read_line(line, tenant=tenant, names_tenant=names_tenant)
+            yield read_line(line, tenant=tenant, names_tenant=names_tenant)
         except ValueError as error:
             if refused is None:
                 raise ValueError(f"line {number}: {error}") from None
             refused(f"line {number}: {error}")
-        else:
-            yield pattern
 
 
 def _string(record: Mapping[str, Any], key: str) -> str:

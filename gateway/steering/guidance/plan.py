@@ -105,7 +105,9 @@ def _queries(
     queries, reasons = [], []
     if settings.e3_max and not guidance.e3_done:
         if settings.e3_when == "always" or moment.tools:
-            queries.append(_rules_query(base, moment, settings))
+            kind = kind_of_agent(moment.tools) if settings.e3_by_kind else ""
+            room = settings.e3_max_tokens * CHARS_PER_TOKEN
+            queries.append(replace(base, top_k=settings.e3_max, kind=kind, max_chars=room))
         else:
             reasons.append("e3: no tools offered")
     if moment.step is None:
@@ -128,15 +130,6 @@ def _queries(
     elif text := recent_text(moment.recent, settings.e2_steps):
         queries.append(_e2_query(replace(base, text=text), moment, settings, gates))
     return tuple(queries), tuple(reasons)
-
-
-def _rules_query(base: Query, moment: Moment, settings: EtraceSettings) -> Query:
-    return replace(
-        base,
-        top_k=settings.e3_max,
-        kind=kind_of_agent(moment.tools) if settings.e3_by_kind else "",
-        max_chars=settings.e3_max_tokens * CHARS_PER_TOKEN,
-    )
 
 
 def _e2_query(base: Query, moment: Moment, settings: EtraceSettings, gates: Gates) -> Query:

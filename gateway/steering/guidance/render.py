@@ -1,7 +1,6 @@
 """Guidance as text: sanitised and bounded per field, shaped for the model's family, framed once.
 
-No text of a pattern or an observation can end the frame, start a new role or carry control
-characters. The same input always gives the same bytes.
+No text can end the frame, start a new role or carry control characters.
 """
 
 from __future__ import annotations
@@ -127,11 +126,9 @@ class Same(Generic[T]):
 
 def pattern_text(pattern: Pattern, family: ModelFamily, limit: int) -> str:
     """A pattern as labelled lines for models of `family`; each field at most `limit` characters.
-
     Universal rules get ALWAYS and NEVER lines, or the pattern's question; e2 and e1 get situation,
-    cause, solution and dead end, as far as present.
-    Source: reference section 6.4 for the three Claude families.
-    """
+    cause, solution and dead end, as far as present. Source: reference section 6.4 for the three
+    Claude families."""
     return _pattern_text(Same(pattern), family, limit)
 
 

@@ -25,11 +25,10 @@ from gateway.steering.transcript.content import asks_user
 from gateway.steering.transcript.steps import Action, Step
 from gateway.steering.word_lists import word_list, word_lists
 
-TEXT_CHARS = 4_000  # characters of one text in which names are looked for
+TEXT_CHARS, QUOTED_COMMAND_CHARS = 4_000, 8_000  # read for names, and for open quotation marks
 MAX_NAMES = 600  # names seen that a wrong one is compared with
 LEAST_CHARS = 5  # shorter names are near too many others
 LEAST_LETTERS = 4  # names with fewer letters are versions and numbers, all near each other
-QUOTED_COMMAND_CHARS = 8_000
 
 _NAME = re.compile(r"(?<![\w./@#~-])[\w./@#~-]{4,160}+")
 _MARKS = "'\"`"

@@ -165,20 +165,16 @@ AgentKind = Literal["coding", "research", "dialogue", "general"]
 
 _PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _NAME_CHARS = 128
-_EDITORS = frozenset(word_list("agent_kind", "editors"))
-_WEB = frozenset(word_list("agent_kind", "web"))
-_PROGRAMS = frozenset(word_list("agent_kind", "programs"))
-_RECORDS = frozenset(word_list("agent_kind", "records"))
+_KINDS: tuple[tuple[AgentKind, frozenset[str]], ...] = (
+    ("coding", frozenset(word_list("agent_kind", "editors"))),
+    ("research", frozenset(word_list("agent_kind", "web"))),
+    ("coding", frozenset(word_list("agent_kind", "programs"))),
+    ("dialogue", frozenset(word_list("agent_kind", "records"))),
+)
 
 
 def kind_of_agent(tools: Sequence[str]) -> AgentKind:
     """The kind by the names of the tools: who edits is coding, even with the web; who works on
     records serves in a dialogue; `general` if the names say nothing."""
     parts = {part.lower() for tool in tools for part in _PART.findall(tool[:_NAME_CHARS])}
-    if parts & _EDITORS:
-        return "coding"
-    if parts & _WEB:
-        return "research"
-    if parts & _PROGRAMS:
-        return "coding"
-    return "dialogue" if parts & _RECORDS else "general"
+    return next((kind for kind, words in _KINDS if parts & words), "general")

@@ -32,12 +32,10 @@ _AZURE_HOSTS = (".openai.azure.com", ".cognitiveservices.azure.com")
 
 
 def target_for(provider: str, model: str = "", host: str = "") -> GuidanceTarget:
-    """The traits of a provider as LiteLLM names it (`openai`, `azure`, `anthropic`, ...).
-
-    `host`: of the deployment's URL, "" for the provider's. Many servers with OpenAI's API refuse a
-    late system message, so only OpenAI's and Azure OpenAI's hosts count.
-    Source: the providers' API references; chat templates of open models.
-    """
+    """The traits of a provider as LiteLLM names it (`openai`, `azure`, `anthropic`, ...). `host`:
+    of the deployment's URL, "" for the provider's. Many servers with OpenAI's API refuse a late
+    system message, so only OpenAI's and Azure OpenAI's hosts count. Source: the providers' API
+    references; chat templates of open models."""
     name, at = provider.lower(), host.lower()
     if name == "anthropic" or "claude" in model.lower() or at.endswith("anthropic.com"):
         return GuidanceTarget(breakpoints=True)

@@ -67,8 +67,7 @@ class Calibration(Struct, frozen=True, kw_only=True):
     `budget_talks` the calls within which nearly all successful runs ended, for agents that change
     files or run programs and for the others; `precision` the share of failed runs among those with
     a signal, per signal; `provenance` the origin of the numbers.
-    Raises: ValueError for a feature without weight or with one of the wrong sign, a number out of
-    range.
+    Raises: ValueError for a missing weight or one of the wrong sign, a number out of range.
     """
 
     bias: float

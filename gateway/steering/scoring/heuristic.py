@@ -35,8 +35,7 @@ _ENTITY = re.compile(
     r"|(?<=[^\Wa-z_]\.)(\w++(?:\.\w++)*+)"
     r")"
 )
-_LETTER = re.compile(r"[a-z_]")
-_WORD = re.compile(r"\w")
+_LETTER, _WORD = re.compile(r"[a-z_]"), re.compile(r"\w")
 
 
 def _count_entities(text: str) -> int:
@@ -60,11 +59,9 @@ def _names_something(text: str, dotted: re.Match[str]) -> bool:
 
 
 def heuristic_score(thought: str | None) -> float:
-    """Difficulty of one thought text, in [0.047, 0.953]; empty or None gives exactly 0.5.
-
-    Logistic function of hedging, length, error words and named entities, all found as substrings
-    of the lower-cased text. Deterministic; never raises. Source: reference section 2.
-    """
+    """Difficulty of one thought text, in [0.047, 0.953]; empty or None gives exactly 0.5. Logistic
+    function of hedging, length, error words and named entities, all found as substrings of the
+    lower-cased text. Deterministic; never raises. Source: reference section 2."""
     if not thought:
         return UNKNOWN
     text = lowered(thought)
