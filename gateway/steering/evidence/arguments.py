@@ -24,8 +24,7 @@ STEM = 6  # letters of a word that count: "configure" and "configuration" are on
 _SIZE_KEYS = frozenset(word_list("arguments", "size_keys"))  # how much, or the others in words
 _NOISE_KEYS = frozenset(word_list("arguments", "noise_keys"))  # new with each call, ask for nothing
 _STOP_WORDS = frozenset(word_list("arguments", "stop_words"))
-_WORD = re.compile(r"\w+")
-_DIGITS = re.compile(r"\d+")
+_WORD, _DIGITS = re.compile(r"\w+"), re.compile(r"\d+")
 # Scripts without blanks between words: their letters are compared.
 _UNSPACED = re.compile("[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]{2,}")
 _PLUMBING = re.compile(
@@ -85,8 +84,9 @@ class Question:
         return self._formal_words
 
     def __eq__(self, other: object) -> bool:
-        same = isinstance(other, Question) and self.identity == other.identity
-        return same and self.words == other.words
+        if not isinstance(other, Question) or self.identity != other.identity:
+            return False
+        return self.words == other.words
 
     def __hash__(self) -> int:
         return self.identity
