@@ -78,7 +78,7 @@ def test_a_polled_job_is_not_left_to_the_cheap_model() -> None:
 def test_texts_are_ready_again_after_recovery() -> None:
     """An alarm after a quiet stretch begins at the first severity; one that goes on does not."""
     fired = Readings(scores={"streak": 1.0}, fired=("streak",), failure_type="loop")
-    state = GuidanceState(fired_step=4, severities=(("loop", 3),))
-    assert note(state, 5, fired).severities == (("loop", 3),)
-    assert note(state, 4 + RECOVERED_STEPS, fired).severities == (("loop", 3),)
-    assert note(state, 5 + RECOVERED_STEPS, fired).severities == ()
+    state = GuidanceState(fired_step=4, severities={"loop": 3})
+    assert note(state, 5, fired).severities == {"loop": 3}
+    assert note(state, 4 + RECOVERED_STEPS, fired).severities == {"loop": 3}
+    assert note(state, 5 + RECOVERED_STEPS, fired).severities == {}

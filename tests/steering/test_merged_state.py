@@ -14,14 +14,14 @@ GIVEN = GuidanceState(
     fired_step=3,
     monitor_count=2,
     monitor_step=3,
-    severities=(("loop", 2),),
+    severities={"loop": 2},
     e1_count=1,
-    e2_counts=(("loop", 1),),
+    e2_counts={"loop": 1},
     e3_done=True,
     pattern_ids=("p",),
     decided_step=4,
     injections=(Injection(step=3, place="system", offset=0, text="t"),),
-    lesson_steps=(("l", 4),),
+    lesson_steps={"l": 4},
     lessons=1,
 )
 KEPT = RunMemory(

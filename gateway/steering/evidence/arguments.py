@@ -16,18 +16,15 @@ from gateway.steering.short_cache import remembered
 from gateway.steering.word_lists import word_list
 
 MAX_WORDS = 80  # words of one call that are compared
-MAX_CHARS = 800  # characters of one call that are looked at
-MAX_VALUES = 64  # values of one call that are looked at
-NAME_WORDS = 2  # A value of at most so many words is a name; a longer one is text
-COMMAND_WORDS = 8  # A command line of at most so many words is taken word by word
-DEEPEST = 6  # levels of nested arguments that are looked at
+MAX_CHARS, MAX_VALUES, DEEPEST = 800, 64, 6  # of the arguments that are read
+NAME_WORDS = 2  # words of the longest value that is a name
+COMMAND_WORDS = 8  # words of the longest command line that is taken word by word
 STEM = 6  # letters of a word that count: "configure" and "configuration" are one
 
 _SIZE_KEYS = frozenset(word_list("arguments", "size_keys"))  # how much, or the others in words
 _NOISE_KEYS = frozenset(word_list("arguments", "noise_keys"))  # new with each call, ask for nothing
 _STOP_WORDS = frozenset(word_list("arguments", "stop_words"))
-_WORD = re.compile(r"\w+")
-_DIGITS = re.compile(r"\d+")
+_WORD, _DIGITS = re.compile(r"\w+"), re.compile(r"\d+")
 # Scripts without blanks between words: their letters are compared.
 _UNSPACED = re.compile("[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]{2,}")
 _PLUMBING = re.compile(
@@ -45,10 +42,8 @@ _QUOTES = "\"'`"
 
 class Question:
     """Arguments of a call, read when it is first compared with another: most calls never are.
-
     `values` are the parsed arguments (None: `raw` is no JSON), `command` the command line that a
-    shell runs. Reading never raises.
-    """
+    shell runs. Reading never raises."""
 
     __slots__ = ("_asked", "_formal", "_formal_words", "_identity", "_words")
 
@@ -89,9 +84,9 @@ class Question:
         return self._formal_words
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Question):
+        if not isinstance(other, Question) or self.identity != other.identity:
             return False
-        return self.identity == other.identity and self.words == other.words
+        return self.words == other.words
 
     def __hash__(self) -> int:
         return self.identity

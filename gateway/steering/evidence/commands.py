@@ -17,9 +17,7 @@ from gateway.steering.word_lists import word_list
 
 _MAX_JSON_CHARS = 200_000
 _JSON_BLANKS = " \t\n\r"
-_COMMAND_CHARS = 400
-_SUBCOMMAND_CHARS = 24
-_SQUEEZED_CHARS = 1000
+_COMMAND_CHARS, _SUBCOMMAND_CHARS, _SQUEEZED_CHARS = 400, 24, 1000
 
 SHELL_TOOLS = frozenset(word_list("commands", "shell_tools"))
 _SHELL_NAME = re.compile(r"bash|shell|terminal|command|cmd|exec|console", re.IGNORECASE)
@@ -77,11 +75,9 @@ class Effect(Struct, frozen=True, kw_only=True):
 
 
 class ReadCall(Struct, frozen=True, kw_only=True):
-    """A tool call, read.
-
-    `operation`: the tool, with its sub-command or, for a shell, the program it starts; `canonical`:
-    the arguments' text, whatever their order and spacing; `program`: what is executed or None.
-    """
+    """A tool call, read. `operation`: the tool, with its sub-command or, for a shell, the program
+    it starts; `canonical`: the arguments' text, whatever their order and spacing; `program`: what
+    is executed or None."""
 
     operation: str
     canonical: str
@@ -179,12 +175,9 @@ _serialise = json.JSONEncoder(sort_keys=True).encode
 
 
 def _plain(value: Any) -> str:
-    if isinstance(value, str):
-        text = value
-    elif type(value) is int:  # no bool
+    if type(value) is int:  # no bool
         return repr(value)
-    else:
-        text = _serialise(value)
+    text = value if isinstance(value, str) else _serialise(value)
     return text if len(text) > _SQUEEZED_CHARS else " ".join(text.split())
 
 

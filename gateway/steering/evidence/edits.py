@@ -27,8 +27,7 @@ _HEREDOC_MARK = re.compile(
     r"<<-?\s*+(['\"]?)(\w++)\1[ \t]*+(?:>\s*+([^\s<]++)[ \t]*+)?\n", re.DOTALL
 )
 _HEREDOC_PROGRAM = re.compile(r"\b(?:cat|tee)\b")
-_LINE_WORD = re.compile(r"\n(\w++)")
-_FILE_NAME_END = re.compile(r"[\s<>]")
+_LINE_WORD, _FILE_NAME_END = re.compile(r"\n(\w++)"), re.compile(r"[\s<>]")
 
 _BLOCK_OPENING = re.compile(r"(?<!<)<{5,}+\s*+SEARCH\s*\n")
 _BLOCK_DIVIDER = re.compile(r"(?<!=)={5,}+\s*\n")
@@ -79,9 +78,7 @@ def here_documents(command: str) -> Iterator[tuple[str, str]]:
 
 def _heredoc_file(command: str, least: int, mark: int) -> str | None:
     """The file before the `<<` at `mark`, "" without one; None when `cat` or `tee` is not there.
-
-    Reads backwards to `least`: blanks, a name, perhaps `>`, and the line of the program.
-    """
+    Reads backwards to `least`: blanks, a name, perhaps `>`, and the line of the program."""
     start = max(least, command.rfind("<", least, mark) + 1)
     before = command[start:mark].rstrip()
     name_start = len(before)
@@ -122,9 +119,9 @@ _PATH_KEYS = ("path", "filepath", "filename", "file", "targetfile", "notebookpat
 _OLD_KEYS = ("oldstr", "oldstring", "oldtext", "search", "oldcontent", "find", "oldcode", "before")
 _NEW_KEYS = (
     *("newstr", "newstring", "newtext", "replace", "replacement", "text", "newcode", "after"),
-    *("insertline", "newsource"),
+    *("insertline", "newsource", "filetext", "content", "contents", "newcontent", "codeedit"),
+    *("body", "source"),
 )
-_WHOLE_KEYS = ("filetext", "content", "contents", "newcontent", "codeedit", "body", "source")
 _PATCH_KEYS = ("patch", "diff", "input", "changes")
 
 _EDIT_NAME = re.compile(
@@ -133,8 +130,7 @@ _EDIT_NAME = re.compile(
 _PATCH_FILE = re.compile(r"(?m)^(?:\*\*\* (?:Update|Add|Delete) File: |\+\+\+ (?:b/)?)(\S+)")
 # Characters in which edits are looked for. A longer command is data written to a file, which would
 # take 0.5 s of CPU for 1 MB; a model writes no longer patch in one reply.
-COMMAND_CHARS = 65_536
-PATCH_CHARS = 262_144
+COMMAND_CHARS, PATCH_CHARS = 65_536, 262_144
 
 
 class Edit(Struct, frozen=True, kw_only=True):
@@ -146,13 +142,9 @@ class Edit(Struct, frozen=True, kw_only=True):
 
 
 def _edit(path: str, old: str, new: str) -> Edit:
-    return Edit(path=path, old=_digest(old), new=_digest(new))
-
-
-def _digest(text: str) -> int:
-    """Digest of a text without the blanks around it, 0 for a blank one; holds in one process."""
-    stripped = text.strip()
-    return hash(stripped) if stripped else 0
+    """The edit, with the digests of the texts without the blanks around them, in one process."""
+    before, after = (hash(text) if (text := side.strip()) else 0 for side in (old, new))
+    return Edit(path=path, old=before, new=after)
 
 
 def edits_of(operation: str, values: Any, arguments: str) -> tuple[Edit, ...]:
@@ -164,11 +156,13 @@ def edits_of(operation: str, values: Any, arguments: str) -> tuple[Edit, ...]:
     given = _squeezed(values)
     path = _first_text(given, _PATH_KEYS)
     for key in _PATCH_KEYS:
-        patch = given.get(key)
-        if isinstance(patch, str):
-            edits = _patch_edits(patch) or _block_edits(path, patch)
-            if edits:
-                return edits
+        if not isinstance(patch := given.get(key), str):
+            continue
+        if edits := _patch_edits(patch):
+            return edits
+        if blocks := list(search_replace_blocks(patch[:PATCH_CHARS])):
+            old, new = ("\n".join(side) for side in zip(*blocks, strict=True))
+            return (_edit(path, old, new),)
     old, new = _old_and_new(given)
     region = given.get("lines") or given.get("insertline")
     path = f"{path}:{region}" if region and not old else path
@@ -183,18 +177,9 @@ def _may_edit(operation: str) -> bool:
 def _old_and_new(given: Mapping[str, Any]) -> tuple[str, str]:
     several = given.get("edits")
     if not isinstance(several, list):
-        new = _first_text(given, _NEW_KEYS) or _first_text(given, _WHOLE_KEYS)
-        return _first_text(given, _OLD_KEYS), new
+        return _first_text(given, _OLD_KEYS), _first_text(given, _NEW_KEYS)
     parts = [_old_and_new(_squeezed(each)) for each in several if isinstance(each, dict)]
     return "\n".join([old for old, _ in parts]), "\n".join([new for _, new in parts])
-
-
-def _block_edits(path: str, text: str) -> tuple[Edit, ...]:
-    blocks = list(search_replace_blocks(text[:PATCH_CHARS]))
-    if not blocks:
-        return ()
-    old, new = ("\n".join(side) for side in zip(*blocks, strict=True))
-    return (_edit(path, old, new),)
 
 
 def command_edits(command: str) -> tuple[Edit, ...]:

@@ -13,13 +13,7 @@ from gateway.steering.evidence.arguments import Question, unspaced_words
 from gateway.steering.evidence.commands import Effect, read_call
 from gateway.steering.evidence.edits import Edit
 from gateway.steering.evidence.outcomes import failure_line, is_empty, readable, signature
-from gateway.steering.evidence.results import (
-    STATUS_CHARS,
-    Result,
-    is_pending,
-    is_transient,
-    is_unfinished_job,
-)
+from gateway.steering.evidence.results import STATUS_CHARS, Result, is_pending, is_transient
 from gateway.steering.transcript.content import asks_user
 from gateway.steering.transcript.steps import Action, Step
 from gateway.steering.word_lists import word_list
@@ -30,7 +24,6 @@ THOUGHT_CHARS = 1200  # read at both ends: the cost of a step must not grow with
 ASKED_CHARS = 400  # characters of a call whose words an answer may echo
 _ERROR_CHARS = 400  # failure text of a call that only its client calls failed
 _OPENING_CHARS = 600  # the opening of a result, whose words are compared
-
 _TOKEN = re.compile(r"\w+")
 _FOREIGN_MARKS = (  # punctuation that is not ASCII: quotation marks, full-width commas and stops
     "\u00a1\u00ab\u00bb\u00bf\u201c\u201d\u201e\u2026\u3001\u3002\u300c\u300d"
@@ -76,11 +69,8 @@ class Answer(Struct, frozen=True, kw_only=True):
 
 
 class ActionFacts(Struct, frozen=True, kw_only=True):
-    """One tool call and its result.
-
-    `call`: digest of operation and arguments; `program`: digest of what is executed; `failure`: the
-    signature of a reported failure.
-    """
+    """One tool call and its result. `call`: digest of operation and arguments; `program`: digest of
+    what is executed; `failure`: the signature of a reported failure."""
 
     operation: str
     call: int
@@ -94,9 +84,7 @@ class ActionFacts(Struct, frozen=True, kw_only=True):
 
 class StepFacts(Struct, frozen=True, kw_only=True):
     """One step: its actions, and its thought as digest, vocabulary and counts of words and hedges.
-
-    `asks`: the step calls nothing and hands the turn to the user; `prompted`: as in `Step`.
-    """
+    `asks`: the step calls nothing and hands the turn to the user; `prompted`: as in `Step`."""
 
     actions: tuple[ActionFacts, ...]
     thought: int
@@ -110,9 +98,8 @@ class StepFacts(Struct, frozen=True, kw_only=True):
 
 def describe(step: Step) -> StepFacts:
     """The facts of a step; pure."""
-    text = step.thought or step.reasoning
+    text, half = step.thought or step.reasoning, THOUGHT_CHARS // 2
     if len(text) > THOUGHT_CHARS:
-        half = THOUGHT_CHARS // 2
         text = f"{text[:half]} {text[-half:]}"
     lowered = text.lower()
     letters = lowered.translate(_NO_LETTERS).split()
@@ -167,18 +154,18 @@ def describe_action(action: Action) -> ActionFacts:
     asked = _NO_WORDS
     if short:
         asked = frozenset(_TOKEN.findall(action.arguments[:ASKED_CHARS].lower()))
+    denials = _NEGATIVE & words - asked if short else _NO_WORDS
+    # `No 2117` is a number.
+    denies = bool(denials) and (denials != {"no"} or _NO.search(opening) is not None)
     answer = Answer(
         result=Result(result, exact=exact, image=action.image),
         words=words,
         asked=asked,
         empty=is_empty(result),
         pending=call.effect.waits
-        or (
-            (short and line is None and not reads)
-            and (is_pending(result, words) or is_unfinished_job(call.operation, result))
-        ),
+        or (short and line is None and not reads and is_pending(result, words, call.operation)),
         transient=short and is_transient(result, words),
-        negative=line is not None or (short and _denies(words - asked, opening)),
+        negative=line is not None or denies,
     )
     return ActionFacts(
         operation=call.operation,
@@ -190,12 +177,6 @@ def describe_action(action: Action) -> ActionFacts:
         answer=answer,
         failure=None if line is None else signature(line),
     )
-
-
-def _denies(words: frozenset[str], opening: str) -> bool:
-    """True if words of a short answer say no; `No 2117` is a number."""
-    found = _NEGATIVE & words
-    return bool(found) and (found != {"no"} or _NO.search(opening) is not None)
 
 
 def has_answer(words: frozenset[str], asked: frozenset[str]) -> bool:

@@ -1,7 +1,7 @@
 """Observation of a step in its run: repeats, news, and whether the step is trouble.
 
-The scorer, the risk model and the robust monitors read the same observation, which a run makes
-once per step. Its memory is bounded, so a late step costs what an early one does.
+Scorer, risk model and robust monitors read the same observation, made once per step from bounded
+memory: a late step costs what an early one does.
 """
 
 from __future__ import annotations
@@ -106,9 +106,7 @@ class RunObserver:
 
     def _listen(self, words: frozenset[str], *, speaks: bool) -> tuple[bool, float]:
         """True for a message of some length that says the same as an earlier one; its `retold`.
-
-        `speaks`: the step is a message; the thought before a call may say the same again.
-        """
+        `speaks`: the step is a message; the thought before a call may say the same again."""
         if not words:
             return False, 0.0
         echoes = (speaks and len(words) >= ECHO_WORDS) and any(
@@ -147,10 +145,8 @@ class RunObserver:
 
 
 class ReadsObservations(ABC, Generic[R]):
-    """A scorer or suite that can take a run's observation, so that the run makes it only once.
-
-    A class, not a protocol: `isinstance` with a protocol took 2 % of a request.
-    """
+    """A scorer or suite that can take a run's observation, so that the run makes it only once. A
+    class, not a protocol: `isinstance` with a protocol took 2 % of a request."""
 
     __slots__ = ()
 

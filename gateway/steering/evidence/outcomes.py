@@ -14,8 +14,7 @@ from gateway.text.search import Expressions
 HEAD_CHARS = 500
 TAIL_CHARS = 1500  # tools report a failure first or last, mostly last
 SIGNATURE_CHARS = 160  # longest signature of a failure
-_LINE_CHARS = 300
-_MAX_LINES = 16  # suspect lines looked at, from the last one up
+_LINE_CHARS, _MAX_LINES = 300, 16  # of suspect lines, which are read from the last one up
 _READ_FAILURE_CHARS = 600  # a longer result of reading is content, whatever words are in it
 _ESCAPED_CHARS = 2400  # a longer answer is read as it is spelled
 # Neither control characters nor surrogate halves, which are not characters by themselves.
@@ -136,8 +135,7 @@ _IDS = Expressions(
 )  # ten letters and digits, at least one of them a digit; or the last part of a UUID
 _BETWEEN_WORDS = {code: " " for code in range(128) if not chr(code).isalnum()}
 _MEASURED = re.compile(r"[:=]\s*\d[\d.]*")
-_TIME_NAMES = ("took", "elapsed", "duration", "latency", "_ms", "time")
-_NAME_CHARS = 20
+_TIME_NAMES, _NAME_CHARS = ("took", "elapsed", "duration", "latency", "_ms", "time"), 20
 _JSON_MESSAGE = re.compile(
     r'"(?:error|error_?message|message|detail|reason|msg)"\s*+:\s*+"([^"]{1,300})', re.IGNORECASE
 )
@@ -167,16 +165,12 @@ def readable(result: str) -> str:
 
 def without_volatile(text: str) -> str:
     """The text with times, random ids, addresses, temporary paths and line numbers as one mark."""
-    if _IDS.may_be_in(text) and _may_have_ids(text):
-        text = _RANDOM_ID.sub(_random_id, text)
+    if _IDS.may_be_in(text):  # in most texts no word can be an id, and this is much quicker
+        words = [w for w in text.translate(_BETWEEN_WORDS).split() if len(w) >= _RANDOM_ID_CHARS]
+        # The last part of a UUID may consist of letters only.
+        if any(not word.isalpha() or f"-{word}" in text for word in words):
+            text = _RANDOM_ID.sub(_random_id, text)
     return _VOLATILE.sub("#", _MEASURED.sub(_measured, text))
-
-
-def _may_have_ids(text: str) -> bool:
-    """False when no word can be a random id, as in most texts; much quicker than the search."""
-    words = [w for w in text.translate(_BETWEEN_WORDS).split() if len(w) >= _RANDOM_ID_CHARS]
-    # The last part of a UUID may consist of letters only.
-    return any(not word.isalpha() or f"-{word}" in text for word in words)
 
 
 def _random_id(found: re.Match[str]) -> str:
@@ -190,11 +184,9 @@ def _measured(found: re.Match[str]) -> str:
 
 
 def failure_line(result: str, *, reads_content: bool = False) -> str | None:
-    """The line in which a result reports a failure, or None. Never raises.
-
-    `reads_content`: the tool shows files or search hits; then only a short answer whose first line
-    is the tool's complaint counts.
-    """
+    """The line in which a result reports a failure, or None. Never raises. `reads_content`: the
+    tool shows files or search hits; then only a short answer whose first line is the tool's
+    complaint counts."""
     if not result:
         return None
     if result[0] in "{[" and _JSON.match(result):
@@ -216,10 +208,8 @@ def failure_line(result: str, *, reads_content: bool = False) -> str | None:
 
 
 def decisive_line(result: str, *, reads_content: bool = False) -> str:
-    """The line of a failed result that a person would read first, "" when it is blank.
-
-    A headline is followed by what it announces; the number of failures is left out.
-    """
+    """The line of a failed result that a person would read first, "" when it is blank. A headline
+    is followed by what it announces; the number of failures is left out."""
     text = readable(result.strip())
     if text[:1] in ("{", "[") and (found := _JSON_MESSAGE.search(text[:HEAD_CHARS])):
         return found.group(1).strip()

@@ -1,8 +1,7 @@
 """Repetition: calls that bring nothing new to the run, compared within a bounded memory.
 
-A repeat is the same call with the same result, or a reworded one that leads nowhere new. Reading
-another file, turning a page, asking a job that still runs, and running a test again after a change
-are not repeats.
+Reading another file, turning a page, asking a job that still runs, and running a test again after a
+change are no repeats.
 """
 
 from __future__ import annotations
@@ -20,9 +19,7 @@ Kind = Literal["new", "same", "returned", "reworded", "rerun", "pending"]
 
 WINDOW = 12  # actions within which a call counts as repeated
 COMPARED = 8  # actions within which the arguments of two calls are compared
-SIMILAR_ARGUMENTS = 0.75
-REWORDED_ARGUMENTS = 0.6
-SAME_TEXT_ARGUMENTS = 0.45
+SIMILAR_ARGUMENTS, REWORDED_ARGUMENTS, SAME_TEXT_ARGUMENTS = 0.75, 0.6, 0.45
 SAME_ANSWER_WORDS = 6  # words from which an identical answer means that the question was the same
 SHOWN_WORDS = 12  # different words from which identical content under one name has been seen before
 SAME_RESULT = 0.85
@@ -33,19 +30,11 @@ OPEN_RESULTS = 32  # newest results that are kept as text, 1 kB of each, until t
 
 # Strengths in [0, 1]: how much one action counts as going nowhere. Set on the development runs so
 # that a planted loop reaches three within four repetitions and re-reading two files does not.
-FIRST_REPEAT = 0.7
-FURTHER_REPEAT = 1.0
-REWORDED_NEXT = 1.0
-REWORDED_LATER = 0.6
-RERUN_FAILING = 0.4
-AFTER_CHANGE = 0.6
-AFTER_NEWS = 0.5
-RETURNED = 0.7
-SHOWN_BEFORE = 0.6
+FIRST_REPEAT, FURTHER_REPEAT, RERUN_FAILING = 0.7, 1.0, 0.4
+REWORDED_NEXT, REWORDED_LATER, SHOWN_BEFORE, RETURNED = 1.0, 0.6, 0.6, 0.7
+AFTER_CHANGE, AFTER_NEWS, TRANSIENT = 0.6, 0.5, 0.4  # factors
 EARLIER_RESULTS = 3  # results of one call before its last that it may return to
-TRANSIENT = 0.4
-PATIENCE = 20
-TRANSIENT_PATIENCE = 6  # equal answers after which waiting brings no news
+PATIENCE, TRANSIENT_PATIENCE = 20, 6  # equal answers after which waiting brings no news
 
 
 class Repeat(Struct, frozen=True, kw_only=True):
@@ -151,8 +140,10 @@ class CallMemory:
         reworded, similar, shown = 0.0, False, False
         settled = action.effect.changes and action.failure is None
         operation, question = action.operation, action.question
-        shows = action.effect.reads and len(action.answer.words) >= SHOWN_WORDS
-        shows = shows and not action.answer.empty and action.failure is None
+        shows = action.effect.reads and not action.answer.empty and action.failure is None
+        shows = shows and len(action.answer.words) >= SHOWN_WORDS
+        # A short acknowledgement may be the same for any question.
+        says_much = len(action.answer.words) >= SAME_ANSWER_WORDS and operation[:1] != "$"
         for age, other in enumerate(reversed(self._recent)):
             shown = shown or (shows and other.effect.reads and _same_content(action, other))
             if other.operation != operation:
@@ -166,7 +157,9 @@ class CallMemory:
             same_question = question.is_like(asked)
             if not (same_question or action.effect.reads):
                 continue
-            least = SAME_TEXT_ARGUMENTS if _same_text(action, other) else REWORDED_ARGUMENTS
+            least = REWORDED_ARGUMENTS
+            if says_much and action.answer.result == other.answer.result:
+                least = SAME_TEXT_ARGUMENTS
             if not alike(asked.words, question.words, least):
                 continue
             answered = self._same_answer(action, other)
@@ -241,10 +234,8 @@ class KnownWords:
         return new - self._older if self._older else new
 
     def novelty(self, words: frozenset[str], fresh: frozenset[str] | None = None) -> float:
-        """Share of `words` that no earlier result had, in [0, 1]; then they are known.
-
-        `fresh`: those of them that are new, if the caller knows them.
-        """
+        """Share of `words` that no earlier result had, in [0, 1]; then they are known. `fresh`:
+        those of them that are new, if the caller knows them."""
         if fresh is None:
             fresh = self.fresh(words)
         self._words |= fresh
@@ -265,15 +256,8 @@ def _same_outcome(action: ActionFacts, result: Result | None, failure: str | Non
     return same_failure or action.answer.result == result
 
 
-def _same_text(action: ActionFacts, other: ActionFacts) -> bool:
-    """True if both got the same answer of some length; a short acknowledgement does not count."""
-    if len(action.answer.words) < SAME_ANSWER_WORDS or action.operation.startswith("$"):
-        return False
-    return action.answer.result == other.answer.result
-
-
 def _same_content(action: ActionFacts, other: ActionFacts) -> bool:
     """True if two calls that show content showed that of one file or page, by any call."""
-    if action.answer.result != other.answer.result:
-        return False
-    return any("." in name or "/" in name for name in action.question.words & other.question.words)
+    return action.answer.result == other.answer.result and any(
+        "." in name or "/" in name for name in action.question.words & other.question.words
+    )

@@ -1,7 +1,6 @@
 """Results of calls: equality without times, ids and line numbers; refusals, results to come.
 
-Removing those costs more than all else that is read of a result, and nearly all results differ in
-the rest. So the texts stay until another result has the same rest.
+Removing those is slow, and nearly all results differ in the rest: texts stay until one is equal.
 """
 
 from __future__ import annotations
@@ -25,10 +24,8 @@ _GOES_ON = tuple("0123456789:=")  # signs after which the next line may belong t
 
 
 class Result:
-    """The result of a call: equal to another that says the same. Holds within one process.
-
-    `exact`: content, which is compared as it is; `image`: the digest of its picture, 0 for none.
-    """
+    """The result of a call: equal to another that says the same. Holds within one process. `exact`:
+    content, which is compared as it is; `image`: the digest of its picture, 0 for none."""
 
     __slots__ = ("_digest", "_key", "_parts")
 
@@ -99,22 +96,18 @@ _TRANSIENT_WORDS = frozenset(word_list("pending_results", "transient_words"))
 _TRANSIENT_PHRASES = word_list("pending_results", "transient_phrases")
 
 
-def is_pending(result: str, words: frozenset[str]) -> bool:
-    """True for a short answer whose `words` say that work is in progress: asking again is right."""
+def is_pending(result: str, words: frozenset[str], operation: str = "") -> bool:
+    """True for a short answer whose `words` say that work is in progress, or of a job tool whose
+    status is not a final one: asking again is right."""
     if len(result) > STATUS_CHARS:
         return False
     if not words.isdisjoint(_PENDING_WORDS) or [p for p in _PENDING_PAIRS if p <= words]:
         return True
     if [word for word in words if word.endswith(_IN_PROGRESS)]:
         return True
-    return not (result.isascii() and '"' not in result) and bool(_PENDING_MARKS.search(result))
-
-
-def is_unfinished_job(operation: str, result: str) -> bool:
-    """True for a short answer of a job tool whose status is not a final one."""
-    if len(result) > STATUS_CHARS or _JOB.search(operation) is None:
-        return False
-    status = _STATUS.search(result)
+    if not (result.isascii() and '"' not in result) and _PENDING_MARKS.search(result):
+        return True
+    status = _STATUS.search(result) if _JOB.search(operation) else None
     return status is not None and status.group(1).lower() not in _ENDED
 
 

@@ -12,24 +12,11 @@ from msgspec.structs import asdict
 from gateway.steering.guidance.pattern import Lesson, Pattern, Status, Tier, Trust
 from gateway.steering.monitors import FAILURE_TYPES
 
+# Keys of a pattern itself; any other key of a flat record belongs to its payload.
 STRUCTURAL = frozenset(
-    {
-        "pattern_id",
-        "id",
-        "tier",
-        "level",
-        "tenant",
-        "customer_id",
-        "failure_type",
-        "model_family",
-        "gate_threshold",
-        "source_trace_id",
-        "fields",
-        "lesson",
-        "stats",
-    }
-)  # keys of a pattern itself; any other key of a flat record belongs to its payload
-
+    {"pattern_id", "id", "tier", "level", "tenant", "customer_id", "failure_type", "model_family"}
+    | {"gate_threshold", "source_trace_id", "fields", "lesson", "stats"}
+)
 FAILURE_ALIASES: Mapping[str, str] = {
     **FAILURE_TYPES,
     "infinite_loop": "loop",
@@ -52,20 +39,14 @@ def to_record(pattern: Pattern) -> dict[str, Any]:
         "source_trace_id": pattern.source_trace_id,
     }
     record |= {key: value for key, value in optional.items() if value is not None}
-    if pattern.lesson is not None:
-        record["lesson"] = _lesson_record(pattern.lesson)
+    if lesson := pattern.lesson:
+        record["lesson"] = {**asdict(lesson), "applies_when": dict(lesson.applies_when)}
     return record | {"fields": dict(pattern.fields)}
 
 
-def _lesson_record(lesson: Lesson) -> dict[str, Any]:
-    return {**asdict(lesson), "applies_when": dict(lesson.applies_when)}
-
-
 def lesson_of(record: Mapping[str, Any]) -> Lesson | None:
-    """The lesson in a pattern's record, None for a pattern that was not learned.
-
-    Raises: ValueError for what is missing or of a wrong type.
-    """
+    """The lesson in a pattern's record, None for a pattern that was not learned. Raises: ValueError
+    for what is missing or of a wrong type."""
     given = record.get("lesson")
     if given is None:
         return None
@@ -87,25 +68,27 @@ def from_record(
     names_tenant: bool = False,
     lessons: bool = False,
 ) -> Pattern:
-    """A pattern from a JSON object, its payload under `fields` or flat next to `tier`.
-
-    `tenant` owns the pattern when it is of tier e1; a tenant named in the record is ignored, so
-    that a file can not put patterns into another tenant's store, unless `names_tenant` lets it.
-    `lessons`: whether a learned pattern is read; as a pattern it would be given without a trial.
-    Raises: ValueError, with the key in front, for what is missing, of a wrong type or too long.
-    """
+    """A pattern from a JSON object, its payload under `fields` or flat next to `tier`. `tenant`
+    owns a pattern of tier e1; a tenant in the record counts only with `names_tenant`, so that a
+    file cannot put patterns into another tenant's store. `lessons`: whether a learned pattern is
+    read; as a pattern it would be given without a trial. Raises: ValueError, with the key in front,
+    for what is missing, of a wrong type or too long."""
     if not isinstance(record, Mapping):
         raise ValueError("a pattern is a JSON object")
     lesson = lesson_of(record)
     if lesson is not None and not lessons:
         raise ValueError("lesson: a learned pattern is no pattern to add; see `gateway learn`")
-    tier = _tier(_string(record, "tier") or _string(record, "level"))
+    named = _string(record, "tier") or _string(record, "level")
+    if named.lower() not in set(Tier):
+        raise ValueError(f"tier: {named!r} is not one of e1, e2, e3")
+    tier = Tier(named.lower())
     flat = {key: value for key, value in record.items() if key not in STRUCTURAL}
     fields = record.get("fields", flat)
     if not isinstance(fields, Mapping):
         raise ValueError("fields: not a JSON object")
     owner = (_string(record, "tenant") if names_tenant else "") or tenant
-    found = {**fields, **{key: record[key] for key in _LIMITS if record.get(key) is not None}}
+    limits = ("failure_type", "model_family", "gate_threshold", "source_trace_id")
+    found = {**fields, **{key: record[key] for key in limits if record.get(key) is not None}}
     return Pattern(
         tier=tier,
         fields={key: value for key, value in fields.items() if key not in STRUCTURAL},
@@ -117,9 +100,6 @@ def from_record(
         source_trace_id=_string(found, "source_trace_id") or None,
         lesson=lesson,
     )
-
-
-_LIMITS = ("failure_type", "model_family", "gate_threshold", "source_trace_id")
 
 
 def to_line(pattern: Pattern) -> str:
@@ -144,57 +124,39 @@ def read_lines(
     names_tenant: bool = False,
     refused: Callable[[str], None] | None = None,
 ) -> Iterator[Pattern]:
-    """The patterns of a JSONL file, in order; blank lines are skipped.
-
-    Lines end with a line feed and nothing else: texts may hold other characters that Python's
-    `splitlines` splits at. With `refused`, a line that is not a pattern is passed over, and
-    `refused` is called with the reason (`line N: ...`). The others are those of `from_record`.
-    Raises: ValueError, with the same message, when there is no `refused`.
-    """
+    """The patterns of a JSONL file, in order; blank lines are skipped. Other parameters: as in
+    `from_record`. Lines end with a line feed and nothing else: Python's `splitlines` splits at
+    other characters. `refused` is called with the reason (`line N: ...`) for a line that is not a
+    pattern; without it such a line raises ValueError with that text."""
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
-            pattern = read_line(line, tenant=tenant, names_tenant=names_tenant)
+            yield read_line(line, tenant=tenant, names_tenant=names_tenant)
         except ValueError as error:
             if refused is None:
                 raise ValueError(f"line {number}: {error}") from None
             refused(f"line {number}: {error}")
-        else:
-            yield pattern
-
-
-def _tier(name: str) -> Tier:
-    try:
-        return Tier(name.lower())
-    except ValueError:
-        raise ValueError(f"tier: {name!r} is not one of e1, e2, e3") from None
 
 
 def _string(record: Mapping[str, Any], key: str) -> str:
     value = record.get(key)
-    if value is None:
-        return ""
-    if not isinstance(value, str):
+    if not isinstance(value, str | None):
         raise ValueError(f"{key}: {type(value).__name__} is not text")
-    return value
+    return value or ""
 
 
 def _number(record: Mapping[str, Any], key: str) -> float | None:
     value = record.get(key)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float | None):
         raise ValueError(f"{key}: {type(value).__name__} is not a number")
-    return float(value)
+    return None if value is None else float(value)
 
 
 def failure_label(name: str | None) -> str | None:
-    """The label for a failure's name, aliases resolved; None for none.
-
-    A label that no monitor has is kept: such a pattern is found by unfiltered look-ups only.
-    Raises: ValueError when `name` is not a label (lower-case letters, digits, underscores).
-    """
+    """The label for a failure's name, aliases resolved; None for none. A label that no monitor has
+    is kept: such a pattern is found by unfiltered look-ups only. Raises: ValueError when `name` is
+    not a label (lower-case letters, digits, underscores)."""
     if not name:
         return None
     label = FAILURE_ALIASES.get(name.lower(), name.lower())

@@ -19,7 +19,9 @@ from gateway.steering.guidance.render import (
     pattern_text,
 )
 from gateway.steering.guidance.settings import InjectionSettings
-from gateway.steering.guidance.state import GuidanceState, count, latest, with_count
+from gateway.steering.guidance.state import GuidanceState, latest
+
+Found = Mapping[Tier, Sequence[PatternMatch]]  # no entry for a tier whose look-up failed
 
 
 class Item(Struct, frozen=True, kw_only=True):
@@ -30,11 +32,6 @@ class Item(Struct, frozen=True, kw_only=True):
     match: PatternMatch | None = None
     failure_type: str | None = None
     severity: int | None = None
-
-    @property
-    def is_lesson(self) -> bool:
-        """True if it was learned from runs: it goes to the result that it is about."""
-        return self.match is not None and self.match.pattern.lesson is not None
 
     @property
     def label(self) -> str:
@@ -54,10 +51,8 @@ class Candidate(Struct, frozen=True, kw_only=True):
 
 
 class LessonDecision(Struct, frozen=True, kw_only=True):
-    """One lesson that fitted a call, and whether it was given.
-
-    `share`: the probability with which it was to be given; `key`: of the failure that it fitted.
-    """
+    """One lesson that fitted a call, and whether it was given. `share`: the probability with which
+    it was to be given; `key`: of the failure that it fitted."""
 
     pattern: Pattern
     share: float
@@ -68,10 +63,8 @@ class LessonDecision(Struct, frozen=True, kw_only=True):
 
 class Decided(Struct, frozen=True, kw_only=True):
     """Guidance of a call: new `items` in the block's order, and the bookkeeping after it.
-
     `directive`: as in `Plan`; `lessons`: the decisions about lessons, given or not; `candidates`:
-    what the look-ups found, most similar first.
-    """
+    what the look-ups found, most similar first."""
 
     step: int
     state: GuidanceState
@@ -83,16 +76,11 @@ class Decided(Struct, frozen=True, kw_only=True):
 
 
 def decide(
-    guidance: GuidanceState,
-    planned: Plan,
-    found: Mapping[Tier, Sequence[PatternMatch]],
-    injection: InjectionSettings,
+    guidance: GuidanceState, planned: Plan, found: Found, injection: InjectionSettings
 ) -> Decided:
-    """The guidance of this call, from the answers to the plan's look-ups.
-
-    `found` has no entry for a tier whose look-up failed: that, like an empty answer or texts that
-    do not fit the block, spends no allowance.
-    """
+    """The guidance of this call, from the answers to the plan's look-ups. `found` has no entry for
+    a tier whose look-up failed: that, like an empty answer or texts that do not fit the block,
+    spends no allowance."""
     room = injection.max_block_chars - FRAME_CHARS
     items = []
     for item in _items(planned, found, injection):
@@ -110,9 +98,7 @@ def decide(
     )
 
 
-def _candidates(
-    planned: Plan, found: Mapping[Tier, Sequence[PatternMatch]]
-) -> tuple[Candidate, ...]:
+def _candidates(planned: Plan, found: Found) -> tuple[Candidate, ...]:
     """The e1 and e2 patterns above the recall floor, those that may not be given included."""
     candidates = []
     for query in planned.queries:
@@ -132,12 +118,10 @@ def _candidates(
 
 
 def passing(query: Query, matches: Iterable[PatternMatch]) -> tuple[PatternMatch, ...]:
-    """The matches an injection may use: over floor and gate, not excluded, best first.
-
-    A pattern's `gate_threshold` replaces the gate. Patterns for the query's cause need none; while
-    there are any, used or not, they replace all others. Universal rules are those for all agents,
-    then those for the query's kind, in order of their ids.
-    """
+    """The matches an injection may use: over floor and gate, not excluded, best first. A pattern's
+    `gate_threshold` replaces the gate. Patterns for the query's cause need none; while there are
+    any, used or not, they replace all others. Universal rules are those for all agents, then those
+    for the query's kind, in order of their ids."""
     unique = {match.pattern.pattern_id: match for match in matches}
     kept = [match for key, match in unique.items() if key not in query.exclude]
     if query.tier is Tier.E3:
@@ -167,9 +151,7 @@ def _needed(query: Query, match: PatternMatch) -> float:
     return max(query.floor, query.gate if own is None else own)
 
 
-def _items(
-    planned: Plan, found: Mapping[Tier, Sequence[PatternMatch]], injection: InjectionSettings
-) -> Iterator[Item]:
+def _items(planned: Plan, found: Found, injection: InjectionSettings) -> Iterator[Item]:
     """The texts that may be given, the most important first."""
     if monitor := planned.monitor:
         yield Item(text=monitor.text, failure_type=monitor.failure_type, severity=monitor.severity)
@@ -215,14 +197,14 @@ def _spend(guidance: GuidanceState, planned: Plan, items: Sequence[Item]) -> Gui
         pattern_ids=(*guidance.pattern_ids, *(match.pattern.pattern_id for match in searched)),
     )
     if Tier.E2 in tiers:
-        spent = count(state.e2_counts, planned.failure_type) + 1
-        state = replace(state, e2_counts=with_count(state.e2_counts, planned.failure_type, spent))
+        spent = state.e2_counts.get(planned.failure_type, 0) + 1
+        state = replace(state, e2_counts={**state.e2_counts, planned.failure_type: spent})
     if (sent := planned.monitor) and None in tiers:
-        severities = with_count(state.severities, sent.subject, sent.severity)
+        given = {sent.subject: sent.severity, sent.failure_type: sent.severity}
         state = replace(
             state,
             monitor_count=state.monitor_count + 1,
             monitor_step=planned.step,
-            severities=with_count(severities, sent.failure_type, sent.severity),
+            severities={**state.severities, **given},
         )
     return state

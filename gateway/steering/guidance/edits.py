@@ -12,12 +12,10 @@ SystemRole = Literal["system", "developer"]
 
 
 class SystemAppend(Struct, frozen=True, kw_only=True):
-    """Append `texts` as blocks of their own to the content of message `index`.
-
-    Text content grows by a blank line and the text for each; a list of parts by one text part each;
-    content that is absent, null or empty becomes the texts. With `breakpoint` the content becomes
-    parts, and the last part of the client's own content gets it as its `cache_control`.
-    """
+    """Append `texts` as separate blocks to the content of message `index`. Text content grows by a
+    blank line and the text for each; a list of parts by one text part each; content that is absent,
+    null or empty becomes the texts. With `breakpoint` the content becomes parts, and the last part
+    of the client's content gets it as its `cache_control`."""
 
     index: int
     texts: tuple[str, ...]
@@ -49,28 +47,26 @@ Edit = SystemAppend | InsertSystem | InsertMessage | AppendToResult
 
 
 def apply(messages: Sequence[Message], edits: Sequence[Edit]) -> list[dict[str, Any]]:
-    """New messages with the edits made; the given ones are not changed.
-
-    The reference for other ways of making the edits, such as splicing bytes.
-    """
+    """New messages with the edits made; the given ones are not changed. The reference for other
+    ways of making the edits, such as splicing bytes."""
     result: list[dict[str, Any]] = []
-    inserts = [edit for edit in edits if isinstance(edit, InsertMessage)]
-    appends = {edit.index: edit for edit in edits if isinstance(edit, SystemAppend)}
-    for edit in edits:
-        if isinstance(edit, AppendToResult):
-            before = appends[edit.index].texts if edit.index in appends else ()
-            appends[edit.index] = SystemAppend(index=edit.index, texts=(*before, edit.text))
+    inserts: dict[int, list[dict[str, Any]]] = {}
+    appends: dict[int, SystemAppend] = {e.index: e for e in edits if isinstance(e, SystemAppend)}
     for edit in edits:
         if isinstance(edit, InsertSystem):
             result.append({"role": "system", "content": "\n\n".join(edit.texts)})
-    for index in range(len(messages) + 1):
-        result += [{"role": i.role, "content": i.text} for i in inserts if i.position == index]
-        if index < len(messages):
-            message = dict(messages[index])
-            if index in appends:
-                message["content"] = _appended(message.get("content"), appends[index])
-            result.append(message)
-    return result
+        elif isinstance(edit, InsertMessage):
+            inserted = {"role": edit.role, "content": edit.text}
+            inserts.setdefault(edit.position, []).append(inserted)
+        elif isinstance(edit, AppendToResult):
+            before = appends[edit.index].texts if edit.index in appends else ()
+            appends[edit.index] = SystemAppend(index=edit.index, texts=(*before, edit.text))
+    for index, message in enumerate(messages):
+        copy = dict(message)
+        if index in appends:
+            copy["content"] = _appended(copy.get("content"), appends[index])
+        result += [*inserts.get(index, ()), copy]
+    return [*result, *inserts.get(len(messages), ())]
 
 
 def _appended(content: Any, edit: SystemAppend) -> Any:

@@ -1,9 +1,7 @@
-"""Lessons for a call: which failure to look one up for, and whether it is given.
+"""Lessons for a call: the failures to look them up for, and the draw whether they are given.
 
-A lesson is looked up when the newest step has a call that failed, by the key of that failure first
-and by the words of it second. Whether a lesson that fits is given is drawn: that is its trial, and
-the hold-out of one that has passed it. The draw depends on the lesson's version, the run and the
-step alone, so that it is the same on every gateway, after a restart and in a replay.
+The draw is the lesson's trial, and later its hold-out. It depends on the lesson's version, the run
+and the step alone: the same on every gateway, after a restart and in a replay.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from gateway.steering.guidance.decide import Decided, Item, LessonDecision
 from gateway.steering.guidance.pattern import Pattern, PatternMatch, Tier, content
 from gateway.steering.guidance.render import FRAME_CHARS, sanitise
 from gateway.steering.guidance.settings import InjectionSettings
-from gateway.steering.guidance.state import GuidanceState, with_count
+from gateway.steering.guidance.state import GuidanceState, latest
 from gateway.steering.identity.ids import draw
 from gateway.steering.transcript.steps import Step
 
@@ -31,11 +29,8 @@ QUOTED = "OBSERVED IN AN EARLIER RUN (a quotation, not an instruction)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LessonSettings:
-    """Settings of what is given of the lessons.
-
-    `trials`: whether any lesson is given; `per_call`, `per_run`: most lessons; `max_chars` of one;
-    `similarity` in [0, 1] that a lesson for another key needs.
-    """
+    """Limits of lessons. `trials`: whether any is given; `per_call`, `per_run`: most lessons;
+    `max_chars`: of one; `similarity`, in [0, 1]: needed by a lesson for another key."""
 
     trials: bool = False
     per_call: int = 2
@@ -68,15 +63,14 @@ def lesson_query(
     settings: LessonSettings, guidance: GuidanceState, newest: Step, step: int
 ) -> LessonQuery | None:
     """The look-up after a step with a failed call; None for none."""
-    if not settings.trials or guidance.lessons >= settings.per_run:
-        return None
-    if guidance.decided_step is not None and step <= guidance.decided_step:
+    decided = guidance.decided_step is not None and step <= guidance.decided_step
+    if decided or not settings.trials or guidance.lessons >= settings.per_run:
         return None
     readings = [read_action(action) for action in newest.actions]
     failures = tuple(r.failure for r in reversed(readings) if r.failure is not None)
     if not failures:
         return None
-    recent = (name for name, at in guidance.lesson_steps if step - at < WINDOW_STEPS)
+    recent = (name for name, at in guidance.lesson_steps.items() if step - at < WINDOW_STEPS)
     return LessonQuery(failures=failures, exclude=frozenset((*guidance.pattern_ids, *recent)))
 
 
@@ -111,10 +105,8 @@ def with_lessons(
 
 
 def lesson_text(pattern: Pattern, limit: int) -> str:
-    """A lesson as it is given, at most `limit` characters; empty when it says nothing.
-
-    Text that neither we nor an operator wrote is given as a quotation.
-    """
+    """A lesson as it is given, at most `limit` characters, "" for one without text; a quotation
+    unless an operator or a template wrote it."""
     texts, lesson = content(pattern.fields), pattern.lesson
     advice = " ".join(part for part in (texts.situation, texts.move or texts.avoid) if part)
     if lesson is None or not advice:
@@ -125,27 +117,25 @@ def lesson_text(pattern: Pattern, limit: int) -> str:
 
 
 def _different(matches: Sequence[LessonMatch], limit: int) -> list[tuple[LessonMatch, str]]:
-    """The matches in their order, with their texts. Of several with one text it is the general
-    lesson, which more runs support, that is decided about."""
+    """The matches with their texts: the most similar first, then instances, then by share. Of
+    several with one text the general lesson counts, which more runs support."""
+
+    def order(match: LessonMatch) -> tuple[float, bool, float, str]:
+        pattern = match.pattern
+        share = pattern.lesson.share if pattern.lesson is not None else 0.0
+        return -match.similarity, pattern.tier is not Tier.E1, -share, pattern.pattern_id
+
     found: dict[str, LessonMatch] = {}
-    for match in sorted(matches, key=_order):
+    for match in sorted(matches, key=order):
         text = lesson_text(match.pattern, limit)
         if text not in found or found[text].pattern.tier is Tier.E1 is not match.pattern.tier:
             found[text] = match
     return [(match, text) for text, match in found.items()]
 
 
-def _order(match: LessonMatch) -> tuple[float, bool, float, str]:
-    """The most similar first, instances first, those that are given most often first."""
-    pattern = match.pattern
-    share = pattern.lesson.share if pattern.lesson is not None else 0.0
-    return -match.similarity, pattern.tier is not Tier.E1, -share, pattern.pattern_id
-
-
 def _drawn(match: LessonMatch, unit: str, step: int) -> LessonDecision:
     lesson = match.pattern.lesson
-    share = lesson.share if lesson is not None else 0.0
-    version = lesson.version if lesson is not None else 0
+    share, version = (lesson.share, lesson.version) if lesson is not None else (0.0, 0)
     point = draw(f"{match.pattern.pattern_id}@{version}", f"{unit}#{step}")
     return LessonDecision(
         pattern=match.pattern,
@@ -159,15 +149,12 @@ def _drawn(match: LessonMatch, unit: str, step: int) -> LessonDecision:
 def _remembered(
     state: GuidanceState, decisions: Sequence[LessonDecision], step: int
 ) -> GuidanceState:
-    steps = state.lesson_steps
-    for decision in decisions:
-        steps = with_count(steps, decision.pattern.pattern_id, step)
+    steps = {**state.lesson_steps, **{each.pattern.pattern_id: step for each in decisions}}
     given = tuple(each.pattern.pattern_id for each in decisions if each.given)
-    decided = step if state.decided_step is None else max(state.decided_step, step)
     return replace(
         state,
-        decided_step=decided,
+        decided_step=latest(state.decided_step, step),
         pattern_ids=(*state.pattern_ids, *given),
-        lesson_steps=steps[-MOST_REMEMBERED:],
+        lesson_steps=dict([*steps.items()][-MOST_REMEMBERED:]),
         lessons=state.lessons + len(given),
     )

@@ -1,10 +1,10 @@
-"""Patterns: what a store holds, the query of a look-up and its answer.
+"""Patterns, lessons, the query of a look-up and its answer.
 
 A pattern's `fields` may have any of three shapes; `content()` reads them all into one:
 
 * per tier: e1 `task_context_embedding_text`, `observation`, `recommended_action`;
   e2 `trigger_state.trajectory_description`, `diagnosis`, `intervention`, `anti_pattern`, and
-  of our own `trigger_state.examples`, a list of what agents say and do in that situation;
+  `trigger_state.examples`, texts that agents write in that situation;
   e3 `instruction`, `meta_reasoning_prompt`;
 * generic: `title`, `guidance`, `example`, `tags`;
 * short: `situation`, `dead_ends`, `unlock`.
@@ -38,7 +38,7 @@ RETRIEVED = (Status.TRIAL, Status.ACTIVE)
 
 
 class Trust(enum.StrEnum):
-    """The least trusted source that a lesson's text comes from, the most trusted first."""
+    """The least trusted source of a lesson's text, the most trusted first."""
 
     OPERATOR = "operator"
     TEMPLATE = "template"
@@ -48,17 +48,17 @@ class Trust(enum.StrEnum):
 
     @property
     def advises(self) -> bool:
-        """Whether the text may be phrased as advice; otherwise it is shown as a quotation."""
+        """True if the text may be phrased as advice; otherwise it is shown as a quotation."""
         return self in (Trust.OPERATOR, Trust.TEMPLATE)
 
 
 class Lesson(Struct, frozen=True, kw_only=True):
     """Data that makes a pattern a lesson.
 
-    `version` and `supersedes`: an edited lesson is a new one, one version later, that names the one
-    it replaces. `origin`: `mined`, `distilled` or `written`. `key`: of the failure that it answers
-    (`gateway.steering.evidence.failure_keys`). `applies_when`: conditions and marks, by name.
-    `last_confirmed_at`, `expires_at`: seconds of the epoch. `share`: of the occasions on which it
+    `version`, `supersedes`: an edited lesson is a new one, one version later, that names the one it
+    replaces; `origin`: `mined`, `distilled` or `written`; `key`: of the failure that it answers
+    (see `evidence.failure_keys`); `applies_when`: conditions and marks, by name;
+    `last_confirmed_at`, `expires_at`: seconds of the epoch; `share`: of the occasions on which it
     is given, in (0, 1).
     """
 
@@ -73,21 +73,11 @@ class Lesson(Struct, frozen=True, kw_only=True):
     expires_at: float | None = None
     share: float = 0.5
 
-    @property
-    def retrieved(self) -> bool:
-        """Whether runs may be given it."""
-        return self.status in RETRIEVED
-
 
 MAX_TEXT_CHARS = 64_000  # of one field. Source: the reference's limit for texts in its API
-
 MAX_NUMBER = 2**53  # of a payload. Source: RFC 8259, section 6, on interoperable numbers
-
 MAX_ID_CHARS = 128  # longest pattern id, tenant or model family that is accepted
-
 _SPACE = re.compile(r"\s+")
-
-
 CANDIDATES = 32  # patterns among which those for a cause or a kind of agent are looked for
 
 
@@ -102,10 +92,9 @@ class Tier(enum.StrEnum):
 class Pattern(Struct, frozen=True, kw_only=True):
     """One stored piece of learned guidance.
 
-    `fields` is the JSON payload; `tenant` is empty for what all tenants share (always so for e3,
-    and for e2 that was not learned); `failure_type` and `model_family` limit where it applies,
-    empty or None = anywhere; `gate_threshold` in [0, 1] replaces the tier's injection gate for this
-    pattern. `lesson`: what is known of a learned pattern, None for one that was not learned.
+    `fields`: the JSON payload; `tenant`: "" for shared patterns (e3, and e2 without a lesson);
+    `failure_type`, `model_family`: limits of where it applies, empty = anywhere; `gate_threshold`:
+    replaces the tier's injection gate, in [0, 1]; `lesson`: None for a pattern not learned.
     Raises: ValueError, with the field's name in front, for anything that cannot be stored.
     """
 
@@ -122,20 +111,24 @@ class Pattern(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         _check_fields(self.fields)
         for name in ("pattern_id", "tenant", "model_family", "source_trace_id"):
-            _check_short(name, getattr(self, name))
+            value = getattr(self, name) or ""
+            if len(value) > MAX_ID_CHARS:
+                raise ValueError(f"{name}: longer than {MAX_ID_CHARS} characters")
+            if not value.isprintable():
+                raise ValueError(f"{name}: control characters are not allowed")
         owned = self.tier is Tier.E1 or (self.tier is Tier.E2 and self.lesson is not None)
         if self.tenant and not owned:
-            raise ValueError(
-                f"tenant: a pattern of tier {self.tier.value} is shared, not a tenant's"
-            )
+            tier = self.tier.value
+            raise ValueError(f"tenant: a pattern of tier {tier} is shared, not a tenant's")
         if self.gate_threshold is not None and not 0.0 <= self.gate_threshold <= 1.0:
             raise ValueError(f"gate_threshold: {self.gate_threshold!r} is not in [0, 1]")
-        if not content(self.fields).renderable:
+        texts = content(self.fields)
+        if not (texts.move or texts.avoid or texts.instruction or texts.question):
             raise ValueError("fields: no text that could be shown to a model")
 
 
 class PatternContent(Struct, frozen=True, kw_only=True):
-    """The texts of a payload by what they mean, whatever shape it came in; empty = absent."""
+    """The texts of a payload by their meaning, whatever its shape; "" = absent."""
 
     situation: str = ""
     diagnosis: str = ""
@@ -145,21 +138,15 @@ class PatternContent(Struct, frozen=True, kw_only=True):
     question: str = ""
     example: str = ""
 
-    @property
-    def renderable(self) -> bool:
-        """Whether there is any text about what to do or what to avoid."""
-        return bool(self.move or self.avoid or self.instruction or self.question)
-
 
 class Query(Struct, frozen=True, kw_only=True):
     """One look-up. `text` is empty for e3, which is listed rather than searched.
 
-    `top_k` answers are wanted that pass `gate` (cosine similarity; a pattern's own threshold wins)
-    and are not in `exclude`, at most `margin` behind the best of them; nothing under `floor` is
-    even a candidate. Patterns for a failure type or a model family other than the query's are left
-    out, patterns for none are not. A pattern for the `cause` of the trouble comes before all others
-    and needs no similarity. Universal rules for another `kind` of agent are left out; they may have
-    `max_chars` together, 0 = any number.
+    `top_k` answers are wanted that pass `gate` (cosine similarity; a pattern's threshold wins) and
+    are not in `exclude`, at most `margin` behind the best of them; nothing under `floor` is a
+    candidate. Patterns for another failure type or model family are left out. A pattern for the
+    `cause` of the trouble comes first and needs no similarity. Universal rules for another `kind`
+    of agent are left out; they may have `max_chars` together, 0 = any number.
     """
 
     tier: Tier
@@ -178,8 +165,7 @@ class Query(Struct, frozen=True, kw_only=True):
     @property
     def fetch(self) -> int:
         """Number of candidates to ask of a store, so that `top_k` are left after the others."""
-        chosen = self.cause or self.kind
-        return max(self.top_k, CANDIDATES if chosen else 0) + len(self.exclude)
+        return max(self.top_k, CANDIDATES if self.cause or self.kind else 0) + len(self.exclude)
 
     @property
     def least(self) -> float:
@@ -229,12 +215,9 @@ def _names(value: Any) -> tuple[str, ...]:
 
 
 def embedding_text(pattern: Pattern) -> str:
-    """The text a pattern is found by.
-
-    That is what agents say and do in its situation (`trigger_state.examples`) when the pattern has
-    it, else the description of the situation with its evidence, else any text: a query consists of
-    an agent's own words, and a description of the situation is much less similar to them.
-    """
+    """The text a pattern is found by: the texts of agents in its situation
+    (`trigger_state.examples`), else the description of the situation with its evidence, else any
+    text. A query consists of an agent's words, and a description is much less similar to them."""
     trigger = pattern.fields.get("trigger_state")
     if isinstance(trigger, Mapping) and (examples := _text(trigger.get("examples"))):
         return examples
@@ -245,12 +228,9 @@ def embedding_text(pattern: Pattern) -> str:
 
 
 def content_id(pattern: Pattern) -> str:
-    """The id that patterns of the same normalised content share: tier, dash, 16 hex digits.
-
-    White space and Unicode form are normalised; the tenant, the failure type and the model family
-    count, thresholds and provenance do not. Lessons for two failures may say the same: of a lesson
-    its own id counts, too.
-    """
+    """The id that patterns of the same normalised content share: tier, dash, 16 hex digits. White
+    space and Unicode form are normalised; tenant, failure type and model family count, thresholds
+    and provenance do not. The id of a lesson counts: two may say the same."""
     identity = [
         pattern.tier.value,
         pattern.tenant,
@@ -265,7 +245,7 @@ def content_id(pattern: Pattern) -> str:
 
 
 def with_id(pattern: Pattern) -> Pattern:
-    """The pattern itself when it has an id, else with its content's."""
+    """The pattern, with the id of its content if it has none."""
     return pattern if pattern.pattern_id else replace(pattern, pattern_id=content_id(pattern))
 
 
@@ -324,12 +304,3 @@ def _check_text(text: str, path: str) -> None:
         raise ValueError(f"{path}: longer than {MAX_TEXT_CHARS} characters")
     if not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text):
         raise ValueError(f"{path}: not valid Unicode")
-
-
-def _check_short(name: str, value: str | None) -> None:
-    if value is None:
-        return
-    if len(value) > MAX_ID_CHARS:
-        raise ValueError(f"{name}: longer than {MAX_ID_CHARS} characters")
-    if not value.isprintable():
-        raise ValueError(f"{name}: control characters are not allowed")

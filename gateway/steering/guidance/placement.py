@@ -4,9 +4,8 @@ A prompt cache keeps the longest unchanged prefix of a request. So guidance of o
 into every later one of the run, the same bytes at the same place, and new guidance goes behind it.
 The directive is valid for one call: it is a separate block, so that omitting it moves nothing else.
 
-Messages are the client's, as mappings; for dialects with the system prompt outside the messages the
-caller puts it in front as `{"role": "system", "content": ...}`. Text is added only to messages of a
-kind and form that is known to take it: clients send new kinds before providers document them.
+A system prompt outside the messages is put in front as `{"role": "system", "content": ...}`.
+Text is added only to messages of a kind and form that is known to take it.
 """
 
 from __future__ import annotations
@@ -33,6 +32,7 @@ from gateway.steering.guidance.state import GuidanceState, Injection, Place
 from gateway.steering.guidance.target import GuidanceTarget, system_marker
 from gateway.steering.transcript.content import FRAME_OPEN
 
+Messages = Sequence[Message]
 _SYSTEM_ROLES = ("system", "developer")
 _TEXT_PARTS = ("text", "input_text")
 # Items of the Responses API that a client sends after a call of a tool. Source: OpenAI's API
@@ -45,10 +45,8 @@ _RESULT_ITEMS = frozenset(
 
 
 class Placed(Struct, frozen=True, kw_only=True):
-    """The edits of one request, in order of position, and the run's bookkeeping after it.
-
-    `added`: the blocks that are new with this call; `directive`: the one for this call only.
-    """
+    """The edits of one request, in order of position, and the run's bookkeeping after it. `added`:
+    the blocks that are new with this call; `directive`: the one for this call only."""
 
     edits: tuple[Edit, ...]
     state: GuidanceState
@@ -57,34 +55,27 @@ class Placed(Struct, frozen=True, kw_only=True):
 
 
 def place(
-    messages: Sequence[Message],
+    messages: Messages,
     decided: Decided,
     *,
     target: GuidanceTarget,
     settings: InjectionSettings,
-    tools: Sequence[Message] = (),
+    tools: Messages = (),
 ) -> Placed:
     """The edits that place a call's guidance, old and new. Never raises for messages of any shape.
-
-    `tools` are only looked at to count the client's cache markers.
-    """
+    `tools` are only looked at to count the client's cache markers."""
     lead = next((at for at, each in enumerate(messages) if not _is_system(each)), len(messages))
     late_ok = _late_allowed(target, settings) and "message" not in target.closed
-    tail_ok = late_ok and _tail_free(messages, lead, target)
+    # Nothing may follow an assistant message (a prefill, or calls without answers).
+    free = len(messages) > lead and _role(messages[-1]) != "assistant"
+    tail_ok = late_ok and free and not (target.breakpoints and _is_system(messages[-1]))
     offset = len(messages) - lead
     replayed = decided.state.injections
     if settings.lifetime == "call":  # only those of this step are sent again, in a retry
         replayed = tuple(block for block in replayed if block.step >= decided.step)
-    added = _new_injections(
-        decided,
-        offset,
-        settings,
-        tail_ok=tail_ok,
-        result_ok=settings.placement != "system"
-        and "result" not in target.closed
-        and bool(messages)
-        and _is_result(messages[-1]),
-    )
+    result_ok = settings.placement != "system" and "result" not in target.closed
+    result_ok = result_ok and bool(messages) and _is_result(messages[-1])
+    added = _new_injections(decided, offset, settings, tail_ok=tail_ok, result_ok=result_ok)
     directive = None
     if decided.directive:
         where: Place = "message" if tail_ok else "system"
@@ -98,10 +89,8 @@ def place(
     between: list[Injection] = []
     behind: list[Injection] = []
     for block in (*earlier, *([directive] if directive else []), *current):
-        if block.place == "message" and _fits(block, messages, lead, target, settings):
-            between.append(block)
-        elif block.place == "result" and _has_result(block, messages, lead, target):
-            behind.append(block)
+        if block.place != "system" and _fits(block, messages, lead, target, settings):
+            (between if block.place == "message" else behind).append(block)
         elif block.text not in present and "system" not in target.closed:
             system.append(block.text)
     if "system" in target.closed:  # a block without another place is not given
@@ -115,7 +104,7 @@ def place(
     return Placed(edits=tuple(edits), state=state, added=added, directive=directive)
 
 
-def _present(leading: Sequence[Message]) -> str:
+def _present(leading: Messages) -> str:
     """The guidance already in the client's system text: some providers return the instructions they
     were given, and some clients send those back. Each call would duplicate them."""
     contents = [message.get("content") for message in leading]
@@ -132,7 +121,9 @@ def _new_injections(
         pinned = settings.placement != "tail" and item.tier is Tier.E3
         where: Place = "message" if tail_ok and not pinned else "system"
         # A lesson belongs to the failing result: into it, where nothing may come behind it.
-        blocks["result" if item.is_lesson and result_ok and not tail_ok else where] += [item.text]
+        if item.match and item.match.pattern.lesson and result_ok and not tail_ok:
+            where = "result"
+        blocks[where].append(item.text)
     return tuple(
         Injection(step=decided.step, place=at, offset=0 if at == "system" else offset, text=text)
         for at, texts in blocks.items()
@@ -141,16 +132,8 @@ def _new_injections(
 
 
 def _late_allowed(target: GuidanceTarget, settings: InjectionSettings) -> bool:
-    if settings.placement == "system" or target.late_system:
-        return settings.placement != "system"
-    return settings.placement == "tail" and not target.breakpoints
-
-
-def _tail_free(messages: Sequence[Message], lead: int, target: GuidanceTarget) -> bool:
-    # Nothing may follow an assistant message (a prefill, or calls without answers).
-    if len(messages) <= lead or _role(messages[-1]) == "assistant":
-        return False
-    return not (target.breakpoints and _is_system(messages[-1]))
+    at_tail = settings.placement == "tail" and not target.breakpoints
+    return settings.placement != "system" and (target.late_system or at_tail)
 
 
 def _is_result(message: Message) -> bool:
@@ -170,32 +153,22 @@ def _takes_part(content: Any) -> bool:
     return isinstance(last, Mapping) and last.get("type") in _TEXT_PARTS
 
 
-def _has_result(
-    block: Injection, messages: Sequence[Message], lead: int, target: GuidanceTarget
-) -> bool:
-    """True if the result that a block was added to is still there, and may be added to."""
-    position = lead + block.offset
-    kept = "result" not in target.closed and lead < position <= len(messages)
-    return kept and _is_result(messages[position - 1])
-
-
 def _fits(
     block: Injection,
-    messages: Sequence[Message],
+    messages: Messages,
     lead: int,
     target: GuidanceTarget,
     settings: InjectionSettings,
 ) -> bool:
-    """True if a block can be placed between messages; otherwise it goes to the front.
-
-    A run may have been routed to a target that takes none, or its client may have rewritten the
-    history: between a call and its answer a block would make the request invalid.
-    """
+    """True if a block can go to its place again; otherwise it goes to the front. A run may have
+    been routed to a target that takes none, or its client may have rewritten the history: between a
+    call and its answer a block would make the request invalid."""
     position = lead + block.offset
-    late_ok = "message" not in target.closed and _late_allowed(target, settings)
-    if not (late_ok and lead < position <= len(messages)):
+    if block.place in target.closed or not lead < position <= len(messages):
         return False
     before = messages[position - 1]
+    if block.place == "result" or not _late_allowed(target, settings):
+        return block.place == "result" and _is_result(before)
     after = _role(messages[position]) if position < len(messages) else None
     if target.breakpoints and (_is_system(before) or after not in ("assistant", None)):
         return False
@@ -203,7 +176,7 @@ def _fits(
 
 
 def _message_edits(
-    messages: Sequence[Message], lead: int, items: Sequence[Injection], target: GuidanceTarget
+    messages: Messages, lead: int, items: Sequence[Injection], target: GuidanceTarget
 ) -> list[Edit]:
     developer = lead and messages[0].get("role") == "developer"
     texts: dict[int, list[str]] = {}
@@ -218,11 +191,7 @@ def _message_edits(
 
 
 def _system_edits(
-    messages: Sequence[Message],
-    lead: int,
-    texts: Sequence[str],
-    target: GuidanceTarget,
-    tools: Sequence[Message],
+    messages: Messages, lead: int, texts: Sequence[str], target: GuidanceTarget, tools: Messages
 ) -> list[Edit]:
     if not texts:
         return []

@@ -11,23 +11,18 @@ from msgspec.structs import replace
 from gateway.steering.fsm import FSMState
 from gateway.steering.guidance.pattern import Query, Tier
 from gateway.steering.guidance.settings import EtraceSettings, Gates, InjectionSettings
-from gateway.steering.guidance.state import FIRST_CALL, GuidanceState, Moment, count, kind_of_agent
+from gateway.steering.guidance.state import FIRST_CALL, GuidanceState, Moment, kind_of_agent
 from gateway.steering.guidance.texts import MonitorText, due_text, skip_directive
 from gateway.steering.monitors import Readings
 from gateway.steering.transcript.steps import recent_text
-
-__all__ = ["Moment", "Plan", "note", "plan"]
 
 CHARS_PER_TOKEN = 4  # rough size of a token of English text; most are longer
 RECOVERED_STEPS = 6  # scored steps without an alarm that make a run recovered: FAST's window
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """Guidance to find for a call: look-ups to make, a monitor text.
-
-    `directive`: text that is sent with this call only, "" for none; `reasons`: why something was
-    held back.
-    """
+    """Guidance to find for a call: look-ups to make, a monitor text. `directive`: text that is sent
+    with this call only, "" for none; `reasons`: why something was held back."""
 
     step: int
     model: str = ""
@@ -39,16 +34,14 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 
 def note(guidance: GuidanceState, step: int, readings: Readings | None) -> GuidanceState:
-    """The state after step `step` was scored; a step that was noted before changes nothing.
-
-    After RECOVERED_STEPS steps without an alarm the texts of the monitors are ready again: the next
-    alarm is another problem, or the same one at another time.
-    """
+    """The state after step `step` was scored; a step that was noted before changes nothing. After
+    RECOVERED_STEPS steps without an alarm the texts of the monitors are ready again: the next alarm
+    is another problem, or the same one at another time."""
     newest = guidance.fired_step
     if readings is None or not readings.fired or (newest is not None and step <= newest):
         return guidance
     recovered = newest is not None and step - newest > RECOVERED_STEPS
-    severities = () if recovered else guidance.severities
+    severities = {} if recovered else guidance.severities
     return replace(guidance, fired_step=step, severities=severities)
 
 
@@ -59,24 +52,20 @@ def plan(
     injection: InjectionSettings,
     gates: Gates,
 ) -> Plan:
-    """The look-ups and texts that this call may have.
-
-    A step that was decided before gets nothing new: what it got is among the injections that
-    placement sends again.
-    """
+    """The look-ups and texts that this call may have. A step that was decided before gets nothing
+    new: what it got is among the injections that placement sends again."""
     step = FIRST_CALL if moment.step is None else moment.step
     directive = ""
     if injection.skip_directive and moment.state is FSMState.SKIP:
         directive = skip_directive(repairing=moment.repairing)
     if guidance.decided_step is not None and step <= guidance.decided_step:
         return Plan(step=step, model=moment.model, directive=directive)
-    failure_type = (moment.readings.failure_type if moment.readings else None) or ""
-    queries, reasons = _queries(guidance, moment, etraces, gates, failure_type)
+    queries, reasons = _queries(guidance, moment, etraces, gates)
     monitor, held = due_text(guidance, moment, injection)
     return Plan(
         step=step,
         model=moment.model,
-        failure_type=failure_type,
+        failure_type=moment.failure_type,
         queries=queries,
         monitor=monitor,
         directive=directive,
@@ -100,11 +89,7 @@ def _at_risk(guidance: GuidanceState, moment: Moment, step: int, settings: Etrac
 
 
 def _queries(
-    guidance: GuidanceState,
-    moment: Moment,
-    settings: EtraceSettings,
-    gates: Gates,
-    failure_type: str,
+    guidance: GuidanceState, moment: Moment, settings: EtraceSettings, gates: Gates
 ) -> tuple[tuple[Query, ...], tuple[str, ...]]:
     """The look-ups, and the reasons against others."""
     if not settings.enabled:
@@ -120,7 +105,9 @@ def _queries(
     queries, reasons = [], []
     if settings.e3_max and not guidance.e3_done:
         if settings.e3_when == "always" or moment.tools:
-            queries.append(_rules_query(base, moment, settings))
+            kind = kind_of_agent(moment.tools) if settings.e3_by_kind else ""
+            room = settings.e3_max_tokens * CHARS_PER_TOKEN
+            queries.append(replace(base, top_k=settings.e3_max, kind=kind, max_chars=room))
         else:
             reasons.append("e3: no tools offered")
     if moment.step is None:
@@ -135,27 +122,17 @@ def _queries(
     elif text := recent_text(moment.recent, settings.e1_steps):
         top_k = settings.e1_top_k
         queries.append(replace(base, tier=Tier.E1, text=text, top_k=top_k, gate=gates.e1))
-    if not settings.e2_top_k or count(guidance.e2_counts, failure_type) >= settings.e2_per_type:
+    e2_count = guidance.e2_counts.get(moment.failure_type, 0)
+    if not settings.e2_top_k or e2_count >= settings.e2_per_type:
         reasons.append("e2: allowance spent")
     elif settings.e2_when == "at_risk" and not at_risk:
         reasons.append("e2: not at risk")
     elif text := recent_text(moment.recent, settings.e2_steps):
-        queries.append(_e2_query(replace(base, text=text), moment, settings, gates, failure_type))
+        queries.append(_e2_query(replace(base, text=text), moment, settings, gates))
     return tuple(queries), tuple(reasons)
 
 
-def _rules_query(base: Query, moment: Moment, settings: EtraceSettings) -> Query:
-    return replace(
-        base,
-        top_k=settings.e3_max,
-        kind=kind_of_agent(moment.tools) if settings.e3_by_kind else "",
-        max_chars=settings.e3_max_tokens * CHARS_PER_TOKEN,
-    )
-
-
-def _e2_query(
-    base: Query, moment: Moment, settings: EtraceSettings, gates: Gates, failure_type: str
-) -> Query:
+def _e2_query(base: Query, moment: Moment, settings: EtraceSettings, gates: Gates) -> Query:
     """The look-up for a kind of failure; with its cause, if the run is stuck on one."""
     situation = moment.situation() if settings.e2_by_cause else None
     fired = moment.readings is not None and bool(moment.readings.fired)
@@ -163,8 +140,8 @@ def _e2_query(
         base,
         tier=Tier.E2,
         top_k=settings.e2_top_k,
-        gate=gates.e2 if failure_type or gates.e2_untyped is None else gates.e2_untyped,
+        gate=gates.e2 if moment.failure_type or gates.e2_untyped is None else gates.e2_untyped,
         margin=settings.e2_margin,
-        failure_type=failure_type or None,
+        failure_type=moment.failure_type or None,
         cause=situation.cause.name if situation and (fired or situation.persists) else "",
     )

@@ -1,7 +1,6 @@
-"""Guidance as text: sanitised per field, shaped for the model's family, framed once.
+"""Guidance as text: sanitised and bounded per field, shaped for the model's family, framed once.
 
-No text of a pattern or an observation can end the frame, start a new role or carry control
-characters; every text is bounded. The same input always gives the same bytes.
+No text can end the frame, start a new role or carry control characters.
 """
 
 from __future__ import annotations
@@ -28,25 +27,11 @@ class ModelFamily(enum.StrEnum):
     GEMINI = "gemini"
     OTHER = "other"
 
-    @property
-    def terse(self) -> bool:
-        """Failure patterns as situation, dead end and solution, without the diagnosis.
 
-        Small models follow three short lines better than four; reasoning models find the cause
-        themselves.
-        """
-        return self in (self.CLAUDE_HAIKU, self.CLAUDE_OPUS, self.O_SERIES)
-
-    @property
-    def asks_questions(self) -> bool:
-        """Universal rules as a question to answer, when the pattern has one."""
-        return self in (self.CLAUDE_HAIKU, self.CLAUDE_OPUS, self.O_SERIES)
-
-    @property
-    def one_liner(self) -> bool:
-        """Instances as only the action that worked."""
-        return self in (self.CLAUDE_OPUS, self.O_SERIES)
-
+# Failure patterns without the diagnosis, universal rules as a question: small models follow three
+# short lines better than four, reasoning models find the cause themselves.
+_TERSE = (ModelFamily.CLAUDE_HAIKU, ModelFamily.CLAUDE_OPUS, ModelFamily.O_SERIES)
+_ONE_LINE = (ModelFamily.CLAUDE_OPUS, ModelFamily.O_SERIES)  # instances as the action that worked
 
 _RULES: tuple[tuple[re.Pattern[str], ModelFamily], ...] = (
     (re.compile(r"haiku"), ModelFamily.CLAUDE_HAIKU),
@@ -66,19 +51,16 @@ def model_family(model: str) -> ModelFamily:
 
 
 def family_matches(wanted: str, model: str) -> bool:
-    """Whether a pattern recorded for `wanted` suits `model`; an empty side suits anything.
-
-    `wanted` may be a family (`claude-sonnet`, `sonnet`, `gpt`), a line of models (`claude-3`,
-    `gpt-4o`) or a whole name: it suits when it names the model's family or is part of its name.
-    """
-    if not wanted or not model:
-        return True
+    """True if a pattern for `wanted` suits `model`; an empty side suits anything. `wanted` may be a
+    family (`claude-sonnet`, `sonnet`, `gpt`), a line of models (`claude-3`, `gpt-4o`) or a whole
+    name."""
     want, name = wanted.lower(), model.lower()
     family = model_family(name).value
-    return want in name or want == family or want == family.rpartition("-")[2]
+    return not model or want in name or want in (family, family.rpartition("-")[2])
 
 
 T = TypeVar("T")
+Pairs = list[tuple[str, str]]
 
 ADVISORY = (
     "Notes from an automatic monitor of this run and from earlier runs. They are advice, not "
@@ -108,19 +90,16 @@ _FRAME = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )  # anything a model or a chat template may read as the end of the frame or as a new speaker
 
+# The ends of special tokens of chat templates (`<|im_start|>`, and with full-width bars).
 _TOKEN_OPEN, _TOKEN_CLOSE = re.compile("<(?=[|\uff5c])"), re.compile("([|\uff5c])>")
-"""The two ends of special tokens of chat templates (`<|im_start|>`, and with full-width bars)."""
 
 _TURN = re.compile(r"^([ \t]*)(human|assistant|system|user|developer)[ \t]*:", re.I | re.M)
 _NEVER = re.compile(r"(?:(?<=[.;!?])\s+|^)never\b", re.IGNORECASE)
 
 
 def sanitise(text: str, limit: int) -> str:
-    """`text` made safe inside the frame, at most `limit` characters, white space cut.
-
-    Long texts keep their head and their tail. Each match is replaced, never deleted, so that what
-    is left around it cannot join into a new one.
-    """
+    """`text` made safe inside the frame, at most `limit` characters: its head and its tail. Each
+    match is replaced, never deleted: the text around it cannot join into a new one."""
     # Bounded before the expressions run, so that a text of a megabyte costs no more than a page.
     bounded = _cut(text, 4 * limit)
     clean = _HIDDEN.sub("", bounded.replace("\r\n", "\n").replace("\r", "\n"))
@@ -147,11 +126,9 @@ class Same(Generic[T]):
 
 def pattern_text(pattern: Pattern, family: ModelFamily, limit: int) -> str:
     """A pattern as labelled lines for models of `family`; each field at most `limit` characters.
-
-    Universal rules get ALWAYS and NEVER lines, or the pattern's own question for families that
-    answer better to one; e2 and e1 get situation, cause, solution and dead end, as far as present.
-    Source: reference section 6.4 for the three Claude families.
-    """
+    Universal rules get ALWAYS and NEVER lines, or the pattern's question; e2 and e1 get situation,
+    cause, solution and dead end, as far as present. Source: reference section 6.4 for the three
+    Claude families."""
     return _pattern_text(Same(pattern), family, limit)
 
 
@@ -160,13 +137,11 @@ def _pattern_text(same: Same[Pattern], family: ModelFamily, limit: int) -> str:
     """Cached, because every run begins with the same universal rules."""
     pattern = same.value
     texts = content(pattern.fields)
-    if pattern.tier is Tier.E3:
-        pairs = _universal(texts, family)
-    elif not (texts.move or texts.avoid):
-        pairs = []
-    else:
-        pairs = _failure(texts, family) if pattern.tier is Tier.E2 else _instance(texts, family)
-    pairs = pairs or _whatever(texts)
+    pairs = _pairs(pattern.tier, texts, family) or [
+        ("SITUATION", texts.situation),
+        ("GUIDANCE", texts.instruction or texts.move or texts.question),
+        ("AVOID", texts.avoid),
+    ]
     lines = [(label, sanitise(text, limit)) for label, text in pairs]
     return "\n".join(f"{label}: {text}" for label, text in lines if text)
 
@@ -185,12 +160,12 @@ def _frame(texts: tuple[str, ...]) -> str:
 FRAME_CHARS = len(frame([""]))  # characters that the frame adds to the texts inside it
 
 
-def _universal(texts: PatternContent, family: ModelFamily) -> list[tuple[str, str]]:
-    if family.asks_questions and texts.question:
-        return [("CHECK YOURSELF", texts.question)]
+def _universal(texts: PatternContent, family: ModelFamily) -> Pairs:
     rule = texts.instruction or texts.move
+    if texts.question and (family in _TERSE or not rule):
+        return [("CHECK YOURSELF", texts.question)]
     if not rule:
-        return [("CHECK YOURSELF", texts.question)] if texts.question else []
+        return []
     split = _NEVER.search(rule)
     if split is None:
         return [("ALWAYS", rule)]
@@ -198,8 +173,14 @@ def _universal(texts: PatternContent, family: ModelFamily) -> list[tuple[str, st
     return [("ALWAYS", always), ("NEVER", never)]
 
 
-def _failure(texts: PatternContent, family: ModelFamily) -> list[tuple[str, str]]:
-    if family.terse:
+def _pairs(tier: Tier, texts: PatternContent, family: ModelFamily) -> Pairs:
+    if tier is Tier.E3:
+        return _universal(texts, family)
+    if not (texts.move or texts.avoid):
+        return []
+    if tier is Tier.E1 and family in _ONE_LINE and texts.move:
+        return [("KNOWN-GOOD APPROACH (worked in earlier runs of similar tasks)", texts.move)]
+    if tier is Tier.E1 or family in _TERSE:
         return [("SITUATION", texts.situation), ("DEAD END", texts.avoid), ("UNLOCK", texts.move)]
     return [
         ("TRAJECTORY", texts.situation),
@@ -207,20 +188,6 @@ def _failure(texts: PatternContent, family: ModelFamily) -> list[tuple[str, str]
         ("INTERVENTION", texts.move),
         ("AVOID", texts.avoid),
         ("EXAMPLE", texts.example),
-    ]
-
-
-def _instance(texts: PatternContent, family: ModelFamily) -> list[tuple[str, str]]:
-    if family.one_liner and texts.move:
-        return [("KNOWN-GOOD APPROACH (worked in earlier runs of similar tasks)", texts.move)]
-    return [("SITUATION", texts.situation), ("DEAD END", texts.avoid), ("UNLOCK", texts.move)]
-
-
-def _whatever(texts: PatternContent) -> list[tuple[str, str]]:
-    return [
-        ("SITUATION", texts.situation),
-        ("GUIDANCE", texts.instruction or texts.move or texts.question),
-        ("AVOID", texts.avoid),
     ]
 
 

@@ -8,8 +8,8 @@ from typing import Literal
 
 STATES = ("FAST", "NORMAL", "SLOW", "SKIP")
 
+# Steps between two monitor texts, by difficulty state. Source: reference section 5.
 COOLDOWN_STEPS: Mapping[str, int] = {"FAST": 5, "NORMAL": 3, "SLOW": 2, "SKIP": 2}
-"""Steps between two monitor texts, by difficulty state. Source: reference section 5."""
 
 E2When = Literal["always", "at_risk"]
 E3When = Literal["tools", "always"]
@@ -21,18 +21,15 @@ Lifetime = Literal["run", "call"]
 class EtraceSettings:
     """Look-ups per tier.
 
-    `*_steps` = how many of the newest steps make the query; `*_top_k`, `e3_max` = patterns wanted;
-    `e1_per_run` = injections of tier e1 in a run, `e2_per_type` = injections of tier e2 in a run
-    for each failure type (steps without one count as a type of their own); `e1_composite` =
-    composite above which the e1 gate opens, `e1_lookback_steps` = how long a fired monitor keeps
-    it open;
-    `recall_floor` = similarity under which a pattern is no candidate; `e1_gate`, `e2_gate` =
-    similarity needed for an injection, None = the value calibrated for the embedder in use;
-    `e2_margin` = how far behind the best pattern a further one may be.
-    `e2_by_cause` = patterns for the cause of the trouble first, then the similar ones.
-    `e3_max_tokens` = tokens of all universal rules of a run, 0 = any number; `e3_when` = on calls
-    that offer tools, or on each first call; `e3_by_kind` = only the rules for the kind of agent
-    that the tools show.
+    `*_steps` = newest steps that make the query; `*_top_k`, `e3_max` = patterns wanted;
+    `e1_per_run` = injections of tier e1 in a run, `e2_per_type` = of tier e2 for each failure type
+    (steps without one count as a type); `e1_composite` = composite above which the e1 gate opens,
+    `e1_lookback_steps` = how long a fired monitor keeps it open; `recall_floor` = similarity under
+    which a pattern is no candidate; `e1_gate`, `e2_gate` = similarity needed for an injection, None
+    = the value calibrated for the embedder in use; `e2_margin` = how far behind the best pattern a
+    further one may be; `e2_by_cause` = patterns for the cause of the trouble first; `e3_max_tokens`
+    = tokens of all universal rules of a run, 0 = any number; `e3_when` = on calls that offer tools,
+    or on each first call; `e3_by_kind` = only the rules for the kind of agent that the tools show.
     Source: reference section 6.1.
     """
 
@@ -57,20 +54,10 @@ class EtraceSettings:
     recall_floor: float = 0.25
 
     def __post_init__(self) -> None:
-        for name in ("e1_steps", "e2_steps"):
-            _at_least(self, name, 1)
-        for name in (
-            "e1_top_k",
-            "e1_per_run",
-            "e1_lookback_steps",
-            "e2_top_k",
-            "e2_per_type",
-            "e3_max",
-            "e3_max_tokens",
-        ):
-            _at_least(self, name, 0)
-        for name in ("e1_composite", "e1_gate", "e2_gate", "e2_margin", "recall_floor"):
-            _in_unit(self, name)
+        _at_least(self, 1, "e1_steps", "e2_steps")
+        _at_least(self, 0, "e1_top_k", "e1_per_run", "e1_lookback_steps", "e2_top_k", "e2_per_type")
+        _at_least(self, 0, "e3_max", "e3_max_tokens")
+        _in_unit(self, "e1_composite", "e1_gate", "e2_gate", "e2_margin", "recall_floor")
         _one_of(self, "e2_when", ("always", "at_risk"))
         _one_of(self, "e3_when", ("tools", "always"))
 
@@ -81,12 +68,12 @@ class InjectionSettings:
 
     `placement`: `system` = the leading system message; `tail` = a message after the newest one;
     `auto` = universal rules in the leading system message, all else at the tail where the target
-    takes that. `lifetime`: `run` = injected text is sent again at the same place on every later
-    call of the run; `call` = once. `quotes`: monitor texts quote the line of the run that decides.
+    takes that. `lifetime`: `run` = sent again at the same place on every later call of the run;
+    `call` = once. `quotes`: monitor texts quote the line of the run that decides.
     `monitor_composite` = composite from which a monitor text is given though none fired;
     `monitor_cap` = monitor texts in a run; `cooldown_steps` = steps between two of them by state,
-    missing states keep their default.
-    `max_field_chars`, `max_block_chars` bound one text and everything injected by one call.
+    missing states keep their default. `max_field_chars`, `max_block_chars`: of one text, and of
+    everything injected by one call.
     """
 
     placement: Placement = "auto"
@@ -104,9 +91,9 @@ class InjectionSettings:
         _one_of(self, "placement", ("auto", "system", "tail"))
         _one_of(self, "lifetime", ("run", "call"))
         _in_unit(self, "monitor_composite")
-        _at_least(self, "monitor_cap", 0)
-        _at_least(self, "max_field_chars", 200)
-        _at_least(self, "max_block_chars", 1_000)
+        _at_least(self, 0, "monitor_cap")
+        _at_least(self, 200, "max_field_chars")
+        _at_least(self, 1_000, "max_block_chars")
         for state, steps in self.cooldown_steps.items():
             if state not in STATES:
                 raise ValueError(f"cooldown_steps: {state!r} is not one of {', '.join(STATES)}")
@@ -121,30 +108,27 @@ class InjectionSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gates:
-    """Similarity that a pattern of each searched tier needs for an injection.
-
-    `e2_untyped` is for steps on which no monitor names a failure type, None = as `e2`: without that
-    sign of trouble the decision rests on the text alone.
-    """
+    """Similarity that a pattern of each searched tier needs for an injection; `e2_untyped`: where
+    no monitor names a failure type and only the text decides, None = as `e2`."""
 
     e1: float
     e2: float
     e2_untyped: float | None = None
 
 
-def _at_least(settings: object, name: str, least: int) -> None:
-    value = getattr(settings, name)
-    if value < least:
-        raise ValueError(f"{name}: {value!r} is below {least}")
+def _at_least(settings: object, least: int, *names: str) -> None:
+    for name in names:
+        if (value := getattr(settings, name)) < least:
+            raise ValueError(f"{name}: {value!r} is below {least}")
 
 
-def _in_unit(settings: object, name: str) -> None:
-    value = getattr(settings, name)
-    if value is not None and not 0.0 <= value <= 1.0:
-        raise ValueError(f"{name}: {value!r} is not in [0, 1]")
+def _in_unit(settings: object, *names: str) -> None:
+    for name in names:
+        value = getattr(settings, name)
+        if value is not None and not 0.0 <= value <= 1.0:
+            raise ValueError(f"{name}: {value!r} is not in [0, 1]")
 
 
 def _one_of(settings: object, name: str, allowed: tuple[str, ...]) -> None:
-    value = getattr(settings, name)
-    if value not in allowed:
+    if (value := getattr(settings, name)) not in allowed:
         raise ValueError(f"{name}: {value!r} is not one of {', '.join(allowed)}")

@@ -1,18 +1,19 @@
 """Trouble of a run's newest step: the cause, the true count, the decisive line, a near miss.
 
-Read only when guidance is due, from the newest steps and what the run has observed of the newest
-one. Texts of tools and agents are read within limits, and quoted sanitised and cut.
+Read only when guidance is due. Texts of tools and agents are read within limits, and quoted
+sanitised and cut.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import cache
 from importlib import resources
+from typing import Any
 
-from msgspec import Struct
+import msgspec
+from msgspec import Struct, field
 
 from gateway.steering.evidence.commands import shell_command
 from gateway.steering.evidence.features import ActionFacts, alike, describe_action
@@ -24,11 +25,10 @@ from gateway.steering.transcript.content import asks_user
 from gateway.steering.transcript.steps import Action, Step
 from gateway.steering.word_lists import word_list, word_lists
 
-TEXT_CHARS = 4_000  # characters of one text in which names are looked for
+TEXT_CHARS, QUOTED_COMMAND_CHARS = 4_000, 8_000  # read for names, and for open quotation marks
 MAX_NAMES = 600  # names seen that a wrong one is compared with
 LEAST_CHARS = 5  # shorter names are near too many others
 LEAST_LETTERS = 4  # names with fewer letters are versions and numbers, all near each other
-QUOTED_COMMAND_CHARS = 8_000
 
 _NAME = re.compile(r"(?<![\w./@#~-])[\w./@#~-]{4,160}+")
 _MARKS = "'\"`"
@@ -44,40 +44,20 @@ def names_in(text: str) -> list[str]:
 
 
 def near_name(wanted: Iterable[str], seen: Iterable[str]) -> tuple[str, str] | None:
-    """A wanted name that was never seen, and the seen one that it may stand for.
-
-    That is one that differs in one letter, or one that ends in the same directory and file name.
-    """
+    """A wanted name that was never seen, and a seen one that differs in one letter or ends in the
+    same directory and file name."""
     known = dict.fromkeys(list(seen)[:MAX_NAMES])
     lowered = {name.rstrip("/") for name in known}
     missing = [name for name in wanted if name.rstrip("/") not in lowered]
-    for name in missing:
-        for other in known:
-            if _one_letter_apart(name, other):
-                return name, other
+    misspelled = ((name, o) for name in missing for o in known if _one_letter_apart(name, o))
+    if found := next(misspelled, None):
+        return found
     for name in missing:
         end = name.strip("./").split("/")[-2:]
         if "." in end[-1] and len(end[-1]) >= LEAST_CHARS:
             for other in known:
                 if "/" in other and other.split("/")[-len(end) :] == end:
                     return name, other
-    return None
-
-
-def other_language(text: str, names: Iterable[str]) -> tuple[str, str] | None:
-    """A file among the names, and the ending of the language that a text for it seems to be in.
-
-    None unless the text has the marks of one language, and of none that the file's ending stands
-    for.
-    """
-    begun = text[:TEXT_CHARS]
-    spoken = [ending for ending, marks in _LANGUAGES.items() if any(m in begun for m in marks)]
-    if len(spoken) != 1:
-        return None
-    for name in names:
-        ending = name.rpartition(".")[2]
-        if ending in _LANGUAGES:
-            return None if ending == spoken[0] else (name, spoken[0])
     return None
 
 
@@ -97,7 +77,7 @@ def open_quote(command: str) -> str:
 
 
 def _one_letter_apart(a: str, b: str) -> bool:
-    """Whether one letter is changed, added, left out, or swapped with the next one."""
+    """True if one letter is changed, added, left out, or swapped with the next one."""
     if abs(len(a) - len(b)) > 1 or a == b or sum(map(str.isalpha, a)) < LEAST_LETTERS:
         return False
     at = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)
@@ -115,73 +95,43 @@ COUNTED = 2  # from how many times on a text says how often; "1 x" says nothing
 
 
 class Cause(Struct, frozen=True, kw_only=True):
-    """One kind of trouble.
+    """One kind of trouble. `when`: `failed`, `repeated`, `waiting`, `reworded`, `undone`, `talk` or
+    `doubt`; `needs`: a property that the call must have; `words`, by language: one of them is in
+    the message, in lower case; without words every message fits; `texts`: the move to suggest at
+    severity 1, 2, ..."""
 
-    `when`: what the newest step does: `failed`, `repeated`, `waiting`, `reworded`, `undone`,
-    `talk`, `doubt`. `needs`: a property that the call must have, "" for none. `words`: one of them
-    is in the message, in lower case; without words every message fits. `texts`: the move to
-    suggest at severity 1, 2, ...
-    """
-
-    name: str
+    name: str = field(name="cause")
     when: str
-    needs: str
-    words: tuple[str, ...]
+    needs: str = ""
+    words: Mapping[str, tuple[str, ...]] = {}
     texts: tuple[str, ...]
 
 
 class _Causes(Struct, frozen=True):
-    by_name: Mapping[str, Cause]
+    causes: tuple[Cause, ...]
     openings: Mapping[str, tuple[str, str]]
+
+
+@cache
+def _causes() -> _Causes:
+    source = resources.files("gateway.steering.guidance").joinpath("causes.json")
+    return msgspec.json.decode(source.read_bytes(), type=_Causes)
 
 
 def cause_of(when: str, properties: Set[str], message: str = "") -> Cause | None:
     """The first cause that fits a call with these properties, and its message in any case."""
     lowered = f" {message.lower()}"
-    for cause in _causes().by_name.values():
+    for cause in _causes().causes:
         if cause.when != when or (cause.needs and cause.needs not in properties):
             continue
-        if not cause.words or any(word in lowered for word in cause.words):
+        if not cause.words or any(w in lowered for words in cause.words.values() for w in words):
             return cause
     return None
 
 
 def cause_names() -> tuple[str, ...]:
     """The names of all causes."""
-    return tuple(_causes().by_name)
-
-
-def opening(cause: Cause, count: int, quote: str) -> str:
-    """The sentence that says what happened, with the quote and the count; "" when it is unknown.
-
-    `quote` is shown between quotation marks; without one the part that needs it is left out.
-    """
-    openings = _causes().openings
-    pair = openings.get(cause.name) or openings[cause.when]
-    text = pair[count >= COUNTED].replace("{count}", str(count))
-    if not quote:
-        return text.replace(": {quote}", "").replace("{quote}", "")
-    shown = '"' + quote.replace('"', "'") + '"'
-    before = "" if ": {quote}" in text else ": "
-    return text.replace("{quote}", before + shown)
-
-
-@cache
-def _causes() -> _Causes:
-    source = resources.files("gateway.steering.guidance").joinpath("causes.json")
-    data = json.loads(source.read_text(encoding="utf-8"))
-    found = [
-        Cause(
-            name=each["cause"],
-            when=each["when"],
-            needs=each.get("needs", ""),
-            words=tuple(w for words in each.get("words", {}).values() for w in words),
-            texts=tuple(each["texts"]),
-        )
-        for each in data["causes"]
-    ]
-    openings = {when: (first, counted) for when, (first, counted) in data["openings"].items()}
-    return _Causes(by_name={cause.name: cause for cause in found}, openings=openings)
+    return tuple(cause.name for cause in _causes().causes)
 
 
 QUOTE_CHARS = 160  # longest quote of a result or a thought
@@ -192,10 +142,8 @@ REPEATS = 0.5  # strength from which a call counts as a repeat; see `evidence.re
 SAME_CALL = 0.5  # share of words, in [0, 1], from which two calls of one tool ask for the same
 SAME_MESSAGE = 0.7  # share of words, in [0, 1], from which two messages say the same
 _ANSWER_CHARS = 120  # A result of at most so many characters is quoted as a whole
-_MESSAGE_CHARS = 600
 _SAID_CHARS = 2**16  # of a message that is compared with others; a longer one is content
-_PROSE_CHARS = 80
-_END = 300
+_MESSAGE_CHARS, _PROSE_CHARS, _END = 600, 80, 300
 
 _SEARCH_NAME = re.compile(r"search|find|grep|glob|query|^\$(?:rg|ag|ack)$", re.IGNORECASE)
 _LOOKUP_NAME = re.compile(
@@ -204,32 +152,26 @@ _LOOKUP_NAME = re.compile(
     re.IGNORECASE,
 )
 _PROGRAM_NAME = re.compile(r"python|exec|run|code|notebook|repl|test|build", re.IGNORECASE)
-_CHECK_NAME = re.compile(r"^(?:can|is|has|check|verify|test)[_.A-Z]")
-"""A tool that asks whether something holds, such as `can_send_mail`."""
-_FILTERED = re.compile(r"\|\s{0,8}(?:grep|rg|ag|ack)\b")
-"""A listing whose lines are searched: `dpkg -l | grep jdk`."""
+_CHECK_NAME = re.compile(r"^(?:can|is|has|check|verify|test)[_.A-Z]")  # such as `can_send_mail`
+_FILTERED = re.compile(r"\|\s{0,8}(?:grep|rg|ag|ack)\b")  # `dpkg -l | grep jdk`
 _EDIT_NAME = re.compile(r"edit|write|replace|patch|insert", re.IGNORECASE)
-_SLIP = re.compile(r"\b\w{1,30}[.,;]{1,3}: (?:command )?not found")
-"""`cd..` or `find. -name x`: the name of the program runs into what follows."""
+_SLIP = re.compile(r"\b\w{1,30}[.,;]{1,3}: (?:command )?not found")  # `cd..`, `find. -name x`
 _RAISED = re.compile(r"[\w.]{1,120}(?:Error|Exception|Interrupt)\b|panic")
+# A warning below a heading is no failure.
 _WARNING = re.compile(r"^(?:error|errors|stderr):\s{0,8}warning", re.IGNORECASE)
-"""A warning below a heading is no failure."""
 _SENTENCE_END = re.compile("[.!?]\\s|\n|[\u3002\uff01\uff1f]")
 _COMMAND_WORDS = 5  # a capitalised first line of so many words is prose, not a command
+# Causes in which a name may be misspelled.
 _NAMED = frozenset({"path_missing", "module_missing", "record_missing", "value_refused", "failed"})
-"""Causes in which a name may be misspelled."""
 _NO = ("", "")
 _DOUBTS = frozenset(word_list("situation", "doubt_words"))
 _DOUBT_PHRASES = word_list("situation", "doubt_phrases")
 
 
 class Situation(Struct, frozen=True, kw_only=True):
-    """Trouble of the newest step.
-
-    `count`: how often that has come in the run; `quote`: the decisive line of the newest result, or
-    the agent's own words; `near`: a sentence that names a near miss, and `instead` the move that
-    follows from it. Empty texts are left out.
-    """
+    """Trouble of the newest step. `count`: how often it has come in the run; `quote`: the decisive
+    line of the newest result, or the agent's words; `near`: a sentence about a near miss;
+    `instead`: the move it suggests."""
 
     cause: Cause
     count: int = 1
@@ -239,79 +181,78 @@ class Situation(Struct, frozen=True, kw_only=True):
 
     @property
     def persists(self) -> bool:
-        """Whether it is trouble by itself, without a monitor that says so."""
+        """True if it is trouble by itself, without a monitor that says so."""
         return self.count >= (FAILED_AGAIN if self.cause.when == "failed" else SHOWN_AGAIN)
-
-    def without_quotes(self) -> Situation:
-        """The same without any text of the run."""
-        return Situation(cause=self.cause, count=self.count)
 
     def text(self, severity: int) -> str:
         """Text for a severity from 1 on: the event, the near miss, and one move."""
-        texts = self.cause.texts
+        texts, openings = self.cause.texts, _causes().openings
         move = texts[min(severity, len(texts)) - 1]
         if severity == 1 and self.instead:
             move = self.instead
-        shown = opening(self.cause, self.count, self.quote)
-        return " ".join(part for part in (shown, self.near, move) if part)
+        pair = openings.get(self.cause.name) or openings[self.cause.when]
+        event = pair[self.count >= COUNTED].replace("{count}", str(self.count))
+        if self.quote:
+            before = "" if ": {quote}" in event else ": "
+            shown = self.quote.replace('"', "'")
+            event = event.replace("{quote}", f'{before}"{shown}"')
+        else:  # the part that needs a quote is left out
+            event = event.replace(": {quote}", "").replace("{quote}", "")
+        return " ".join(part for part in (event, self.near, move) if part)
 
 
 def read_situation(recent: Sequence[Step], calls: ObservedCalls = ()) -> Situation | None:
-    """Trouble of the newest of the steps; None when it brings something new.
-
-    `calls`: what the run observed of the newest step's calls; without them only the steps given
-    are known.
-    """
+    """Trouble of the newest of the steps; None when it brings something new. `calls`: what the run
+    observed of the newest step's calls; without it only the steps count."""
     steps = recent[-COMPARED_STEPS:]
-    if not steps:
-        return None
-    return _stuck_call(steps, calls) if steps[-1].actions else _talk(steps)
+    if steps and steps[-1].actions:
+        return _stuck_call(steps, calls)
+    return _talk(steps) if steps else None
 
 
 def _stuck_call(steps: Sequence[Step], calls: ObservedCalls = ()) -> Situation | None:
     """Trouble of the newest step's worst call."""
+
+    def rank(at: int) -> tuple[bool, int, float]:
+        facts, repeat = calls[at]
+        return facts.failure is not None, repeat.failures, repeat.strength
+
     newest = steps[-1]
     if len(calls) != len(newest.actions):
         observer = RunObserver()
         calls = [observer.observe(step).actions for step in steps][-1]
-    at = max(range(len(calls)), key=lambda i: _rank(*calls[i]))
+    at = max(range(len(calls)), key=rank)
     action, (facts, repeat) = newest.actions[at], calls[at]
-    if facts.failure is not None:
-        return _failed(steps, action, facts, repeat)
-    return _repeated(steps, action, facts, repeat)
+    read = _repeated if facts.failure is None else _failed
+    return read(steps, action, facts, repeat)
+
+
+def _because(
+    when: str, properties: Set[str] = frozenset(), message: str = "", **found: Any
+) -> Situation | None:
+    """The situation with its first fitting cause; None without one."""
+    cause = cause_of(when, properties, message)
+    return Situation(cause=cause, **found) if cause else None
 
 
 def restored_edit() -> Situation | None:
     """The newest edit restores what an earlier one replaced."""
-    cause = cause_of("undone", frozenset())
-    return Situation(cause=cause) if cause else None
+    return _because("undone")
 
 
 def read_doubt(recent: Sequence[Step]) -> Situation | None:
-    """The newest sentence of doubt on which the agent builds; None when there is none.
-
-    Who looks something up in the same step is settling the doubt already.
-    """
-    if not recent or not (recent[-1].actions and _builds(recent[-1])):
+    """The newest sentence of doubt in a step that changes something, None without one; a step that
+    looks something up settles the doubt already."""
+    calls = [describe_action(action) for action in recent[-1].actions] if recent else []
+    if not any(facts.effect.changes or facts.edits for facts in calls):
         return None
     text = (recent[-1].thought or recent[-1].reasoning)[-_MESSAGE_CHARS:]
     for sentence in reversed(_SENTENCE_END.split(text)):
         lowered = sentence.lower()
         words = {word.strip(",;:()'\"*`") for word in lowered.split()}
         if words & _DOUBTS or any(phrase in lowered for phrase in _DOUBT_PHRASES):
-            cause = cause_of("doubt", frozenset())
-            return Situation(cause=cause, quote=_quote(sentence)) if cause else None
+            return _because("doubt", quote=_quote(sentence))
     return None
-
-
-def _builds(step: Step) -> bool:
-    """Whether the step changes something, rather than looking."""
-    calls = [describe_action(action) for action in step.actions]
-    return any(facts.effect.changes or facts.edits for facts in calls)
-
-
-def _rank(facts: ActionFacts, repeat: Repeat) -> tuple[bool, int, float]:
-    return facts.failure is not None, repeat.failures, repeat.strength
 
 
 def _failed(
@@ -327,7 +268,8 @@ def _failed(
         properties |= {"raised"}
     if command and _is_prose(command):
         properties |= {"prose"}
-        line, count = command[:_PROSE_CHARS], max(count, _prose_commands(steps))
+        sent = (shell_command(each.name, each.arguments) for s in steps for each in s.actions)
+        line, count = command[:_PROSE_CHARS], max(count, sum(map(_is_prose, sent)))
     elif command and _SLIP.search(line[:_ANSWER_CHARS]) is not None:
         properties |= {"slip"}
     cause = cause_of("failed", properties, line)
@@ -340,49 +282,33 @@ def _failed(
 def _repeated(
     steps: Sequence[Step], action: Action, facts: ActionFacts, repeat: Repeat
 ) -> Situation | None:
-    goes_back = repeat.kind == "new" and bool(facts.edits)
-    if repeat.kind == "rerun" or (repeat.strength < REPEATS and not goes_back):
-        waits = repeat.kind == "pending" and repeat.count > COMPARED_STEPS
-        return _waiting(action, repeat) if waits else None
-    if goes_back:
-        return None
+    if repeat.kind == "rerun" or repeat.strength < REPEATS:
+        if repeat.kind != "pending" or repeat.count <= COMPARED_STEPS:
+            return None
+        quote = _quote(action.observation.strip()[:_ANSWER_CHARS])
+        return _because("waiting", count=repeat.count, quote=quote)
     properties = _properties(action, facts)
     if repeat.kind == "reworded" and "empty_search" not in properties:
         return _reworded(steps, facts, properties)
     result = action.observation.strip()
     quote = _quote(result) if 0 < len(result) <= _ANSWER_CHARS and not facts.answer.empty else ""
     denied = facts.answer.negative and not properties & {"search", "read"}
-    cause = cause_of("failed" if denied else "repeated", properties, result[:_MESSAGE_CHARS])
-    count = repeat.count if repeat.kind == "same" else 1
-    return Situation(cause=cause, count=count, quote=quote) if cause else None
-
-
-def _waiting(action: Action, repeat: Repeat) -> Situation | None:
-    cause = cause_of("waiting", frozenset())
-    quote = _quote(action.observation.strip()[:_ANSWER_CHARS])
-    return Situation(cause=cause, count=repeat.count, quote=quote) if cause else None
+    when, count = "failed" if denied else "repeated", repeat.count if repeat.kind == "same" else 1
+    return _because(when, properties, result[:_MESSAGE_CHARS], count=count, quote=quote)
 
 
 def _reworded(
     steps: Sequence[Step], facts: ActionFacts, properties: frozenset[str]
 ) -> Situation | None:
-    """Calls of one tool in other words; how many of them came in a row.
+    """At least two steps in a row that ask for the same in other words."""
 
-    One alone is none: what it resembles lies further back, and the steps since were something else.
-    """
-    row = 0
-    for step in reversed(steps):
-        if not any(_alike(describe_action(action), facts) for action in step.actions):
-            break
-        row += 1
-    cause = cause_of("reworded", properties)
-    return Situation(cause=cause, count=row) if cause and row > 1 else None
+    def asks_again(call: ActionFacts) -> bool:
+        same_tool = call.operation == facts.operation
+        return same_tool and alike(call.question.words, facts.question.words, SAME_CALL)
 
-
-def _alike(call: ActionFacts, newest: ActionFacts) -> bool:
-    return call.operation == newest.operation and alike(
-        call.question.words, newest.question.words, SAME_CALL
-    )
+    again = [any(asks_again(describe_action(a)) for a in step.actions) for step in steps[::-1]]
+    row = [*again, False].index(False)
+    return _because("reworded", properties, count=row) if row > 1 else None
 
 
 def _said(step: Step) -> frozenset[str]:
@@ -402,9 +328,8 @@ def _talk(steps: Sequence[Step]) -> Situation | None:
     failed = _stuck_call(steps[:tried]) if tried else None
     if failed is not None and failed.cause.when == "failed" and failed.persists:
         return failed
-    asks = frozenset({"asks"}) if asks_user(steps[-1].thought) else frozenset()
-    cause = cause_of("talk", asks)
-    return Situation(cause=cause, count=said) if cause and said > 1 else None
+    asks = {"asks"} if asks_user(steps[-1].thought) else set()
+    return _because("talk", asks, count=said) if said > 1 else None
 
 
 def _properties(action: Action, facts: ActionFacts) -> frozenset[str]:
@@ -436,18 +361,12 @@ def _command(action: Action, facts: ActionFacts) -> str:
 
 
 def _is_prose(command: str) -> bool:
-    """Whether a command begins like a sentence."""
+    """True if a command begins like a sentence."""
     words = command.split(maxsplit=12)
     first = words[0] if words else ""
     if len(words) < _COMMAND_WORDS or not first[:1].isupper() or "=" in first:
         return False
     return all(word[:1].isalpha() or not word.isascii() for word in words[:3])
-
-
-def _prose_commands(steps: Sequence[Step]) -> int:
-    """Number of steps that sent prose to a shell."""
-    found = (shell_command(a.name, a.arguments) for step in steps for a in step.actions)
-    return sum(_is_prose(command) for command in found)
 
 
 def _near(cause: str, steps: Sequence[Step], action: Action, command: str) -> tuple[str, str]:
@@ -470,11 +389,19 @@ def _near(cause: str, steps: Sequence[Step], action: Action, command: str) -> tu
 
 
 def _other_language(action: Action) -> tuple[str, str]:
-    names = [*names_in(action.arguments[-_ANSWER_CHARS:]), *names_in(action.observation[-_END:])]
-    found = other_language(action.arguments, [*names_in(action.arguments[:_ANSWER_CHARS]), *names])
-    if found is None:
+    """For a text that has the marks of one language, and a file of another one."""
+    text, shown = action.arguments, action.observation
+    spoken = [
+        ending
+        for ending, marks in _LANGUAGES.items()
+        if any(mark in text[:TEXT_CHARS] for mark in marks)
+    ]
+    parts = (text[:_ANSWER_CHARS], text[-_ANSWER_CHARS:], shown[-_END:])
+    names = (name for part in parts for name in names_in(part))
+    name = next((name for name in names if name.rpartition(".")[2] in _LANGUAGES), "")
+    if len(spoken) != 1 or not name or name.rpartition(".")[2] == spoken[0]:
         return _NO
-    name, ending = found
+    ending = spoken[0]
     return (
         f'The text looks like a .{ending} file, and it goes into "{_quote(name)}".',
         f"Put it into a file that ends in .{ending}, or write it in the language of this one.",

@@ -1,16 +1,12 @@
-"""State of a run's guidance: injections with step and place, and the moment of a call.
-
-This is the part of a run's state that cannot be derived from the transcript again.
-"""
+"""State of a run's guidance, which the transcript does not give, and the moment of a call."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from operator import attrgetter
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from msgspec import Struct
+from msgspec import Struct, ValidationError, convert, to_builtins
 from msgspec.structs import replace
 
 from gateway.steering.evidence.observation import ObservedCalls, Trouble
@@ -23,17 +19,14 @@ from gateway.steering.word_lists import word_list
 SCHEMA_VERSION = 1
 FIRST_CALL = -1  # the step of a run's first call, which comes before any step is scored
 
+# The leading system message, a separate message, or the end of a tool's result.
 Place = Literal["system", "message", "result"]
-"""In the leading system message, as a message of its own, or at the end of a tool's result."""
-Counts = tuple[tuple[str, int], ...]
 
 
-class Injection(Struct, frozen=True, kw_only=True):
-    """One block that was put into a request, kept to be sent again.
-
-    `offset` counts the client's messages before the block, its leading system messages
-    left out (clients add and drop those); it is 0 and without meaning for place `system`.
-    """
+class Injection(Struct, frozen=True, kw_only=True, array_like=True):
+    """One block that was put into a request, kept to be sent again. `offset` counts the client's
+    messages before the block without its leading system messages (clients add and drop those); 0
+    for place `system`."""
 
     step: int
     place: Place
@@ -41,28 +34,27 @@ class Injection(Struct, frozen=True, kw_only=True):
     text: str
 
 
-class GuidanceState(Struct, frozen=True, kw_only=True):
+class GuidanceState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Bookkeeping of one run.
 
-    `fired_step` = newest step on which a monitor fired; `monitor_step` = step of the last monitor
-    text; `severities` = last severity sent by cause and by failure type; `e2_counts` = injections
-    by failure type, "" for none; `pattern_ids` = e1 and e2 patterns injected in this run;
-    `decided_step` = newest step a decision was made for; `injections` = blocks in the order they
-    were made; `lesson_steps` = step of the newest decision about a lesson, by its id; `lessons` =
-    how many were given.
+    `fired_step`: newest step on which a monitor fired; `monitor_step`: step of the last monitor
+    text; `severities`: last severity sent by cause and by failure type; `e2_counts`: injections by
+    failure type, "" for none; `pattern_ids`: e1 and e2 patterns injected in this run;
+    `decided_step`: newest step with a decision; `injections`: blocks in the order they were made;
+    `lesson_steps`: step of the newest decision about a lesson, by its id; `lessons`: those given.
     """
 
     fired_step: int | None = None
     monitor_count: int = 0
     monitor_step: int | None = None
-    severities: Counts = ()
+    severities: Mapping[str, int] = {}
     e1_count: int = 0
-    e2_counts: Counts = ()
+    e2_counts: Mapping[str, int] = {}
     e3_done: bool = False
     pattern_ids: tuple[str, ...] = ()
     decided_step: int | None = None
     injections: tuple[Injection, ...] = ()
-    lesson_steps: Counts = ()
+    lesson_steps: Mapping[str, int] = {}
     lessons: int = 0
 
     def next_run(self) -> GuidanceState:
@@ -78,18 +70,14 @@ class GuidanceState(Struct, frozen=True, kw_only=True):
 
     def compacted(self) -> GuidanceState:
         """The state after the client rewrote its history: injections between messages are gone.
-
-        Caps, allowances and injections in the system message are kept.
-        """
+        Caps, allowances and injections in the system message are kept."""
         kept = tuple(item for item in self.injections if item.place == "system")
         return replace(self, injections=kept)
 
     def merged(self, stored: GuidanceState) -> GuidanceState:
-        """The state after another gateway has stored `stored` of the same run in the meantime.
-
-        What either has injected is repeated from now on, in the order of its steps, and every
-        counter is the higher one: nothing is given twice, and no cap is exceeded by the next call.
-        """
+        """The state after another gateway has stored `stored` of the same run in the meantime. What
+        either has injected is repeated from now on, in the order of its steps, and every counter is
+        the higher one: nothing is given twice, and no cap is exceeded by the next call."""
         known = {(item.step, item.place, item.text) for item in stored.injections}
         own = [i for i in self.injections if (i.step, i.place, i.text) not in known]
         patterns = dict.fromkeys((*stored.pattern_ids, *self.pattern_ids))
@@ -109,99 +97,44 @@ class GuidanceState(Struct, frozen=True, kw_only=True):
         )
 
 
-_FIELDS = GuidanceState.__struct_fields__
-_values: Callable[[GuidanceState], tuple[Any, ...]] = attrgetter(*_FIELDS)
-_FRESH = _values(GuidanceState())
-
-
 def latest(one: int | None, other: int | None) -> int | None:
+    """The later of two steps; None for neither."""
     return max((step for step in (one, other) if step is not None), default=None)
 
 
-def _highest(one: Counts, other: Counts) -> Counts:
-    both = dict(other)
-    for key, value in one:
-        both[key] = max(value, both.get(key, value))
-    return tuple(both.items())
-
-
-def count(counts: Counts, key: str) -> int:
-    """The number recorded for `key`; 0 when there is none."""
-    return dict(counts).get(key, 0)
-
-
-def with_count(counts: Counts, key: str, value: int) -> Counts:
-    """`counts` with `key` set to `value`."""
-    return tuple({**dict(counts), key: value}.items())
+def _highest(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    return {**other, **{key: max(value, other.get(key, value)) for key, value in one.items()}}
 
 
 def to_json(state: GuidanceState) -> dict[str, Any]:
     """The state as JSON values; fields at their default are left out."""
-    record: dict[str, Any] = {"v": SCHEMA_VERSION}
-    for name, value, fresh in zip(_FIELDS, _values(state), _FRESH, strict=True):
-        if value != fresh:
-            record[name] = value
+    record: dict[str, Any] = {"v": SCHEMA_VERSION, **to_builtins(state)}
     if "fired_step" in record:  # stored as the list that it once was
         record["fired_steps"] = [record.pop("fired_step")]
-    for name in ("severities", "e2_counts", "lesson_steps"):
-        if name in record:
-            record[name] = dict(record[name])
-    if state.injections:
-        record["injections"] = [[i.step, i.place, i.offset, i.text] for i in state.injections]
-    return {key: list(v) if isinstance(v, tuple) else v for key, v in record.items()}
+    return record
 
 
 def from_json(record: Mapping[str, Any]) -> GuidanceState:
-    """The state that `to_json` wrote.
-
-    Raises: ValueError when it was written by another schema version or is damaged.
-    """
+    """The state that `to_json` wrote. Raises: ValueError when it was written by another schema
+    version or is damaged."""
     if record.get("v") != SCHEMA_VERSION:
         raise ValueError(f"guidance state: schema version {record.get('v')!r} is not known")
     try:
-        return GuidanceState(
-            fired_step=max(map(int, record.get("fired_steps", ())), default=None),
-            monitor_count=int(record.get("monitor_count", 0)),
-            monitor_step=_optional(record.get("monitor_step")),
-            severities=_counts(record.get("severities", {})),
-            e1_count=int(record.get("e1_count", 0)),
-            e2_counts=_counts(record.get("e2_counts", {})),
-            e3_done=bool(record.get("e3_done", False)),
-            pattern_ids=tuple(str(item) for item in record.get("pattern_ids", ())),
-            decided_step=_optional(record.get("decided_step")),
-            injections=tuple(_injection(item) for item in record.get("injections", ())),
-            lesson_steps=_counts(record.get("lesson_steps", {})),
-            lessons=int(record.get("lessons", 0)),
-        )
-    except (TypeError, AttributeError, ValueError) as error:
+        fired = max(map(int, record.get("fired_steps", ())), default=None)
+        return convert({**record, "fired_step": fired}, GuidanceState, strict=False)
+    except (TypeError, ValueError, ValidationError) as error:
         raise ValueError(f"guidance state: {error}") from None
-
-
-def _optional(value: Any) -> int | None:
-    return None if value is None else int(value)
-
-
-def _counts(values: Mapping[str, Any]) -> Counts:
-    return tuple((str(key), int(value)) for key, value in values.items())
-
-
-def _injection(item: Any) -> Injection:
-    step, place, offset, text = item
-    if place not in ("system", "message", "result"):
-        raise ValueError(f"place {place!r} is not known")
-    return Injection(step=int(step), place=place, offset=int(offset), text=str(text))
 
 
 class Moment(Struct, frozen=True, kw_only=True):
     """The situation of a run when a call is decided.
 
-    `step` = index of the newest scored step of the run, None on its first call; `state` = the state
-    after that step; `readings` = the monitors on it, None when none is configured; `recent` = the
-    newest steps, oldest first; `model` = the routed model's name; `at_risk` = whether to act on
-    this step, when something other than the readings decides that; None = the readings do.
-    `calls`, `trouble`, `repairing`: of the newest step, see `StepOutcome`. `tools`: the names of
-    the tools that the request offers. `every_alarm`: a text for each alarm, also where the newest
-    step is no part of the trouble; the suite `reference` fires on what steps do not show.
+    `step`: index of the newest scored step, None on the first call; `state`, `readings`: after it,
+    None without monitors; `recent`: the newest steps, oldest first; `model`: the routed model's
+    name; `at_risk`: whether to act on this step, None = the readings decide; `calls`, `trouble`,
+    `repairing`: of the newest step, see `StepOutcome`; `tools`: the names of the request's tools;
+    `every_alarm`: a text for each alarm, also where the newest step is no part of the trouble; the
+    suite `reference` fires on more than steps show.
     """
 
     step: int | None
@@ -216,6 +149,11 @@ class Moment(Struct, frozen=True, kw_only=True):
     tools: Sequence[str] = ()
     every_alarm: bool = False
 
+    @property
+    def failure_type(self) -> str:
+        """The failure that the monitors report, "" for none."""
+        return (self.readings.failure_type if self.readings else None) or ""
+
     def situation(self) -> Situation | None:
         """Trouble of the newest step, None when it brings something new."""
         if self.trouble == "reverted edit":
@@ -227,28 +165,16 @@ AgentKind = Literal["coding", "research", "dialogue", "general"]
 
 _PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _NAME_CHARS = 128
-_EDITORS = frozenset(word_list("agent_kind", "editors"))
-_WEB = frozenset(word_list("agent_kind", "web"))
-_PROGRAMS = frozenset(word_list("agent_kind", "programs"))
-_RECORDS = frozenset(word_list("agent_kind", "records"))
+_KINDS: tuple[tuple[AgentKind, frozenset[str]], ...] = (
+    ("coding", frozenset(word_list("agent_kind", "editors"))),
+    ("research", frozenset(word_list("agent_kind", "web"))),
+    ("coding", frozenset(word_list("agent_kind", "programs"))),
+    ("dialogue", frozenset(word_list("agent_kind", "records"))),
+)
 
 
 def kind_of_agent(tools: Sequence[str]) -> AgentKind:
-    """The kind: who edits is coding, even with the web; who works on records serves in a dialogue.
-
-    `general` when the names tell nothing.
-    """
-    parts = set(_parts(tools))
-    if parts & _EDITORS:
-        return "coding"
-    if parts & _WEB:
-        return "research"
-    if parts & _PROGRAMS:
-        return "coding"
-    return "dialogue" if parts & _RECORDS else "general"
-
-
-def _parts(tools: Iterable[str]) -> Iterable[str]:
-    for tool in tools:
-        for part in _PART.findall(tool[:_NAME_CHARS]):
-            yield part.lower()
+    """The kind by the names of the tools: who edits is coding, even with the web; who works on
+    records serves in a dialogue; `general` if the names say nothing."""
+    parts = {part.lower() for tool in tools for part in _PART.findall(tool[:_NAME_CHARS])}
+    return next((kind for kind, words in _KINDS if parts & words), "general")

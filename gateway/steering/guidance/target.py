@@ -16,13 +16,11 @@ MAX_BREAKPOINTS = 4  # per request. Source: Anthropic's API reference, prompt ca
 class GuidanceTarget(Struct, frozen=True, kw_only=True):
     """The model endpoint a request goes to.
 
-    `late_system` = it takes system messages after the conversation has begun; `breakpoints` = its
+    `late_system`: it takes system messages after the conversation has begun; `breakpoints`: its
     prompt cache works with markers in the content (four at most), and its system prompt is one.
     With both, a late system message is placed alone after a user message, and before an assistant
     message or at the end. Source: Anthropic's documentation, "Mid-conversation system messages".
-
-    `closed` = the places where the client's requests were refused with guidance, and accepted
-    without it.
+    `closed`: places where requests were refused with guidance, and accepted without it.
     """
 
     late_system: bool = False
@@ -34,13 +32,10 @@ _AZURE_HOSTS = (".openai.azure.com", ".cognitiveservices.azure.com")
 
 
 def target_for(provider: str, model: str = "", host: str = "") -> GuidanceTarget:
-    """The traits of a provider as LiteLLM names it (`openai`, `azure`, `anthropic`, ...).
-
-    `host` is that of the deployment's URL, empty for the provider's own: many servers speak
-    OpenAI's wire and refuse a late system message, so only OpenAI's and Azure OpenAI's hosts count.
-    Source: the providers' API references; chat templates of open models that raise on a system
-    message which is not the first.
-    """
+    """The traits of a provider as LiteLLM names it (`openai`, `azure`, `anthropic`, ...). `host`:
+    of the deployment's URL, "" for the provider's. Many servers with OpenAI's API refuse a late
+    system message, so only OpenAI's and Azure OpenAI's hosts count. Source: the providers' API
+    references; chat templates of open models."""
     name, at = provider.lower(), host.lower()
     if name == "anthropic" or "claude" in model.lower() or at.endswith("anthropic.com"):
         return GuidanceTarget(breakpoints=True)
@@ -50,22 +45,17 @@ def target_for(provider: str, model: str = "", host: str = "") -> GuidanceTarget
 
 
 def system_marker(messages: Sequence[Message], others: Sequence[Message]) -> dict[str, str] | None:
-    """The `cache_control` for the end of the client's system prompt, the first of `messages`.
-
-    None when it has one, is empty, or the client uses all four. `others`: what else in the request
-    can have markers.
-    """
+    """The `cache_control` for the end of the client's system prompt, the first of `messages`; None
+    if it has one, is empty, or `messages` and `others` use all four."""
     system = messages[0]
     content = system.get("content")
-    if not content:
-        return None
-    if isinstance(content, str) and isinstance(own := system.get("cache_control"), Mapping):
-        return {str(key): str(value) for key, value in own.items()}
-    last = content[-1] if isinstance(content, list) else None
-    if isinstance(content, list) and (not isinstance(last, Mapping) or "cache_control" in last):
-        return None
+    if isinstance(content, list) and content:
+        if not isinstance(content[-1], Mapping) or "cache_control" in content[-1]:
+            return None
+    elif isinstance(content, str) and isinstance(own := system.get("cache_control"), Mapping):
+        return {str(key): str(value) for key, value in own.items()} if content else None
     markers = [m for each in (*messages, *others) for m in _markers(each)]
-    if len(markers) >= MAX_BREAKPOINTS:
+    if not content or len(markers) >= MAX_BREAKPOINTS:
         return None
     # A longer-lived marker may not follow a shorter-lived one: ours lives as long as the longest.
     long_lived = any(isinstance(m, Mapping) and m.get("ttl") == "1h" for m in markers)

@@ -1,7 +1,6 @@
 """Monitor guidance: the text that is due when a monitor reports a failure.
 
-The texts are in the rows of the monitors' table. Each names the failure with its evidence and
-suggests a different move. A problem that persists gets the text of the next severity.
+The texts are in the rows of the monitors' table. A problem that persists gets the next severity.
 """
 
 from __future__ import annotations
@@ -11,11 +10,10 @@ from types import MappingProxyType
 
 from msgspec import Struct
 
-from gateway.steering.fsm import FSMState
 from gateway.steering.guidance.render import sanitise
 from gateway.steering.guidance.settings import InjectionSettings
-from gateway.steering.guidance.situation import read_doubt
-from gateway.steering.guidance.state import GuidanceState, Moment, count
+from gateway.steering.guidance.situation import Situation, read_doubt
+from gateway.steering.guidance.state import GuidanceState, Moment
 from gateway.steering.monitors import FAILURE_TYPES, Readings
 from gateway.steering.monitors.table import TABLE
 
@@ -74,9 +72,7 @@ def severities(failure_type: str) -> int:
 
 def monitor_text(failure_type: str, severity: int, evidence: str = "") -> str:
     """The text for a failure at severity 1 to `severities`, with its evidence in parentheses.
-
-    Evidence may quote the agent and its tools, so it is sanitised and bounded.
-    """
+    Evidence may quote the agent and its tools, so it is sanitised and bounded."""
     shown = sanitise(evidence, MAX_EVIDENCE_CHARS).replace("\n", " ").rstrip(". ")
     text = TEXTS[failure_type][severity - 1]
     return text.replace("{evidence}", f" ({shown})" if shown else "")
@@ -88,10 +84,8 @@ KNOWN_STEPS = 3
 
 
 class MonitorText(Struct, frozen=True, kw_only=True):
-    """A monitor text that is due, with the failure it speaks of.
-
-    `subject`: what its severities are counted by, the cause or else the failure type.
-    """
+    """A monitor text that is due, with the failure it speaks of. `subject`: what its severities are
+    counted by, the cause or else the failure type."""
 
     text: str
     failure_type: str
@@ -110,7 +104,7 @@ def due_text(
     failure_type = failure_of(readings) if alarmed and injection.monitor_guidance else None
     if failure_type is None:
         return None, ()
-    if reason := _held_back(guidance, moment.step, moment.state, injection, failure_type):
+    if reason := _held_back(guidance, moment, injection, failure_type):
         return None, (reason,)
     shown = failure_type in _SHOWN_BY_STEP
     situation = moment.situation() if shown else None
@@ -121,31 +115,30 @@ def due_text(
         return None, ("monitor: the newest step brings something new",)
     subject = situation.cause.name if situation else failure_type
     given = guidance.severities
-    severity = max(count(given, subject), count(given, failure_type)) + 1
+    severity = max(given.get(subject, 0), given.get(failure_type, 0)) + 1
     if severity > severities(failure_type):
         return None, ("monitor: all texts sent",)
     if situation is None:
         text = monitor_text(failure_type, severity, evidence_for(failure_type, readings))
+    elif injection.quotes:
+        text = situation.text(severity)
     else:
-        text = (situation if injection.quotes else situation.without_quotes()).text(severity)
+        text = Situation(cause=situation.cause, count=situation.count).text(severity)
     due = MonitorText(text=text, failure_type=failure_type, subject=subject, severity=severity)
     return due, ()
 
 
 def _held_back(
-    guidance: GuidanceState,
-    step: int,
-    state: FSMState,
-    injection: InjectionSettings,
-    failure_type: str,
+    guidance: GuidanceState, moment: Moment, injection: InjectionSettings, failure_type: str
 ) -> str:
     """Reason for giving no text about a failure now; "" when one may be given."""
     if guidance.monitor_count >= injection.monitor_cap:
         return "monitor: cap reached"
-    since = guidance.monitor_step
-    if since is not None and step - since < injection.cooldown(state.value):
+    since, step = guidance.monitor_step, moment.step
+    wait = injection.cooldown(moment.state.value)
+    if since is not None and step is not None and step - since < wait:
         return "monitor: cooling down"
     if not severities(failure_type):
         return f"monitor: no text for {failure_type}"
-    spent = count(guidance.severities, failure_type) >= severities(failure_type)
+    spent = guidance.severities.get(failure_type, 0) >= severities(failure_type)
     return "monitor: all texts sent" if spent else ""

@@ -1,9 +1,8 @@
-"""Scorer `calibrated`: how hard the newest stretch of a run is, from its newest eight steps.
+"""Scorer `calibrated`: difficulty of the newest eight steps of a run.
 
-A score follows the chance that at least two of the next five steps are trouble: the same failure
-again, a result without news, a revert, a refused edit. The weights were fitted on real runs,
-without their outcomes; nothing in them knows the number of the step. The scale was set so that
-below 0.2 is easy, above 0.6 hard and above 0.85 very hard.
+A score follows the chance that at least two of the next five steps are trouble. The weights were
+fitted on real runs, without outcomes or step numbers: below 0.2 is easy, above 0.6 hard and above
+0.85 very hard.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ def signals_of(observed: ObservedStep) -> tuple[float, ...]:
     thoughts had; `looks`: whether a call shows content; `calls`: how many calls it makes, up to 4;
     `passes`: whether it runs a program that does not fail.
     """
-    repeats, novelty = 0.0, 0.0
+    repeats = novelty = 0.0
     fails = empty = looks = passes = False
     for (action, repeat), new in zip(observed.actions, observed.novelty, strict=True):
         repeats = max(repeats, repeat.strength)
@@ -59,12 +58,10 @@ def signals_of(observed: ObservedStep) -> tuple[float, ...]:
 
 
 class StretchFeatures:
-    """The features of a run's newest steps, kept at constant cost per step.
-
-    In the order of `calibration.FEATURES`: each signal of the newest step, its mean over the newest
-    three, and its mean over the newest eight. Trouble and repeats of the eight fade with each step
-    that is no trouble. A step that only waits for something leaves the stretch as it is.
-    """
+    """The features of a run's newest steps, in the order of `calibration.FEATURES`. Each signal of
+    the newest step, its mean over the newest three, and over the newest eight. Trouble and repeats
+    of the eight fade with each step that is no trouble. A step that only waits for something leaves
+    the stretch as it is."""
 
     __slots__ = ("_faded", "_window")
 
@@ -86,9 +83,9 @@ class StretchFeatures:
 
     def values(self) -> tuple[float, ...]:
         """The features now; all 0 before the first step."""
-        steps = [*self._window]
-        if not steps:
+        if not self._window:
             return (0.0,) * (3 * len(SIGNALS))
+        steps = [*self._window]
         newest = steps[-NEWEST_STEPS:]
         few, many = len(newest), len(steps)
         trouble, repeats, *others = map(sum, zip(*steps, strict=True))
@@ -102,7 +99,7 @@ class StretchFeatures:
 
 
 class CalibratedScorer(ReadsObservations[float]):
-    """Scores one run's steps in order; each score uses that step and the seven before it."""
+    """Scores one run's steps in order, each with the seven steps before it."""
 
     __slots__ = ("_calibration", "_features", "_observer")
 
@@ -117,9 +114,9 @@ class CalibratedScorer(ReadsObservations[float]):
 
     def push_observed(self, observed: ObservedStep) -> float:
         """The same, of a step that the run has observed."""
-        self._features.push(observed)
-        odds = self._calibration.log_odds(self._features.values())
-        return settled(odds, self._features.known)
+        features = self._features
+        features.push(observed)
+        return settled(self._calibration.log_odds(features.values()), features.known)
 
 
 def settled(log_odds: float, known: float) -> float:

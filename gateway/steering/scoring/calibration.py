@@ -22,10 +22,9 @@ SIGNALS = (  # signals of a step about the stretch it is in; `calibrated.signals
     *("looks", "calls", "passes"),
 )
 SPANS = ("newest", "recent", "window")
+# The scorer's inputs in the order of their weights: each signal over three spans of steps.
 FEATURES = tuple(f"{signal}.{span}" for span in SPANS for signal in SIGNALS)
-"""The scorer's inputs in the order of their weights: each signal over three spans of steps."""
-CONTEXT = ("looks", "calls", "passes")
-"""Signals that are no trouble by themselves; their weights may have either sign."""
+CONTEXT = ("looks", "calls", "passes")  # no trouble by themselves: weights of either sign
 SIGNS: Mapping[str, int] = {
     name: 0 if name.partition(".")[0] in CONTEXT else 1 for name in FEATURES
 }  # the direction each feature must push: evidence of trouble never lowers a score; 0 = either
@@ -40,12 +39,10 @@ RISK_FEATURES = (  # the inputs of risk in the order of their weights; `risk.Run
 class RiskWeights(Struct, frozen=True, kw_only=True):
     """The fitted evidence of a run: weights per unit of each of RISK_FEATURES.
 
-    `works`, `talks`: what an average run of either kind has, which is taken off, so that its
-    evidence is 0: a run that works on files or programs, and any other. `works_alarm`,
-    `talks_alarm`: the evidence from which a run of either kind is likely to fail; infinite = never.
-
-    Raises:
-        ValueError: a feature without weight, or a number that is not finite.
+    `works`, `talks`: average of runs that work on files or programs and of others, taken off so
+    that their evidence is 0; `works_alarm`, `talks_alarm`: the evidence from which a run of either
+    kind is likely to fail, infinite = never.
+    Raises: ValueError for a feature without weight, or a number that is not finite.
     """
 
     weights: tuple[float, ...]
@@ -68,11 +65,9 @@ class Calibration(Struct, frozen=True, kw_only=True):
 
     `weights` are per unit of each feature, `bias` the log odds at zero; `budget_works` and
     `budget_talks` the calls within which nearly all successful runs ended, for agents that change
-    files or run programs and for the others; `precision` the share of failed runs among those in
-    which a signal ever showed, per signal; `provenance` how the numbers came about.
-
-    Raises:
-        ValueError: a feature without weight or with one of the wrong sign, a number out of range.
+    files or run programs and for the others; `precision` the share of failed runs among those with
+    a signal, per signal; `provenance` the origin of the numbers.
+    Raises: ValueError for a missing weight or one of the wrong sign, a number out of range.
     """
 
     bias: float
@@ -99,17 +94,8 @@ class Calibration(Struct, frozen=True, kw_only=True):
                 raise ValueError(f"precision.{name}: expected a number in [0, 1], got {value!r}")
 
     def log_odds(self, features: tuple[float, ...]) -> float:
-        """Log odds of the difficulty of a stretch with these features, in the order of FEATURES."""
+        """Log odds of the difficulty of a stretch with these FEATURES."""
         return self.bias + float(sum(map(mul, self.weights, features)))
-
-    def risk_log_odds(self, features: tuple[float, ...], *, works: bool) -> float:
-        """Evidence that a run fails, as log odds; `features` in the order of RISK_FEATURES."""
-        average = self.risk.works if works else self.risk.talks
-        return float(sum(map(mul, self.risk.weights, features))) - average
-
-    def alarm_evidence(self, *, works: bool) -> float:
-        """The evidence from which a run of the kind is likely to fail, as log odds."""
-        return self.risk.works_alarm if works else self.risk.talks_alarm
 
     def call_budget(self, *, works: bool) -> int:
         """Calls that nearly all successful runs of the kind stayed within."""
@@ -117,11 +103,8 @@ class Calibration(Struct, frozen=True, kw_only=True):
 
 
 def calibration_from_json(text: str | bytes) -> Calibration:
-    """The calibration in a weights file.
-
-    Raises:
-        ValueError: not JSON, another format, a missing key or a value out of range.
-    """
+    """The calibration in a weights file. Raises: ValueError for another format, a missing key or a
+    value out of range."""
     try:
         data = json.loads(text)
     except ValueError as error:
@@ -129,26 +112,22 @@ def calibration_from_json(text: str | bytes) -> Calibration:
     if not isinstance(data, dict) or data.get("format") is True or data.get("format") != FORMAT:
         raise ValueError(f"format: expected {FORMAT}, as written by `gateway calibrate`")
     precision = _member(data, "precision")
-    unknown = _member(data, "weights").keys() - set(FEATURES)
-    if unknown:
+    if unknown := _member(data, "weights").keys() - set(FEATURES):
         raise ValueError(f"weights.{min(unknown)}: unknown, expected {', '.join(FEATURES)}")
+    risk = _member(data, "risk")
     return Calibration(
         bias=_number(data, "bias"),
         weights=tuple([_number(data, "weights", name) for name in FEATURES]),
-        risk=_risk(_member(data, "risk")),
+        risk=RiskWeights(
+            weights=tuple([_number(risk, "weights", name) for name in RISK_FEATURES]),
+            works=_number(risk, "averages", "works"),
+            talks=_number(risk, "averages", "talks"),
+            **{f"{kind}_alarm": _number(risk, "alarms", kind) for kind in risk.get("alarms", ())},
+        ),
         budget_works=int(_number(data, "budgets", "works")),
         budget_talks=int(_number(data, "budgets", "talks")),
         precision={name: _number(data, "precision", name) for name in precision},
         provenance=_member(data, "provenance"),
-    )
-
-
-def _risk(data: Mapping[str, Any]) -> RiskWeights:
-    return RiskWeights(
-        weights=tuple([_number(data, "weights", name) for name in RISK_FEATURES]),
-        works=_number(data, "averages", "works"),
-        talks=_number(data, "averages", "talks"),
-        **{f"{kind}_alarm": _number(data, "alarms", kind) for kind in data.get("alarms", ())},
     )
 
 
@@ -173,25 +152,22 @@ def _expected(what: str, value: object) -> str:
 
 def calibration_to_json(calibration: Calibration) -> str:
     """The text of a weights file; equal calibrations give equal bytes."""
+    risk = calibration.risk
+    levels = {"works": risk.works_alarm, "talks": risk.talks_alarm}
     data = {
         "format": FORMAT,
         "bias": calibration.bias,
         "weights": dict(zip(FEATURES, calibration.weights, strict=True)),
         "risk": {
-            "weights": dict(zip(RISK_FEATURES, calibration.risk.weights, strict=True)),
-            "averages": {"works": calibration.risk.works, "talks": calibration.risk.talks},
-            "alarms": _alarms(calibration.risk),
+            "weights": dict(zip(RISK_FEATURES, risk.weights, strict=True)),
+            "averages": {"works": risk.works, "talks": risk.talks},
+            "alarms": {kind: level for kind, level in levels.items() if math.isfinite(level)},
         },
         "budgets": {"works": calibration.budget_works, "talks": calibration.budget_talks},
         "precision": dict(calibration.precision),
         "provenance": dict(calibration.provenance),
     }
     return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
-
-
-def _alarms(risk: RiskWeights) -> dict[str, float]:
-    levels = {"works": risk.works_alarm, "talks": risk.talks_alarm}
-    return {kind: level for kind, level in levels.items() if math.isfinite(level)}
 
 
 @lru_cache(maxsize=1)

@@ -11,43 +11,22 @@ from gateway.wire.coerce import lowered, word_count
 
 # Phrase lists, weights and scales: reference section 2.
 HEDGES = (
-    "maybe",
-    "perhaps",
-    "possibly",
-    "might",
-    "could",
-    "not sure",
-    "uncertain",
-    "i think",
-    "probably",
-    "actually",
-    "wait",
-    "hmm",
-    "reconsider",
+    *("maybe", "perhaps", "possibly", "might", "could", "not sure", "uncertain", "i think"),
+    *("probably", "actually", "wait", "hmm", "reconsider"),
 )
 ERROR_WORDS = (
-    "error",
-    "exception",
-    "traceback",
-    "fail",
-    "failed",
-    "crash",
-    "bug",
-    "broken",
-    "issue",
+    *("error", "exception", "traceback", "fail", "failed", "crash", "bug", "broken", "issue"),
     "problem",
 )
 HEDGE_WEIGHT, LENGTH_WEIGHT, ERROR_WEIGHT, ENTITY_WEIGHT = 0.30, 0.25, 0.25, 0.20
 HEDGES_PER_WORD = 0.05
-WORDS_SCALE = 500
-ERRORS_SCALE = 3
-ENTITIES_SCALE = 10
+WORDS_SCALE, ERRORS_SCALE, ENTITIES_SCALE = 500, 3, 10
 STEEPNESS, MIDPOINT = 6.0, 0.5
 
-# Entities are a path of two or more segments, a quoted stretch, and a dotted identifier. Each is
-# found at the one character it cannot lack, and the quantifiers are possessive: that is several
-# times faster than trying every letter as a beginning, and linear on blobs. It counts the same
-# matches; only a dotted name whose first word does not end in a letter needs a second look.
+# Entities: a path of two or more segments, a quoted stretch, a dotted identifier. Each is found at
+# the one character it cannot lack, with possessive quantifiers: several times faster than trying
+# every letter, and linear on blobs. Only a dotted name whose first word does not end in a letter
+# needs a second look.
 _ENTITY = re.compile(
     r"[\\/.\"'`](?:"
     r"(?<=[\\/])[\w.\-]++(?:[\\/][\w.\-]++)++"
@@ -56,8 +35,7 @@ _ENTITY = re.compile(
     r"|(?<=[^\Wa-z_]\.)(\w++(?:\.\w++)*+)"
     r")"
 )
-_LETTER = re.compile(r"[a-z_]")
-_WORD = re.compile(r"\w")
+_LETTER, _WORD = re.compile(r"[a-z_]"), re.compile(r"\w")
 
 
 def _count_entities(text: str) -> int:
@@ -71,21 +49,19 @@ def _count_entities(text: str) -> int:
 
 
 def _names_something(text: str, dotted: re.Match[str]) -> bool:
-    """Whether a word before the last dot has a letter: `v2.x` is an identifier, `3.14` is not."""
+    """True if a word before the last dot has a letter: `v2.x` is an identifier, `3.14` is not."""
     at = dotted.start() - 1
-    while at >= 0 and _WORD.match(text[at]):
-        if _LETTER.match(text[at]):
-            return True
+    while at >= 0 and _WORD.match(text[at]) and not _LETTER.match(text[at]):
         at -= 1
+    if at >= 0 and _LETTER.match(text[at]):
+        return True
     return _LETTER.search(dotted[1].rpartition(".")[0]) is not None
 
 
 def heuristic_score(thought: str | None) -> float:
-    """Difficulty of one thought text, in [0.047, 0.953]; empty or None gives exactly 0.5.
-
-    Logistic function of hedging, length, error words and named entities, all found as substrings
-    of the lower-cased text. Deterministic; never raises. Source: reference section 2.
-    """
+    """Difficulty of one thought text, in [0.047, 0.953]; empty or None gives exactly 0.5. Logistic
+    function of hedging, length, error words and named entities, all found as substrings of the
+    lower-cased text. Deterministic; never raises. Source: reference section 2."""
     if not thought:
         return UNKNOWN
     text = lowered(thought)

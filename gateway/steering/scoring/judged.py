@@ -1,8 +1,7 @@
-"""Scores that a model gave: the question, how the answer is parsed, and the key of a score.
+"""Scores that a model gave: the question, the parser of the answer, and the key of a score.
 
-A judged score cannot be derived from the transcript, so it is kept under a digest of the run up to
-its step. Folding the same transcript again finds it there; a step that was never judged, or was
-judged after another history, has the calibrated score.
+A judged score is kept under a digest of the run up to its step, by which another fold of the same
+transcript finds it. A step that was not judged, or after another history, has the calibrated score.
 """
 
 from __future__ import annotations
@@ -25,8 +24,7 @@ INSTRUCTION = (
     "that it says. How likely is it that the agent is stuck or will fail? Answer with one number "
     "from 0 (it is doing well) to 1 (it is stuck), and nothing else."
 )
-_LINE = "-----"
-_KEY_BYTES = 8
+_LINE, _KEY_BYTES = "-----", 8
 _ANSWER = re.compile(
     r"[^\w.+-]*(?:(?:score|answer)[^\w.+-]*)?([+-]?(?:\d+\.?\d*|\.\d+))[^\w.+-]*\.?\s*"
 )
@@ -56,19 +54,15 @@ class JudgedScorer(Judgeable, ReadsObservations[float]):
         return self._judge(observed.step, self._calibrated.push_observed(observed))
 
     def _judge(self, step: Step, own: float) -> float:
-        self._chain = _extended(self._chain, step)
+        digest = hashlib.blake2b(self._chain, digest_size=_KEY_BYTES)
+        texts = [step.thought, step.reasoning]
+        for action in step.actions:
+            texts += [action.name, action.arguments, action.observation]
+        for text in texts:
+            encoded = text.encode("utf-8", "surrogatepass")
+            digest.update(b"%d:" % len(encoded) + encoded)
+        self._chain = digest.digest()
         return self.judged.get(self.key, own)
-
-
-def _extended(chain: bytes, step: Step) -> bytes:
-    digest = hashlib.blake2b(chain, digest_size=_KEY_BYTES)
-    texts = [step.thought, step.reasoning]
-    for action in step.actions:
-        texts += [action.name, action.arguments, action.observation]
-    for text in texts:
-        encoded = text.encode("utf-8", "surrogatepass")
-        digest.update(b"%d:" % len(encoded) + encoded)
-    return digest.digest()
 
 
 def question(steps: Sequence[Step]) -> str:
@@ -78,7 +72,7 @@ def question(steps: Sequence[Step]) -> str:
 
 
 def read_score(answer: str) -> float | None:
-    """The number in a model's answer, in any range; None unless it is one single number."""
+    """The number in a model's answer, in any range; None unless it is a single number."""
     found = _ANSWER.fullmatch(answer.strip().lower())
     score = float(found[1]) if found else math.nan
     return None if math.isnan(score) else score

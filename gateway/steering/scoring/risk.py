@@ -1,8 +1,7 @@
-"""Risk of a run: the probability that it fails, given what it has done and how its workload does.
+"""Risk of a run: the probability that it fails, given its steps and the outcomes of its workload.
 
 The evidence of the run is a logistic model of features over all its steps, fitted within one source
-and model, so that recognising an agent earns nothing. What is known of the workload is a prior,
-learned from the outcomes of earlier runs. Without any, half of all runs are expected to fail.
+and model, so that recognising an agent earns nothing. Earlier runs of the workload give a prior.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Iterable
-from operator import add
+from operator import add, mul
 
 from msgspec import Struct
 
@@ -25,19 +24,12 @@ REPEATS_MEMORY = 0.15  # weight of the newest action in the mean of repeats: hal
 NEWEST_THOUGHTS = 5
 MOST_TOOLS = 64  # different tools that are counted: a bound on memory
 MOST_LOG_ODDS = 30.0
-BORROWED_RUNS = 2.0
-"""Weight, in runs, of what other models did with the same workload: the weight of a prior that
-knows nothing."""
-LASTING_STEPS = 3
-"""Steps in a row whose evidence reaches the level from which a run is likely to fail: one long
-message is none."""
+BORROWED_RUNS = 2.0  # weight, in runs, of other models' outcomes: that of a prior without outcomes
+LASTING_STEPS = 3  # steps in a row at the level from which a run is likely to fail
 
 
 class WorkloadPrior(Struct, frozen=True, kw_only=True, array_like=True):
-    """Finished runs of one workload by outcome.
-
-    A Beta prior: one run of each outcome is added, so that without any the risk is 0.5.
-    """
+    """Finished runs of one workload by outcome; a Beta prior adds one run of each outcome."""
 
     solved: float = 0
     failed: float = 0
@@ -52,15 +44,12 @@ class WorkloadPrior(Struct, frozen=True, kw_only=True, array_like=True):
         return WorkloadPrior(solved=self.solved + (not failed), failed=self.failed + failed)
 
     def informed_by(self, others: Iterable[WorkloadPrior]) -> WorkloadPrior:
-        """The prior, given what the same workload's runs on other models came to.
-
-        They say how hard the tasks are: in place of one run of each outcome, BORROWED_RUNS are
-        added at their rate.
-        """
+        """The prior, given the outcomes on other models, which say how hard the tasks are: in place
+        of one run of each outcome, BORROWED_RUNS are added at their rate."""
         counted = [*others]
         failed = sum([other.failed for other in counted])
-        total = failed + sum([other.solved for other in counted])
-        share = (failed + 1.0) / (total + 2.0)
+        solved = sum([other.solved for other in counted])
+        share = (failed + 1.0) / (failed + solved + 2.0)
         return WorkloadPrior(
             solved=self.solved + BORROWED_RUNS * (1.0 - share) - 1.0,
             failed=self.failed + BORROWED_RUNS * share - 1.0,
@@ -160,15 +149,12 @@ class RunTotals:
 
 class RiskModel:
     """The evidence of one run: `log_odds` that it fails, for a workload of which half fail.
+    `likely`: it has lasted at the calibration's level, which few solved runs reach."""
 
-    `likely`: it has lasted at the calibration's level for the kind of run, above which few solved
-    runs come; the workload says nothing about that.
-    """
-
-    __slots__ = ("_calibration", "_lasting", "_totals", "likely", "log_odds")
+    __slots__ = ("_lasting", "_risk", "_totals", "likely", "log_odds")
 
     def __init__(self, calibration: Calibration) -> None:
-        self._calibration = calibration
+        self._risk = calibration.risk
         self._totals = RunTotals()
         self._lasting = 0
         self.log_odds = 0.0
@@ -177,8 +163,8 @@ class RiskModel:
     def push(self, observed: ObservedStep) -> None:
         """Observe the next step."""
         self._totals.push(observed)
-        works = self._totals.works
-        self.log_odds = self._calibration.risk_log_odds(self._totals.values(), works=works)
-        reached = self.log_odds >= self._calibration.alarm_evidence(works=works)
-        self._lasting = self._lasting + 1 if reached else 0
+        risk, works = self._risk, self._totals.works
+        average, alarm = (risk.works, risk.works_alarm) if works else (risk.talks, risk.talks_alarm)
+        self.log_odds = float(sum(map(mul, risk.weights, self._totals.values()))) - average
+        self._lasting = self._lasting + 1 if self.log_odds >= alarm else 0
         self.likely = self._lasting >= LASTING_STEPS

@@ -1,8 +1,7 @@
 """Scorers: their interface, the table of them, and the choice for a run.
 
-To add a scorer, write a class in a module of this package that takes `DifficultySettings`, and add
-its row to `_SCORERS`. Another package adds one with an entry point of the group
-`steering_gateway.scorers` that names such a class.
+To add a scorer, write a class that takes `DifficultySettings` in a module of this package, with a
+row in `_SCORERS`; another package has an entry point of the group `steering_gateway.scorers`.
 """
 
 from __future__ import annotations
@@ -38,13 +37,9 @@ NOT_JUDGED: Judged = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DifficultySettings:
-    """Scorer of a run, and the weights of the fitted one, None = those that ship.
-
-    Scorer `judge` uses the scores that a model gave, and the calibrated score where it gave none.
-
-    Raises:
-        ValueError: unknown scorer.
-    """
+    """Scorer of a run, and the weights of the fitted one, None = those that ship. Scorer `judge`
+    uses the scores that a model gave, and the calibrated score where it gave none. Raises:
+    ValueError for an unknown scorer."""
 
     scorer: ScorerName = "calibrated"
     calibration: Calibration | None = None
@@ -63,10 +58,8 @@ class Scorer(Protocol):
 
 
 class Judgeable(ABC):
-    """A scorer that uses scores given by a model: `judged` holds them.
-
-    A class, not a protocol: `isinstance` with a protocol took 2 % of a request.
-    """
+    """A scorer that uses scores given by a model: `judged` holds them. A class, not a protocol:
+    `isinstance` with a protocol took 2 % of a request."""
 
     __slots__ = ("judged",)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gateway.steering.guidance.state import GuidanceState, Injection, from_json, to_json
 
-COUNTS = st.dictionaries(st.text(max_size=8), st.integers(0, 9)).map(lambda d: tuple(d.items()))
+COUNTS = st.dictionaries(st.text(max_size=8), st.integers(0, 9))
 INJECTIONS = st.builds(
     Injection,
     step=st.integers(-1, 99),
