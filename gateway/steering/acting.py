@@ -1,8 +1,7 @@
 """Precision bars: an intervention is made only when its expected precision is high enough.
 
 Each action depends on a signal, and calibration measured how often a run that shows the signal
-fails, reweighted so that half of all runs fail. An action whose expected precision is below its bar
-is left out.
+fails, reweighted so that half of all runs fail.
 """
 
 from __future__ import annotations
@@ -24,14 +23,7 @@ ACTIONS = ("route_fast", "route_slow", "monitor_text", "e1", "e2", "skip_directi
 NO_EVIDENCE = 0.5  # expected precision of acting without a signal: half of the runs fail
 
 DEFAULT_BARS: Mapping[str, float] = MappingProxyType(
-    {
-        "route_fast": 0.55,
-        "route_slow": 0.7,
-        "monitor_text": 0.7,
-        "e1": 0.6,
-        "e2": 0.5,
-        "skip_directive": 0.7,
-    }
+    dict(zip(ACTIONS, (0.55, 0.7, 0.7, 0.6, 0.5, 0.7), strict=True))
 )
 """Source: held-out precision on the development runs, docs/evidence.md; 0.5 excludes nothing."""
 
@@ -42,8 +34,7 @@ class ActSettings:
 
     `act_above`: the expected precision in [0, 1] that an action needs; actions not listed keep
     their default (docs/evidence.md). `stop_above`: risk in (0, 1] from which a step with an alarm
-    is a strike, None = never: the first asks the agent to hand over its work, a second one stops
-    the run (`Strike` in `gateway/steering/steer.py`).
+    is a strike (`Strike` in `gateway/steering/steer.py`), None = never.
 
     Raises:
         ValueError: unknown action, or a value out of range.
@@ -113,8 +104,7 @@ def meets_precision_bar(
     signal (the first look-ups of a run, the look-back after an alarm) is decided by its rule alone.
     """
     state, readings = signal.state, signal.readings
-    signalled = state in HARD_STATES or bool(readings and readings.fired)
-    if not signalled and action != "route_fast":
+    if state not in HARD_STATES and not (readings and readings.fired) and action != "route_fast":
         return True
     return expected_precision(action, state, readings, calibration) >= settings.bar(action)
 

@@ -1,9 +1,7 @@
 """Experiments: which arm a unit is in, always the same on every replica.
 
-In the control arm `random`, chance decides on which steps to act; how to act is decided as usual.
-An experiment that compares it with `on` shows whether the *timing* of interventions matters.
-Therefore the arm has the same means and limits: routes, look-ups, texts, precision bars, caps,
-cooldowns, dwell and capability checks are those of `on`.
+In the control arm `random`, chance decides on which steps to act; the means and limits are those of
+`on`, so that comparing both shows whether the *timing* of interventions matters.
 """
 
 from __future__ import annotations
@@ -25,13 +23,10 @@ MODES = ("on", "shadow", "off")
 
 ARMS = ("on", "random", "shadow", "off")
 """The arms a unit may be assigned to: a mode, or `random`: `on`, but chance decides when to act."""
-
 RANDOM_ROUTING_SHARE = 0.09
 """Share of scored steps on which `on` uses a hard state's model. Source: docs/evidence.md."""
-
 RANDOM_GUIDANCE_SHARE = 0.011
-"""Share of scored steps at which `random` injects as many texts as `on`. Source:
-docs/evidence.md."""
+"""Share of scored steps at which `random` injects as many texts as `on` (docs/evidence.md)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +65,7 @@ def mode_of(arm: str) -> str:
 
 def assign(settings: ExperimentSettings, unit: str) -> str:
     """The arm of `unit`: one of ARMS, in the proportions of the settings."""
-    shares = [(arm, settings.arms.get(arm, 0.0)) for arm in ARMS]
-    return pick(shares, draw(settings.id, unit))
+    return pick([(arm, settings.arms.get(arm, 0.0)) for arm in ARMS], draw(settings.id, unit))
 
 
 def pick(shares: Sequence[tuple[str, float]], point: float) -> str:
@@ -91,10 +85,7 @@ def pick(shares: Sequence[tuple[str, float]], point: float) -> str:
 
 
 def random_switch(experiment: str, unit: str, step: int, share: float) -> bool:
-    """Whether the control arm acts on this step: a random draw, true on `share` of the steps.
-
-    The same unit and step always give the same result.
-    """
+    """Whether the control arm acts on this step: true on `share` of the steps of a unit."""
     return draw(experiment, f"{unit}#{step}") < share
 
 
@@ -109,10 +100,9 @@ class ActionSignals(Struct, frozen=True, kw_only=True):
 class RandomArm(Struct, frozen=True, kw_only=True):
     """The control arm for one unit: random draws in place of the run's signals.
 
-    The shares are those of the scored steps, in [0, 1], on which each action is taken. Nothing is
-    remembered between steps: the same unit and step get the same draw after a restart and on every
-    replica. Routing and guidance use the same draw, so that the rarer one acts only on steps on
-    which the other acts too.
+    The shares are those of the scored steps, in [0, 1], on which each action is taken. The same
+    unit and step get the same draw after a restart and on every replica. Routing and guidance use
+    the same draw, so that the rarer one acts only on steps on which the other acts too.
     """
 
     experiment: str

@@ -27,8 +27,7 @@ def extend_tail(
 ) -> bytes:
     """The tail hash of a history, 16 bytes; empty before the first reply.
 
-    `tail`: that of the messages before; `first`, `last`: the range of those to add, among the
-    messages that `hashes` has.
+    `tail`: that of the messages before; `first`, `last`: the range of those of `hashes` to add.
     """
     end = len(hashes.messages) if last is None else last
     if hashes.tails is not None and (tail, first, end) in hashes.tails:
@@ -84,20 +83,18 @@ def end_of_reply(messages: Sequence[object]) -> int | None:
 
 def is_distinctive(hashes: PrefixHashes, messages: Sequence[object], end: int) -> bool:
     """Whether no two conversations have the same messages from the first reply to this end."""
-    last = messages[end - 1]
-    said = content_text(last.get("content")) if isinstance(last, dict) else ""
+    said = content_text(as_mapping(messages[end - 1]).get("content"))
     return hashes.state.turns >= MANY_TURNS or len(said) >= LONG_REPLY_CHARACTERS
 
 
 def latest_turn(hashes: PrefixHashes) -> list[bytes]:
     """The digests of the messages from the latest reply on, the newest first; empty before the
     first reply."""
-    found: list[bytes] = []
+    newest, found = hashes.state.turns, []
     for position in range(len(hashes.messages) - 1, -1, -1):
-        if not hashes.state.turns or hashes.turns[position + 1] < hashes.state.turns:
+        if not newest or hashes.turns[position + 1] < newest:
             break
-        digest = hashes.messages[position]
-        if digest is not None:
+        if (digest := hashes.messages[position]) is not None:
             found.append(digest)
     return found
 
@@ -107,10 +104,9 @@ def is_window_of(
 ) -> bool:
     """Whether a request follows the latest reply of an idle branch, whatever is left before it.
 
-    `seen`: the digests of the messages of the branch's earlier requests. All replies before the
-    latest one must be among them. Unless the request `begins` like the branch, one of the replies
-    must be long; short ones are given twice, so that with them alone there must be several, and
-    nothing new between them but results, which a client may have cleared.
+    `seen`: the digests of the messages of the branch's earlier requests, with all replies before
+    the latest one. Unless the request `begins` like the branch, one of the replies must be long, or
+    there must be several, and nothing new between them but results, which a client may clear.
     """
     if branch.awaits is Awaits.MODEL or branch.signature != request.signature:
         return False

@@ -41,8 +41,8 @@ RUN_BOUNDARIES = ("settled_answer", "final_answer", "never")
 class ConversationSettings:
     """Settings for grouping requests into conversations and runs.
 
-    `id_headers`: further headers that carry a conversation id, read in this order right after
-    `x-conversation-id`; letter case does not matter. `run_boundary`: what ends a run; see `Policy`.
+    `id_headers`: further headers that carry a conversation id, in any letter case, read in this
+    order right after `x-conversation-id`. `run_boundary`: what ends a run; see `Policy`.
     `fingerprint`: whether a request without an id is recognised by its history.
 
     Raises:
@@ -130,8 +130,8 @@ class HeaderSource(Struct, frozen=True, kw_only=True):
     read: Callable[[object], str | None] = clean_id
     with_header: str | None = None
     read_parent: Callable[[object], str | None] | None = None
-    """Source of the id of the agent that started this one; without it, an agent with a second
-    part belongs to the one without."""
+    """Reads the id of the agent that started this one; None: an agent with a second part belongs
+    to the one without."""
 
     def find(self, headers: Mapping[str, str]) -> tuple[str, str] | None:
         """(header, id), or None without a usable value."""

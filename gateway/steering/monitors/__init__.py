@@ -22,22 +22,13 @@ from gateway.steering.monitors.table import (
 )
 from gateway.steering.transcript.steps import Step, steps_from_records
 
+# fmt: off
 __all__ = [
-    "FAILURE_LABELS",
-    "FAILURE_TYPES",
-    "MONITORS",
-    "PROFILES",
-    "SUITE_NAMES",
-    "MonitorSettings",
-    "Readings",
-    "RobustSettings",
-    "Suite",
-    "SuiteName",
-    "combine",
-    "evaluate",
-    "make_suite",
+    "FAILURE_LABELS", "FAILURE_TYPES", "MONITORS", "PROFILES", "SUITE_NAMES", "MonitorSettings",
+    "Readings", "RobustSettings", "Suite", "SuiteName", "combine", "evaluate", "make_suite",
     "steps_from_records",
 ]
+# fmt: on
 
 
 def make_suite(settings: MonitorSettings) -> Suite[Any]:

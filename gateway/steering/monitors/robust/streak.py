@@ -38,7 +38,7 @@ class Streak:
         self._level = 0.0
         self._what = ""
         self._texts: deque[tuple[int, frozenset[str]]] = deque(maxlen=COMPARED_TEXTS)
-        # All steps, all messages without an action, and those since the latest action.
+        # All steps, all messages without an action, and those in a row that asked nothing.
         self._steps = self._talks = self._talk = 0
         self._acted = False
 
