@@ -19,13 +19,14 @@ from gateway.steering.guidance.plan import Plan
 from gateway.steering.monitors import Readings
 from gateway.steering.scoring.calibration import Calibration
 
-ACTIONS = ("route_fast", "route_slow", "monitor_text", "e1", "e2", "skip_directive")
 NO_EVIDENCE = 0.5  # expected precision of acting without a signal: half of the runs fail
 
 DEFAULT_BARS: Mapping[str, float] = MappingProxyType(
-    dict(zip(ACTIONS, (0.55, 0.7, 0.7, 0.6, 0.5, 0.7), strict=True))
+    {"route_fast": 0.55, "route_slow": 0.7, "monitor_text": 0.7}
+    | {"e1": 0.6, "e2": 0.5, "skip_directive": 0.7}
 )
 """Source: held-out precision on the development runs, docs/evidence.md; 0.5 excludes nothing."""
+ACTIONS = tuple(DEFAULT_BARS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,20 +112,22 @@ def meets_precision_bar(
 
 def planned_actions(planned: Plan, meets_bar: Callable[[str], bool]) -> Plan:
     """The plan without the actions below their precision bar; its reasons name them."""
-    refused = []
-    if planned.monitor and not meets_bar("monitor_text"):
-        planned = replace(planned, monitor=None)
-        refused.append("monitor_text")
-    if planned.directive and not meets_bar("skip_directive"):
-        planned = replace(planned, directive=False)
-        refused.append("skip_directive")
-    for tier in (Tier.E1, Tier.E2):
-        others = tuple([query for query in planned.queries if query.tier is not tier])
-        if len(others) < len(planned.queries) and not meets_bar(tier.value):
-            planned = replace(planned, queries=others)
-            refused.append(tier.value)
-    reasons = tuple(f"{action}: below its bar" for action in refused)
-    return replace(planned, reasons=(*planned.reasons, *reasons)) if reasons else planned
+    tiers = {query.tier for query in planned.queries}
+    wishes = {
+        "monitor_text": planned.monitor,
+        "skip_directive": planned.directive,
+        **{tier.value: tier in tiers for tier in (Tier.E1, Tier.E2)},
+    }
+    refused = [action for action, wish in wishes.items() if wish and not meets_bar(action)]
+    if not refused:
+        return planned
+    return replace(
+        planned,
+        monitor=None if "monitor_text" in refused else planned.monitor,
+        directive=planned.directive and "skip_directive" not in refused,
+        queries=tuple([each for each in planned.queries if each.tier.value not in refused]),
+        reasons=(*planned.reasons, *(f"{action}: below its bar" for action in refused)),
+    )
 
 
 def routing_state(

@@ -7,8 +7,10 @@ In the control arm `random`, chance decides on which steps to act; the means and
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -75,13 +77,8 @@ def pick(shares: Sequence[tuple[str, float]], point: float) -> str:
         IndexError: no share is above 0.
     """
     given = [(name, share) for name, share in shares if share > 0]
-    point *= sum(share for _, share in given)
-    passed = 0.0
-    for name, share in given[:-1]:
-        passed += share
-        if point < passed:
-            return name
-    return given[-1][0]
+    ends = list(accumulate(share for _, share in given))
+    return given[min(bisect_right(ends, point * ends[-1]), len(given) - 1)][0]
 
 
 def random_switch(experiment: str, unit: str, step: int, share: float) -> bool:
@@ -116,9 +113,9 @@ class RandomArm(Struct, frozen=True, kw_only=True):
         """The signals after the run's scored step `step`; `found` is the run's actual signal.
 
         On a drawn step: state SLOW (SKIP when the run is in SKIP) and at risk, with the failure
-        that a monitor reports or, when none does, the one drawn for the unit. On any other step:
-        not at risk, and not in a hard state. A first call (step 0) has no score and keeps `found`.
-        `weights`: of the monitors; a monitor is drawn in proportion to its weight.
+        that a monitor reports or, when none does, one drawn for the unit by the monitors'
+        `weights`. On any other step: not at risk, and not in a hard state. A first call (step 0)
+        has no score and keeps `found`.
         """
         if step < 1:
             return ActionSignals(routing=found, guidance=found)
@@ -139,11 +136,8 @@ class RandomArm(Struct, frozen=True, kw_only=True):
         )
 
     def _fired(self, readings: Readings, weights: Mapping[str, float]) -> Readings:
-        """The readings with at least one monitor fired, so that guidance has a failure to name.
-
-        The same monitor for a unit's whole run: real runs mostly fail in one way, and texts per run
-        are limited by failure type.
-        """
+        """The readings with at least one monitor fired, so that guidance has a failure to name: the
+        same one for a unit's whole run, because real runs mostly fail in one way."""
         able = [(name, weights.get(name, 0.0)) for name in readings.scores]
         if readings.fired or not any(weight > 0 for _, weight in able):
             return readings

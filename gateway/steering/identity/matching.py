@@ -35,9 +35,8 @@ class ConversationMatch(Struct, frozen=True, kw_only=True):
     """Result of matching one request.
 
     `conversation_id`: None for a new conversation without an id from the client. `parent`: the
-    branch that a fork splits from. `position`: how many of the request's messages were known (0:
-    none); a fork with a position copies the parent's state as it was there. `prefix_hash`: the
-    stored hash that was found.
+    branch that a fork splits from. `position`: how many of the request's messages were known; a
+    fork copies the parent's state as it was there. `prefix_hash`: the stored hash that was found.
     """
 
     kind: MatchKind
@@ -115,14 +114,10 @@ def match(
     `exclusive`: the id names exactly one conversation, also when several agents run in parallel.
 
     Tool results for the calls of a branch's latest reply belong to that branch, however the client
-    has changed the history before them: it may keep only the newest messages, clear old results,
-    or append to its first message.
-
-    Otherwise the longest known prefix decides, with one exception: a conversation that is exactly
-    one reply behind the request wins over one that had a longer part of the history earlier. So
-    each of two runs with equal histories keeps its own conversation. Where several conversations
-    are known under one prefix, the ids of calls, the model, the role, the tools and the system text
-    tell them apart, in this order.
+    has changed the history before them. Otherwise the longest known prefix decides, but a
+    conversation that is exactly one reply behind the request wins over one that had a longer part
+    of the history earlier, so that each of two runs with equal histories keeps its conversation.
+    Where several conversations are known under one prefix, see `_rank`.
 
     The same history once more is a retry when the client marks it as one or sends the id of the
     conversation, or when its answer was not delivered whole. Otherwise it is a sample: a

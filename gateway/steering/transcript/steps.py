@@ -20,13 +20,15 @@ from gateway.steering.transcript.content import (
     Content,
     RequestedCall,
     Result,
+    item_call,
+    item_reasoning,
+    item_result,
     read_calls,
     read_content,
     read_reasoning,
     read_result,
     without_guidance,
 )
-from gateway.steering.transcript.items import item_call, item_reasoning, item_result
 from gateway.wire.coerce import as_text
 
 _REMEMBERED_CHARS = 16  # shorter messages, such as "yes, please", are repeated by people
@@ -317,9 +319,9 @@ def _action(call: RequestedCall, result: Result | None) -> Action:
 class Action(Struct, frozen=True, kw_only=True):
     """One tool call with its result.
 
-    `arguments` as the model sent them; `observation` uncut; `is_error` only where the protocol
-    flags the result as an error. `name` is empty for a result whose call could not be read. `image`
-    is a checksum of the images in the result or shown right behind it, 0 without any.
+    `is_error`: the protocol flags the result as an error. `name` is empty for a result whose call
+    could not be read. `image`: checksum of the images in the result or shown right behind it, 0
+    without any.
     """
 
     name: str
@@ -332,8 +334,8 @@ class Action(Struct, frozen=True, kw_only=True):
 class Step(Struct, frozen=True, kw_only=True):
     """One assistant message and its answers; `index` counts the steps of a conversation from 0.
 
-    `thought` is the text next to the calls, without white space at the ends (clients change it when
-    they echo a reply). `tokens` is None when unknown. `prompted`: a user message came before it.
+    `thought`: the text next to the calls, stripped, because clients change its ends when they echo
+    a reply. `tokens` is None when unknown. `prompted`: a user message came before it.
     """
 
     index: int
