@@ -122,21 +122,6 @@ class RunFold:
     the outcomes of the run's workload so far, for its risk.
     """
 
-    __slots__ = (
-        "_before",
-        "_earlier",
-        "_judged",
-        "_policy",
-        "_windows",
-        "history",
-        "index",
-        "outcomes",
-        "prior",
-        "start",
-        "state",
-        "steps",
-    )
-
     def __init__(
         self,
         policy: Policy,
@@ -267,26 +252,6 @@ class ConversationFold:
     `consumed`: messages read so far. `starts_over`: after `read_ahead`, whether `extend` will fold
     from the first message again.
     """
-
-    __slots__ = (
-        "_answers",
-        "_closed",
-        "_judged",
-        "_keep",
-        "_never_ends",
-        "_outcomes",
-        "_pending",
-        "_policy",
-        "_priors",
-        "_reader",
-        "_returned",
-        "_scored",
-        "_start",
-        "consumed",
-        "prior",
-        "runs",
-        "starts_over",
-    )
 
     def __init__(
         self,

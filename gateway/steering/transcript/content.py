@@ -212,11 +212,8 @@ def json_text(arguments: object) -> str:
 
 def read_reasoning(message: Mapping[str, object], content: Content) -> str:
     """Reasoning from the message's own fields, else from the parts of its content."""
-    for name in _REASONING_FIELDS:
-        value = message.get(name)
-        if value and isinstance(value, str):
-            return value
-    return content.reasoning
+    found = (as_text(message.get(name), "") for name in _REASONING_FIELDS)
+    return next(filter(None, found), content.reasoning)
 
 
 _ARGUMENT_FIELDS = ("arguments", "input", "action", "operation", "code", "queries")
@@ -290,14 +287,12 @@ TAIL_CHARS = 400
 """End of a message, where it asks. Source: nine in ten dialogue turns of the recorded runs."""
 _QUESTION_MARKS = ("?", "\N{FULLWIDTH QUESTION MARK}", "\N{ARABIC QUESTION MARK}")
 _REQUEST = re.compile(
-    r"\bplease\b|\b(?:could|can|would|will) you\b"
-    r"|\b(?:let me know|tell me|confirm|provide|share)\b",
-    re.IGNORECASE,
+    r"(?i)\bplease\b|\b(?:could|can|would|will) you\b"
+    r"|\b(?:let me know|tell me|confirm|provide|share)\b"
 )
 _CLOSING_WORDS = re.compile(
-    r"\b(?:please )?(?:feel free|do not hesitate|don't hesitate|let me know if|reach out)\b"
-    r"[^.!?\n]*",
-    re.IGNORECASE,
+    r"(?i)\b(?:please )?(?:feel free|do not hesitate|don't hesitate|let me know if|reach out)\b"
+    r"[^.!?\n]*"
 )
 
 

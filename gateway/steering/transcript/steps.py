@@ -100,17 +100,6 @@ class Draft(Struct, kw_only=True, eq=False):
 class StepReader:
     """Reads a transcript message by message; the newest step is `draft`. Never raises."""
 
-    __slots__ = (
-        "_blocks",
-        "_native",
-        "_prompted",
-        "_reasoning",
-        "_steps",
-        "_textual",
-        "_user_messages",
-        "draft",
-    )
-
     def __init__(self) -> None:
         self.draft: Draft | None = None
         self._steps = 0
@@ -246,7 +235,8 @@ class StepReader:
         """The first user message after a step: a result, a complaint, or the end of the run."""
         reply = draft.reply
         if reply.textual:
-            return _answer_calls(reply.calls, answer)
+            answered = text_protocols.answer_calls(reply.calls, answer)
+            return Change.ANSWERED if answered else Change.NONE
         checksum = zlib.crc32(answer.encode("utf-8", "surrogatepass"))
         nudges = text_protocols.is_nudge(answer)
         self._prompted = not (nudges or checksum in self._user_messages)
@@ -257,23 +247,12 @@ class StepReader:
         if reply.block is not None and text_protocols.looks_like_output(answer):
             reply.write_calls(reply.block)
             self._textual = self._blocks = True
-            return _answer_calls(reply.calls, answer)
+            text_protocols.answer_calls(reply.calls, answer)
+            return Change.ANSWERED
         if text_protocols.is_complaint(answer, textual=self._textual):
             self._prompted = False
             return Change.NONE
         return Change.NONE if nudges else Change.FINAL
-
-
-def _answer_calls(calls: list[RequestedCall], answer: str) -> Change:
-    """One user message answers written calls as a whole: it goes to the first without a result."""
-    at = next((i for i, call in enumerate(calls) if call.observation is None), None)
-    if at is None:
-        if not text_protocols.is_observation(answer):
-            return Change.NONE
-        # The real result replaces what the model imagined after its own call.
-        at = len(calls) - 1
-    calls[at] = replace(calls[at], observation=text_protocols.observation_of(answer))
-    return Change.ANSWERED
 
 
 def _actions(calls: Sequence[RequestedCall], results: Sequence[Result]) -> tuple[Action, ...]:

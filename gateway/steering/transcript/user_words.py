@@ -14,17 +14,15 @@ MAX_CHARACTERS = 256 * 1024  # of a longer message only the beginning is read
 
 _OPENING_TAG = re.compile(r"<([A-Za-z][\w:-]{0,63})(?:\s[^<>]{0,300})?>")
 _ADDED = re.compile(
-    r"reminder|environment|context|instructions|permissions|skills|details|metadata|workspace"
+    r"(?i)reminder|environment|context|instructions|permissions|skills|details|metadata|workspace"
     r"|memory|memories|caveat|stdout|stderr|git_?status|directory|(?:^|[_-])(?:ide|system|open|current|env)"
-    r"(?:[_-]|$)|_info$|^info$|^files?$|^rules$",
-    re.IGNORECASE,
+    r"(?:[_-]|$)|_info$|^info$|^files?$|^rules$"
 )
 """Names of tags around text that clients add. Source: Claude Code, Codex, Cline, Roo Code, Cursor,
 Copilot, Gemini CLI, qwen-code, opencode."""
 _WORDS_TAG = re.compile(
-    r"<(task|user_query|user_message|user_request|user_input|userrequest|query|request|prompt"
-    r"|message|feedback|answer|command-args)>",
-    re.IGNORECASE,
+    r"(?i)<(task|user_query|user_message|user_request|user_input|userrequest|query|request|prompt"
+    r"|message|feedback|answer|command-args)>"
 )
 """Tags around the user's own words."""
 _MARKER = re.compile(r"^## My request for \w+:\s*$", re.MULTILINE)
