@@ -101,16 +101,6 @@ def candidates(routes: Routes, requested: str) -> dict[str, int]:
     return {requested: _REQUESTED_PLACE} | places
 
 
-def cheapest_within(
-    models: Sequence[str], chances: Mapping[str, float], costs: Mapping[str, float], regret: float
-) -> str:
-    """The cheapest model whose chance is at most `regret` points below the best; of equally cheap
-    ones the one with the better chance."""
-    least = max(chances[model] for model in models) - regret / 100.0
-    close = [model for model in models if chances[model] >= least]
-    return min(close, key=lambda model: (costs[model], -chances[model]))
-
-
 def close_to_best(
     rates: WorkloadRates, models: Sequence[str], default: str, regret: float
 ) -> list[str]:
@@ -172,7 +162,8 @@ def escalate(
     regret: float,
     evidence: float,
 ) -> str:
-    """The model that a run in trouble continues on: `current`, or one with a better chance.
+    """The model that a run in trouble continues on: `current`, or one with a better chance, the
+    cheapest of those that are at most `regret` points below the best.
 
     `evidence`: see `evidence_of`. `fallback` is the states' model, which is taken where nothing is
     known of it: nobody has shown that it is no better.
@@ -189,7 +180,10 @@ def escalate(
         for model in models
         if model == current or (rates.knows(model) and chances[model] > chances.get(current, 0.0))
     ]
-    return cheapest_within(better, chances, _costs(rates, models), regret)
+    least = max(chances[model] for model in better) - regret / 100.0
+    close = [model for model in better if chances[model] >= least]
+    costs = _costs(rates, models)
+    return min(close, key=lambda model: (costs[model], -chances[model]))
 
 
 def evidence_of(state: FSMState, risk: float, precision: Mapping[str, float]) -> float:

@@ -31,19 +31,6 @@ def split_line_hashes(joined: bytes) -> tuple[bytes, ...]:
     return tuple(joined[at : at + _HASH_BYTES] for at in range(0, len(joined), _HASH_BYTES))
 
 
-def is_summary_of(line_hashes: Sequence[bytes], messages: Sequence[object]) -> bool:
-    """Whether messages of the client repeat at least a quarter of the lines of a reply.
-
-    `line_hashes`: those of the reply. The messages are in any dialect; malformed ones are skipped.
-    """
-    missing = set(line_hashes)
-    for message in messages:
-        if isinstance(message, dict) and message.get("role") not in (None, "assistant"):
-            missing.difference_update(_hash_lines(content_text(message.get("content"))))
-    found = len(line_hashes) - len(missing)
-    return found > 0 and found >= len(line_hashes) * _LEAST_SHARE
-
-
 def _hash_lines(text: str) -> Iterator[bytes]:
     for line in text.splitlines():
         words = _TAG.sub("", line).strip()
@@ -198,15 +185,6 @@ class Branch(Struct, frozen=True, kw_only=True):
         """Whether the request names the model of the branch, as far as both are known."""
         return self.model in ("", request.model)
 
-    def served_the_calls_of(self, request: Incoming) -> bool:
-        """Whether the request may be the branch's latest one, by the ids of its calls.
-
-        Short ids prove no difference: some clients number the calls of a request again.
-        """
-        if request.calls == self.served_calls or not (request.calls and self.served_calls):
-            return True
-        return not (looks_unique(request.calls) and looks_unique(self.served_calls))
-
     def is_extended_by(self, ref: PrefixHashRef) -> bool:
         """Whether a history with this stored prefix hash continues the branch; else it forks."""
         return ref.conversation_id == self.conversation_id and (
@@ -224,11 +202,13 @@ class Branch(Struct, frozen=True, kw_only=True):
         It is when the client marks it as a retry or names the conversation (`named`), or when the
         answer did not arrive whole; only then may another model be asked.
         """
-        if self.signature != request.signature or not self.served_the_calls_of(request):
+        ids, own = request.calls, self.served_calls
+        # Short ids prove no difference: some clients number the calls of a request again.
+        differ = bool(ids and own) and ids != own and looks_unique(ids) and looks_unique(own)
+        if self.signature != request.signature or differ:
             return False
-        return self.may_be_retried or (
-            (named or request.client_retry) and self.has_model_of(request)
-        )
+        marked = named or request.client_retry
+        return self.may_be_retried or (marked and self.has_model_of(request))
 
     def extended(self, request: Incoming) -> Branch:
         """The branch after a request that continues it or rewrites its history."""
@@ -318,8 +298,15 @@ class Incoming(Struct, frozen=True, kw_only=True):
         return clean_call_ids(self.hashes.state.call_ids)
 
     def summarises(self, branch: Branch, known: int = 0) -> bool:
-        """Whether the messages after the first `known` repeat the branch's latest reply."""
-        return bool(branch.line_hashes) and is_summary_of(branch.line_hashes, self.messages[known:])
+        """Whether messages of the client, after the first `known`, repeat at least a quarter of the
+        lines of the branch's latest reply."""
+        lines = branch.line_hashes
+        missing = set(lines)
+        for message in self.messages[known:] if lines else ():
+            if isinstance(message, dict) and message.get("role") not in (None, "assistant"):
+                missing.difference_update(_hash_lines(content_text(message.get("content"))))
+        found = len(lines) - len(missing)
+        return found > 0 and found >= len(lines) * _LEAST_SHARE
 
     def has_compaction(self, known: int = 0) -> bool:
         """Whether an item after the first `known` messages stands for a compacted history."""

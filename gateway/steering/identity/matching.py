@@ -130,7 +130,8 @@ def match(
     if request.titles and (with_tools or not request.hashes.state.turns):
         owner = found.branch.conversation_id if found else None
         return _matched(MatchKind.SIDE, conversation_id or owner)
-    if named is not None and not weak and with_tools and _is_side(request, found):
+    follows = found and found.current and not (found.whole and found.branch.has_tools)
+    if named and not weak and with_tools and not request.has_tools and not follows:
         return _matched(MatchKind.SIDE, conversation_id)
     awaiting = _awaiting_results(request, branches, found, named=named is not None)
     if awaiting is not None and not (found and found.continues and found.branch is awaiting):
@@ -236,13 +237,6 @@ def _awaiting_results(
         if branch.awaits_results_of(request) and branch.reply_digest in request.hashes.messages
     ]
     return waiting[0] if len(waiting) == 1 else None
-
-
-def _is_side(request: Incoming, found: _Found | None) -> bool:
-    """Whether the request has no tools, unlike its conversation, and continues no branch."""
-    if request.has_tools:
-        return False
-    return found is None or not found.current or (found.whole and found.branch.has_tools)
 
 
 def _again(

@@ -20,8 +20,7 @@ FRAME_OPEN = "[STEERING GUIDANCE]"
 FRAME_CLOSE = "[/STEERING GUIDANCE]"
 
 _OPENING = re.compile(rf"^{re.escape(FRAME_OPEN)}$", re.MULTILINE)
-_CLOSING = re.compile(rf"^{re.escape(FRAME_CLOSE)}$", re.MULTILINE)
-_BLANKS = re.compile(r"\s*")
+_CLOSING = re.compile(rf"^{re.escape(FRAME_CLOSE)}$\s*", re.MULTILINE)
 
 
 def without_guidance(text: str) -> str:
@@ -33,8 +32,7 @@ def without_guidance(text: str) -> str:
         closing := _CLOSING.search(text, opening.end())
     ):
         kept.append(text[at : opening.start()].rstrip())
-        blanks = _BLANKS.match(text, closing.end())
-        at = blanks.end() if blanks else closing.end()
+        at = closing.end()
     return "\n\n".join([*kept, text[at:]]).strip("\n")
 
 

@@ -262,11 +262,6 @@ def _actions(calls: Sequence[RequestedCall], results: Sequence[Result]) -> tuple
     """
     if not calls:
         return tuple([_action(RequestedCall(name=result.name), result) for result in results])
-    if len(calls) == 1:
-        # Whatever its id, the one call gets the result with the id, else the first.
-        first = results[0] if results else None
-        named = [result for result in results if result.id == calls[0].id and result.id]
-        return (_action(calls[0], named[0] if named else first),)
     by_id: defaultdict[str, deque[int]] = defaultdict(deque)
     for at, call in enumerate(calls):
         by_id[call.id].append(at)
