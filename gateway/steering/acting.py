@@ -20,7 +20,6 @@ from gateway.steering.monitors import Readings
 from gateway.steering.scoring.calibration import Calibration
 
 NO_EVIDENCE = 0.5  # expected precision of acting without a signal: half of the runs fail
-
 DEFAULT_BARS: Mapping[str, float] = MappingProxyType(
     {"route_fast": 0.55, "route_slow": 0.7, "monitor_text": 0.7}
     | {"e1": 0.6, "e2": 0.5, "skip_directive": 0.7}
@@ -62,7 +61,7 @@ class ActionSignal(Struct, frozen=True, kw_only=True):
 
     `at_risk`: whether to act, in the control arm of an experiment; None = the readings decide.
     `severity` of the alarm, 0 to 3; `waits`: the newest step only waits for something;
-    `likely_fails`: as in `StepOutcome`.
+    `likely_fails`: see `RunRisk.likely`.
     """
 
     state: FSMState

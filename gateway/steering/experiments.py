@@ -22,13 +22,8 @@ from gateway.steering.monitors import FAILURE_TYPES, Readings
 
 MODES = ("on", "shadow", "off")
 """Treatments of a request: steered; decided about, but sent unchanged; only observed."""
-
 ARMS = ("on", "random", "shadow", "off")
 """The arms a unit may be assigned to: a mode, or `random`: `on`, but chance decides when to act."""
-RANDOM_ROUTING_SHARE = 0.09
-"""Share of scored steps on which `on` uses a hard state's model. Source: docs/evidence.md."""
-RANDOM_GUIDANCE_SHARE = 0.011
-"""Share of scored steps at which `random` injects as many texts as `on` (docs/evidence.md)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +32,8 @@ class ExperimentSettings:
 
     `arms` maps on, random, shadow and off to their share of the units, relative to the sum.
     `random_routing_share`, `random_guidance_share`: the shares of scored steps, in [0, 1], on which
-    the arm `random` uses a hard state's model, and injects guidance.
+    the arm `random` uses a hard state's model, and injects guidance; by default as many as `on`
+    (docs/evidence.md).
 
     Raises:
         ValueError: unknown arm, no share above 0, or a share out of range.
@@ -45,8 +41,8 @@ class ExperimentSettings:
 
     id: str = ""
     arms: Mapping[str, float] = field(default_factory=lambda: {"on": 0.5, "off": 0.5})
-    random_routing_share: float = RANDOM_ROUTING_SHARE
-    random_guidance_share: float = RANDOM_GUIDANCE_SHARE
+    random_routing_share: float = 0.09
+    random_guidance_share: float = 0.011
 
     def __post_init__(self) -> None:
         for arm, share in self.arms.items():

@@ -20,9 +20,7 @@ _EASIEST_FIRST = (
 _RANK = {state: rank for rank, states in enumerate(_EASIEST_FIRST) for state in states}
 
 PolicyName = Literal["states", "learned"]
-
-Serves = Callable[[str], str | None]
-"""Model name -> why it cannot serve this request, None when it can."""
+Serves = Callable[[str], str | None]  # model name -> why it cannot serve the request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -173,8 +173,7 @@ class CallFacts(Struct, frozen=True, kw_only=True):
     rates: WorkloadRates | None = None
 
 
-REACTION_STEPS = 2
-"""Steps that an agent gets to follow the request: the one that answers it, and one to finish."""
+REACTION_STEPS = 2  # steps an agent gets to follow: one to answer, one to finish
 
 
 class Strike(Struct, frozen=True, kw_only=True):
@@ -323,10 +322,8 @@ def place(
     target: Callable[[], GuidanceTarget],
     tools: Sequence[Message],
 ) -> Placed | None:
-    """Placement of the call's guidance, earlier guidance included; None when there is none.
-
-    `messages` and `target` are called only when there is guidance to place.
-    """
+    """Placement of the call's guidance, earlier guidance included; None, without a call of
+    `messages` and `target`, when there is none."""
     if not (decided.items or decided.directive or decided.state.injections):
         return None
     settings = rules.injection
@@ -369,7 +366,8 @@ def _routed(
     requested, choice = call.requested, memory.choice
     if call.repeats_model is not None:
         return RoutedModel(model=call.repeats_model, pin=memory.pinned_model), choice
-    state, reasons = signal.state, ()
+    state = signal.state
+    reasons: tuple[str, ...] = ()
     if models := rules.routes.models(requested):
         # Without a model for SLOW an alarm keeps the model of the run's state.
         severity = rules.routing.escalate_at_severity if "SLOW" in models else 0

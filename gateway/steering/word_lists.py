@@ -9,11 +9,7 @@ from importlib import resources
 
 
 def word_list(module: str, name: str) -> tuple[str, ...]:
-    """The list `name` of a module, in the order of the file; of all languages where it has them.
-
-    Raises:
-        KeyError: there is no such list.
-    """
+    """The list `name` of a module, in the order of the file; of all languages where it has them."""
     words = _lists()[module][name]
     if isinstance(words, dict):
         words = list(dict.fromkeys(word for each in words.values() for word in each))
@@ -21,11 +17,7 @@ def word_list(module: str, name: str) -> tuple[str, ...]:
 
 
 def word_lists(module: str) -> Mapping[str, tuple[str, ...]]:
-    """All lists of a module by name.
-
-    Raises:
-        KeyError: there is no such module.
-    """
+    """All lists of a module by name."""
     return {name: word_list(module, name) for name in _lists()[module]}
 
 

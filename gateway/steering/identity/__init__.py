@@ -9,9 +9,8 @@ Pure: the caller (`conversations/resolve` and `apply_reply`) does the look-ups b
 3. `match`: retry, continue, fork, compaction, side request or new.
 4. New and fork: `request.open_branch`. Continue and compaction: `branch.extended`. Retry
    (`branch.retried`) and side request do not change its history. The prefix hash of the request is
-   stored at once, so that a request that arrives before the reply can be matched against it.
-5. After the reply: the prefix hash of the request with the reply is stored, and `branch.answered`
-   (without a complete reply `branch.failed`) replaces the branch.
+   stored at once, so that a request that arrives before the reply can be matched.
+5. After the reply: its prefix hash is stored, and `branch.answered` (or `branch.failed`) follows.
 """
 
 from __future__ import annotations

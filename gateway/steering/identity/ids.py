@@ -13,9 +13,8 @@ _ID_BYTES = 15
 # A system prompt begins with the agent's role; what follows is often a file listing or a diff.
 SIGNATURE_CHARACTERS = 400
 
+# Least length of a random call id: numbered ones are shorter (`call_0`), those of providers longer.
 _UNIQUE_CHARACTERS = 16
-"""Least length of a call id that is taken for random. Numbered ids are shorter (`call_0`), random
-ones longer (OpenAI 29 characters, Anthropic 30)."""
 _MAX_CALL_ID = 255
 _DIGIT = re.compile(r"\d")
 # fmt: off
@@ -50,10 +49,8 @@ def conversation_id(tenant: str, key: str, nonce: str = "") -> str:
 
 
 def child_id(parent: str, prefix_hash: bytes, taken: Iterable[str] = ()) -> str:
-    """The id of the branch that forks from `parent` with a request of hash `prefix_hash`.
-
-    The same request gives the same id in every process; ids in `taken` are not used again.
-    """
+    """The id of the branch that forks from `parent` with a request of this hash, the same in every
+    process; ids in `taken` are not used again."""
     used, child = frozenset(taken), parent
     while (child := _text_id("child", child, prefix_hash.hex())) in used:
         pass

@@ -17,17 +17,18 @@ Branches = Mapping[str, Branch]  # branches by conversation id, most recently us
 
 
 class MatchKind(enum.StrEnum):
-    """Relation of a request to its conversation."""
+    """Relation of a request to its conversation.
+
+    RETRY: the latest request once more, because its answer did not arrive; the state does not
+    advance, and the stored decision applies again. COMPACTION: the client shortened or rewrote the
+    history. SIDE: not part of the history (title, summary, probe); changes no state.
+    """
 
     RETRY = "retry"
-    """The latest request once more, because its answer did not arrive: the state does not advance,
-    the stored decision applies again."""
     CONTINUE = "continue"
     FORK = "fork"  # a new conversation that shares the beginning of its parent's history
     COMPACTION = "compaction"
-    """The same conversation with a history that the client shortened or rewrote."""
     SIDE = "side"
-    """Not part of the conversation's history (title, summary, probe): changes no state."""
     NEW = "new"  # opens a conversation; a branch stored under the same id is replaced
 
 
@@ -215,10 +216,9 @@ def _awaiting_results(
 ) -> Branch | None:
     """The one branch whose latest reply made the calls that the request answers.
 
-    Providers reuse call ids, in other runs and for other customers: a history that is known up to
-    the latest reply has priority, and the request must contain the reply that made the calls.
-    Short ids occur in several agents' replies: they count only under an id from the client
-    (`named`), and only for the branch that the history belongs to.
+    Providers reuse call ids: a history that is known up to the latest reply has priority, and the
+    request must contain the reply that made the calls. Short ids occur in several agents' replies:
+    they count only under an id from the client (`named`), for the branch of the known history.
     """
     if found and found.whole and found.current and found.branch.served_calls == request.calls:
         return None  # the branch's latest request again
@@ -287,9 +287,9 @@ def _rewritten(
     """A compaction match, when an id from the client comes with another history; else None.
 
     Proof is the latest reply of a branch among the messages that are not known, or its lines in a
-    client message there: the agent had asked for it as a summary. The request for a summary may
-    have had another prompt and other tools, so signatures are not compared for that. Without proof,
-    the branch must have the same signature and no call in progress, and the history must have
+    client message there: the agent had asked for it as a summary, perhaps with another prompt and
+    other tools. Without proof, the branch must have the same signature and no call in progress, and
+    the history must have
     * an item that stands for a compacted history: then a branch matches even if it awaits results;
     * assistant turns: then a branch with scored steps matches, the one of the id itself first;
     * or none (a summary, a new list of tasks): then the branch of the id itself matches, if it

@@ -16,8 +16,7 @@ from gateway.wire.coerce import as_list, as_mapping, as_text
 from gateway.wire.messages import SYSTEM_ROLES, content_text, is_result
 from gateway.wire.prefix_hash import PrefixHashes
 
-LONG_REPLY_CHARACTERS = 200
-"""A reply from this length on is not given twice; shorter ones ("Hello!") are."""
+LONG_REPLY_CHARACTERS = 200  # longer replies are not given twice; shorter ones are
 MANY_TURNS = 3  # replies from which on even short ones are not the same in two conversations
 _NOTHING_YET = blake2b(digest_size=16, person=b"gw-tail-01")
 
@@ -42,10 +41,7 @@ def extend_tail(
 
 
 def with_tails(request: Incoming, tail: bytes) -> Incoming:
-    """A request with the tail hashes that finding and remembering its conversation need.
-
-    `tail`: that of the messages before those that its hashes have.
-    """
+    """A request with its tail hashes; `tail`: that of the messages before those of its hashes."""
     hashes, count = request.hashes, len(request.hashes.messages)
     end = count if hashes.start else end_of_reply(request.messages) or count
     known = extend_tail(tail, hashes, last=end)
@@ -59,8 +55,7 @@ def tail_key(tenant: str, tail: bytes) -> bytes:
 
 
 def newest_key(tenant: str, reply: bytes) -> bytes:
-    """The key, 16 bytes, under which a store finds the conversations whose latest reply has this
-    digest."""
+    """The key, 16 bytes, under which a store finds the conversations with this latest reply."""
     return _key(tenant, reply, b"gw-newest-reply1")
 
 
@@ -88,8 +83,7 @@ def is_distinctive(hashes: PrefixHashes, messages: Sequence[object], end: int) -
 
 
 def latest_turn(hashes: PrefixHashes) -> list[bytes]:
-    """The digests of the messages from the latest reply on, the newest first; empty before the
-    first reply."""
+    """The digests of the messages from the latest reply on, the newest first; empty without one."""
     newest, found = hashes.state.turns, []
     for position in range(len(hashes.messages) - 1, -1, -1):
         if not newest or hashes.turns[position + 1] < newest:
@@ -124,11 +118,8 @@ def is_window_of(
         if after > before:
             return False
         strange += before > 0 and not is_result(message)
-    return (
-        begins
-        or longest >= LONG_REPLY_CHARACTERS
-        or (hashes.state.turns >= MANY_TURNS and not strange)
-    )
+    several = hashes.state.turns >= MANY_TURNS and not strange
+    return begins or longest >= LONG_REPLY_CHARACTERS or several
 
 
 def _length(reply: object) -> int:

@@ -71,10 +71,7 @@ class ConversationSettings:
 
 
 def clean_id(value: object) -> str | None:
-    """The value as an id, or None: 1-255 visible characters that are not a placeholder.
-
-    An integer is read as its decimal digits.
-    """
+    """The value (an integer as its digits) as an id: 1-255 visible characters, no placeholder."""
     if isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
     if not isinstance(value, str):

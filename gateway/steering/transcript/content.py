@@ -79,10 +79,7 @@ class Content(Struct, kw_only=True):
 
 
 def read_content(value: object) -> Content:
-    """A message's `content` by kind of part; text parts are joined without a separator.
-
-    Of images only the checksum is kept; parts of other kinds (files, unknown ones) are left out.
-    """
+    """A message's `content` by kind of part; parts of other kinds (files) are left out."""
     if isinstance(value, str):
         if FRAME_OPEN not in value:
             return Content(text=value)
@@ -225,10 +222,8 @@ CLIENT_CALLS = frozenset(
 
 
 def item_call(item: Mapping[str, Any]) -> RequestedCall | None:
-    """The call in an item, or None when it is none; a built-in tool is named by its type.
-
-    The result of a call that ran at the provider is in the call itself, if anywhere.
-    """
+    """The call in an item, if it is one, with the result of a call that ran at the provider; a
+    built-in tool is named by its type."""
     kind = as_text(item.get("type"), "")
     if not kind.endswith("_call"):
         return None

@@ -256,7 +256,7 @@ class StepReader:
 
 
 def _actions(calls: Sequence[RequestedCall], results: Sequence[Result]) -> tuple[Action, ...]:
-    """Calls with their results: matched by id, what is left over in order.
+    """Calls with their results, matched by id, what is left over in order.
 
     Without any call each result becomes an action; results beyond the calls are dropped.
     """
@@ -320,17 +320,13 @@ class Step(Struct, frozen=True, kw_only=True):
     prompted: bool = False
 
 
-MAX_STEP_CHARS = 600
-"""Text of one step that is used; enough for the gist, and the time to embed it stays bounded."""
+MAX_STEP_CHARS = 600  # text of one step that is used; the time to embed it stays bounded
 _ARGUMENT_CHARS = 120
 _ERROR_CHARS = 200
 
 
 def extract(messages: Sequence[Any]) -> tuple[Step, ...]:
-    """The steps of a whole transcript of chat messages, index from 0.
-
-    Malformed messages are read as far as they go and lose no step; never raises.
-    """
+    """The steps of a whole transcript of chat messages, index from 0; never raises."""
     reader = StepReader()
     drafts: list[Draft] = []
     for message in messages:

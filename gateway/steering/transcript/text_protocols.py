@@ -16,7 +16,6 @@ from gateway.wire.coerce import as_text
 
 SHELL = "bash"
 PYTHON = "python_interpreter"
-
 _SHELL_FENCES = {"bash", "sh", "shell", "zsh", "console", "terminal", "mswea_bash_command"}
 _TAGS: Mapping[str, str] = {"code": PYTHON} | dict.fromkeys(
     ("bash", "execute_bash", "mswea_bash_command"), SHELL

@@ -28,9 +28,8 @@ class CallCount:
         """Count the step's calls; waiting for a job costs nothing."""
         for action, repeat in step.actions:
             self._calls += spends(action, repeat)
-            if not self._works:
-                works = action.changes or action.reads
-                self._works = works or action.operation.startswith("$")
+            works = action.changes or action.reads or action.operation.startswith("$")
+            self._works = self._works or works
 
     def reading(self) -> tuple[float, str]:
         """0.6 at the budget, 1 at five thirds of it."""

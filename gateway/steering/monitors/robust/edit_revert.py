@@ -43,7 +43,8 @@ class EditRevert:
             self._score = max([self._score * self._keep, *found])
 
     def _edit(self, edit: Edit, *, failed: bool) -> float:
-        file = self._files[edit.path] = self._files.pop(edit.path, None) or _File()
+        file = self._files.pop(edit.path, None) or _File()
+        self._files[edit.path] = file
         if len(self._files) > REMEMBERED_FILES:
             del self._files[next(iter(self._files))]
         if failed:
