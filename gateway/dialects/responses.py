@@ -30,7 +30,7 @@ from gateway.steering.guidance.edits import (
     Message,
     SystemAppend,
 )
-from gateway.steering.transcript.items import CLIENT_CALLS, item_call
+from gateway.steering.transcript.content import CLIENT_CALLS, item_call
 from gateway.wire.body_prefix import BodyPrefix, KnownMessages
 from gateway.wire.coerce import as_mapping, as_text
 from gateway.wire.echo import EchoFilter

@@ -1,8 +1,7 @@
 """Precision bars: an intervention is made only when its expected precision is high enough.
 
 Each action depends on a signal, and calibration measured how often a run that shows the signal
-fails, reweighted so that half of all runs fail. An action whose expected precision is below its bar
-is left out.
+fails, reweighted so that half of all runs fail.
 """
 
 from __future__ import annotations
@@ -20,20 +19,13 @@ from gateway.steering.guidance.plan import Plan
 from gateway.steering.monitors import Readings
 from gateway.steering.scoring.calibration import Calibration
 
-ACTIONS = ("route_fast", "route_slow", "monitor_text", "e1", "e2", "skip_directive")
 NO_EVIDENCE = 0.5  # expected precision of acting without a signal: half of the runs fail
-
 DEFAULT_BARS: Mapping[str, float] = MappingProxyType(
-    {
-        "route_fast": 0.55,
-        "route_slow": 0.7,
-        "monitor_text": 0.7,
-        "e1": 0.6,
-        "e2": 0.5,
-        "skip_directive": 0.7,
-    }
+    {"route_fast": 0.55, "route_slow": 0.7, "monitor_text": 0.7}
+    | {"e1": 0.6, "e2": 0.5, "skip_directive": 0.7}
 )
 """Source: held-out precision on the development runs, docs/evidence.md; 0.5 excludes nothing."""
+ACTIONS = tuple(DEFAULT_BARS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +34,7 @@ class ActSettings:
 
     `act_above`: the expected precision in [0, 1] that an action needs; actions not listed keep
     their default (docs/evidence.md). `stop_above`: risk in (0, 1] from which a step with an alarm
-    is a strike, None = never: the first asks the agent to hand over its work, a second one stops
-    the run (`Strike` in `gateway/steering/steer.py`).
+    is a strike (`Strike` in `gateway/steering/steer.py`), None = never.
 
     Raises:
         ValueError: unknown action, or a value out of range.
@@ -70,7 +61,7 @@ class ActionSignal(Struct, frozen=True, kw_only=True):
 
     `at_risk`: whether to act, in the control arm of an experiment; None = the readings decide.
     `severity` of the alarm, 0 to 3; `waits`: the newest step only waits for something;
-    `likely_fails`: as in `StepOutcome`.
+    `likely_fails`: see `RunRisk.likely`.
     """
 
     state: FSMState
@@ -113,28 +104,29 @@ def meets_precision_bar(
     signal (the first look-ups of a run, the look-back after an alarm) is decided by its rule alone.
     """
     state, readings = signal.state, signal.readings
-    signalled = state in HARD_STATES or bool(readings and readings.fired)
-    if not signalled and action != "route_fast":
+    if state not in HARD_STATES and not (readings and readings.fired) and action != "route_fast":
         return True
     return expected_precision(action, state, readings, calibration) >= settings.bar(action)
 
 
 def planned_actions(planned: Plan, meets_bar: Callable[[str], bool]) -> Plan:
     """The plan without the actions below their precision bar; its reasons name them."""
-    refused = []
-    if planned.monitor and not meets_bar("monitor_text"):
-        planned = replace(planned, monitor=None)
-        refused.append("monitor_text")
-    if planned.directive and not meets_bar("skip_directive"):
-        planned = replace(planned, directive="")
-        refused.append("skip_directive")
-    for tier in (Tier.E1, Tier.E2):
-        others = tuple([query for query in planned.queries if query.tier is not tier])
-        if len(others) < len(planned.queries) and not meets_bar(tier.value):
-            planned = replace(planned, queries=others)
-            refused.append(tier.value)
-    reasons = tuple(f"{action}: below its bar" for action in refused)
-    return replace(planned, reasons=(*planned.reasons, *reasons)) if reasons else planned
+    tiers = {query.tier for query in planned.queries}
+    wishes = {
+        "monitor_text": planned.monitor,
+        "skip_directive": planned.directive,
+        **{tier.value: tier in tiers for tier in (Tier.E1, Tier.E2)},
+    }
+    refused = [action for action, wish in wishes.items() if wish and not meets_bar(action)]
+    if not refused:
+        return planned
+    return replace(
+        planned,
+        monitor=None if "monitor_text" in refused else planned.monitor,
+        directive="" if "skip_directive" in refused else planned.directive,
+        queries=tuple([each for each in planned.queries if each.tier.value not in refused]),
+        reasons=(*planned.reasons, *(f"{action}: below its bar" for action in refused)),
+    )
 
 
 def routing_state(

@@ -1,16 +1,16 @@
 """Experiments: which arm a unit is in, always the same on every replica.
 
-In the control arm `random`, chance decides on which steps to act; how to act is decided as usual.
-An experiment that compares it with `on` shows whether the *timing* of interventions matters.
-Therefore the arm has the same means and limits: routes, look-ups, texts, precision bars, caps,
-cooldowns, dwell and capability checks are those of `on`.
+In the control arm `random`, chance decides on which steps to act; the means and limits are those of
+`on`, so that comparing both shows whether the *timing* of interventions matters.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -22,16 +22,8 @@ from gateway.steering.monitors import FAILURE_TYPES, Readings
 
 MODES = ("on", "shadow", "off")
 """Treatments of a request: steered; decided about, but sent unchanged; only observed."""
-
 ARMS = ("on", "random", "shadow", "off")
 """The arms a unit may be assigned to: a mode, or `random`: `on`, but chance decides when to act."""
-
-RANDOM_ROUTING_SHARE = 0.09
-"""Share of scored steps on which `on` uses a hard state's model. Source: docs/evidence.md."""
-
-RANDOM_GUIDANCE_SHARE = 0.011
-"""Share of scored steps at which `random` injects as many texts as `on`. Source:
-docs/evidence.md."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +32,8 @@ class ExperimentSettings:
 
     `arms` maps on, random, shadow and off to their share of the units, relative to the sum.
     `random_routing_share`, `random_guidance_share`: the shares of scored steps, in [0, 1], on which
-    the arm `random` uses a hard state's model, and injects guidance.
+    the arm `random` uses a hard state's model, and injects guidance; by default as many as `on`
+    (docs/evidence.md).
 
     Raises:
         ValueError: unknown arm, no share above 0, or a share out of range.
@@ -48,8 +41,8 @@ class ExperimentSettings:
 
     id: str = ""
     arms: Mapping[str, float] = field(default_factory=lambda: {"on": 0.5, "off": 0.5})
-    random_routing_share: float = RANDOM_ROUTING_SHARE
-    random_guidance_share: float = RANDOM_GUIDANCE_SHARE
+    random_routing_share: float = 0.09
+    random_guidance_share: float = 0.011
 
     def __post_init__(self) -> None:
         for arm, share in self.arms.items():
@@ -70,8 +63,7 @@ def mode_of(arm: str) -> str:
 
 def assign(settings: ExperimentSettings, unit: str) -> str:
     """The arm of `unit`: one of ARMS, in the proportions of the settings."""
-    shares = [(arm, settings.arms.get(arm, 0.0)) for arm in ARMS]
-    return pick(shares, draw(settings.id, unit))
+    return pick([(arm, settings.arms.get(arm, 0.0)) for arm in ARMS], draw(settings.id, unit))
 
 
 def pick(shares: Sequence[tuple[str, float]], point: float) -> str:
@@ -81,20 +73,12 @@ def pick(shares: Sequence[tuple[str, float]], point: float) -> str:
         IndexError: no share is above 0.
     """
     given = [(name, share) for name, share in shares if share > 0]
-    point *= sum(share for _, share in given)
-    passed = 0.0
-    for name, share in given[:-1]:
-        passed += share
-        if point < passed:
-            return name
-    return given[-1][0]
+    ends = list(accumulate(share for _, share in given))
+    return given[min(bisect_right(ends, point * ends[-1]), len(given) - 1)][0]
 
 
 def random_switch(experiment: str, unit: str, step: int, share: float) -> bool:
-    """Whether the control arm acts on this step: a random draw, true on `share` of the steps.
-
-    The same unit and step always give the same result.
-    """
+    """Whether the control arm acts on this step: true on `share` of the steps of a unit."""
     return draw(experiment, f"{unit}#{step}") < share
 
 
@@ -109,10 +93,9 @@ class ActionSignals(Struct, frozen=True, kw_only=True):
 class RandomArm(Struct, frozen=True, kw_only=True):
     """The control arm for one unit: random draws in place of the run's signals.
 
-    The shares are those of the scored steps, in [0, 1], on which each action is taken. Nothing is
-    remembered between steps: the same unit and step get the same draw after a restart and on every
-    replica. Routing and guidance use the same draw, so that the rarer one acts only on steps on
-    which the other acts too.
+    The shares are those of the scored steps, in [0, 1], on which each action is taken. The same
+    unit and step get the same draw after a restart and on every replica. Routing and guidance use
+    the same draw, so that the rarer one acts only on steps on which the other acts too.
     """
 
     experiment: str
@@ -126,9 +109,9 @@ class RandomArm(Struct, frozen=True, kw_only=True):
         """The signals after the run's scored step `step`; `found` is the run's actual signal.
 
         On a drawn step: state SLOW (SKIP when the run is in SKIP) and at risk, with the failure
-        that a monitor reports or, when none does, the one drawn for the unit. On any other step:
-        not at risk, and not in a hard state. A first call (step 0) has no score and keeps `found`.
-        `weights`: of the monitors; a monitor is drawn in proportion to its weight.
+        that a monitor reports or, when none does, one drawn for the unit by the monitors'
+        `weights`. On any other step: not at risk, and not in a hard state. A first call (step 0)
+        has no score and keeps `found`.
         """
         if step < 1:
             return ActionSignals(routing=found, guidance=found)
@@ -149,11 +132,8 @@ class RandomArm(Struct, frozen=True, kw_only=True):
         )
 
     def _fired(self, readings: Readings, weights: Mapping[str, float]) -> Readings:
-        """The readings with at least one monitor fired, so that guidance has a failure to name.
-
-        The same monitor for a unit's whole run: real runs mostly fail in one way, and texts per run
-        are limited by failure type.
-        """
+        """The readings with at least one monitor fired, so that guidance has a failure to name: the
+        same one for a unit's whole run, because real runs mostly fail in one way."""
         able = [(name, weights.get(name, 0.0)) for name in readings.scores]
         if readings.fired or not any(weight > 0 for _, weight in able):
             return readings

@@ -122,21 +122,6 @@ class RunFold:
     the outcomes of the run's workload so far, for its risk.
     """
 
-    __slots__ = (
-        "_before",
-        "_earlier",
-        "_judged",
-        "_policy",
-        "_windows",
-        "history",
-        "index",
-        "outcomes",
-        "prior",
-        "start",
-        "state",
-        "steps",
-    )
-
     def __init__(
         self,
         policy: Policy,
@@ -260,29 +245,13 @@ class ConversationFold:
     whose run has ended the next run begins. `keep`, `earlier`, `judged`, `prior`: as in `RunFold`;
     `priors` takes the prior of each run by its index, and `prior` may be set again for later runs.
 
-    `answers`: how many messages the transcript had with each final answer that was delivered. What
-    follows one without a word of the user, or a request that nothing follows, opens the next run;
-    a transcript alone does not tell whether the agent meant to stop there.
-    """
+    `answers`: how many messages the transcript had with each final answer that was delivered. A
+    message after one that is not the user's, or a request that nothing follows, opens the next run;
+    a transcript alone does not show whether the agent meant to stop there.
 
-    __slots__ = (
-        "_answers",
-        "_closed",
-        "_consumed",
-        "_has_changed",
-        "_judged",
-        "_keep",
-        "_outcomes",
-        "_pending",
-        "_policy",
-        "_priors",
-        "_reader",
-        "_returned",
-        "_scored",
-        "_start",
-        "prior",
-        "runs",
-    )
+    `consumed`: messages read so far. `starts_over`: after `read_ahead`, whether `extend` will fold
+    from the first message again.
+    """
 
     def __init__(
         self,
@@ -300,8 +269,8 @@ class ConversationFold:
         if base is not None and base.state is FSMState.END:
             base, earlier = RunSnapshot(run=base.run + 1), ()
         self._policy = policy
-        self._judged = judged
-        self._answers = answers
+        self._never_ends = policy.run_boundary == "never"
+        self._judged, self._answers = judged, answers
         self.prior = prior
         self._priors = {} if priors is None else priors
         self._start = _Start(base or RunSnapshot(), offset, earlier)
@@ -312,16 +281,6 @@ class ConversationFold:
     def current(self) -> RunFold:
         """The newest run."""
         return self.runs[-1]
-
-    @property
-    def consumed(self) -> int:
-        """Messages read so far."""
-        return self._consumed
-
-    @property
-    def starts_over(self) -> bool:
-        """Whether `extend` will fold from the first message again; known after `read_ahead`."""
-        return self._has_changed
 
     @property
     def open_calls(self) -> int:
@@ -362,13 +321,13 @@ class ConversationFold:
         Raises:
             Exception: as `extend` does.
         """
-        end = min(self._consumed + most, len(messages))
+        end = min(self.consumed + most, len(messages))
         try:
-            self._has_changed = not self._read_until(messages, end)
+            self.starts_over = not self._read_until(messages, end)
         except BaseException:
             self._restart()
             raise
-        return not self._has_changed and self._consumed < len(messages)
+        return not self.starts_over and self.consumed < len(messages)
 
     def peek_final(self, reply: object) -> bool:
         """Whether this assistant message, if it is complete, would end the run as the next one."""
@@ -391,17 +350,16 @@ class ConversationFold:
         """
         current = self.current
         self._start = _Start(current.snapshot(), consumed, tuple(current.recent))
-        self._consumed = consumed
+        self.consumed = consumed
         self._returned = 0
         current.start = min(current.start, consumed)
 
     def _restart(self, returned: int = 0) -> None:
         self._reader = StepReader()
         self._returned = returned
-        self._consumed = 0
-        # Of what was read ahead: the steps, and whether one that was returned has changed.
-        self._outcomes: list[StepOutcome] = []
-        self._has_changed = False
+        self.consumed = 0
+        self._outcomes: list[StepOutcome] = []  # of what was read ahead
+        self.starts_over = False  # a step that was returned has changed
         # The newest step: not scored yet, or scored and returned, but possibly without all results.
         self._pending: Draft | None = None
         self._scored: Draft | None = None
@@ -422,9 +380,9 @@ class ConversationFold:
 
     def _fold(self, messages: Sequence[Any]) -> list[StepOutcome] | None:
         """The outcomes of all new steps; None when a step that was returned has changed."""
-        if self._has_changed or not self._read_until(messages, len(messages)):
+        if self.starts_over or not self._read_until(messages, len(messages)):
             return None
-        if self._consumed in self._answers:
+        if self.consumed in self._answers:
             self._close()
         if self._pending is not None and not self._waits(self._pending):
             self._scored = self._pending
@@ -434,14 +392,14 @@ class ConversationFold:
 
     def _read_until(self, messages: Sequence[Any], end: int) -> bool:
         """Read the new messages before `end`; False when a step that was returned has changed."""
-        while self._consumed < end:
-            message = messages[self._consumed]
+        while self.consumed < end:
+            message = messages[self.consumed]
             said = isinstance(message, dict) and message.get("role") == "user"
-            if self._consumed in self._answers and not said:
+            if self.consumed in self._answers and not said:
                 self._close()
             if not self._read(message):
                 return False
-            self._consumed += 1
+            self.consumed += 1
         return True
 
     def _close(self) -> None:
@@ -456,10 +414,10 @@ class ConversationFold:
     def _begin_run(self) -> None:
         self._pending = None
         self.current.end()
-        self.runs.append(self._run(RunSnapshot(run=self.current.index + 1), self._consumed))
+        self.runs.append(self._run(RunSnapshot(run=self.current.index + 1), self.consumed))
 
     def _read(self, message: object) -> bool:
-        change, is_new = self._reader.read(message), self._consumed >= self._start.offset
+        change, is_new = self._reader.read(message), self.consumed >= self._start.offset
         if change is Change.OPENED:
             self._score()
             self._scored = None
@@ -488,7 +446,3 @@ class ConversationFold:
         if text.startswith(OWN_ANSWER):
             return True  # the run waits for the operator: an agent that goes on is still in it
         return self._policy.run_boundary == "settled_answer" and asks_user(text)
-
-    @property
-    def _never_ends(self) -> bool:
-        return self._policy.run_boundary == "never"

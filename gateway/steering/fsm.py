@@ -91,26 +91,21 @@ def _always(_history: Sequence[float], _settings: FSMSettings) -> bool:
     return True
 
 
+def _window(history: Sequence[float], size: int, fits: Callable[[float], bool]) -> bool:
+    """Whether there are `size` scores, and the newest ones all fit."""
+    return fits(history[-1]) and len(history) >= size and all(map(fits, history[-size:]))
+
+
 def _easy_window(history: Sequence[float], s: FSMSettings) -> bool:
-    if not history[-1] < s.fast_threshold:
-        return False  # no window that ends here
-    tail = history[-s.fast_window :]
-    return len(tail) == s.fast_window and all(x < s.fast_threshold for x in tail)
-
-
-def _all_above(history: Sequence[float], threshold: float, window: int) -> bool:
-    if not history[-1] > threshold:
-        return False
-    tail = history[-window:]
-    return len(tail) == window and all(x > threshold for x in tail)
+    return _window(history, s.fast_window, lambda score: score < s.fast_threshold)
 
 
 def _hard_window(history: Sequence[float], s: FSMSettings) -> bool:
-    return _all_above(history, s.slow_threshold, s.slow_window)
+    return _window(history, s.slow_window, lambda score: score > s.slow_threshold)
 
 
 def _very_hard_window(history: Sequence[float], s: FSMSettings) -> bool:
-    return _all_above(history, s.skip_threshold, s.skip_window)
+    return _window(history, s.skip_window, lambda score: score > s.skip_threshold)
 
 
 def _leaves_fast(history: Sequence[float], s: FSMSettings) -> bool:

@@ -1,7 +1,6 @@
 """Classes given by name, and the entry points by which other packages add rows to a table.
 
-A table lists its classes as `module:Class`, so that none is imported before it is used. Built-in
-rows are in the table itself; an installed package adds rows of the same form.
+A table lists its classes as `module:Class`, so that none is imported before it is used.
 """
 
 from __future__ import annotations
@@ -15,9 +14,7 @@ from typing import Any
 
 @cache
 def load_class(package: str, name: str) -> Callable[..., Any]:
-    """The class `name`, written `module:Class`; imports the module.
-
-    A module that begins with a dot is below `package`.
+    """The class `name`, written `module:Class`; a module that begins with a dot is below `package`.
 
     Raises:
         ImportError: there is no such module.
@@ -35,7 +32,7 @@ def plugins(group: str, built_in: Container[str]) -> list[EntryPoint]:
         ValueError: two have the same name, or one has the name of a built-in row.
     """
     found = sorted(set(entry_points(group=group)), key=lambda each: each.name)
-    for number, each in enumerate(found):
-        if each.name in built_in or each.name in [other.name for other in found[:number]]:
+    for before, each in zip([None, *found], found, strict=False):
+        if each.name in built_in or (before and each.name == before.name):
             raise ValueError(f"entry point {group}: {each.name} ({each.value}) is already taken")
     return found

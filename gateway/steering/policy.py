@@ -23,9 +23,8 @@ class Policy:
     """The settings that the decisions depend on; an equal policy gives equal decisions in a replay.
 
     `run_boundary`: `final_answer` ends a run where an assistant message without a call is followed
-    by a user message; `settled_answer` does so unless that message asks the user something, because
-    a dialogue that waits for an answer is one task; `never` keeps a conversation in one run.
-    Source of the default: docs/evidence.md.
+    by a user message; `settled_answer` does so unless that message asks the user something; `never`
+    keeps a conversation in one run. Source of the default: docs/evidence.md.
 
     Raises:
         ValueError: unknown run boundary.

@@ -20,9 +20,7 @@ _EASIEST_FIRST = (
 _RANK = {state: rank for rank, states in enumerate(_EASIEST_FIRST) for state in states}
 
 PolicyName = Literal["states", "learned"]
-
-Serves = Callable[[str], str | None]
-"""Model name -> why it cannot serve this request, None when it can."""
+Serves = Callable[[str], str | None]  # model name -> why it cannot serve the request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,9 +74,13 @@ class Routes(Struct, frozen=True, kw_only=True):
     by_model: Mapping[str, Mapping[str, str]] = {}
 
     def __post_init__(self) -> None:
-        _check_states("model_routing", self.by_state)
-        for name, routes in self.by_model.items():
-            _check_states(f"model_routing_by_model.{name}", routes)
+        by_model = {f"model_routing_by_model.{name}": r for name, r in self.by_model.items()}
+        for path, routes in {"model_routing": self.by_state, **by_model}.items():
+            for state, model in routes.items():
+                if state not in ROUTED_STATES:
+                    raise ValueError(f"{path}.{state}: not one of {', '.join(ROUTED_STATES)}")
+                if not model:
+                    raise ValueError(f"{path}.{state}: may not be empty")
 
     def models(self, requested: str) -> Mapping[str, str]:
         """The map that applies to one requested name."""
@@ -138,11 +140,3 @@ def pin(model: str, state: FSMState, step: int, before: ModelPin | None) -> Mode
     """The pin of a run at a step, given the pin before it."""
     since = before.since_step if before is not None and before.model == model else step
     return ModelPin(model=model, state=state, since_step=since)
-
-
-def _check_states(path: str, routes: Mapping[str, str]) -> None:
-    for state, model in routes.items():
-        if state not in ROUTED_STATES:
-            raise ValueError(f"{path}.{state}: not one of {', '.join(ROUTED_STATES)}")
-        if not model:
-            raise ValueError(f"{path}.{state}: may not be empty")

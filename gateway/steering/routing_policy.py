@@ -22,8 +22,8 @@ from gateway.steering.routing import ROUTED_STATES, ModelPin, RoutedModel, Route
 from gateway.steering.scoring.risk import NO_OUTCOMES, WorkloadPrior
 
 PRIOR_RUNS = 4.0
-"""Weight, in runs, of a model's outcomes in the tenant's other workloads, half of the runs solved
-where there are none: a few outcomes of a new workload do not decide yet."""
+"""Weight, in runs, of a model's outcomes in the tenant's other workloads (half solved without any):
+a few outcomes of a new workload do not decide yet."""
 CONFIDENCE = 0.5
 """Standard errors by which a model has to be close enough to the best one, and the default too far
 from it, before a run is taken off the default. Without it, bad luck in the first runs keeps a
@@ -101,16 +101,6 @@ def candidates(routes: Routes, requested: str) -> dict[str, int]:
     return {requested: _REQUESTED_PLACE} | places
 
 
-def cheapest_within(
-    models: Sequence[str], chances: Mapping[str, float], costs: Mapping[str, float], regret: float
-) -> str:
-    """The cheapest model whose chance is at most `regret` points below the best; of equally cheap
-    ones the one with the better chance."""
-    least = max(chances[model] for model in models) - regret / 100.0
-    close = [model for model in models if chances[model] >= least]
-    return min(close, key=lambda model: (costs[model], -chances[model]))
-
-
 def close_to_best(
     rates: WorkloadRates, models: Sequence[str], default: str, regret: float
 ) -> list[str]:
@@ -172,7 +162,8 @@ def escalate(
     regret: float,
     evidence: float,
 ) -> str:
-    """The model that a run in trouble continues on: `current`, or one with a better chance.
+    """The model that a run in trouble continues on: `current`, or one with a better chance, the
+    cheapest of those that are at most `regret` points below the best.
 
     `evidence`: see `evidence_of`. `fallback` is the states' model, which is taken where nothing is
     known of it: nobody has shown that it is no better.
@@ -189,7 +180,10 @@ def escalate(
         for model in models
         if model == current or (rates.knows(model) and chances[model] > chances.get(current, 0.0))
     ]
-    return cheapest_within(better, chances, _costs(rates, models), regret)
+    least = max(chances[model] for model in better) - regret / 100.0
+    close = [model for model in better if chances[model] >= least]
+    costs = _costs(rates, models)
+    return min(close, key=lambda model: (costs[model], -chances[model]))
 
 
 def evidence_of(state: FSMState, risk: float, precision: Mapping[str, float]) -> float:
@@ -227,40 +221,21 @@ class LearnedRouting(Struct, frozen=True, kw_only=True):
     ) -> tuple[RoutedModel, RunChoice]:
         """The model of a call, and its run's choice, which is made here where `choice` is None.
 
-        `by_state`: the route that the states choose, `state` the state that selects it.
+        `by_state`: the route that the states choose, `state` the state that selects it. A hard
+        state may move a run to any better model, or to one of which nothing is known; a run that is
+        only likely to fail moves to models that are known to be better.
         """
         reasons: tuple[str, ...] = ()
         if choice is None:
             able, default = self._able(by_state.model), by_state.model
             choice = begin(self.rates, able, default, regret=self.regret, explore=self.explore)
             reasons = (choice.reason,)
-        routed = self.route(
-            choice, by_state, pinned, step, state, evidence=evidence, likely_fails=likely_fails
-        )
-        return replace(routed, reasons=(*reasons, *routed.reasons)), choice
-
-    def route(
-        self,
-        choice: RunChoice,
-        by_state: RoutedModel,
-        pinned: ModelPin | None,
-        step: int,
-        state: FSMState,
-        *,
-        evidence: float,
-        likely_fails: bool = False,
-    ) -> RoutedModel:
-        """The model of a call of a run that has its choice.
-
-        A hard state may move it to any better model, or to one of which nothing is known; a run
-        that is only likely to fail moves to models that are known to be better.
-        """
-        if not choice.learned:
-            return by_state
         current = pinned.model if pinned is not None else choice.model
-        if (problem := self._refusal(current)) is not None:
-            reason = f"routing: {current} not used: {problem}"
-            return replace(by_state, reasons=(reason, *by_state.reasons))
+        problem = self._refusal(current) if choice.learned else None
+        if problem is not None:
+            reasons = (*reasons, f"routing: {current} not used: {problem}")
+        if problem is not None or not choice.learned:
+            return replace(by_state, reasons=(*reasons, *by_state.reasons)), choice
         model, hard = current, state in HARD_STATES
         if hard or likely_fails:
             able, fallback = self._able(current), by_state.model if hard else current
@@ -268,7 +243,10 @@ class LearnedRouting(Struct, frozen=True, kw_only=True):
                 self.rates, able, current, fallback, regret=self.regret, evidence=evidence
             )
         moved = (f"routing: {current} -> {model}, trouble",) if model != current else ()
-        return RoutedModel(model=model, pin=pin(model, state, step, pinned), reasons=moved)
+        routed = RoutedModel(
+            model=model, pin=pin(model, state, step, pinned), reasons=(*reasons, *moved)
+        )
+        return routed, choice
 
     def _able(self, certain: str) -> dict[str, int]:
         """The candidates that can serve the request; `certain` is one of them."""

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import TypeVar
 
 T = TypeVar("T")
-
 MAX_CHARS = 64
 """A longer text is not remembered: clients choose these names, and must not fill the memory."""
 MAX_TEXTS = 1024  # texts that are remembered; then all are forgotten
@@ -17,20 +16,14 @@ def remembered(function: Callable[[str], T]) -> Callable[[str], T]:
 
     A known text costs one look-up in a dictionary, and no call of Python.
     """
-    return _Answers(function).__getitem__
 
+    class Answers(dict[str, T]):
+        def __missing__(self, text: str) -> T:
+            answer = function(text)
+            if len(text) <= MAX_CHARS:
+                if len(self) >= MAX_TEXTS:
+                    self.clear()
+                self[text] = answer
+            return answer
 
-class _Answers(dict[str, T]):
-    """Results of a function by text; a missing one is computed."""
-
-    def __init__(self, function: Callable[[str], T]) -> None:
-        super().__init__()
-        self._function = function
-
-    def __missing__(self, text: str) -> T:
-        answer = self._function(text)
-        if len(text) <= MAX_CHARS:
-            if len(self) >= MAX_TEXTS:
-                self.clear()
-            self[text] = answer
-        return answer
+    return Answers().__getitem__

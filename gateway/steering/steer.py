@@ -174,8 +174,7 @@ class CallFacts(Struct, frozen=True, kw_only=True):
     rates: WorkloadRates | None = None
 
 
-REACTION_STEPS = 2
-"""Steps that an agent gets to follow the request: the one that answers it, and one to finish."""
+REACTION_STEPS = 2  # steps an agent gets to follow: one to answer, one to finish
 
 
 class Strike(Struct, frozen=True, kw_only=True):
@@ -319,10 +318,8 @@ def place(
     target: Callable[[], GuidanceTarget],
     tools: Sequence[Message],
 ) -> Placed | None:
-    """Placement of the call's guidance, earlier guidance included; None when there is none.
-
-    `messages` and `target` are called only when there is guidance to place.
-    """
+    """Placement of the call's guidance, earlier guidance included; None, without a call of
+    `messages` and `target`, when there is none."""
     if not (decided.items or decided.directive or decided.state.injections):
         return None
     settings = rules.injection

@@ -7,34 +7,21 @@ from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 
-Words = list[str] | dict[str, list[str]]  # a list, or one per language
-
 
 def word_list(module: str, name: str) -> tuple[str, ...]:
-    """The list `name` of a module, in the order of the file; of all languages where it has them.
-
-    Raises:
-        KeyError: there is no such list.
-    """
+    """The list `name` of a module, in the order of the file; of all languages where it has them."""
     words = _lists()[module][name]
     if isinstance(words, dict):
-        return tuple(dict.fromkeys(word for each in words.values() for word in each))
+        words = list(dict.fromkeys(word for each in words.values() for word in each))
     return tuple(words)
 
 
 def word_lists(module: str) -> Mapping[str, tuple[str, ...]]:
-    """All lists of a module by name.
-
-    Raises:
-        KeyError: there is no such module.
-    """
+    """All lists of a module by name."""
     return {name: word_list(module, name) for name in _lists()[module]}
 
 
 @cache
 def _lists() -> dict[str, dict[str, list[str] | dict[str, list[str]]]]:
-    source = resources.files("gateway.steering").joinpath("word_lists.json")
-    lists: dict[str, dict[str, list[str] | dict[str, list[str]]]] = json.loads(
-        source.read_text(encoding="utf-8")
-    )
-    return lists
+    file = resources.files("gateway.steering").joinpath("word_lists.json")
+    return json.loads(file.read_text(encoding="utf-8"))  # type: ignore[no-any-return]

@@ -101,9 +101,10 @@ def test_a_run_that_is_likely_to_fail_moves_only_to_what_is_known_to_be_better()
         choice = RunChoice(model="small", default="small", probabilities={"small": 1.0})
         by_state = RoutedModel(model="big", pin=None)
         state = FSMState.NORMAL
-        return learned.route(
+        routed, _ = learned.decide(
             choice, by_state, None, 9, state, evidence=1.0, likely_fails=likely_fails
-        ).model
+        )
+        return routed.model
 
     assert after(likely_fails=True, big=(80, 20), small=(60, 40)) == "big"
     assert after(likely_fails=False, big=(80, 20), small=(60, 40)) == "small"

@@ -1,21 +1,16 @@
 """Conversation identity: which conversation a request belongs to, and how it changes it.
 
-Pure: it imports `gateway.wire` and nothing else of the gateway. The caller (`conversations/resolve`
-and `apply_reply`) does the look-ups between these steps:
+Pure: the caller (`conversations/resolve` and `apply_reply`) does the look-ups between these steps:
 
-1. `identify(headers, body, settings)`: the id that the client sends, or FINGERPRINT when it sends
-   none. `conversation_id(tenant, value)` turns it into the gateway's id.
-2. `read_request(headers, body, tenant)`: the prefix hashes of the history and the agent's
-   signature. The caller looks up `hashes.candidates` among the stored prefix hashes.
-3. `match(request, known, branches, conversation_id=...)`: retry, continue, fork, compaction, side
-   request or new.
-4. New and fork: `request.open_branch(id)`. Continue and compaction: `branch.extended(request)`.
-   Retry (`branch.retried()`) and side request do not change its history. The prefix hash of the
-   request is stored at once, so that another request that arrives before the reply can be matched
-   against it.
-5. After the reply: for each choice, the prefix hash of
-   `extend(request.hashes.state, [reply_message(message)])` is stored, and `branch.answered(...)`
-   replaces the branch; `branch.failed(...)` does when there is no complete reply.
+1. `identify`: the id that the client sends, or FINGERPRINT when it sends none. `conversation_id`
+   turns it into the gateway's id.
+2. `read_request`: the prefix hashes of the history and the agent's signature. The caller looks up
+   `hashes.candidates` among the stored prefix hashes.
+3. `match`: retry, continue, fork, compaction, side request or new.
+4. New and fork: `request.open_branch`. Continue and compaction: `branch.extended`. Retry
+   (`branch.retried`) and side request do not change its history. The prefix hash of the request is
+   stored at once, so that a request that arrives before the reply can be matched.
+5. After the reply: its prefix hash is stored, and `branch.answered` (or `branch.failed`) follows.
 """
 
 from __future__ import annotations
@@ -46,27 +41,11 @@ from gateway.steering.identity.sources import (
     identify,
 )
 
+# fmt: off
 __all__ = [
-    "FINGERPRINT",
-    "ID_SOURCES",
-    "Awaits",
-    "Branch",
-    "ConversationMatch",
-    "ConversationSettings",
-    "Delivery",
-    "Identity",
-    "Incoming",
-    "MatchKind",
-    "PrefixHashRef",
-    "calls_hash",
-    "child_id",
-    "clean_call_ids",
-    "conversation_id",
-    "identify",
-    "identity_label",
-    "is_client_retry",
-    "looks_unique",
-    "match",
-    "read_request",
-    "signature",
+    "FINGERPRINT", "ID_SOURCES", "Awaits", "Branch", "ConversationMatch", "ConversationSettings",
+    "Delivery", "Identity", "Incoming", "MatchKind", "PrefixHashRef", "calls_hash", "child_id",
+    "clean_call_ids", "conversation_id", "identify", "identity_label", "is_client_retry",
+    "looks_unique", "match", "read_request", "signature",
 ]
+# fmt: on

@@ -31,20 +31,6 @@ def split_line_hashes(joined: bytes) -> tuple[bytes, ...]:
     return tuple(joined[at : at + _HASH_BYTES] for at in range(0, len(joined), _HASH_BYTES))
 
 
-def is_summary_of(line_hashes: Sequence[bytes], messages: Sequence[object]) -> bool:
-    """Whether messages of the client repeat at least a quarter of the lines of a reply.
-
-    `line_hashes`: those of the reply. The messages are in any dialect; malformed ones are skipped.
-    """
-    if not line_hashes:
-        return False
-    missing = set(line_hashes)
-    for message in messages:
-        if isinstance(message, dict) and message.get("role") not in (None, "assistant"):
-            missing.difference_update(_hash_lines(content_text(message.get("content"))))
-    return len(line_hashes) - len(missing) >= len(line_hashes) * _LEAST_SHARE
-
-
 def _hash_lines(text: str) -> Iterator[bytes]:
     for line in text.splitlines():
         words = _TAG.sub("", line).strip()
@@ -54,11 +40,8 @@ def _hash_lines(text: str) -> Iterator[bytes]:
 
 _SYSTEM_CHARACTERS = 700
 """Characters of a system text in which its instruction is found: some begin with their name."""
-_HEAD_CHARACTERS = 500
-_TAIL_CHARACTERS = 300
-"""Characters at both ends of a user message searched for the instruction: a quote may be behind or
-before it."""
-
+_HEAD_CHARACTERS, _TAIL_CHARACTERS = 500, 300
+"""Characters at the ends of a user message searched for the instruction, next to a quote."""
 _VERB = (
     r"\b(?:generate|create|write|suggest|provide|give|produce|propose|craft|make|choose|output"
     r"|come up with|summari[sz]e|extract|(?:respond|reply|return|answer)(?: \w+){0,2} with|need"
@@ -85,8 +68,7 @@ _ABOUT = re.compile(
 _SIGNS = ("title", "headline", "nam", "description of", "\u6807\u9898", "\u540d\u79f0")
 """One of these is in each request for a title; searching for plain text costs a tenth."""
 _NEAR_CHARACTERS = 200
-_STARTS_WITHIN = 120
-"""A user message that asks for a title does so at once; a task may mention titles later."""
+_STARTS_WITHIN = 120  # a user message asks for a title at once; a task may mention titles later
 
 
 def asks_for_title(system: str, messages: Sequence[object]) -> bool:
@@ -110,12 +92,8 @@ def asks_for_title(system: str, messages: Sequence[object]) -> bool:
 
 def _instructs(text: str, within: int = _SYSTEM_CHARACTERS) -> bool:
     text = text.lower()
-    for sign in _SIGNS:  # a generator for `any` would cost as much as the search
-        if sign in text:
-            break
-    else:
-        return False
-    asked = _ASKS.search(text)
+    # A generator for `any` would cost as much as the search.
+    asked = _ASKS.search(text) if [1 for sign in _SIGNS if sign in text] else None
     if asked is None or asked.start() > within:
         return False
     near = text[max(asked.start() - _NEAR_CHARACTERS, 0) : asked.end() + _NEAR_CHARACTERS]
@@ -154,8 +132,7 @@ class Delivery(enum.Enum):
 class PrefixHashRef(Struct, frozen=True, kw_only=True):
     """Conversation of a stored prefix hash, and which of its requests has that hash.
 
-    `served` is the prefix hash of that whole request. For the hash of the request itself the two
-    are equal; for the hash that also covers a reply, `served` is that of the request replied to.
+    `served` is the prefix hash of that whole request, also for the hash that covers its reply too.
     """
 
     conversation_id: str
@@ -208,16 +185,6 @@ class Branch(Struct, frozen=True, kw_only=True):
         """Whether the request names the model of the branch, as far as both are known."""
         return self.model in ("", request.model)
 
-    def served_the_calls_of(self, request: Incoming) -> bool:
-        """Whether the request may be the branch's latest one, by the ids of its calls.
-
-        Ids that are too short to be random differ in the requests of one agent, too: some clients
-        number them again.
-        """
-        if request.calls == self.served_calls or not (request.calls and self.served_calls):
-            return True
-        return not (looks_unique(request.calls) and looks_unique(self.served_calls))
-
     def is_extended_by(self, ref: PrefixHashRef) -> bool:
         """Whether a history with this stored prefix hash continues the branch; else it forks."""
         return ref.conversation_id == self.conversation_id and (
@@ -235,18 +202,17 @@ class Branch(Struct, frozen=True, kw_only=True):
         It is when the client marks it as a retry or names the conversation (`named`), or when the
         answer did not arrive whole; only then may another model be asked.
         """
-        if self.signature != request.signature or not self.served_the_calls_of(request):
+        ids, own = request.calls, self.served_calls
+        # Short ids prove no difference: some clients number the calls of a request again.
+        differ = bool(ids and own) and ids != own and looks_unique(ids) and looks_unique(own)
+        if self.signature != request.signature or differ:
             return False
-        return self.may_be_retried or (
-            (named or request.client_retry) and self.has_model_of(request)
-        )
+        marked = named or request.client_retry
+        return self.may_be_retried or (marked and self.has_model_of(request))
 
     def extended(self, request: Incoming) -> Branch:
-        """The branch after a request that continues it or rewrites its history.
-
-        A request without tools in a branch that has some (it asks for a summary) does not change
-        the signature: it is still the same agent.
-        """
+        """The branch after a request that continues it or rewrites its history."""
+        # A request without tools in a branch that has some asks for a summary: the same agent.
         bare = self.has_tools and not request.has_tools
         return replace(
             self,
@@ -282,10 +248,10 @@ class Branch(Struct, frozen=True, kw_only=True):
     ) -> Branch:
         """The branch after a complete reply to the request with the prefix hash `served`.
 
-        `final`: the reply calls no tool. `line_hashes`: those of a final reply's lines. `calls`:
-        the ids of its calls, dropped when they equal those of the turn before: a provider that
-        numbers the calls of each reply from one identifies nothing by them. A reply to a request
-        that is no longer the latest leaves the branch unchanged.
+        `final`: the reply calls no tool. `calls`: the ids of its calls, dropped when they equal
+        those of the turn before: a provider that numbers the calls of each reply from one
+        identifies nothing by them. A reply to a request that is no longer the latest leaves the
+        branch unchanged.
         """
         if served != self.served_hash:
             return self
@@ -329,9 +295,15 @@ class Incoming(Struct, frozen=True, kw_only=True):
     calls: tuple[str, ...] = ()
 
     def summarises(self, branch: Branch, known: int = 0) -> bool:
-        """Whether the messages after the first `known` contain the branch's latest reply as a
-        summary."""
-        return bool(branch.line_hashes) and is_summary_of(branch.line_hashes, self.messages[known:])
+        """Whether messages of the client, after the first `known`, repeat at least a quarter of the
+        lines of the branch's latest reply."""
+        lines = branch.line_hashes
+        missing = set(lines)
+        for message in self.messages[known:] if lines else ():
+            if isinstance(message, dict) and message.get("role") not in (None, "assistant"):
+                missing.difference_update(_hash_lines(content_text(message.get("content"))))
+        found = len(lines) - len(missing)
+        return found > 0 and found >= len(lines) * _LEAST_SHARE
 
     def has_compaction(self, known: int = 0) -> bool:
         """Whether an item after the first `known` messages stands for a compacted history."""
@@ -371,7 +343,7 @@ def read_request(
     own: Sequence[object] | None = None,
     messages: Sequence[object] | None = None,
 ) -> Incoming:
-    """Reads what matching needs of a parsed request; never raises.
+    """The parts of a parsed request that matching reads; never raises.
 
     `headers` have lower-case names. `resume`: see `gateway.wire.prefix_hash.chain_digests`.
     `own`: the messages in the body, for a dialect that has them under another key than `messages`

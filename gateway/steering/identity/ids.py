@@ -13,13 +13,9 @@ _ID_BYTES = 15
 # A system prompt begins with the agent's role; what follows is often a file listing or a diff.
 SIGNATURE_CHARACTERS = 400
 
+# Least length of a random call id: numbered ones are shorter (`call_0`), those of providers longer.
 _UNIQUE_CHARACTERS = 16
-"""Least length of a call id that is taken for random. Numbered ids are shorter (`call_0`), random
-ones longer (OpenAI 29 characters, Anthropic 30)."""
 _MAX_CALL_ID = 255
-
-_DRAW_BYTES = 8
-_DRAW_RANGE = 256.0**_DRAW_BYTES
 _DIGIT = re.compile(r"\d")
 # fmt: off
 _CALENDAR = frozenset({
@@ -48,27 +44,21 @@ def conversation_id(tenant: str, key: str, nonce: str = "") -> str:
 
     `key`: the id the client sent, or the hexadecimal prefix hash of the first request; in that case
     `nonce`, a fresh random value, distinguishes conversations that begin with the same request.
-    The same key of two tenants gives two ids.
     """
     return _text_id("conversation", tenant, key, nonce)
 
 
 def child_id(parent: str, prefix_hash: bytes, taken: Iterable[str] = ()) -> str:
-    """The id of the branch that forks from `parent` with a request of hash `prefix_hash`.
-
-    The same request gives the same id in every process and on every attempt; ids in `taken` are
-    not used again.
-    """
-    used = frozenset(taken)
-    child = _text_id("child", parent, prefix_hash.hex())
-    while child in used:
-        child = _text_id("child", child, prefix_hash.hex())
+    """The id of the branch that forks from `parent` with a request of this hash, the same in every
+    process; ids in `taken` are not used again."""
+    used, child = frozenset(taken), parent
+    while (child := _text_id("child", child, prefix_hash.hex())) in used:
+        pass
     return child
 
 
 def calls_hash(tenant: str, calls: Iterable[str]) -> bytes:
-    """The key, 16 bytes, under which a store finds the conversation whose latest reply made these
-    calls."""
+    """The key, 16 bytes, under which a store finds the conversation that made these calls last."""
     return blake2b(_joined(tenant, *calls), digest_size=16, person=b"gw-calls-made-01").digest()
 
 
@@ -85,47 +75,37 @@ def looks_unique(calls: Iterable[str]) -> bool:
 def signature(system: str, tool_names: Iterable[str]) -> bytes:
     """A digest of an agent's tools and role, 16 bytes; it survives a rewritten history.
 
-    The role is the start of the system text in lower case, its words joined by single spaces,
-    without names of days and months and without any word that contains a digit (dates, versions,
-    counters, hashes).
+    The role is the start of the system text in lower case, without names of days and months and
+    without any word that contains a digit (dates, versions, counters, hashes).
     """
     # Twice as much is read as is used, so that dropped words do not change where the role ends.
     return _signature(system[: 2 * SIGNATURE_CHARACTERS], tuple(sorted(set(tool_names))))
 
 
 def system_digest(system: str) -> bytes:
-    """A digest of a whole system text, 8 bytes: it tells apart agents with one role.
-
-    An agent's own text may change between its calls (dates, repository states), so that different
-    digests prove nothing.
-    """
+    """A digest of a whole system text, 8 bytes. An agent's text may change between its calls
+    (dates, repository states), so that different digests prove nothing."""
     return blake2b(system.encode("utf-8", "surrogatepass"), digest_size=8).digest()
 
 
 @functools.lru_cache(maxsize=512)
 def _signature(start: str, tool_names: tuple[str, ...]) -> bytes:
     """Cached, because an agent sends the same system text and tools with every call."""
-    words = start.lower().split()
-    role = " ".join([word for word in words if not _is_variable(word)])[:SIGNATURE_CHARACTERS]
+    words = [
+        word
+        for word in start.lower().split()
+        if not _DIGIT.search(word) and word.strip(".,:;()") not in _CALENDAR
+    ]
+    role = " ".join(words)[:SIGNATURE_CHARACTERS]
     return blake2b(_joined(role, *tool_names), digest_size=16).digest()
-
-
-def _is_variable(word: str) -> bool:
-    if not word.isalpha():
-        if _DIGIT.search(word):
-            return True
-        word = word.strip(".,:;()")
-    return word in _CALENDAR
 
 
 def draw(experiment: str, unit: str) -> float:
     """A number in [0, 1), always the same for the pair, uniformly distributed over units.
 
     First 8 bytes of a SHA-256 digest, big-endian, over 2^64. Source: reference section 14, except
-    that each part is preceded by its length: joined by a colon alone, ("a:b", "c") and
-    ("a", "b:c") would be the same text.
+    that each part is preceded by its length in bytes, so that no two pairs are the same text.
     """
     parts = [part.encode("utf-8", "surrogatepass") for part in (experiment, unit)]
-    joined = b"".join(str(len(part)).encode() + b":" + part for part in parts)
-    first = sha256(joined).digest()[:_DRAW_BYTES]
-    return int.from_bytes(first, "big") / _DRAW_RANGE
+    joined = b"".join(b"%d:%s" % (len(part), part) for part in parts)
+    return int.from_bytes(sha256(joined).digest()[:8], "big") / 2.0**64

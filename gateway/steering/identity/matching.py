@@ -17,17 +17,18 @@ Branches = Mapping[str, Branch]  # branches by conversation id, most recently us
 
 
 class MatchKind(enum.StrEnum):
-    """Relation of a request to its conversation."""
+    """Relation of a request to its conversation.
+
+    RETRY: the latest request once more, because its answer did not arrive; the state does not
+    advance, and the stored decision applies again. COMPACTION: the client shortened or rewrote the
+    history. SIDE: not part of the history (title, summary, probe); changes no state.
+    """
 
     RETRY = "retry"
-    """The latest request once more, because its answer did not arrive: the state does not advance,
-    the stored decision applies again."""
     CONTINUE = "continue"
     FORK = "fork"  # a new conversation that shares the beginning of its parent's history
     COMPACTION = "compaction"
-    """The same conversation with a history that the client shortened or rewrote."""
     SIDE = "side"
-    """Not part of the conversation's history (title, summary, probe): changes no state."""
     NEW = "new"  # opens a conversation; a branch stored under the same id is replaced
 
 
@@ -35,9 +36,8 @@ class ConversationMatch(Struct, frozen=True, kw_only=True):
     """Result of matching one request.
 
     `conversation_id`: None for a new conversation without an id from the client. `parent`: the
-    branch that a fork splits from. `position`: how many of the request's messages were known (0:
-    none); a fork with a position copies the parent's state as it was there. `prefix_hash`: the
-    stored hash that was found.
+    branch that a fork splits from. `position`: how many of the request's messages were known; a
+    fork copies the parent's state as it was there. `prefix_hash`: the stored hash that was found.
     """
 
     kind: MatchKind
@@ -115,14 +115,10 @@ def match(
     `exclusive`: the id names exactly one conversation, also when several agents run in parallel.
 
     Tool results for the calls of a branch's latest reply belong to that branch, however the client
-    has changed the history before them: it may keep only the newest messages, clear old results,
-    or append to its first message.
-
-    Otherwise the longest known prefix decides, with one exception: a conversation that is exactly
-    one reply behind the request wins over one that had a longer part of the history earlier. So
-    each of two runs with equal histories keeps its own conversation. Where several conversations
-    are known under one prefix, the ids of calls, the model, the role, the tools and the system text
-    tell them apart, in this order.
+    has changed the history before them. Otherwise the longest known prefix decides, but a
+    conversation that is exactly one reply behind the request wins over one that had a longer part
+    of the history earlier, so that each of two runs with equal histories keeps its conversation.
+    Where several conversations are known under one prefix, see `_rank`.
 
     The same history once more is a retry when the client marks it as one or sends the id of the
     conversation, or when its answer was not delivered whole. Otherwise it is a sample: a
@@ -135,7 +131,8 @@ def match(
     if request.titles and (with_tools or not request.hashes.state.turns):
         owner = found.branch.conversation_id if found else None
         return _matched(MatchKind.SIDE, conversation_id or owner)
-    if named is not None and not weak and with_tools and _is_side(request, found):
+    follows = found and found.current and not (found.whole and found.branch.has_tools)
+    if named and not weak and with_tools and not request.has_tools and not follows:
         return _matched(MatchKind.SIDE, conversation_id)
     awaiting = _awaiting_results(request, branches, found, named=named is not None)
     if awaiting is not None and not (found and found.continues and found.branch is awaiting):
@@ -219,10 +216,9 @@ def _awaiting_results(
 ) -> Branch | None:
     """The one branch whose latest reply made the calls that the request answers.
 
-    Providers reuse call ids, in other runs and for other customers: a history that is known up to
-    the latest reply has priority, and the request must contain the reply that made the calls.
-    Short ids occur in several agents' replies: they count only under an id from the client
-    (`named`), and only for the branch that the history belongs to.
+    Providers reuse call ids: a history that is known up to the latest reply has priority, and the
+    request must contain the reply that made the calls. Short ids occur in several agents' replies:
+    they count only under an id from the client (`named`), for the branch of the known history.
     """
     if found and found.whole and found.current and found.branch.served_calls == request.calls:
         return None  # the branch's latest request again
@@ -241,13 +237,6 @@ def _awaiting_results(
         if branch.awaits_results_of(request) and branch.reply_digest in request.hashes.messages
     ]
     return waiting[0] if len(waiting) == 1 else None
-
-
-def _is_side(request: Incoming, found: _Found | None) -> bool:
-    """Whether the request has no tools, unlike its conversation, and continues no branch."""
-    if request.has_tools:
-        return False
-    return found is None or not found.current or (found.whole and found.branch.has_tools)
 
 
 def _again(
@@ -298,9 +287,9 @@ def _rewritten(
     """A compaction match, when an id from the client comes with another history; else None.
 
     Proof is the latest reply of a branch among the messages that are not known, or its lines in a
-    client message there: the agent had asked for it as a summary. The request for a summary may
-    have had another prompt and other tools, so signatures are not compared for that. Without proof,
-    the branch must have the same signature and no call in progress, and the history must have
+    client message there: the agent had asked for it as a summary, perhaps with another prompt and
+    other tools. Without proof, the branch must have the same signature and no call in progress, and
+    the history must have
     * an item that stands for a compacted history: then a branch matches even if it awaits results;
     * assistant turns: then a branch with scored steps matches, the one of the id itself first;
     * or none (a summary, a new list of tasks): then the branch of the id itself matches, if it

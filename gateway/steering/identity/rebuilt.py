@@ -16,8 +16,7 @@ from gateway.wire.coerce import as_list, as_mapping, as_text
 from gateway.wire.messages import SYSTEM_ROLES, content_text, is_result
 from gateway.wire.prefix_hash import PrefixHashes
 
-LONG_REPLY_CHARACTERS = 200
-"""A reply from this length on is not given twice; shorter ones ("Hello!") are."""
+LONG_REPLY_CHARACTERS = 200  # longer replies are not given twice; shorter ones are
 MANY_TURNS = 3  # replies from which on even short ones are not the same in two conversations
 _NOTHING_YET = blake2b(digest_size=16, person=b"gw-tail-01")
 
@@ -27,8 +26,7 @@ def extend_tail(
 ) -> bytes:
     """The tail hash of a history, 16 bytes; empty before the first reply.
 
-    `tail`: that of the messages before; `first`, `last`: the range of those to add, among the
-    messages that `hashes` has.
+    `tail`: that of the messages before; `first`, `last`: the range of those of `hashes` to add.
     """
     end = len(hashes.messages) if last is None else last
     if hashes.tails is not None and (tail, first, end) in hashes.tails:
@@ -43,10 +41,7 @@ def extend_tail(
 
 
 def with_tails(request: Incoming, tail: bytes) -> Incoming:
-    """A request with the tail hashes that finding and remembering its conversation need.
-
-    `tail`: that of the messages before those that its hashes have.
-    """
+    """A request with its tail hashes; `tail`: that of the messages before those of its hashes."""
     hashes, count = request.hashes, len(request.hashes.messages)
     end = count if hashes.start else end_of_reply(request.messages) or count
     known = extend_tail(tail, hashes, last=end)
@@ -60,8 +55,7 @@ def tail_key(tenant: str, tail: bytes) -> bytes:
 
 
 def newest_key(tenant: str, reply: bytes) -> bytes:
-    """The key, 16 bytes, under which a store finds the conversations whose latest reply has this
-    digest."""
+    """The key, 16 bytes, under which a store finds the conversations with this latest reply."""
     return _key(tenant, reply, b"gw-newest-reply1")
 
 
@@ -84,20 +78,17 @@ def end_of_reply(messages: Sequence[object]) -> int | None:
 
 def is_distinctive(hashes: PrefixHashes, messages: Sequence[object], end: int) -> bool:
     """Whether no two conversations have the same messages from the first reply to this end."""
-    last = messages[end - 1]
-    said = content_text(last.get("content")) if isinstance(last, dict) else ""
+    said = content_text(as_mapping(messages[end - 1]).get("content"))
     return hashes.state.turns >= MANY_TURNS or len(said) >= LONG_REPLY_CHARACTERS
 
 
 def latest_turn(hashes: PrefixHashes) -> list[bytes]:
-    """The digests of the messages from the latest reply on, the newest first; empty before the
-    first reply."""
-    found: list[bytes] = []
+    """The digests of the messages from the latest reply on, the newest first; empty without one."""
+    newest, found = hashes.state.turns, []
     for position in range(len(hashes.messages) - 1, -1, -1):
-        if not hashes.state.turns or hashes.turns[position + 1] < hashes.state.turns:
+        if not newest or hashes.turns[position + 1] < newest:
             break
-        digest = hashes.messages[position]
-        if digest is not None:
+        if (digest := hashes.messages[position]) is not None:
             found.append(digest)
     return found
 
@@ -107,10 +98,9 @@ def is_window_of(
 ) -> bool:
     """Whether a request follows the latest reply of an idle branch, whatever is left before it.
 
-    `seen`: the digests of the messages of the branch's earlier requests. All replies before the
-    latest one must be among them. Unless the request `begins` like the branch, one of the replies
-    must be long; short ones are given twice, so that with them alone there must be several, and
-    nothing new between them but results, which a client may have cleared.
+    `seen`: the digests of the messages of the branch's earlier requests, with all replies before
+    the latest one. Unless the request `begins` like the branch, one of the replies must be long, or
+    there must be several, and nothing new between them but results, which a client may clear.
     """
     if branch.awaits is Awaits.MODEL or branch.signature != request.signature:
         return False
@@ -128,11 +118,8 @@ def is_window_of(
         if after > before:
             return False
         strange += before > 0 and not is_result(message)
-    return (
-        begins
-        or longest >= LONG_REPLY_CHARACTERS
-        or (hashes.state.turns >= MANY_TURNS and not strange)
-    )
+    several = hashes.state.turns >= MANY_TURNS and not strange
+    return begins or longest >= LONG_REPLY_CHARACTERS or several
 
 
 def _length(reply: object) -> int:

@@ -41,8 +41,8 @@ RUN_BOUNDARIES = ("settled_answer", "final_answer", "never")
 class ConversationSettings:
     """Settings for grouping requests into conversations and runs.
 
-    `id_headers`: further headers that carry a conversation id, read in this order right after
-    `x-conversation-id`; letter case does not matter. `run_boundary`: what ends a run; see `Policy`.
+    `id_headers`: further headers that carry a conversation id, in any letter case, read in this
+    order right after `x-conversation-id`. `run_boundary`: what ends a run; see `Policy`.
     `fingerprint`: whether a request without an id is recognised by its history.
 
     Raises:
@@ -71,10 +71,7 @@ class ConversationSettings:
 
 
 def clean_id(value: object) -> str | None:
-    """The value as an id, or None: 1-255 visible characters that are not a placeholder.
-
-    An integer is read as its decimal digits.
-    """
+    """The value (an integer as its digits) as an id: 1-255 visible characters, no placeholder."""
     if isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
     if not isinstance(value, str):
@@ -130,27 +127,19 @@ class HeaderSource(Struct, frozen=True, kw_only=True):
     read: Callable[[object], str | None] = clean_id
     with_header: str | None = None
     read_parent: Callable[[object], str | None] | None = None
-    """Source of the id of the agent that started this one; without it, an agent with a second
-    part belongs to the one without."""
+    """Reads the id of the agent that started this one; None: an agent with a second part belongs
+    to the one without."""
 
-    def find(self, headers: Mapping[str, str]) -> tuple[str, str] | None:
-        """(header, id), or None without a usable value."""
-        value = self.read(headers[self.name]) if self.name in headers else None
-        if value is None:
+    def find(self, headers: Mapping[str, str]) -> tuple[str, str, str | None] | None:
+        """(header, id, id of the agent that started it), or None without a usable value."""
+        raw = headers.get(self.name)
+        if raw is None or (value := self.read(raw)) is None:
             return None
         part = clean_id(headers.get(self.with_header)) if self.with_header else None
-        return self.name, f"{value}/{part}" if part else value
-
-    def find_parent(self, headers: Mapping[str, str]) -> str | None:
-        """The id of the agent that started the one which `find` names, or None."""
-        raw = headers.get(self.name)
-        if raw is None:
-            return None
+        parent = value if part else None
         if self.read_parent is not None:
-            return self.read_parent(raw)
-        if self.with_header and clean_id(headers.get(self.with_header)):
-            return self.read(raw)
-        return None
+            parent = self.read_parent(raw)
+        return self.name, f"{value}/{part}" if part else value, parent
 
 
 class HeaderPattern(Struct, frozen=True, kw_only=True):
@@ -159,14 +148,14 @@ class HeaderPattern(Struct, frozen=True, kw_only=True):
     prefix: str
     suffix: str
 
-    def find(self, headers: Mapping[str, str]) -> tuple[str, str] | None:
-        """(header, id), or None without a usable value."""
+    def find(self, headers: Mapping[str, str]) -> tuple[str, str, None] | None:
+        """(header, id, None), or None without a usable value."""
         shortest = len(self.prefix) + len(self.suffix)
         for name in sorted(name for name in headers if name.endswith(self.suffix)):
             fits = name.startswith(self.prefix) and len(name) > shortest
             value = clean_id(headers[name]) if fits and not _PARENT_NAME.search(name) else None
             if value is not None:
-                return name, value
+                return name, value, None
         return None
 
 
@@ -181,9 +170,7 @@ class BodySource(Struct, frozen=True, kw_only=True):
     def find(self, body: Mapping[str, object]) -> str | None:
         """The id, or None without a usable value."""
         outer, dot, inner = self.name.partition(".")
-        found = body.get(outer)
-        if dot:
-            found = as_mapping(found).get(inner)
+        found = as_mapping(body.get(outer)).get(inner) if dot else body.get(outer)
         return None if found is None else self.read(found)
 
 
@@ -210,10 +197,7 @@ HEADER_SOURCES: tuple[HeaderSource | HeaderPattern, ...] = (
 BODY_SOURCES: tuple[BodySource, ...] = (
     BodySource(name="session_id"),
     BodySource(name="conversation", read=_id_or_object),
-    BodySource(name="metadata.session_id"),
-    BodySource(name="metadata.conversation_id"),
-    BodySource(name="metadata.thread_id"),
-    BodySource(name="metadata.chat_id"),
+    *(BodySource(name=f"metadata.{of}_id") for of in ("session", "conversation", "thread", "chat")),
     BodySource(name="metadata.user_id", read=_session_of_user),
     BodySource(name="previous_response_id", through_root=True),
     BodySource(name="prompt_cache_key"),
@@ -273,9 +257,8 @@ def identify(
         configured = (HeaderSource(name=name) for name in settings.id_headers)
         for header in (EXPLICIT_HEADER, *configured, *HEADER_SOURCES):
             if found := header.find(headers):
-                name, value = found
-                if parent is None and isinstance(header, HeaderSource):
-                    parent = header.find_parent(headers)
+                name, value, started_by = found
+                parent = parent or started_by
                 parent = parent if parent != value else None
                 return Identity(source=f"header:{name}", value=value, parent=parent)
     # Most requests have none of these fields: one set comparison instead of one look-up per source.

@@ -22,22 +22,13 @@ from gateway.steering.monitors.table import (
 )
 from gateway.steering.transcript.steps import Step, steps_from_records
 
+# fmt: off
 __all__ = [
-    "FAILURE_LABELS",
-    "FAILURE_TYPES",
-    "MONITORS",
-    "PROFILES",
-    "SUITE_NAMES",
-    "MonitorSettings",
-    "Readings",
-    "RobustSettings",
-    "Suite",
-    "SuiteName",
-    "combine",
-    "evaluate",
-    "make_suite",
+    "FAILURE_LABELS", "FAILURE_TYPES", "MONITORS", "PROFILES", "SUITE_NAMES", "MonitorSettings",
+    "Readings", "RobustSettings", "Suite", "SuiteName", "combine", "evaluate", "make_suite",
     "steps_from_records",
 ]
+# fmt: on
 
 
 def make_suite(settings: MonitorSettings) -> Suite[Any]:
@@ -49,10 +40,7 @@ def make_suite(settings: MonitorSettings) -> Suite[Any]:
 def evaluate(
     steps: Iterable[Step | Mapping[str, Any]], settings: MonitorSettings | None = None
 ) -> Readings:
-    """The readings over `steps`, which are in order and may be plain step records.
-
-    A record is read by `steps_from_records`; no steps give scores of 0. Never raises.
-    """
+    """The readings over `steps`, which may be records for `steps_from_records`; never raises."""
     suite = make_suite(settings or MonitorSettings())
     for step in steps:
         for each in (step,) if isinstance(step, Step) else steps_from_records([step]):

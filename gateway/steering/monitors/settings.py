@@ -49,11 +49,11 @@ class MonitorSettings:
     """Suite of monitors, their weights, and the threshold at which one fires.
 
     `weights` override single weights of the profile. `profiles` are custom ones; a monitor that one
-    leaves out keeps its weight in the default profile. Weights are clamped to [0, 1].
-    `monitors` lists the ones that run, None = all of the suite. A monitor fires at a score of at
-    least `fire_threshold`, in (0, 1]. Suite `reference` scores 1 at `streak_cap` calls in a row and
-    at `call_budget` calls; its `diversity` looks at the newest `diversity_window` calls, once there
-    are `diversity_min_total`. `robust` has the settings of suite `robust`.
+    leaves out keeps its weight in the default profile. Weights are clamped to [0, 1]. `monitors`
+    lists the ones that run, None = all of the suite. A monitor fires at a score of at least
+    `fire_threshold`, in (0, 1]. Of suite `reference`: `streak` scores 1 at `streak_cap` calls in a
+    row, `call_count` at `call_budget` calls; `diversity` looks at the newest `diversity_window`
+    calls, once there are `diversity_min_total`.
 
     Raises:
         ValueError: unknown suite, profile or monitor name, a profile named like a built-in one, a

@@ -81,10 +81,8 @@ def combine(
     weights: Mapping[str, float],
     fire_threshold: float,
 ) -> Readings:
-    """The readings that follow from single scores, which are in the order of MONITORS.
-
-    Among fired monitors of equal weighted score the first names the failure.
-    """
+    """The readings of single scores, which are in the order of MONITORS: among fired monitors of
+    equal weighted score the first names the failure."""
     weighted = {name: weights[name] * score for name, score in scores.items()}
     fired = tuple([name for name, score in scores.items() if score >= fire_threshold])
     return Readings(

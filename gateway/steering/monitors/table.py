@@ -17,16 +17,12 @@ from gateway.steering.plugins import load_class, plugins
 
 SuiteName = Literal["reference", "robust"]
 SUITE_NAMES: tuple[SuiteName, ...] = ("reference", "robust")
-
 _PACKAGE = "gateway.steering.monitors"
 _GROUP = "steering_gateway.monitors"
 
 
 class ProfileWeights(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Weight of a monitor in the composite, in [0, 1], for each built-in kind of task.
-
-    0 = the monitor is scored and can fire, and adds nothing to the composite.
-    """
+    """Weight of a monitor in the composite, in [0, 1], for each built-in kind of task."""
 
     coding: float
     pr_review: float

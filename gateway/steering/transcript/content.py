@@ -1,4 +1,8 @@
-"""The content of one message, in any of its forms, without guidance; reading never raises."""
+"""The content of one message, in any of its forms, without guidance; reading never raises.
+
+A message is one of Chat Completions or Messages, or an item of the Responses API (source: OpenAI
+API reference, Responses, input and output items).
+"""
 
 from __future__ import annotations
 
@@ -16,8 +20,7 @@ FRAME_OPEN = "[STEERING GUIDANCE]"
 FRAME_CLOSE = "[/STEERING GUIDANCE]"
 
 _OPENING = re.compile(rf"^{re.escape(FRAME_OPEN)}$", re.MULTILINE)
-_CLOSING = re.compile(rf"^{re.escape(FRAME_CLOSE)}$", re.MULTILINE)
-_BLANKS = re.compile(r"\s*")
+_CLOSING = re.compile(rf"^{re.escape(FRAME_CLOSE)}$\s*", re.MULTILINE)
 
 
 def without_guidance(text: str) -> str:
@@ -29,8 +32,7 @@ def without_guidance(text: str) -> str:
         closing := _CLOSING.search(text, opening.end())
     ):
         kept.append(text[at : opening.start()].rstrip())
-        blanks = _BLANKS.match(text, closing.end())
-        at = blanks.end() if blanks else closing.end()
+        at = closing.end()
     return "\n\n".join([*kept, text[at:]]).strip("\n")
 
 
@@ -77,10 +79,7 @@ class Content(Struct, kw_only=True):
 
 
 def read_content(value: object) -> Content:
-    """A message's `content` by kind of part; text parts are joined without a separator.
-
-    Of images only the checksum is kept; parts of other kinds (files, unknown ones) are left out.
-    """
+    """A message's `content` by kind of part; parts of other kinds (files) are left out."""
     if isinstance(value, str):
         if FRAME_OPEN not in value:
             return Content(text=value)
@@ -208,25 +207,85 @@ def json_text(arguments: object) -> str:
 
 def read_reasoning(message: Mapping[str, object], content: Content) -> str:
     """Reasoning from the message's own fields, else from the parts of its content."""
-    for name in _REASONING_FIELDS:
-        value = message.get(name)
-        if value and isinstance(value, str):
-            return value
-    return content.reasoning
+    found = (as_text(message.get(name), "") for name in _REASONING_FIELDS)
+    return next(filter(None, found), content.reasoning)
+
+
+_ARGUMENT_FIELDS = ("arguments", "input", "action", "operation", "code", "queries")
+_RESULT_FIELDS = ("output", "error", "outputs", "results")
+_FAILED = ("failed", "incomplete")
+CLIENT_CALLS = frozenset(
+    {"function_call", "custom_tool_call", "local_shell_call", "shell_call", "apply_patch_call"}
+    | {"computer_call"}
+)
+"""Calls that the client carries out; any other `..._call` has run at the provider."""
+
+
+def item_call(item: Mapping[str, Any]) -> RequestedCall | None:
+    """The call in an item, if it is one, with the result of a call that ran at the provider; a
+    built-in tool is named by its type."""
+    kind = as_text(item.get("type"), "")
+    if not kind.endswith("_call"):
+        return None
+    given = next((item[key] for key in _ARGUMENT_FIELDS if item.get(key) is not None), None)
+    shown = next((item[key] for key in _RESULT_FIELDS if item.get(key)), "")
+    return RequestedCall(
+        id=as_text(item.get("call_id"), "") or as_text(item.get("id"), ""),
+        name=as_text(item.get("name"), "") or kind.removesuffix("_call"),
+        arguments=json_text(given),
+        observation=None if kind in CLIENT_CALLS else without_guidance(_output_text(shown)),
+    )
+
+
+def item_result(item: Mapping[str, Any]) -> Result | None:
+    """The result in an item, or None when it is none."""
+    if not as_text(item.get("type"), "").endswith("_output"):
+        return None
+    output = item.get("output")
+    return Result(
+        text=without_guidance(_output_text(output)),
+        image=image_sum(output) if isinstance(output, dict) else images_sum(output),
+        id=as_text(item.get("call_id"), ""),
+        is_error=item.get("is_error") is True or item.get("status") in _FAILED,
+    )
+
+
+def item_reasoning(item: Mapping[str, Any]) -> str:
+    """Text of a reasoning item: its content, else its summary; encrypted reasoning is empty."""
+    if item.get("type") != "reasoning":
+        return ""
+    for key in ("content", "summary"):
+        parts = item.get(key)
+        shown = [as_text(p.get("text"), "") for p in parts if isinstance(p, dict)] if parts else []
+        if any(shown):
+            return "\n".join(shown)
+    return ""
+
+
+def _output_text(value: object) -> str:
+    """The text of an output: as it is, of its parts, or what a shell printed, one after another."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, dict):
+        return json_text(value)
+    printed = []
+    for part in value if isinstance(value, list) else ():
+        if isinstance(part, dict):
+            shown = [as_text(part.get(key), "") for key in ("stdout", "stderr", "logs")]
+            printed.append("\n".join(filter(None, shown)))
+    return "".join(printed) or read_content(value).text
 
 
 TAIL_CHARS = 400
 """End of a message, where it asks. Source: nine in ten dialogue turns of the recorded runs."""
 _QUESTION_MARKS = ("?", "\N{FULLWIDTH QUESTION MARK}", "\N{ARABIC QUESTION MARK}")
 _REQUEST = re.compile(
-    r"\bplease\b|\b(?:could|can|would|will) you\b"
-    r"|\b(?:let me know|tell me|confirm|provide|share)\b",
-    re.IGNORECASE,
+    r"(?i)\bplease\b|\b(?:could|can|would|will) you\b"
+    r"|\b(?:let me know|tell me|confirm|provide|share)\b"
 )
 _CLOSING_WORDS = re.compile(
-    r"\b(?:please )?(?:feel free|do not hesitate|don't hesitate|let me know if|reach out)\b"
-    r"[^.!?\n]*",
-    re.IGNORECASE,
+    r"(?i)\b(?:please )?(?:feel free|do not hesitate|don't hesitate|let me know if|reach out)\b"
+    r"[^.!?\n]*"
 )
 
 

@@ -20,13 +20,15 @@ from gateway.steering.transcript.content import (
     Content,
     RequestedCall,
     Result,
+    item_call,
+    item_reasoning,
+    item_result,
     read_calls,
     read_content,
     read_reasoning,
     read_result,
     without_guidance,
 )
-from gateway.steering.transcript.items import item_call, item_reasoning, item_result
 from gateway.wire.coerce import as_text
 
 _REMEMBERED_CHARS = 16  # shorter messages, such as "yes, please", are repeated by people
@@ -97,17 +99,6 @@ class Draft(Struct, kw_only=True, eq=False):
 
 class StepReader:
     """Reads a transcript message by message; the newest step is `draft`. Never raises."""
-
-    __slots__ = (
-        "_blocks",
-        "_native",
-        "_prompted",
-        "_reasoning",
-        "_steps",
-        "_textual",
-        "_user_messages",
-        "draft",
-    )
 
     def __init__(self) -> None:
         self.draft: Draft | None = None
@@ -244,7 +235,8 @@ class StepReader:
         """The first user message after a step: a result, a complaint, or the end of the run."""
         reply = draft.reply
         if reply.textual:
-            return _answer_calls(reply.calls, answer)
+            answered = text_protocols.answer_calls(reply.calls, answer)
+            return Change.ANSWERED if answered else Change.NONE
         checksum = zlib.crc32(answer.encode("utf-8", "surrogatepass"))
         nudges = text_protocols.is_nudge(answer)
         self._prompted = not (nudges or checksum in self._user_messages)
@@ -255,37 +247,21 @@ class StepReader:
         if reply.block is not None and text_protocols.looks_like_output(answer):
             reply.write_calls(reply.block)
             self._textual = self._blocks = True
-            return _answer_calls(reply.calls, answer)
+            text_protocols.answer_calls(reply.calls, answer)
+            return Change.ANSWERED
         if text_protocols.is_complaint(answer, textual=self._textual):
             self._prompted = False
             return Change.NONE
         return Change.NONE if nudges else Change.FINAL
 
 
-def _answer_calls(calls: list[RequestedCall], answer: str) -> Change:
-    """One user message answers written calls as a whole: it goes to the first without a result."""
-    at = next((i for i, call in enumerate(calls) if call.observation is None), None)
-    if at is None:
-        if not text_protocols.is_observation(answer):
-            return Change.NONE
-        # The real result replaces what the model imagined after its own call.
-        at = len(calls) - 1
-    calls[at] = replace(calls[at], observation=text_protocols.observation_of(answer))
-    return Change.ANSWERED
-
-
 def _actions(calls: Sequence[RequestedCall], results: Sequence[Result]) -> tuple[Action, ...]:
-    """Calls with their results: matched by id, what is left over in order.
+    """Calls with their results, matched by id, what is left over in order.
 
     Without any call each result becomes an action; results beyond the calls are dropped.
     """
     if not calls:
         return tuple([_action(RequestedCall(name=result.name), result) for result in results])
-    if len(calls) == 1:
-        # Whatever its id, the one call gets the result with the id, else the first.
-        first = results[0] if results else None
-        named = [result for result in results if result.id == calls[0].id and result.id]
-        return (_action(calls[0], named[0] if named else first),)
     by_id: defaultdict[str, deque[int]] = defaultdict(deque)
     for at, call in enumerate(calls):
         by_id[call.id].append(at)
@@ -317,9 +293,9 @@ def _action(call: RequestedCall, result: Result | None) -> Action:
 class Action(Struct, frozen=True, kw_only=True):
     """One tool call with its result.
 
-    `arguments` as the model sent them; `observation` uncut; `is_error` only where the protocol
-    flags the result as an error. `name` is empty for a result whose call could not be read. `image`
-    is a checksum of the images in the result or shown right behind it, 0 without any.
+    `is_error`: the protocol flags the result as an error. `name` is empty for a result whose call
+    could not be read. `image`: checksum of the images in the result or shown right behind it, 0
+    without any.
     """
 
     name: str
@@ -332,8 +308,8 @@ class Action(Struct, frozen=True, kw_only=True):
 class Step(Struct, frozen=True, kw_only=True):
     """One assistant message and its answers; `index` counts the steps of a conversation from 0.
 
-    `thought` is the text next to the calls, without white space at the ends (clients change it when
-    they echo a reply). `tokens` is None when unknown. `prompted`: a user message came before it.
+    `thought`: the text next to the calls, stripped, because clients change its ends when they echo
+    a reply. `tokens` is None when unknown. `prompted`: a user message came before it.
     """
 
     index: int
@@ -344,17 +320,13 @@ class Step(Struct, frozen=True, kw_only=True):
     prompted: bool = False
 
 
-MAX_STEP_CHARS = 600
-"""Text of one step that is used; enough for the gist, and the time to embed it stays bounded."""
+MAX_STEP_CHARS = 600  # text of one step that is used; the time to embed it stays bounded
 _ARGUMENT_CHARS = 120
 _ERROR_CHARS = 200
 
 
 def extract(messages: Sequence[Any]) -> tuple[Step, ...]:
-    """The steps of a whole transcript of chat messages, index from 0.
-
-    Malformed messages are read as far as they go and lose no step; never raises.
-    """
+    """The steps of a whole transcript of chat messages, index from 0; never raises."""
     reader = StepReader()
     drafts: list[Draft] = []
     for message in messages:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway.steering.transcript.content import RequestedCall, json_text
 from gateway.steering.word_lists import word_list
@@ -15,16 +16,10 @@ from gateway.wire.coerce import as_text
 
 SHELL = "bash"
 PYTHON = "python_interpreter"
-
-_SHELL_FENCES = frozenset(
-    {"bash", "sh", "shell", "zsh", "console", "terminal", "mswea_bash_command"}
+_SHELL_FENCES = {"bash", "sh", "shell", "zsh", "console", "terminal", "mswea_bash_command"}
+_TAGS: Mapping[str, str] = {"code": PYTHON} | dict.fromkeys(
+    ("bash", "execute_bash", "mswea_bash_command"), SHELL
 )
-_TAGS: Mapping[str, str] = {
-    "code": PYTHON,
-    "bash": SHELL,
-    "execute_bash": SHELL,
-    "mswea_bash_command": SHELL,
-}
 _FENCE = re.compile(r"```[ \t]*+([\w+-]*+)[ \t]*+\r?\n(.*?)```", re.DOTALL)
 _LISTED = re.compile(r"^Calling tools:\s*(?=\[)", re.MULTILINE)
 _LISTED_NAME = re.compile(r"['\"]name['\"]:\s*['\"]([^'\"]*)")
@@ -42,27 +37,23 @@ _ANSWER_LABEL = re.compile(rf"\A\s*{_CALL_ID}(?:observation:[ \t]*\n?)?", re.IGN
 
 # The instruction every run-my-block agent gives: one block or command per reply.
 _ONE_BLOCK = re.compile(
-    r"\b(?:response|reply|respond|answer|output)s?\b[^\n]{0,80}"
-    r"\b(?:exactly|only|single|one)\b[^\n]{0,40}\b(?:block|command|action)\b",
-    re.IGNORECASE,
+    r"(?i)\b(?:response|reply|respond|answer|output)s?\b[^\n]{0,80}"
+    r"\b(?:exactly|only|single|one)\b[^\n]{0,40}\b(?:block|command|action)\b"
 )
 _OUTPUT = re.compile(
-    r"\s*(?:<(?:returncode|exit_code|output|stdout|exception)\b|observation:|output:|stdout\b"
-    r"|exit ?code\b|exit status\b|execution (?:output|result|log)s?\b|command output\b)",
-    re.IGNORECASE,
+    r"(?i)\s*(?:<(?:returncode|exit_code|output|stdout|exception)\b|observation:|output:|stdout\b"
+    r"|exit ?code\b|exit status\b|execution (?:output|result|log)s?\b|command output\b)"
 )
 _COMPLAINT = re.compile(
-    r"\bexactly one\b[^\n]{0,60}\b(?:action|call|block|command)\b"
+    r"(?i)\bexactly one\b[^\n]{0,60}\b(?:action|call|block|command)\b"
     r"|\bno tool calls? (?:was |were )?found\b"
     r"|\bdid(?: not|n't) (?:use|include|contain|make|call) (?:any|a) (?:tool|function)\b"
-    r"|\A\s*format error\b",
-    re.IGNORECASE,
+    r"|\A\s*format error\b"
 )
 _NUDGE = re.compile(
-    r"\s*(?:please\s+)?(?:continue|proceed|go on|go ahead|keep going|carry on)\b"
+    r"(?i)\s*(?:please\s+)?(?:continue|proceed|go on|go ahead|keep going|carry on)\b"
     rf"|\s*(?:{'|'.join(word_list('text_protocols', 'nudges_unspaced'))})"
-    rf"|\s*(?:{'|'.join(word_list('text_protocols', 'nudge_words'))})\b",
-    re.IGNORECASE,
+    rf"|\s*(?:{'|'.join(word_list('text_protocols', 'nudge_words'))})\b"
 )
 _HARNESS_REPLY = re.compile(rf"\s*{_CALL_ID}(?:observation|error):", re.IGNORECASE)
 _COMPLAINT_CHARS = 2000
@@ -130,14 +121,17 @@ def is_nudge(answer: str) -> bool:
     return _NUDGE.match(answer) is not None
 
 
-def is_observation(answer: str) -> bool:
-    """Whether a user message is labelled as an observation."""
-    return _OBSERVATION.match(answer) is not None
+def answer_calls(calls: list[RequestedCall], answer: str) -> bool:
+    """Give a user message, which answers written calls as a whole, to the first without a result.
 
-
-def observation_of(answer: str) -> str:
-    """The result in a user message, without the labels in front."""
-    return _ANSWER_LABEL.sub("", answer, count=1)
+    Returns whether it is a result: an observation replaces one that the model imagined.
+    """
+    at = next((i for i, call in enumerate(calls) if call.observation is None), None)
+    if at is None and not _OBSERVATION.match(answer):
+        return False
+    at = len(calls) - 1 if at is None else at
+    calls[at] = replace(calls[at], observation=_ANSWER_LABEL.sub("", answer, count=1))
+    return True
 
 
 def _thought(value: str) -> str:

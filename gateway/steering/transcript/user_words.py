@@ -14,21 +14,17 @@ MAX_CHARACTERS = 256 * 1024  # of a longer message only the beginning is read
 
 _OPENING_TAG = re.compile(r"<([A-Za-z][\w:-]{0,63})(?:\s[^<>]{0,300})?>")
 _ADDED = re.compile(
-    r"reminder|environment|context|instructions|permissions|skills|details|metadata|workspace"
+    r"(?i)reminder|environment|context|instructions|permissions|skills|details|metadata|workspace"
     r"|memory|memories|caveat|stdout|stderr|git_?status|directory|(?:^|[_-])(?:ide|system|open|current|env)"
-    r"(?:[_-]|$)|_info$|^info$|^files?$|^rules$",
-    re.IGNORECASE,
+    r"(?:[_-]|$)|_info$|^info$|^files?$|^rules$"
 )
-"""Names of tags around text that clients add. Source: Claude Code, Codex, Cline, Roo Code, Cursor,
-Copilot, Gemini CLI, qwen-code, opencode."""
+"""Names of tags that Claude Code, Codex, Cline, Cursor, Copilot and others put around such text."""
 _WORDS_TAG = re.compile(
-    r"<(task|user_query|user_message|user_request|user_input|userrequest|query|request|prompt"
-    r"|message|feedback|answer|command-args)>",
-    re.IGNORECASE,
+    r"(?i)<(task|user_query|user_message|user_request|user_input|userrequest|query|request|prompt"
+    r"|message|feedback|answer|command-args)>"
 )
-"""Tags around the user's own words."""
+# Some clients write this line above the user's words, after what they added.
 _MARKER = re.compile(r"^## My request for \w+:\s*$", re.MULTILINE)
-"""Line that some clients write above the user's words, after what they added."""
 _ADDED_MESSAGES = (
     "# AGENTS.md instructions for",
     "# Context from my IDE setup",
@@ -38,12 +34,10 @@ _ADDED_MESSAGES = (
 )
 _SETTING_UP = "setting up the context for our chat"
 _HEAD_CHARACTERS = 200
-_MAX_UNCLOSED = 8
-"""Tags without an end that are looked for; after them the rest of a text is taken as it is."""
+_MAX_UNCLOSED = 8  # tags without an end, after which the rest of a text is taken as it is
 _MAX_TAGS = 2000  # tags that are read: a text with more is a document, and each takes 1.5 us
 _MAX_PARTS = 256  # parts of a message that are read: clients send a few, and each takes 10 us
-_MAX_PASSED_OVER = 64
-"""Messages in which the user's words are looked for: each of thousands of turns may be a run."""
+_MAX_PASSED_OVER = 64  # messages searched for the user's words: each of thousands may begin a run
 
 
 def task_of(transcript: Sequence[Any], start: int) -> str:
@@ -96,13 +90,11 @@ def _without_added(text: str) -> str:
         tag = _OPENING_TAG.search(text, at) if len(unclosed) < _MAX_UNCLOSED else None
         if tag is None:
             break
-        name = tag[1]
-        closing = f"</{name}>"
-        end = -1
-        if _ADDED.search(name) and name not in unclosed:
-            end = text.find(closing, tag.end())
-            if end < 0:
-                unclosed.add(name)
+        name, closing = tag[1], f"</{tag[1]}>"
+        added = _ADDED.search(name) and name not in unclosed
+        end = text.find(closing, tag.end()) if added else -1
+        if added and end < 0:
+            unclosed.add(name)
         kept.append(text[at : tag.start() if end >= 0 else tag.end()])
         at = end + len(closing) if end >= 0 else tag.end()
     return "".join([*kept, text[at:]])

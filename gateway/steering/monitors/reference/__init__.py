@@ -1,4 +1,1 @@
-"""Suite `reference`: the monitors with the formulas of the reference, exactly.
-
-They observe the text of one call at a time.
-"""
+"""Suite `reference`: the monitors with the formulas of the reference, on the text of calls."""

@@ -13,9 +13,7 @@ EDIT_TOOLS = frozenset({"edit", "write", "str_replace", "str_replace_editor"}) |
 )
 REVERT_MARGIN = 0.10
 FULL_CYCLES = 2
-
 Trigrams = frozenset[tuple[str, str, str]]
-
 _STRETCH = re.compile(r"[\w./\\\-]+")
 _EXTENSION = re.compile(r"\.[A-Za-z]{1,5}")
 

@@ -28,9 +28,9 @@ class CallCount:
         """Count the step's calls; waiting for a job costs nothing."""
         for action, repeat in step.actions:
             self._calls += spends(action, repeat)
-            if not self._works:
-                works = action.effect.changes or action.effect.reads
-                self._works = works or action.operation.startswith("$")
+            effect = action.effect
+            works = effect.changes or effect.reads or action.operation.startswith("$")
+            self._works = self._works or works
 
     def reading(self) -> tuple[float, str]:
         """0.6 at the budget, 1 at five thirds of it."""

@@ -9,8 +9,7 @@ from gateway.steering.monitors.settings import RobustSettings
 
 SHORT_THOUGHT_WORDS = 3  # shorter thoughts are not read: they have no density to speak of
 EARLY_HEDGES = 0.5
-EARLY_WORDS = 50
-"""Prior of the early density, half a hedge in fifty words: a first hedge is no trend."""
+EARLY_WORDS = 50  # prior of the early density: a first hedge is no trend
 LEAST_DENSITY = 0.02  # hedges a word under which the newest thoughts are sure, whatever came before
 RATIO_SPAN = 4.0  # late density of five times the early one scores 1; 3.4 times fires
 RETRACTION_WINDOW = 8  # newest thoughts among which retractions are counted

@@ -11,15 +11,11 @@ from gateway.steering.monitors.settings import RobustSettings
 CAP = 5  # repeats that score 1; three fire at the default threshold. Source: reference section 4.1.
 COMPARED_TEXTS = 6  # newest messages that the next one is compared with
 SAME_TEXT = 0.7  # share of words, in [0, 1], from which two messages are alike
-LONG_TEXT_WORDS = 12
-"""Different words from which two alike messages are a monologue; stock phrases are shorter."""
+LONG_TEXT_WORDS = 12  # different words from which two alike messages are a monologue
 SHORT_TEXT_WORDS = 4  # different words from which the very same message counts
-TELLS_NOTHING = 0.5
-"""Share of the recovery after an action whose result has no new word: it is no way out yet."""
-ASKED_FOR = 0.25
-"""Share of a repeat that counts after a user's message: it may be what the user wants."""
-RARE_TALK = 0.2
-"""Share of messages without an action below which several in a row are out of character."""
+TELLS_NOTHING = 0.5  # share of the recovery after an action whose result has no new word
+ASKED_FOR = 0.25  # share of a repeat that counts after a user's message, which may want it
+RARE_TALK = 0.2  # share of steps without an action below which several in a row are unusual
 
 
 class Streak:
@@ -38,7 +34,7 @@ class Streak:
         self._level = 0.0
         self._what = ""
         self._texts: deque[tuple[int, frozenset[str]]] = deque(maxlen=COMPARED_TEXTS)
-        # All steps, all messages without an action, and those since the latest action.
+        # All steps, all messages without an action, and those in a row that asked nothing.
         self._steps = self._talks = self._talk = 0
         self._acted = False
 

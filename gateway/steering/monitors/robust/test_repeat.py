@@ -11,17 +11,13 @@ from gateway.steering.evidence.repeats import Repeat
 from gateway.steering.monitors.settings import RobustSettings
 
 T = TypeVar("T")
-
-PER_RERUN = 0.3
-"""Score per run of a program that fails as before with nothing changed: the third run fires."""
+PER_RERUN = 0.3  # score per run that fails as before with nothing changed: the third fires
 AFTER_CHANGE = 0.5  # a change that did not help counts half: work went on between the runs
 FAILURE_WINDOW = 8  # newest actions whose failures are compared
-PER_FAILURE = 0.2
-"""Score per failure of one signature in the window beyond the first: the fourth fires."""
+PER_FAILURE = 0.2  # score per failure of one signature beyond the first: the fourth fires
 PER_DENIAL = 0.12  # score per answer of the window that denies and has no new word: the fifth fires
 REMEMBERED_PROGRAMS = 64  # programs whose last run is remembered: a bound on memory
-SLOWER = 0.5
-"""A failing test is remembered longer than a repeat: the rest of the way from `recovery` to 1."""
+SLOWER = 0.5  # failures are remembered longer than repeats: `recovery` is this much nearer to 1
 
 
 class TestRepeat:
