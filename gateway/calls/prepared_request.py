@@ -285,7 +285,8 @@ class PreparedRequest:
         self._note_model(read.completion or read.partial)
         self._bill(read.usage, read.completion or read.partial)
         self.exchange.upstream.usage_estimated = self.exchange.upstream.usage is not None
-        pending_id = read.pending_id if self._request.in_background else None
+        in_background = self._request.dialect.in_background(self._request)
+        pending_id = read.pending_id if in_background else None
         if pending_id is not None:
             self._keep_place(pending_id)
         if self.spending is not None and pending_id is None:

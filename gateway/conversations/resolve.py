@@ -121,7 +121,7 @@ class ConversationResolver:
     ) -> Search:
         """Read what the request says of its conversation, and its history."""
         identity = identify(headers, request.body, self._settings)
-        if references := request.references:
+        if references := request.dialect.references(request):
             request.named = await self._loader.items(tenant, references)
         await self._load_parent(tenant, identity)
         owner, response = await self._continued_response(request, identity, tenant)
@@ -199,7 +199,7 @@ class ConversationResolver:
         named = request.previous_response_id
         if named is not None:
             return await self._loader.response(tenant, named)
-        if request.in_conversation and identity.value is not None:
+        if request.dialect.in_conversation(request) and identity.value is not None:
             return await self._loader.newest_response(tenant, identity.value)
         return "", None
 

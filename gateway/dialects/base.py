@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,37 +35,27 @@ ANSWER_ID = "gateway.answer"
 
 
 class StreamRead(Struct, frozen=True, kw_only=True):
-    """Content of a complete event stream.
+    """Content of a complete event stream."""
 
-    `completion` is None when there is no complete reply; `partial` is then what arrived of it,
-    where the dialect knows it. `began`: any part of a reply came, which is not always set for one
-    that `ended`. `ended`: the end mark came; `accepted`: the stream counts as complete without it,
-    too. `failed`: the upstream itself reported an error.
-    `pending_id`: the id of an answer that is still being made in the background.
-    """
-
-    completion: ChatView | None = None
-    partial: ChatView | None = None
+    completion: ChatView | None = None  # None when there is no complete reply
+    partial: ChatView | None = None  # what arrived of such a reply, where the dialect knows it
     usage: dict[str, Any] | None = None
-    began: bool = False
-    ended: bool = False
-    accepted: bool = False
-    failed: bool = False
-    pending_id: str | None = None
+    began: bool = False  # any part of a reply came; not always set for one that `ended`
+    ended: bool = False  # the end mark came
+    accepted: bool = False  # the stream counts as complete without it, too
+    failed: bool = False  # the upstream itself reported an error
+    pending_id: str | None = None  # of an answer that is still being made in the background
 
 
 class LiteLLMCall(Struct, frozen=True, kw_only=True):
-    """LiteLLM's call on behalf of a dialect that the upstream does not speak.
-
-    `function`: LiteLLM's function; it answers in the dialect's own form. `fields`: the fields of
-    the body that are passed on; other keyword arguments could be taken for LiteLLM's own controls.
-    `stored_history`: fields that refer to a history which the upstream stores; LiteLLM stores none,
-    so that a request with one of them is refused.
-    """
+    """LiteLLM's call on behalf of a dialect that the upstream does not speak."""
 
     function: Literal["acompletion", "aresponses", "anthropic_messages"]
+    """LiteLLM's function; it answers in the dialect's own form."""
     fields: frozenset[str] = frozenset()
+    """The fields of the body that are passed on; others could be taken for LiteLLM's controls."""
     stored_history: tuple[str, ...] = ()
+    """Fields that refer to a history which the upstream stores: refused, as LiteLLM has none."""
 
 
 class SteeredRequest(ChatRequest):
@@ -73,9 +64,7 @@ class SteeredRequest(ChatRequest):
     __slots__ = ("dialect", "earlier", "named", "opaque")
 
     dialect: Dialect
-    earlier: EarlierHistory | None
-    """The part of the history that the upstream stores and the client does not send."""
-
+    earlier: EarlierHistory | None  # what the upstream stores and the client does not send
     named: Mapping[str, Any]  # the items that the request refers to by id, as far as they are known
     opaque: bool  # whether nothing of the body can be read: `body` has an empty model and no more
 
@@ -104,21 +93,6 @@ class SteeredRequest(ChatRequest):
     def previous_response_id(self) -> str | None:
         """The id of the stored answer that the request continues instead of sending its history."""
         return self.dialect.previous_response_id(self)
-
-    @property
-    def in_conversation(self) -> bool:
-        """Whether the upstream stores the history under a conversation id."""
-        return self.dialect.in_conversation(self)
-
-    @property
-    def references(self) -> list[str]:
-        """The ids of the stored items that the request sends by id only."""
-        return self.dialect.references(self)
-
-    @property
-    def in_background(self) -> bool:
-        """Whether the answer is made even when the client does not wait for it."""
-        return self.dialect.in_background(self)
 
     @property
     def earlier_count(self) -> int:
@@ -152,20 +126,13 @@ class Dialect(ABC):
     route: ClassVar[str]  # the label of its requests in metrics, traces and logs
     api: ClassVar[Literal["openai", "anthropic"]] = "openai"
     """Owner of the API; decides about base URL, key header and default upstreams."""
-
     unversioned: ClassVar[bool] = True  # whether the gateway serves the path without `/v1`, too
     stores_answers: ClassVar[bool] = True
     """Whether routes below the path are about answers that the default upstream may store. If not,
     they are about the model in the body, and only an upstream of that model can answer."""
-
-    end: ClassVar[NamedEnd | None] = None
-    """Matches the event that ends a stream; None for OpenAI's `[DONE]`."""
-
-    always_reports_usage: ClassVar[bool] = False
-    """Whether streams report their usage without being asked to."""
-
-    litellm: ClassVar[LiteLLMCall | None] = None
-    """LiteLLM's call; None if there is none, so that only upstreams that speak it serve it."""
+    end: ClassVar[NamedEnd | None] = None  # the event that ends a stream; None: OpenAI's `[DONE]`
+    always_reports_usage: ClassVar[bool] = False  # whether streams do so without being asked to
+    litellm: ClassVar[LiteLLMCall | None] = None  # None: only upstreams that speak it serve it
 
     @abstractmethod
     def splices(self, request: SteeredRequest, edits: Sequence[Edit]) -> list[Splice]:
@@ -181,10 +148,7 @@ class Dialect(ABC):
 
     def parse(self, raw: bytes, loads: Loads, known: BodyPrefix | None = None) -> SteeredRequest:
         """The request in `raw`; of one that begins with `known` only the new part is parsed.
-
-        Raises:
-            BadRequest: `param` names the key that is wrong.
-        """
+        Raises: BadRequest: `param` names the key that is wrong."""
         request = parse_request(raw, loads, self, known)
         if not isinstance(request.body.get(self.list_key), (list, KnownMessages)):
             what = "must be an array" if self.list_key in request.body else "is required"
@@ -192,11 +156,8 @@ class Dialect(ABC):
         return request
 
     def skim(self, raw: bytes, loads: Loads) -> SteeredRequest:
-        """The request in `raw` without its messages, which are too much to read.
-
-        Raises:
-            BadRequest: `param` names the key that is wrong.
-        """
+        """The request in `raw` without its messages, which are too much to read. Raises:
+        BadRequest: `param` names the key that is wrong."""
         body, spans = skim(raw, loads)
         _check(body)
         return SteeredRequest(raw, body, self, skimmed=spans)
@@ -273,11 +234,8 @@ class Dialect(ABC):
 def parse_request(
     raw: bytes, loads: Loads, dialect: Dialect, known: BodyPrefix | None
 ) -> SteeredRequest:
-    """The JSON object in `raw`, with a `model` and a `stream` of the right types.
-
-    Raises:
-        BadRequest: `param` names the key that is wrong.
-    """
+    """The JSON object in `raw`, with a `model` and a `stream` of the right types. Raises:
+    BadRequest: `param` names the key that is wrong."""
     body = known.read(raw, loads) if known is not None else None
     if body is None:
         body, known = parse_object(raw, loads), None
@@ -299,23 +257,26 @@ _DATA = b"\ndata: "
 
 def events_of(stream: bytes, loads: Loads) -> Iterator[dict[str, Any]]:
     """The JSON objects of a complete stream, in order; anything else is left out."""
-    plain = _plain(stream, loads)
-    for data in _decoded(stream, loads) if plain is None else plain:
+    parsed = _plain(stream, loads)
+    if parsed is None:
+        decoder = SSEDecoder()
+        events = [*decoder.feed(stream), *decoder.flush()]
+        parsed = [_payload(event.data, loads) for event in events if event.data]
+    for data in parsed:
         if isinstance(data, dict):
             yield data
 
 
 def _plain(stream: bytes, loads: Loads) -> list[Any] | None:
     """All payloads in one parse, for a stream of `event:` and `data:` lines; None for any other."""
+    # `find`, because `in` raises and drops an error before it searches bytes (CPython 3.11).
     if stream.find(b"\r") >= 0 or not stream.endswith(b"\n\n"):
         return None
     payloads = []
     for block in stream[:-2].split(b"\n\n"):
         head, mark, data = block.partition(_DATA)
-        # `find`, because `in` raises and drops an error before it searches bytes (CPython 3.11).
-        if not mark or data.find(b"\n") >= 0 or head.find(b"\n") >= 0:
-            return None
-        if not head.startswith(b"event: "):
+        named = mark and head.startswith(b"event: ") and head.find(b"\n") < 0
+        if not named or data.find(b"\n") >= 0:
             return None
         payloads.append(data)
     try:
@@ -325,20 +286,10 @@ def _plain(stream: bytes, loads: Loads) -> list[Any] | None:
     return parsed if len(parsed) == len(payloads) else None
 
 
-def _decoded(stream: bytes, loads: Loads) -> Iterator[Any]:
-    decoder = SSEDecoder()
-    for event in [*decoder.feed(stream), *decoder.flush()]:
-        if event.data:
-            yield _payload(event.data, loads)
-
-
 def _payload(data: bytes, loads: Loads) -> Any:
     """The value in `data`, None if it is not JSON; bytes that are not UTF-8 are replaced."""
-    try:
+    with contextlib.suppress(ValueError):
         return loads(data)
-    except ValueError:
-        pass
-    try:
+    with contextlib.suppress(ValueError, RecursionError):
         return json.loads(data.decode("utf-8", "replace"))
-    except (ValueError, RecursionError):
-        return None
+    return None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -41,11 +41,8 @@ from gateway.wire.response_tee import NamedEnd
 from gateway.wire.splice import append_to_message, insert_message
 from gateway.wire.sse import encode_event
 
-_REASONS: Final[Mapping[str, str]] = {
-    "max_output_tokens": "length",
-    "content_filter": "content_filter",
-}
-"""`incomplete_details.reason` -> finish reason of chat."""
+# `incomplete_details.reason` -> finish reason of chat.
+_REASONS = {"max_output_tokens": "length", "content_filter": "content_filter"}
 
 _SETTLED = ("response.completed", "response.incomplete", "response.failed")
 _COMPACTIONS = ("compaction", "compaction_summary")
@@ -110,12 +107,15 @@ class ResponsesDialect(Dialect):
                 case AppendToResult():
                     continue  # placement sees no results in typed items
         if inserts and isinstance(request.body.get("input"), str):
-            return splices + _behind_text(request, inserts)
-        splices += [
+            # Plain text becomes an equivalent list of items.
+            start, end = request.spans("input")[-1]
+            added = "".join(f", {json.dumps({'role': i.role, 'content': i.text})}" for i in inserts)
+            head = Splice(start=start, end=start, text='[{"role": "user", "content": ')
+            return [*splices, head, Splice(start=end, end=end, text=f"}}{added}]")]
+        return splices + [
             insert_message(request, edit.position - fronted, edit.role, edit.text)
             for edit in inserts
         ]
-        return splices
 
     def echo(self, request: SteeredRequest, edits: Sequence[Edit]) -> EchoFilter | None:
         """See Dialect. An answer repeats the `instructions` that it was asked with."""
@@ -234,40 +234,33 @@ def chat_view(response: Mapping[str, Any]) -> ChatView | None:
     if status not in ("completed", "incomplete", None) or not isinstance(output, list):
         return None
     items = [item for item in output if isinstance(item, dict)]
-    calls = [call for item in items for call in _client_calls(item)]
+    found = [item_call(item) for item in items if item.get("type") in CLIENT_CALLS]
+    calls = [
+        {
+            "id": call.id,
+            "type": "function",
+            "function": {"name": call.name, "arguments": call.arguments},
+        }
+        for call in found
+        if call is not None
+    ]
     reply: dict[str, Any] = {"role": "assistant", "content": "".join(map(_text, items))}
     if calls:
         reply["tool_calls"] = calls
-    choice = {
-        "index": 0,
-        "message": reply,
-        ECHO: items,
-        "finish_reason": _finish(response, items, calls),
-    }
+    if status == "incomplete":
+        reason = as_mapping(response.get("incomplete_details")).get("reason")
+        finish = _REASONS.get(str(reason), "length")
+    elif any(item.get("type") in _COMPACTIONS for item in items):
+        finish = "compaction"  # a summary of the history, and no text for the user
+    else:
+        finish = "tool_calls" if calls else "stop"
+    choice = {"index": 0, "message": reply, ECHO: items, "finish_reason": finish}
     return {
         ANSWER_ID: response.get("id") if response.get("store") is not False else None,
         "model": response.get("model"),
         "choices": [choice],
         "usage": response.get("usage"),
     }
-
-
-def _finish(
-    response: Mapping[str, Any], items: Sequence[Mapping[str, Any]], calls: Sequence[Any]
-) -> str:
-    if response.get("status") == "incomplete":
-        reason = as_mapping(response.get("incomplete_details")).get("reason")
-        return _REASONS.get(str(reason), "length")
-    if any(item.get("type") in _COMPACTIONS for item in items):
-        return "compaction"  # a summary of the history, and no text for the user
-    return "tool_calls" if calls else "stop"
-
-
-def _client_calls(item: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    call = item_call(item)
-    if call is not None and item.get("type") in CLIENT_CALLS:
-        function = {"name": call.name, "arguments": call.arguments}
-        yield {"id": call.id, "type": "function", "function": function}
 
 
 def _text(item: Mapping[str, Any]) -> str:
@@ -298,14 +291,6 @@ def _instruct(request: SteeredRequest, texts: Sequence[str]) -> list[Splice]:
     _, end = request.spans("instructions")[-1]
     added = json.dumps("".join(f"\n\n{text}" for text in texts))[1:-1]
     return [Splice(start=end - 1, end=end - 1, text=added)]
-
-
-def _behind_text(request: SteeredRequest, inserts: Sequence[InsertMessage]) -> list[Splice]:
-    """An `input` of plain text becomes an equivalent list of items."""
-    start, end = request.spans("input")[-1]
-    added = "".join(f", {json.dumps({'role': i.role, 'content': i.text})}" for i in inserts)
-    head = Splice(start=start, end=start, text='[{"role": "user", "content": ')
-    return [head, Splice(start=end, end=end, text=f"}}{added}]")]
 
 
 RESPONSES = ResponsesDialect()

@@ -145,11 +145,8 @@ _OTHER_ENDS = (":rawPredict", ":streamRawPredict")
 
 
 def refuse_foreign_path(path: str, host: str) -> None:
-    """Refuse a path of another provider's API than the one that a known host has.
-
-    Raises:
-        NotFound: the host is a known provider's, and does not have the path.
-    """
+    """Refuse a path of another provider's API than the one that a known host has. Raises: NotFound:
+    the host is a known provider's, and does not have the path."""
     family = family_of_host(host)
     found = [owner for form, owner in _OTHER_PATHS if form.match(path)]
     if path.endswith(_OTHER_ENDS):
@@ -223,11 +220,8 @@ def operator_key(target: Target) -> str | None:
 
 def allowed(headers: RawHeaders, query: bytes, target: Target, api: str) -> RawHeaders:
     """The client's headers that a target may see; `api`: the client's, `openai` or `anthropic`.
-
-    Raises:
-        Unauthorized: the client's credential is a key of this gateway that is not known, or a key
-            of another provider than the one it would be sent to.
-    """
+    Raises: Unauthorized: the client's credential is a key of this gateway that is not known, or a
+    key of another provider than the one it would be sent to."""
     for name, value in headers:
         if has_gateway_key(value):
             raise _gateway_key(name.decode("latin-1"))
@@ -305,10 +299,7 @@ def _refuse_query(query: bytes, host: str, replaced: bool) -> None:
 
 def client_key(headers: RawHeaders, target: Target, api: str) -> str | None:
     """The key that the client sent for its provider, if the target's host is that provider's.
-
-    Raises:
-        Unauthorized: as `allowed` does.
-    """
+    Raises: Unauthorized: as `allowed` does."""
     for name, value in allowed(headers, b"", target, api):
         if name == b"authorization" and value[:7].lower() == b"bearer ":
             return value[7:].decode("latin-1").strip()

@@ -370,11 +370,8 @@ class DeploymentTable:
         return order
 
     def resolve(self, model: str) -> list[Target]:
-        """The targets of one name's deployments; an unknown name has the default upstream.
-
-        Raises:
-            UnknownProvider: the name has a prefix that nobody knows (see `_unlisted`).
-        """
+        """The targets of one name's deployments; an unknown name has the default upstream. Raises:
+        UnknownProvider: the name has a prefix that nobody knows (see `_unlisted`)."""
         return self._by_name.get(model) or self._by_pattern(model) or [self._unlisted(model)]
 
     def _by_pattern(self, model: str) -> list[Target]:

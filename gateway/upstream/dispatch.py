@@ -342,11 +342,8 @@ class BegunResponse:
 
 
 async def refuses_usage(response: LaneResponse) -> tuple[bool, LaneResponse]:
-    """Whether an answer refuses `stream_options`, and the answer with all its bytes.
-
-    Raises:
-        UpstreamFailure: the answer broke off.
-    """
+    """Whether an answer refuses `stream_options`, and the answer with all its bytes. Raises:
+    UpstreamFailure: the answer broke off."""
     if response.status not in _USAGE_REFUSED:
         return False, response
     watch = ResponseWatch(header(response.headers, b"content-encoding"), _ERROR_BYTES)

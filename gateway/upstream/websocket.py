@@ -41,11 +41,8 @@ class Handshake:
 
 
 async def open_websocket(url: URL, headers: RawHeaders, timeouts: TimeoutSettings) -> Handshake:
-    """Ask `url` for a WebSocket. `headers`: all of the client's that the upstream may see.
-
-    Raises:
-        UpstreamFailure: no connection, no answer in time, or an answer that is not HTTP.
-    """
+    """Ask `url` for a WebSocket. `headers`: all of the client's that the upstream may see. Raises:
+    UpstreamFailure: no connection, no answer in time, or an answer that is not HTTP."""
     connection = await Pool(limit=1, connect_s=timeouts.connect_s, keepalive_s=0).connect(
         Origin(url.origin())
     )

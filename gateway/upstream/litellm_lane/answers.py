@@ -67,10 +67,7 @@ class PrimedStream(ABC):
 
     async def primed(self) -> Self:
         """This answer with its first event, so that an early failure can still set the status.
-
-        Raises:
-            UpstreamFailure: there is none.
-        """
+        Raises: UpstreamFailure: there is none."""
         self._pending = await self._next()
         return self
 

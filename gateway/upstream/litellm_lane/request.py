@@ -275,11 +275,8 @@ _CHAT_ONLY_PROVIDER = "hosted_vllm"
 def translated_arguments(
     target: Target, body: Mapping[str, Any], call: LiteLLMCall
 ) -> LiteLLMRequest:
-    """Arguments for LiteLLM's function of a dialect other than chat.
-
-    Raises:
-        UpstreamFailure: the request refers to a history that LiteLLM does not store.
-    """
+    """Arguments for LiteLLM's function of a dialect other than chat. Raises: UpstreamFailure: the
+    request refers to a history that LiteLLM does not store."""
     for name in call.stored_history:
         if body.get(name):
             raise UpstreamFailure(

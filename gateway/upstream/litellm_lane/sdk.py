@@ -155,11 +155,8 @@ class Sdk:
         }
 
     def split(self, model: str, params: Mapping[str, Any]) -> tuple[str, str]:
-        """(provider, model at the provider) as LiteLLM understands the name.
-
-        Raises:
-            Exception: LiteLLM knows no provider of that name.
-        """
+        """(provider, model at the provider) as LiteLLM understands the name. Raises: Exception:
+        LiteLLM knows no provider of that name."""
         explicit, base = params.get("custom_llm_provider"), params.get("api_base")
         base = base or params.get("base_url")
         found = self._split.get((model, explicit, base))

@@ -331,11 +331,8 @@ class CallTransport(httpx.AsyncBaseTransport):
         self._fallback = fallback
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """The answer to one request.
-
-        Raises:
-            httpx.TransportError: no answer; the call's `failure` says why.
-        """
+        """The answer to one request. Raises: httpx.TransportError: no answer; the call's `failure`
+        says why."""
         call = current_call.get()
         if call is None:
             return await self._fallback.handle_async_request(request)
