@@ -276,14 +276,17 @@ def _places(text: mmap.mmap) -> dict[str, int]:
 
 
 @functools.cache
+def litellm_folders() -> list[Path]:
+    """The folders of LiteLLM's package, which is not imported; empty when it is not installed."""
+    spec = importlib.util.find_spec("litellm")
+    return [Path(folder) for folder in (spec.submodule_search_locations or ())] if spec else []
+
+
+@functools.cache
 def default_list() -> PriceList | None:
     """The list in the installed LiteLLM; None when it is not installed."""
-    spec = importlib.util.find_spec("litellm")
-    for folder in (spec.submodule_search_locations or ()) if spec else ():
-        path = Path(folder) / LIST_NAME
-        if path.is_file():
-            return PriceList(path)
-    return None
+    paths = (folder / LIST_NAME for folder in litellm_folders())
+    return next((PriceList(path) for path in paths if path.is_file()), None)
 
 
 def capabilities(model: str) -> ModelInfo | None:
