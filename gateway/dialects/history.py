@@ -38,8 +38,7 @@ class HistoryWithGap(MessagesView):
     __slots__ = ("_gone", "_rest")
 
     def __init__(self, gone: int, rest: Sequence[Any]) -> None:
-        self._gone = gone
-        self._rest = rest
+        self._gone, self._rest = gone, rest
 
     def __len__(self) -> int:
         return self._gone + len(self._rest)
@@ -51,11 +50,9 @@ class HistoryWithGap(MessagesView):
 
 def reference_of(item: Any) -> str | None:
     """The id in an item that is only a reference; its type may be left out."""
-    if not isinstance(item, dict):
-        return None
-    if item.get("type") != REFERENCE and item.keys() != {"id"}:
-        return None
-    return as_text(item.get("id"), None)
+    if isinstance(item, dict) and (item.get("type") == REFERENCE or item.keys() == {"id"}):
+        return as_text(item.get("id"), None)
+    return None
 
 
 class ResolvedReferences(MessagesView):
@@ -64,8 +61,7 @@ class ResolvedReferences(MessagesView):
     __slots__ = ("_items", "_known")
 
     def __init__(self, items: Sequence[Any], known: Mapping[str, Any]) -> None:
-        self._items = items
-        self._known = known
+        self._items, self._known = items, known
 
     def __len__(self) -> int:
         return len(self._items)
@@ -82,8 +78,7 @@ class WithFirst(MessagesView):
     __slots__ = ("_first", "_rest")
 
     def __init__(self, first: Any, rest: Sequence[Any]) -> None:
-        self._first = first
-        self._rest = rest
+        self._first, self._rest = first, rest
 
     def __len__(self) -> int:
         return 1 + len(self._rest)
