@@ -114,11 +114,9 @@ class SteeredRequest(ChatRequest):
 
 
 class Dialect(ABC):
-    """One wire format that clients speak: a module of this package and a row of `DIALECTS`.
-
-    A dialect has no state and one instance. The defaults are those of an API in the form of chat
-    completions whose upstream stores no history.
-    """
+    """One wire format that clients speak: a module of this package and a row of `DIALECTS`. A
+    dialect has no state and one instance. The defaults are those of an API in the form of chat
+    completions whose upstream stores no history."""
 
     name: ClassVar[str]  # name in a deployment's `dialects`
     path: ClassVar[str]  # the path after the version, with a leading slash
@@ -217,9 +215,7 @@ class Dialect(ABC):
 
     def own_answer(self, request: SteeredRequest, text: str, number: str, at: int) -> bytes:
         """A final answer of the gateway's own, whole or as the events of a complete stream.
-
-        `number`: makes its id unique; `at`: its time in seconds of the epoch.
-        """
+        `number`: makes its id unique; `at`: its time in seconds of the epoch."""
         return own_answers.chat(request.body, text, number, at)
 
     def error_body(self, error: GatewayError) -> bytes:

@@ -242,10 +242,8 @@ class MessagesDialect(Dialect):
 
 
 def chat_view(message: Mapping[str, Any]) -> ChatView:
-    """A complete message in the shape of a chat completion.
-
-    Text and the blocks of tools that ran at the provider stay in the content; calls are separate.
-    """
+    """A complete message in the shape of a chat completion. Text and the blocks of tools that ran
+    at the provider stay in the content; calls are separate."""
     content, calls = [], []
     for block in message.get("content") or ():
         if isinstance(block, dict) and block.get("type") == "tool_use":
@@ -264,11 +262,9 @@ def chat_view(message: Mapping[str, Any]) -> ChatView:
 def _append(
     request: SteeredRequest, texts: Sequence[str], breakpoint: Mapping[str, str] | None
 ) -> list[Splice]:
-    """`texts` as separate blocks after the client's system prompt.
-
-    A prompt that is a string becomes its own block, because providers that check how an agent's
-    prompt begins look at the first block. The client's last block gets the cache breakpoint.
-    """
+    """`texts` as separate blocks after the client's system prompt. A prompt that is a string
+    becomes its own block, because providers that check how an agent's prompt begins look at the
+    first block. The client's last block gets the cache breakpoint."""
     blocks = [{"type": "text", "text": text} for text in texts]
     if not request.body.get("system"):
         return request.set_value("system", blocks)

@@ -182,10 +182,8 @@ class ResponsesDialect(Dialect):
 
 
 def _settled_last(stream: bytes, loads: Loads) -> dict[str, Any] | None:
-    """The response in a stream's last event, which contains everything in the events before.
-
-    None when the last event is of another type or leaves the output out.
-    """
+    """The response in a stream's last event, which contains everything in the events before. None
+    when the last event is of another type or leaves the output out."""
     begins = stream.rfind(b"\n\n", 0, len(stream) - 2) + 2
     for data in events_of(stream[begins:], loads):
         response = data.get("response")
@@ -271,11 +269,9 @@ def _text(item: Mapping[str, Any]) -> str:
 
 
 def _has_front(request: SteeredRequest) -> bool:
-    """Whether guidance goes into `instructions` and not into the client's leading item.
-
-    An upstream that stores responses stores their items, too, and adds them to the next request. It
-    does not store `instructions`, so that only these can be sent with every request.
-    """
+    """Whether guidance goes into `instructions` and not into the client's leading item. An upstream
+    that stores responses stores their items, too, and adds them to the next request. It does not
+    store `instructions`, so that only these can be sent with every request."""
     if request.body.get("instructions") is not None or request.body.get("store") is not False:
         return True
     first = request.messages[0] if request.messages else None

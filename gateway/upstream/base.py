@@ -68,12 +68,10 @@ def end_to_end(headers: RawHeaders, drop: frozenset[bytes] = frozenset()) -> Raw
 
 
 class IdleGuard:
-    """Ends a `with` block with TimeoutError when it lasts longer than a limit.
-
-    `limit_s` counts from the start of each block, `total_s` from the creation of the guard; 0 is no
-    limit. There is one timer per stream, which checks the clock when it fires, instead of one per
-    chunk: a stream of a thousand chunks needs a handful of timers.
-    """
+    """Ends a `with` block with TimeoutError when it lasts longer than a limit. `limit_s` counts
+    from the start of each block, `total_s` from the creation of the guard; 0 is no limit. There is
+    one timer per stream, which checks the clock when it fires, instead of one per chunk: a stream
+    of a thousand chunks needs a handful of timers."""
 
     __slots__ = (
         *("_ends_at", "_entered", "_expired", "_handle", "_loop", "_task"),

@@ -37,10 +37,8 @@ _ANTHROPIC_SAMPLING = ("temperature", "top_p", "top_k")
 def refused_parameter(
     info: ModelInfo, body: Mapping[str, Any], *, dialect: str, native: bool
 ) -> str | None:
-    """Why a model refuses a request's parameters, or None.
-
-    `dialect`: the name of the client's dialect; `native`: whether its bytes go to the provider.
-    """
+    """Why a model refuses a request's parameters, or None. `dialect`: the name of the client's
+    dialect; `native`: whether its bytes go to the provider."""
     listed = info.listed
     most = listed.max_output_tokens if listed is not None else None
     asked = max((as_number(body.get(name), 0.0) for name in _OUTPUT_NAMES), default=0.0)

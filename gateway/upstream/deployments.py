@@ -39,11 +39,9 @@ from gateway.upstream.providers import (
 
 
 class DeploymentRests:
-    """Failures in a row and rests, by the place of a deployment (`place_of`).
-
-    One object serves all versions of the config: a deployment that a reload leaves as it was goes
-    on resting, and requests that began before the reload still count.
-    """
+    """Failures in a row and rests, by the place of a deployment (`place_of`). One object serves all
+    versions of the config: a deployment that a reload leaves as it was goes on resting, and
+    requests that began before the reload still count."""
 
     def __init__(self) -> None:
         self._failures: dict[str, int] = {}
@@ -71,11 +69,9 @@ class DeploymentRests:
 
 
 def place_of(deployment: Deployment, api_key: str | None) -> str:
-    """Digest of a deployment that is equal while its address, model and key are the same.
-
-    All texts of its `litellm_params` count, because regions, projects and API versions are part of
-    an address; its name, weight and the numbers among the parameters do not.
-    """
+    """Digest of a deployment that is equal while its address, model and key are the same. All texts
+    of its `litellm_params` count, because regions, projects and API versions are part of an
+    address; its name, weight and the numbers among the parameters do not."""
     params = deployment.litellm_params
     texts = {name: value for name, value in params.items() if isinstance(value, str)}
     described = json.dumps(
@@ -95,13 +91,9 @@ def longest_match(patterns: Iterable[str], model: str) -> tuple[str, str] | None
 
 def filled(deployment: Deployment, starred: str) -> Deployment:
     """The deployment for one name that matches its pattern: the star in its model is replaced.
-
     Where the star covers the provider (`model: "*"`), the client chooses it: the deployment's
-    secrets are those of the provider that the pattern itself names, and of no other.
-
-    Raises:
-        UnknownProvider: the client chose a provider that nobody knows.
-    """
+    secrets are those of the provider that the pattern itself names, and of no other. Raises:
+    UnknownProvider: the client chose a provider that nobody knows."""
     params = deployment.litellm_params
     made = {**params, "model": str(params["model"]).replace("*", starred)}
     if provider_of(made)[0] != provider_of(params)[0]:
@@ -110,10 +102,8 @@ def filled(deployment: Deployment, starred: str) -> Deployment:
 
 
 def _star(pattern: str, model: str) -> str | None:
-    """The longest text of the first star with which `pattern` is `model`, or None.
-
-    Read from the right, so that a name with many chances to match costs one pass per star.
-    """
+    """The longest text of the first star with which `pattern` is `model`, or None. Read from the
+    right, so that a name with many chances to match costs one pass per star."""
     first, *middle, last = pattern.split("*")
     end = len(model) - len(last)
     if not model.startswith(first) or not model.endswith(last):
@@ -298,12 +288,8 @@ class DeploymentTable:
         keys_required: Callable[[], bool] = lambda: False,
     ) -> None:
         """Read the deployments; `env` holds the providers' keys, `rests` what failed before.
-
-        `keys_required`: whether requests need a gateway key now, whatever the config says.
-
-        Raises:
-            ConfigError: deployments, or models named elsewhere, have no provider or no address.
-        """
+        `keys_required`: whether requests need a gateway key now, whatever the config says. Raises:
+        ConfigError: deployments, or models named elsewhere, have no provider or no address."""
         self._settings = settings
         self._keys_required = keys_required
         self._targets = _Targets(settings, env)
@@ -337,11 +323,9 @@ class DeploymentTable:
         return any(t.lane == "litellm" for ts in self._by_name.values() for t in ts)
 
     def candidates(self, model: str, now: float, conversation: str = "") -> list[Target]:
-        """The targets of a name's own deployments, best first; resting ones last.
-
-        A conversation keeps its order, on every replica: the provider's prompt cache is where its
-        last call went. Calls without one take turns.
-        """
+        """The targets of a name's own deployments, best first; resting ones last. A conversation
+        keeps its order, on every replica: the provider's prompt cache is where its last call went.
+        Calls without one take turns."""
         group = self.resolve(model)
         if len(group) == 1:
             return list(group)
@@ -356,10 +340,8 @@ class DeploymentTable:
         return [first, *(t for t in awake or group if t is not first), *(resting if awake else [])]
 
     def fallbacks(self, model: str, now: float, conversation: str = "") -> list[Target]:
-        """The targets to ask after those of `model`: those of its fallbacks, in their order.
-
-        A fallback without a deployment is asked for by its own name at the default upstream.
-        """
+        """The targets to ask after those of `model`: those of its fallbacks, in their order. A
+        fallback without a deployment is asked for by its own name at the default upstream."""
         entries = self._settings.router.fallbacks[::-1]  # the last entry of a name counts
         listed = (entry[name] for name in (model, "*") for entry in entries if name in entry)
         order: list[Target] = []
@@ -478,12 +460,10 @@ def _versioned(base: str) -> httpx.URL:
 
 
 def _by_rendezvous(group: Sequence[Target], conversation: str) -> list[Target]:
-    """The targets in the order in which a conversation prefers them, by weight.
-
-    Source: Thaler and Ravishankar, "Using Name-Based Mappings to Increase Hit Rates" (1998), with
-    the weights of Schindelhauer and Schomaker (2005): a target that comes or goes moves only the
-    conversations that it gets or had.
-    """
+    """The targets in the order in which a conversation prefers them, by weight. Source: Thaler and
+    Ravishankar, "Using Name-Based Mappings to Increase Hit Rates" (1998), with the weights of
+    Schindelhauer and Schomaker (2005): a target that comes or goes moves only the conversations
+    that it gets or had."""
     seen: Counter[str] = Counter()
     scored = []
     for target in group:

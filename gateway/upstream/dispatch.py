@@ -118,14 +118,9 @@ class Dispatcher:
     async def send(
         self, call: UpstreamCall, model: str, *, native_only: bool = False, once: bool = False
     ) -> Delivery:
-        """The first answer below status 400, else the last attempt's error answer.
-
-        `native_only` leaves out targets of the LiteLLM lane, which serves dialects only. `once`:
-        no target is asked again.
-
-        Raises:
-            UpstreamFailure: the last attempt gave no answer at all.
-        """
+        """The first answer below status 400, else the last attempt's error answer. `native_only`
+        leaves out targets of the LiteLLM lane, which serves dialects only. `once`: no target is
+        asked again. Raises: UpstreamFailure: the last attempt gave no answer at all."""
         schedule = self._schedule(call, model, native_only, once)
         at = 0
         while True:
@@ -281,10 +276,8 @@ def has_passed(headers: RawHeaders, instance: bytes) -> bool:
 
 @functools.lru_cache(maxsize=512)  # parsing a URL is slow
 def target_url(base: httpx.URL, path: str, query: bytes) -> URL:
-    """The upstream URL with the path and the query byte for byte.
-
-    The base's own query, which some providers need (`?api-version=...`), comes before the client's.
-    """
+    """The upstream URL with the path and the query byte for byte. The base's own query, which some
+    providers need (`?api-version=...`), comes before the client's."""
     text = str(base.copy_with(query=None)).rstrip("/") + path
     asked = "&".join(part.decode("latin-1") for part in (base.query, query) if part)
     return URL(f"{text}?{asked}" if asked else text, encoded=True)
@@ -297,10 +290,8 @@ _MOST_REFUSALS = 1000  # models are named by clients
 
 
 class UsageRefusals:
-    """The targets that refused to report the usage of a stream, with the model asked for.
-
-    One object serves all versions of the config: a target is known by its address.
-    """
+    """The targets that refused to report the usage of a stream, with the model asked for. One
+    object serves all versions of the config: a target is known by its address."""
 
     def __init__(self) -> None:
         self._known: set[tuple[str, str]] = set()

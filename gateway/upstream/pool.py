@@ -56,10 +56,8 @@ def origin_of(url: URL, *, proxied: bool) -> Origin:
 
 
 class Pool:
-    """Connections to upstreams: at most `limit` in use, and idle ones for `keepalive_s`.
-
-    With `keepalive_s` 0 every request has a connection opened for it.
-    """
+    """Connections to upstreams: at most `limit` in use, and idle ones for `keepalive_s`. With
+    `keepalive_s` 0 every request has a connection opened for it."""
 
     def __init__(self, *, limit: int, connect_s: float, keepalive_s: float) -> None:
         self.in_use: dict[PooledConnection, Origin] = {}

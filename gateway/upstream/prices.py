@@ -56,10 +56,8 @@ class Tokens:
 
 
 def charge(tokens: Tokens, rates: Rates) -> float | None:
-    """US dollars for `tokens`; None without rates for input and output.
-
-    Tokens of a kind that has no rate are charged as plain input or output.
-    """
+    """US dollars for `tokens`; None without rates for input and output. Tokens of a kind that has
+    no rate are charged as plain input or output."""
     if rates.input is None or rates.output is None:
         return None
     written = rates.input if rates.cache_write is None else rates.cache_write
@@ -78,11 +76,9 @@ def charge(tokens: Tokens, rates: Rates) -> float | None:
 
 
 def tokens_of(usage: Mapping[str, Any]) -> Tokens:
-    """The tokens of a `usage` object: of chat completions, of Responses, or of Anthropic.
-
-    OpenAI's forms include cached tokens in the prompt, Anthropic's counts them separately. Counts
-    that are not positive numbers are read as 0; never raises.
-    """
+    """The tokens of a `usage` object: of chat completions, of Responses, or of Anthropic. OpenAI's
+    forms include cached tokens in the prompt, Anthropic's counts them separately. Counts that are
+    not positive numbers are read as 0; never raises."""
     anthropic = "prompt_tokens" not in usage and "cache_read_input_tokens" in usage
     prompt = _count(usage, "prompt_tokens", "input_tokens")
     completion = _count(usage, "completion_tokens", "output_tokens")
@@ -215,12 +211,10 @@ class ModelInfo:
         return self.tiers[-1][1]
 
     def cost(self, usage: Mapping[str, Any]) -> float | None:
-        """Cost of a call in US dollars; None when the model has no prices per token.
-
-        `usage` may have the form of OpenAI's chat completions or Responses, or Anthropic's. Tokens
-        read from and written to the provider's cache are charged as such, where the list has the
-        rates; the rates of long prompts apply to the whole call.
-        """
+        """Cost of a call in US dollars; None when the model has no prices per token. `usage` may
+        have the form of OpenAI's chat completions or Responses, or Anthropic's. Tokens read from
+        and written to the provider's cache are charged as such, where the list has the rates; the
+        rates of long prompts apply to the whole call."""
         tokens = tokens_of(usage)
         return charge(tokens, next(rates for above, rates in self.tiers if tokens.prompt > above))
 
@@ -263,10 +257,8 @@ class PriceList:
 
 
 def _places(text: mmap.mmap) -> dict[str, int]:
-    """Name of every object in the list -> where it begins; the first of a name counts.
-
-    Looks for what follows a name, which is ten times faster than looking for names.
-    """
+    """Name of every object in the list -> where it begins; the first of a name counts. Looks for
+    what follows a name, which is ten times faster than looking for names."""
     places: dict[str, int] = {}
     for found in _OBJECT.finditer(text):
         end = found.start()
@@ -296,11 +288,9 @@ def capabilities(model: str) -> ModelInfo | None:
 
 
 def _spellings(model: str) -> Iterator[tuple[str, tuple[str, ...] | None]]:
-    """Names to look for, and the owners an entry under that name must have (None: any).
-
-    Without its provider a name is another model's unless the list files it under that provider: a
-    price of OpenAI's says nothing about a server of one's own with the same model name.
-    """
+    """Names to look for, and the owners an entry under that name must have (None: any). Without its
+    provider a name is another model's unless the list files it under that provider: a price of
+    OpenAI's says nothing about a server of one's own with the same model name."""
     model = re.sub(r"^([a-z_]+):(?=[^/]+$)", r"\1/", model)
     provider, slash, name = model.partition("/")
     owners = _FILED_UNDER.get(provider, (provider,)) if slash else None

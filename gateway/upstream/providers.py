@@ -165,11 +165,9 @@ def provider_of(params: Mapping[str, Any]) -> tuple[str, str]:
 def keys_of_others(
     provider: str, params: Mapping[str, Any], env: Mapping[str, str]
 ) -> frozenset[str]:
-    """Keys in `env` that are no key of `provider`, by the variables of the tables here.
-
-    LiteLLM sends `OPENAI_API_KEY` to OpenAI-like providers for which it finds no key of their own.
-    What `params` name themselves is the operator's choice and is not among them.
-    """
+    """Keys in `env` that are no key of `provider`, by the variables of the tables here. LiteLLM
+    sends `OPENAI_API_KEY` to OpenAI-like providers for which it finds no key of their own. What
+    `params` name themselves is the operator's choice and is not among them."""
     variables = {name: owner for owner, known in OPENAI_COMPATIBLE.items() for name in known[1]}
     variables |= dict.fromkeys(ANTHROPIC_KEY_VARIABLES, "anthropic")
     others = {env[v] for v, owner in variables.items() if env.get(v) and not _is(provider, owner)}
@@ -184,9 +182,7 @@ def _is(provider: str, owner: str) -> bool:
 
 def unknown_prefix(model: str) -> str | None:
     """The part of a name before its slash, if that is no known provider; None for any other name.
-
-    The star of a pattern such as `*/chat` stands for any provider.
-    """
+    The star of a pattern such as `*/chat` stands for any provider."""
     prefix, slash, _ = model.partition("/")
     return prefix if slash and "*" not in prefix and not is_known(prefix) else None
 

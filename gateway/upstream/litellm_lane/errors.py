@@ -81,10 +81,8 @@ _WORTH_PASSING = (b"retry-after", b"retry-after-ms", b"request-id")
 def failure(
     error: BaseException, call: ProviderCall, *, streaming: bool = False
 ) -> UpstreamFailure:
-    """The failure to raise for `error`; its message holds none of the call's secrets.
-
-    `streaming`: it came while chunks were read, straight from an adapter.
-    """
+    """The failure to raise for `error`; its message holds none of the call's secrets. `streaming`:
+    it came while chunks were read, straight from an adapter."""
     got = call.received
     if isinstance(error, UpstreamFailure):
         return error
@@ -105,10 +103,8 @@ def unfinished(call: ProviderCall) -> UpstreamFailure:
 
 
 def _before_sending(error: BaseException, secrets: set[str]) -> UpstreamFailure:
-    """The failure of a request that LiteLLM could not turn into one of the provider's.
-
-    Its words end where a traceback, the messages or a bug report's address begin.
-    """
+    """The failure of a request that LiteLLM could not turn into one of the provider's. Its words
+    end where a traceback, the messages or a bug report's address begin."""
     text = str(getattr(error, "message", None) or error)
     reason = _LITELLM_PREFIX.sub("", text.strip().partition("\n")[0])
     reason = _LITELLM_ADVICE.sub("", reason)

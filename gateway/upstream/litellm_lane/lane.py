@@ -37,10 +37,8 @@ _SECRET_PARAMS = ("key", "secret", "token", "password", "credentials")
 
 
 class LiteLLMLane:
-    """Calls providers through `litellm.acompletion`, over the native lane's connections.
-
-    LiteLLM is imported by `start()` or by the first call, in a thread.
-    """
+    """Calls providers through `litellm.acompletion`, over the native lane's connections. LiteLLM is
+    imported by `start()` or by the first call, in a thread."""
 
     def __init__(
         self,

@@ -58,10 +58,8 @@ def parsed(data: bytes) -> Any:
 
 
 def encoded(value: Any) -> bytes:
-    """JSON in ASCII, without the marks that LiteLLM looks for in the text of a line.
-
-    Its line reader takes U+2028 and the like for line ends, and `[DONE]` anywhere for the end.
-    """
+    """JSON in ASCII, without the marks that LiteLLM looks for in the text of a line. Its line
+    reader takes U+2028 and the like for line ends, and `[DONE]` anywhere for the end."""
     text = json.dumps(value, separators=(",", ":"))
     return text.replace("[DONE]", "[DONE\\u005d").encode()
 

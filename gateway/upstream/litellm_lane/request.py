@@ -25,10 +25,8 @@ _SIGNATURE_MARK = "__thought__"
 
 
 def translatable(messages: Sequence[Any], *, keep_signatures: bool) -> list[Any]:
-    """The messages, repaired in place.
-
-    `keep_signatures`: the provider is the one that put them into the ids of the calls.
-    """
+    """The messages, repaired in place. `keep_signatures`: the provider is the one that put them
+    into the ids of the calls."""
     for message in messages:
         if not isinstance(message, dict):
             continue
@@ -49,11 +47,8 @@ def translatable(messages: Sequence[Any], *, keep_signatures: bool) -> list[Any]
 
 
 def without_empty_turns(messages: Sequence[Any]) -> list[Any]:
-    """The messages without assistant turns in which nothing was said or done.
-
-    Agents echo them; other wires refuse empty text, and LiteLLM would put its own sentence
-    into the conversation.
-    """
+    """The messages without assistant turns in which nothing was said or done. Agents echo them;
+    other wires refuse empty text, and LiteLLM would put its own sentence into the conversation."""
     said = ("content", "tool_calls", "function_call", "thinking_blocks", "audio", "refusal")
     return [
         message
@@ -65,11 +60,9 @@ def without_empty_turns(messages: Sequence[Any]) -> list[Any]:
 
 
 def lacks_thinking(messages: Sequence[Any]) -> bool:
-    """Whether the newest tool-calling turn came back without its signed thinking.
-
-    Clients that know OpenAI's fields only do not echo it, and Anthropic refuses to think on after a
-    tool call whose thinking is missing; without thinking the same request is accepted.
-    """
+    """Whether the newest tool-calling turn came back without its signed thinking. Clients that know
+    OpenAI's fields only do not echo it, and Anthropic refuses to think on after a tool call whose
+    thinking is missing; without thinking the same request is accepted."""
     for message in reversed(messages):
         if not isinstance(message, Mapping) or message.get("role") == "user":
             return False
@@ -87,11 +80,9 @@ def copied(value: Any) -> Any:
 
 
 def _json_object(arguments: Any) -> Any:
-    """Arguments that parse as an object, which is all other wires can carry.
-
-    A model's broken arguments are echoed by agents together with the tool's complaint about them;
-    they are kept under one key so that the model sees what it wrote.
-    """
+    """Arguments that parse as an object, which is all other wires can carry. A model's broken
+    arguments are echoed by agents together with the tool's complaint about them; they are kept
+    under one key so that the model sees what it wrote."""
     if not isinstance(arguments, str):
         return arguments if arguments is not None else "{}"
     try:
@@ -154,12 +145,10 @@ def prepare(
     supported: frozenset[str] | None,
     speaks_openai: bool,
 ) -> LiteLLMRequest:
-    """Arguments for `acompletion` from the client's JSON and the deployment's `litellm_params`.
-
-    The client's parameters win over those of the deployment. `supported`: the parameters that can
-    be translated for the model; None counts all as such. The body is not changed: messages are
-    copied, because translation edits them in place and a retry needs them again.
-    """
+    """Arguments for `acompletion` from the client's JSON and the deployment's `litellm_params`. The
+    client's parameters win over those of the deployment. `supported`: the parameters that can be
+    translated for the model; None counts all as such. The body is not changed: messages are copied,
+    because translation edits them in place and a retry needs them again."""
     sent = {key: value for key, value in body.items() if value is not None and key not in _ENVELOPE}
     known = {key: value for key, value in sent.items() if key in OPENAI_PARAMS}
     unknown = {key: value for key, value in sent.items() if key not in OPENAI_PARAMS}
@@ -199,11 +188,8 @@ def end_marks(
     provider: str, name: str, *, translated: bool, speaks_openai: bool
 ) -> tuple[bytes, ...]:
     """Byte strings one of which the provider sends at the end of a streamed turn; none if they are
-    not known, or if LiteLLM's chunks say it.
-
-    LiteLLM calls every chunk of Gemini's the last one. Source: Gemini API reference,
-    `Candidate.finishReason` and `PromptFeedback.blockReason`.
-    """
+    not known, or if LiteLLM's chunks say it. LiteLLM calls every chunk of Gemini's the last one.
+    Source: Gemini API reference, `Candidate.finishReason` and `PromptFeedback.blockReason`."""
     if translated and provider == "anthropic":
         return ENDS[:1]
     if translated and speaks_openai:

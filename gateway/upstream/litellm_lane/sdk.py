@@ -91,14 +91,10 @@ _import_lock = threading.RLock()
 
 @contextlib.contextmanager
 def litellm_imported() -> Iterator[Any]:
-    """LiteLLM's package, imported; blocks for seconds the first time.
-
-    If the import or the body of the `with` fails, everything that it imported of LiteLLM is taken
-    out of `sys.modules` again. Other threads wait until the body has ended.
-
-    Raises:
-        ImportError: LiteLLM, or something it needs, is not installed.
-    """
+    """LiteLLM's package, imported; blocks for seconds the first time. If the import or the body of
+    the `with` fails, everything that it imported of LiteLLM is taken out of `sys.modules` again.
+    Other threads wait until the body has ended. Raises: ImportError: LiteLLM, or something it
+    needs, is not installed."""
     with _import_lock:
         os.environ.update(LOCAL_TABLES)
         for name, value in _DEFAULTS.items():
@@ -195,11 +191,9 @@ class Sdk:
 
 
 def load() -> Sdk:
-    """Import LiteLLM, or give the one already imported; blocks for seconds the first time.
-
-    Safe to call from several threads: the others wait for the first. After a failure the next call
-    tries again. Raises: ImportError: LiteLLM, or something it needs, is not installed.
-    """
+    """Import LiteLLM, or give the one already imported; blocks for seconds the first time. Safe to
+    call from several threads: the others wait for the first. After a failure the next call tries
+    again. Raises: ImportError: LiteLLM, or something it needs, is not installed."""
     with _lock:
         return _load_once()
 
@@ -248,11 +242,8 @@ class _NoTokeniser:
 
 
 def _rehearse(loaded: Sdk) -> None:
-    """Make one call that is not sent, and build the models of an answer.
-
-    LiteLLM imports and builds a third of a second's worth at its first call; here that happens off
-    the event loop.
-    """
+    """Make one call that is not sent, and build the models of an answer. LiteLLM imports and builds
+    a third of a second's worth at its first call; here that happens off the event loop."""
     from litellm.types.utils import ModelResponse, ModelResponseStream
 
     for model in (ModelResponse, ModelResponseStream):
@@ -293,10 +284,8 @@ def _route_through_the_lane() -> None:
 
 
 def _quiet_logging_class() -> Any:
-    """LiteLLM's per-call log without its work: no records, no cost, no callbacks.
-
-    Measured on one small call: 2.3 of 4.9 ms of CPU.
-    """
+    """LiteLLM's per-call log without its work: no records, no cost, no callbacks. Measured on one
+    small call: 2.3 of 4.9 ms of CPU."""
     from litellm.litellm_core_utils.litellm_logging import Logging
 
     class QuietLogging(Logging):  # type: ignore[misc]
