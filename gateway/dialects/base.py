@@ -147,11 +147,19 @@ class Dialect(ABC):
     def parse(self, raw: bytes, loads: Loads, known: BodyPrefix | None = None) -> SteeredRequest:
         """The request in `raw`; of one that begins with `known` only the new part is parsed.
         Raises: BadRequest: `param` names the key that is wrong."""
-        request = parse_request(raw, loads, self, known)
-        if not isinstance(request.body.get(self.list_key), (list, KnownMessages)):
-            what = "must be an array" if self.list_key in request.body else "is required"
-            raise BadRequest(f"{self.list_key!r} {what}", param=self.list_key)
-        return request
+        body = known.read(raw, loads) if known is not None else None
+        if body is None:
+            body, known = parse_object(raw, loads), None
+        _check(body)
+        if wrong := self.wrong_list(body):
+            raise BadRequest(f"{self.list_key!r} {wrong}", param=self.list_key)
+        return SteeredRequest(raw, body, self, known)
+
+    def wrong_list(self, body: Mapping[str, Any]) -> str:
+        """The fault of the list of messages or items, in words; empty if there is none."""
+        if isinstance(body.get(self.list_key), (list, KnownMessages)):
+            return ""
+        return "must be an array" if self.list_key in body else "is required"
 
     def skim(self, raw: bytes, loads: Loads) -> SteeredRequest:
         """The request in `raw` without its messages, which are too much to read. Raises:
@@ -225,18 +233,6 @@ class Dialect(ABC):
     def error_event(self, error: GatewayError) -> bytes:
         """The same error as the last event of a stream."""
         return encode_event(error.payload())
-
-
-def parse_request(
-    raw: bytes, loads: Loads, dialect: Dialect, known: BodyPrefix | None
-) -> SteeredRequest:
-    """The JSON object in `raw`, with a `model` and a `stream` of the right types. Raises:
-    BadRequest: `param` names the key that is wrong."""
-    body = known.read(raw, loads) if known is not None else None
-    if body is None:
-        body, known = parse_object(raw, loads), None
-    _check(body)
-    return SteeredRequest(raw, body, dialect, known)
 
 
 def _check(body: Mapping[str, Any]) -> None:

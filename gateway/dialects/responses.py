@@ -18,10 +18,9 @@ from gateway.dialects.base import (
     SteeredRequest,
     StreamRead,
     events_of,
-    parse_request,
 )
 from gateway.dialects.history import WithFirst, reference_of
-from gateway.errors import BadRequest, GatewayError
+from gateway.errors import GatewayError
 from gateway.steering.guidance.edits import (
     AppendToResult,
     Edit,
@@ -31,7 +30,7 @@ from gateway.steering.guidance.edits import (
     SystemAppend,
 )
 from gateway.steering.transcript.items import CLIENT_CALLS, item_call
-from gateway.wire.body_prefix import BodyPrefix, KnownMessages
+from gateway.wire.body_prefix import KnownMessages
 from gateway.wire.coerce import as_mapping, as_text
 from gateway.wire.echo import EchoFilter
 from gateway.wire.messages import REFERENCE, SYSTEM_ROLES
@@ -69,13 +68,10 @@ class ResponsesDialect(Dialect):
         stored_history=("previous_response_id", "conversation"),
     )
 
-    def parse(self, raw: bytes, loads: Loads, known: BodyPrefix | None = None) -> SteeredRequest:
+    def wrong_list(self, body: Mapping[str, Any]) -> str:
         """See Dialect."""
-        request = parse_request(raw, loads, self, known)
-        given = request.body.get("input")
-        if not isinstance(given, (str, list, KnownMessages, type(None))):
-            raise BadRequest("'input' must be a string or an array", param="input")
-        return request
+        fits = isinstance(body.get("input"), (str, list, KnownMessages, type(None)))
+        return "" if fits else "must be a string or an array"
 
     def history(self, request: SteeredRequest) -> Sequence[Any]:
         """See Dialect."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -93,8 +94,12 @@ _IMAGE_PARTS = frozenset({"image_url", "input_image", "image", "computer_screens
 # Each of these names contains one of two words, possibly written in escapes.
 _IMAGE_NAME = re.compile(rb"image|screenshot|\\u00[567]")
 INPUT_PER_OUTPUT = 20  # tokens that an agent's calls send for each that they receive
-# Prices of a deployment in the config; its `litellm_params` may have the first two.
-_PRICES = ("input_cost_per_token", "output_cost_per_token", "cache_read_input_token_cost")
+# Prices that the config may give a deployment; `litellm_params` may have the first two.
+_PRICES = {
+    "input": "input_cost_per_token",
+    "output": "output_cost_per_token",
+    "cache_read": "cache_read_input_token_cost",
+}
 _PART_DEPTH = 2  # a message, its part, and a part of a tool's result
 # Providers whose API has no `n`. Source: their API references.
 _ONE_CHOICE = frozenset({"anthropic", "bedrock", "bedrock_converse", "cohere", "cohere_chat"})
@@ -142,9 +147,10 @@ class ModelCatalogue:
         """US dollars for an average step's share of a million tokens read, by which models are
         compared; None when the model's prices are not known."""
         info = self.info(model)
-        if info is None or info.rates.input is None or info.rates.output is None:
+        rates = info.rates if info is not None else {}
+        if "input" not in rates or "output" not in rates:
             return None
-        return info.rates.input * INPUT_PER_OUTPUT + info.rates.output
+        return rates["input"] * INPUT_PER_OUTPUT + rates["output"]
 
     def refusal(self, model: str, request: ChatRequest) -> str | None:
         """Why `model` cannot serve the request; None when it can, or when nothing is known."""
@@ -177,17 +183,14 @@ class ModelCatalogue:
         known = capabilities(listed_as)
         given = {**target.litellm_params, **target.params}
         own = {**self._own.get(target.name, {})}
-        own |= {name: given[name] for name in _PRICES[:2] if name in given}
+        own |= {name: given[name] for name in list(_PRICES.values())[:2] if name in given}
         if not own:
             return known
         known = known or ModelInfo(provider=target.provider)
-        input, output, cache_read = (own.get(name) for name in _PRICES)
-        rates = replace(
-            known.rates,
-            input=_price(input, known.rates.input),
-            output=_price(output, known.rates.output),
-            cache_read=_price(cache_read, known.rates.cache_read),
-        )
+        rates = dict(known.rates)
+        for kind, name in _PRICES.items():
+            with contextlib.suppress(KeyError, TypeError, ValueError):
+                rates[kind] = float(own[name])  # YAML reads `1e-6` as text
         limit = own.get("max_input_tokens")
         return replace(
             known,
@@ -198,14 +201,6 @@ class ModelCatalogue:
             response_schema=as_bool(own.get("supports_response_schema"), known.response_schema),
             reasoning=as_bool(own.get("supports_reasoning"), known.reasoning),
         )
-
-
-def _price(value: Any, default: float | None) -> float | None:
-    """A price of the config; YAML reads `1e-6` as text."""
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return default
 
 
 def _has_image(parts: object, depth: int = 0) -> bool:

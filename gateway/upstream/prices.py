@@ -20,63 +20,34 @@ from typing import Any
 
 from gateway.wire.coerce import as_bool, as_list, as_mapping, as_number, as_text, first_mapping
 
+Rates = Mapping[str, float]
+"""US dollars per token by kind (see `tokens_of`); the list may have no rate for some kinds."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
-    """US dollars per token; None where the price list has no rate of that kind."""
-
-    input: float | None = None
-    output: float | None = None
-    cache_read: float | None = None
-    cache_write: float | None = None
-    cache_write_1h: float | None = None
-    reasoning: float | None = None
-    audio_input: float | None = None
-    audio_output: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tokens:
-    """Tokens by the rate they are charged at; each is counted once."""
-
-    input: int
-    output: int
-    cache_read: int
-    cache_write: int
-    cache_write_1h: int
-    reasoning: int
-    audio_input: int
-    audio_output: int
-
-    @property
-    def prompt(self) -> int:
-        """All input tokens, cached and audio ones included."""
-        cached = self.cache_read + self.cache_write + self.cache_write_1h
-        return self.input + self.audio_input + cached
+_CHARGED_AS: Mapping[str, str] = {
+    "cache_read": "input",
+    "cache_write": "input",
+    "cache_write_1h": "cache_write",
+    "audio_input": "input",
+    "reasoning": "output",
+    "audio_output": "output",
+}
+"""The kind whose rate counts for tokens of a kind that has none."""
+_PROMPT = ("input", "audio_input", "cache_read", "cache_write", "cache_write_1h")
 
 
-def charge(tokens: Tokens, rates: Rates) -> float | None:
-    """US dollars for `tokens`; None without rates for input and output. Tokens of a kind that has
-    no rate are charged as plain input or output."""
-    if rates.input is None or rates.output is None:
+def charge(tokens: Mapping[str, int], rates: Rates) -> float | None:
+    """US dollars for `tokens`; None without rates for input and output."""
+    if "input" not in rates or "output" not in rates:
         return None
-    written = rates.input if rates.cache_write is None else rates.cache_write
-    inputs = (
-        (tokens.input, rates.input),
-        (tokens.output, rates.output),
-        (tokens.cache_read, rates.cache_read),
-        (tokens.cache_write, written),
-        (tokens.cache_write_1h, written if rates.cache_write_1h is None else rates.cache_write_1h),
-        (tokens.audio_input, rates.audio_input),
-    )
-    outputs = ((tokens.reasoning, rates.reasoning), (tokens.audio_output, rates.audio_output))
-    input_cost = sum(count * (rates.input if rate is None else rate) for count, rate in inputs)
-    output_cost = sum(count * (rates.output if rate is None else rate) for count, rate in outputs)
-    return input_cost + output_cost
+
+    def rate(kind: str) -> float:
+        return rates[kind] if kind in rates else rate(_CHARGED_AS[kind])
+
+    return sum(count * rate(kind) for kind, count in tokens.items())
 
 
-def tokens_of(usage: Mapping[str, Any]) -> Tokens:
-    """The tokens of a `usage` object: of chat completions, of Responses, or of Anthropic. OpenAI's
+def tokens_of(usage: Mapping[str, Any]) -> dict[str, int]:
+    """The tokens of a `usage` object by the rate they are charged at, each once. OpenAI's
     forms include cached tokens in the prompt, Anthropic's counts them separately. Counts that are
     not positive numbers are read as 0; never raises."""
     anthropic = "prompt_tokens" not in usage and "cache_read_input_tokens" in usage
@@ -96,16 +67,16 @@ def tokens_of(usage: Mapping[str, Any]) -> Tokens:
     audio_output = _count(output_details, "audio_tokens")
     reasoning = min(completion, _count(output_details, "reasoning_tokens"))
     charged_apart = audio_input if anthropic else audio_input + read + written
-    return Tokens(
-        input=max(0, prompt - charged_apart),
-        output=max(0, completion - reasoning - audio_output),
-        cache_read=read,
-        cache_write=written - written_1h,
-        cache_write_1h=written_1h,
-        reasoning=reasoning,
-        audio_input=audio_input,
-        audio_output=audio_output,
-    )
+    return {
+        "input": max(0, prompt - charged_apart),
+        "output": max(0, completion - reasoning - audio_output),
+        "cache_read": read,
+        "cache_write": written - written_1h,
+        "cache_write_1h": written_1h,
+        "audio_input": audio_input,
+        "reasoning": reasoning,
+        "audio_output": audio_output,
+    }
 
 
 def _count(holder: Mapping[str, Any], *names: str) -> int:
@@ -179,7 +150,7 @@ _FILED_UNDER = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """What the list alone says of a model, and the config cannot change."""
+    """Properties of a model that only the list states: the config cannot change them."""
 
     max_output_tokens: int | None = None
     lacks: frozenset[str] = frozenset()  # the list's flags (`supports_...`) that are false
@@ -202,7 +173,7 @@ class ModelInfo:
     response_schema: bool | None = None
     reasoning: bool | None = None
     listed: Listed | None = None  # None for a model that only the config knows
-    tiers: tuple[tuple[int, Rates], ...] = ((-1, Rates()),)
+    tiers: tuple[tuple[int, Rates], ...] = ((-1, {}),)
     """(prompt tokens above which they apply, rates), the highest first; all have the last."""
 
     @property
@@ -216,7 +187,8 @@ class ModelInfo:
         and written to the provider's cache are charged as such, where the list has the rates; the
         rates of long prompts apply to the whole call."""
         tokens = tokens_of(usage)
-        return charge(tokens, next(rates for above, rates in self.tiers if tokens.prompt > above))
+        prompt = sum(tokens[kind] for kind in _PROMPT)
+        return charge(tokens, next(rates for above, rates in self.tiers if prompt > above))
 
 
 class PriceList:
@@ -305,7 +277,7 @@ def _spellings(model: str) -> Iterator[tuple[str, tuple[str, ...] | None]]:
 
 def _info(entry: Mapping[str, Any], name: str) -> ModelInfo:
     thresholds = {int(found[1]) * 1000 for key in entry if (found := _ABOVE.search(key))}
-    base = _rates(entry, "", Rates())
+    base = _rates(entry, "", {})
     tiers = [(at, _rates(entry, f"_above_{at // 1000}k_tokens", base)) for at in thresholds]
     served = entry.get("supported_endpoints")
     if isinstance(served, list):
@@ -332,13 +304,9 @@ def _info(entry: Mapping[str, Any], name: str) -> ModelInfo:
 
 
 def _vision(entry: Mapping[str, Any]) -> bool | None:
-    """Whether a model reads images; of a chat model whose entry says nothing, that it does not.
-
-    1,578 of the list's 3,203 chat models have no flag (LiteLLM 1.106). Of 381 whose name has a flag
-    under another provider half read images; of the 1,186 others one in twenty has a name that
-    suggests it. An image sent to a model that cannot read it is lost or refused, one kept from a
-    model that could is answered by the model the client asked for.
-    """
+    """Whether a model reads images; a chat model whose entry says nothing does not: of 1,578 such
+    models of LiteLLM 1.106 one in six may. An image sent to a model that cannot read it is lost or
+    refused, one kept from a model that could is answered by the model the client asked for."""
     stated = as_bool(entry.get("supports_vision", entry.get("supports_image_input")), None)
     if stated is not None:
         return stated
@@ -348,26 +316,22 @@ def _vision(entry: Mapping[str, Any]) -> bool | None:
     return False if entry.get("mode") in _CHAT_MODES else None
 
 
-_RATE_KEYS = {
+_RATE_KEYS: Mapping[str, str] = {
     "input": "input_cost_per_token",
     "output": "output_cost_per_token",
     "cache_read": "cache_read_input_token_cost",
     "cache_write": "cache_creation_input_token_cost",
     "cache_write_1h": "cache_creation_input_token_cost_above_1hr",
-    "reasoning": "output_cost_per_reasoning_token",
     "audio_input": "input_cost_per_audio_token",
+    "reasoning": "output_cost_per_reasoning_token",
     "audio_output": "output_cost_per_audio_token",
 }
 
 
 def _rates(entry: Mapping[str, Any], suffix: str, base: Rates) -> Rates:
     """The rates under keys that end in `suffix`; a missing one is that of `base`."""
-    return Rates(
-        **{
-            name: as_number(entry.get(key + suffix), getattr(base, name))
-            for name, key in _RATE_KEYS.items()
-        }
-    )
+    found = {kind: as_number(entry.get(key + suffix), None) for kind, key in _RATE_KEYS.items()}
+    return {**base, **{kind: rate for kind, rate in found.items() if rate is not None}}
 
 
 def _tokens_or_none(entry: Mapping[str, Any], *names: str) -> int | None:

@@ -60,10 +60,8 @@ class PrimedStream(ABC):
         self._call = call
         self._pending = b""
         self.usage: dict[str, Any] | None = None
-        self.headers: RawHeaders = [
-            (b"content-type", b"text/event-stream; charset=utf-8"),
-            *headers,
-        ]
+        kind = (b"content-type", b"text/event-stream; charset=utf-8")
+        self.headers: RawHeaders = [kind, *headers]
 
     async def primed(self) -> Self:
         """This answer with its first event, so that an early failure can still set the status.
@@ -172,7 +170,6 @@ async def _received(source: Any) -> AsyncGenerator[Any]:
     if getattr(source, "completion_stream", _END) is None:
         await source.fetch_stream()
     inner = getattr(source, "completion_stream", source)
-
     if hasattr(inner, "__aiter__"):
         async for chunk in inner:
             yield chunk
