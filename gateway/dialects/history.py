@@ -29,23 +29,7 @@ class EarlierHistory(Struct, frozen=True, kw_only=True):
 
     def followed_by(self, own: Sequence[Any]) -> Sequence[Any]:
         """The whole history of a request that contains `own`."""
-        return HistoryWithGap(self.gone, (*self.reply, *own))
-
-
-class HistoryWithGap(MessagesView):
-    """A history whose first `gone` messages are not available; costs the same for any `gone`."""
-
-    __slots__ = ("_gone", "_rest")
-
-    def __init__(self, gone: int, rest: Sequence[Any]) -> None:
-        self._gone, self._rest = gone, rest
-
-    def __len__(self) -> int:
-        return self._gone + len(self._rest)
-
-    def at(self, index: int) -> Any:
-        """See MessagesView."""
-        return self._rest[index - self._gone] if index >= self._gone else _GONE
+        return WithFirst(_GONE, (*self.reply, *own), self.gone)
 
 
 def reference_of(item: Any) -> str | None:
@@ -73,16 +57,16 @@ class ResolvedReferences(MessagesView):
 
 
 class WithFirst(MessagesView):
-    """A list after one first element; the list is not copied."""
+    """A list after one first element, `times` over; costs the same for any list and number."""
 
-    __slots__ = ("_first", "_rest")
+    __slots__ = ("_first", "_rest", "_times")
 
-    def __init__(self, first: Any, rest: Sequence[Any]) -> None:
-        self._first, self._rest = first, rest
+    def __init__(self, first: Any, rest: Sequence[Any], times: int = 1) -> None:
+        self._first, self._rest, self._times = first, rest, times
 
     def __len__(self) -> int:
-        return 1 + len(self._rest)
+        return self._times + len(self._rest)
 
     def at(self, index: int) -> Any:
         """See MessagesView."""
-        return self._rest[index - 1] if index else self._first
+        return self._rest[index - self._times] if index >= self._times else self._first

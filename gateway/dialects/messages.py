@@ -17,14 +17,7 @@ from gateway.dialects.base import (
 )
 from gateway.dialects.history import WithFirst
 from gateway.errors import GatewayError, RunRefused
-from gateway.steering.guidance.edits import (
-    AppendToResult,
-    Edit,
-    InsertMessage,
-    InsertSystem,
-    Message,
-    SystemAppend,
-)
+from gateway.steering.guidance.edits import AppendToResult, Edit, InsertMessage, SystemAppend
 from gateway.steering.guidance.target import GuidanceTarget
 from gateway.steering.transcript.content import json_text
 from gateway.wire.coerce import as_mapping
@@ -157,11 +150,10 @@ class MessagesDialect(Dialect):
         ),
     )
 
-    def placeable(self, request: SteeredRequest) -> Sequence[Message]:
+    def placeable(self, request: SteeredRequest) -> Sequence[Any]:
         """See Dialect."""
-        return WithFirst(
-            {"role": "system", "content": request.body.get("system")}, request.messages
-        )
+        system = {"role": "system", "content": request.body.get("system")}
+        return WithFirst(system, request.messages)
 
     def target(self, given: GuidanceTarget, request: SteeredRequest, model: str) -> GuidanceTarget:
         """See Dialect. A system message among the client's shows that the model accepts them."""
@@ -183,8 +175,6 @@ class MessagesDialect(Dialect):
                     splices.append(insert_message(request, at, "system", edit.text))
                 case AppendToResult():
                     splices += append_to_message(request, edit.index - 1, (edit.text,))
-                case InsertSystem():
-                    continue
         return splices
 
     def takes(self, parameter: str) -> bool:

@@ -21,14 +21,7 @@ from gateway.dialects.base import (
 )
 from gateway.dialects.history import WithFirst, reference_of
 from gateway.errors import GatewayError
-from gateway.steering.guidance.edits import (
-    AppendToResult,
-    Edit,
-    InsertMessage,
-    InsertSystem,
-    Message,
-    SystemAppend,
-)
+from gateway.steering.guidance.edits import Edit, InsertMessage, InsertSystem, Message, SystemAppend
 from gateway.steering.transcript.items import CLIENT_CALLS, item_call
 from gateway.wire.body_prefix import KnownMessages
 from gateway.wire.coerce import as_mapping, as_text
@@ -89,7 +82,7 @@ class ResponsesDialect(Dialect):
         """See Dialect."""
         fronted = _has_front(request)
         splices: list[Splice] = []
-        inserts: list[InsertMessage] = []
+        inserts: list[InsertMessage] = []  # placement sees no results in typed items
         for edit in edits:
             match edit:
                 case SystemAppend() if not fronted:
@@ -100,8 +93,6 @@ class ResponsesDialect(Dialect):
                     splices += _instruct(request, edit.texts)
                 case InsertMessage():
                     inserts.append(edit)
-                case AppendToResult():
-                    continue  # placement sees no results in typed items
         if inserts and isinstance(request.body.get("input"), str):
             # Plain text becomes an equivalent list of items.
             start, end = request.spans("input")[-1]

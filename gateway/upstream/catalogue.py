@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -111,15 +112,8 @@ class ModelCatalogue:
     def __init__(self, table: DeploymentTable, model_info: Mapping[str, Mapping[str, Any]]) -> None:
         self._table = table
         self._own = model_info
-        self._known: dict[str, ModelInfo | None] = {}
-
-    def info(self, model: str) -> ModelInfo | None:
+        self.info = functools.lru_cache(1000)(self._info)
         """The entry of a requested name; None when it is in neither list nor config."""
-        if model not in self._known:
-            if len(self._known) > 1000:
-                self._known.clear()
-            self._known[model] = self._look_up(model)
-        return self._known[model]
 
     def cost(self, model: str, usage: Mapping[str, Any] | None) -> float | None:
         """US dollars for one call; None when the model or its usage is unknown, never 0 for it."""
@@ -175,7 +169,7 @@ class ModelCatalogue:
         native = self._table.resolve(model)[0].for_dialect(dialect).lane == "native"
         return refused_parameter(info, body, dialect=dialect.name, native=native)
 
-    def _look_up(self, model: str) -> ModelInfo | None:
+    def _info(self, model: str) -> ModelInfo | None:
         target = self._table.resolve(model)[0]
         listed_as = target.model or model
         if target.model is not None and target.provider not in ("openai", "other"):

@@ -6,6 +6,7 @@ Deployments that failed repeatedly are not asked for a while (`DeploymentRests`)
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import json
 import math
@@ -295,7 +296,7 @@ class DeploymentTable:
         self._targets = _Targets(settings, env)
         self.default = self._targets.default
         self._by_name: dict[str, list[Target]] = {}
-        self._matched: dict[str, list[Target]] = {}
+        self._by_pattern = functools.lru_cache(_MATCHES_KEPT)(self._matched)
         self._rests = rests or DeploymentRests()
         self._turn = itertools.count()
         faults = Faults()
@@ -356,22 +357,15 @@ class DeploymentTable:
         UnknownProvider: the name has a prefix that nobody knows (see `_unlisted`)."""
         return self._by_name.get(model) or self._by_pattern(model) or [self._unlisted(model)]
 
-    def _by_pattern(self, model: str) -> list[Target]:
+    def _matched(self, model: str) -> list[Target]:
         """The targets of the longest pattern that matches; empty when none does."""
-        found = self._matched.get(model)
-        if found is None:
-            patterns = [name for name in self._by_name if "*" in name]
-            name, starred = longest_match(patterns, model) or ("", "")
-            found = [
-                replace(
-                    self._targets.of(filled(self._settings.model_list[t.key - 1], starred), t.key),
-                    place=t.place,
-                )
-                for t in self._by_name.get(name, ())
-            ]
-            if len(self._matched) >= _MATCHES_KEPT:
-                self._matched.clear()
-            self._matched[model] = found
+        patterns = [name for name in self._by_name if "*" in name]
+        name, starred = longest_match(patterns, model) or ("", "")
+        found = []
+        for pattern in self._by_name.get(name, ()):
+            deployment = filled(self._settings.model_list[pattern.key - 1], starred)
+            target = self._targets.of(deployment, pattern.key)
+            found.append(replace(target, place=pattern.place))
         return found
 
     def at_place(self, place: str) -> Target | None:

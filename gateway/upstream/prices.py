@@ -199,11 +199,8 @@ class PriceList:
         with path.open("rb") as file:
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self._places = _places(self._map)
-        self._look_up = functools.lru_cache(maxsize=_MOST_KEPT)(self._search)
-
-    def capabilities(self, model: str) -> ModelInfo | None:
-        """The entry of `model` (`provider/name` or a bare name); None for one the list lacks."""
-        return self._look_up(model)
+        self.capabilities = functools.lru_cache(_MOST_KEPT)(self._search)
+        """The entry of a model (`provider/name` or a bare name); None for one the list lacks."""
 
     def _search(self, model: str) -> ModelInfo | None:
         for name, owners in _spellings(model):

@@ -18,16 +18,10 @@ Json = dict[str, Any]
 # What providers call the end of a turn, where LiteLLM lets it through untranslated.
 # Source: stop reasons of Anthropic Messages, Bedrock Converse, Cohere Chat, Gemini.
 _FINISH = {
-    "end_turn": "stop",
-    "stop_sequence": "stop",
-    "eos": "stop",
-    "complete": "stop",
-    "tool_use": "tool_calls",
-    "tool_call": "tool_calls",
-    "max_tokens": "length",
-    "model_length": "length",
-    "refusal": "content_filter",
-    "safety": "content_filter",
+    **dict.fromkeys(("end_turn", "stop_sequence", "eos", "complete"), "stop"),
+    **dict.fromkeys(("tool_use", "tool_call"), "tool_calls"),
+    **dict.fromkeys(("max_tokens", "model_length"), "length"),
+    **dict.fromkeys(("refusal", "safety"), "content_filter"),
 }
 CUT = frozenset({"length", "content_filter"})
 # Tools that ran at the provider: LiteLLM lists them as calls, and an agent would try to run them.
