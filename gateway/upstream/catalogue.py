@@ -19,8 +19,7 @@ from gateway.wire.request import ChatRequest
 
 # These answer 400 to more output tokens than the model can write; others reduce the number.
 _BOUNDED_OUTPUT = frozenset({"openai", "anthropic", "azure", "bedrock", "bedrock_converse"})
-# The list marks each model of theirs that reasons, so that no mark means it does not. Elsewhere it
-# means little: of 310 such models whose name is marked under another provider 282 do reason.
+# The list marks each model of theirs that reasons, so that no mark means it does not.
 _REASONING_MARKED = frozenset({"openai", "anthropic"})
 _OUTPUT_NAMES = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 # A value that asks for what happens anyway is accepted by every model.

@@ -1,10 +1,7 @@
 """The rule which credential may go to which host, asked by every lane, route and fallback.
 
-A credential is the client's (in a header, of the API that the client speaks), the operator's (in
-the config, or in a variable of the provider), or a key of this gateway. A host belongs to a
-provider that is known by its name, or is a server of somebody's own. `docs/security.md` has the
-rule as a table; a test compares the two.
-
+A credential is the client's, the operator's (in the config, or in a variable of the provider), or a
+key of this gateway. `docs/security.md` has the rule as a table; a test compares the two.
 - A key of this gateway, or a text of that form, goes nowhere.
 - The operator's key goes to the host of its deployment only, and takes the client's place there.
 - The client's credential goes to the host that the client believes to speak with: the default

@@ -216,11 +216,8 @@ class _Targets:
 
     def of(self, deployment: Deployment, key: int) -> Target:
         """The target of the deployment with that number, 0 for one that is not in the config.
-
-        Raises:
-            UnknownProvider: nobody knows its provider, or that has no address.
-            ValueError: the native lane needs an address.
-        """
+        Raises: UnknownProvider: nobody knows its provider, or that has no address; ValueError: the
+        native lane needs an address."""
         params = deployment.litellm_params
         provider, name = provider_of(params)
         known = OPENAI_COMPATIBLE.get(provider)
@@ -386,21 +383,14 @@ class DeploymentTable:
     def _unlisted(self, model: str) -> Target:
         """The target of a name without a deployment.
 
-        A prefix of the tables in `providers.py` is that provider. Of other names:
-        - an upstream that is not OpenAI's has names of its own with slashes (`meta/llama-3`), so
-          it gets them all;
-        - at OpenAI, where no name has a slash, a prefix that LiteLLM knows goes to that provider
-          through LiteLLM, with the key from that provider's variable;
-        - with any other prefix the client's own key goes to the default upstream, as for a plain
-          name, and OpenAI's answer is relayed. The configured key is not spent on it: refused.
-
-        Where clients have keys of this gateway, a provider that they name is refused: they would
-        spend every credential of the gateway's environment, and reach servers on its network.
-        Models that the config names are the operator's choice.
-
-        Raises:
-            UnknownProvider: the prefix is refused, or nobody knows it and a configured key would be
-                sent.
+        A prefix of the tables in `providers.py` is that provider. An upstream that is not OpenAI's
+        gets all other names, which may have slashes (`meta/llama-3`). At OpenAI, where no name has
+        one, a prefix that LiteLLM knows is that provider, with the key from its variable; with any
+        other prefix the client's own key goes to the default upstream, but a configured one is not
+        spent on it. Where clients have keys of this gateway, a provider that only they name is
+        refused: they would spend every credential of the gateway's environment, and reach servers
+        on its network. Raises: UnknownProvider: the prefix is refused, or nobody knows it and a
+        configured key would be sent.
         """
         upstream = self._settings.default_upstream
         if upstream.provider_prefixes is False:

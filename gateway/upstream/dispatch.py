@@ -247,12 +247,9 @@ def attempt_schedule(
 
 
 def outgoing_headers(call: UpstreamCall, target: Target, instance: bytes) -> RawHeaders:
-    """The client's headers as this target may see them, with the target's own key.
-
-    Raises:
-        Unauthorized: see `credentials.allowed`.
-        GatewayError: the call may not spend the operator's key.
-    """
+    """The client's headers as this target may see them, with the target's own key. Raises:
+    Unauthorized: see `credentials.allowed`; GatewayError: the call may not spend the operator's
+    key."""
     credentials.refuse_key_in_path(call.path)
     drop = _OWN_HEADERS | call.key_headers
     given = [(k, v) for k, v in end_to_end(call.headers, drop) if not k.startswith(b"x-gateway-")]
@@ -371,15 +368,10 @@ async def ask(
     *,
     admits: Callable[[Target], Awaitable[bool]] | None = None,
 ) -> OwnAnswer:
-    """Ask the model of that name, with nothing of any client's request.
-
-    `admits`: whether a fallback may be asked; None: any may.
-
-    Raises:
-        UpstreamFailure: no deployment answered.
-        ModelRefused: the answer is an error.
-        ValueError, LookupError, TypeError: the answer is not a chat completion.
-    """
+    """Ask the model of that name, with nothing of any client's request. `admits`: whether a
+    fallback may be asked; None: any may. Raises: UpstreamFailure: no deployment answered;
+    ModelRefused: the answer is an error; ValueError, LookupError, TypeError: the answer is not a
+    chat completion."""
 
     def parsed(target: Target) -> Mapping[str, Any]:
         own = target.params if target.lane == "native" else {}

@@ -156,13 +156,8 @@ class Http1Answer:
 
     async def ask(self, head: bytes, body: bytes | AsyncIterator[bytes], *, chunked: bool) -> None:
         """Send the request, and wait for the head of its answer, in a block of the guard.
-
-        `chunked`: a body that arrives piece by piece goes out in chunks.
-
-        Raises:
-            OSError: the connection was closed before that.
-            ValueError: what was sent is not HTTP.
-        """
+        `chunked`: a body that arrives piece by piece goes out in chunks. Raises: OSError: the
+        connection was closed before that; ValueError: what was sent is not HTTP."""
         transport = self._connection.transport
         if transport is None:
             raise ConnectionResetError
@@ -341,7 +336,9 @@ class Http1Answer:
     def _begin_body(self) -> None:
         """Choose how the body is read (RFC 9112 section 6.3). Raises: ValueError."""
         behind, self._rest, self._silent = self._rest, b"", 0
-        named = _codings(self.fields)
+        codings = [value for name, value in self.fields if name.lower() == b"transfer-encoding"]
+        words = {word.strip(b" \t\r\n") for word in b",".join(codings).lower().split(b",")}
+        named = words - {b"", b"identity"}  # those change nothing
         lengths = [value for name, value in self.fields if name.lower() == b"content-length"]
         if not all(value.strip().isdigit() for value in lengths):
             raise ValueError("a length is no number")
@@ -506,13 +503,6 @@ class Handover(Http1Answer):
 
     def _keep(self, data: bytes) -> None:
         self.early += data
-
-
-def _codings(fields: RawHeaders) -> set[bytes]:
-    """The transfer codings of an answer, in lower case, without those that change nothing."""
-    named = [value for name, value in fields if name.lower() == b"transfer-encoding"]
-    words = {word.strip(b" \t\r\n") for word in b",".join(named).lower().split(b",")}
-    return words - {b"", b"identity"}
 
 
 def _mended(head: bytes) -> bytes:

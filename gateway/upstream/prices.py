@@ -1,8 +1,7 @@
 """Abilities and prices of models, from the price list in LiteLLM's package, and the cost of a call.
 
-The list is 3 MB of JSON with 4,000 models; parsed it would take 25 MB. So the file is mapped and
-only the places of the entries are noted (0.6 MB, 8 ms); an entry is parsed when it is asked for,
-and the answer is kept. LiteLLM itself is not imported.
+The list is 3 MB of JSON; parsed it would take 25 MB. So the file is mapped and the places of the
+entries are noted (0.6 MB, 8 ms); an entry is parsed at first use. LiteLLM is not imported.
 """
 
 from __future__ import annotations
@@ -88,10 +87,7 @@ def _count(holder: Mapping[str, Any], *names: str) -> int:
 BYTES_PER_TOKEN = 4  # the usual rule of thumb for English text and code
 
 ATTACHED_TOKENS = 1600
-"""Tokens that an image costs, roughly and whatever its size in bytes.
-
-Source: Anthropic's documentation, "Vision".
-"""
+"""Tokens that an image costs, roughly. Source: Anthropic's documentation, "Vision"."""
 
 # An attached file, as chat and Responses write it in URLs, and Messages and audio parts by itself.
 _ENCODED = re.compile(rb';base64,[A-Za-z0-9+/=\\]+|"data"\s*:\s*"[A-Za-z0-9+/\\]{100,}={0,2}"')

@@ -120,15 +120,12 @@ def provider_of(params: Mapping[str, Any]) -> tuple[str, str]:
     """(provider, model name at the provider) of a deployment's `litellm_params`.
 
     The provider decides which host gets the deployment's key. `custom_llm_provider` names it, else
-    the prefix of the model does. With an `api_base` the host is given, and only the prefixes of the
-    tables here are read as such: `meta-llama/Llama-3` is that server's own name. Without one, a
-    prefix is a provider of the tables or of LiteLLM. A name without a slash is OpenAI's, unless it
-    begins like one of Anthropic's or Google's, or LiteLLM's list files it under another provider
-    (`ft:gpt-4.1:acme` and `llama3:8b` have no prefix).
-
-    Raises:
-        UnknownProvider: no `api_base`, and nobody knows the prefix or `custom_llm_provider`, or the
-            name begins or ends with a separator.
+    the prefix of the model does; with an `api_base` only the prefixes of the tables here are read
+    as such (`meta-llama/Llama-3` is that server's own name), without one also those of LiteLLM. A
+    name without a slash is OpenAI's, unless it begins like one of Anthropic's or Google's, or
+    LiteLLM's list files it under another provider (`ft:gpt-4.1:acme` and `llama3:8b` have no
+    prefix). Raises: UnknownProvider: no `api_base`, and nobody knows the prefix or
+    `custom_llm_provider`, or the name begins or ends with a separator.
     """
     model = str(params["model"])
     explicit = params.get("custom_llm_provider")

@@ -3,9 +3,8 @@
 LiteLLM takes its own controls (`api_base`, `api_key`, callbacks, mock answers, AWS roles) from the
 same keyword arguments as the request's fields, so a client's field is passed by name only if it is
 a parameter of the API; anything else goes into the body for the provider, or is left out and
-reported. Messages are repaired so that LiteLLM translates them without loss or error. The form
-before tools (`functions`, `function_call`) becomes the present one, and answers are converted back:
-LiteLLM leaves the old fields out for most providers, and gives a call and its result different ids.
+reported. Messages are repaired so that LiteLLM translates them without loss or error, and the form
+before tools (`functions`, `function_call`) becomes the present one and back.
 """
 
 from __future__ import annotations
@@ -106,8 +105,7 @@ _ENVELOPE = frozenset({"model", "messages", "stream", "stream_options"})
 # Asking for what happens anyway is no loss when it is left out.
 _HARMLESS = {"n": 1, "logprobs": False, "store": False, "service_tier": "auto"}
 
-# Fields of the providers' own APIs that clients add to OpenAI's. Anthropic, Google and Bedrock
-# refuse a request with any other, so those are left out.
+# Fields of the providers' own APIs that clients add to OpenAI's; these refuse any other.
 # Source: Anthropic Messages, Gemini generateContent and Bedrock Converse references.
 _NATIVE_FIELDS: Mapping[str, frozenset[str]] = {
     "anthropic": frozenset(

@@ -1,13 +1,9 @@
 """LiteLLM itself: imported late, in a thread, and kept quiet.
 
-The import takes seconds and some 150 MB, so nothing here imports it before `load()` is called, and
-it changes the process: it reads `.env` files, fetches a price list and a header table, attaches log
-handlers that print content, and works out costs and log records for every call. All of that is
-switched off; what the gateway needs of it, it does itself and cheaper.
-
-A package whose import failed leaves its submodules in `sys.modules`; the next import finds them and
-fails with "partially initialized module", as does every one after it. So a failure takes away all
-that the attempt imported of LiteLLM, and the next call starts from the beginning.
+The import takes seconds and some 150 MB. It reads `.env` files, fetches a price list and a header
+table, attaches log handlers that print content, and works out costs and log records for every call:
+all of that is switched off. An import that failed leaves submodules in `sys.modules`, with which
+every later one fails, too; so they are taken away, and the next call starts from the beginning.
 """
 
 from __future__ import annotations
@@ -33,12 +29,8 @@ from gateway.observability.logging import get_logger
 from gateway.upstream.litellm_lane.transport import CallTransport, ProviderCall, current_call
 
 _PROXY_ROUTES = "litellm.proxy.pass_through_endpoints"
-"""Package of the proxy of which LiteLLM's Messages streams import two modules that write records.
-
-Their import needs a web framework that LiteLLM does not install by itself; without them every
-streamed Messages answer of a translated Anthropic, Bedrock or Vertex AI deployment fails. The lane
-keeps records of its own, so two stand-ins are enough.
-"""
+"""Package of two modules that LiteLLM's Messages streams import to write records, and that need a
+web framework which LiteLLM does not install. The lane has its own records: stand-ins are enough."""
 
 
 class PassThroughEndpointLogging:
@@ -66,10 +58,11 @@ class PassThroughStreamingHandler:
 def install_proxy_parts() -> None:
     """Put the stand-ins where LiteLLM imports them from, unless the real ones are there."""
     importlib.import_module(_PROXY_ROUTES)
-    for name, part in (
-        ("success_handler", PassThroughEndpointLogging),
-        ("streaming_handler", PassThroughStreamingHandler),
-    ):
+    parts = {
+        "success_handler": PassThroughEndpointLogging,
+        "streaming_handler": PassThroughStreamingHandler,
+    }
+    for name, part in parts.items():
         module = types.ModuleType(f"{_PROXY_ROUTES}.{name}")
         setattr(module, part.__name__, part)
         sys.modules.setdefault(module.__name__, module)
@@ -78,10 +71,9 @@ def install_proxy_parts() -> None:
 _PACKAGE = "litellm"
 
 # Without these LiteLLM downloads tables that it also carries.
-LOCAL_TABLES = {
-    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
-    "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS": "True",
-}
+LOCAL_TABLES = dict.fromkeys(
+    ("LITELLM_LOCAL_MODEL_COST_MAP", "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS"), "True"
+)
 # LiteLLM loads `.env` of the working directory unless it runs in production, and prints requests
 # unless only critical messages are logged.
 _DEFAULTS = {"LITELLM_MODE": "PRODUCTION", "LITELLM_LOG": "CRITICAL"}

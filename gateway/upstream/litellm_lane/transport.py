@@ -102,8 +102,7 @@ class ReadableEvents:
 
     def _late_input(self, event: Json) -> bytes:
         """The input of a call that came with its start and in no delta, as a delta. Anthropic sends
-        it in deltas. Servers that imitate it send it at the start, which adapters take for the
-        usual empty placeholder."""
+        it in deltas; servers that imitate it send it at the start, where adapters ignore it."""
         index, kind = event.get("index"), event.get("type")
         if kind == "content_block_start" and event["content_block"].get("type") == "tool_use":
             self._early[index] = event["content_block"]["input"]
