@@ -30,7 +30,7 @@ from gateway.server import uvicorn_config
 from gateway.steering.guidance.render import ADVISORY
 from gateway.steering.transcript.content import FRAME_CLOSE
 from gateway.text.plots import STATE_COLOURS, column
-from gateway.upstream.prices import default_list
+from gateway.upstream.prices import capabilities
 
 LEARNING = {"trials": "on", "interval_s": 0.05, "idle_s": 2.0}
 """The demo's settings of learning: a run that was given up is over soon, one that waits for a busy
@@ -288,13 +288,12 @@ def _comparison(alone: Outcome, steered: Outcome) -> Table:
 
 def _cost(outcome: Outcome, model: str | None = None) -> float | None:
     """US dollars at LiteLLM's packaged prices; None if a price is missing."""
-    prices = default_list()
     total = 0.0
     for turn in outcome.turns:
         usage = {"prompt_tokens": turn.prompt_tokens, "completion_tokens": turn.completion_tokens}
         name = model or turn.headers.get("x-gateway-model", REQUESTED)
-        price = prices.capabilities(name) if prices else None
-        cost = price.cost(usage) if price else None
+        info = capabilities(name)
+        cost = info.cost(usage) if info is not None else None
         if cost is None:
             return None
         total += cost

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,37 +35,27 @@ ANSWER_ID = "gateway.answer"
 
 
 class StreamRead(Struct, frozen=True, kw_only=True):
-    """Content of a complete event stream.
+    """Content of a complete event stream."""
 
-    `completion` is None when there is no complete reply; `partial` is then what arrived of it,
-    where the dialect knows it. `began`: any part of a reply came, which is not always set for one
-    that `ended`. `ended`: the end mark came; `accepted`: the stream counts as complete without it,
-    too. `failed`: the upstream itself reported an error.
-    `pending_id`: the id of an answer that is still being made in the background.
-    """
-
-    completion: ChatView | None = None
-    partial: ChatView | None = None
+    completion: ChatView | None = None  # None when there is no complete reply
+    partial: ChatView | None = None  # what arrived of such a reply, where the dialect knows it
     usage: dict[str, Any] | None = None
-    began: bool = False
-    ended: bool = False
-    accepted: bool = False
-    failed: bool = False
-    pending_id: str | None = None
+    began: bool = False  # any part of a reply came; not always set for one that `ended`
+    ended: bool = False  # the end mark came
+    accepted: bool = False  # the stream counts as complete without it, too
+    failed: bool = False  # the upstream itself reported an error
+    pending_id: str | None = None  # of an answer that is still being made in the background
 
 
 class LiteLLMCall(Struct, frozen=True, kw_only=True):
-    """LiteLLM's call on behalf of a dialect that the upstream does not speak.
-
-    `function`: LiteLLM's function; it answers in the dialect's own form. `fields`: the fields of
-    the body that are passed on; other keyword arguments could be taken for LiteLLM's own controls.
-    `stored_history`: fields that refer to a history which the upstream stores; LiteLLM stores none,
-    so that a request with one of them is refused.
-    """
+    """LiteLLM's call on behalf of a dialect that the upstream does not speak."""
 
     function: Literal["acompletion", "aresponses", "anthropic_messages"]
+    """LiteLLM's function; it answers in the dialect's own form."""
     fields: frozenset[str] = frozenset()
+    """The fields of the body that are passed on; others could be taken for LiteLLM's controls."""
     stored_history: tuple[str, ...] = ()
+    """Fields that refer to a history which the upstream stores: refused, as LiteLLM has none."""
 
 
 class SteeredRequest(ChatRequest):
@@ -76,9 +67,7 @@ class SteeredRequest(ChatRequest):
     )
 
     dialect: Dialect
-    earlier: EarlierHistory | None
-    """The part of the history that the upstream stores and the client does not send."""
-
+    earlier: EarlierHistory | None  # what the upstream stores and the client does not send
     named: Mapping[str, Any]  # the items that the request refers to by id, as far as they are known
     opaque: bool  # whether nothing of the body can be read: `body` has an empty model and no more
 
@@ -120,11 +109,9 @@ class SteeredRequest(ChatRequest):
 
 
 class Dialect(ABC):
-    """One wire format that clients speak: a module of this package and a row of `DIALECTS`.
-
-    A dialect has no state and one instance. The defaults are those of an API in the form of chat
-    completions whose upstream stores no history.
-    """
+    """One wire format that clients speak: a module of this package and a row of `DIALECTS`. A
+    dialect has no state and one instance. The defaults are those of an API in the form of chat
+    completions whose upstream stores no history."""
 
     name: ClassVar[str]  # name in a deployment's `dialects`
     path: ClassVar[str]  # the path after the version, with a leading slash
@@ -132,20 +119,13 @@ class Dialect(ABC):
     route: ClassVar[str]  # the label of its requests in metrics, traces and logs
     api: ClassVar[Literal["openai", "anthropic"]] = "openai"
     """Owner of the API; decides about base URL, key header and default upstreams."""
-
     unversioned: ClassVar[bool] = True  # whether the gateway serves the path without `/v1`, too
     stores_answers: ClassVar[bool] = True
     """Whether routes below the path are about answers that the default upstream may store. If not,
     they are about the model in the body, and only an upstream of that model can answer."""
-
-    end: ClassVar[NamedEnd | None] = None
-    """Matches the event that ends a stream; None for OpenAI's `[DONE]`."""
-
-    always_reports_usage: ClassVar[bool] = False
-    """Whether streams report their usage without being asked to."""
-
-    litellm: ClassVar[LiteLLMCall | None] = None
-    """LiteLLM's call; None if there is none, so that only upstreams that speak it serve it."""
+    end: ClassVar[NamedEnd | None] = None  # the event that ends a stream; None: OpenAI's `[DONE]`
+    always_reports_usage: ClassVar[bool] = False  # whether streams do so without being asked to
+    litellm: ClassVar[LiteLLMCall | None] = None  # None: only upstreams that speak it serve it
 
     @abstractmethod
     def splices(self, request: SteeredRequest, edits: Sequence[Edit]) -> list[Splice]:
@@ -161,22 +141,24 @@ class Dialect(ABC):
 
     def parse(self, raw: bytes, loads: Loads, known: BodyPrefix | None = None) -> SteeredRequest:
         """The request in `raw`; of one that begins with `known` only the new part is parsed.
+        Raises: BadRequest: `param` names the key that is wrong."""
+        body = known.read(raw, loads) if known is not None else None
+        if body is None:
+            body, known = parse_object(raw, loads), None
+        _check(body)
+        if wrong := self.wrong_list(body):
+            raise BadRequest(f"{self.list_key!r} {wrong}", param=self.list_key)
+        return SteeredRequest(raw, body, self, known)
 
-        Raises:
-            BadRequest: `param` names the key that is wrong.
-        """
-        request = parse_request(raw, loads, self, known)
-        if not isinstance(request.body.get(self.list_key), (list, KnownMessages)):
-            what = "must be an array" if self.list_key in request.body else "is required"
-            raise BadRequest(f"{self.list_key!r} {what}", param=self.list_key)
-        return request
+    def wrong_list(self, body: Mapping[str, Any]) -> str:
+        """The fault of the list of messages or items, in words; empty if there is none."""
+        if isinstance(body.get(self.list_key), (list, KnownMessages)):
+            return ""
+        return "must be an array" if self.list_key in body else "is required"
 
     def skim(self, raw: bytes, loads: Loads) -> SteeredRequest:
-        """The request in `raw` without its messages, which are too much to read.
-
-        Raises:
-            BadRequest: `param` names the key that is wrong.
-        """
+        """The request in `raw` without its messages, which are too much to read. Raises:
+        BadRequest: `param` names the key that is wrong."""
         body, spans = skim(raw, loads)
         _check(body)
         return SteeredRequest(raw, body, self, skimmed=spans)
@@ -236,9 +218,7 @@ class Dialect(ABC):
 
     def own_answer(self, request: SteeredRequest, text: str, number: str, at: int) -> bytes:
         """A final answer of the gateway's own, whole or as the events of a complete stream.
-
-        `number`: makes its id unique; `at`: its time in seconds of the epoch.
-        """
+        `number`: makes its id unique; `at`: its time in seconds of the epoch."""
         return own_answers.chat(request.body, text, number, at)
 
     def error_body(self, error: GatewayError) -> bytes:
@@ -248,21 +228,6 @@ class Dialect(ABC):
     def error_event(self, error: GatewayError) -> bytes:
         """The same error as the last event of a stream."""
         return encode_event(error.payload())
-
-
-def parse_request(
-    raw: bytes, loads: Loads, dialect: Dialect, known: BodyPrefix | None
-) -> SteeredRequest:
-    """The JSON object in `raw`, with a `model` and a `stream` of the right types.
-
-    Raises:
-        BadRequest: `param` names the key that is wrong.
-    """
-    body = known.read(raw, loads) if known is not None else None
-    if body is None:
-        body, known = parse_object(raw, loads), None
-    _check(body)
-    return SteeredRequest(raw, body, dialect, known)
 
 
 def _check(body: Mapping[str, Any]) -> None:
@@ -279,23 +244,26 @@ _DATA = b"\ndata: "
 
 def events_of(stream: bytes, loads: Loads) -> Iterator[dict[str, Any]]:
     """The JSON objects of a complete stream, in order; anything else is left out."""
-    plain = _plain(stream, loads)
-    for data in _decoded(stream, loads) if plain is None else plain:
+    parsed = _plain(stream, loads)
+    if parsed is None:
+        decoder = SSEDecoder()
+        events = [*decoder.feed(stream), *decoder.flush()]
+        parsed = [_payload(event.data, loads) for event in events if event.data]
+    for data in parsed:
         if isinstance(data, dict):
             yield data
 
 
 def _plain(stream: bytes, loads: Loads) -> list[Any] | None:
     """All payloads in one parse, for a stream of `event:` and `data:` lines; None for any other."""
+    # `find`, because `in` raises and drops an error before it searches bytes (CPython 3.11).
     if stream.find(b"\r") >= 0 or not stream.endswith(b"\n\n"):
         return None
     payloads = []
     for block in stream[:-2].split(b"\n\n"):
         head, mark, data = block.partition(_DATA)
-        # `find`, because `in` raises and drops an error before it searches bytes (CPython 3.11).
-        if not mark or data.find(b"\n") >= 0 or head.find(b"\n") >= 0:
-            return None
-        if not head.startswith(b"event: "):
+        named = mark and head.startswith(b"event: ") and head.find(b"\n") < 0
+        if not named or data.find(b"\n") >= 0:
             return None
         payloads.append(data)
     try:
@@ -305,20 +273,10 @@ def _plain(stream: bytes, loads: Loads) -> list[Any] | None:
     return parsed if len(parsed) == len(payloads) else None
 
 
-def _decoded(stream: bytes, loads: Loads) -> Iterator[Any]:
-    decoder = SSEDecoder()
-    for event in [*decoder.feed(stream), *decoder.flush()]:
-        if event.data:
-            yield _payload(event.data, loads)
-
-
 def _payload(data: bytes, loads: Loads) -> Any:
     """The value in `data`, None if it is not JSON; bytes that are not UTF-8 are replaced."""
-    try:
+    with contextlib.suppress(ValueError):
         return loads(data)
-    except ValueError:
-        pass
-    try:
+    with contextlib.suppress(ValueError, RecursionError):
         return json.loads(data.decode("utf-8", "replace"))
-    except (ValueError, RecursionError):
-        return None
+    return None

@@ -29,33 +29,14 @@ class EarlierHistory(Struct, frozen=True, kw_only=True):
 
     def followed_by(self, own: Sequence[Any]) -> Sequence[Any]:
         """The whole history of a request that contains `own`."""
-        return HistoryWithGap(self.gone, (*self.reply, *own))
-
-
-class HistoryWithGap(MessagesView):
-    """A history whose first `gone` messages are not available; costs the same for any `gone`."""
-
-    __slots__ = ("_gone", "_rest")
-
-    def __init__(self, gone: int, rest: Sequence[Any]) -> None:
-        self._gone = gone
-        self._rest = rest
-
-    def __len__(self) -> int:
-        return self._gone + len(self._rest)
-
-    def at(self, index: int) -> Any:
-        """See MessagesView."""
-        return self._rest[index - self._gone] if index >= self._gone else _GONE
+        return WithFirst(_GONE, (*self.reply, *own), self.gone)
 
 
 def reference_of(item: Any) -> str | None:
     """The id in an item that is only a reference; its type may be left out."""
-    if not isinstance(item, dict):
-        return None
-    if item.get("type") != REFERENCE and item.keys() != {"id"}:
-        return None
-    return as_text(item.get("id"), None)
+    if isinstance(item, dict) and (item.get("type") == REFERENCE or item.keys() == {"id"}):
+        return as_text(item.get("id"), None)
+    return None
 
 
 class ResolvedReferences(MessagesView):
@@ -64,8 +45,7 @@ class ResolvedReferences(MessagesView):
     __slots__ = ("_items", "_known")
 
     def __init__(self, items: Sequence[Any], known: Mapping[str, Any]) -> None:
-        self._items = items
-        self._known = known
+        self._items, self._known = items, known
 
     def __len__(self) -> int:
         return len(self._items)
@@ -77,17 +57,16 @@ class ResolvedReferences(MessagesView):
 
 
 class WithFirst(MessagesView):
-    """A list after one first element; the list is not copied."""
+    """A list after one first element, `times` over; costs the same for any list and number."""
 
-    __slots__ = ("_first", "_rest")
+    __slots__ = ("_first", "_rest", "_times")
 
-    def __init__(self, first: Any, rest: Sequence[Any]) -> None:
-        self._first = first
-        self._rest = rest
+    def __init__(self, first: Any, rest: Sequence[Any], times: int = 1) -> None:
+        self._first, self._rest, self._times = first, rest, times
 
     def __len__(self) -> int:
-        return 1 + len(self._rest)
+        return self._times + len(self._rest)
 
     def at(self, index: int) -> Any:
         """See MessagesView."""
-        return self._rest[index - 1] if index else self._first
+        return self._rest[index - self._times] if index >= self._times else self._first

@@ -17,16 +17,10 @@ from gateway.dialects.base import (
 )
 from gateway.dialects.history import WithFirst
 from gateway.errors import GatewayError, RunRefused
-from gateway.steering.guidance.edits import (
-    AppendToResult,
-    Edit,
-    InsertMessage,
-    InsertSystem,
-    Message,
-    SystemAppend,
-)
+from gateway.steering.guidance.edits import AppendToResult, Edit, InsertMessage, SystemAppend
 from gateway.steering.guidance.target import GuidanceTarget
 from gateway.steering.transcript.content import json_text
+from gateway.wire.coerce import as_mapping
 from gateway.wire.json_offsets import array_spans, scannable
 from gateway.wire.messages import content_text
 from gateway.wire.parsing import Loads
@@ -57,28 +51,35 @@ class BlockAssembler:
 
     def add(self, event: Mapping[str, Any]) -> None:
         """One parsed event."""
+        index, delta = event.get("index"), event.get("delta")
         match event.get("type"):
             case "message_start":
-                message = event.get("message")
-                self._head = dict(message) if isinstance(message, dict) else {}
+                self._head = {**as_mapping(event.get("message"))}
                 self._count(self._head.get("usage"))
             case "content_block_start":
-                block, index = event.get("content_block"), event.get("index")
+                block = event.get("content_block")
                 if isinstance(block, dict) and isinstance(index, int):
                     self._blocks[index] = dict(block)
-            case "content_block_delta":
-                self._add_delta(event.get("index"), event.get("delta"))
+            case "content_block_delta" if isinstance(index, int) and isinstance(delta, dict):
+                field = _DELTAS.get(str(delta.get("type")), "")
+                if isinstance(piece := delta.get(field), str) and field:
+                    self._parts.setdefault((index, field), []).append(piece)
             case "message_delta":
-                delta = event.get("delta")
-                if isinstance(delta, dict):
-                    self._head.update(delta)
+                self._head.update(as_mapping(delta))
                 self._count(event.get("usage"))
 
     def message(self) -> dict[str, Any] | None:
         """The complete message; None when none began."""
         if not self._head:
             return None
-        content = [self._closed(index) for index in sorted(self._blocks)]
+        for (index, field), parts in self._parts.items():
+            if (block := self._blocks.get(index)) is not None:
+                text = "".join(parts)
+                if field == "partial_json":
+                    block["input"] = _parsed(text)
+                else:
+                    block[field] = (block.get(field) or "") + text
+        content = [self._blocks[index] for index in sorted(self._blocks)]
         return {**self._head, "content": content, "usage": self.usage}
 
     def _count(self, usage: object) -> None:
@@ -86,25 +87,6 @@ class BlockAssembler:
         if isinstance(usage, dict):
             known = {key: value for key, value in usage.items() if value is not None}
             self.usage = {**(self.usage or {}), **known}
-
-    def _add_delta(self, index: object, delta: object) -> None:
-        if not isinstance(index, int) or not isinstance(delta, dict):
-            return
-        field = _DELTAS.get(str(delta.get("type")))
-        piece = delta.get(field) if field else None
-        if field and isinstance(piece, str):
-            self._parts.setdefault((index, field), []).append(piece)
-
-    def _closed(self, index: int) -> dict[str, Any]:
-        block = self._blocks[index]
-        for field in ("text", "thinking", "signature"):
-            parts = self._parts.get((index, field))
-            if parts:
-                block[field] = (block.get(field) or "") + "".join(parts)
-        parts = self._parts.get((index, "partial_json"))
-        if parts:
-            block["input"] = _parsed("".join(parts))
-        return block
 
 
 def _parsed(text: str) -> Any:
@@ -168,17 +150,16 @@ class MessagesDialect(Dialect):
         ),
     )
 
-    def placeable(self, request: SteeredRequest) -> Sequence[Message]:
+    def placeable(self, request: SteeredRequest) -> Sequence[Any]:
         """See Dialect."""
-        return WithFirst(
-            {"role": "system", "content": request.body.get("system")}, request.messages
-        )
+        system = {"role": "system", "content": request.body.get("system")}
+        return WithFirst(system, request.messages)
 
     def target(self, given: GuidanceTarget, request: SteeredRequest, model: str) -> GuidanceTarget:
         """See Dialect. A system message among the client's shows that the model accepts them."""
         named = any(known in model for known in _LATE_SYSTEM_MODELS)
         shown = model == request.model and any(
-            isinstance(m, dict) and m.get("role") == "system" for m in request.messages
+            as_mapping(message).get("role") == "system" for message in request.messages
         )
         return GuidanceTarget(late_system=named or shown, breakpoints=True)
 
@@ -194,8 +175,6 @@ class MessagesDialect(Dialect):
                     splices.append(insert_message(request, at, "system", edit.text))
                 case AppendToResult():
                     splices += append_to_message(request, edit.index - 1, (edit.text,))
-                case InsertSystem():
-                    continue
         return splices
 
     def takes(self, parameter: str) -> bool:
@@ -207,11 +186,9 @@ class MessagesDialect(Dialect):
         body = request.body
         if body.get("tools") or len(request.messages) != 1:
             return False
-        message = request.messages[0]
-        asked = content_text(message.get("content")) if isinstance(message, dict) else ""
-        config, metadata = body.get("output_config"), body.get("metadata")
-        formatted = isinstance(config, dict) and bool(config.get("format"))
-        session = isinstance(metadata, dict) and "session_id" in str(metadata.get("user_id"))
+        asked = content_text(as_mapping(request.messages[0]).get("content"))
+        formatted = bool(as_mapping(body.get("output_config")).get("format"))
+        session = "session_id" in str(as_mapping(body.get("metadata")).get("user_id"))
         return asked in _PROBES or (formatted and session)
 
     def read_stream(self, stream: bytes, loads: Loads) -> StreamRead:
@@ -255,10 +232,8 @@ class MessagesDialect(Dialect):
 
 
 def chat_view(message: Mapping[str, Any]) -> ChatView:
-    """A complete message in the shape of a chat completion.
-
-    Text and the blocks of tools that ran at the provider stay in the content; calls are separate.
-    """
+    """A complete message in the shape of a chat completion. Text and the blocks of tools that ran
+    at the provider stay in the content; calls are separate."""
     content, calls = [], []
     for block in message.get("content") or ():
         if isinstance(block, dict) and block.get("type") == "tool_use":
@@ -277,30 +252,25 @@ def chat_view(message: Mapping[str, Any]) -> ChatView:
 def _append(
     request: SteeredRequest, texts: Sequence[str], breakpoint: Mapping[str, str] | None
 ) -> list[Splice]:
-    """`texts` as separate blocks after the client's system prompt.
-
-    A prompt that is a string becomes its own block, because providers that check how an agent's
-    prompt begins look at the first block. The client's last block gets the cache breakpoint.
-    """
+    """`texts` as separate blocks after the client's system prompt. A prompt that is a string
+    becomes its own block, because providers that check how an agent's prompt begins look at the
+    first block. The client's last block gets the cache breakpoint."""
+    blocks = [{"type": "text", "text": text} for text in texts]
     if not request.body.get("system"):
-        return request.set_value("system", [_block(t) for t in texts])
+        return request.set_value("system", blocks)
     start, end = request.spans("system")[-1]
     text = scannable(request.raw[start:end])
-    added = "".join(f", {json.dumps(_block(t))}" for t in texts)
+    added = "".join(f", {json.dumps(block)}" for block in blocks)
     marker = f', "cache_control": {json.dumps(dict(breakpoint))}' if breakpoint else ""
     if text[0] == '"':
         head = Splice(start=start, end=start, text='[{"type": "text", "text": ')
         return [head, Splice(start=end, end=end, text=f"{marker}}}{added}]")]
     first, last = list(array_spans(text, 0))[-1]
-    last_end = start + last
-    splices = [Splice(start=last_end, end=last_end, text=added)]
+    splices = [Splice(start=start + last, end=start + last, text=added)]
     if marker and text[first] == "{":
-        splices.insert(0, Splice(start=last_end - 1, end=last_end - 1, text=marker))
+        inside = start + last - 1
+        splices.insert(0, Splice(start=inside, end=inside, text=marker))
     return splices
-
-
-def _block(text: str) -> dict[str, str]:
-    return {"type": "text", "text": text}
 
 
 def _error(error: GatewayError) -> dict[str, Any]:

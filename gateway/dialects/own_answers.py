@@ -6,7 +6,7 @@ Clients take them for a model's: they end the run, call no tool, and used no tok
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gateway.wire.coerce import as_int, as_mapping
@@ -52,59 +52,43 @@ def chat(body: Body, text: str, number: str, at: int) -> bytes:
         return whole({**head, "object": "chat.completion", "choices": listed, "usage": usage})
     head["object"] = "chat.completion.chunk"
     deltas = [({"role": "assistant", "content": ""}, None), ({"content": text}, None), ({}, "stop")]
-    events = [
-        encode_event({**head, "choices": [_delta(index, *delta)]})
+    sent = [
+        [{"index": index, "delta": delta, "logprobs": None, "finish_reason": finish}]
         for index in choices
-        for delta in deltas
+        for delta, finish in deltas
     ]
+    events = [encode_event({**head, "choices": choice}) for choice in sent]
     if as_mapping(body.get("stream_options")).get("include_usage") is True:
         events.append(encode_event({**head, "choices": [], "usage": usage}))
     return b"".join([*events, b"data: [DONE]\n\n"])
 
 
-def _delta(index: int, delta: Mapping[str, Any], finish: str | None) -> dict[str, Any]:
-    return {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish}
-
-
 def messages(body: Body, text: str, number: str) -> bytes:
     """An Anthropic message."""
-    usage = {
-        "input_tokens": 0,
-        "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": 0,
-        "output_tokens": 0,
-    }
+    cached = {"cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
+    usage = {"input_tokens": 0, **cached, "output_tokens": 0}
+    ending = {"stop_reason": "end_turn", "stop_sequence": None}
     message = {
         "id": f"msg_{number}",
         "type": "message",
         "role": "assistant",
         "model": body.get("model"),
         "content": [{"type": "text", "text": text}],
-        "stop_reason": "end_turn",
-        "stop_sequence": None,
+        **ending,
         "usage": usage,
     }
     if body.get("stream") is not True:
         return whole(message)
-    opening = {**message, "content": [], "stop_reason": None}
-    ending = {"stop_reason": "end_turn", "stop_sequence": None}
-    delta = {"type": "text_delta", "text": text}
-    return _named(
-        iter(
-            (
-                {"type": "message_start", "message": opening},
-                {
-                    "type": "content_block_start",
-                    "index": 0,
-                    "content_block": {"type": "text", "text": ""},
-                },
-                {"type": "content_block_delta", "index": 0, "delta": delta},
-                {"type": "content_block_stop", "index": 0},
-                {"type": "message_delta", "delta": ending, "usage": usage},
-                {"type": "message_stop"},
-            )
-        )
-    )
+    block, place = {"type": "text", "text": ""}, {"index": 0}
+    events: list[Mapping[str, Any]] = [
+        {"type": "message_start", "message": {**message, "content": [], "stop_reason": None}},
+        {"type": "content_block_start", **place, "content_block": block},
+        {"type": "content_block_delta", **place, "delta": {"type": "text_delta", "text": text}},
+        {"type": "content_block_stop", **place},
+        {"type": "message_delta", "delta": ending, "usage": usage},
+        {"type": "message_stop"},
+    ]
+    return _named(events)
 
 
 def responses(body: Body, text: str, number: str, at: int) -> bytes:
@@ -117,8 +101,6 @@ def responses(body: Body, text: str, number: str, at: int) -> bytes:
         "status": "completed",
         "content": [part],
     }
-    details = {"input_tokens_details": {"cached_tokens": 0}}
-    details |= {"output_tokens_details": {"reasoning_tokens": 0}}
     response = {
         "id": f"resp_{number}",
         "object": "response",
@@ -130,31 +112,33 @@ def responses(body: Body, text: str, number: str, at: int) -> bytes:
         **{name: body.get(name, usual) for name, usual in _ECHOED.items()},
         "store": False,
         "output": [item],
-        "usage": {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0, **details},
+        "usage": {
+            **dict.fromkeys(("input_tokens", "output_tokens", "total_tokens"), 0),
+            "input_tokens_details": {"cached_tokens": 0},
+            "output_tokens_details": {"reasoning_tokens": 0},
+        },
     }
     if body.get("stream") is not True:
         return whole(response)
-    numbered = ({**e, "sequence_number": n} for n, e in enumerate(_events(response, item, part)))
-    return _named(numbered)
-
-
-def _events(response: Body, item: Body, part: Body) -> Iterator[dict[str, Any]]:
     begun = {**response, "status": "in_progress", "output": [], "usage": None}
-    place = {"item_id": item["id"], "output_index": 0, "content_index": 0}
-    text, kind = part["text"], "response.output_text"
-    yield {"type": "response.created", "response": begun}
-    yield {"type": "response.in_progress", "response": begun}
-    opened = {**item, "status": "in_progress", "content": []}
-    yield {"type": "response.output_item.added", "output_index": 0, "item": opened}
-    yield {"type": "response.content_part.added", **place, "part": {**part, "text": ""}}
-    yield {"type": f"{kind}.delta", **place, "delta": text, "logprobs": []}
-    yield {"type": f"{kind}.done", **place, "text": text, "logprobs": []}
-    yield {"type": "response.content_part.done", **place, "part": part}
-    yield {"type": "response.output_item.done", "output_index": 0, "item": item}
-    yield {"type": "response.completed", "response": response}
+    output = {"output_index": 0}
+    place = {"item_id": item["id"], **output, "content_index": 0}
+    kind, opened = "response.output_text", {**item, "status": "in_progress", "content": []}
+    events: list[dict[str, Any]] = [
+        {"type": "response.created", "response": begun},
+        {"type": "response.in_progress", "response": begun},
+        {"type": "response.output_item.added", **output, "item": opened},
+        {"type": "response.content_part.added", **place, "part": {**part, "text": ""}},
+        {"type": f"{kind}.delta", **place, "delta": text, "logprobs": []},
+        {"type": f"{kind}.done", **place, "text": text, "logprobs": []},
+        {"type": "response.content_part.done", **place, "part": part},
+        {"type": "response.output_item.done", **output, "item": item},
+        {"type": "response.completed", "response": response},
+    ]
+    return _named({**event, "sequence_number": place} for place, event in enumerate(events))
 
 
-def _named(events: Iterator[Mapping[str, Any]]) -> bytes:
+def _named(events: Iterable[Mapping[str, Any]]) -> bytes:
     return b"".join(encode_event(event, event=str(event["type"])) for event in events)
 
 

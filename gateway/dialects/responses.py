@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -18,20 +18,12 @@ from gateway.dialects.base import (
     SteeredRequest,
     StreamRead,
     events_of,
-    parse_request,
 )
 from gateway.dialects.history import WithFirst, reference_of
-from gateway.errors import BadRequest, GatewayError
-from gateway.steering.guidance.edits import (
-    AppendToResult,
-    Edit,
-    InsertMessage,
-    InsertSystem,
-    Message,
-    SystemAppend,
-)
+from gateway.errors import GatewayError
+from gateway.steering.guidance.edits import Edit, InsertMessage, InsertSystem, Message, SystemAppend
 from gateway.steering.transcript.content import CLIENT_CALLS, item_call
-from gateway.wire.body_prefix import BodyPrefix, KnownMessages
+from gateway.wire.body_prefix import KnownMessages
 from gateway.wire.coerce import as_mapping, as_text
 from gateway.wire.echo import EchoFilter
 from gateway.wire.messages import REFERENCE, SYSTEM_ROLES
@@ -41,11 +33,8 @@ from gateway.wire.response_tee import NamedEnd
 from gateway.wire.splice import append_to_message, insert_message
 from gateway.wire.sse import encode_event
 
-_REASONS: Final[Mapping[str, str]] = {
-    "max_output_tokens": "length",
-    "content_filter": "content_filter",
-}
-"""`incomplete_details.reason` -> finish reason of chat."""
+# `incomplete_details.reason` -> finish reason of chat.
+_REASONS = {"max_output_tokens": "length", "content_filter": "content_filter"}
 
 _SETTLED = ("response.completed", "response.incomplete", "response.failed")
 _COMPACTIONS = ("compaction", "compaction_summary")
@@ -72,13 +61,10 @@ class ResponsesDialect(Dialect):
         stored_history=("previous_response_id", "conversation"),
     )
 
-    def parse(self, raw: bytes, loads: Loads, known: BodyPrefix | None = None) -> SteeredRequest:
+    def wrong_list(self, body: Mapping[str, Any]) -> str:
         """See Dialect."""
-        request = parse_request(raw, loads, self, known)
-        given = request.body.get("input")
-        if not isinstance(given, (str, list, KnownMessages, type(None))):
-            raise BadRequest("'input' must be a string or an array", param="input")
-        return request
+        fits = isinstance(body.get("input"), (str, list, KnownMessages, type(None)))
+        return "" if fits else "must be a string or an array"
 
     def history(self, request: SteeredRequest) -> Sequence[Any]:
         """See Dialect."""
@@ -96,7 +82,7 @@ class ResponsesDialect(Dialect):
         """See Dialect."""
         fronted = _has_front(request)
         splices: list[Splice] = []
-        inserts: list[InsertMessage] = []
+        inserts: list[InsertMessage] = []  # placement sees no results in typed items
         for edit in edits:
             match edit:
                 case SystemAppend() if not fronted:
@@ -107,15 +93,16 @@ class ResponsesDialect(Dialect):
                     splices += _instruct(request, edit.texts)
                 case InsertMessage():
                     inserts.append(edit)
-                case AppendToResult():
-                    continue  # placement sees no results in typed items
         if inserts and isinstance(request.body.get("input"), str):
-            return splices + _behind_text(request, inserts)
-        splices += [
+            # Plain text becomes an equivalent list of items.
+            start, end = request.spans("input")[-1]
+            added = "".join(f", {json.dumps({'role': i.role, 'content': i.text})}" for i in inserts)
+            head = Splice(start=start, end=start, text='[{"role": "user", "content": ')
+            return [*splices, head, Splice(start=end, end=end, text=f"}}{added}]")]
+        return splices + [
             insert_message(request, edit.position - fronted, edit.role, edit.text)
             for edit in inserts
         ]
-        return splices
 
     def echo(self, request: SteeredRequest, edits: Sequence[Edit]) -> EchoFilter | None:
         """See Dialect. An answer repeats the `instructions` that it was asked with."""
@@ -182,10 +169,8 @@ class ResponsesDialect(Dialect):
 
 
 def _settled_last(stream: bytes, loads: Loads) -> dict[str, Any] | None:
-    """The response in a stream's last event, which contains everything in the events before.
-
-    None when the last event is of another type or leaves the output out.
-    """
+    """The response in a stream's last event, which contains everything in the events before. None
+    when the last event is of another type or leaves the output out."""
     begins = stream.rfind(b"\n\n", 0, len(stream) - 2) + 2
     for data in events_of(stream[begins:], loads):
         response = data.get("response")
@@ -234,40 +219,33 @@ def chat_view(response: Mapping[str, Any]) -> ChatView | None:
     if status not in ("completed", "incomplete", None) or not isinstance(output, list):
         return None
     items = [item for item in output if isinstance(item, dict)]
-    calls = [call for item in items for call in _client_calls(item)]
+    found = [item_call(item) for item in items if item.get("type") in CLIENT_CALLS]
+    calls = [
+        {
+            "id": call.id,
+            "type": "function",
+            "function": {"name": call.name, "arguments": call.arguments},
+        }
+        for call in found
+        if call is not None
+    ]
     reply: dict[str, Any] = {"role": "assistant", "content": "".join(map(_text, items))}
     if calls:
         reply["tool_calls"] = calls
-    choice = {
-        "index": 0,
-        "message": reply,
-        ECHO: items,
-        "finish_reason": _finish(response, items, calls),
-    }
+    if status == "incomplete":
+        reason = as_mapping(response.get("incomplete_details")).get("reason")
+        finish = _REASONS.get(str(reason), "length")
+    elif any(item.get("type") in _COMPACTIONS for item in items):
+        finish = "compaction"  # a summary of the history, and no text for the user
+    else:
+        finish = "tool_calls" if calls else "stop"
+    choice = {"index": 0, "message": reply, ECHO: items, "finish_reason": finish}
     return {
         ANSWER_ID: response.get("id") if response.get("store") is not False else None,
         "model": response.get("model"),
         "choices": [choice],
         "usage": response.get("usage"),
     }
-
-
-def _finish(
-    response: Mapping[str, Any], items: Sequence[Mapping[str, Any]], calls: Sequence[Any]
-) -> str:
-    if response.get("status") == "incomplete":
-        reason = as_mapping(response.get("incomplete_details")).get("reason")
-        return _REASONS.get(str(reason), "length")
-    if any(item.get("type") in _COMPACTIONS for item in items):
-        return "compaction"  # a summary of the history, and no text for the user
-    return "tool_calls" if calls else "stop"
-
-
-def _client_calls(item: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    call = item_call(item)
-    if call is not None and item.get("type") in CLIENT_CALLS:
-        function = {"name": call.name, "arguments": call.arguments}
-        yield {"id": call.id, "type": "function", "function": function}
 
 
 def _text(item: Mapping[str, Any]) -> str:
@@ -278,11 +256,9 @@ def _text(item: Mapping[str, Any]) -> str:
 
 
 def _has_front(request: SteeredRequest) -> bool:
-    """Whether guidance goes into `instructions` and not into the client's leading item.
-
-    An upstream that stores responses stores their items, too, and adds them to the next request. It
-    does not store `instructions`, so that only these can be sent with every request.
-    """
+    """Whether guidance goes into `instructions` and not into the client's leading item. An upstream
+    that stores responses stores their items, too, and adds them to the next request. It does not
+    store `instructions`, so that only these can be sent with every request."""
     if request.body.get("instructions") is not None or request.body.get("store") is not False:
         return True
     first = request.messages[0] if request.messages else None
@@ -298,14 +274,6 @@ def _instruct(request: SteeredRequest, texts: Sequence[str]) -> list[Splice]:
     _, end = request.spans("instructions")[-1]
     added = json.dumps("".join(f"\n\n{text}" for text in texts))[1:-1]
     return [Splice(start=end - 1, end=end - 1, text=added)]
-
-
-def _behind_text(request: SteeredRequest, inserts: Sequence[InsertMessage]) -> list[Splice]:
-    """An `input` of plain text becomes an equivalent list of items."""
-    start, end = request.spans("input")[-1]
-    added = "".join(f", {json.dumps({'role': i.role, 'content': i.text})}" for i in inserts)
-    head = Splice(start=start, end=start, text='[{"role": "user", "content": ')
-    return [head, Splice(start=end, end=end, text=f"}}{added}]")]
 
 
 RESPONSES = ResponsesDialect()

@@ -103,9 +103,10 @@ def price_of(model: str, prices: Mapping[str, Price]) -> Price | None:
     if model in prices:
         return prices[model]
     info = capabilities(model)
-    if info is None or info.rates.input is None or info.rates.output is None:
+    rates = info.rates if info is not None else {}
+    if "input" not in rates or "output" not in rates:
         return None
-    return Price(input=info.rates.input * 1e6, output=info.rates.output * 1e6)
+    return Price(input=rates["input"] * 1e6, output=rates["output"] * 1e6)
 
 
 def _tasks(played: Sequence[Mapping[str, Any]], prices: Mapping[str, Price]) -> list[Task]:

@@ -14,17 +14,8 @@ RawHeaders = list[tuple[bytes, bytes]]
 
 # RFC 9110 section 7.6.1, and what the two connections' own HTTP stacks must set for themselves.
 HOP_BY_HOP = frozenset(
-    {
-        b"connection",
-        b"keep-alive",
-        b"proxy-authenticate",
-        b"proxy-authorization",
-        b"proxy-connection",
-        b"te",
-        b"trailer",
-        b"transfer-encoding",
-        b"upgrade",
-    }
+    {b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"te"}
+    | {b"proxy-connection", b"trailer", b"transfer-encoding", b"upgrade"}
 )
 
 
@@ -34,16 +25,12 @@ class LaneResponse(Protocol):
     status: int
     headers: RawHeaders
     """End-to-end headers, names in lower case, repeated ones kept, content-length when known."""
-
     usage: dict[str, Any] | None
     """Token usage, where the lane knows it (LiteLLM); None where it is in the body."""
 
     def __aiter__(self) -> AsyncIterator[bytes]:
-        """The body as it arrives.
-
-        Raises:
-            UpstreamFailure: it broke off, stalled, or is not HTTP.
-        """
+        """The body as it arrives. Raises: UpstreamFailure: it broke off, stalled, or is not
+        HTTP."""
         ...
 
     async def aclose(self) -> None:
@@ -73,33 +60,22 @@ def retry_after_s(headers: RawHeaders) -> float | None:
 
 def end_to_end(headers: RawHeaders, drop: frozenset[bytes] = frozenset()) -> RawHeaders:
     """`headers` without the hop-by-hop ones, those that Connection names, and `drop`."""
-    named = {
-        token.strip().lower()
-        for key, value in headers
-        if key == b"connection"
-        for token in value.split(b",")
-    }
-    unwanted = HOP_BY_HOP | drop | named if named or drop else HOP_BY_HOP
+    unwanted = HOP_BY_HOP | drop if drop else HOP_BY_HOP
+    for key, value in headers:
+        if key == b"connection":
+            unwanted = unwanted | {token.strip().lower() for token in value.split(b",")}
     return [(k, v) for k, v in headers if k not in unwanted]
 
 
 class IdleGuard:
-    """Ends a `with` block with TimeoutError when it lasts longer than a limit.
-
-    `limit_s` counts from the start of each block, `total_s` from the creation of the guard; 0 is no
-    limit. There is one timer per stream, which checks the clock when it fires, instead of one per
-    chunk: a stream of a thousand chunks needs a handful of timers.
-    """
+    """Ends a `with` block with TimeoutError when it lasts longer than a limit. `limit_s` counts
+    from the start of each block, `total_s` from the creation of the guard; 0 is no limit. There is
+    one timer per stream, which checks the clock when it fires, instead of one per chunk: a stream
+    of a thousand chunks needs a handful of timers."""
 
     __slots__ = (
-        "_ends_at",
-        "_entered",
-        "_expired",
-        "_handle",
-        "_loop",
-        "_task",
-        "limit_s",
-        "total_s",
+        *("_ends_at", "_entered", "_expired", "_handle", "_loop", "_task"),
+        *("limit_s", "total_s"),
     )
 
     def __init__(self, limit_s: float, total_s: float = 0) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,8 +19,7 @@ from gateway.wire.request import ChatRequest
 
 # These answer 400 to more output tokens than the model can write; others reduce the number.
 _BOUNDED_OUTPUT = frozenset({"openai", "anthropic", "azure", "bedrock", "bedrock_converse"})
-# The list marks each model of theirs that reasons, so that no mark means it does not. Elsewhere it
-# means little: of 310 such models whose name is marked under another provider 282 do reason.
+# The list marks each model of theirs that reasons, so that no mark means it does not.
 _REASONING_MARKED = frozenset({"openai", "anthropic"})
 _OUTPUT_NAMES = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 # A value that asks for what happens anyway is accepted by every model.
@@ -37,10 +38,8 @@ _ANTHROPIC_SAMPLING = ("temperature", "top_p", "top_k")
 def refused_parameter(
     info: ModelInfo, body: Mapping[str, Any], *, dialect: str, native: bool
 ) -> str | None:
-    """Why a model refuses a request's parameters, or None.
-
-    `dialect`: the name of the client's dialect; `native`: whether its bytes go to the provider.
-    """
+    """Why a model refuses a request's parameters, or None. `dialect`: the name of the client's
+    dialect; `native`: whether its bytes go to the provider."""
     listed = info.listed
     most = listed.max_output_tokens if listed is not None else None
     asked = max((as_number(body.get(name), 0.0) for name in _OUTPUT_NAMES), default=0.0)
@@ -95,8 +94,12 @@ _IMAGE_PARTS = frozenset({"image_url", "input_image", "image", "computer_screens
 # Each of these names contains one of two words, possibly written in escapes.
 _IMAGE_NAME = re.compile(rb"image|screenshot|\\u00[567]")
 INPUT_PER_OUTPUT = 20  # tokens that an agent's calls send for each that they receive
-# Prices of a deployment in the config; its `litellm_params` may have the first two.
-_PRICES = ("input_cost_per_token", "output_cost_per_token", "cache_read_input_token_cost")
+# Prices that the config may give a deployment; `litellm_params` may have the first two.
+_PRICES = {
+    "input": "input_cost_per_token",
+    "output": "output_cost_per_token",
+    "cache_read": "cache_read_input_token_cost",
+}
 _PART_DEPTH = 2  # a message, its part, and a part of a tool's result
 # Providers whose API has no `n`. Source: their API references.
 _ONE_CHOICE = frozenset({"anthropic", "bedrock", "bedrock_converse", "cohere", "cohere_chat"})
@@ -108,15 +111,8 @@ class ModelCatalogue:
     def __init__(self, table: DeploymentTable, model_info: Mapping[str, Mapping[str, Any]]) -> None:
         self._table = table
         self._own = model_info
-        self._known: dict[str, ModelInfo | None] = {}
-
-    def info(self, model: str) -> ModelInfo | None:
+        self.info = functools.lru_cache(1000)(self._info)
         """The entry of a requested name; None when it is in neither list nor config."""
-        if model not in self._known:
-            if len(self._known) > 1000:
-                self._known.clear()
-            self._known[model] = self._look_up(model)
-        return self._known[model]
 
     def cost(self, model: str, usage: Mapping[str, Any] | None) -> float | None:
         """US dollars for one call; None when the model or its usage is unknown, never 0 for it."""
@@ -144,9 +140,10 @@ class ModelCatalogue:
         """US dollars for an average step's share of a million tokens read, by which models are
         compared; None when the model's prices are not known."""
         info = self.info(model)
-        if info is None or info.rates.input is None or info.rates.output is None:
+        rates = info.rates if info is not None else {}
+        if "input" not in rates or "output" not in rates:
             return None
-        return info.rates.input * INPUT_PER_OUTPUT + info.rates.output
+        return rates["input"] * INPUT_PER_OUTPUT + rates["output"]
 
     def refusal(self, model: str, request: ChatRequest) -> str | None:
         """Why `model` cannot serve the request; None when it can, or when nothing is known."""
@@ -171,7 +168,7 @@ class ModelCatalogue:
         native = self._table.resolve(model)[0].for_dialect(dialect).lane == "native"
         return refused_parameter(info, body, dialect=dialect.name, native=native)
 
-    def _look_up(self, model: str) -> ModelInfo | None:
+    def _info(self, model: str) -> ModelInfo | None:
         target = self._table.resolve(model)[0]
         listed_as = target.model or model
         if target.model is not None and target.provider not in ("openai", "other"):
@@ -179,17 +176,14 @@ class ModelCatalogue:
         known = capabilities(listed_as)
         given = {**target.litellm_params, **target.params}
         own = {**self._own.get(target.name, {})}
-        own |= {name: given[name] for name in _PRICES[:2] if name in given}
+        own |= {name: given[name] for name in list(_PRICES.values())[:2] if name in given}
         if not own:
             return known
         known = known or ModelInfo(provider=target.provider)
-        input, output, cache_read = (own.get(name) for name in _PRICES)
-        rates = replace(
-            known.rates,
-            input=_price(input, known.rates.input),
-            output=_price(output, known.rates.output),
-            cache_read=_price(cache_read, known.rates.cache_read),
-        )
+        rates = dict(known.rates)
+        for kind, name in _PRICES.items():
+            with contextlib.suppress(KeyError, TypeError, ValueError):
+                rates[kind] = float(own[name])  # YAML reads `1e-6` as text
         limit = own.get("max_input_tokens")
         return replace(
             known,
@@ -200,14 +194,6 @@ class ModelCatalogue:
             response_schema=as_bool(own.get("supports_response_schema"), known.response_schema),
             reasoning=as_bool(own.get("supports_reasoning"), known.reasoning),
         )
-
-
-def _price(value: Any, default: float | None) -> float | None:
-    """A price of the config; YAML reads `1e-6` as text."""
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return default
 
 
 def _has_image(parts: object, depth: int = 0) -> bool:

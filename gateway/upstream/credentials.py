@@ -1,10 +1,7 @@
 """The rule which credential may go to which host, asked by every lane, route and fallback.
 
-A credential is the client's (in a header, of the API that the client speaks), the operator's (in
-the config, or in a variable of the provider), or a key of this gateway. A host belongs to a
-provider that is known by its name, or is a server of somebody's own. `docs/security.md` has the
-rule as a table; a test compares the two.
-
+A credential is the client's, the operator's (in the config, or in a variable of the provider), or a
+key of this gateway. `docs/security.md` has the rule as a table; a test compares the two.
 - A key of this gateway, or a text of that form, goes nowhere.
 - The operator's key goes to the host of its deployment only, and takes the client's place there.
 - The client's credential goes to the host that the client believes to speak with: the default
@@ -118,6 +115,7 @@ _FORMS = tuple(
 )
 _GATEWAY_KEY = re.compile(rb"gw-[A-Za-z0-9_-]{43}(?![A-Za-z0-9_-])")  # see `make_key`
 
+# LiteLLM's names of the providers of each known host.
 _COMPANIES = {
     "openai": ("openai", "text-completion-openai", "openai_text"),
     "anthropic": ("anthropic", "anthropic_text"),
@@ -129,7 +127,6 @@ _COMPANIES = {
     ),
     "chatgpt": ("chatgpt",),
 }
-"""LiteLLM's names of the providers of each known host."""
 
 # Paths of other APIs, which name the model and bring that provider's token. Source: the REST
 # references of Vertex AI, the Gemini API and Amazon Bedrock.
@@ -139,40 +136,30 @@ _OTHER_PATHS = (
     (re.compile(r"/v1beta\d*/|/upload/v1beta\d*/"), "google"),
     (re.compile(r"/model/[^/]+/(?:invoke|converse)"), "aws"),
     (re.compile(r"/backend-api/"), "chatgpt"),
+    (re.compile(r"(?s).*:(?:rawPredict|streamRawPredict)\Z"), "google"),
 )
-
-_OTHER_ENDS = (":rawPredict", ":streamRawPredict")
 
 
 def refuse_foreign_path(path: str, host: str) -> None:
-    """Refuse a path of another provider's API than the one that a known host has.
-
-    Raises:
-        NotFound: the host is a known provider's, and does not have the path.
-    """
+    """Refuse a path of another provider's API than the one that a known host has. Raises: NotFound:
+    the host is a known provider's, and does not have the path."""
     family = family_of_host(host)
-    found = [owner for form, owner in _OTHER_PATHS if form.match(path)]
-    if path.endswith(_OTHER_ENDS):
-        found.append("google")
-    for owner in found:
-        if family not in (ANY, owner):
+    for form, owner in _OTHER_PATHS:
+        if family not in (ANY, owner) and form.match(path):
             raise NotFound(f"{path} is an API of {owner}, which {host} does not have")
 
 
+@functools.lru_cache(maxsize=1024)
 def family_of_host(host: str) -> str:
     """The provider that a host belongs to; ANY for other servers."""
-    for end, family in _HOSTS:
-        if host == end or host.endswith(f".{end}"):
-            return family
-    return ANY
+    return next((f for end, f in _HOSTS if host == end or host.endswith(f".{end}")), ANY)
 
 
+@functools.lru_cache(maxsize=1024)
 def owner_of_host(host: str) -> str:
     """As `family_of_host`, with the providers that take other providers' headers."""
-    for end, owner in _KEYED_HOSTS:
-        if host == end or host.endswith(f".{end}"):
-            return owner
-    return family_of_host(host)
+    keyed = (o for end, o in _KEYED_HOSTS if host == end or host.endswith(f".{end}"))
+    return next(keyed, family_of_host(host))
 
 
 @functools.lru_cache(maxsize=1024)  # clients choose the names
@@ -223,11 +210,8 @@ def operator_key(target: Target) -> str | None:
 
 def allowed(headers: RawHeaders, query: bytes, target: Target, api: str) -> RawHeaders:
     """The client's headers that a target may see; `api`: the client's, `openai` or `anthropic`.
-
-    Raises:
-        Unauthorized: the client's credential is a key of this gateway that is not known, or a key
-            of another provider than the one it would be sent to.
-    """
+    Raises: Unauthorized: the client's credential is a key of this gateway that is not known, or a
+    key of another provider than the one it would be sent to."""
     for name, value in headers:
         if has_gateway_key(value):
             raise _gateway_key(name.decode("latin-1"))
@@ -247,19 +231,24 @@ def allowed(headers: RawHeaders, query: bytes, target: Target, api: str) -> RawH
             continue
         if family != ANY and belongs_to is None and _OTHER_CREDENTIAL.search(name):
             continue
-        if owner != ANY:
-            _refuse_foreign(name, value, host, owner)
+        if owner != ANY and (shown := _shown(name, value)) not in (ANY, owner):
+            raise _foreign(name.decode("latin-1"), shown, host)
+        if name == b"cookie" and SESSION_COOKIE.encode() in value:  # of this gateway's dashboard
+            value = _SESSION.sub(b"", value).strip(b"; ")
+            if not value:
+                continue
         kept.append((name, value))
-    return _without_session(kept)
+    return kept
 
 
 def _without_credentials(headers: RawHeaders, owner: str) -> RawHeaders:
     """The headers without those of the client that authenticate it."""
     kept = []
     for name, value in headers:
-        if name in CREDENTIAL_HEADERS:
-            continue
-        if owner != ANY and (_OTHER_CREDENTIAL.search(name) or not _fits(name, value, owner)):
+        foreign = owner != ANY and (
+            _OTHER_CREDENTIAL.search(name) or _shown(name, value) not in (ANY, owner)
+        )
+        if name in CREDENTIAL_HEADERS or foreign:
             continue
         if name == _PROTOCOLS and _PROTOCOL_KEY in value:
             offered = [part.strip() for part in value.split(b",")]
@@ -270,33 +259,19 @@ def _without_credentials(headers: RawHeaders, owner: str) -> RawHeaders:
     return kept
 
 
-def _without_session(headers: RawHeaders) -> RawHeaders:
-    """The headers without the cookie of a session with this gateway."""
-    kept = []
-    for name, value in headers:
-        if name == b"cookie" and SESSION_COOKIE.encode() in value:
-            value = _SESSION.sub(b"", value).strip(b"; ")
-            if not value:
-                continue
-        kept.append((name, value))
-    return kept
-
-
 def _refuse_query(query: bytes, host: str, replaced: bool) -> None:
     """Refuse a key in the query that is not one of the host's. `replaced`: the client's own
     credential does not go there at all."""
-    text = unquote_plus(query.decode("latin-1"))
-    if has_gateway_key(text.encode()):
+    text = query.decode("latin-1")
+    plain = unquote_plus(text)
+    if has_gateway_key(plain.encode()):
         raise _gateway_key("the query")
     family, owner = family_of_host(host), owner_of_host(host)
-    if owner == ANY:
-        return
-    shown = family_of_key(text)
-    if shown not in (ANY, owner):
+    if owner != ANY and (shown := family_of_key(plain)) not in (ANY, owner):
         raise _foreign("the query", shown, host)
     if family == ANY:
         return
-    for part in query.decode("latin-1").split("&"):
+    for part in text.split("&"):
         name = unquote_plus(part.partition("=")[0])
         belongs_to = _QUERY_KEYS.get(name.lower())
         if belongs_to is not None and (replaced or belongs_to != family):
@@ -305,10 +280,7 @@ def _refuse_query(query: bytes, host: str, replaced: bool) -> None:
 
 def client_key(headers: RawHeaders, target: Target, api: str) -> str | None:
     """The key that the client sent for its provider, if the target's host is that provider's.
-
-    Raises:
-        Unauthorized: as `allowed` does.
-    """
+    Raises: Unauthorized: as `allowed` does."""
     for name, value in allowed(headers, b"", target, api):
         if name == b"authorization" and value[:7].lower() == b"bearer ":
             return value[7:].decode("latin-1").strip()
@@ -330,16 +302,6 @@ def is_foreign_host(provider: str, host: str, key_words: Iterable[str]) -> bool:
 
 # Both are reached with the same company's tokens.
 _SHARED = {"azure": ("openai",)}
-
-
-def _refuse_foreign(name: bytes, value: bytes, host: str, owner: str) -> None:
-    shown = _shown(name, value)
-    if shown not in (ANY, owner):
-        raise _foreign(name.decode("latin-1"), shown, host)
-
-
-def _fits(name: bytes, value: bytes, owner: str) -> bool:
-    return _shown(name, value) in (ANY, owner)
 
 
 def _shown(name: bytes, value: bytes) -> str:

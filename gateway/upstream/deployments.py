@@ -6,6 +6,7 @@ Deployments that failed repeatedly are not asked for a while (`DeploymentRests`)
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import json
 import math
@@ -39,11 +40,9 @@ from gateway.upstream.providers import (
 
 
 class DeploymentRests:
-    """Failures in a row and rests, by the place of a deployment (`place_of`).
-
-    One object serves all versions of the config: a deployment that a reload leaves as it was goes
-    on resting, and requests that began before the reload still count.
-    """
+    """Failures in a row and rests, by the place of a deployment (`place_of`). One object serves all
+    versions of the config: a deployment that a reload leaves as it was goes on resting, and
+    requests that began before the reload still count."""
 
     def __init__(self) -> None:
         self._failures: dict[str, int] = {}
@@ -71,11 +70,9 @@ class DeploymentRests:
 
 
 def place_of(deployment: Deployment, api_key: str | None) -> str:
-    """Digest of a deployment that is equal while its address, model and key are the same.
-
-    All texts of its `litellm_params` count, because regions, projects and API versions are part of
-    an address; its name, weight and the numbers among the parameters do not.
-    """
+    """Digest of a deployment that is equal while its address, model and key are the same. All texts
+    of its `litellm_params` count, because regions, projects and API versions are part of an
+    address; its name, weight and the numbers among the parameters do not."""
     params = deployment.litellm_params
     texts = {name: value for name, value in params.items() if isinstance(value, str)}
     described = json.dumps(
@@ -95,13 +92,9 @@ def longest_match(patterns: Iterable[str], model: str) -> tuple[str, str] | None
 
 def filled(deployment: Deployment, starred: str) -> Deployment:
     """The deployment for one name that matches its pattern: the star in its model is replaced.
-
     Where the star covers the provider (`model: "*"`), the client chooses it: the deployment's
-    secrets are those of the provider that the pattern itself names, and of no other.
-
-    Raises:
-        UnknownProvider: the client chose a provider that nobody knows.
-    """
+    secrets are those of the provider that the pattern itself names, and of no other. Raises:
+    UnknownProvider: the client chose a provider that nobody knows."""
     params = deployment.litellm_params
     made = {**params, "model": str(params["model"]).replace("*", starred)}
     if provider_of(made)[0] != provider_of(params)[0]:
@@ -110,10 +103,8 @@ def filled(deployment: Deployment, starred: str) -> Deployment:
 
 
 def _star(pattern: str, model: str) -> str | None:
-    """The longest text of the first star with which `pattern` is `model`, or None.
-
-    Read from the right, so that a name with many chances to match costs one pass per star.
-    """
+    """The longest text of the first star with which `pattern` is `model`, or None. Read from the
+    right, so that a name with many chances to match costs one pass per star."""
     first, *middle, last = pattern.split("*")
     end = len(model) - len(last)
     if not model.startswith(first) or not model.endswith(last):
@@ -225,11 +216,8 @@ class _Targets:
 
     def of(self, deployment: Deployment, key: int) -> Target:
         """The target of the deployment with that number, 0 for one that is not in the config.
-
-        Raises:
-            UnknownProvider: nobody knows its provider, or that has no address.
-            ValueError: the native lane needs an address.
-        """
+        Raises: UnknownProvider: nobody knows its provider, or that has no address; ValueError: the
+        native lane needs an address."""
         params = deployment.litellm_params
         provider, name = provider_of(params)
         known = OPENAI_COMPATIBLE.get(provider)
@@ -298,18 +286,14 @@ class DeploymentTable:
         keys_required: Callable[[], bool] = lambda: False,
     ) -> None:
         """Read the deployments; `env` holds the providers' keys, `rests` what failed before.
-
-        `keys_required`: whether requests need a gateway key now, whatever the config says.
-
-        Raises:
-            ConfigError: deployments, or models named elsewhere, have no provider or no address.
-        """
+        `keys_required`: whether requests need a gateway key now, whatever the config says. Raises:
+        ConfigError: deployments, or models named elsewhere, have no provider or no address."""
         self._settings = settings
         self._keys_required = keys_required
         self._targets = _Targets(settings, env)
         self.default = self._targets.default
         self._by_name: dict[str, list[Target]] = {}
-        self._matched: dict[str, list[Target]] = {}
+        self._by_pattern = functools.lru_cache(_MATCHES_KEPT)(self._matched)
         self._rests = rests or DeploymentRests()
         self._turn = itertools.count()
         faults = Faults()
@@ -337,11 +321,9 @@ class DeploymentTable:
         return any(t.lane == "litellm" for ts in self._by_name.values() for t in ts)
 
     def candidates(self, model: str, now: float, conversation: str = "") -> list[Target]:
-        """The targets of a name's own deployments, best first; resting ones last.
-
-        A conversation keeps its order, on every replica: the provider's prompt cache is where its
-        last call went. Calls without one take turns.
-        """
+        """The targets of a name's own deployments, best first; resting ones last. A conversation
+        keeps its order, on every replica: the provider's prompt cache is where its last call went.
+        Calls without one take turns."""
         group = self.resolve(model)
         if len(group) == 1:
             return list(group)
@@ -356,10 +338,8 @@ class DeploymentTable:
         return [first, *(t for t in awake or group if t is not first), *(resting if awake else [])]
 
     def fallbacks(self, model: str, now: float, conversation: str = "") -> list[Target]:
-        """The targets to ask after those of `model`: those of its fallbacks, in their order.
-
-        A fallback without a deployment is asked for by its own name at the default upstream.
-        """
+        """The targets to ask after those of `model`: those of its fallbacks, in their order. A
+        fallback without a deployment is asked for by its own name at the default upstream."""
         entries = self._settings.router.fallbacks[::-1]  # the last entry of a name counts
         listed = (entry[name] for name in (model, "*") for entry in entries if name in entry)
         order: list[Target] = []
@@ -370,29 +350,19 @@ class DeploymentTable:
         return order
 
     def resolve(self, model: str) -> list[Target]:
-        """The targets of one name's deployments; an unknown name has the default upstream.
-
-        Raises:
-            UnknownProvider: the name has a prefix that nobody knows (see `_unlisted`).
-        """
+        """The targets of one name's deployments; an unknown name has the default upstream. Raises:
+        UnknownProvider: the name has a prefix that nobody knows (see `_unlisted`)."""
         return self._by_name.get(model) or self._by_pattern(model) or [self._unlisted(model)]
 
-    def _by_pattern(self, model: str) -> list[Target]:
+    def _matched(self, model: str) -> list[Target]:
         """The targets of the longest pattern that matches; empty when none does."""
-        found = self._matched.get(model)
-        if found is None:
-            patterns = [name for name in self._by_name if "*" in name]
-            name, starred = longest_match(patterns, model) or ("", "")
-            found = [
-                replace(
-                    self._targets.of(filled(self._settings.model_list[t.key - 1], starred), t.key),
-                    place=t.place,
-                )
-                for t in self._by_name.get(name, ())
-            ]
-            if len(self._matched) >= _MATCHES_KEPT:
-                self._matched.clear()
-            self._matched[model] = found
+        patterns = [name for name in self._by_name if "*" in name]
+        name, starred = longest_match(patterns, model) or ("", "")
+        found = []
+        for pattern in self._by_name.get(name, ()):
+            deployment = filled(self._settings.model_list[pattern.key - 1], starred)
+            target = self._targets.of(deployment, pattern.key)
+            found.append(replace(target, place=pattern.place))
         return found
 
     def at_place(self, place: str) -> Target | None:
@@ -413,21 +383,14 @@ class DeploymentTable:
     def _unlisted(self, model: str) -> Target:
         """The target of a name without a deployment.
 
-        A prefix of the tables in `providers.py` is that provider. Of other names:
-        - an upstream that is not OpenAI's has names of its own with slashes (`meta/llama-3`), so
-          it gets them all;
-        - at OpenAI, where no name has a slash, a prefix that LiteLLM knows goes to that provider
-          through LiteLLM, with the key from that provider's variable;
-        - with any other prefix the client's own key goes to the default upstream, as for a plain
-          name, and OpenAI's answer is relayed. The configured key is not spent on it: refused.
-
-        Where clients have keys of this gateway, a provider that they name is refused: they would
-        spend every credential of the gateway's environment, and reach servers on its network.
-        Models that the config names are the operator's choice.
-
-        Raises:
-            UnknownProvider: the prefix is refused, or nobody knows it and a configured key would be
-                sent.
+        A prefix of the tables in `providers.py` is that provider. An upstream that is not OpenAI's
+        gets all other names, which may have slashes (`meta/llama-3`). At OpenAI, where no name has
+        one, a prefix that LiteLLM knows is that provider, with the key from its variable; with any
+        other prefix the client's own key goes to the default upstream, but a configured one is not
+        spent on it. Where clients have keys of this gateway, a provider that only they name is
+        refused: they would spend every credential of the gateway's environment, and reach servers
+        on its network. Raises: UnknownProvider: the prefix is refused, or nobody knows it and a
+        configured key would be sent.
         """
         upstream = self._settings.default_upstream
         if upstream.provider_prefixes is False:
@@ -481,12 +444,10 @@ def _versioned(base: str) -> httpx.URL:
 
 
 def _by_rendezvous(group: Sequence[Target], conversation: str) -> list[Target]:
-    """The targets in the order in which a conversation prefers them, by weight.
-
-    Source: Thaler and Ravishankar, "Using Name-Based Mappings to Increase Hit Rates" (1998), with
-    the weights of Schindelhauer and Schomaker (2005): a target that comes or goes moves only the
-    conversations that it gets or had.
-    """
+    """The targets in the order in which a conversation prefers them, by weight. Source: Thaler and
+    Ravishankar, "Using Name-Based Mappings to Increase Hit Rates" (1998), with the weights of
+    Schindelhauer and Schomaker (2005): a target that comes or goes moves only the conversations
+    that it gets or had."""
     seen: Counter[str] = Counter()
     scored = []
     for target in group:

@@ -118,14 +118,9 @@ class Dispatcher:
     async def send(
         self, call: UpstreamCall, model: str, *, native_only: bool = False, once: bool = False
     ) -> Delivery:
-        """The first answer below status 400, else the last attempt's error answer.
-
-        `native_only` leaves out targets of the LiteLLM lane, which serves dialects only. `once`:
-        no target is asked again.
-
-        Raises:
-            UpstreamFailure: the last attempt gave no answer at all.
-        """
+        """The first answer below status 400, else the last attempt's error answer. `native_only`
+        leaves out targets of the LiteLLM lane, which serves dialects only. `once`: no target is
+        asked again. Raises: UpstreamFailure: the last attempt gave no answer at all."""
         schedule = self._schedule(call, model, native_only, once)
         at = 0
         while True:
@@ -252,12 +247,9 @@ def attempt_schedule(
 
 
 def outgoing_headers(call: UpstreamCall, target: Target, instance: bytes) -> RawHeaders:
-    """The client's headers as this target may see them, with the target's own key.
-
-    Raises:
-        Unauthorized: see `credentials.allowed`.
-        GatewayError: the call may not spend the operator's key.
-    """
+    """The client's headers as this target may see them, with the target's own key. Raises:
+    Unauthorized: see `credentials.allowed`; GatewayError: the call may not spend the operator's
+    key."""
     credentials.refuse_key_in_path(call.path)
     drop = _OWN_HEADERS | call.key_headers
     given = [(k, v) for k, v in end_to_end(call.headers, drop) if not k.startswith(b"x-gateway-")]
@@ -281,10 +273,8 @@ def has_passed(headers: RawHeaders, instance: bytes) -> bool:
 
 @functools.lru_cache(maxsize=512)  # parsing a URL is slow
 def target_url(base: httpx.URL, path: str, query: bytes) -> URL:
-    """The upstream URL with the path and the query byte for byte.
-
-    The base's own query, which some providers need (`?api-version=...`), comes before the client's.
-    """
+    """The upstream URL with the path and the query byte for byte. The base's own query, which some
+    providers need (`?api-version=...`), comes before the client's."""
     text = str(base.copy_with(query=None)).rstrip("/") + path
     asked = "&".join(part.decode("latin-1") for part in (base.query, query) if part)
     return URL(f"{text}?{asked}" if asked else text, encoded=True)
@@ -297,10 +287,8 @@ _MOST_REFUSALS = 1000  # models are named by clients
 
 
 class UsageRefusals:
-    """The targets that refused to report the usage of a stream, with the model asked for.
-
-    One object serves all versions of the config: a target is known by its address.
-    """
+    """The targets that refused to report the usage of a stream, with the model asked for. One
+    object serves all versions of the config: a target is known by its address."""
 
     def __init__(self) -> None:
         self._known: set[tuple[str, str]] = set()
@@ -342,11 +330,8 @@ class BegunResponse:
 
 
 async def refuses_usage(response: LaneResponse) -> tuple[bool, LaneResponse]:
-    """Whether an answer refuses `stream_options`, and the answer with all its bytes.
-
-    Raises:
-        UpstreamFailure: the answer broke off.
-    """
+    """Whether an answer refuses `stream_options`, and the answer with all its bytes. Raises:
+    UpstreamFailure: the answer broke off."""
     if response.status not in _USAGE_REFUSED:
         return False, response
     watch = ResponseWatch(header(response.headers, b"content-encoding"), _ERROR_BYTES)
@@ -383,15 +368,10 @@ async def ask(
     *,
     admits: Callable[[Target], Awaitable[bool]] | None = None,
 ) -> OwnAnswer:
-    """Ask the model of that name, with nothing of any client's request.
-
-    `admits`: whether a fallback may be asked; None: any may.
-
-    Raises:
-        UpstreamFailure: no deployment answered.
-        ModelRefused: the answer is an error.
-        ValueError, LookupError, TypeError: the answer is not a chat completion.
-    """
+    """Ask the model of that name, with nothing of any client's request. `admits`: whether a
+    fallback may be asked; None: any may. Raises: UpstreamFailure: no deployment answered;
+    ModelRefused: the answer is an error; ValueError, LookupError, TypeError: the answer is not a
+    chat completion."""
 
     def parsed(target: Target) -> Mapping[str, Any]:
         own = target.params if target.lane == "native" else {}

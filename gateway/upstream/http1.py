@@ -93,11 +93,8 @@ class PooledConnection(asyncio.Protocol):
         self.transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        """Give the bytes to their reader.
-
-        What comes unasked would be read as the answer to the next request, which may be another
-        client's: the connection is closed instead.
-        """
+        """Give the bytes to their reader. What comes unasked would be read as the answer to the
+        next request, which may be another client's: the connection is closed instead."""
         if self.answer is not None:
             self.answer.data_received(data)
         else:
@@ -126,9 +123,7 @@ class PooledConnection(asyncio.Protocol):
 
 class Http1Answer:
     """The answer to one request, relayed byte for byte: nothing is decompressed or re-chunked.
-
-    `fields` are its headers as they were sent, `headers` those to relay.
-    """
+    `fields` are its headers as they were sent, `headers` those to relay."""
 
     __slots__ = (
         *("_connection", "_failure", "_guard", "_has_head", "_left", "_parts", "_paused", "_rest"),
@@ -161,13 +156,8 @@ class Http1Answer:
 
     async def ask(self, head: bytes, body: bytes | AsyncIterator[bytes], *, chunked: bool) -> None:
         """Send the request, and wait for the head of its answer, in a block of the guard.
-
-        `chunked`: a body that arrives piece by piece goes out in chunks.
-
-        Raises:
-            OSError: the connection was closed before that.
-            ValueError: what was sent is not HTTP.
-        """
+        `chunked`: a body that arrives piece by piece goes out in chunks. Raises: OSError: the
+        connection was closed before that; ValueError: what was sent is not HTTP."""
         transport = self._connection.transport
         if transport is None:
             raise ConnectionResetError
@@ -186,10 +176,8 @@ class Http1Answer:
     async def _send(
         self, head: bytes, body: bytes | AsyncIterator[bytes], *, chunked: bool
     ) -> None:
-        """Send a long body piece by piece, also while the answer arrives.
-
-        The head goes with the first piece: a body that cannot be read is not begun.
-        """
+        """Send a long body piece by piece, also while the answer arrives. The head goes with the
+        first piece: a body that cannot be read is not begun."""
         transport, drain = self._connection.transport, self._connection.drain
         assert transport is not None
         if isinstance(body, bytes):
@@ -307,10 +295,8 @@ class Http1Answer:
             self._fail(ConnectionResetError(*(exc.args if isinstance(exc, OSError) else ())))
 
     def _take_head(self, data: bytes) -> None:
-        """Parse heads as soon as each is whole, until one is not informational.
-
-        Raises: ValueError, HttpParserError, HttpParserUpgrade: it is no answer.
-        """
+        """Parse heads as soon as each is whole, until one is not informational. Raises: ValueError,
+        HttpParserError, HttpParserUpgrade: it is no answer."""
         searched = max(len(self._rest) - 3, 0)
         self._rest += data
         while True:
@@ -350,7 +336,9 @@ class Http1Answer:
     def _begin_body(self) -> None:
         """Choose how the body is read (RFC 9112 section 6.3). Raises: ValueError."""
         behind, self._rest, self._silent = self._rest, b"", 0
-        named = _codings(self.fields)
+        codings = [value for name, value in self.fields if name.lower() == b"transfer-encoding"]
+        words = {word.strip(b" \t\r\n") for word in b",".join(codings).lower().split(b",")}
+        named = words - {b"", b"identity"}  # those change nothing
         lengths = [value for name, value in self.fields if name.lower() == b"content-length"]
         if not all(value.strip().isdigit() for value in lengths):
             raise ValueError("a length is no number")
@@ -477,10 +465,8 @@ class Http1Answer:
 
 
 class Handover(Http1Answer):
-    """An answer after which the connection is the caller's, if its status is one of `statuses`.
-
-    It answers CONNECT, or a request for a WebSocket. `early`: what has come behind its head.
-    """
+    """An answer after which the connection is the caller's, if its status is one of `statuses`. It
+    answers CONNECT, or a request for a WebSocket. `early`: what has come behind its head."""
 
     __slots__ = ("_statuses", "early", "reason")
 
@@ -519,23 +505,11 @@ class Handover(Http1Answer):
         self.early += data
 
 
-def _codings(fields: RawHeaders) -> set[bytes]:
-    """The transfer codings of an answer, in lower case, without those that change nothing."""
-    named = [value for name, value in fields if name.lower() == b"transfer-encoding"]
-    words = {word.strip(b" \t\r\n") for word in b",".join(named).lower().split(b",")}
-    return words - {b"", b"identity"}
-
-
 def _mended(head: bytes) -> bytes:
-    """A head as a strict parser reads it.
-
-    A version 1.2 to 1.9 is 1.1 (RFC 9110 section 2.5: a minor version changes nothing in how a
-    message is read). A length that is given several times, in one field or in several, is given
-    once (RFC 9112 section 6.3).
-
-    Raises:
-        ValueError: the lengths differ, or are no numbers.
-    """
+    """A head as a strict parser reads it. A version 1.2 to 1.9 is 1.1 (RFC 9110 section 2.5: a
+    minor version changes nothing in how a message is read). A length that is given several times,
+    in one field or in several, is given once (RFC 9112 section 6.3). Raises: ValueError: the
+    lengths differ, or are no numbers."""
     lines, values = [], []
     for line in _NEWER.sub(b"HTTP/1.1", head, count=1).splitlines(keepends=True):
         if _LENGTH.match(line):

@@ -1,9 +1,7 @@
 """The native lane: the client's bytes to an upstream that speaks the client's dialect, and back.
 
-Over connections of a pool: an HTTP client's own redirects, cookies, URL normalisation, joining of
-repeated headers and decoding are all things a proxy must not do. Answers are read by
-`gateway/upstream/http1.py`: those to every method and size, to uploads, through a proxy, and to
-LiteLLM's calls.
+An HTTP client's own redirects, cookies, URL normalisation, joining of repeated headers and decoding
+are all things a proxy must not do: answers are read by `gateway/upstream/http1.py`.
 """
 
 from __future__ import annotations
@@ -14,6 +12,7 @@ import re
 import time
 import urllib.request
 from collections.abc import AsyncIterator
+from functools import lru_cache, partial
 
 import httpx
 from yarl import URL
@@ -41,8 +40,9 @@ class NativeLane:
             Pool(limit=max_connections, connect_s=timeouts.connect_s, keepalive_s=keepalive_s)
             for keepalive_s in (_KEEPALIVE_S, 0)
         )
-        self._proxied = bool(urllib.request.getproxies())
-        self._routes: dict[tuple[str, URL], Route] = {}
+        proxied = bool(urllib.request.getproxies())
+        self._route = lru_cache(_MOST_ROUTES)(partial(Route, pool=self._pool, proxied=proxied))
+        self._route_once = partial(Route, pool=self._uploads, proxied=proxied)
 
     async def send(
         self,
@@ -67,7 +67,8 @@ class NativeLane:
             url = URL(str(url), encoded=True)
             headers = end_to_end([(k.lower(), v) for k, v in headers], _SET_HERE)
         try:
-            route = self._route(method, url, content, fresh=fresh)
+            once = fresh or not isinstance(content, bytes)  # such a body cannot be sent twice
+            route = self._route_once(method, url) if once else self._route(method, url)
             answer = await self._exchange(route, headers, content, without_body=method == "HEAD")
         except TimeoutError as exc:
             first, total = self._timeouts.first_byte_s, self._timeouts.total_s
@@ -126,20 +127,6 @@ class NativeLane:
         if _CONTROL.search(b"".join([v for _, v in answer.headers])):
             answer.headers = [(k, _CONTROL.sub(b" ", v)) for k, v in answer.headers]
         return answer
-
-    def _route(
-        self, method: str, url: URL, content: bytes | AsyncIterator[bytes], *, fresh: bool
-    ) -> Route:
-        """The prepared route to `url`."""
-        if fresh or not isinstance(content, bytes):  # a body that cannot be sent twice
-            return Route(method, url, self._uploads, proxied=self._proxied)
-        route = self._routes.get((method, url))
-        if route is None:
-            if len(self._routes) >= _MOST_ROUTES:
-                self._routes.clear()
-            route = Route(method, url, self._pool, proxied=self._proxied)
-            self._routes[method, url] = route
-        return route
 
     async def aclose(self) -> None:
         """Close the connections."""

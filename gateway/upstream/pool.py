@@ -49,20 +49,15 @@ def closed_early(place: str) -> UpstreamUnreachable:
 
 
 def origin_of(url: URL, *, proxied: bool) -> Origin:
-    """The origin of a URL; `proxied`: with the proxy that the environment names for it.
-
-    Raises:
-        ValueError: the URL has no host, or its proxy is not one for HTTP.
-    """
+    """The origin of a URL; `proxied`: with the proxy that the environment names for it. Raises:
+    ValueError: the URL has no host, or its proxy is not one for HTTP."""
     proxy, login = _proxy_for(url) if proxied else (None, b"")
     return Origin(url.origin(), proxy, login)
 
 
 class Pool:
-    """Connections to upstreams: at most `limit` in use, and idle ones for `keepalive_s`.
-
-    With `keepalive_s` 0 every request has a connection opened for it.
-    """
+    """Connections to upstreams: at most `limit` in use, and idle ones for `keepalive_s`. With
+    `keepalive_s` 0 every request has a connection opened for it."""
 
     def __init__(self, *, limit: int, connect_s: float, keepalive_s: float) -> None:
         self.in_use: dict[PooledConnection, Origin] = {}
@@ -75,11 +70,8 @@ class Pool:
         self._sweep: asyncio.TimerHandle | None = None
 
     async def connect(self, origin: Origin) -> PooledConnection:
-        """A connection on which nothing is waiting to be read.
-
-        Raises:
-            UpstreamFailure: it cannot be opened.
-        """
+        """A connection on which nothing is waiting to be read. Raises: UpstreamFailure: it cannot
+        be opened."""
         await self._room.acquire()
         try:
             connection = self._idle_one(origin) or await self._opened(origin)
@@ -216,11 +208,8 @@ class Route:
         self._start = start
 
     def head(self, headers: RawHeaders, length: int | None) -> bytes:
-        """The head of a request; `length` None: of a body in chunks.
-
-        Raises:
-            ValueError: a header would end its line, or a login is beside that of the URL.
-        """
+        """The head of a request; `length` None: of a body in chunks. Raises: ValueError: a header
+        would end its line, or a login is beside that of the URL."""
         lines = [b"%b: %b" % (name, _utf8(value)) for name, value in headers]
         if length is None:
             lines.append(b"Transfer-Encoding: chunked")

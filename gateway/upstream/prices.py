@@ -1,8 +1,7 @@
 """Abilities and prices of models, from the price list in LiteLLM's package, and the cost of a call.
 
-The list is 3 MB of JSON with 4,000 models; parsed it would take 25 MB. So the file is mapped and
-only the places of the entries are noted (0.6 MB, 8 ms); an entry is parsed when it is asked for,
-and the answer is kept. LiteLLM itself is not imported.
+The list is 3 MB of JSON; parsed it would take 25 MB. So the file is mapped and the places of the
+entries are noted (0.6 MB, 8 ms); an entry is parsed at first use. LiteLLM is not imported.
 """
 
 from __future__ import annotations
@@ -20,69 +19,36 @@ from typing import Any
 
 from gateway.wire.coerce import as_bool, as_list, as_mapping, as_number, as_text, first_mapping
 
+Rates = Mapping[str, float]
+"""US dollars per token by kind (see `tokens_of`); the list may have no rate for some kinds."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
-    """US dollars per token; None where the price list has no rate of that kind."""
-
-    input: float | None = None
-    output: float | None = None
-    cache_read: float | None = None
-    cache_write: float | None = None
-    cache_write_1h: float | None = None
-    reasoning: float | None = None
-    audio_input: float | None = None
-    audio_output: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tokens:
-    """Tokens by the rate they are charged at; each is counted once."""
-
-    input: int
-    output: int
-    cache_read: int
-    cache_write: int
-    cache_write_1h: int
-    reasoning: int
-    audio_input: int
-    audio_output: int
-
-    @property
-    def prompt(self) -> int:
-        """All input tokens, cached and audio ones included."""
-        cached = self.cache_read + self.cache_write + self.cache_write_1h
-        return self.input + self.audio_input + cached
+_CHARGED_AS: Mapping[str, str] = {
+    "cache_read": "input",
+    "cache_write": "input",
+    "cache_write_1h": "cache_write",
+    "audio_input": "input",
+    "reasoning": "output",
+    "audio_output": "output",
+}
+"""The kind whose rate counts for tokens of a kind that has none."""
+_PROMPT = ("input", "audio_input", "cache_read", "cache_write", "cache_write_1h")
 
 
-def charge(tokens: Tokens, rates: Rates) -> float | None:
-    """US dollars for `tokens`; None without rates for input and output.
-
-    Tokens of a kind that has no rate are charged as plain input or output.
-    """
-    if rates.input is None or rates.output is None:
+def charge(tokens: Mapping[str, int], rates: Rates) -> float | None:
+    """US dollars for `tokens`; None without rates for input and output."""
+    if "input" not in rates or "output" not in rates:
         return None
-    written = rates.input if rates.cache_write is None else rates.cache_write
-    inputs = (
-        (tokens.input, rates.input),
-        (tokens.output, rates.output),
-        (tokens.cache_read, rates.cache_read),
-        (tokens.cache_write, written),
-        (tokens.cache_write_1h, written if rates.cache_write_1h is None else rates.cache_write_1h),
-        (tokens.audio_input, rates.audio_input),
-    )
-    outputs = ((tokens.reasoning, rates.reasoning), (tokens.audio_output, rates.audio_output))
-    input_cost = sum(count * (rates.input if rate is None else rate) for count, rate in inputs)
-    output_cost = sum(count * (rates.output if rate is None else rate) for count, rate in outputs)
-    return input_cost + output_cost
+
+    def rate(kind: str) -> float:
+        return rates[kind] if kind in rates else rate(_CHARGED_AS[kind])
+
+    return sum(count * rate(kind) for kind, count in tokens.items())
 
 
-def tokens_of(usage: Mapping[str, Any]) -> Tokens:
-    """The tokens of a `usage` object: of chat completions, of Responses, or of Anthropic.
-
-    OpenAI's forms include cached tokens in the prompt, Anthropic's counts them separately. Counts
-    that are not positive numbers are read as 0; never raises.
-    """
+def tokens_of(usage: Mapping[str, Any]) -> dict[str, int]:
+    """The tokens of a `usage` object by the rate they are charged at, each once. OpenAI's
+    forms include cached tokens in the prompt, Anthropic's counts them separately. Counts that are
+    not positive numbers are read as 0; never raises."""
     anthropic = "prompt_tokens" not in usage and "cache_read_input_tokens" in usage
     prompt = _count(usage, "prompt_tokens", "input_tokens")
     completion = _count(usage, "completion_tokens", "output_tokens")
@@ -100,16 +66,16 @@ def tokens_of(usage: Mapping[str, Any]) -> Tokens:
     audio_output = _count(output_details, "audio_tokens")
     reasoning = min(completion, _count(output_details, "reasoning_tokens"))
     charged_apart = audio_input if anthropic else audio_input + read + written
-    return Tokens(
-        input=max(0, prompt - charged_apart),
-        output=max(0, completion - reasoning - audio_output),
-        cache_read=read,
-        cache_write=written - written_1h,
-        cache_write_1h=written_1h,
-        reasoning=reasoning,
-        audio_input=audio_input,
-        audio_output=audio_output,
-    )
+    return {
+        "input": max(0, prompt - charged_apart),
+        "output": max(0, completion - reasoning - audio_output),
+        "cache_read": read,
+        "cache_write": written - written_1h,
+        "cache_write_1h": written_1h,
+        "audio_input": audio_input,
+        "reasoning": reasoning,
+        "audio_output": audio_output,
+    }
 
 
 def _count(holder: Mapping[str, Any], *names: str) -> int:
@@ -121,10 +87,7 @@ def _count(holder: Mapping[str, Any], *names: str) -> int:
 BYTES_PER_TOKEN = 4  # the usual rule of thumb for English text and code
 
 ATTACHED_TOKENS = 1600
-"""Tokens that an image costs, roughly and whatever its size in bytes.
-
-Source: Anthropic's documentation, "Vision".
-"""
+"""Tokens that an image costs, roughly. Source: Anthropic's documentation, "Vision"."""
 
 # An attached file, as chat and Responses write it in URLs, and Messages and audio parts by itself.
 _ENCODED = re.compile(rb';base64,[A-Za-z0-9+/=\\]+|"data"\s*:\s*"[A-Za-z0-9+/\\]{100,}={0,2}"')
@@ -183,7 +146,7 @@ _FILED_UNDER = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """What the list alone says of a model, and the config cannot change."""
+    """Properties of a model that only the list states: the config cannot change them."""
 
     max_output_tokens: int | None = None
     lacks: frozenset[str] = frozenset()  # the list's flags (`supports_...`) that are false
@@ -206,7 +169,7 @@ class ModelInfo:
     response_schema: bool | None = None
     reasoning: bool | None = None
     listed: Listed | None = None  # None for a model that only the config knows
-    tiers: tuple[tuple[int, Rates], ...] = ((-1, Rates()),)
+    tiers: tuple[tuple[int, Rates], ...] = ((-1, {}),)
     """(prompt tokens above which they apply, rates), the highest first; all have the last."""
 
     @property
@@ -215,14 +178,13 @@ class ModelInfo:
         return self.tiers[-1][1]
 
     def cost(self, usage: Mapping[str, Any]) -> float | None:
-        """Cost of a call in US dollars; None when the model has no prices per token.
-
-        `usage` may have the form of OpenAI's chat completions or Responses, or Anthropic's. Tokens
-        read from and written to the provider's cache are charged as such, where the list has the
-        rates; the rates of long prompts apply to the whole call.
-        """
+        """Cost of a call in US dollars; None when the model has no prices per token. `usage` may
+        have the form of OpenAI's chat completions or Responses, or Anthropic's. Tokens read from
+        and written to the provider's cache are charged as such, where the list has the rates; the
+        rates of long prompts apply to the whole call."""
         tokens = tokens_of(usage)
-        return charge(tokens, next(rates for above, rates in self.tiers if tokens.prompt > above))
+        prompt = sum(tokens[kind] for kind in _PROMPT)
+        return charge(tokens, next(rates for above, rates in self.tiers if prompt > above))
 
 
 class PriceList:
@@ -233,11 +195,8 @@ class PriceList:
         with path.open("rb") as file:
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self._places = _places(self._map)
-        self._look_up = functools.lru_cache(maxsize=_MOST_KEPT)(self._search)
-
-    def capabilities(self, model: str) -> ModelInfo | None:
-        """The entry of `model` (`provider/name` or a bare name); None for one the list lacks."""
-        return self._look_up(model)
+        self.capabilities = functools.lru_cache(_MOST_KEPT)(self._search)
+        """The entry of a model (`provider/name` or a bare name); None for one the list lacks."""
 
     def _search(self, model: str) -> ModelInfo | None:
         for name, owners in _spellings(model):
@@ -263,10 +222,8 @@ class PriceList:
 
 
 def _places(text: mmap.mmap) -> dict[str, int]:
-    """Name of every object in the list -> where it begins; the first of a name counts.
-
-    Looks for what follows a name, which is ten times faster than looking for names.
-    """
+    """Name of every object in the list -> where it begins; the first of a name counts. Looks for
+    what follows a name, which is ten times faster than looking for names."""
     places: dict[str, int] = {}
     for found in _OBJECT.finditer(text):
         end = found.start()
@@ -276,14 +233,17 @@ def _places(text: mmap.mmap) -> dict[str, int]:
 
 
 @functools.cache
+def litellm_folders() -> list[Path]:
+    """The folders of LiteLLM's package, which is not imported; empty when it is not installed."""
+    spec = importlib.util.find_spec("litellm")
+    return [Path(folder) for folder in (spec.submodule_search_locations or ())] if spec else []
+
+
+@functools.cache
 def default_list() -> PriceList | None:
     """The list in the installed LiteLLM; None when it is not installed."""
-    spec = importlib.util.find_spec("litellm")
-    for folder in (spec.submodule_search_locations or ()) if spec else ():
-        path = Path(folder) / LIST_NAME
-        if path.is_file():
-            return PriceList(path)
-    return None
+    paths = (folder / LIST_NAME for folder in litellm_folders())
+    return next((PriceList(path) for path in paths if path.is_file()), None)
 
 
 def capabilities(model: str) -> ModelInfo | None:
@@ -293,11 +253,9 @@ def capabilities(model: str) -> ModelInfo | None:
 
 
 def _spellings(model: str) -> Iterator[tuple[str, tuple[str, ...] | None]]:
-    """Names to look for, and the owners an entry under that name must have (None: any).
-
-    Without its provider a name is another model's unless the list files it under that provider: a
-    price of OpenAI's says nothing about a server of one's own with the same model name.
-    """
+    """Names to look for, and the owners an entry under that name must have (None: any). Without its
+    provider a name is another model's unless the list files it under that provider: a price of
+    OpenAI's says nothing about a server of one's own with the same model name."""
     model = re.sub(r"^([a-z_]+):(?=[^/]+$)", r"\1/", model)
     provider, slash, name = model.partition("/")
     owners = _FILED_UNDER.get(provider, (provider,)) if slash else None
@@ -312,7 +270,7 @@ def _spellings(model: str) -> Iterator[tuple[str, tuple[str, ...] | None]]:
 
 def _info(entry: Mapping[str, Any], name: str) -> ModelInfo:
     thresholds = {int(found[1]) * 1000 for key in entry if (found := _ABOVE.search(key))}
-    base = _rates(entry, "", Rates())
+    base = _rates(entry, "", {})
     tiers = [(at, _rates(entry, f"_above_{at // 1000}k_tokens", base)) for at in thresholds]
     served = entry.get("supported_endpoints")
     if isinstance(served, list):
@@ -339,13 +297,9 @@ def _info(entry: Mapping[str, Any], name: str) -> ModelInfo:
 
 
 def _vision(entry: Mapping[str, Any]) -> bool | None:
-    """Whether a model reads images; of a chat model whose entry says nothing, that it does not.
-
-    1,578 of the list's 3,203 chat models have no flag (LiteLLM 1.106). Of 381 whose name has a flag
-    under another provider half read images; of the 1,186 others one in twenty has a name that
-    suggests it. An image sent to a model that cannot read it is lost or refused, one kept from a
-    model that could is answered by the model the client asked for.
-    """
+    """Whether a model reads images; a chat model whose entry says nothing does not: of 1,578 such
+    models of LiteLLM 1.106 one in six may. An image sent to a model that cannot read it is lost or
+    refused, one kept from a model that could is answered by the model the client asked for."""
     stated = as_bool(entry.get("supports_vision", entry.get("supports_image_input")), None)
     if stated is not None:
         return stated
@@ -355,26 +309,22 @@ def _vision(entry: Mapping[str, Any]) -> bool | None:
     return False if entry.get("mode") in _CHAT_MODES else None
 
 
-_RATE_KEYS = {
+_RATE_KEYS: Mapping[str, str] = {
     "input": "input_cost_per_token",
     "output": "output_cost_per_token",
     "cache_read": "cache_read_input_token_cost",
     "cache_write": "cache_creation_input_token_cost",
     "cache_write_1h": "cache_creation_input_token_cost_above_1hr",
-    "reasoning": "output_cost_per_reasoning_token",
     "audio_input": "input_cost_per_audio_token",
+    "reasoning": "output_cost_per_reasoning_token",
     "audio_output": "output_cost_per_audio_token",
 }
 
 
 def _rates(entry: Mapping[str, Any], suffix: str, base: Rates) -> Rates:
     """The rates under keys that end in `suffix`; a missing one is that of `base`."""
-    return Rates(
-        **{
-            name: as_number(entry.get(key + suffix), getattr(base, name))
-            for name, key in _RATE_KEYS.items()
-        }
-    )
+    found = {kind: as_number(entry.get(key + suffix), None) for kind, key in _RATE_KEYS.items()}
+    return {**base, **{kind: rate for kind, rate in found.items() if rate is not None}}
 
 
 def _tokens_or_none(entry: Mapping[str, Any], *names: str) -> int | None:

@@ -7,18 +7,17 @@ variables, so that a LiteLLM config means the same here.
 from __future__ import annotations
 
 import ast
+import contextlib
 import difflib
 import functools
-import importlib.util
 import json
 import re
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from gateway.config import OPENAI_API_BASE
 from gateway.errors import UnknownProvider
-from gateway.upstream.prices import capabilities
+from gateway.upstream.prices import capabilities, litellm_folders
 from gateway.wire.coerce import as_mapping
 
 _ENUMERATION = re.compile(r"^class LlmProviders\b.*?(?=^\S|\Z)", re.MULTILINE | re.DOTALL)
@@ -27,30 +26,17 @@ _ENUMERATION = re.compile(r"^class LlmProviders\b.*?(?=^\S|\Z)", re.MULTILINE | 
 @functools.cache
 def litellm_names() -> frozenset[str]:
     """Every prefix that LiteLLM reads as a provider; empty when LiteLLM is not installed."""
-    spec = importlib.util.find_spec("litellm")
-    folders = (spec.submodule_search_locations or ()) if spec else ()
-    return frozenset().union(*(_enumerated(Path(f)) | _tabled(Path(f)) for f in folders))
-
-
-def _enumerated(package: Path) -> frozenset[str]:
-    found = _ENUMERATION.search(_text(package / "types" / "utils.py"))
-    members = (
-        [n for n in ast.walk(ast.parse(found[0])) if isinstance(n, ast.Assign)] if found else []
-    )
-    values = [ast.literal_eval(member.value) for member in members]
-    return frozenset(value for value in values if isinstance(value, str))
-
-
-def _tabled(package: Path) -> frozenset[str]:
-    text = _text(package / "llms" / "openai_like" / "providers.json")
-    return frozenset(as_mapping(json.loads(text or "{}")))
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError:
-        return ""
+    names: set[Any] = set()
+    for folder in litellm_folders():
+        with contextlib.suppress(OSError):
+            text = (folder / "types" / "utils.py").read_text(encoding="utf-8")
+            found = _ENUMERATION.search(text)
+            members = ast.walk(ast.parse(found[0] if found else ""))
+            names |= {ast.literal_eval(m.value) for m in members if isinstance(m, ast.Assign)}
+        with contextlib.suppress(OSError):
+            table = (folder / "llms" / "openai_like" / "providers.json").read_bytes()
+            names |= as_mapping(json.loads(table)).keys()
+    return frozenset(name for name in names if isinstance(name, str))
 
 
 ANTHROPIC_API_BASE = "https://api.anthropic.com"
@@ -95,34 +81,16 @@ OPENAI_COMPATIBLE: Mapping[str, Provider] = {
 
 # Providers with a wire format of their own, which LiteLLM translates.
 TRANSLATED_PROVIDERS = frozenset(
-    {
-        "ai21",
-        "anthropic",
-        "azure",
-        "azure_ai",
-        "bedrock",
-        "cloudflare",
-        "cohere",
-        "cohere_chat",
-        "databricks",
-        "gemini",
-        "github",
-        "github_copilot",
-        "huggingface",
-        "mistral",
-        "ollama",
-        "ollama_chat",
-        "perplexity",
-        "replicate",
-        "sagemaker",
-        "sagemaker_chat",
-        "vertex_ai",
-        "watsonx",
-    }
+    {"ai21", "anthropic", "azure", "azure_ai", "bedrock", "cloudflare", "cohere", "cohere_chat"}
+    | {"databricks", "gemini", "github", "github_copilot", "huggingface", "mistral", "ollama"}
+    | {"ollama_chat", "perplexity", "replicate", "sagemaker", "sagemaker_chat", "vertex_ai"}
+    | {"watsonx"}
 )
 
 # Prefixes of bare model names that are not OpenAI's, as LiteLLM reads them, too.
 _BARE_PREFIXES = (("claude", "anthropic"), ("gemini", "gemini"))
+
+_TABLED = (*OPENAI_COMPATIBLE, *TRANSLATED_PROVIDERS)
 
 # Names in LiteLLM's list that are not those of a provider.
 _FILED_AS = {"bedrock_converse": "bedrock"}
@@ -152,15 +120,12 @@ def provider_of(params: Mapping[str, Any]) -> tuple[str, str]:
     """(provider, model name at the provider) of a deployment's `litellm_params`.
 
     The provider decides which host gets the deployment's key. `custom_llm_provider` names it, else
-    the prefix of the model does. With an `api_base` the host is given, and only the prefixes of the
-    tables here are read as such: `meta-llama/Llama-3` is that server's own name. Without one, a
-    prefix is a provider of the tables or of LiteLLM. A name without a slash is OpenAI's, unless it
-    begins like one of Anthropic's or Google's, or LiteLLM's list files it under another provider
-    (`ft:gpt-4.1:acme` and `llama3:8b` have no prefix).
-
-    Raises:
-        UnknownProvider: no `api_base`, and nobody knows the prefix or `custom_llm_provider`, or the
-            name begins or ends with a separator.
+    the prefix of the model does; with an `api_base` only the prefixes of the tables here are read
+    as such (`meta-llama/Llama-3` is that server's own name), without one also those of LiteLLM. A
+    name without a slash is OpenAI's, unless it begins like one of Anthropic's or Google's, or
+    LiteLLM's list files it under another provider (`ft:gpt-4.1:acme` and `llama3:8b` have no
+    prefix). Raises: UnknownProvider: no `api_base`, and nobody knows the prefix or
+    `custom_llm_provider`, or the name begins or ends with a separator.
     """
     model = str(params["model"])
     explicit = params.get("custom_llm_provider")
@@ -177,40 +142,29 @@ def provider_of(params: Mapping[str, Any]) -> tuple[str, str]:
             return owner, model
     if has_base:
         return "openai", model
-    if stray := unknown_prefix(model) or _misspelt_prefix(model):
-        raise unknown_provider(stray, model)
+    stray, colon, _ = model.partition(":")
+    misspelt = colon and difflib.get_close_matches(stray.lower(), _TABLED, n=1, cutoff=_NEARLY)
+    if unknown := unknown_prefix(model) or (stray if misspelt else None):
+        raise unknown_provider(unknown, model)
     if model.startswith(("/", ":")):  # `${PROVIDER}/name` with an empty variable
         raise UnknownProvider(f"{model!r} names a model and no provider")
     if model.endswith("/"):
         raise UnknownProvider(f"{model!r} names a provider and no model")
-    return _listed_owner(model) or "openai", model
-
-
-def _misspelt_prefix(model: str) -> str | None:
-    """The part of a name before a colon, if it is nearly a provider's (`antropic:claude-x`)."""
-    prefix, colon, _ = model.partition(":")
-    names = [*OPENAI_COMPATIBLE, *TRANSLATED_PROVIDERS]
-    near = colon and difflib.get_close_matches(prefix.lower(), names, n=1, cutoff=_NEARLY)
-    return prefix if near else None
-
-
-def _listed_owner(model: str) -> str | None:
-    """The provider under which LiteLLM's list files a name without a prefix (`jamba-1.5`), where
-    that is not OpenAI: LiteLLM reads it so, too."""
+    # The provider under which LiteLLM's list files a name without a prefix (`jamba-1.5`): LiteLLM
+    # reads it so, too.
     info = capabilities(model)
-    owner = (info.provider or "").partition("-")[0] if info is not None else ""
-    owner = _FILED_AS.get(owner, owner)
-    return owner if is_known(owner) and not _is("openai", owner) and owner != "text" else None
+    filed = (info.provider or "").partition("-")[0] if info is not None else ""
+    filed = _FILED_AS.get(filed, filed)
+    listed = is_known(filed) and not _is("openai", filed) and filed != "text"
+    return filed if listed else "openai", model
 
 
 def keys_of_others(
     provider: str, params: Mapping[str, Any], env: Mapping[str, str]
 ) -> frozenset[str]:
-    """Keys in `env` that are no key of `provider`, by the variables of the tables here.
-
-    LiteLLM sends `OPENAI_API_KEY` to OpenAI-like providers for which it finds no key of their own.
-    What `params` name themselves is the operator's choice and is not among them.
-    """
+    """Keys in `env` that are no key of `provider`, by the variables of the tables here. LiteLLM
+    sends `OPENAI_API_KEY` to OpenAI-like providers for which it finds no key of their own. What
+    `params` name themselves is the operator's choice and is not among them."""
     variables = {name: owner for owner, known in OPENAI_COMPATIBLE.items() for name in known[1]}
     variables |= dict.fromkeys(ANTHROPIC_KEY_VARIABLES, "anthropic")
     others = {env[v] for v, owner in variables.items() if env.get(v) and not _is(provider, owner)}
@@ -225,16 +179,14 @@ def _is(provider: str, owner: str) -> bool:
 
 def unknown_prefix(model: str) -> str | None:
     """The part of a name before its slash, if that is no known provider; None for any other name.
-
-    The star of a pattern such as `*/chat` stands for any provider.
-    """
+    The star of a pattern such as `*/chat` stands for any provider."""
     prefix, slash, _ = model.partition("/")
     return prefix if slash and "*" not in prefix and not is_known(prefix) else None
 
 
 def unknown_provider(prefix: str, model: str) -> UnknownProvider:
     """The error for a prefix that nobody knows; it names the nearest known one."""
-    names = sorted({*OPENAI_COMPATIBLE, *TRANSLATED_PROVIDERS, *litellm_names()})
+    names = sorted({*_TABLED, *litellm_names()})
     near = difflib.get_close_matches(prefix.lower(), names, n=1)
     hint = f"did you mean {near[0]!r}?" if near else "no known name is close to it"
     return UnknownProvider(f"{prefix!r} in {model!r} is not a known provider; {hint}")

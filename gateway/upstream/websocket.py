@@ -20,11 +20,9 @@ _MAX_REFUSAL_BYTES = 2**20
 
 @dataclass(slots=True)
 class Handshake:
-    """The upstream's answer to a request for a WebSocket.
-
-    `status` 101: the WebSocket is open; `reader` and `writer` carry its frames. Any
-    other: the upstream refused, `body` says why, and the connection is closed.
-    """
+    """The upstream's answer to a request for a WebSocket. `status` 101: the WebSocket is open;
+    `reader` and `writer` carry its frames. Any other: the upstream refused, `body` says why, and
+    the connection is closed."""
 
     status: int = 0
     reason: bytes = b""
@@ -35,26 +33,30 @@ class Handshake:
 
     def head(self, more: RawHeaders) -> bytes:
         """The status line and the headers as they came, and `more` of our own."""
-        lines = [b"HTTP/1.1 %d %b" % (self.status, self.reason)]
-        lines += [b"%b: %b" % header for header in [*self.headers, *more]]
-        return b"\r\n".join([*lines, b"", b""])
+        return _head(b"HTTP/1.1 %d %b" % (self.status, self.reason), [*self.headers, *more])
+
+
+def _head(start: bytes, headers: RawHeaders) -> bytes:
+    return b"\r\n".join([start, *(b"%b: %b" % header for header in headers), b"", b""])
 
 
 async def open_websocket(url: URL, headers: RawHeaders, timeouts: TimeoutSettings) -> Handshake:
-    """Ask `url` for a WebSocket. `headers`: all of the client's that the upstream may see.
-
-    Raises:
-        UpstreamFailure: no connection, no answer in time, or an answer that is not HTTP.
-    """
-    connection = await Pool(limit=1, connect_s=timeouts.connect_s, keepalive_s=0).connect(
-        Origin(url.origin())
-    )
+    """Ask `url` for a WebSocket. `headers`: all of the client's that the upstream may see. Raises:
+    UpstreamFailure: no connection, no answer in time, or an answer that is not HTTP."""
+    pool = Pool(limit=1, connect_s=timeouts.connect_s, keepalive_s=0)
+    connection = await pool.connect(Origin(url.origin()))
     guard = IdleGuard(timeouts.first_byte_s)
     answer = Handover(connection, guard, range(101, 102))
     made = Handshake()
+    own = [
+        (b"host", (url.host_port_subcomponent or "").encode()),
+        (b"connection", b"Upgrade"),
+        (b"upgrade", b"websocket"),
+    ]
+    head = _head(b"GET %b HTTP/1.1" % url.raw_path_qs.encode(), [*own, *headers])
     try:
         with guard:
-            await answer.ask(_request(url, headers), b"", chunked=False)
+            await answer.ask(head, b"", chunked=False)
         made = Handshake(answer.status, answer.reason, answer.fields)
         if answer.status == 101:
             made.reader, made.writer = _streams(answer)
@@ -86,14 +88,3 @@ def _streams(answer: Handover) -> tuple[asyncio.StreamReader, asyncio.StreamWrit
     protocol.connection_made(transport)
     reader.feed_data(answer.early)
     return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
-
-
-def _request(url: URL, headers: RawHeaders) -> bytes:
-    lines = [
-        b"GET %b HTTP/1.1" % url.raw_path_qs.encode(),
-        b"host: %b" % (url.host_port_subcomponent or "").encode(),
-        b"connection: Upgrade",
-        b"upgrade: websocket",
-    ]
-    lines += [b"%b: %b" % header for header in headers]
-    return b"\r\n".join([*lines, b"", b""])

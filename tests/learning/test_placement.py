@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.dialects.base import parse_request
+from gateway.dialects.base import SteeredRequest
 from gateway.dialects.chat import CHAT
 from gateway.dialects.messages import MESSAGES
 from gateway.steering.guidance.decide import Decided, Item
@@ -56,7 +56,7 @@ def test_a_lesson_ends_the_failing_result(dialect: Any, messages: list[dict[str,
 
     def sent(history: list[dict[str, Any]], decision: Decided) -> tuple[Any, GuidanceState]:
         body = {"model": "m", "system": "Work.", "messages": history}
-        request = parse_request(json.dumps(body).encode(), json.loads, dialect, None)
+        request = SteeredRequest(json.dumps(body).encode(), dict(body), dialect)
         view = AsMappings(dialect.placeable(request))
         placed = place(view, decision, target=target, settings=settings)
         assert sum(isinstance(edit, AppendToResult) for edit in placed.edits) == 1

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gateway.upstream import prices
 from gateway.upstream.litellm_lane import sdk
-from gateway.upstream.prices import ModelInfo, PriceList, Rates
+from gateway.upstream.prices import ModelInfo, PriceList
 
 MODELS: dict[str, dict[str, Any]] = {
     "sample_spec": {"mode": "one of: chat", "litellm_provider": "see the docs"},
@@ -212,7 +212,8 @@ def test_a_cost_is_never_negative_and_grows_with_the_output(
     prompt: int, completion: int, read: int, written: int, hour: int, thought: int
 ) -> None:
     """Whatever a provider reports, also details larger than their total."""
-    rates = Rates(input=2.0, output=3.0, cache_read=0.5, cache_write=2.5, cache_write_1h=4.0)
+    rates = {"input": 2.0, "output": 3.0, "cache_read": 0.5}
+    rates |= {"cache_write": 2.5, "cache_write_1h": 4.0}
     usage = {
         "prompt_tokens": prompt,
         "completion_tokens": completion,

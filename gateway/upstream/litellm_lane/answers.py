@@ -60,17 +60,12 @@ class PrimedStream(ABC):
         self._call = call
         self._pending = b""
         self.usage: dict[str, Any] | None = None
-        self.headers: RawHeaders = [
-            (b"content-type", b"text/event-stream; charset=utf-8"),
-            *headers,
-        ]
+        kind = (b"content-type", b"text/event-stream; charset=utf-8")
+        self.headers: RawHeaders = [kind, *headers]
 
     async def primed(self) -> Self:
         """This answer with its first event, so that an early failure can still set the status.
-
-        Raises:
-            UpstreamFailure: there is none.
-        """
+        Raises: UpstreamFailure: there is none."""
         self._pending = await self._next()
         return self
 
@@ -94,11 +89,9 @@ class PrimedStream(ABC):
 
 
 class StreamedAnswer(PrimedStream):
-    """A stream of server-sent events in OpenAI's form.
-
-    Ends with `[DONE]` when the provider ended its turn, and raises when it did not. `usage` is set
-    as soon as the provider reports it, even when the client did not ask for it.
-    """
+    """A stream of server-sent events in OpenAI's form. Ends with `[DONE]` when the provider ended
+    its turn, and raises when it did not. `usage` is set as soon as the provider reports it, even
+    when the client did not ask for it."""
 
     def __init__(
         self,
@@ -168,18 +161,15 @@ class StreamedAnswer(PrimedStream):
 
 
 async def _received(source: Any) -> AsyncGenerator[Any]:
-    """The chunks of a LiteLLM stream, read below its wrapper if it has one.
-
-    The wrapper invents a finish reason for a stream that broke off, keeps one choice of several and
-    spends four fifths of the CPU of a stream; the adapter below it has none of these faults.
-    """
+    """The chunks of a LiteLLM stream, read below its wrapper if it has one. The wrapper invents a
+    finish reason for a stream that broke off, keeps one choice of several and spends four fifths of
+    the CPU of a stream; the adapter below it has none of these faults."""
     if hasattr(source, "model_dump"):
         yield chunks.as_chunk(source.model_dump())
         return
     if getattr(source, "completion_stream", _END) is None:
         await source.fetch_stream()
     inner = getattr(source, "completion_stream", source)
-
     if hasattr(inner, "__aiter__"):
         async for chunk in inner:
             yield chunk
@@ -213,10 +203,8 @@ def is_answer(answer: Any) -> bool:
 
 
 def _join_arguments(source: Any, event: Any) -> None:
-    """Join the waiting deltas of a call's arguments to `event`, the first of them.
-
-    LiteLLM cuts arguments into ten characters each: a megabyte took the event loop for minutes.
-    """
+    """Join the waiting deltas of a call's arguments to `event`, the first of them. LiteLLM cuts
+    arguments into ten characters each: a megabyte took the event loop for minutes."""
     kind = getattr(event, "type", None)
     if kind != "response.function_call_arguments.delta":
         return
@@ -237,11 +225,8 @@ def _set_right(item: Any) -> None:
 
 
 class TranslatedStream(PrimedStream):
-    """The events of a translated stream, as bytes.
-
-    LiteLLM ends its stream properly even when the provider's broke off. So its last event is held
-    back unless the provider ended its turn.
-    """
+    """The events of a translated stream, as bytes. LiteLLM ends its stream properly even when the
+    provider's broke off. So its last event is held back unless the provider ended its turn."""
 
     def __init__(self, source: AsyncIterator[Any], call: ProviderCall, headers: RawHeaders) -> None:
         super().__init__(call, headers)

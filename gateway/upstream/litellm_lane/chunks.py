@@ -18,16 +18,10 @@ Json = dict[str, Any]
 # What providers call the end of a turn, where LiteLLM lets it through untranslated.
 # Source: stop reasons of Anthropic Messages, Bedrock Converse, Cohere Chat, Gemini.
 _FINISH = {
-    "end_turn": "stop",
-    "stop_sequence": "stop",
-    "eos": "stop",
-    "complete": "stop",
-    "tool_use": "tool_calls",
-    "tool_call": "tool_calls",
-    "max_tokens": "length",
-    "model_length": "length",
-    "refusal": "content_filter",
-    "safety": "content_filter",
+    **dict.fromkeys(("end_turn", "stop_sequence", "eos", "complete"), "stop"),
+    **dict.fromkeys(("tool_use", "tool_call"), "tool_calls"),
+    **dict.fromkeys(("max_tokens", "model_length"), "length"),
+    **dict.fromkeys(("refusal", "safety"), "content_filter"),
 }
 CUT = frozenset({"length", "content_filter"})
 # Tools that ran at the provider: LiteLLM lists them as calls, and an agent would try to run them.
@@ -60,10 +54,8 @@ def as_chunk(answer: Mapping[str, Any]) -> Json:
 
 
 def from_generic(chunk: Mapping[str, Any], *, finished: bool) -> Json | None:
-    """LiteLLM's `GenericStreamingChunk` as a chunk; None when there is nothing in it.
-
-    `finished`: a finish reason is known; then the one of an empty end marker is not heeded.
-    """
+    """LiteLLM's `GenericStreamingChunk` as a chunk; None when there is nothing in it. `finished`: a
+    finish reason is known; then the one of an empty end marker is not heeded."""
     extras = chunk.get("provider_specific_fields") or {}
     text, call, usage = chunk.get("text"), chunk.get("tool_use"), chunk.get("usage")
     reason = chunk.get("finish_reason") or None
@@ -239,11 +231,9 @@ def _is_server(call: Any, state: _Choice) -> bool:
 
 
 def _join_thinking(state: _Choice, delta: Json) -> None:
-    """Hold thinking until its signature comes, then send the complete block.
-
-    A block is of use only when echoed complete, and the official clients cannot join list items
-    without an index; the text itself streams on as `reasoning_content`.
-    """
+    """Hold thinking until its signature comes, then send the complete block. A block is of use only
+    when echoed complete, and the official clients cannot join list items without an index; the text
+    itself streams on as `reasoning_content`."""
     whole: list[Json] = []
     for block in delta.pop("thinking_blocks", ()):
         if block.get("type") == "thinking":

@@ -36,23 +36,17 @@ _BY_STATUS: Mapping[int, tuple[str, str | None]] = {
 }
 # Anthropic names the error in a streamed event, where there is no status; so does Google.
 _STATUS_OF_TYPE: Mapping[str, int] = {
-    "invalid_request_error": 400,
+    **dict.fromkeys(("invalid_request_error", "ValidationException"), 400),
     "authentication_error": 401,
     "billing_error": 402,
     "permission_error": 403,
     "not_found_error": 404,
     "request_too_large": 413,
-    "rate_limit_error": 429,
-    "timeout_error": 504,
-    "api_error": 500,
-    "overloaded_error": 529,
-    "RESOURCE_EXHAUSTED": 429,
+    **dict.fromkeys(("rate_limit_error", "RESOURCE_EXHAUSTED", "ThrottlingException"), 429),
+    **dict.fromkeys(("api_error", "INTERNAL", "ModelStreamErrorException"), 500),
     "UNAVAILABLE": 503,
-    "INTERNAL": 500,
-    "DEADLINE_EXCEEDED": 504,
-    "ThrottlingException": 429,
-    "ModelStreamErrorException": 500,
-    "ValidationException": 400,
+    **dict.fromkeys(("timeout_error", "DEADLINE_EXCEEDED"), 504),
+    "overloaded_error": 529,
 }
 _CONTEXT_LENGTH = re.compile(
     r"prompt is too long|context[ _]length|context window|maximum context|context limit"
@@ -81,10 +75,8 @@ _WORTH_PASSING = (b"retry-after", b"retry-after-ms", b"request-id")
 def failure(
     error: BaseException, call: ProviderCall, *, streaming: bool = False
 ) -> UpstreamFailure:
-    """The failure to raise for `error`; its message holds none of the call's secrets.
-
-    `streaming`: it came while chunks were read, straight from an adapter.
-    """
+    """The failure to raise for `error`; its message holds none of the call's secrets. `streaming`:
+    it came while chunks were read, straight from an adapter."""
     got = call.received
     if isinstance(error, UpstreamFailure):
         return error
@@ -105,10 +97,8 @@ def unfinished(call: ProviderCall) -> UpstreamFailure:
 
 
 def _before_sending(error: BaseException, secrets: set[str]) -> UpstreamFailure:
-    """The failure of a request that LiteLLM could not turn into one of the provider's.
-
-    Its words end where a traceback, the messages or a bug report's address begin.
-    """
+    """The failure of a request that LiteLLM could not turn into one of the provider's. Its words
+    end where a traceback, the messages or a bug report's address begin."""
     text = str(getattr(error, "message", None) or error)
     reason = _LITELLM_PREFIX.sub("", text.strip().partition("\n")[0])
     reason = _LITELLM_ADVICE.sub("", reason)

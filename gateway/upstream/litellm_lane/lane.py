@@ -33,14 +33,15 @@ _OF_THE_OTHER_BODY = frozenset(
     {b"content-length", b"content-type", b"content-encoding", b"etag", b"last-modified"}
     | {b"accept-ranges", b"vary", b"set-cookie", b"alt-svc", b"date", b"server", b"via"}
 )
+# Retries are the gateway's own. Tools of type `mcp` are the provider's to run; LiteLLM's handler of
+# them is 15 MB and 0.6 s to load.
+_FIXED = {"max_retries": 0, "num_retries": 0, "drop_params": True, "_skip_mcp_handler": True}
 _SECRET_PARAMS = ("key", "secret", "token", "password", "credentials")
 
 
 class LiteLLMLane:
-    """Calls providers through `litellm.acompletion`, over the native lane's connections.
-
-    LiteLLM is imported by `start()` or by the first call, in a thread.
-    """
+    """Calls providers through `litellm.acompletion`, over the native lane's connections. LiteLLM is
+    imported by `start()` or by the first call, in a thread."""
 
     def __init__(
         self,
@@ -55,22 +56,16 @@ class LiteLLMLane:
         self._sdk: sdk.Sdk | None = None
 
     async def start(self) -> None:
-        """Import LiteLLM now, so that the first call does not wait for it.
-
-        Raises:
-            ImportError: it is not installed.
-        """
+        """Import LiteLLM now, so that the first call does not wait for it. Raises: ImportError: it
+        is not installed."""
         self._sdk = await asyncio.to_thread(sdk.load)
 
     async def send(
         self, target: Target, body: Mapping[str, Any], headers: RawHeaders, dialect: Dialect = CHAT
     ) -> LaneResponse:
         """One call; the answer streams when the body says so, and then its first event is there.
-
-        Raises:
-            UpstreamFailure: whatever went wrong, in OpenAI's error shape; the dialect may be one in
-                which LiteLLM cannot be asked.
-        """
+        Raises: UpstreamFailure: whatever went wrong, in OpenAI's error shape; the dialect may be
+        one in which LiteLLM cannot be asked."""
         if dialect.litellm is None:
             raise UpstreamFailure(
                 f"the upstream of {target.name!r} does not speak {dialect.name}",
@@ -127,16 +122,17 @@ class LiteLLMLane:
         provider, name = loaded.split(model, target.params)
         call.to.provider = provider
         call.to.withheld = keys_of_others(provider, target.params, os.environ)
+        translated = dialect.litellm if call.translated else None
         openai = loaded.speaks_openai(provider)
-        legacy = not call.translated and not openai and request.is_legacy(body)
-        if call.translated:
-            assert dialect.litellm is not None
-            kwargs, dropped = request.translated_arguments(target, body, dialect.litellm)
-            asked = request.asked_as(target, provider, model, name, dialect.litellm)
+        legacy, asked = False, model
+        if translated is not None:
+            kwargs, dropped = request.translated_arguments(target, body, translated)
+            asked = request.asked_as(target, provider, model, name, translated)
             if asked != model:
                 kwargs["api_base"] = str(target.api_base)
                 kwargs.pop("custom_llm_provider", None)
         else:
+            legacy = not openai and request.is_legacy(body)
             kwargs, dropped = request.prepare(
                 request.modernised(body) if legacy else body,
                 target.params,
@@ -144,7 +140,6 @@ class LiteLLMLane:
                 supported=loaded.supported(provider, name),
                 speaks_openai=openai,
             )
-            asked = model
         if streaming:
             call.end_marks = request.end_marks(
                 provider, name, translated=call.translated, speaks_openai=openai
@@ -157,16 +152,10 @@ class LiteLLMLane:
             if key is not None:  # else LiteLLM looks for the provider's own variable
                 kwargs["api_key"] = key
         messages = [] if call.translated else kwargs["messages"]
-        # Retries, limits and usage are the gateway's own.
-        kwargs |= {
+        kwargs |= _FIXED | {
             "model": asked,
             "stream": streaming,
             "timeout": self._timeouts.first_byte_s or None,
-            "max_retries": 0,
-            "num_retries": 0,
-            "drop_params": True,
-            # Tools of type `mcp` are the provider's to run; the handler is 15 MB and 0.6 s to load.
-            "_skip_mcp_handler": True,
             "extra_headers": request.extra_headers(target.params, headers, self._headers),
             "litellm_logging_obj": loaded.call_log(asked, messages, stream=streaming),
         }

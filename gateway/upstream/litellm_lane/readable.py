@@ -1,9 +1,8 @@
 """A provider's answers in the form that LiteLLM's adapters can read. Pure.
 
 The adapters raise at a field of an unexpected type, at any depth, although nothing of the answer
-depends on it; a client of the native lane gets the same answer and reads over it. So a count that
-is none, an odd role or a null list are left out here, and what the fields mean is not changed.
-Fields that are not known are kept.
+depends on it. So a count that is none, an odd role or a null list are left out here; what the
+fields mean is not changed, and fields that are not known are kept.
 """
 
 from __future__ import annotations
@@ -41,12 +40,8 @@ class TooDeep(ValueError):
 
 
 def parsed(data: bytes) -> Any:
-    """The JSON value in `data`, whose text may have bytes that are no UTF-8.
-
-    Raises:
-        TooDeep: it is nested deeper than can be parsed.
-        ValueError: it is no JSON.
-    """
+    """The JSON value in `data`, whose text may have bytes that are no UTF-8. Raises: TooDeep: it is
+    nested deeper than can be parsed; ValueError: it is no JSON."""
     try:
         return orjson.loads(data)
     except ValueError:
@@ -58,10 +53,8 @@ def parsed(data: bytes) -> Any:
 
 
 def encoded(value: Any) -> bytes:
-    """JSON in ASCII, without the marks that LiteLLM looks for in the text of a line.
-
-    Its line reader takes U+2028 and the like for line ends, and `[DONE]` anywhere for the end.
-    """
+    """JSON in ASCII, without the marks that LiteLLM looks for in the text of a line. Its line
+    reader takes U+2028 and the like for line ends, and `[DONE]` anywhere for the end."""
     text = json.dumps(value, separators=(",", ":"))
     return text.replace("[DONE]", "[DONE\\u005d").encode()
 

@@ -3,9 +3,8 @@
 LiteLLM takes its own controls (`api_base`, `api_key`, callbacks, mock answers, AWS roles) from the
 same keyword arguments as the request's fields, so a client's field is passed by name only if it is
 a parameter of the API; anything else goes into the body for the provider, or is left out and
-reported. Messages are repaired so that LiteLLM translates them without loss or error. The form
-before tools (`functions`, `function_call`) becomes the present one, and answers are converted back:
-LiteLLM leaves the old fields out for most providers, and gives a call and its result different ids.
+reported. Messages are repaired so that LiteLLM translates them without loss or error, and the form
+before tools (`functions`, `function_call`) becomes the present one and back.
 """
 
 from __future__ import annotations
@@ -25,10 +24,8 @@ _SIGNATURE_MARK = "__thought__"
 
 
 def translatable(messages: Sequence[Any], *, keep_signatures: bool) -> list[Any]:
-    """The messages, repaired in place.
-
-    `keep_signatures`: the provider is the one that put them into the ids of the calls.
-    """
+    """The messages, repaired in place. `keep_signatures`: the provider is the one that put them
+    into the ids of the calls."""
     for message in messages:
         if not isinstance(message, dict):
             continue
@@ -49,11 +46,8 @@ def translatable(messages: Sequence[Any], *, keep_signatures: bool) -> list[Any]
 
 
 def without_empty_turns(messages: Sequence[Any]) -> list[Any]:
-    """The messages without assistant turns in which nothing was said or done.
-
-    Agents echo them; other wires refuse empty text, and LiteLLM would put its own sentence
-    into the conversation.
-    """
+    """The messages without assistant turns in which nothing was said or done. Agents echo them;
+    other wires refuse empty text, and LiteLLM would put its own sentence into the conversation."""
     said = ("content", "tool_calls", "function_call", "thinking_blocks", "audio", "refusal")
     return [
         message
@@ -65,11 +59,9 @@ def without_empty_turns(messages: Sequence[Any]) -> list[Any]:
 
 
 def lacks_thinking(messages: Sequence[Any]) -> bool:
-    """Whether the newest tool-calling turn came back without its signed thinking.
-
-    Clients that know OpenAI's fields only do not echo it, and Anthropic refuses to think on after a
-    tool call whose thinking is missing; without thinking the same request is accepted.
-    """
+    """Whether the newest tool-calling turn came back without its signed thinking. Clients that know
+    OpenAI's fields only do not echo it, and Anthropic refuses to think on after a tool call whose
+    thinking is missing; without thinking the same request is accepted."""
     for message in reversed(messages):
         if not isinstance(message, Mapping) or message.get("role") == "user":
             return False
@@ -87,11 +79,9 @@ def copied(value: Any) -> Any:
 
 
 def _json_object(arguments: Any) -> Any:
-    """Arguments that parse as an object, which is all other wires can carry.
-
-    A model's broken arguments are echoed by agents together with the tool's complaint about them;
-    they are kept under one key so that the model sees what it wrote.
-    """
+    """Arguments that parse as an object, which is all other wires can carry. A model's broken
+    arguments are echoed by agents together with the tool's complaint about them; they are kept
+    under one key so that the model sees what it wrote."""
     if not isinstance(arguments, str):
         return arguments if arguments is not None else "{}"
     try:
@@ -115,8 +105,7 @@ _ENVELOPE = frozenset({"model", "messages", "stream", "stream_options"})
 # Asking for what happens anyway is no loss when it is left out.
 _HARMLESS = {"n": 1, "logprobs": False, "store": False, "service_tier": "auto"}
 
-# Fields of the providers' own APIs that clients add to OpenAI's. Anthropic, Google and Bedrock
-# refuse a request with any other, so those are left out.
+# Fields of the providers' own APIs that clients add to OpenAI's; these refuse any other.
 # Source: Anthropic Messages, Gemini generateContent and Bedrock Converse references.
 _NATIVE_FIELDS: Mapping[str, frozenset[str]] = {
     "anthropic": frozenset(
@@ -154,12 +143,10 @@ def prepare(
     supported: frozenset[str] | None,
     speaks_openai: bool,
 ) -> LiteLLMRequest:
-    """Arguments for `acompletion` from the client's JSON and the deployment's `litellm_params`.
-
-    The client's parameters win over those of the deployment. `supported`: the parameters that can
-    be translated for the model; None counts all as such. The body is not changed: messages are
-    copied, because translation edits them in place and a retry needs them again.
-    """
+    """Arguments for `acompletion` from the client's JSON and the deployment's `litellm_params`. The
+    client's parameters win over those of the deployment. `supported`: the parameters that can be
+    translated for the model; None counts all as such. The body is not changed: messages are copied,
+    because translation edits them in place and a retry needs them again."""
     sent = {key: value for key, value in body.items() if value is not None and key not in _ENVELOPE}
     known = {key: value for key, value in sent.items() if key in OPENAI_PARAMS}
     unknown = {key: value for key, value in sent.items() if key not in OPENAI_PARAMS}
@@ -199,11 +186,8 @@ def end_marks(
     provider: str, name: str, *, translated: bool, speaks_openai: bool
 ) -> tuple[bytes, ...]:
     """Byte strings one of which the provider sends at the end of a streamed turn; none if they are
-    not known, or if LiteLLM's chunks say it.
-
-    LiteLLM calls every chunk of Gemini's the last one. Source: Gemini API reference,
-    `Candidate.finishReason` and `PromptFeedback.blockReason`.
-    """
+    not known, or if LiteLLM's chunks say it. LiteLLM calls every chunk of Gemini's the last one.
+    Source: Gemini API reference, `Candidate.finishReason` and `PromptFeedback.blockReason`."""
     if translated and provider == "anthropic":
         return ENDS[:1]
     if translated and speaks_openai:
@@ -275,11 +259,8 @@ _CHAT_ONLY_PROVIDER = "hosted_vllm"
 def translated_arguments(
     target: Target, body: Mapping[str, Any], call: LiteLLMCall
 ) -> LiteLLMRequest:
-    """Arguments for LiteLLM's function of a dialect other than chat.
-
-    Raises:
-        UpstreamFailure: the request refers to a history that LiteLLM does not store.
-    """
+    """Arguments for LiteLLM's function of a dialect other than chat. Raises: UpstreamFailure: the
+    request refers to a history that LiteLLM does not store."""
     for name in call.stored_history:
         if body.get(name):
             raise UpstreamFailure(

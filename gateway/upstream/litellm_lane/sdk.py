@@ -1,13 +1,9 @@
 """LiteLLM itself: imported late, in a thread, and kept quiet.
 
-The import takes seconds and some 150 MB, so nothing here imports it before `load()` is called, and
-it changes the process: it reads `.env` files, fetches a price list and a header table, attaches log
-handlers that print content, and works out costs and log records for every call. All of that is
-switched off; what the gateway needs of it, it does itself and cheaper.
-
-A package whose import failed leaves its submodules in `sys.modules`; the next import finds them and
-fails with "partially initialized module", as does every one after it. So a failure takes away all
-that the attempt imported of LiteLLM, and the next call starts from the beginning.
+The import takes seconds and some 150 MB. It reads `.env` files, fetches a price list and a header
+table, attaches log handlers that print content, and works out costs and log records for every call:
+all of that is switched off. An import that failed leaves submodules in `sys.modules`, with which
+every later one fails, too; so they are taken away, and the next call starts from the beginning.
 """
 
 from __future__ import annotations
@@ -33,12 +29,8 @@ from gateway.observability.logging import get_logger
 from gateway.upstream.litellm_lane.transport import CallTransport, ProviderCall, current_call
 
 _PROXY_ROUTES = "litellm.proxy.pass_through_endpoints"
-"""Package of the proxy of which LiteLLM's Messages streams import two modules that write records.
-
-Their import needs a web framework that LiteLLM does not install by itself; without them every
-streamed Messages answer of a translated Anthropic, Bedrock or Vertex AI deployment fails. The lane
-keeps records of its own, so two stand-ins are enough.
-"""
+"""Package of two modules that LiteLLM's Messages streams import to write records, and that need a
+web framework which LiteLLM does not install. The lane has its own records: stand-ins are enough."""
 
 
 class PassThroughEndpointLogging:
@@ -66,10 +58,11 @@ class PassThroughStreamingHandler:
 def install_proxy_parts() -> None:
     """Put the stand-ins where LiteLLM imports them from, unless the real ones are there."""
     importlib.import_module(_PROXY_ROUTES)
-    for name, part in (
-        ("success_handler", PassThroughEndpointLogging),
-        ("streaming_handler", PassThroughStreamingHandler),
-    ):
+    parts = {
+        "success_handler": PassThroughEndpointLogging,
+        "streaming_handler": PassThroughStreamingHandler,
+    }
+    for name, part in parts.items():
         module = types.ModuleType(f"{_PROXY_ROUTES}.{name}")
         setattr(module, part.__name__, part)
         sys.modules.setdefault(module.__name__, module)
@@ -78,10 +71,9 @@ def install_proxy_parts() -> None:
 _PACKAGE = "litellm"
 
 # Without these LiteLLM downloads tables that it also carries.
-LOCAL_TABLES = {
-    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
-    "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS": "True",
-}
+LOCAL_TABLES = dict.fromkeys(
+    ("LITELLM_LOCAL_MODEL_COST_MAP", "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS"), "True"
+)
 # LiteLLM loads `.env` of the working directory unless it runs in production, and prints requests
 # unless only critical messages are logged.
 _DEFAULTS = {"LITELLM_MODE": "PRODUCTION", "LITELLM_LOG": "CRITICAL"}
@@ -91,14 +83,10 @@ _import_lock = threading.RLock()
 
 @contextlib.contextmanager
 def litellm_imported() -> Iterator[Any]:
-    """LiteLLM's package, imported; blocks for seconds the first time.
-
-    If the import or the body of the `with` fails, everything that it imported of LiteLLM is taken
-    out of `sys.modules` again. Other threads wait until the body has ended.
-
-    Raises:
-        ImportError: LiteLLM, or something it needs, is not installed.
-    """
+    """LiteLLM's package, imported; blocks for seconds the first time. If the import or the body of
+    the `with` fails, everything that it imported of LiteLLM is taken out of `sys.modules` again.
+    Other threads wait until the body has ended. Raises: ImportError: LiteLLM, or something it
+    needs, is not installed."""
     with _import_lock:
         os.environ.update(LOCAL_TABLES)
         for name, value in _DEFAULTS.items():
@@ -155,13 +143,10 @@ class Sdk:
         }
 
     def split(self, model: str, params: Mapping[str, Any]) -> tuple[str, str]:
-        """(provider, model at the provider) as LiteLLM understands the name.
-
-        Raises:
-            Exception: LiteLLM knows no provider of that name.
-        """
-        explicit, base = params.get("custom_llm_provider"), params.get("api_base")
-        base = base or params.get("base_url")
+        """(provider, model at the provider) as LiteLLM understands the name. Raises: Exception:
+        LiteLLM knows no provider of that name."""
+        explicit = params.get("custom_llm_provider")
+        base = params.get("api_base") or params.get("base_url")
         found = self._split.get((model, explicit, base))
         if found is None:
             name, provider, _, _ = self._litellm.get_llm_provider(
@@ -172,22 +157,17 @@ class Sdk:
 
     def supported(self, provider: str, name: str) -> frozenset[str] | None:
         """The OpenAI parameters LiteLLM can translate for a model; None when it cannot tell."""
-        if (provider, name) in self._supported:
-            return self._supported[provider, name]
-        try:
-            found = self._litellm.get_supported_openai_params(
-                model=name, custom_llm_provider=provider
-            )
-        except Exception:
-            found = None  # a provider without a table is no reason to fail
-        self._supported[provider, name] = frozenset(found) if found else None
+        if (provider, name) not in self._supported:
+            ask, found = self._litellm.get_supported_openai_params, None
+            with contextlib.suppress(Exception):  # a provider without a table: no reason to fail
+                found = ask(model=name, custom_llm_provider=provider)
+            self._supported[provider, name] = frozenset(found) if found else None
         return self._supported[provider, name]
 
     def speaks_openai(self, provider: str) -> bool:
         """Whether unknown fields of a request may be passed on in `extra_body`."""
-        return (
-            provider in ("openai", "azure") or provider in self._litellm.openai_compatible_providers
-        )
+        known = self._litellm.openai_compatible_providers
+        return provider in ("openai", "azure") or provider in known
 
     def call_log(self, model: str, messages: Any, *, stream: bool) -> Any:
         """LiteLLM's log of one call, of the kind that does nothing."""
@@ -203,14 +183,9 @@ class Sdk:
 
 
 def load() -> Sdk:
-    """Import LiteLLM, or give the one already imported; blocks for seconds the first time.
-
-    Safe to call from several threads: the others wait for the first. After a failure the next call
-    tries again.
-
-    Raises:
-        ImportError: LiteLLM, or something it needs, is not installed.
-    """
+    """Import LiteLLM, or give the one already imported; blocks for seconds the first time. Safe to
+    call from several threads: the others wait for the first. After a failure the next call tries
+    again. Raises: ImportError: LiteLLM, or something it needs, is not installed."""
     with _lock:
         return _load_once()
 
@@ -225,7 +200,6 @@ def _load_once() -> Sdk:
         _load_beta_headers_config()
         install_proxy_parts()
         _silence(litellm)
-        _lighten(litellm)
         _route_through_the_lane()
         loaded = Sdk(litellm)
         _rehearse(loaded)
@@ -240,12 +214,16 @@ def _silence(litellm: Any) -> None:
         logger = logging.getLogger(name)
         logger.handlers.clear()
         logger.setLevel(logging.CRITICAL)
-    litellm.suppress_debug_info = True
-    litellm.turn_off_message_logging = True
+    litellm.suppress_debug_info = litellm.turn_off_message_logging = litellm.drop_params = True
     litellm.num_retries = 0
-    litellm.drop_params = True
     # It would run a tokeniser on the event loop to estimate what the provider did not report.
     litellm.disable_token_counter = True
+    # Measured with 1.106: the tokeniser 43 MB and 0.2 s, the second copy of the price list 11 MB
+    # and 0.25 s, both at the first call and on the event loop. The lane uses neither.
+    if hasattr(litellm.main, "_get_encoding"):
+        litellm.main._get_encoding = _NoTokeniser
+    if hasattr(litellm.utils, "get_bundled_model_cost_map"):
+        litellm.utils.get_bundled_model_cost_map = lambda: litellm.model_cost
 
 
 class _NoTokeniser:
@@ -255,24 +233,9 @@ class _NoTokeniser:
         return []
 
 
-def _lighten(litellm: Any) -> None:
-    """Keep what the lane never uses out of memory.
-
-    Measured with 1.106: the tokeniser 43 MB and 0.2 s, the second copy of the price list 11 MB and
-    0.25 s, both at the first call and on the event loop.
-    """
-    if hasattr(litellm.main, "_get_encoding"):
-        litellm.main._get_encoding = _NoTokeniser
-    if hasattr(litellm.utils, "get_bundled_model_cost_map"):
-        litellm.utils.get_bundled_model_cost_map = lambda: litellm.model_cost
-
-
 def _rehearse(loaded: Sdk) -> None:
-    """Make one call that is not sent, and build the models of an answer.
-
-    LiteLLM imports and builds a third of a second's worth at its first call; here that happens off
-    the event loop.
-    """
+    """Make one call that is not sent, and build the models of an answer. LiteLLM imports and builds
+    a third of a second's worth at its first call; here that happens off the event loop."""
     from litellm.types.utils import ModelResponse, ModelResponseStream
 
     for model in (ModelResponse, ModelResponseStream):
@@ -313,10 +276,8 @@ def _route_through_the_lane() -> None:
 
 
 def _quiet_logging_class() -> Any:
-    """LiteLLM's per-call log without its work: no records, no cost, no callbacks.
-
-    Measured on one small call: 2.3 of 4.9 ms of CPU.
-    """
+    """LiteLLM's per-call log without its work: no records, no cost, no callbacks. Measured on one
+    small call: 2.3 of 4.9 ms of CPU."""
     from litellm.litellm_core_utils.litellm_logging import Logging
 
     class QuietLogging(Logging):  # type: ignore[misc]

@@ -101,11 +101,8 @@ class ReadableEvents:
         return self._late_input(value) + _line(value)
 
     def _late_input(self, event: Json) -> bytes:
-        """The input of a call that came with its start and in no delta, as a delta.
-
-        Anthropic sends it in deltas. Servers that imitate it send it at the start, which adapters
-        take for the usual empty placeholder.
-        """
+        """The input of a call that came with its start and in no delta, as a delta. Anthropic sends
+        it in deltas; servers that imitate it send it at the start, where adapters ignore it."""
         index, kind = event.get("index"), event.get("type")
         if kind == "content_block_start" and event["content_block"].get("type") == "tool_use":
             self._early[index] = event["content_block"]["input"]
@@ -331,11 +328,8 @@ class CallTransport(httpx.AsyncBaseTransport):
         self._fallback = fallback
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """The answer to one request.
-
-        Raises:
-            httpx.TransportError: no answer; the call's `failure` says why.
-        """
+        """The answer to one request. Raises: httpx.TransportError: no answer; the call's `failure`
+        says why."""
         call = current_call.get()
         if call is None:
             return await self._fallback.handle_async_request(request)
