@@ -265,7 +265,7 @@ class Pipeline:
     ) -> None:
         """Find where a request that was not read is recorded: as one call more of its run."""
         asked = call.exchange.request
-        resolved, conversation = await services.unread_resolver.resolve(
+        resolved, conversation = await services.resolver.resolve_unread(
             request, headers, asked.tenant, asked.key, time.time()
         )
         _note_identity(call.exchange, resolved)
@@ -333,7 +333,7 @@ def _mode(services: Services, call: Call, conversation: Conversation) -> str:
     experiment = services.settings.experiment
     if not experiment.id:
         return services.settings.steering.mode
-    unit = conversation.experiment_unit
+    unit = conversation.unit or conversation.id
     arm = assign(experiment, unit)
     call.control = replace(control, experiment=experiment.id, unit=unit, arm=arm)
     return mode_of(arm)

@@ -14,7 +14,7 @@ from gateway.config import Settings
 from gateway.conversations.index import ConversationIndex
 from gateway.conversations.judge import ModelJudge
 from gateway.conversations.loading import ConversationLoader
-from gateway.conversations.resolve import ConversationResolver, UnreadResolver
+from gateway.conversations.resolve import ConversationResolver
 from gateway.conversations.steer_request import (
     LessonLookup,
     ModelTraits,
@@ -82,7 +82,6 @@ class Services:
         self.resolver = ConversationResolver(
             index, loader, settings.conversations, shared=settings.shares_store
         )
-        self.unread_resolver = UnreadResolver(index, loader, settings.conversations)
         self.budgets = accounting.guard(settings, self.catalogue.cost)
         # Live runs are asked to wrap up by their budgets' accounts, which an operator may change.
         rules = replace(settings.rules(), wrap_up_at=None)

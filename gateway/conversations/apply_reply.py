@@ -13,6 +13,7 @@ from gateway.conversations.conversation import (
     first_hash,
     items_by_id,
     response_hash,
+    slim,
 )
 from gateway.conversations.index import ConversationIndex
 from gateway.conversations.steering_result import SteeringResult
@@ -176,4 +177,8 @@ def _response(
         snapshot = conversation.run.fold.current.snapshot()
     else:
         return None
-    return StoredResponse.of(response_id, chain, reply, snapshot, storable=keep)
+    kept = tuple(slim(item) for item in reply)
+    after = extend(chain, kept).state
+    return StoredResponse(
+        id=response_id, chain=chain, after=after, snapshot=snapshot, reply=kept, storable=keep
+    )

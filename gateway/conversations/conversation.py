@@ -26,7 +26,7 @@ from gateway.steering.steer import RunMemory
 from gateway.steering.transcript.steps import Step
 from gateway.wire.body_prefix import BodyPrefix
 from gateway.wire.messages import digest_fields
-from gateway.wire.prefix_hash import ChainState, PrefixHashes, extend
+from gateway.wire.prefix_hash import ChainState, PrefixHashes
 
 
 class KeptFold(Struct, frozen=True, kw_only=True):
@@ -44,24 +44,16 @@ class KeptFold(Struct, frozen=True, kw_only=True):
         return 0 <= at < len(hashes.digests) and hashes.digests[at] == self.digest
 
 
-MAX_UNSAVED_STEPS = 512
-"""The newest steps kept while the store is unavailable."""
-MAX_JUDGED_SCORES = 1000
-"""The newest judged scores; no window of the state machine is longer."""
-MAX_ANSWERS = 64
-"""The newest final answers whose places are kept."""
+MAX_UNSAVED_STEPS = 512  # the newest, while the store is unavailable
+MAX_JUDGED_SCORES = 1000  # the newest; no window of the state machine is longer
+MAX_ANSWERS = 64  # the newest final answers whose places are kept
 MAX_DEPTH = 32
 """Most conversations above one whose ids are kept: the root, and the nearest."""
-KEPT_PRIORS = 8
-"""The newest runs whose priors are kept; older runs are stored, and not scored again."""
-KEPT_OUTCOMES = 8
-"""The newest steps whose texts a look-up may need (E2 reads five)."""
-
+KEPT_PRIORS = 8  # of the newest runs; older runs are stored, and not scored again
+KEPT_OUTCOMES = 8  # the newest steps whose texts a look-up may need (E2 reads five)
 KEPT_PER_CONVERSATION = 8
 """Answers of a conversation kept in memory; a fork may continue from one a few calls back."""
-
-STORED_PER_CONVERSATION = 2
-"""The newest, and the one before, which a retry continues from."""
+STORED_PER_CONVERSATION = 2  # the newest, and the one before, which a retry continues from
 
 REPLY = "reply:"
 """Start of the kind of a reply's stored prefix hash; the hash that it is a reply to follows."""
@@ -92,7 +84,9 @@ class SeenDigests:
     def add(self, digests: Iterable[bytes | None]) -> None:
         """Add the digests of messages; None for a message that has none."""
         fresh = [digest[:_SHORT_DIGEST_BYTES] for digest in digests if digest is not None]
-        known: Container[bytes] = self if len(fresh) < _MANY_NEW else self._short()
+        known: Container[bytes] = self
+        if len(fresh) >= _MANY_NEW:  # searching the bytes takes up to 20 us for each
+            known = set(self._short())
         for short in dict.fromkeys(fresh):
             if short not in known:
                 self._digests += short
@@ -100,15 +94,11 @@ class SeenDigests:
 
     def join(self, other: SeenDigests) -> None:
         """Add the digests that another process has seen, as the newest ones."""
-        kept, size = bytes(other._digests), _SHORT_DIGEST_BYTES
-        self.add(kept[at : at + size] for at in range(0, len(kept), size))
+        self.add(other._short())
 
-    def _short(self) -> set[bytes]:
-        """All digests, shortened: searching the bytes takes up to 20 us for each."""
-        kept = bytes(self._digests)
-        return {
-            kept[at : at + _SHORT_DIGEST_BYTES] for at in range(0, len(kept), _SHORT_DIGEST_BYTES)
-        }
+    def _short(self) -> list[bytes]:
+        kept, size = bytes(self._digests), _SHORT_DIGEST_BYTES
+        return [kept[at : at + size] for at in range(0, len(kept), size)]
 
     def __contains__(self, digest: object) -> bool:
         """Whether a message with this digest was added."""
@@ -140,23 +130,6 @@ class StoredResponse(Struct, frozen=True, kw_only=True):
     snapshot: RunSnapshot
     reply: tuple[Any, ...] = ()
     storable: bool = True
-
-    @classmethod
-    def of(
-        cls,
-        id: str,
-        chain: ChainState,
-        reply: Sequence[Any],
-        snapshot: RunSnapshot,
-        *,
-        storable: bool,
-    ) -> StoredResponse:
-        """The answer `id`, a `reply` to the history at `chain`."""
-        kept = tuple(slim(item) for item in reply)
-        after = extend(chain, kept).state
-        return cls(
-            id=id, chain=chain, after=after, snapshot=snapshot, reply=kept, storable=storable
-        )
 
     def earlier(self) -> EarlierHistory:
         """The part of the history that a request which continues from here leaves out."""
@@ -290,10 +263,6 @@ class CurrentRun(Struct, kw_only=True):
             self.answers.append(count)
         del self.answers[:-MAX_ANSWERS]
 
-    def count_call(self) -> None:
-        """Count a call that is being decided: each resting model rests for one call less."""
-        self.resting = {model: left - 1 for model, left in self.resting.items() if left > 1}
-
     def judge(self, key: str, score: float) -> None:
         """Keep a judged score; the oldest are dropped."""
         self.judged[key] = score
@@ -357,9 +326,9 @@ class Unsaved(Struct, kw_only=True):
 class Conversation(Struct, kw_only=True):
     """One conversation; `lock` is held while a decision is made or a call is stored.
 
-    `unit`: of the experiment, where that is not the conversation itself: what the client named, or
-    the unit of the conversation that this one was forked from or started by. `ancestors`: those
-    above it, the root of the tree first; empty for a root.
+    `unit`: decides about its arm in an experiment; empty for the conversation itself, else what the
+    client named, or the unit of the conversation that this one was forked from or started by.
+    `ancestors`: those above it, the root of the tree first; empty for a root.
     """
 
     tenant: str
@@ -381,11 +350,6 @@ class Conversation(Struct, kw_only=True):
     def root_id(self) -> str:
         """The first conversation of the tree: all forks and sub-agents add up under it."""
         return self.ancestors[0] if self.ancestors else self.id
-
-    @property
-    def experiment_unit(self) -> str:
-        """The unit that decides about the conversation's arm."""
-        return self.unit or self.id
 
     @property
     def busy(self) -> bool:

@@ -169,8 +169,8 @@ class RequestSteerer:
             if result.mode == "off":
                 result.model = _repeated(result, request) or request.model
                 return
-            if not retries:
-                run.count_call()
+            if not retries:  # each resting model rests for one call less
+                run.resting = {model: left - 1 for model, left in run.resting.items() if left > 1}
             if advise is not None:
                 result.advice = await advise()
             memory = await self._decide(result, request, arm, own_time)
