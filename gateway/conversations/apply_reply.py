@@ -174,7 +174,7 @@ def _response(
     if result.stored and response_id in known:
         snapshot = known[response_id].snapshot  # the fold may have newer steps by now
     elif conversation.run.fold is not None:
-        snapshot = conversation.run.fold.current.snapshot()
+        snapshot = conversation.run.fold.runs[-1].snapshot()
     else:
         return None
     kept = tuple(slim(item) for item in reply)

@@ -359,7 +359,7 @@ class Conversation(Struct, kw_only=True):
     def snapshot(self) -> RunSnapshot | None:
         """The newest run, in state END when the latest reply was its final answer."""
         fold = self.run.fold
-        newest = self.unsaved.snapshot if fold is None else fold.current.snapshot()
+        newest = self.unsaved.snapshot if fold is None else fold.runs[-1].snapshot()
         if newest is not None and newest.run == self.unsaved.ended_run:
             return RunSnapshot(
                 run=newest.run, state=FSMState.END, history=newest.history, steps=newest.steps
@@ -369,7 +369,7 @@ class Conversation(Struct, kw_only=True):
     def snapshot_before_reply(self) -> RunSnapshot | None:
         """The newest run as it was before its latest reply, final answer or not."""
         if self.run.fold is not None:
-            return self.run.fold.current.snapshot()
+            return self.run.fold.runs[-1].snapshot()
         stored = self.unsaved.snapshot
         if stored is not None and stored.state is FSMState.END:
             return replace(stored, state=self.unsaved.state_before_end)
@@ -378,7 +378,7 @@ class Conversation(Struct, kw_only=True):
     def stored(self, version: int, snapshot: RunSnapshot | None) -> None:
         """The store has version `version`, with every step up to `snapshot`."""
         if self.run.fold is not None:
-            self.unsaved.state_before_end = self.run.fold.current.state
+            self.unsaved.state_before_end = self.run.fold.runs[-1].state
         self.unsaved.version, self.unsaved.snapshot = version, snapshot
         self.unsaved.steps.clear()
 

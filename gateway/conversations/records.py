@@ -232,7 +232,7 @@ def _run_update(
     task = result.tasks.get(run, "")[: _PREVIEW_CHARACTERS + _LONGEST_SECRET]
     task = mask_repeated(task) if recorded.masks_secrets else task
     return RunUpdate(
-        id=run_id(conversation.id, run),
+        id=result.run_id if own else run_id(conversation.id, run),
         sequence=run,
         started_at=conversation.run.started_at or now,
         updated_at=now,
@@ -312,10 +312,10 @@ def step_event(
 def injection_rows(result: SteeringResult, run: str) -> list[InjectionRow]:
     """One row for each piece of guidance that is new in this call; repeated ones have a row. The
     universal rules are always sent together, and have one row."""
-    placed, decided = result.placed, result.decided
-    if placed is None or decided is None:
+    placed = result.placed
+    if placed is None or result.decision is None:
         return []
-    rows = []
+    rows, decided = [], result.decision.decided
     # A retry gets the directive again; it counts as one piece of guidance.
     if placed.directive is not None and not result.conversation.history.branch.retries:
         row = InjectionRow(run_id=run, step_index=result.position.step, ordinal=0, source="skip")

@@ -375,7 +375,7 @@ def _take(
 ) -> RunFold:
     """Keep the outcomes of new steps; the newest run, with its memory up to date."""
     conversation.unsaved.add(outcomes)
-    current, run, history = conversation.run, fold.current, conversation.history
+    current, run, history = conversation.run, fold.runs[-1], conversation.history
     current.unscored_calls = 0
     if run.index != current.index:
         current.begin(run.index, now)
@@ -455,7 +455,11 @@ async def fold_transcript(
     goes_on = at < count
     while goes_on:
         new = transcript[at : at + MESSAGES_AT_ONCE]
-        in_thread = in_thread or sum(map(_weight, new)) > _MOST_ON_THE_LOOP
+        weight = sum(map(_weight, new))
+        calls = fold.open_calls + weight // _CHARACTERS_OF_A_PART
+        if count <= MESSAGES_AT_ONCE and calls <= _MOST_CALLS:
+            break  # `extend` reads it as well, and has little to read again
+        in_thread = in_thread or weight > _MOST_ON_THE_LOOP
         in_thread = in_thread or fold.open_calls > _MOST_CALLS
         if in_thread:
             goes_on = await asyncio.to_thread(fold.read_ahead, transcript, MESSAGES_AT_ONCE)

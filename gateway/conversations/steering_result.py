@@ -21,7 +21,6 @@ from gateway.errors import BadRequest
 from gateway.exchange import Exchange
 from gateway.steering.experiments import MODES
 from gateway.steering.fsm import FSMState
-from gateway.steering.guidance.decide import Decided
 from gateway.steering.guidance.placement import Placed
 from gateway.steering.identity import Delivery, MatchKind
 from gateway.steering.steer import NO_ADVICE, Advice, Decision, RunMemory, RunPosition
@@ -139,11 +138,6 @@ class SteeringResult(Struct, kw_only=True):
     def run_id(self) -> str:
         """The id of the run in the store."""
         return run_id(self.conversation.id, self.position.run)
-
-    @property
-    def decided(self) -> Decided | None:
-        """The guidance of this call; None when there is none to place."""
-        return self.decision.decided if self.decision and self.placed else None
 
     def note_failed(self) -> None:
         """There is no whole answer: the client may send the request again."""
@@ -268,9 +262,9 @@ def without_guidance(headers: RawHeaders) -> RawHeaders:
 
 def guidance_label(result: SteeringResult) -> str:
     """`tier:pattern id` of what was injected, comma separated; a monitor text has no pattern."""
-    decided = result.decided
-    if decided is None:
+    if result.decision is None or result.placed is None:
         return ""
+    decided = result.decision.decided
     labels = [item.label for item in decided.items]
     return ",".join(["skip:directive", *labels] if decided.directive else labels)
 

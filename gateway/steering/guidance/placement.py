@@ -15,6 +15,7 @@ new kinds of items before their providers document them. Others are passed over.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 from msgspec import Struct
@@ -74,19 +75,23 @@ def place(
 
     `tools` are only looked at to count the client's cache markers.
     """
-    lead = _leading(messages)
+    leading = _leading(messages)
+    lead, count = len(leading), len(messages)
+    last = messages[-1] if count else None
     late_ok = _late_allowed(target, settings) and "message" not in target.closed
-    tail_ok = late_ok and _tail_free(messages, lead, target)
-    offset = len(messages) - lead
+    # Nothing may follow an assistant message (a prefill, or calls without answers).
+    tail_ok = late_ok and last is not None and lead < count and _role(last) != "assistant"
+    tail_ok = tail_ok and not (target.breakpoints and last is not None and _is_system(last))
+    offset = count - lead
     replayed = _remembered(decided, settings)
     result_ok = (
         settings.placement != "system"
         and "result" not in target.closed
-        and bool(messages)
-        and _is_result(messages[-1])
+        and last is not None
+        and _is_result(last)
     )
     added = _new_injections(decided, tail_ok, offset, settings, result_ok=result_ok)
-    present = _present(messages[:lead])
+    present = _present(leading)
     system: list[str] = []
     between: list[Injection] = []
     behind: list[Injection] = []
@@ -103,8 +108,8 @@ def place(
             system.append(block.text)
     if "system" in target.closed:  # what has no other place is not given
         added = tuple(block for block in added if block in between or block in behind)
-    edits = _system_edits(messages, lead, system, target, tools)
-    edits += _message_edits(messages, lead, between, target)
+    edits = _system_edits(messages, leading, system, target, tools)
+    edits += _message_edits(leading, between, target)
     edits += [AppendToResult(index=lead + each.offset - 1, text=each.text) for each in behind]
     kept = (*replayed, *added)
     state = decided.state
@@ -179,13 +184,6 @@ def _late_allowed(target: GuidanceTarget, settings: InjectionSettings) -> bool:
     return settings.placement == "tail" and not target.breakpoints
 
 
-def _tail_free(messages: Sequence[Message], lead: int, target: GuidanceTarget) -> bool:
-    # Nothing may follow an assistant message (a prefill, or calls without answers).
-    if len(messages) <= lead or _role(messages[-1]) == "assistant":
-        return False
-    return not (target.breakpoints and _is_system(messages[-1]))
-
-
 def _is_result(message: Message) -> bool:
     """Whether a message holds the results of tools, in a form that text can be added to."""
     role, content = message.get("role"), message.get("content")
@@ -239,10 +237,11 @@ def _fits(
 
 
 def _message_edits(
-    messages: Sequence[Message], lead: int, items: Sequence[Injection], target: GuidanceTarget
+    leading: Sequence[Message], items: Sequence[Injection], target: GuidanceTarget
 ) -> list[Edit]:
+    lead = len(leading)
     role: SystemRole = "system"
-    if lead and messages[0].get("role") == "developer":
+    if leading and leading[0].get("role") == "developer":
         role = "developer"
     texts: dict[int, list[str]] = {}
     for item in sorted(items, key=lambda item: item.offset):
@@ -258,7 +257,7 @@ def _message_edits(
 
 def _system_edits(
     messages: Sequence[Message],
-    lead: int,
+    leading: Sequence[Message],
     texts: Sequence[str],
     target: GuidanceTarget,
     tools: Sequence[Message],
@@ -266,8 +265,8 @@ def _system_edits(
     if not texts:
         return []
     # With markers for the prompt's cache, the system prompt is always the first message.
-    index = 0 if target.breakpoints else _appendable_index(messages[:lead])
-    if index is None or not lead or not _appendable(messages[index]):
+    index = 0 if target.breakpoints else _appendable_index(leading)
+    if index is None or not leading or not _appendable(leading[index]):
         return [InsertSystem(texts=tuple(texts))]
     marker = system_marker(messages, tools) if target.breakpoints else None
     return [SystemAppend(index=index, texts=tuple(texts), breakpoint=marker)]
@@ -289,12 +288,9 @@ def _appendable(message: Message) -> bool:
     return isinstance(content, str) or (content is None and message.keys() == {"role", "content"})
 
 
-def _leading(messages: Sequence[Message]) -> int:
-    """Number of system or developer messages before the first other one."""
-    for index, message in enumerate(messages):
-        if message.get("role") not in _SYSTEM_ROLES:
-            return index
-    return len(messages)
+def _leading(messages: Sequence[Message]) -> list[Message]:
+    """The system or developer messages before the first other one."""
+    return list(takewhile(_is_system, messages))
 
 
 def _is_system(message: Message) -> bool:
