@@ -32,15 +32,14 @@ from gateway.calls.admission import Admissions
 from gateway.calls.prepared_request import PreparedRequest
 from gateway.calls.recorder import Recorder
 from gateway.conversations.conversation import Conversation
-from gateway.conversations.resolve import Resolved
 from gateway.conversations.steer_request import REFUSED_STATUSES
 from gateway.conversations.steering_result import (
     Call,
     ControlHeaders,
     SteeringResult,
     guidance_label,
-    identity_headers,
     log_notes,
+    note_identity,
     steering_headers,
     unobserved,
 )
@@ -91,13 +90,13 @@ class Pipeline:
             raise
         except Exception as exc:
             self._note_unsteered(prepared, exc)
+        if call.result is not None:
+            call.result.timings_ms["own"] = own_time.spent_s * 1000
+            prepared.hides_usage = _adds_usage(services, call.result, request)
         prepared.decided()
         if request.previous_response_id and services.table.names:
             tenant, earlier = exchange.request.tenant, request.previous_response_id
             await self._recorder.answers.learn(services, tenant, earlier)
-        if call.result is not None:
-            call.result.timings_ms["own"] = own_time.spent_s * 1000
-            prepared.hides_usage = _adds_usage(services, call.result, request)
         return prepared
 
     async def send(
@@ -238,11 +237,12 @@ class Pipeline:
             return
         exchange, now = call.exchange, time.time()
         resolved = await services.resolver.resolve(request, headers, exchange.request.tenant, now)
-        _note_identity(exchange, resolved)
-        if resolved.conversation is None:
+        conversation = resolved.conversation
+        mode = _mode(services, call, conversation) if conversation is not None else ""
+        note_identity(exchange, resolved)
+        if conversation is None:
             return
-        mode = _mode(services, call, resolved.conversation)
-        result = call.result = unobserved(resolved.conversation, resolved, mode, request.model)
+        result = call.result = unobserved(conversation, resolved, mode, request.model)
         control = call.control
         result.agent = control.agent
         arm, experiment = None, services.settings.experiment
@@ -268,8 +268,8 @@ class Pipeline:
         resolved, conversation = await services.resolver.resolve_unread(
             request, headers, asked.tenant, asked.key, time.time()
         )
-        _note_identity(call.exchange, resolved)
         mode = _mode(services, call, conversation)
+        note_identity(call.exchange, resolved)
         result = call.result = unobserved(conversation, resolved, mode, request.model)
         result.unread = result.observed = True
         result.agent = call.control.agent
@@ -315,12 +315,6 @@ def _reason(error: Exception) -> UnsteeredReason:
             return reason
         case _:
             return "error"
-
-
-def _note_identity(exchange: Exchange, resolved: Resolved) -> None:
-    exchange.notes["identity"] = resolved.label
-    exchange.notes["conversation"] = resolved.conversation_id
-    exchange.response.headers += identity_headers(resolved)
 
 
 def _mode(services: Services, call: Call, conversation: Conversation) -> str:

@@ -232,7 +232,7 @@ def call_to_json(call: Call, result: SteeringResult, now: float) -> str:
         "request": [request.id, request.key, request.model, request.streamed],
         "upstream": {name: getattr(exchange.upstream, name) for name in _UPSTREAM},
         "status": exchange.response.status,
-        "began_at": now - timing.elapsed_s(),
+        "began_at": now - (time.perf_counter() - timing.started),
         "first_byte_s": timing.first_byte_s,
         "overhead_s": timing.overhead_s,
         "control": {name: getattr(call.control, name) for name in _CONTROL},
@@ -304,6 +304,7 @@ def _result(
         unsteered=values["unsteered"],
         reasons=list(values["reasons"]),
         stored=True,
+        applies=values["mode"] == "on",
     )
 
 

@@ -123,9 +123,9 @@ class Recorder:
         conversation.stored(version, snapshot)
         self._touch(record)
         self._note_workload(call, result)
-        self._count(record, call, result, outcomes)
         if pending_id is None:
             self._runtime.tagged.count(call.control.tags, used, cost)
+        self._count(record, call, result, outcomes)
         self._runtime.replicas.publish(record)
 
     def _touch(self, record: CallRecord) -> None:

@@ -121,7 +121,6 @@ def _continued(
 
 def _remember(index: ConversationIndex, found: Conversation, search: Search) -> None:
     """Keep the bytes and the hash state of this request, for the next one to continue from."""
-    index.drop_prefix(found)
     request, history, hashes = search.request, found.history, search.incoming.hashes
     read = history.chain.count if history.chain is not None and hashes.start else 0
     fresh = max(read - hashes.start, 0)

@@ -78,7 +78,8 @@ def call_record(
     now: float,
 ) -> CallRecord:
     """Everything that is committed for one call; `snapshot`: that of its conversation."""
-    conversation, run, position = result.conversation, result.run_id, result.position
+    conversation, position = result.conversation, result.position
+    run = run_id(conversation.id, position.run)
     count = result.resolved.incoming.hashes.state.count
     runs = {index for index, _ in conversation.unsaved.steps} | {position.run}
     last = conversation.unsaved.snapshot
@@ -232,7 +233,7 @@ def _run_update(
     task = result.tasks.get(run, "")[: _PREVIEW_CHARACTERS + _LONGEST_SECRET]
     task = mask_repeated(task) if recorded.masks_secrets else task
     return RunUpdate(
-        id=result.run_id if own else run_id(conversation.id, run),
+        id=run_id(conversation.id, run),
         sequence=run,
         started_at=conversation.run.started_at or now,
         updated_at=now,

@@ -151,14 +151,7 @@ class RequestSteerer:
         if result.resolved.unread:
             result.reasons.append(f"store: degraded ({result.resolved.unread}), not asked")
         async with conversation.lock:
-            start = run.start
-            unread = run.fold is None and run.kept_fold is None
-            if unread and start and start.logged_in and self._history:
-                # Steps of the run that are not in this request are read from the log.
-                earlier = await self._history.read(
-                    conversation.tenant, start.logged_in, start.snapshot
-                )
-                run.ready_fold(self.rules.policy, earlier)
+            await self._read_earlier_steps(conversation)
             newest = await self._read_transcript(result, request, now)
             if self._judge is not None:
                 with timed(result.timings_ms, "judge"):
@@ -211,6 +204,14 @@ class RequestSteerer:
                 if result.resolved.match.kind is not MatchKind.RETRY:
                     result.conversation.run.unscored_calls += 1
                 raise
+
+    async def _read_earlier_steps(self, conversation: Conversation) -> None:
+        """Start the fold with the logged steps of a run that are not in this request."""
+        run, start = conversation.run, conversation.run.start
+        unread = run.fold is None and run.kept_fold is None
+        if unread and start and start.logged_in and self._history:
+            earlier = await self._history.read(conversation.tenant, start.logged_in, start.snapshot)
+            run.ready_fold(self.rules.policy, earlier)
 
     async def _read_transcript(
         self, result: SteeringResult, request: SteeredRequest, now: float

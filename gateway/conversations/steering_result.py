@@ -131,9 +131,6 @@ class SteeringResult(Struct, kw_only=True):
     kept: RoutedCall | None = None
     applies: bool = False
 
-    def __post_init__(self) -> None:
-        self.applies = self.mode == "on"
-
     @property
     def run_id(self) -> str:
         """The id of the run in the store."""
@@ -211,14 +208,18 @@ def unobserved(
         position=position,
         model=model,
         state_after=position.state,
+        applies=mode == "on",
     )
 
 
-def identity_headers(resolved: Resolved) -> RawHeaders:
-    """The headers that name the conversation of a request; a side request may belong to none."""
-    named = resolved.conversation_id.encode("ascii", "replace")
-    label = (b"x-gateway-identity", resolved.label.encode("ascii", "replace"))
-    return [(b"x-gateway-conversation-id", named), label] if named else [label]
+def note_identity(exchange: Exchange, resolved: Resolved) -> None:
+    """Note the conversation of a request; a side request may belong to none."""
+    exchange.notes["identity"] = resolved.label
+    exchange.notes["conversation"] = resolved.conversation_id
+    headers = exchange.response.headers
+    if named := resolved.conversation_id.encode("ascii", "replace"):
+        headers.append((b"x-gateway-conversation-id", named))
+    headers.append((b"x-gateway-identity", resolved.label.encode("ascii", "replace")))
 
 
 def steering_headers(result: SteeringResult, arm: str | None, guidance: str) -> RawHeaders:

@@ -15,7 +15,6 @@ new kinds of items before their providers document them. Others are passed over.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import takewhile
 from typing import Any
 
 from msgspec import Struct
@@ -290,7 +289,12 @@ def _appendable(message: Message) -> bool:
 
 def _leading(messages: Sequence[Message]) -> list[Message]:
     """The system or developer messages before the first other one."""
-    return list(takewhile(_is_system, messages))
+    found = []
+    for message in messages:
+        if message.get("role") not in _SYSTEM_ROLES:
+            break
+        found.append(message)
+    return found
 
 
 def _is_system(message: Message) -> bool:
