@@ -37,10 +37,8 @@ from gateway.conversations.steering_result import (
     Call,
     ControlHeaders,
     SteeringResult,
-    guidance_label,
-    log_notes,
     note_identity,
-    steering_headers,
+    note_steering,
     unobserved,
 )
 from gateway.dialects import SteeredRequest
@@ -256,9 +254,7 @@ class Pipeline:
         asked = services.budgets is not None
         advise = partial(self._admissions.advise, services, call, request) if asked else None
         await services.steerer.steer(result, request, now, own_time, arm, advise)
-        guidance = guidance_label(result)
-        exchange.response.headers += steering_headers(result, control.arm, guidance)
-        exchange.notes |= log_notes(result, control.arm, guidance)
+        note_steering(exchange, result, control.arm)
 
     async def _place_unread(
         self, services: Services, call: Call, request: SteeredRequest, headers: Mapping[str, str]

@@ -30,10 +30,8 @@ from gateway.wire.prefix_hash import ChainState, PrefixHashes
 
 
 class KeptFold(Struct, frozen=True, kw_only=True):
-    """A fold that another gateway has overtaken, and the prefix hash of the messages it has read.
-
-    Kept until a request continues these messages; the stored run state is newer.
-    """
+    """A fold that another gateway has overtaken, and the prefix hash of the messages it has read;
+    kept until a request continues them."""
 
     fold: ConversationFold
     digest: bytes
@@ -120,8 +118,8 @@ def first_hash(hashes: PrefixHashes) -> bytes:
 class StoredResponse(Struct, frozen=True, kw_only=True):
     """One answer, with the history and the run as they were when it was given.
 
-    `chain`: the hash state after the request, `after`: after the reply too. `storable`: whether
-    the reply may be kept in a store; one that was not is empty after a restart.
+    `chain`: the hash state after the request, `after`: after the reply too. A reply that is not
+    `storable` is empty after a restart.
     """
 
     id: str
@@ -160,10 +158,10 @@ def slim(item: Any) -> Any:
 class History(Struct, kw_only=True):
     """The connection between the requests of a conversation.
 
-    `root`: hash of the history's first message, by which the store groups the prefix hashes.
-    `prefix_hashes`: those under which the index knows the conversation. `responses`: the newest
-    answers that a request may continue by id, oldest first. `tail`: hash of the messages from the
-    first reply on, up to those of `chain`; None when unknown.
+    `root`: hash of the history's first message, by which the store groups the prefix hashes; the
+    index knows the conversation under `prefix_hashes`. `responses`: the newest answers that a
+    request may continue by id, oldest first. `tail`: hash of the messages from the first reply on,
+    up to those of `chain`; None when unknown.
     """
 
     branch: Branch
@@ -176,10 +174,8 @@ class History(Struct, kw_only=True):
     responses: dict[str, StoredResponse] = {}
 
     def knows_replies(self, request: Incoming) -> bool:
-        """Whether every reply in the request but the latest was in an earlier one.
-
-        A client may drop and rewrite much of its history, but it does not invent replies.
-        """
+        """Whether every reply in the request but the latest was in an earlier one: a client may
+        drop and rewrite much of its history, but it does not invent replies."""
         hashes = request.hashes
         for position, digest in enumerate(hashes.messages):
             before, after = hashes.turns[position : position + 2]
@@ -222,15 +218,13 @@ class RunStart(Struct, frozen=True, kw_only=True, array_like=True):
 class CurrentRun(Struct, kw_only=True):
     """The newest run.
 
-    `started_at`: seconds of the epoch. `judged`: scores that a model gave, by their keys.
-    `resting`: routed models that refused a call, with the number of calls for which each is not
-    used.
-    `unscored_calls`: the newest calls that were recorded without their step being scored. `start`:
-    set when the transcript alone does not give the run's beginning. `answers`: how many messages
-    the history had with each final answer that was delivered, the newest `MAX_ANSWERS`.
-    `workload`: what the run is counted for; `workload_noted`: whether its beginning was. `priors`:
-    what was known of the workload when a run began, by the run's index. `kept_fold`: what was read
-    here before another gateway went on; `fold` is None then.
+    `judged`: scores that a model gave, by their keys. `resting`: routed models that refused a call,
+    with the number of calls for which each is not used. `unscored_calls`: the newest calls that
+    were recorded without their step being scored. `start`: set when the transcript alone does not
+    give the run's beginning. `answers`: how many messages the history had with each final answer
+    that was delivered. `workload`: what the run is counted for; `workload_noted`: whether its
+    beginning was. `priors`: what was known of the workload when a run began, by the run's index.
+    `kept_fold`: what was read here before another gateway went on; `fold` is None then.
     """
 
     index: int = 0
@@ -296,12 +290,11 @@ class CurrentRun(Struct, kw_only=True):
 
 
 class Unsaved(Struct, kw_only=True):
-    """Changes that the store does not have yet, and the version it has.
+    """Changes that the store does not have yet, and the version it has, 0 before there is one.
 
-    `version`: of the stored record, 0 before there is one. `steps`: scored steps to be stored, by
-    run and index, in their order. `snapshot`: the newest run when it was last stored. `ended_run`:
-    the run whose final answer was the latest reply. `state_before_end`: the state of that run
-    before the answer.
+    `steps`: scored steps to be stored, by run and index. `snapshot`: the newest run when it was
+    last stored. `ended_run`: the run whose final answer was the latest reply; `state_before_end`:
+    its state before that.
     """
 
     version: int = 0
@@ -311,10 +304,7 @@ class Unsaved(Struct, kw_only=True):
     state_before_end: FSMState = FSMState.NORMAL
 
     def add(self, outcomes: Iterable[StepOutcome]) -> None:
-        """Add newly scored steps.
-
-        After a restart all steps of the transcript are scored again; the stored ones are left out.
-        """
+        """Add newly scored steps, without those that a restart has scored again."""
         stored = (self.snapshot.run, self.snapshot.steps) if self.snapshot else (-1, 0)
         for outcome in outcomes:
             if (outcome.run, outcome.index) > stored:

@@ -235,10 +235,9 @@ class ConversationResolver:
 
     async def _is_current(self, tenant: str, name: str | None) -> bool:
         """Whether memory has the conversation as it is stored, as far as can be read."""
-        try:
+        with suppress(StoreError):
             return await self._loader.is_current(tenant, name)
-        except StoreError:
-            return True
+        return True
 
     async def _find_rebuilt(self, search: Search, verdict: ConversationMatch) -> ConversationMatch:
         """The match of an unknown history, which may be known from its first reply on."""
