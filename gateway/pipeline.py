@@ -32,16 +32,13 @@ from gateway.calls.admission import Admissions
 from gateway.calls.prepared_request import PreparedRequest
 from gateway.calls.recorder import Recorder
 from gateway.conversations.conversation import Conversation
-from gateway.conversations.resolve import Resolved
 from gateway.conversations.steer_request import REFUSED_STATUSES
 from gateway.conversations.steering_result import (
     Call,
     ControlHeaders,
     SteeringResult,
-    guidance_label,
-    identity_headers,
-    log_notes,
-    steering_headers,
+    note_identity,
+    note_steering,
     unobserved,
 )
 from gateway.dialects import SteeredRequest
@@ -91,13 +88,13 @@ class Pipeline:
             raise
         except Exception as exc:
             self._note_unsteered(prepared, exc)
+        if call.result is not None:
+            call.result.timings_ms["own"] = own_time.spent_s * 1000
+            prepared.hides_usage = _adds_usage(services, call.result, request)
         prepared.decided()
         if request.previous_response_id and services.table.names:
             tenant, earlier = exchange.request.tenant, request.previous_response_id
             await self._recorder.answers.learn(services, tenant, earlier)
-        if call.result is not None:
-            call.result.timings_ms["own"] = own_time.spent_s * 1000
-            prepared.hides_usage = _adds_usage(services, call.result, request)
         return prepared
 
     async def send(
@@ -238,11 +235,12 @@ class Pipeline:
             return
         exchange, now = call.exchange, time.time()
         resolved = await services.resolver.resolve(request, headers, exchange.request.tenant, now)
-        _note_identity(exchange, resolved)
-        if resolved.conversation is None:
+        conversation = resolved.conversation
+        mode = _mode(services, call, conversation) if conversation is not None else ""
+        note_identity(exchange, resolved)
+        if conversation is None:
             return
-        mode = _mode(services, call, resolved.conversation)
-        result = call.result = unobserved(resolved.conversation, resolved, mode, request.model)
+        result = call.result = unobserved(conversation, resolved, mode, request.model)
         control = call.control
         result.agent = control.agent
         arm, experiment = None, services.settings.experiment
@@ -256,20 +254,18 @@ class Pipeline:
         asked = services.budgets is not None
         advise = partial(self._admissions.advise, services, call, request) if asked else None
         await services.steerer.steer(result, request, now, own_time, arm, advise)
-        guidance = guidance_label(result)
-        exchange.response.headers += steering_headers(result, control.arm, guidance)
-        exchange.notes |= log_notes(result, control.arm, guidance)
+        note_steering(exchange, result, control.arm)
 
     async def _place_unread(
         self, services: Services, call: Call, request: SteeredRequest, headers: Mapping[str, str]
     ) -> None:
         """Find where a request that was not read is recorded: as one call more of its run."""
         asked = call.exchange.request
-        resolved, conversation = await services.unread_resolver.resolve(
+        resolved, conversation = await services.resolver.resolve_unread(
             request, headers, asked.tenant, asked.key, time.time()
         )
-        _note_identity(call.exchange, resolved)
         mode = _mode(services, call, conversation)
+        note_identity(call.exchange, resolved)
         result = call.result = unobserved(conversation, resolved, mode, request.model)
         result.unread = result.observed = True
         result.agent = call.control.agent
@@ -317,12 +313,6 @@ def _reason(error: Exception) -> UnsteeredReason:
             return "error"
 
 
-def _note_identity(exchange: Exchange, resolved: Resolved) -> None:
-    exchange.notes["identity"] = resolved.label
-    exchange.notes["conversation"] = resolved.conversation_id
-    exchange.response.headers += identity_headers(resolved)
-
-
 def _mode(services: Services, call: Call, conversation: Conversation) -> str:
     """The mode of the request; one that takes part in an experiment is assigned to its arm."""
     control = call.control
@@ -333,7 +323,7 @@ def _mode(services: Services, call: Call, conversation: Conversation) -> str:
     experiment = services.settings.experiment
     if not experiment.id:
         return services.settings.steering.mode
-    unit = conversation.experiment_unit
+    unit = conversation.unit or conversation.id
     arm = assign(experiment, unit)
     call.control = replace(control, experiment=experiment.id, unit=unit, arm=arm)
     return mode_of(arm)

@@ -16,7 +16,7 @@ from gateway.config import Settings
 from gateway.conversations.index import ConversationIndex
 from gateway.conversations.judge import ModelJudge
 from gateway.conversations.loading import ConversationLoader, LoggedSteps
-from gateway.conversations.resolve import ConversationResolver, UnreadResolver
+from gateway.conversations.resolve import ConversationResolver
 from gateway.conversations.steer_request import ModelTraits, RefusedPlaces, RequestSteerer
 from gateway.conversations.workloads import RunWorkloads, Workloads
 from gateway.learning.worker import Learning
@@ -99,7 +99,6 @@ class Services:
         self.loader = ConversationLoader(self.index, states)
         shared, own = settings.shares_store, settings.conversations
         self.resolver = ConversationResolver(self.index, self.loader, own, shared=shared)
-        self.unread_resolver = UnreadResolver(self.index, self.loader, own)
         accounting, patterns = opened.accounting, opened.patterns
         self.budgets = accounting.guard(settings, self.catalogue.cost)
         # Live runs are asked to wrap up by their budgets' accounts, which an operator may change.

@@ -6,9 +6,8 @@ A call whose answer is still being made goes through three states:
     committed   on record without its answer; any gateway on the store can read it (`resumed`)
     settled     the first gateway that sees the answer takes the call, pays for it and records it
 
-Memory (`StoredAnswers` in `gateway/conversations/index.py`) is asked first: for the deployment that
-stores an answer, the guidance to take out of it, and the call that it completes. The store keeps
-the same, for other gateways and after a restart.
+Memory (`StoredAnswers` in `gateway/conversations/index.py`) is asked first; the store keeps the
+same for other gateways and after a restart.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from gateway.conversations.conversation import Conversation
 from gateway.conversations.resolve import Resolved
 from gateway.conversations.steering_result import Call, ControlHeaders, SteeringResult
 from gateway.dialects import RESPONSES
-from gateway.exchange import Exchange, RequestInfo, Timing
+from gateway.exchange import Exchange, RequestInfo, ResponseInfo, Timing, UpstreamInfo
 from gateway.observability.logging import get_logger
 from gateway.runtime import Runtime
 from gateway.services import Services
@@ -232,7 +231,7 @@ def call_to_json(call: Call, result: SteeringResult, now: float) -> str:
         "request": [request.id, request.key, request.model, request.streamed],
         "upstream": {name: getattr(exchange.upstream, name) for name in _UPSTREAM},
         "status": exchange.response.status,
-        "began_at": now - timing.elapsed_s(),
+        "began_at": now - (time.perf_counter() - timing.started),
         "first_byte_s": timing.first_byte_s,
         "overhead_s": timing.overhead_s,
         "control": {name: getattr(call.control, name) for name in _CONTROL},
@@ -282,19 +281,18 @@ def _result(
     conversation: Conversation, chain: ChainState, values: Mapping[str, Any]
 ) -> SteeringResult:
     branch, (label, source) = conversation.history.branch, values["identity"]
-    resolved = Resolved(
-        label=label,
-        source=source,
-        match=ConversationMatch(kind=MatchKind.RETRY, conversation_id=conversation.id),
-        incoming=Incoming(
-            hashes=extend(chain, ()), signature=branch.signature, has_tools=branch.has_tools
-        ),
-        conversation=conversation,
-        conversation_id=conversation.id,
-    )
-    state = FSMState(values["state"])
+    hashes, state = extend(chain, ()), FSMState(values["state"])
     return SteeringResult(
-        resolved=resolved,
+        resolved=Resolved(
+            label=label,
+            source=source,
+            match=ConversationMatch(kind=MatchKind.RETRY, conversation_id=conversation.id),
+            incoming=Incoming(
+                hashes=hashes, signature=branch.signature, has_tools=branch.has_tools
+            ),
+            conversation=conversation,
+            conversation_id=conversation.id,
+        ),
         mode=values["mode"],
         conversation=conversation,
         position=RunPosition(run=values["run"], step=values["step"], state=state),
@@ -304,6 +302,7 @@ def _result(
         unsteered=values["unsteered"],
         reasons=list(values["reasons"]),
         stored=True,
+        applies=values["mode"] == "on",
     )
 
 
@@ -311,13 +310,13 @@ def _exchange(tenant: str, values: Mapping[str, Any]) -> Exchange:
     name, key, model, streamed = values["request"]
     request = RequestInfo(method="POST", path="/v1/responses", id=name, id_from_client=False)
     request.tenant, request.key, request.model, request.streamed = tenant, key, model, streamed
-    exchange = Exchange(request)
-    for field, value in values["upstream"].items():
-        setattr(exchange.upstream, field, value)
-    exchange.response.status = values["status"]
-    exchange.timing = Timing(
-        started=time.perf_counter() - max(0.0, time.time() - values["began_at"]),
-        first_byte_s=values["first_byte_s"],
-        overhead_s=values["overhead_s"],
+    return Exchange(
+        request,
+        upstream=UpstreamInfo(**values["upstream"]),
+        response=ResponseInfo(status=values["status"]),
+        timing=Timing(
+            started=time.perf_counter() - max(0.0, time.time() - values["began_at"]),
+            first_byte_s=values["first_byte_s"],
+            overhead_s=values["overhead_s"],
+        ),
     )
-    return exchange

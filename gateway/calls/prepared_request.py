@@ -180,7 +180,7 @@ class PreparedRequest:
             if reply.pending_id is None:
                 tenant = exchange.request.tenant
                 await self._recorder.answers.keep(self._services, tenant, response_id, target)
-        if reply.pending_id is None:
+        if reply.pending_id is None and self.call.spending is not None:
             await self.call.settle()
         await self._record(completion, reply.pending_id)
         if result is not None and result.state_after is FSMState.END:
@@ -210,7 +210,9 @@ class PreparedRequest:
         if request.opaque and isinstance(named := (reply or {}).get("model"), str):
             call.exchange.request.model = upstream.model = named
             self.decided()
-        call.billed_model = self._services.catalogue.billed_name(call.model, call.target)
+        call.billed_model, target = call.model, call.target
+        if target is not None and (target.key or target.model):  # not the default upstream
+            call.billed_model = self._services.catalogue.billed_name(call.model, target)
         upstream.bill(usage)
         if upstream.tokens.input is None and upstream.tokens.output is None and reply:
             estimate = estimated_usage(request.raw, reply)

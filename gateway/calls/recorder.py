@@ -123,9 +123,9 @@ class Recorder:
         conversation.stored(version, snapshot)
         self._touch(record)
         self._note_workload(call, result)
-        self._count(record, call, result, outcomes)
         if pending_id is None:
             self._runtime.tagged.count(call.control.tags, used, cost)
+        self._count(record, call, result, outcomes)
         self._runtime.replicas.publish(record)
 
     def _touch(self, record: CallRecord) -> None:
@@ -193,10 +193,11 @@ class Recorder:
             if row.applied:
                 metrics.injections.labels(row.source).inc()
         patterns = self._runtime.opened.patterns
-        if patterns is not None and result.applies and result.decided is not None:
+        decision = result.decision if result.placed is not None else None
+        if patterns is not None and result.applies and decision is not None:
             # The run's outcome is no evidence about a pattern: patterns are given to runs in
             # trouble, and those fail more often anyway.
-            new = [i.match.pattern.pattern_id for i in result.decided.items if i.match]
+            new = [i.match.pattern.pattern_id for i in decision.decided.items if i.match]
             patterns.tally.note(result.conversation.tenant, new, Event.INJECTED)
         if call.model != call.exchange.request.model:
             metrics.reroutes.labels(result.position.state.value).inc()

@@ -13,6 +13,7 @@ from gateway.conversations.conversation import (
     first_hash,
     items_by_id,
     response_hash,
+    slim,
 )
 from gateway.conversations.index import ConversationIndex
 from gateway.conversations.steering_result import SteeringResult
@@ -173,7 +174,11 @@ def _response(
     if result.stored and response_id in known:
         snapshot = known[response_id].snapshot  # the fold may have newer steps by now
     elif conversation.run.fold is not None:
-        snapshot = conversation.run.fold.current.snapshot()
+        snapshot = conversation.run.fold.runs[-1].snapshot()
     else:
         return None
-    return StoredResponse.of(response_id, chain, reply, snapshot, storable=keep)
+    kept = tuple(slim(item) for item in reply)
+    after = extend(chain, kept).state
+    return StoredResponse(
+        id=response_id, chain=chain, after=after, snapshot=snapshot, reply=kept, storable=keep
+    )

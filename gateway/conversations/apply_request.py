@@ -41,6 +41,7 @@ from gateway.steering.transcript.user_words import task_of
 from gateway.wire.messages import digest_fields, is_result
 
 _CONTINUING = (MatchKind.CONTINUE, MatchKind.FORK, MatchKind.RETRY)
+_KNOWN = (MatchKind.CONTINUE, MatchKind.COMPACTION, MatchKind.RETRY)
 
 
 class Search(Struct, kw_only=True):
@@ -96,28 +97,30 @@ def _continued(
     if verdict.kind is MatchKind.SIDE:
         return None
     current = index.get(verdict.conversation_id) if verdict.conversation_id else None
-    if current is not None:
-        _check_kept_fold(current, incoming)
-    if current is not None and verdict.kind is MatchKind.RETRY:
-        current.history.branch = current.history.branch.retried()
+    if current is None or verdict.kind not in _KNOWN:
+        return open_conversation(
+            index, verdict, search.identity, search.given, incoming, search.tenant, now
+        )
+    run, history = current.run, current.history
+    if run.kept_fold is not None and not run.kept_fold.has_read(incoming.hashes):
+        run.kept_fold = None  # what was read before another gateway went on
+    if verdict.kind is MatchKind.RETRY:
+        history.branch = history.branch.retried()
         return current
-    if current is not None and verdict.kind is MatchKind.CONTINUE:
-        _check_fold(current, incoming)
-        _extend(current, incoming)
-        return current
-    if current is not None and verdict.kind is MatchKind.COMPACTION:
+    if verdict.kind is MatchKind.COMPACTION:
         compact(current, incoming)
-        current.history.chain = None
-        _extend(current, incoming)
-        return current
-    return open_conversation(
-        index, verdict, search.identity, search.given, incoming, search.tenant, now
-    )
+        history.chain = None
+    elif run.fold is not None:
+        # A client may echo one reply as two messages, or add a system message: the same history,
+        # but what the fold has read is no longer at the same positions.
+        read = KeptFold(fold=run.fold, digest=history.branch.served_hash)
+        run.fold = run.fold if read.has_read(incoming.hashes) else None
+    history.branch = history.branch.extended(incoming)
+    return current
 
 
 def _remember(index: ConversationIndex, found: Conversation, search: Search) -> None:
     """Keep the bytes and the hash state of this request, for the next one to continue from."""
-    index.drop_prefix(found)
     request, history, hashes = search.request, found.history, search.incoming.hashes
     read = history.chain.count if history.chain is not None and hashes.start else 0
     fresh = max(read - hashes.start, 0)
@@ -129,44 +132,15 @@ def _remember(index: ConversationIndex, found: Conversation, search: Search) -> 
     history.prefix = None if request.earlier is not None else request.prefix
     history.chain = hashes.state
     if not history.root:
-        history.root = _root(index, found, search)
+        root = search.root if hashes.start else b""
+        parent = index.get(history.branch.parent) if history.branch.parent else None
+        if parent is not None and request.earlier is not None:
+            root = parent.history.root
+        history.root = root or first_hash(hashes)
     index.keep_prefix(found)
     index.used(found, len(request.raw))
-    index.add_prefix_hash(found, hashes.state.digest, hashes.state.digest)
-
-
-def _root(index: ConversationIndex, found: Conversation, search: Search) -> bytes:
-    """The hash of the history's first message."""
-    hashes = search.incoming.hashes
-    root = search.root if hashes.start else b""
-    branch = found.history.branch
-    parent = index.get(branch.parent) if branch.parent else None
-    if parent is not None and search.request.earlier is not None:
-        root = parent.history.root
-    return root or first_hash(hashes)
-
-
-def _extend(conversation: Conversation, incoming: Incoming) -> None:
-    history = conversation.history
-    history.branch = history.branch.extended(incoming)
-
-
-def _check_fold(conversation: Conversation, incoming: Incoming) -> None:
-    """Drop the fold when the messages it has read are at other positions in this request.
-
-    A client may echo one reply as two messages, or add a system message: the same history, but no
-    longer the same positions.
-    """
-    fold, served = conversation.run.fold, conversation.history.branch.served_hash
-    if fold is not None and not KeptFold(fold=fold, digest=served).has_read(incoming.hashes):
-        conversation.run.fold = None
-
-
-def _check_kept_fold(conversation: Conversation, incoming: Incoming) -> None:
-    """Drop what was read before another gateway went on, unless this request begins with it."""
-    kept = conversation.run.kept_fold
-    if kept is not None and not kept.has_read(incoming.hashes):
-        conversation.run.kept_fold = None
+    digest = hashes.state.digest
+    index.add_prefix_hash(found, digest, digest)
 
 
 def open_conversation(
@@ -209,8 +183,7 @@ def open_conversation(
         turns = incoming.hashes.turns[max(verdict.position - incoming.hashes.start, 0)]
         # One cache key may be that of all conversations of an application.
         if turns or not identity.weak:
-            opened.unit = _join(index, opened, identity)
-            opened.ancestors = _above(index, opened, identity)
+            _join(index, opened, identity.parent)
         if parent is not None and verdict.position:
             _copy_state(parent, opened, verdict)
     index.add(opened)
@@ -222,33 +195,29 @@ def task_digest(messages: Sequence[object]) -> bytes:
     return digest_fields("task", task_of(messages, 0))
 
 
-def _join(index: ConversationIndex, opened: Conversation, identity: Identity) -> str:
-    """The experiment's unit of a new conversation: its parent's; empty for one of its own.
+def _join(index: ConversationIndex, opened: Conversation, named: str | None) -> None:
+    """Put a new conversation below its parent, whose experiment's unit it shares.
 
     The parent is the branch it was forked from, or the conversation that the client names. One that
     is not known yet will have its own id as its unit.
     """
     branch = opened.history.branch
+    name = branch.parent or (conversation_id(opened.tenant, named) if named is not None else None)
     parent = index.get(branch.parent) if branch.parent else None
-    if parent is None and identity.parent is not None:
-        named = conversation_id(opened.tenant, identity.parent)
-        parent = index.get(named)
-        if parent is None:
-            return named
-        opened.history.branch = replace(branch, parent=parent.id)
-    return parent.experiment_unit if parent is not None else ""
-
-
-def _above(index: ConversationIndex, opened: Conversation, identity: Identity) -> tuple[str, ...]:
-    """The conversations above a new one, also those that are not known yet."""
-    name = opened.history.branch.parent
-    if name is None and identity.parent is not None:
-        name = conversation_id(opened.tenant, identity.parent)
-    if not name or name == opened.id:
-        return ()
-    parent = index.get(name)
-    above = (*parent.ancestors, name) if parent is not None else (name,)
-    return above if len(above) <= MAX_DEPTH else (above[0], *above[1 - MAX_DEPTH :])
+    if parent is None and named is not None:
+        by_client = conversation_id(opened.tenant, named)
+        parent = index.get(by_client)
+        opened.unit = by_client
+        if parent is not None:
+            name = parent.id
+            opened.history.branch = replace(branch, parent=name)
+    if parent is not None:
+        opened.unit = parent.unit or parent.id
+    if name and name != opened.id:
+        known = index.get(name)
+        above = (*known.ancestors, name) if known is not None else (name,)
+        deep = len(above) > MAX_DEPTH
+        opened.ancestors = (above[0], *above[1 - MAX_DEPTH :]) if deep else above
 
 
 def _copy_state(parent: Conversation, child: Conversation, verdict: ConversationMatch) -> None:
@@ -322,9 +291,11 @@ def _newest_reply(conversation: Conversation, incoming: Incoming) -> int | None:
     latest = chain is not None and chain.digest == history.branch.served_hash
     grown = chain is not None and latest and hashes.state.turns > chain.turns
     if history.branch.reply_calls and not grown and digest in history.seen:
-        # An equal reply was seen earlier; if all messages before this one are known, it is that
-        # earlier reply.
-        return None if _all_seen(conversation, incoming, newest) else newest
+        # An equal reply was seen earlier; if each message before this one was seen or is a result,
+        # which a client may have cleared or cut, it is that earlier reply.
+        before = enumerate(hashes.messages[:newest], start=hashes.start)
+        unseen = (at for at, each in before if each is not None and each not in history.seen)
+        return None if all(is_result(incoming.messages[at]) for at in unseen) else newest
     return newest
 
 
@@ -337,15 +308,3 @@ def _start_of_turn(turns: Sequence[int], position: int) -> int:
     while position and turns[position] == turn:
         position -= 1
     return position
-
-
-def _all_seen(conversation: Conversation, incoming: Incoming, count: int) -> bool:
-    """Whether each of the first `count` messages was seen before or is a result, which a client may
-    have cleared or cut."""
-    start = incoming.hashes.start
-    return all(
-        digest is None
-        or digest in conversation.history.seen
-        or is_result(incoming.messages[start + position])
-        for position, digest in enumerate(incoming.hashes.messages[:count])
-    )

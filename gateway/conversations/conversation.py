@@ -26,14 +26,12 @@ from gateway.steering.steer import RunMemory
 from gateway.steering.transcript.steps import Step
 from gateway.wire.body_prefix import BodyPrefix
 from gateway.wire.messages import digest_fields
-from gateway.wire.prefix_hash import ChainState, PrefixHashes, extend
+from gateway.wire.prefix_hash import ChainState, PrefixHashes
 
 
 class KeptFold(Struct, frozen=True, kw_only=True):
-    """A fold that another gateway has overtaken, and the prefix hash of the messages it has read.
-
-    Kept until a request continues these messages; the stored run state is newer.
-    """
+    """A fold that another gateway has overtaken, and the prefix hash of the messages it has read;
+    kept until a request continues them."""
 
     fold: ConversationFold
     digest: bytes
@@ -44,24 +42,16 @@ class KeptFold(Struct, frozen=True, kw_only=True):
         return 0 <= at < len(hashes.digests) and hashes.digests[at] == self.digest
 
 
-MAX_UNSAVED_STEPS = 512
-"""The newest steps kept while the store is unavailable."""
-MAX_JUDGED_SCORES = 1000
-"""The newest judged scores; no window of the state machine is longer."""
-MAX_ANSWERS = 64
-"""The newest final answers whose places are kept."""
+MAX_UNSAVED_STEPS = 512  # the newest, while the store is unavailable
+MAX_JUDGED_SCORES = 1000  # the newest; no window of the state machine is longer
+MAX_ANSWERS = 64  # the newest final answers whose places are kept
 MAX_DEPTH = 32
 """Most conversations above one whose ids are kept: the root, and the nearest."""
-KEPT_PRIORS = 8
-"""The newest runs whose priors are kept; older runs are stored, and not scored again."""
-KEPT_OUTCOMES = 8
-"""The newest steps whose texts a look-up may need (E2 reads five)."""
-
+KEPT_PRIORS = 8  # of the newest runs; older runs are stored, and not scored again
+KEPT_OUTCOMES = 8  # the newest steps whose texts a look-up may need (E2 reads five)
 KEPT_PER_CONVERSATION = 8
 """Answers of a conversation kept in memory; a fork may continue from one a few calls back."""
-
-STORED_PER_CONVERSATION = 2
-"""The newest, and the one before, which a retry continues from."""
+STORED_PER_CONVERSATION = 2  # the newest, and the one before, which a retry continues from
 
 REPLY = "reply:"
 """Start of the kind of a reply's stored prefix hash; the hash that it is a reply to follows."""
@@ -92,7 +82,9 @@ class SeenDigests:
     def add(self, digests: Iterable[bytes | None]) -> None:
         """Add the digests of messages; None for a message that has none."""
         fresh = [digest[:_SHORT_DIGEST_BYTES] for digest in digests if digest is not None]
-        known: Container[bytes] = self if len(fresh) < _MANY_NEW else self._short()
+        known: Container[bytes] = self
+        if len(fresh) >= _MANY_NEW:  # searching the bytes takes up to 20 us for each
+            known = set(self._short())
         for short in dict.fromkeys(fresh):
             if short not in known:
                 self._digests += short
@@ -100,15 +92,11 @@ class SeenDigests:
 
     def join(self, other: SeenDigests) -> None:
         """Add the digests that another process has seen, as the newest ones."""
-        kept, size = bytes(other._digests), _SHORT_DIGEST_BYTES
-        self.add(kept[at : at + size] for at in range(0, len(kept), size))
+        self.add(other._short())
 
-    def _short(self) -> set[bytes]:
-        """All digests, shortened: searching the bytes takes up to 20 us for each."""
-        kept = bytes(self._digests)
-        return {
-            kept[at : at + _SHORT_DIGEST_BYTES] for at in range(0, len(kept), _SHORT_DIGEST_BYTES)
-        }
+    def _short(self) -> list[bytes]:
+        kept, size = bytes(self._digests), _SHORT_DIGEST_BYTES
+        return [kept[at : at + size] for at in range(0, len(kept), size)]
 
     def __contains__(self, digest: object) -> bool:
         """Whether a message with this digest was added."""
@@ -130,8 +118,8 @@ def first_hash(hashes: PrefixHashes) -> bytes:
 class StoredResponse(Struct, frozen=True, kw_only=True):
     """One answer, with the history and the run as they were when it was given.
 
-    `chain`: the hash state after the request, `after`: after the reply too. `storable`: whether
-    the reply may be kept in a store; one that was not is empty after a restart.
+    `chain`: the hash state after the request, `after`: after the reply too. A reply that is not
+    `storable` is empty after a restart.
     """
 
     id: str
@@ -140,23 +128,6 @@ class StoredResponse(Struct, frozen=True, kw_only=True):
     snapshot: RunSnapshot
     reply: tuple[Any, ...] = ()
     storable: bool = True
-
-    @classmethod
-    def of(
-        cls,
-        id: str,
-        chain: ChainState,
-        reply: Sequence[Any],
-        snapshot: RunSnapshot,
-        *,
-        storable: bool,
-    ) -> StoredResponse:
-        """The answer `id`, a `reply` to the history at `chain`."""
-        kept = tuple(slim(item) for item in reply)
-        after = extend(chain, kept).state
-        return cls(
-            id=id, chain=chain, after=after, snapshot=snapshot, reply=kept, storable=storable
-        )
 
     def earlier(self) -> EarlierHistory:
         """The part of the history that a request which continues from here leaves out."""
@@ -187,10 +158,10 @@ def slim(item: Any) -> Any:
 class History(Struct, kw_only=True):
     """The connection between the requests of a conversation.
 
-    `root`: hash of the history's first message, by which the store groups the prefix hashes.
-    `prefix_hashes`: those under which the index knows the conversation. `responses`: the newest
-    answers that a request may continue by id, oldest first. `tail`: hash of the messages from the
-    first reply on, up to those of `chain`; None when unknown.
+    `root`: hash of the history's first message, by which the store groups the prefix hashes; the
+    index knows the conversation under `prefix_hashes`. `responses`: the newest answers that a
+    request may continue by id, oldest first. `tail`: hash of the messages from the first reply on,
+    up to those of `chain`; None when unknown.
     """
 
     branch: Branch
@@ -203,10 +174,8 @@ class History(Struct, kw_only=True):
     responses: dict[str, StoredResponse] = {}
 
     def knows_replies(self, request: Incoming) -> bool:
-        """Whether every reply in the request but the latest was in an earlier one.
-
-        A client may drop and rewrite much of its history, but it does not invent replies.
-        """
+        """Whether every reply in the request but the latest was in an earlier one: a client may
+        drop and rewrite much of its history, but it does not invent replies."""
         hashes = request.hashes
         for position, digest in enumerate(hashes.messages):
             before, after = hashes.turns[position : position + 2]
@@ -249,15 +218,13 @@ class RunStart(Struct, frozen=True, kw_only=True, array_like=True):
 class CurrentRun(Struct, kw_only=True):
     """The newest run.
 
-    `started_at`: seconds of the epoch. `judged`: scores that a model gave, by their keys.
-    `resting`: routed models that refused a call, with the number of calls for which each is not
-    used.
-    `unscored_calls`: the newest calls that were recorded without their step being scored. `start`:
-    set when the transcript alone does not give the run's beginning. `answers`: how many messages
-    the history had with each final answer that was delivered, the newest `MAX_ANSWERS`.
-    `workload`: what the run is counted for; `workload_noted`: whether its beginning was. `priors`:
-    what was known of the workload when a run began, by the run's index. `kept_fold`: what was read
-    here before another gateway went on; `fold` is None then.
+    `judged`: scores that a model gave, by their keys. `resting`: routed models that refused a call,
+    with the number of calls for which each is not used. `unscored_calls`: the newest calls that
+    were recorded without their step being scored. `start`: set when the transcript alone does not
+    give the run's beginning. `answers`: how many messages the history had with each final answer
+    that was delivered. `workload`: what the run is counted for; `workload_noted`: whether its
+    beginning was. `priors`: what was known of the workload when a run began, by the run's index.
+    `kept_fold`: what was read here before another gateway went on; `fold` is None then.
     """
 
     index: int = 0
@@ -289,10 +256,6 @@ class CurrentRun(Struct, kw_only=True):
         if count not in self.answers:
             self.answers.append(count)
         del self.answers[:-MAX_ANSWERS]
-
-    def count_call(self) -> None:
-        """Count a call that is being decided: each resting model rests for one call less."""
-        self.resting = {model: left - 1 for model, left in self.resting.items() if left > 1}
 
     def judge(self, key: str, score: float) -> None:
         """Keep a judged score; the oldest are dropped."""
@@ -327,12 +290,11 @@ class CurrentRun(Struct, kw_only=True):
 
 
 class Unsaved(Struct, kw_only=True):
-    """Changes that the store does not have yet, and the version it has.
+    """Changes that the store does not have yet, and the version it has, 0 before there is one.
 
-    `version`: of the stored record, 0 before there is one. `steps`: scored steps to be stored, by
-    run and index, in their order. `snapshot`: the newest run when it was last stored. `ended_run`:
-    the run whose final answer was the latest reply. `state_before_end`: the state of that run
-    before the answer.
+    `steps`: scored steps to be stored, by run and index. `snapshot`: the newest run when it was
+    last stored. `ended_run`: the run whose final answer was the latest reply; `state_before_end`:
+    its state before that.
     """
 
     version: int = 0
@@ -342,10 +304,7 @@ class Unsaved(Struct, kw_only=True):
     state_before_end: FSMState = FSMState.NORMAL
 
     def add(self, outcomes: Iterable[StepOutcome]) -> None:
-        """Add newly scored steps.
-
-        After a restart all steps of the transcript are scored again; the stored ones are left out.
-        """
+        """Add newly scored steps, without those that a restart has scored again."""
         stored = (self.snapshot.run, self.snapshot.steps) if self.snapshot else (-1, 0)
         for outcome in outcomes:
             if (outcome.run, outcome.index) > stored:
@@ -357,9 +316,9 @@ class Unsaved(Struct, kw_only=True):
 class Conversation(Struct, kw_only=True):
     """One conversation; `lock` is held while a decision is made or a call is stored.
 
-    `unit`: of the experiment, where that is not the conversation itself: what the client named, or
-    the unit of the conversation that this one was forked from or started by. `ancestors`: those
-    above it, the root of the tree first; empty for a root.
+    `unit`: decides about its arm in an experiment; empty for the conversation itself, else what the
+    client named, or the unit of the conversation that this one was forked from or started by.
+    `ancestors`: those above it, the root of the tree first; empty for a root.
     """
 
     tenant: str
@@ -383,11 +342,6 @@ class Conversation(Struct, kw_only=True):
         return self.ancestors[0] if self.ancestors else self.id
 
     @property
-    def experiment_unit(self) -> str:
-        """The unit that decides about the conversation's arm."""
-        return self.unit or self.id
-
-    @property
     def busy(self) -> bool:
         """Whether a call is in progress, or being stored."""
         return self.history.branch.awaits is Awaits.MODEL or self.lock.locked()
@@ -395,7 +349,7 @@ class Conversation(Struct, kw_only=True):
     def snapshot(self) -> RunSnapshot | None:
         """The newest run, in state END when the latest reply was its final answer."""
         fold = self.run.fold
-        newest = self.unsaved.snapshot if fold is None else fold.current.snapshot()
+        newest = self.unsaved.snapshot if fold is None else fold.runs[-1].snapshot()
         if newest is not None and newest.run == self.unsaved.ended_run:
             return RunSnapshot(
                 run=newest.run, state=FSMState.END, history=newest.history, steps=newest.steps
@@ -405,7 +359,7 @@ class Conversation(Struct, kw_only=True):
     def snapshot_before_reply(self) -> RunSnapshot | None:
         """The newest run as it was before its latest reply, final answer or not."""
         if self.run.fold is not None:
-            return self.run.fold.current.snapshot()
+            return self.run.fold.runs[-1].snapshot()
         stored = self.unsaved.snapshot
         if stored is not None and stored.state is FSMState.END:
             return replace(stored, state=self.unsaved.state_before_end)
@@ -414,7 +368,7 @@ class Conversation(Struct, kw_only=True):
     def stored(self, version: int, snapshot: RunSnapshot | None) -> None:
         """The store has version `version`, with every step up to `snapshot`."""
         if self.run.fold is not None:
-            self.unsaved.state_before_end = self.run.fold.current.state
+            self.unsaved.state_before_end = self.run.fold.runs[-1].state
         self.unsaved.version, self.unsaved.snapshot = version, snapshot
         self.unsaved.steps.clear()
 

@@ -99,9 +99,8 @@ class ConversationIndex:
     def used(self, conversation: Conversation, body_bytes: int) -> None:
         """A request of this conversation was read: keep its transcript's caches, drop the oldest.
 
-        `body_bytes`: its length. The caches are most of a conversation's memory and can be rebuilt
-        from any request. Of a conversation with a call in progress only the bytes are dropped: its
-        run is not stored yet.
+        The caches are most of a conversation's memory and can be rebuilt from any request. Of a
+        conversation with a call in progress only the bytes are dropped: its run is not stored yet.
         """
         for oldest in self._transcripts.use(conversation.id, body_bytes):
             found = self._by_id.get(oldest)
@@ -146,17 +145,10 @@ class ConversationIndex:
         self, candidates: Iterable[tuple[int, bytes]]
     ) -> tuple[dict[bytes, list[PrefixHashRef]], dict[str, Branch]]:
         """The known hashes among the candidates, and the branches they name."""
-        known: dict[bytes, list[PrefixHashRef]] = {}
-        branches: dict[str, Branch] = {}
-        for _, digest in candidates:
-            refs = self._prefix_hashes.get(digest)
-            if refs:
-                known[digest] = refs
-                for ref in refs:
-                    found = self._by_id.get(ref.conversation_id)
-                    if found is not None:
-                        branches[ref.conversation_id] = found.history.branch
-        return known, branches
+        hashes, held = self._prefix_hashes, self._by_id
+        known = {digest: hashes[digest] for _, digest in candidates if digest in hashes}
+        ids = (ref.conversation_id for refs in known.values() for ref in refs)
+        return known, {name: held[name].history.branch for name in ids if name in held}
 
     def branches_of(self, tenant: str, external_key: str) -> dict[str, Branch]:
         """The branches under a client's id, most recently used first; none of which nothing was
@@ -230,14 +222,11 @@ class ConversationIndex:
     ) -> tuple[str, StoredResponse | None] | None:
         """The latest answer under a client's id and its conversation's id; None when the id is
         unknown."""
-        ids = self._by_key.get((tenant, external_key))
-        if not ids:
-            return None
-        for name in reversed(ids):
-            found = self._by_id.get(name)
-            if found is not None and found.history.responses:
+        ids = self._by_key.get((tenant, external_key), ())
+        for found in filter(None, map(self._by_id.get, reversed(ids))):
+            if found.history.responses:
                 return found.id, next(reversed(found.history.responses.values()))
-        return "", None
+        return ("", None) if ids else None
 
     def items(self, tenant: str, ids: Iterable[str]) -> dict[str, Any]:
         """The items of answers with these ids, as far as they are in memory."""
@@ -281,13 +270,11 @@ class ConversationIndex:
             self._drop_prefix_hash(conversation, digest)
         for name in conversation.history.responses:
             self._responses.pop(response_hash(conversation.tenant, name), None)
-        if conversation.external_key is not None:
-            key = (conversation.tenant, conversation.external_key)
-            ids = self._by_key.get(key, [])
-            if conversation.id in ids:
-                ids.remove(conversation.id)
+        key = (conversation.tenant, conversation.external_key or "")
+        if conversation.id in (ids := self._by_key.get(key, [])):
+            ids.remove(conversation.id)
             if not ids:
-                self._by_key.pop(key, None)
+                del self._by_key[key]
 
 
 class _Latest:
@@ -318,10 +305,8 @@ class _Latest:
 
 
 class PendingResponses:
-    """Calls whose answers are made in the background, by tenant and answer id.
-
-    Each is settled once, when a request brings the finished answer.
-    """
+    """Calls whose answers are made in the background, by tenant and answer id; each is settled
+    once, when a request brings the finished answer."""
 
     def __init__(self) -> None:
         self._calls: FIFOCache[_Named, Settle] = FIFOCache(_MAX_PENDING)
@@ -350,10 +335,8 @@ class PendingResponses:
 
 
 class ResponseTargets:
-    """The deployments that store answers, by tenant and answer id.
-
-    Later requests for the answer, or that continue from it, have to go there.
-    """
+    """The deployments that store answers, by tenant and answer id: later requests for the answer,
+    or that continue from it, have to go there."""
 
     def __init__(self) -> None:
         self._targets: LRUCache[_Named, Target] = LRUCache(_MAX_TARGETS)

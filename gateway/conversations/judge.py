@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
+
+from cachetools import LRUCache
 
 from gateway.config.models import JudgeSettings
 from gateway.conversations.conversation import Conversation, run_id
@@ -80,12 +81,11 @@ class ModelJudge:
         meter: Meter,
     ) -> None:
         self._model = settings.model
-        self._entries = settings.cache_entries
         self._dispatcher = dispatcher
         self._limit_s = limit_s
         self._count = count
         self._meter = meter
-        self._known: OrderedDict[bytes, float] = OrderedDict()
+        self._known: LRUCache[bytes, float] = LRUCache(settings.cache_entries)
 
     async def score(self, steps: Sequence[Step], whose: Conversation, run: int) -> float | None:
         """The score of the newest of `steps`; None when there is none within the time limit."""
@@ -95,14 +95,11 @@ class ModelJudge:
             return None
         key, asked = hashlib.blake2b(text, digest_size=16).digest(), text.decode()
         if key in self._known:
-            self._known.move_to_end(key)
             self._count("cached")
             return self._known[key]
         score = await self._judged(asked, whose, run)
-        if score is not None:
+        if score is not None and self._known.maxsize:
             self._known[key] = score
-            while len(self._known) > self._entries:
-                self._known.popitem(last=False)
         return score
 
     async def _judged(self, asked: str, whose: Conversation, run: int) -> float | None:
@@ -115,7 +112,12 @@ class ModelJudge:
         usage: Mapping[str, Any] | None = None
         try:
             async with asyncio.timeout(self._limit_s):
-                answer, usage = await self._ask(asked)
+                messages = [
+                    {"role": "system", "content": INSTRUCTION},
+                    {"role": "user", "content": asked},
+                ]
+                answer = await ask(self._dispatcher, self._model, messages)
+                usage = answer.usage
         except TimeoutError:
             self._count("timeout")
             return None
@@ -126,20 +128,10 @@ class ModelJudge:
             return None
         finally:
             spent.settle(usage)
-        score = read_score(answer)
+        score = read_score(answer.text)
         if score is None:
             self._count("invalid")
             return None
         clamped = min(max(score, 0.0), 1.0)
         self._count("judged" if clamped == score else "clamped")
         return clamped
-
-    async def _ask(self, asked: str) -> tuple[str, Mapping[str, Any] | None]:
-        """The text of the model's answer, and the usage that it reports.
-
-        Raises:
-            as `ask` of `gateway.upstream.dispatch`.
-        """
-        messages = [{"role": "system", "content": INSTRUCTION}, {"role": "user", "content": asked}]
-        answer = await ask(self._dispatcher, self._model, messages)
-        return answer.text, answer.usage

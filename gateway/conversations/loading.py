@@ -41,7 +41,13 @@ from gateway.steering.identity.rebuilt import latest_turn, newest_key, tail_key
 from gateway.steering.transcript.steps import Step
 from gateway.stores.protocols import RunStore, StateStore, StoreError
 from gateway.stores.reads import Reads, directly
-from gateway.stores.records import CallRecord, ConversationRecord, PrefixHashRecord, StepRow
+from gateway.stores.records import (
+    CallRecord,
+    ConversationRecord,
+    PrefixHashRecord,
+    StepContent,
+    StepRow,
+)
 from gateway.wire.prefix_hash import PrefixHashes
 
 _log = get_logger("gateway.conversations")
@@ -61,18 +67,13 @@ class ConversationLoader:
             self._restore(record)
 
     async def load_prefix_hashes(self, tenant: str, incoming: Incoming) -> None:
-        """Load the conversations with a prefix hash in this history.
-
-        A conversation in memory is loaded again when the store has more hashes of it: then another
-        gateway has served it since.
-        """
+        """Load the conversations with a prefix hash in this history, also those in memory of which
+        the store has more hashes: another gateway has served them since."""
         digests = [digest for _, digest in reversed(incoming.hashes.candidates)]
         rows = await self._store.find_prefix_hashes(tenant, digests) if digests else []
         refs = [(row, _ref(row)) for row in rows]
-        wanted = {
-            row.conversation_id for row, ref in refs if not self._index.knows(row.digest, ref)
-        }
-        for conversation_id in wanted:
+        unknown = {row.conversation_id for row, r in refs if not self._index.knows(row.digest, r)}
+        for conversation_id in unknown:
             await self.load(tenant, conversation_id)
         # The newest is added last, because the index drops the oldest hashes first.
         for row, ref in reversed(refs):
@@ -318,8 +319,8 @@ class LoggedSteps:
                 break
             get = partial(self._runs.get_run, run_id(name, upto.run), tenant=tenant, limit=first)
             found = await self._read(get)
-            own = [row for row in found.steps if row.difficulty is not None] if found else []
-            rows |= {row.step_index: row for row in own}
+            own = found.steps if found is not None else ()
+            rows |= {row.step_index: row for row in own if row.difficulty is not None}
             first = min(rows, default=first)
             record = await self._states.load(tenant, name) if first > 1 else None
             name = record.parent_id if record is not None else None
@@ -327,9 +328,7 @@ class LoggedSteps:
 
 
 def _step(row: StepRow) -> Step:
-    content = row.content
-    if content is None:
-        return Step(index=row.step_index - 1)
+    content = row.content or StepContent()
     return Step(
         index=row.step_index - 1,
         thought=content.thought,

@@ -77,7 +77,8 @@ def call_record(
     now: float,
 ) -> CallRecord:
     """Everything that is committed for one call; `snapshot`: that of its conversation."""
-    conversation, run, position = result.conversation, result.run_id, result.position
+    conversation, position = result.conversation, result.position
+    run = run_id(conversation.id, position.run)
     count = result.resolved.incoming.hashes.state.count
     runs = {index for index, _ in conversation.unsaved.steps} | {position.run}
     last = conversation.unsaved.snapshot
@@ -311,10 +312,10 @@ def step_event(
 def injection_rows(result: SteeringResult, run: str) -> list[InjectionRow]:
     """One row for each piece of guidance that is new in this call; repeated ones have a row. The
     universal rules are always sent together, and have one row."""
-    placed, decided = result.placed, result.decided
-    if placed is None or decided is None:
+    placed = result.placed
+    if placed is None or result.decision is None:
         return []
-    rows = []
+    rows, decided = [], result.decision.decided
     # A retry gets the directive again; it counts as one piece of guidance.
     if placed.directive is not None and not result.conversation.history.branch.retries:
         row = InjectionRow(run_id=run, step_index=result.position.step, ordinal=0, source="skip")

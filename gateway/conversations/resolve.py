@@ -1,8 +1,7 @@
 """Finding the conversation of a request: is it known, and what does it continue?
 
-ConversationResolver  a request whose messages are read: the match from memory, or from the store
-                      where that may know more (`is_settled`)
-UnreadResolver        a request whose messages are not read: by the client's id, or by its bytes
+A request whose messages are read is matched from memory, or from the store where that may know more
+(`is_settled`); one whose messages are not read by the client's id, or by its bytes.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from gateway.conversations.apply_request import (
     open_conversation,
     task_digest,
 )
-from gateway.conversations.conversation import Conversation, History
+from gateway.conversations.conversation import Conversation
 from gateway.conversations.index import ConversationIndex
 from gateway.conversations.known_prefixes import Growth, messages_of
 from gateway.conversations.loading import ConversationLoader
@@ -50,12 +49,10 @@ from gateway.stores.protocols import StoreError
 from gateway.wire.prefix_hash import ChainState
 from gateway.wire.request import BIG_BYTES
 
-_UNKNOWN = (MatchKind.NEW, MatchKind.FORK)
 _RELOADS = 4
 """Most conversations loaded again for one request, when several begin like it."""
 _MANY_MESSAGES = 1000
 """New messages whose digests are made in a thread: each takes some 10 us."""
-_Known = Mapping[bytes, Sequence[PrefixHashRef]]
 
 
 class Resolved(Struct):
@@ -138,7 +135,10 @@ class ConversationResolver:
             known = self._same_bytes(request, identity, tenant)
         history = known.history if known is not None else None
         root, tail = (history.root, history.tail) if history is not None else (b"", None)
-        chain = resumed_chain(history)
+        chain = None  # of the latest request of the conversation, if that had all its messages
+        if history is not None and history.chain is not None and history.prefix is not None:
+            whole = history.chain.count == len(history.prefix.spans)
+            chain = history.chain if whole else None
         read = partial(read_incoming, request, headers, tenant, chain)
         value = identity.value
         return Search(
@@ -164,27 +164,41 @@ class ConversationResolver:
             settled = settled and still
         if not settled:
             verdict = await self._find_stored(search)
-        is_new = verdict.kind is MatchKind.NEW
-        if is_new and search.identity.value is None and search.response is None:
+        anonymous = search.identity.value is None and search.response is None
+        if anonymous and verdict.kind is MatchKind.NEW:
             verdict = await self._find_rebuilt(search, verdict)
-        if verdict.kind in _UNKNOWN:
+        if anonymous and verdict.kind in (MatchKind.NEW, MatchKind.FORK):
             verdict = await self._find_window(search, verdict)
         here = self._index.get(verdict.conversation_id or "") is not None
         if search.unread and verdict.kind is MatchKind.NEW and not here:
-            verdict = apart(verdict, search.tenant, search.given, search.incoming)
+            verdict = _apart(verdict, search)
         return verdict
 
     async def _find_stored(self, search: Search) -> ConversationMatch:
-        """The match after the store was asked."""
+        """The match after the store was asked; what another gateway has continued since is loaded
+        first."""
+        tenant, value = search.tenant, search.identity.value
         if search.incoming.hashes.start and search.response is None:
             # The store is queried with the prefix hashes of the whole history.
-            whole = partial(read_whole, search.headers, search.request, search.tenant)
+            whole = partial(read_whole, search.headers, search.request, tenant)
             search.incoming = await off_the_loop(search.request, whole, None)
+        incoming = search.incoming
         try:
-            await self._load(search)
+            if value is not None:
+                await self._loader.load_key(tenant, value)
+            elif incoming.calls and looks_unique(incoming.calls):
+                await self._loader.load_awaiting_results(tenant, incoming.calls)
+            if value is None or self._index.branches_of(tenant, value):
+                await self._loader.load_prefix_hashes(tenant, incoming)
         except StoreError as exc:
             search.unread = exc.label
-        return await self._match_current(search)
+        verdict, _ = self._match(search)
+        for _ in range(_RELOADS if self._shared else 0):
+            current = await self._is_current(tenant, _of(verdict))
+            verdict, _ = self._match(search)
+            if current:
+                break
+        return verdict
 
     def _same_bytes(
         self, request: SteeredRequest, identity: Identity, tenant: str
@@ -219,32 +233,11 @@ class ConversationResolver:
         )
         return verdict, is_settled(verdict, incoming, known, branches, shared=self._shared)
 
-    async def _match_current(self, search: Search) -> ConversationMatch:
-        """The match from memory; what another gateway has continued since is loaded first."""
-        verdict, _ = self._match(search)
-        for _ in range(_RELOADS if self._shared else 0):
-            current = await self._is_current(search.tenant, _of(verdict))
-            verdict, _ = self._match(search)
-            if current:
-                break
-        return verdict
-
     async def _is_current(self, tenant: str, name: str | None) -> bool:
         """Whether memory has the conversation as it is stored, as far as can be read."""
-        try:
+        with suppress(StoreError):
             return await self._loader.is_current(tenant, name)
-        except StoreError:
-            return True
-
-    async def _load(self, search: Search) -> None:
-        tenant, identity, incoming = search.tenant, search.identity, search.incoming
-        if identity.value is not None:
-            await self._loader.load_key(tenant, identity.value)
-            if not self._index.branches_of(tenant, identity.value):
-                return
-        elif incoming.calls and looks_unique(incoming.calls):
-            await self._loader.load_awaiting_results(tenant, incoming.calls)
-        await self._loader.load_prefix_hashes(tenant, incoming)
+        return True
 
     async def _find_rebuilt(self, search: Search, verdict: ConversationMatch) -> ConversationMatch:
         """The match of an unknown history, which may be known from its first reply on."""
@@ -274,8 +267,8 @@ class ConversationResolver:
     async def _find_window(self, search: Search, verdict: ConversationMatch) -> ConversationMatch:
         """The match of a history that has lost its beginning, or a part of its middle."""
         incoming, tenant = search.incoming, search.tenant
-        hashes, named = incoming.hashes, search.identity.value is not None
-        if named or search.response is not None or not self._settings.fingerprint:
+        hashes = incoming.hashes
+        if not self._settings.fingerprint:
             return verdict
         again = verdict.position == hashes.state.count
         if hashes.start or not (again or hashes.turns_after(verdict.position)):
@@ -306,58 +299,34 @@ class ConversationResolver:
             with suppress(StoreError):
                 await self._loader.load_key(tenant, parent)
 
-
-def _with_response(identity: Identity, body: Mapping[str, object]) -> Identity:
-    """The identity of a request that names the answer it continues from.
-
-    It is that answer, unless the client sent an id that only this conversation uses.
-    """
-    if identity.value is None or identity.weak:
-        field = "previous_response_id" if body.get("previous_response_id") else "conversation"
-        return Identity(source=f"body:{field}")
-    return identity
-
-
-def _of(verdict: ConversationMatch) -> str | None:
-    """The stored conversation that a match continues."""
-    return verdict.parent or verdict.conversation_id
-
-
-class UnreadResolver:
-    """Finds the conversations of requests whose messages are not read; changes memory only.
-
-    Without an id of the client the request continues the conversation of the unread body whose
-    messages it begins with; else it has one of its own. Nothing is known of its history, so nothing
-    of the conversation's history changes, and a request that is read matches it by the id only.
-    """
-
-    def __init__(
-        self, index: ConversationIndex, loader: ConversationLoader, settings: ConversationSettings
-    ) -> None:
-        self._index = index
-        self._loader = loader
-        self._settings = settings
-
-    async def resolve(
+    async def resolve_unread(
         self, request: SteeredRequest, headers: Mapping[str, str], tenant: str, key: str, now: float
     ) -> tuple[Resolved, Conversation]:
-        """The resolved request and its conversation; `now` in seconds of the epoch.
+        """A request whose messages are not read, and its conversation; changes memory only.
 
-        `key`: the name of the gateway key that was sent. An id that several conversations may share
-        does not say which one it is.
+        Without an id of the client it continues the conversation of the unread body whose messages
+        it begins with; else it has one of its own. An id that several conversations may share does
+        not say which one it is. Nothing is known of its history, so nothing of the conversation's
+        history changes, and a request that is read matches it by the id only. `key`: the name of
+        the gateway key that was sent.
         """
         identity = identify(headers, request.body, self._settings)
         if identity.value is None or identity.weak:
             identity = Identity(source=FINGERPRINT)
-        given = conversation_id(tenant, identity.value) if identity.value is not None else None
+        value, given, grown = identity.value, None, None
         owner = (tenant, key, request.dialect.name, request.model)
-        grown = None
-        if given is not None:
-            found = await self._known(tenant, identity.value, given)
+        if value is not None:
+            given = name = conversation_id(tenant, value)
+            load = partial(self._loader.load_key, tenant, value)
         else:
             grown = await self._grown(request, headers, owner)
-            earlier = grown.conversation_id if grown is not None else None
-            found = await self._earlier(tenant, earlier) if earlier is not None else None
+            name = (grown.conversation_id if grown is not None else None) or ""
+            load = partial(self._loader.load, tenant, name)
+        found = self._index.get(name)
+        if found is None and name:
+            with suppress(StoreError):
+                await load()
+            found = self._index.get(name)
         incoming = _without_history(request, headers, tenant, found)
         kind = MatchKind.NEW if found is None else MatchKind.CONTINUE
         verdict = ConversationMatch(kind=kind, conversation_id=found.id if found else None)
@@ -387,27 +356,24 @@ class UnreadResolver:
         messages = messages_of(request.raw, request.spans(request.list_key))
         if messages is None:
             return None
-        return await self._index.growing_bodies.find(
-            owner, messages, again=is_client_retry(headers)
-        )
+        again = is_client_retry(headers)
+        return await self._index.growing_bodies.find(owner, messages, again=again)
 
-    async def _earlier(self, tenant: str, name: str) -> Conversation | None:
-        """The conversation of an earlier body, from memory or the store."""
-        if self._index.get(name) is None:
-            with suppress(StoreError):
-                await self._loader.load(tenant, name)
-        return self._index.get(name)
 
-    async def _known(
-        self, tenant: str, value: str | None, given: str | None
-    ) -> Conversation | None:
-        """The conversation that the client's id names, from memory or the store."""
-        if value is None or given is None:
-            return None
-        if self._index.get(given) is None:
-            with suppress(StoreError):
-                await self._loader.load_key(tenant, value)
-        return self._index.get(given)
+def _with_response(identity: Identity, body: Mapping[str, object]) -> Identity:
+    """The identity of a request that names the answer it continues from.
+
+    It is that answer, unless the client sent an id that only this conversation uses.
+    """
+    if identity.value is None or identity.weak:
+        field = "previous_response_id" if body.get("previous_response_id") else "conversation"
+        return Identity(source=f"body:{field}")
+    return identity
+
+
+def _of(verdict: ConversationMatch) -> str | None:
+    """The stored conversation that a match continues."""
+    return verdict.parent or verdict.conversation_id
 
 
 def _without_history(
@@ -439,13 +405,6 @@ async def off_the_loop(
     new = len(request.transcript) - (resume.count if resume is not None else 0)
     is_big = len(request.raw) >= BIG_BYTES or new > _MANY_MESSAGES
     return await asyncio.to_thread(lambda: with_tails(read(), tail)) if is_big else read()
-
-
-def resumed_chain(known: History | None) -> ChainState | None:
-    """The chain of the latest request of a conversation, when that had all of its messages."""
-    if known is None or known.prefix is None or known.chain is None:
-        return None
-    return known.chain if known.chain.count == known.prefix.count else None
 
 
 def read_incoming(
@@ -481,7 +440,7 @@ def read_whole(
 def is_settled(
     verdict: ConversationMatch,
     incoming: Incoming,
-    known: _Known,
+    known: Mapping[bytes, Sequence[PrefixHashRef]],
     branches: Mapping[str, Branch],
     *,
     shared: bool,
@@ -505,9 +464,19 @@ def is_settled(
             return branches[str(verdict.conversation_id)].awaits_results_of(incoming)
         case MatchKind.CONTINUE:
             # Another gateway may have served what the client marks as a retry.
-            if incoming.client_retry:
+            if incoming.client_retry or verdict.prefix_hash is None:
                 return False
-            return _is_next(verdict, incoming, known, echoed=shared)
+            ahead = incoming.hashes.turns_after(verdict.position)
+            # With other gateways another conversation may have had the same request, and this reply
+            # to it: the reply has to be known as the client sends it.
+            if not ahead or ahead > 1 or shared:
+                return not ahead
+            # One reply ahead of what memory knows: that must be the hash of a request.
+            return any(
+                ref.served == verdict.prefix_hash
+                for ref in known[verdict.prefix_hash]
+                if ref.conversation_id == verdict.conversation_id
+            )
         case MatchKind.NEW if verdict.conversation_id is None:
             # Without assistant turns the request is new: the store could only know a history.
             return not (incoming.hashes.state.turns or incoming.client_retry)
@@ -515,31 +484,11 @@ def is_settled(
             return False
 
 
-def _is_next(
-    verdict: ConversationMatch, incoming: Incoming, known: _Known, *, echoed: bool
-) -> bool:
-    """Whether the request is exactly one reply ahead of what memory knows.
-
-    `echoed`: only if that reply is known as the client sends it. Another conversation may have had
-    the same request, and this reply to it.
-    """
-    ahead = incoming.hashes.turns_after(verdict.position)
-    if echoed and ahead:
-        return False
-    prefix_hash = verdict.prefix_hash
-    if prefix_hash is None or ahead > 1:
-        return False
-    refs = [r for r in known[prefix_hash] if r.conversation_id == verdict.conversation_id]
-    # No turn ahead: the hash covers the reply already. One turn: it must be the hash of a request.
-    return not ahead or any(ref.served == prefix_hash for ref in refs)
-
-
-def apart(
-    verdict: ConversationMatch, tenant: str, given: str | None, incoming: Incoming
-) -> ConversationMatch:
+def _apart(verdict: ConversationMatch, search: Search) -> ConversationMatch:
     """A new conversation while the store cannot be read: under an id that nothing stored can have,
     so that no row of another run is mixed with its own. What the client's id stands for is named as
     its parent when the request has a history."""
-    name = conversation_id(tenant, incoming.hashes.state.digest.hex(), secrets.token_hex(8))
-    parent = given if incoming.hashes.state.turns else None
+    state = search.incoming.hashes.state
+    name = conversation_id(search.tenant, state.digest.hex(), secrets.token_hex(8))
+    parent = search.given if state.turns else None
     return replace(verdict, conversation_id=name, parent=verdict.parent or parent)

@@ -151,14 +151,7 @@ class RequestSteerer:
         if result.resolved.unread:
             result.reasons.append(f"store: degraded ({result.resolved.unread}), not asked")
         async with conversation.lock:
-            start = run.start
-            unread = run.fold is None and run.kept_fold is None
-            if unread and start and start.logged_in and self._history:
-                # Steps of the run that are not in this request are read from the log.
-                earlier = await self._history.read(
-                    conversation.tenant, start.logged_in, start.snapshot
-                )
-                run.ready_fold(self.rules.policy, earlier)
+            await self._read_earlier_steps(conversation)
             newest = await self._read_transcript(result, request, now)
             if self._judge is not None:
                 with timed(result.timings_ms, "judge"):
@@ -169,8 +162,8 @@ class RequestSteerer:
             if result.mode == "off":
                 result.model = _repeated(result, request) or request.model
                 return
-            if not retries:
-                run.count_call()
+            if not retries:  # each resting model rests for one call less
+                run.resting = {model: left - 1 for model, left in run.resting.items() if left > 1}
             if advise is not None:
                 result.advice = await advise()
             memory = await self._decide(result, request, arm, own_time)
@@ -211,6 +204,14 @@ class RequestSteerer:
                 if result.resolved.match.kind is not MatchKind.RETRY:
                     result.conversation.run.unscored_calls += 1
                 raise
+
+    async def _read_earlier_steps(self, conversation: Conversation) -> None:
+        """Start the fold with the logged steps of a run that are not in this request."""
+        run, start = conversation.run, conversation.run.start
+        unread = run.fold is None and run.kept_fold is None
+        if unread and start and start.logged_in and self._history:
+            earlier = await self._history.read(conversation.tenant, start.logged_in, start.snapshot)
+            run.ready_fold(self.rules.policy, earlier)
 
     async def _read_transcript(
         self, result: SteeringResult, request: SteeredRequest, now: float
@@ -375,7 +376,7 @@ def _take(
 ) -> RunFold:
     """Keep the outcomes of new steps; the newest run, with its memory up to date."""
     conversation.unsaved.add(outcomes)
-    current, run, history = conversation.run, fold.current, conversation.history
+    current, run, history = conversation.run, fold.runs[-1], conversation.history
     current.unscored_calls = 0
     if run.index != current.index:
         current.begin(run.index, now)
@@ -455,7 +456,11 @@ async def fold_transcript(
     goes_on = at < count
     while goes_on:
         new = transcript[at : at + MESSAGES_AT_ONCE]
-        in_thread = in_thread or sum(map(_weight, new)) > _MOST_ON_THE_LOOP
+        weight = sum(map(_weight, new))
+        calls = fold.open_calls + weight // _CHARACTERS_OF_A_PART
+        if count <= MESSAGES_AT_ONCE and calls <= _MOST_CALLS:
+            break  # `extend` reads it as well, and has little to read again
+        in_thread = in_thread or weight > _MOST_ON_THE_LOOP
         in_thread = in_thread or fold.open_calls > _MOST_CALLS
         if in_thread:
             goes_on = await asyncio.to_thread(fold.read_ahead, transcript, MESSAGES_AT_ONCE)

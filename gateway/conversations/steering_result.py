@@ -3,14 +3,12 @@
 ControlHeaders   the client's orders to the gateway itself, and the tags of its run
 SteeringResult   the findings and decisions, from the first moment of the request to its record
 Call             both, with the facts (`gateway/exchange.py`): what is recorded of one call
-..._headers      response headers and log fields: names and numbers, no content
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from msgspec import Struct
 
@@ -21,7 +19,6 @@ from gateway.errors import BadRequest
 from gateway.exchange import Exchange
 from gateway.steering.experiments import MODES
 from gateway.steering.fsm import FSMState
-from gateway.steering.guidance.decide import Decided
 from gateway.steering.guidance.placement import Placed
 from gateway.steering.identity import Delivery, MatchKind
 from gateway.steering.steer import NO_ADVICE, Advice, Decision, RunMemory, RunPosition
@@ -95,17 +92,16 @@ def tags_of(headers: Mapping[str, str]) -> dict[str, str]:
 class SteeringResult(Struct, kw_only=True):
     """The findings and decisions about one request.
 
-    `state_after`: the position's state, or END when the answer was final. `observed`: whether the
-    request's steps are scored; before that `position` is the expected one. `unsteered`: why no
-    decision was made, "" when one was. `tasks`: the first user message of each run that the store
-    does not have. `prompts`: new messages of this call that belong to no step; on the first call of
-    a run, its opening. `stored`: whether the store has the call already, without its answer.
-    `advice`: what the call's budgets ask of it. `agent`: the client's program.
-    `logged`: the step as it is in the run log, when another process has scored it.
-    `usable`: whether the answer says or calls anything; a client asks again after one without.
-    `unread`: the request's messages were not read, so that its answer continues no known history.
-    `memory_before`: the run's memory before the decision; `kept`: what the run remembers of it.
-    `applies`: whether the request is changed by what was decided.
+    `state_after`: the position's state, or END when the answer was final. `agent`: the client's
+    program. `observed`: the request's steps are scored; before that `position` is the expected one.
+    `unsteered`: why no decision was made, "" when one was. `tasks`: the first user message of each
+    run that the store does not have. `prompts`: new messages of this call that belong to no step;
+    on the first call of a run, its opening. `stored`: the store has the call already, without its
+    answer. `logged`: the step as it is in the run log, when another process has scored it.
+    `usable`: the answer says or calls anything; a client asks again after one without. `unread`:
+    the request's messages were not read, so that its answer continues no known history. `advice`:
+    what the call's budgets ask of it. `memory_before`: the run's memory before the decision;
+    `kept`: what the run remembers of it. `applies`: the request is changed by what was decided.
     """
 
     resolved: Resolved
@@ -132,18 +128,10 @@ class SteeringResult(Struct, kw_only=True):
     kept: RoutedCall | None = None
     applies: bool = False
 
-    def __post_init__(self) -> None:
-        self.applies = self.mode == "on"
-
     @property
     def run_id(self) -> str:
         """The id of the run in the store."""
         return run_id(self.conversation.id, self.position.run)
-
-    @property
-    def decided(self) -> Decided | None:
-        """The guidance of this call; None when there is none to place."""
-        return self.decision.decided if self.decision and self.placed else None
 
     def note_failed(self) -> None:
         """There is no whole answer: the client may send the request again."""
@@ -217,37 +205,48 @@ def unobserved(
         position=position,
         model=model,
         state_after=position.state,
+        applies=mode == "on",
     )
 
 
-def identity_headers(resolved: Resolved) -> RawHeaders:
-    """The headers that name the conversation of a request; a side request may belong to none."""
-    named = resolved.conversation_id.encode("ascii", "replace")
-    label = (b"x-gateway-identity", resolved.label.encode("ascii", "replace"))
-    return [(b"x-gateway-conversation-id", named), label] if named else [label]
+def note_identity(exchange: Exchange, resolved: Resolved) -> None:
+    """Note the conversation of a request; a side request may belong to none."""
+    exchange.notes["identity"] = resolved.label
+    exchange.notes["conversation"] = resolved.conversation_id
+    headers = exchange.response.headers
+    if named := resolved.conversation_id.encode("ascii", "replace"):
+        headers.append((b"x-gateway-conversation-id", named))
+    headers.append((b"x-gateway-identity", resolved.label.encode("ascii", "replace")))
 
 
-def steering_headers(result: SteeringResult, arm: str | None, guidance: str) -> RawHeaders:
-    """The headers with the run's state and the actions on this call.
+def note_steering(exchange: Exchange, result: SteeringResult, arm: str | None) -> None:
+    """Note the run's state and the actions on this call in headers and log line: names and numbers.
 
-    `x-gateway-mode` is how the request is treated; the experiment's `arm` may have another name.
-    `guidance`: see `guidance_label`.
+    The mode is how the request is treated; the experiment's `arm` may have another name.
     """
-    position = result.position
-    headers = [
-        (b"x-gateway-mode", result.mode.encode()),
-        (b"x-gateway-step", str(position.step).encode()),
-        (STATE_HEADER, position.state.value.encode()),
-    ]
+    position, guidance = result.position, _guidance_label(result)
+    headers, notes = exchange.response.headers, exchange.notes
+    state = position.state.value
+    notes |= {"mode": result.mode, "step": position.step, "state": state}
+    headers.append((b"x-gateway-mode", result.mode.encode()))
+    headers.append((b"x-gateway-step", str(position.step).encode()))
+    headers.append((STATE_HEADER, state.encode()))
     if arm is not None:
+        notes["arm"] = arm
         headers.append((b"x-gateway-arm", arm.encode()))
     if (latest := position.latest) is not None:
+        notes["difficulty"] = round(latest.difficulty, 4)
+        notes["risk"] = round(latest.risk.probability, 4)
+        notes["fired"] = latest.readings.fired
         headers.append((b"x-gateway-difficulty", b"%.4f" % latest.difficulty))
         headers.append((b"x-gateway-risk", b"%.4f" % latest.risk.probability))
         headers.append((b"x-gateway-monitors", ",".join(latest.readings.fired).encode()))
-    if result.applies and guidance:
-        headers.append((_GUIDANCE_HEADER, guidance.encode("ascii", "replace")))
-    return headers
+    if guidance:
+        notes["guidance"] = guidance
+        if result.applies:
+            headers.append((_GUIDANCE_HEADER, guidance.encode("ascii", "replace")))
+    if result.reasons:
+        notes["reasons"] = result.reasons
 
 
 def unsteered_headers(reason: str) -> RawHeaders:
@@ -266,31 +265,10 @@ def without_guidance(headers: RawHeaders) -> RawHeaders:
     return [(name, value) for name, value in headers if name != _GUIDANCE_HEADER]
 
 
-def guidance_label(result: SteeringResult) -> str:
+def _guidance_label(result: SteeringResult) -> str:
     """`tier:pattern id` of what was injected, comma separated; a monitor text has no pattern."""
-    decided = result.decided
-    if decided is None:
+    if result.decision is None or result.placed is None:
         return ""
+    decided = result.decision.decided
     labels = [item.label for item in decided.items]
     return ",".join(["skip:directive", *labels] if decided.directive else labels)
-
-
-def log_notes(result: SteeringResult, arm: str | None, guidance: str) -> dict[str, Any]:
-    """Steering's fields of the canonical log line; names and numbers, no content."""
-    position = result.position
-    notes: dict[str, Any] = {
-        "mode": result.mode,
-        "step": position.step,
-        "state": position.state.value,
-    }
-    if arm is not None:
-        notes["arm"] = arm
-    if (latest := position.latest) is not None:
-        notes["difficulty"] = round(latest.difficulty, 4)
-        notes["risk"] = round(latest.risk.probability, 4)
-        notes["fired"] = latest.readings.fired
-    if guidance:
-        notes["guidance"] = guidance
-    if result.reasons:
-        notes["reasons"] = result.reasons
-    return notes

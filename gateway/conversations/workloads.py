@@ -11,7 +11,6 @@ import asyncio
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from msgspec.structs import asdict
@@ -52,23 +51,8 @@ def workload_of(tenant: str, agent: str, tools: Iterable[str], requested: str) -
     return Workload(tenant=tenant, client=client, requested=requested, key=key)
 
 
-@dataclass(slots=True)
-class _Known:
-    """The counts as they were last read."""
-
-    by_workload: dict[tuple[str, str], dict[str, WorkloadPrior]] = field(default_factory=dict)
-    by_tenant: dict[str, dict[str, WorkloadPrior]] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, rates: Sequence[WorkloadRate]) -> _Known:
-        known = cls()
-        for rate in rates:
-            counted = WorkloadPrior(solved=rate.solved, failed=rate.failed)
-            own = known.by_workload.setdefault((rate.tenant, rate.workload), {})
-            own[rate.model] = counted
-            total = known.by_tenant.setdefault(rate.tenant, {})
-            total[rate.model] = _sum(total.get(rate.model, NO_OUTCOMES), counted, 1)
-        return known
+_Priors = dict[str, WorkloadPrior]
+"""By model."""
 
 
 class Workloads:
@@ -80,7 +64,8 @@ class Workloads:
     def __init__(self, store: WorkloadStore) -> None:
         self.store = store
         self._following: asyncio.Task[None] | None = None
-        self._known = _Known()
+        self._by_workload: dict[tuple[str, str], _Priors] = {}
+        self._by_tenant: dict[str, _Priors] = {}
         self._noted: list[WorkloadRun] = []
         self._failing = False
         self._dropped_at = time.monotonic()
@@ -96,14 +81,16 @@ class Workloads:
     def prior(self, workload: Workload) -> WorkloadPrior:
         """The outcomes of the workload's runs on the model that it requests; those on its other
         models count as a few more."""
-        own = self._known.by_workload.get((workload.tenant, workload.key), {})
+        own = self._by_workload.get((workload.tenant, workload.key))
+        if not own:
+            return NO_OUTCOMES
         others = [known for model, known in own.items() if model != workload.requested]
         return own.get(workload.requested, NO_OUTCOMES).informed_by(others)
 
     def rates(self, workload: Workload, run: str, prices: Mapping[str, float]) -> WorkloadRates:
         """The outcomes that a run of the workload is routed by; `prices` by model."""
-        own = self._known.by_workload.get((workload.tenant, workload.key), {})
-        tenant = self._known.by_tenant.get(workload.tenant, {})
+        own = self._by_workload.get((workload.tenant, workload.key), {})
+        tenant = self._by_tenant.get(workload.tenant, {})
         elsewhere = {m: _sum(all_, own.get(m, NO_OUTCOMES), -1) for m, all_ in tenant.items()}
         return WorkloadRates(
             key=workload.key, run=run, outcomes=own, elsewhere=elsewhere, prices=prices
@@ -143,7 +130,7 @@ class Workloads:
             await self._write()
             while await self.store.settle(limit=_SETTLED_AT_ONCE) == _SETTLED_AT_ONCE:
                 pass
-            self._known = _Known.of(await self.store.rates())
+            self._keep(await self.store.rates())
             if time.monotonic() - self._dropped_at > _DROP_S:
                 self._dropped_at = time.monotonic()
                 await self.store.drop(before=time.time() - _KEPT_S)
@@ -152,6 +139,17 @@ class Workloads:
             if not self._failing:
                 _log.warning("outcomes of workloads not counted", reason=str(error))
             self._failing = True
+
+    def _keep(self, rates: Sequence[WorkloadRate]) -> None:
+        """The counts as they are now."""
+        by_workload: dict[tuple[str, str], _Priors] = {}
+        by_tenant: dict[str, _Priors] = {}
+        for rate in rates:
+            counted = WorkloadPrior(solved=rate.solved, failed=rate.failed)
+            by_workload.setdefault((rate.tenant, rate.workload), {})[rate.model] = counted
+            total = by_tenant.setdefault(rate.tenant, {})
+            total[rate.model] = _sum(total.get(rate.model, NO_OUTCOMES), counted, 1)
+        self._by_workload, self._by_tenant = by_workload, by_tenant
 
     async def _write(self) -> None:
         noted, self._noted = self._noted, []

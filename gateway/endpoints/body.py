@@ -7,7 +7,6 @@ import json
 import time
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
-from types import TracebackType
 from typing import Any, Final
 
 import orjson
@@ -95,12 +94,7 @@ class BodyShare:
     def __enter__(self) -> BodyShare:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._room._give_back(self)
 
 
@@ -112,17 +106,11 @@ Send = Callable[[Message], Awaitable[None]]
 WriteNow = Callable[[bytes], bool]
 """Writes a piece of an answer at once, and tells whether more may be written: not when the client
 is slow or gone. b"" only asks; False for an answer that cannot be written so."""
-
-WRITE_NOW = "gateway.write_now"
-"""Where a scope's extensions have its `WriteNow`, if the server has one."""
-
-
-ON_GONE = "gateway.on_gone"
-"""Where a scope's extensions have a function that takes what is to be called when the client has
-disconnected before its answer is complete, if the server has one; it calls it at once for a client
-that has."""
-
 OnGone = Callable[[Callable[[], None]], None]
+"""Takes a function to call when the client has disconnected before its answer is complete; it calls
+it at once for a client that has."""
+WRITE_NOW, ON_GONE = "gateway.write_now", "gateway.on_gone"
+"""Where a scope's extensions have its `WriteNow` and `OnGone`, if the server has them."""
 
 
 class ClientGone(Exception):
@@ -151,7 +139,7 @@ async def read_body(
     if share is not None:
         await share.grow(size)
     size = 0
-    # Not by `body_chunks`: an asynchronous generator is registered with the loop.
+    # Not by `_body_chunks`: an asynchronous generator is registered with the loop.
     while more:
         chunk, more = await _next_chunk(receive)
         size += len(chunk)
@@ -164,18 +152,6 @@ async def read_body(
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-async def body_chunks(headers: RawHeaders, receive: Receive, limit: int) -> AsyncIterator[bytes]:
-    """The body as it arrives; raises like `read_body`."""
-    _check_size(int(header(headers, b"content-length") or 0), limit)
-    size, more = 0, True
-    while more:
-        chunk, more = await _next_chunk(receive)
-        size += len(chunk)
-        _check_size(size, limit)
-        if chunk:
-            yield chunk
-
-
 async def _next_chunk(receive: Receive) -> tuple[bytes, bool]:
     """A piece of the body, and whether more of it comes. Raises: ClientGone."""
     message = await receive()
@@ -185,13 +161,13 @@ async def _next_chunk(receive: Receive) -> tuple[bytes, bool]:
 
 
 class Upload:
-    """A body that is forwarded while it arrives.
+    """A body that is forwarded while it arrives; raises like `read_body`.
 
     `ended` is set at its end; `error` is what cut it short, if anything did.
     """
 
     def __init__(self, headers: RawHeaders, receive: Receive, limit: int) -> None:
-        self._chunks = body_chunks(headers, receive, limit)
+        self._chunks = _body_chunks(headers, receive, limit)
         self.ended = asyncio.Event()
         self.error: GatewayError | ClientGone | None = None
 
@@ -208,6 +184,17 @@ class Upload:
             raise
 
 
+async def _body_chunks(headers: RawHeaders, receive: Receive, limit: int) -> AsyncIterator[bytes]:
+    _check_size(int(header(headers, b"content-length") or 0), limit)
+    size, more = 0, True
+    while more:
+        chunk, more = await _next_chunk(receive)
+        size += len(chunk)
+        _check_size(size, limit)
+        if chunk:
+            yield chunk
+
+
 def _check_size(size: int, limit: int) -> None:
     if size > limit:
         raise BodyTooLarge(
@@ -219,8 +206,8 @@ class DisconnectWatch:
     """Cancels the block as soon as the client disconnects.
 
     Enter it when the body has been read; with `upload`, watching starts when the upload has ended,
-    because two readers would take each other's messages. `on_gone`: see `ON_GONE`; without it a
-    task waits for the client's messages.
+    because two readers would take each other's messages. Without `on_gone` a task waits for the
+    client's messages.
 
     Raises:
         ClientGone: instead of the cancellation.
@@ -248,18 +235,12 @@ class DisconnectWatch:
             self._watcher = spawn(self._watch())
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, exc: BaseException | None, trace: object) -> None:
         self.stop()
         if self._watcher is not None:
             self._watcher.cancel()
-        if self._exchange.response.client_gone and kind is asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None:
+        if self._exchange.response.client_gone and isinstance(exc, asyncio.CancelledError):
+            if (task := asyncio.current_task()) is not None:
                 task.uncancel()
             raise ClientGone from exc
 
@@ -286,7 +267,6 @@ class DisconnectWatch:
 _CODING: Final = b"content-encoding"
 _PIECE_BYTES: Final = 4096
 """So much is unpacked at a time to find the size: at most a thousand times as much (RFC 1951)."""
-
 _FREE_BYTES: Final = 2**20
 _MOST_RATIO: Final = 200
 """Histories of agents shrink to a fifth or a tenth, one of equal steps of 15 kB to an 80th. What
@@ -303,10 +283,8 @@ def coding_of(headers: RawHeaders) -> bytes:
 async def unpacked(
     content: bytes, coding: bytes, limit: int, share: BodyShare
 ) -> PackedBody | None:
-    """The body with its plain bytes; None for one that cannot be read here.
-
-    That is one in another coding, one that is broken or cut, and one that would unpack to more than
-    `limit` bytes or to 200 times its size.
+    """The body with its plain bytes; None for one in another coding, one that is broken or cut, and
+    one that would unpack to more than `limit` bytes or to 200 times its size.
 
     Raises:
         Overloaded: there was no room for the plain bytes beside the others.
@@ -370,8 +348,8 @@ async def send_bytes(send: Send, status: int, body: bytes, content_type: bytes) 
 
 def asks_for_websocket(headers: RawHeaders) -> bool:
     """Whether the client wants to speak WebSocket from here on."""
-    asked = b",".join(value for name, value in headers if name == b"upgrade").lower()
-    return b"websocket" in (token.strip() for token in asked.split(b","))
+    asked = b",".join([value for name, value in headers if name == b"upgrade"]).lower()
+    return b"websocket" in map(bytes.strip, asked.split(b","))
 
 
 def refuse_websocket(headers: RawHeaders) -> None:

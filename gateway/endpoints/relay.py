@@ -130,59 +130,52 @@ class KeepAlive:
         self._handle = self._loop.call_later(wait_s, self._ring)
 
 
-class Passing:
+def _passing(
+    watch: ResponseWatch,
+    usage_filter: UsageFilter | EchoFilter | None,
+    keepalive: KeepAlive | None,
+    write: WriteNow,
+) -> Callable[[bytes], bool]:
     """Passes on what arrives without waking the relay's task, up to what may end the stream."""
+    is_full = False
 
-    def __init__(
-        self,
-        watch: ResponseWatch,
-        usage_filter: UsageFilter | EchoFilter | None,
-        keepalive: KeepAlive | None,
-        write: WriteNow,
-    ) -> None:
-        self._watch = watch
-        self._filter = usage_filter
-        self._keepalive = keepalive
-        self._write = write
-        self._is_full = False
-
-    def __call__(self, chunk: bytes) -> bool:
+    def pass_on(chunk: bytes) -> bool:
         """Whether the piece was passed on; if not, nothing of it was taken."""
-        if self._is_full:  # the task waits until the client has read
-            self._is_full = False
+        nonlocal is_full
+        if is_full:  # the task waits until the client has read
+            is_full = False
             return False
-        if not self._watch.take(chunk):
+        if not watch.take(chunk):
             return False
-        out = chunk if self._filter is None else self._filter.feed(chunk)
-        self._is_full = not self._write(out)
-        if self._keepalive is not None:
-            self._keepalive.note(chunk)
+        is_full = not write(chunk if usage_filter is None else usage_filter.feed(chunk))
+        if keepalive is not None:
+            keepalive.note(chunk)
         return True
+
+    return pass_on
 
 
 _CHUNKS_TO_TELL = 64
 """Chunks with less content than that are the white space that some upstreams send while they work.
 What comes after so many is taken for what its label says."""
 
-Complete = Callable[[UpstreamReply], Awaitable[None]]
-"""Called when the answer is complete, before the client gets its last byte."""
-
-Delivered = Callable[[], None]
-"""Called when the client has been sent the whole answer: of a stream, its end marker."""
-
 
 class Relay:
-    """Relays one answer. `complete` runs exactly once for an answer that arrived completely."""
+    """Relays one answer.
+
+    `complete` runs exactly once for an answer that arrived completely, before the client gets its
+    last byte; `delivered` when the client has been sent all of it: of a stream, its end marker.
+    """
 
     def __init__(
         self,
         send: Send,
         exchange: Exchange,
         watch: DisconnectWatch,
-        complete: Complete,
+        complete: Callable[[UpstreamReply], Awaitable[None]],
         server: ServerSettings,
         dialect: Dialect,
-        delivered: Delivered | None = None,
+        delivered: Callable[[], None] = lambda: None,
         write: WriteNow | None = None,
     ) -> None:
         self._send = send
@@ -190,7 +183,7 @@ class Relay:
         self._exchange = exchange
         self._disconnect = watch
         self._complete = complete
-        self._delivered = delivered or (lambda: None)
+        self._delivered = delivered
         self._dialect = dialect
         self._limit = int(server.max_buffered_response_mb * 2**20)
         self._keepalive_s = server.sse_keepalive_s
@@ -254,7 +247,7 @@ class Relay:
         silent_s = self._keepalive_s if plain and labelled else 0
         keepalive = KeepAlive(silent_s, self._comment) if silent_s else None
         if plain and self._write and self._write(b"") and isinstance(response, Http1Answer):
-            response.pass_to(Passing(watch, usage_filter, keepalive, self._write))
+            response.pass_to(_passing(watch, usage_filter, keepalive, self._write))
         completed = False
         try:
             async for chunk in response:
@@ -271,7 +264,7 @@ class Relay:
                 if keepalive is not None:
                     keepalive.note(chunk)
             if not completed:
-                await self._finish_unmarked(watch, response)
+                await self._try_complete(watch, response, last=True)
         except UpstreamFailure as exc:
             if not completed:
                 await self._break_off(exc, visible=plain)
@@ -334,25 +327,23 @@ class Relay:
         await self._body(b"", last=True)
         return None
 
-    async def _try_complete(self, watch: ResponseWatch, response: LaneResponse) -> bool:
+    async def _try_complete(
+        self, watch: ResponseWatch, response: LaneResponse, *, last: bool = False
+    ) -> bool:
+        """Whether the stream is complete now. At its `last` byte it has to be: without an end
+        marker it was cut, or the upstream sends none."""
         read = _read_events(self._dialect, watch.content)
-        if not read.ended:
-            watch.ended = False
-            return False
-        usage = response.usage or read.usage
-        await self._complete(UpstreamReply(completion=read.completion, usage=usage))
-        return True
-
-    async def _finish_unmarked(self, watch: ResponseWatch, response: LaneResponse) -> None:
-        """Handle a stream without an end marker: a cut one, or an upstream that sends none."""
-        read = _read_events(self._dialect, watch.content)
-        if read.ended or read.accepted:
+        if read.ended or (last and read.accepted):
             usage = response.usage or read.usage
             await self._complete(UpstreamReply(completion=read.completion, usage=usage))
+        elif not last:
+            watch.ended = False
+            return False
         elif read.began:
             raise UpstreamMalformed("the upstream's stream ended without a finish reason")
         else:
             await self._complete(_read_body(self._dialect, watch, response.usage))
+        return True
 
     async def _break_off(self, exc: GatewayError, *, visible: bool) -> None:
         """Send one error event, and close the connection without the end of the body.

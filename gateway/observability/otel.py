@@ -156,7 +156,7 @@ def _details(exchange: Exchange) -> dict[str, Any]:
         "gateway.difficulty": notes.get("difficulty"),
         "gateway.monitors.fired": notes.get("fired"),
         "gateway.guidance": notes.get("guidance"),
-        "gateway.overhead_ms": round(exchange.timing.own_ms(), 3),
+        "gateway.overhead_ms": round(exchange.timing.own_s() * 1000, 3),
         "gateway.attempts": len(exchange.upstream.attempts),
     }
     return {name: value for name, value in details.items() if value is not None}

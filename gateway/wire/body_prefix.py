@@ -58,10 +58,6 @@ class AsMappings(MessagesView):
     def __len__(self) -> int:
         return len(self._messages)
 
-    def __iter__(self) -> Iterator[Mapping[str, Any]]:
-        for message in self._messages:
-            yield message if isinstance(message, dict) else {}
-
     def at(self, index: int) -> Mapping[str, Any]:
         """See MessagesView."""
         found = self._messages[index]
@@ -83,11 +79,6 @@ class BodyPrefix(Struct, frozen=True, kw_only=True):
     raw: bytes
     spans: tuple[Span, ...]
     list_key: str
-
-    @property
-    def count(self) -> int:
-        """Number of messages."""
-        return len(self.spans)
 
     @property
     def end(self) -> int:
@@ -114,7 +105,7 @@ class BodyPrefix(Struct, frozen=True, kw_only=True):
             return BodyPrefix(raw=raw, spans=self.spans, list_key=self.list_key)
         # The rest begins inside the array; an opening bracket makes it an array of its own.
         tail = "[" + scannable(raw[at + 1 :])
-        new = ((start + at, end + at) for start, end in array_spans(tail, 0))
+        new = [(start + at, end + at) for start, end in list(array_spans(tail, 0))]
         return BodyPrefix(raw=raw, spans=(*self.spans, *new), list_key=self.list_key)
 
     def read(self, raw: bytes, loads: Loads) -> dict[str, Any] | None:
@@ -167,24 +158,19 @@ class KnownMessages(MessagesView):
             start, stop, step = index.indices(self._length)
             if start >= self._count and step > 0:
                 return self._new[start - self._count : max(stop - self._count, 0) : step]
-            return [self.at(i) for i in range(start, stop, step)]
-        at = index + self._length if index < 0 else index
-        if at >= self._count:
-            return self._new[at - self._count]
-        if at < 0:
-            raise IndexError(index)
-        return self._read(at)
+        elif index >= self._count:
+            return self._new[index - self._count]
+        return super().__getitem__(index)
 
     def at(self, index: int) -> Any:
         """See MessagesView."""
         behind = index - self._count
-        return self._new[behind] if behind >= 0 else self._read(index)
-
-    def _read(self, at: int) -> Any:
-        if at not in self._known:
-            start, end = self._spans[at]
-            self._known[at] = parse_value(self._raw[start:end], self._loads)
-        return self._known[at]
+        if behind >= 0:
+            return self._new[behind]
+        if index not in self._known:
+            start, end = self._spans[index]
+            self._known[index] = parse_value(self._raw[start:end], self._loads)
+        return self._known[index]
 
 
 def _space_end(raw: bytes, at: int) -> int:

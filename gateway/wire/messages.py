@@ -16,7 +16,7 @@ from hashlib import blake2b
 from typing import Any
 
 from gateway.wire.body_prefix import KnownMessages
-from gateway.wire.coerce import as_list, as_text
+from gateway.wire.coerce import as_list
 
 # Stored prefix hashes are comparable only under one normalisation: a change needs a new number.
 VERSION = b"gw-message-1"
@@ -241,7 +241,7 @@ class MessageReader:
             self._expect("")
             return digest_fields("call", "", _canonical(call))
         call_id = call.get("call_id") or call.get("id")
-        self._expect(as_text(call_id, ""))
+        self._expect(call_id if isinstance(call_id, str) else "")
         inner = call.get("function") or call.get("custom")
         function = inner if isinstance(inner, dict) else call
         name = function.get("name")
@@ -332,7 +332,7 @@ def offered_tools(body: Mapping[str, object]) -> Iterator[Mapping[str, Any]]:
 
 
 def _flat(tools: object) -> Iterator[Mapping[str, Any]]:
-    for tool in as_list(tools):
+    for tool in tools if isinstance(tools, list) else ():
         if isinstance(tool, dict):
             if tool.get("type") == "namespace":
                 yield from (each for each in as_list(tool.get("tools")) if isinstance(each, dict))
@@ -351,4 +351,5 @@ def tool_names(body: Mapping[str, object]) -> tuple[str, ...]:
 def _tool_name(tool: Mapping[str, Any]) -> str:
     inner = tool.get("function") or tool.get("custom")
     named = inner if isinstance(inner, dict) else tool
-    return as_text(named.get("name"), "") or as_text(tool.get("type"), "")
+    names = (named.get("name"), tool.get("type"))
+    return next((name for name in names if isinstance(name, str) and name), "")

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from gateway.wire.coerce import as_int, first_mapping
+from gateway.wire.coerce import first_mapping
 
 
 class TokenUsage(Struct, frozen=True, kw_only=True):
@@ -47,7 +47,7 @@ def _input(usage: Mapping[str, Any]) -> int | None:
 
 def _count(values: Mapping[str, Any], *names: str) -> int | None:
     for name in names:
-        count = as_int(values.get(name), -1)
-        if count >= 0:
+        count = values.get(name)
+        if isinstance(count, int) and not isinstance(count, bool) and count >= 0:
             return count
     return None

@@ -92,7 +92,9 @@ async def test_a_request_remembers_its_own_bytes(database: Database) -> None:
         assert prefix is not None
         sent = orjson.dumps({"model": "m", "messages": [*OPENING, *messages]})
         assert prefix.raw == sent
-        assert prefix.count == found.incoming.hashes.state.count == len(OPENING) + len(messages)
+        assert (
+            len(prefix.spans) == found.incoming.hashes.state.count == len(OPENING) + len(messages)
+        )
 
 
 async def test_an_opening_is_not_looked_up(database: Database) -> None:

@@ -135,7 +135,8 @@ async def test_the_decision_is_made_in_the_conversations_turn() -> None:
     result = await agent.turn(0, advise=advise)
     assert locked == [True]
     assert result.advice.cheaper == "cheap"
-    assert (result.model, bool(result.decided and result.decided.directive)) == ("cheap", True)
+    decided = result.decision and result.decision.decided
+    assert (result.model, bool(decided and decided.directive)) == ("cheap", True)
     assert "budget: nearly spent" in result.reasons
 
 
@@ -144,16 +145,15 @@ async def test_look_ups_are_made_for_the_tenant() -> None:
     patterns, lessons = Patterns(wait_s=0.02), Lessons(a_lesson())
     agent = Agent(GUIDED, lookup=patterns, lessons=lessons)
     first = await agent.turn(0)
-    assert first.decided is not None
-    assert [item.tier for item in first.decided.items] == [Tier.E3]
+    assert first.decision is not None
+    assert [item.tier for item in first.decision.decided.items] == [Tier.E3]
     assert patterns.asked[0][1].kind == "coding"
     second = await agent.turn(1)
     assert {tenant for tenant, _ in patterns.asked} == {TENANT}
     assert {tenant for tenant, _ in lessons.asked} == {TENANT}
-    assert second.decided is not None
-    given = {item.match.pattern.pattern_id for item in second.decided.items if item.match}
-    assert {"l-1", "e2-0"} <= given
     assert second.decision is not None
+    decided = second.decision.decided
+    assert {"l-1", "e2-0"} <= {i.match.pattern.pattern_id for i in decided.items if i.match}
     assert second.decision.proposal.unit == f"{second.conversation.id}.0"
     assert second.decision.memory.guidance.decided_step == 1
     assert second.timings_ms["look_up"] >= 15  # both look-ups: the second one does not wait

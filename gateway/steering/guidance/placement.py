@@ -11,6 +11,7 @@ Text is added only to messages of a kind and form that is known to take it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 from msgspec import Struct
@@ -64,17 +65,18 @@ def place(
 ) -> Placed:
     """The edits that place a call's guidance, old and new. Never raises for messages of any shape.
     `tools` are only looked at to count the client's cache markers."""
-    lead = next((at for at, each in enumerate(messages) if not _is_system(each)), len(messages))
+    leading = list(takewhile(_is_system, messages))
+    lead, offset = len(leading), len(messages) - len(leading)
+    last = messages[-1] if offset else None
     late_ok = _late_allowed(target, settings) and "message" not in target.closed
     # Nothing may follow an assistant message (a prefill, or calls without answers).
-    free = len(messages) > lead and _role(messages[-1]) != "assistant"
-    tail_ok = late_ok and free and not (target.breakpoints and _is_system(messages[-1]))
-    offset = len(messages) - lead
+    tail_ok = late_ok and last is not None and _role(last) != "assistant"
+    tail_ok = tail_ok and not (target.breakpoints and last is not None and _is_system(last))
     replayed = decided.state.injections
     if settings.lifetime == "call":  # only those of this step are sent again, in a retry
         replayed = tuple(block for block in replayed if block.step >= decided.step)
     result_ok = settings.placement != "system" and "result" not in target.closed
-    result_ok = result_ok and bool(messages) and _is_result(messages[-1])
+    result_ok = result_ok and last is not None and _is_result(last)
     added = _new_injections(decided, offset, settings, tail_ok=tail_ok, result_ok=result_ok)
     directive = None
     if decided.directive:
@@ -84,7 +86,7 @@ def place(
     # The directive goes before all of this step's blocks, those of a retried call included.
     earlier = [block for block in replayed if block.step < decided.step]
     current = (*replayed[len(earlier) :], *added)
-    present = _present(messages[:lead])
+    present = _present(leading)
     system: list[str] = []
     between: list[Injection] = []
     behind: list[Injection] = []
@@ -95,8 +97,8 @@ def place(
             system.append(block.text)
     if "system" in target.closed:  # a block without another place is not given
         added = tuple(block for block in added if block in between or block in behind)
-    edits = _system_edits(messages, lead, system, target, tools)
-    edits += _message_edits(messages, lead, between, target)
+    edits = _system_edits(messages, leading, system, target, tools)
+    edits += _message_edits(leading, between, target)
     edits += [AppendToResult(index=lead + each.offset - 1, text=each.text) for each in behind]
     kept, state = (*replayed, *added), decided.state
     if kept != state.injections:
@@ -176,9 +178,10 @@ def _fits(
 
 
 def _message_edits(
-    messages: Messages, lead: int, items: Sequence[Injection], target: GuidanceTarget
+    leading: Messages, items: Sequence[Injection], target: GuidanceTarget
 ) -> list[Edit]:
-    developer = lead and messages[0].get("role") == "developer"
+    lead = len(leading)
+    developer = lead and leading[0].get("role") == "developer"
     texts: dict[int, list[str]] = {}
     for item in sorted(items, key=lambda item: item.offset):
         texts.setdefault(lead + item.offset, []).append(item.text)
@@ -191,13 +194,17 @@ def _message_edits(
 
 
 def _system_edits(
-    messages: Messages, lead: int, texts: Sequence[str], target: GuidanceTarget, tools: Messages
+    messages: Messages,
+    leading: Messages,
+    texts: Sequence[str],
+    target: GuidanceTarget,
+    tools: Messages,
 ) -> list[Edit]:
     if not texts:
         return []
     # With markers for the prompt's cache, the system prompt is always the first message.
-    leading = messages[: min(lead, 1) if target.breakpoints else lead]
-    index = next((at for at, each in enumerate(leading) if _appendable(each)), None)
+    own = leading[:1] if target.breakpoints else leading
+    index = next((at for at, each in enumerate(own) if _appendable(each)), None)
     if index is None:
         return [InsertSystem(texts=tuple(texts))]
     marker = system_marker(messages, tools) if target.breakpoints else None

@@ -10,7 +10,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.steering.identity.ids import clean_call_ids, looks_unique, signature, system_digest
-from gateway.wire.coerce import as_text
 from gateway.wire.messages import content_text, digest_fields, history, system_text, tool_names
 from gateway.wire.prefix_hash import ChainState, PrefixHashes, chain_digests
 
@@ -353,15 +352,15 @@ def read_request(
     own = history(body) if own is None else own
     whole = own if messages is None else messages
     system = system_text(body, own)
-    hashes = chain_digests(whole, tenant, resume=resume)
+    hashes, model = chain_digests(whole, tenant, resume=resume), body.get("model")
     return Incoming(
         hashes=hashes,
         signature=signature(system, tools),
+        system=system_digest(system),
+        calls=clean_call_ids(hashes.state.call_ids),
         has_tools=bool(tools),
         client_retry=is_client_retry(headers),
         messages=whole,
-        model=as_text(body.get("model"), ""),
-        system=system_digest(system),
+        model=model if isinstance(model, str) else "",
         titles=not tools and asks_for_title(system, own),
-        calls=clean_call_ids(hashes.state.call_ids),
     )
