@@ -54,22 +54,20 @@ class LiteLLMEmbedder:
         """
         if not texts:
             return []
-        vectors = await self._metered(texts)
+        if self._meter is None:
+            vectors, _ = await _embed(self._call, self._settings, texts)
+        else:
+            asked, model = "\n".join(texts), self._settings.model
+            spent = await self._meter.admit(model, asked, answers=False)
+            if spent is None:
+                raise EmbeddingError(f"{self.embedder_id}: a budget is used up")
+            usage: Mapping[str, Any] | None = {}
+            try:
+                vectors, usage = await _embed(self._call, self._settings, texts)
+            finally:
+                spent.settle(usage)
         if any(len(vector) != self.dimensions for vector in vectors):
             raise EmbeddingError(f"{self.embedder_id}: the vectors have other dimensions now")
-        return vectors
-
-    async def _metered(self, texts: Sequence[str]) -> list[Vector[float]]:
-        if self._meter is None:
-            return (await _embed(self._call, self._settings, texts))[0]
-        spent = await self._meter.admit(self._settings.model, "\n".join(texts), answers=False)
-        if spent is None:
-            raise EmbeddingError(f"{self.embedder_id}: a budget is used up")
-        usage: Mapping[str, Any] | None = {}
-        try:
-            vectors, usage = await _embed(self._call, self._settings, texts)
-        finally:
-            spent.settle(usage)
         return vectors
 
     async def close(self) -> None:
@@ -106,11 +104,7 @@ async def _embed(
     call: Call, settings: EmbeddingSettings, texts: Sequence[str]
 ) -> tuple[list[Vector[float]], Mapping[str, Any] | None]:
     """The vectors, and the usage that the provider reports."""
-    optional = {
-        "dimensions": settings.dimensions,
-        "api_base": settings.api_base,
-        "api_key": settings.api_key,
-    }
+    optional = {name: getattr(settings, name) for name in ("dimensions", "api_base", "api_key")}
     given = {key: value for key, value in optional.items() if value is not None}
     # Providers refuse empty texts, so a short one is sent instead.
     asked = [text if text.strip() else " ." for text in texts]

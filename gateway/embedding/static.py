@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import re
+import unicodedata
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,11 +20,6 @@ from gateway.embedding.base import EmbeddingError, Vector
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-
-import re
-import unicodedata
-from collections.abc import Mapping
 
 MAX_WORD_CHARS = 100
 """Longer words are unknown. Source: the reference tokenizer."""
@@ -51,15 +48,11 @@ class WordPiece:
         for word in words:
             pieces = self._words.get(word)
             if pieces is None:
-                pieces = self._remember(word)
+                if len(self._words) >= _CACHED_WORDS:
+                    self._words.clear()
+                pieces = self._words[word] = self._pieces(word)
             ids += pieces
         return ids
-
-    def _remember(self, word: str) -> tuple[int, ...]:
-        if len(self._words) >= _CACHED_WORDS:
-            self._words.clear()
-        pieces = self._words[word] = self._pieces(word)
-        return pieces
 
     def _pieces(self, word: str) -> tuple[int, ...]:
         if len(word) > MAX_WORD_CHARS:
@@ -93,12 +86,10 @@ def _folded(text: str) -> str:
 
 
 def _character(char: str) -> str:
-    if char < "\x7f":
-        return char
-    category = unicodedata.category(char)
-    if category == "Mn" or category in ("Cc", "Cf", "Cn", "Co", "Cs"):
+    category = unicodedata.category(char) if char >= "\x7f" else ""
+    if category in ("Mn", "Cc", "Cf", "Cn", "Co", "Cs"):
         return ""
-    return f" {char} " if category[0] == "P" else char
+    return f" {char} " if category[:1] == "P" else char
 
 
 EMBEDDER_ID = "static-minilm-256-1"

@@ -66,8 +66,13 @@ class LessonBook:
         """The lessons that fit, those of the exact key first; nothing when the store fails."""
         try:
             shelf = await self._shelf(tenant)
-            found = _exact(shelf, query)
-            return found or await self._near(shelf, query)
+            exact = [
+                LessonMatch(pattern=pattern, similarity=1.0, key=key)
+                for key in query.keys
+                for pattern in shelf.by_key.get(key, ())
+                if pattern.pattern_id not in query.exclude
+            ]
+            return exact or await self._near(shelf, query)
         except (StoreError, EmbeddingError) as error:
             self._failed(error)
             return ()
@@ -110,16 +115,14 @@ class LessonBook:
         wanted = LessonFilter(tenant=tenant, statuses=RETRIEVED)
         stored = await self._read_by(lambda: self._store.lessons(wanted, limit=MOST_LESSONS))
         shelf = _Shelf(time.monotonic())
-        for each in stored:
-            lesson = each.pattern.lesson
+        for pattern, lesson in ((each.pattern, each.pattern.lesson) for each in stored):
             if lesson is None:
                 continue
-            shelf.by_key.setdefault(lesson.key, []).append(each.pattern)
+            shelf.by_key.setdefault(lesson.key, []).append(pattern)
             if lesson.applies_when.get(SIGNS):
-                shelf.by_head.setdefault(lesson.applies_when["head"], []).append(each.pattern)
+                shelf.by_head.setdefault(lesson.applies_when["head"], []).append(pattern)
         for head, patterns in shelf.by_head.items() if self._embedder else ():
-            texts = [lesson_signs(pattern) for pattern in patterns]
-            shelf.vectors[head] = await self._embed(texts)
+            shelf.vectors[head] = await self._embed([lesson_signs(each) for each in patterns])
         return shelf
 
     async def _near(self, shelf: _Shelf, query: LessonQuery) -> list[LessonMatch]:
@@ -142,12 +145,3 @@ class LessonBook:
         assert self._embedder is not None
         vectors = await self._embedder.embed(texts)
         return np.array([np.frombuffer(vector, dtype=np.float32) for vector in vectors])
-
-
-def _exact(shelf: _Shelf, query: LessonQuery) -> list[LessonMatch]:
-    return [
-        LessonMatch(pattern=pattern, similarity=1.0, key=key)
-        for key in query.keys
-        for pattern in shelf.by_key.get(key, ())
-        if pattern.pattern_id not in query.exclude
-    ]

@@ -131,8 +131,8 @@ class PaidModel:
             raise NoAnswer(str(error)[:_REASON_CHARS], used) from error
         except (UpstreamFailure, TimeoutError, ValueError, LookupError, TypeError) as error:
             # An answer that came too late, or in a form that nobody reads, may have to be paid.
-            kind = type(error).__name__
-            raise NoAnswer(f"{kind}: {error}"[:_REASON_CHARS], used) from error
+            reason = f"{type(error).__name__}: {error}"
+            raise NoAnswer(reason[:_REASON_CHARS], used) from error
         finally:
             if guard is not None and admission is not None:
                 await guard.settle(admission, used, unpriced=unpriced)
@@ -141,23 +141,18 @@ class PaidModel:
         self, services: ModelServices, model: str, answer: OwnAnswer
     ) -> tuple[Amounts | None, bool]:
         """(what an answer used, None = not reported; whether its price is unknown)."""
-        usage: Mapping[str, Any] | None = answer.usage
-        tokens = token_usage(usage)
-        if not usage or (tokens.input is None and tokens.output is None):
+        tokens, catalogue = token_usage(answer.usage), services.catalogue
+        if not answer.usage or (tokens.input is None and tokens.output is None):
             return None, False
-        cost = services.catalogue.cost(services.catalogue.billed_name(model, answer.target), usage)
-        for direction, count in (("input", tokens.input), ("output", tokens.output)):
-            self._metrics.tokens.labels(direction).inc(count or 0)
+        spent = (tokens.input or 0, tokens.output or 0)
+        cost = catalogue.cost(catalogue.billed_name(model, answer.target), answer.usage)
+        for direction, count in zip(("input", "output"), spent, strict=True):
+            self._metrics.tokens.labels(direction).inc(count)
         if cost is None:
             self._metrics.unpriced.inc()
         else:
             self._metrics.charge(cost, None)
-        used = Amounts(
-            usd=cost or 0.0,
-            input_tokens=tokens.input or 0,
-            output_tokens=tokens.output or 0,
-            calls=1,
-        )
+        used = Amounts(usd=cost or 0.0, input_tokens=spent[0], output_tokens=spent[1], calls=1)
         return used, cost is None
 
 
@@ -192,15 +187,9 @@ def job_about(run: MinedRun, found: Sequence[Finding]) -> Job | None:
         return None
     text = "\x1f".join((run.tenant, run.id, str(PROMPT_VERSION)))
     key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-    payload = {
-        "run": run.id,
-        "step": finding.step,
-        "failure": finding.key,
-        "conversation": run.conversation,
-        "task": run.task,
-        "key_name": run.key_name,
-        "at": run.at,
-    }
+    about = {"run": run.id, "step": finding.step, "failure": finding.key, "at": run.at}
+    origin = {"conversation": run.conversation, "task": run.task, "key_name": run.key_name}
+    payload = {**about, **origin}
     return Job(kind=KIND, key=key, tenant=run.tenant, payload=payload, created_at=run.at)
 
 
@@ -245,7 +234,11 @@ class Distiller:
         settings, now = self._settings(), self._now()
         if not settings.model:
             return False
-        reserved = self._reserved(settings.model)
+        reserved = Amounts(
+            usd=self._model.cost(settings.model, RESERVED_INPUT, RESERVED_OUTPUT),
+            input_tokens=RESERVED_INPUT,
+            output_tokens=RESERVED_OUTPUT,
+        )
         job = await self._store.claim(
             KIND,
             now=now,
@@ -255,7 +248,7 @@ class Distiller:
                 since=day_start(now),
                 tokens=settings.model_tokens_per_day,
                 cost_usd=settings.model_usd_per_day,
-                reserve_tokens=reserved.input_tokens + reserved.output_tokens,
+                reserve_tokens=RESERVED_INPUT + RESERVED_OUTPUT,
                 reserve_usd=reserved.usd,
             ),
         )
@@ -264,27 +257,25 @@ class Distiller:
         try:
             await self._do(job, reserved, settings)
         except asyncio.CancelledError:
-            await self._stop(job)
+            # Another gateway does the job at once: this one stops amid it. What was reserved stays
+            # counted, because the model may have been asked already.
+            again = replace(job, attempts=job.attempts - 1)
+            try:
+                await self._store.give_back(again, self._now())
+            except StoreError as error:
+                _log.warning("a job is held until its lease ends", reason=str(error))
             raise
         return True
 
-    def _reserved(self, model: str) -> Amounts:
-        return Amounts(
-            usd=self._model.cost(model, RESERVED_INPUT, RESERVED_OUTPUT),
-            input_tokens=RESERVED_INPUT,
-            output_tokens=RESERVED_OUTPUT,
-        )
-
     async def _do(self, job: Job, reserved: Amounts, settings: LearningSettings) -> None:
+        unused = _used(job, reserved, Amounts())
         try:
             if await self._store.lesson(job.tenant, _lesson_id(job)) is not None:
                 # It was done by a gateway that died before it could say so; the call is counted.
-                await self._end(_used(job, reserved, Amounts()), "lesson")
-                return
+                return await self._end(unused, "lesson")
             question = await self._question(job)
             if question is None:
-                await self._end(_used(job, reserved, Amounts()), "unread", "nothing to show")
-                return
+                return await self._end(unused, "unread", "nothing to show")
             answer = await self._model.ask(
                 settings.model,
                 question.messages(),
@@ -292,26 +283,22 @@ class Distiller:
                 timeout_s=settings.model_timeout_s,
             )
         except OverBudget:
-            again = replace(_used(job, reserved, Amounts()), attempts=job.attempts - 1)
-            await self._rest(again, BUDGET_REST_S, "budget")
-            return
+            again = replace(unused, attempts=job.attempts - 1)
+            return await self._rest(again, BUDGET_REST_S, "budget")
         except NoAnswer as error:
             _log.warning("no answer of learning.model", reason=str(error))
             rest_s = settings.model_timeout_s * job.attempts
-            await self._rest(_used(job, reserved, error.used), rest_s, "error")
-            return
-        await self._keep(_used(job, reserved, answer.used), question, answer.text)
-
-    async def _stop(self, job: Job) -> None:
-        """Let another gateway do the job at once: this one stops amid it.
-
-        What was reserved stays counted, because the model may have been asked already.
-        """
-        again = replace(job, attempts=job.attempts - 1)
+            return await self._rest(_used(job, reserved, error.used), rest_s, "error")
+        job = _used(job, reserved, answer.used)
         try:
-            await self._store.give_back(again, self._now())
-        except StoreError as error:
-            _log.warning("a job is held until its lease ends", reason=str(error))
+            proposal = await asyncio.to_thread(read_proposal, answer.text, question)
+        except Refused as refused:
+            return await self._end(job, "refused", str(refused))
+        settings = self._settings()
+        entry = _candidate(job, question, proposal, self._now() + settings.expire_s)
+        await self._store.learn([entry])
+        await self._store.trim(job.tenant, Tier.E1, settings.max_instances)
+        await self._end(job, "lesson")
 
     async def _question(self, job: Job) -> Question | None:
         run, step, failure = (job.payload.get(name) for name in ("run", "step", "failure"))
@@ -320,19 +307,6 @@ class Distiller:
             return None
         calls = await asyncio.to_thread(read_run, steps_of(trace))
         return await asyncio.to_thread(question_about, calls, step, str(failure))
-
-    async def _keep(self, job: Job, question: Question, text: str) -> None:
-        """Make a candidate of the answer, if it may be one, and end the job."""
-        try:
-            proposal = await asyncio.to_thread(read_proposal, text, question)
-        except Refused as refused:
-            await self._end(job, "refused", str(refused))
-            return
-        settings = self._settings()
-        pattern = _pattern(job, question, proposal, self._now() + settings.expire_s)
-        await self._store.learn([(pattern, [_evidence(job, pattern.pattern_id)])])
-        await self._store.trim(job.tenant, Tier.E1, settings.max_instances)
-        await self._end(job, "lesson")
 
     async def _end(self, job: Job, result: str, error: str = "") -> None:
         if await self._store.finish(job, now=self._now(), error=error):
@@ -347,23 +321,27 @@ def _used(job: Job, reserved: Amounts, used: Amounts | None) -> Job:
     """The job with what its attempt used in place of what was reserved; None = not known."""
     if used is None:
         return job
-    less = used.input_tokens + used.output_tokens - reserved.input_tokens - reserved.output_tokens
+    more = used.input_tokens + used.output_tokens - reserved.input_tokens - reserved.output_tokens
     usd = max(0.0, job.cost_usd - reserved.usd + used.usd)
-    return replace(job, tokens=max(0, job.tokens + less), cost_usd=usd)
+    return replace(job, tokens=max(0, job.tokens + more), cost_usd=usd)
 
 
 def _lesson_id(job: Job) -> str:
     return lesson_id(Tier.E1, job.tenant, str(job.payload.get("failure")), KIND, job.key)
 
 
-def _pattern(job: Job, question: Question, said: Proposal, expires_at: float) -> Pattern:
-    failure, at = question.failure, _number(job.payload, "at")
+def _candidate(
+    job: Job, question: Question, said: Proposal, expires_at: float
+) -> tuple[Pattern, list[EvidenceRow]]:
+    """The lesson that a model proposed, and the support of the run that it was asked about."""
+    given, failure = job.payload, question.failure
+    run, step, at = str(given.get("run")), int(_number(given, "step")), _number(given, "at")
     marks = {"head": failure.head, "kind": failure.kind, "confidence": f"{said.confidence:.2f}"}
     if said.applies_when:
         marks["when"] = said.applies_when
     if not harmful(failure.words):
         marks[SIGNS] = failure.words[:SLOT_CHARS]
-    return Pattern(
+    pattern = Pattern(
         tier=Tier.E1,
         fields={
             "task_context_embedding_text": said.situation,
@@ -372,7 +350,7 @@ def _pattern(job: Job, question: Question, said: Proposal, expires_at: float) ->
         },
         pattern_id=_lesson_id(job),
         tenant=job.tenant,
-        source_trace_id=source_of(str(job.payload.get("run")), int(_number(job.payload, "step"))),
+        source_trace_id=source_of(run, step),
         lesson=Lesson(
             key=failure.key,
             origin="distilled",
@@ -383,21 +361,18 @@ def _pattern(job: Job, question: Question, said: Proposal, expires_at: float) ->
             expires_at=expires_at,
         ),
     )
-
-
-def _evidence(job: Job, pattern_id: str) -> EvidenceRow:
-    given = job.payload
-    return EvidenceRow(
+    evidence = EvidenceRow(
         tenant=job.tenant,
-        pattern_id=pattern_id,
-        run_id=str(given.get("run")),
-        step_index=int(_number(given, "step")),
+        pattern_id=pattern.pattern_id,
+        run_id=run,
+        step_index=step,
         kind="distilled",
         conversation=str(given.get("conversation")),
         task=str(given.get("task")),
-        at=_number(given, "at"),
+        at=at,
         key_name=str(given.get("key_name", "")),
     )
+    return pattern, [evidence]
 
 
 def _number(values: Mapping[str, object], name: str) -> float:

@@ -30,38 +30,36 @@ def general_lesson(instances: Sequence[Entry], vectors: Vectors | None = None) -
     medoid; without them it is the instance that most runs support. What a model wrote supports
     nothing.
     """
-    instances = [entry for entry in instances if _advises(entry[0])]
+    instances = [one for one in instances if one[0].lesson and one[0].lesson.trust.advises]
     rows = [row for _, evidence in instances for row in evidence if row.kind != "failed_again"]
     conversations, tasks = {row.conversation for row in rows}, {row.task for row in rows}
     if len(conversations) < NEEDED_CONVERSATIONS or len(tasks) < NEEDED_TASKS:
         return None
-    chosen = _medoid(instances, vectors)
-    known = chosen.lesson
-    assert known is not None, "an instance is a lesson"
-    pattern = replace(
-        chosen,
-        tier=Tier.E2,
-        pattern_id=lesson_id(Tier.E2, chosen.tenant, known.key),
-        fields={
-            "situation": content(chosen.fields).situation,
-            "intervention": content(chosen.fields).move,
-            "anti_pattern": content(chosen.fields).avoid,
-        },
-    )
-    return pattern, [dataclasses.replace(row, pattern_id=pattern.pattern_id) for row in rows]
 
-
-def _advises(pattern: Pattern) -> bool:
-    return pattern.lesson is not None and pattern.lesson.trust.advises
-
-
-def _medoid(instances: Sequence[Entry], vectors: Vectors | None) -> Pattern:
     def support(entry: Entry) -> tuple[float, int, str]:
         pattern, evidence = entry
         near = sum(_nearness(pattern, other, vectors) for other, _ in instances) if vectors else 0.0
         return near, len({row.run_id for row in evidence}), pattern.pattern_id
 
-    return max(instances, key=support)[0]
+    chosen = max(instances, key=support)[0]
+    assert chosen.lesson is not None, "an instance is a lesson"
+    texts = content(chosen.fields)
+    pattern = replace(
+        chosen,
+        tier=Tier.E2,
+        pattern_id=lesson_id(Tier.E2, chosen.tenant, chosen.lesson.key),
+        fields={
+            "situation": texts.situation,
+            "intervention": texts.move,
+            "anti_pattern": texts.avoid,
+        },
+    )
+    return _supported(pattern, instances)
+
+
+def _supported(general: Pattern, instances: Sequence[Entry]) -> Entry:
+    rows = [row for _, evidence in instances for row in evidence if row.kind != "failed_again"]
+    return general, [dataclasses.replace(row, pattern_id=general.pattern_id) for row in rows]
 
 
 def _nearness(a: Pattern, b: Pattern, vectors: Vectors) -> float:
@@ -97,49 +95,41 @@ class Generaliser:
         """Make or confirm the general lesson of a key; where the key alone has not enough support,
         that of the situations which resemble it. Raises: StoreError."""
         wanted = LessonFilter(tenant=tenant, tier=Tier.E1, key=key)
-        own = await self._entries(await self._patterns(wanted, tenant))
+        own = await self._entries(await self._patterns(wanted))
         found = general_lesson(own, await self._vectors([pattern for pattern, _ in own]))
         if found is None and own:
             found = await self._of_similar(tenant, key, own)
         return await self._store.learn([found]) if found else Learned()
 
     async def _of_similar(self, tenant: str, key: str, own: Sequence[Entry]) -> Entry | None:
-        prefix = f"{key.rpartition('|')[0]}|"
+        prefix, centre = f"{key.rpartition('|')[0]}|", own[0][0]
         wanted = LessonFilter(tenant=tenant, tier=Tier.E1, key_prefix=prefix)
-        others = [p for p in await self._patterns(wanted, tenant) if _key(p) != key]
+        others = [pattern for pattern in await self._patterns(wanted) if _key(pattern) != key]
         vectors = await self._vectors([*(pattern for pattern, _ in own), *others])
         if vectors is None:
             return None
-        centre = own[0][0]
-        near = [(_likeness(centre, other, vectors), other) for other in others]
+        signs = vectors[lesson_signs(centre)]
+        near = [(dot(signs, vectors[lesson_signs(other)]), other) for other in others]
         near = [each for each in near if each[0] >= self._similarity()]
         if not near:
             return None
-        general = {_key(pattern): pattern for pattern in await self._general(tenant, prefix)}
-        known = [(likeness, other) for likeness, other in near if _key(other) in general]
-        if known:
-            nearest = max(known, key=lambda each: (each[0], each[1].pattern_id))[1]
-            return _confirmed(general[_key(nearest)], own)
-        return general_lesson([*own, *await self._entries([p for _, p in near])], vectors)
-
-    async def _general(self, tenant: str, prefix: str) -> list[Pattern]:
         wanted = LessonFilter(tenant=tenant, tier=Tier.E2, key_prefix=prefix)
         found = await self._store.lessons(wanted, limit=MOST_COMPARED)
-        return [stored.pattern for stored in found]
+        general = {_key(stored.pattern): stored.pattern for stored in found}
+        if known := [each for each in near if _key(each[1]) in general]:
+            nearest = max(known, key=lambda each: (each[0], each[1].pattern_id))[1]
+            return _supported(general[_key(nearest)], own)  # its text stays as it is
+        return general_lesson([*own, *await self._entries([p for _, p in near])], vectors)
 
-    async def _patterns(self, wanted: LessonFilter, tenant: str) -> list[Pattern]:
+    async def _patterns(self, wanted: LessonFilter) -> list[Pattern]:
         found = await self._store.lessons(wanted, limit=MOST_COMPARED)
-        return [stored.pattern for stored in found if stored.pattern.tenant == tenant]
+        return [stored.pattern for stored in found if stored.pattern.tenant == wanted.tenant]
 
     async def _entries(self, patterns: Sequence[Pattern]) -> list[Entry]:
-        return [
-            (pattern, await self._store.evidence(pattern.tenant, pattern.pattern_id))
-            for pattern in patterns
-        ]
+        return [(p, await self._store.evidence(p.tenant, p.pattern_id)) for p in patterns]
 
     async def _vectors(self, patterns: Sequence[Pattern]) -> Vectors | None:
-        """Of what the instances are about and what they say; None without an embedder, or when it
-        fails."""
+        """Of the texts of patterns; None without an embedder, or when it fails."""
         if self._embedder is None or len(patterns) < 2:
             return None
         texts = sorted({text for pattern in patterns for text in texts_of(pattern)})
@@ -152,13 +142,3 @@ class Generaliser:
 
 def _key(pattern: Pattern) -> str:
     return pattern.lesson.key if pattern.lesson else ""
-
-
-def _likeness(a: Pattern, b: Pattern, vectors: Vectors) -> float:
-    return dot(vectors[lesson_signs(a)], vectors[lesson_signs(b)])
-
-
-def _confirmed(general: Pattern, own: Sequence[Entry]) -> Entry:
-    """A general lesson with the evidence of further instances; its text stays as it is."""
-    rows = [row for _, evidence in own for row in evidence if row.kind != "failed_again"]
-    return general, [dataclasses.replace(row, pattern_id=general.pattern_id) for row in rows]

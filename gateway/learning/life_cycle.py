@@ -12,12 +12,12 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from msgspec import structs
 
 from gateway.learning.mining import WINDOW_CALLS, ReadCallOfRun, lesson_id
 from gateway.learning.templates import has_secret
-from gateway.steering.evidence.failure_keys import CallReading
 from gateway.steering.guidance.pattern import Pattern, Status, Tier, Trust
 from gateway.stores.learning import (
     DecisionRow,
@@ -71,17 +71,11 @@ def next_move(
     if known.expires_at is not None and now >= known.expires_at:
         return Move(status=Status.RETIRED, reason="expired: not given for too long")
     if known.status is Status.CANDIDATE:
-        return _first_move(lesson, config_tenants) if trials else None
+        if not trials or missing_support(lesson, config_tenants):
+            return None
+        reason = f"supported by {lesson.conversations} conversations, {lesson.tasks} tasks"
+        return Move(status=Status.TRIAL, reason=reason)
     return judged(lesson.posterior, active=known.status is Status.ACTIVE)
-
-
-def _first_move(lesson: StoredLesson, config_tenants: Collection[str]) -> Move | None:
-    if missing_support(lesson, config_tenants):
-        return None
-    return Move(
-        status=Status.TRIAL,
-        reason=f"supported by {lesson.conversations} conversations, {lesson.tasks} tasks",
-    )
 
 
 def missing_support(lesson: StoredLesson, config_tenants: Collection[str]) -> str:
@@ -112,9 +106,9 @@ def judged(found: Posterior, *, active: bool) -> Move | None:
         reason = f"no effect after {found.decisions} decisions"
         return Move(status=Status.RETIRED, reason=reason)
     bar = PROMOTE_EARLY_ABOVE if found.decisions < EARLY_DECISIONS else PROMOTE_ABOVE
-    if not active and found.helps > bar:
-        return Move(status=Status.ACTIVE, reason=f"helps with probability {found.helps:.3f}")
-    return None
+    if active or found.helps <= bar:
+        return None
+    return Move(status=Status.ACTIVE, reason=f"helps with probability {found.helps:.3f}")
 
 
 def due(found: Posterior) -> bool:
@@ -143,11 +137,6 @@ def why_not_active(
         return f"an arm has fewer than {LEAST_PER_ARM} decisions"
     chance = 0.0 if found.helps is None else found.helps
     return f"helps with probability {chance:.2f}; {PROMOTE_ABOVE} is needed"
-
-
-def may_approve(status: Status) -> bool:
-    """Whether an operator's approval changes anything."""
-    return status in (Status.CANDIDATE, Status.QUARANTINED, Status.RETIRED)
 
 
 MATTERS = 0.05
@@ -217,7 +206,6 @@ def posterior(
         spread = _Z95 * math.sqrt(held.variance + given.variance)
         low, high = held.mean - given.mean - spread, held.mean - given.mean + spread
     share = ACTIVE_SHARE if active else min(max(1.0 - harms, LEAST_SHARE), MOST_SHARE)
-    share = round(share, _SHARE_DIGITS)
     return Posterior(
         decisions=len(seen),
         given=sum(o.given for o in seen),
@@ -228,7 +216,7 @@ def posterior(
         high=high,
         helps=helps,
         harms=harms,
-        share=share,
+        share=round(share, _SHARE_DIGITS),
     )
 
 
@@ -260,10 +248,7 @@ def _arm(seen: Sequence[Observation], parent_rate: float | None) -> _Arm:
 def exceeds(larger: _Arm, smaller: _Arm, by: float) -> float:
     """The probability that one arm's rate is above the other's by at least `by`."""
     density, below = _density(larger.a, larger.b), _density(smaller.a, smaller.b)
-    cumulative, total = [0.0], 0.0
-    for mass in below:
-        total += mass
-        cumulative.append(total)
+    cumulative = [0.0, *accumulate(below)]
     shift = by * _POINTS
     chance = 0.0
     for index, mass in enumerate(density):
@@ -278,10 +263,8 @@ def exceeds(larger: _Arm, smaller: _Arm, by: float) -> float:
 
 def _density(a: float, b: float) -> list[float]:
     """The mass of Beta(a, b) in each of equal cells of [0, 1]."""
-    logs = []
-    for index in range(_POINTS):
-        x = (index + 0.5) / _POINTS
-        logs.append((a - 1.0) * math.log(x) + (b - 1.0) * math.log(1.0 - x))
+    points = [(index + 0.5) / _POINTS for index in range(_POINTS)]
+    logs = [(a - 1.0) * math.log(x) + (b - 1.0) * math.log(1.0 - x) for x in points]
     top = max(logs)
     masses = [math.exp(value - top) for value in logs]
     total = sum(masses)
@@ -301,23 +284,19 @@ def near_outcome(
         return None
     window = later[:WINDOW_CALLS]
     head = decision.key.split("|")[1] if decision.key.count("|") >= 2 else ""
-    worked = (n for n, call in enumerate(window, 1) if _worked(call.reading, head))
+    worked = (
+        n
+        for n, call in enumerate(window, 1)
+        if call.reading.head == head and call.key is None and not call.reading.transient
+    )
     return NearOutcome(
         run_id=decision.run_id,
         step_index=decision.step_index,
         pattern_id=decision.pattern_id,
-        recurred=any(_fails_with(call.reading, decision.key) for call in window),
+        recurred=any(call.key == decision.key for call in window),
         calls_to_success=next(worked, None),
         steps_left=max(0, last_step - decision.step_index),
     )
-
-
-def _fails_with(reading: CallReading, key: str) -> bool:
-    return reading.failure is not None and reading.failure.key == key
-
-
-def _worked(reading: CallReading, head: str) -> bool:
-    return reading.head == head and reading.failure is None and not reading.transient
 
 
 MAX_ADVICE_CHARS = 600
@@ -335,17 +314,13 @@ class LessonActions:
         pattern = stored.pattern
         if pattern.lesson is None or pattern.lesson.status is status:
             return False
-        if status is Status.TRIAL and not may_approve(pattern.lesson.status):
-            return False  # it is active: nothing to approve
-        moved = await self._store.move(
-            pattern.tenant, pattern.pattern_id, status, reason=reason, at=at
-        )
+        if status is Status.TRIAL and pattern.lesson.status is Status.ACTIVE:
+            return False  # nothing to approve
+        owner, pattern_id = pattern.tenant, pattern.pattern_id
+        moved = await self._store.move(owner, pattern_id, status, reason=reason, at=at)
         if moved and status is Status.ACTIVE:
-            posterior = replace(stored.posterior, share=ACTIVE_SHARE)
-            version = pattern.lesson.version
-            await self._store.put_posterior(
-                pattern.tenant, pattern.pattern_id, version, posterior, at
-            )
+            found, version = replace(stored.posterior, share=ACTIVE_SHARE), pattern.lesson.version
+            await self._store.put_posterior(owner, pattern_id, version, found, at)
         return moved
 
     async def share(self, stored: StoredLesson, at: float) -> bool:

@@ -67,6 +67,20 @@ class MinedRun:
     at: float
     key_name: str = ""
 
+    def evidence(self, pattern_id: str, step: int, kind: str) -> EvidenceRow:
+        """The run's support of a lesson, see EvidenceRow."""
+        return EvidenceRow(
+            tenant=self.tenant,
+            pattern_id=pattern_id,
+            run_id=self.id,
+            step_index=step,
+            kind=kind,
+            conversation=self.conversation,
+            task=self.task,
+            at=self.at,
+            key_name=self.key_name,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadCallOfRun:
@@ -75,6 +89,11 @@ class ReadCallOfRun:
     step: int
     action: Action
     reading: CallReading
+
+    @property
+    def key(self) -> str | None:
+        """The key of its failure; None for a call that did not fail."""
+        return self.reading.failure.key if self.reading.failure else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,18 +146,27 @@ class _Miner:
             if is_fix(failure, other.reading):
                 between = self._calls[position + 1 : position + 1 + distance]
                 return [self._fix(call, failure, other, between)]
+        worked = [other for other in later if other.reading.failure is None]
         if failure.kind == "missing_command":
-            for other in later:
-                if other.reading.failure is None and other.reading.call.program is not None:
-                    return [self._fact(call, failure, other)]
+            for other in worked:
+                if other.reading.call.program is not None:
+                    command = command_of(other.action.arguments) or ""
+                    instead = None if harmful(command) else slot(command_shape(command))
+                    text = replaced(failure.head, instead) if instead and instead != "``" else ""
+                    fix = call_digest(other.reading)
+                    return [self._finding("fact", call, failure, text, {"fix": fix})]
         if failure.kind == EMPTY:
-            for other in later:
+            for other in worked:
                 if _finds_instead(failure, other.reading):
-                    return [self._found_elsewhere(call, failure, other)]
+                    text = found_elsewhere(failure.head, other.reading.head)
+                    fix = call_digest(other.reading)
+                    return [self._finding("fact", call, failure, text, {"fix": fix})]
         if repair := self._repair(position, failure):
             return [repair]
-        times = sum(_key(each) == failure.key for each in self._calls[position:])
-        return [self._dead_end(call, failure)] if times >= DEAD_END_FAILURES else []
+        if sum(each.key == failure.key for each in self._calls[position:]) < DEAD_END_FAILURES:
+            return []
+        say = found_nothing if failure.kind == EMPTY else refused_again
+        return [self._finding("dead_end", call, failure, say(failure.head), {})]
 
     def _fix(
         self,
@@ -154,8 +182,8 @@ class _Miner:
         if not how:
             how = "" if how is None or not through else "with other arguments"
         text = fixed(failure.head, how, through.lstrip("$")) if how else ""
-        fix = call_digest(other.reading)
-        return self._finding("fix", call, failure, text, {"fix": fix})
+        marks = {"fix": call_digest(other.reading)}
+        return self._finding("fix", call, failure, text, marks)
 
     def _repair(self, position: int, failure: Failure) -> Finding | None:
         """The change after which the same call worked, within the window of its last failure."""
@@ -164,54 +192,38 @@ class _Miner:
             reading = self._calls[at].reading
             if at - last > WINDOW_CALLS:
                 return None
-            if reading.failure is not None and reading.failure.key == failure.key:
+            if self._calls[at].key == failure.key:
                 last = at
-            elif _same_call(failure, reading) and reading.failure is None:
+            elif reading.failure is None and _same_call(failure, reading):
                 changes = [each for each in self._calls[last + 1 : at] if _changes(each)]
                 if reading.transient or not changes:
                     return None
-                name = _file_of(changes[-1])
+                edits = changes[-1].reading.call.edits
+                values = parse(changes[-1].action.arguments) or {}
+                given = (values.get(key) for key in _FILE_KEYS)
+                named = next((value for value in given if isinstance(value, str)), "")
+                name = (edits[-1].path if edits else named).rsplit("/", 1)[-1]
                 shown = slot(name) if is_file_name(name) else ""
                 changer = changes[-1].reading.head
                 text = repaired(failure.head, changer, shown) if shown is not None else ""
                 return self._finding("repair", self._calls[last], failure, text, {})
         return None
 
-    def _fact(self, call: ReadCallOfRun, failure: Failure, other: ReadCallOfRun) -> Finding:
-        command = command_of(other.action.arguments) or ""
-        instead = None if harmful(command) else slot(command_shape(command))
-        text = replaced(failure.head, instead) if instead and instead != "``" else ""
-        fix = call_digest(other.reading)
-        return self._finding("fact", call, failure, text, {"fix": fix})
-
-    def _found_elsewhere(
-        self, call: ReadCallOfRun, failure: Failure, other: ReadCallOfRun
-    ) -> Finding:
-        text = found_elsewhere(failure.head, other.reading.head)
-        fix = call_digest(other.reading)
-        return self._finding("fact", call, failure, text, {"fix": fix})
-
-    def _dead_end(self, call: ReadCallOfRun, failure: Failure) -> Finding:
-        say = found_nothing if failure.kind == EMPTY else refused_again
-        return self._finding("dead_end", call, failure, say(failure.head), {})
-
     def _finding(
         self, kind: str, call: ReadCallOfRun, failure: Failure, text: str, marks: dict[str, str]
     ) -> Finding:
         if not text or has_secret(text) or harmful(failure.head):
             return Finding(kind=kind, key=failure.key, step=call.step, pattern=None, evidence=None)
-        run = self._run
-        words = failure.words[:SLOT_CHARS]
+        run, words = self._run, failure.words[:SLOT_CHARS]
         if not harmful(words) and not has_secret(words):
             marks = {**marks, SIGNS: words}
-        fields = {
-            "task_context_embedding_text": situation(failure.head, failure.kind),
-            "observation": repeated(failure.head),
-            "recommended_action": text,
-        }
         pattern = Pattern(
             tier=Tier.E1,
-            fields=fields,
+            fields={
+                "task_context_embedding_text": situation(failure.head, failure.kind),
+                "observation": repeated(failure.head),
+                "recommended_action": text,
+            },
             pattern_id=lesson_id(Tier.E1, run.tenant, failure.key, text),
             tenant=run.tenant,
             source_trace_id=source_of(run.id, call.step),
@@ -223,17 +235,7 @@ class _Miner:
                 expires_at=self._expires_at,
             ),
         )
-        evidence = EvidenceRow(
-            tenant=run.tenant,
-            pattern_id=pattern.pattern_id,
-            run_id=run.id,
-            step_index=call.step,
-            kind=kind,
-            conversation=run.conversation,
-            task=run.task,
-            at=run.at,
-            key_name=run.key_name,
-        )
+        evidence = run.evidence(pattern.pattern_id, call.step, kind)
         return Finding(
             kind=kind, key=failure.key, step=call.step, pattern=pattern, evidence=evidence
         )
@@ -251,13 +253,8 @@ def is_fix(failure: Failure, later: CallReading) -> bool:
 
 def _finds_instead(failure: Failure, later: CallReading) -> bool:
     """Whether another look-up was asked the same, and found something."""
-    return (
-        later.failure is None
-        and not later.transient
-        and later.head != failure.head
-        and later.call.canonical == failure.call.canonical
-        and is_look_up(later.call.operation)
-    )
+    same = later.call.canonical == failure.call.canonical and later.head != failure.head
+    return same and not later.transient and is_look_up(later.call.operation)
 
 
 def _same_call(failure: Failure, later: CallReading) -> bool:
@@ -266,21 +263,22 @@ def _same_call(failure: Failure, later: CallReading) -> bool:
 
 def call_digest(reading: CallReading) -> str:
     """By which a call with the same arguments is known again."""
-    text = f"{reading.call.operation} {reading.call.canonical}"
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return _digest(f"{reading.call.operation} {reading.call.canonical}")
 
 
 def lesson_id(tier: Tier, *parts: str) -> str:
     """The id of a lesson: equal for equal parts, on every gateway."""
-    joined = "\x1f".join(parts).encode("utf-8", "surrogatepass")
-    return f"{tier.value}-{hashlib.sha256(joined).hexdigest()[:16]}"
+    return f"{tier.value}-{_digest(chr(31).join(parts))}"
 
 
 def task_digest(text: str) -> str:
     """The digest of a task; numbers, ids and letter case make no other task."""
     words = [word for word in text.lower().split() if word.isalpha()]
-    kept = " ".join(words or text.lower().split())
-    return hashlib.sha256(kept.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return _digest(" ".join(words or text.lower().split()))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 SOURCE_CHARS = 128
@@ -302,30 +300,14 @@ _FILE_KEYS = ("path", "file_path", "file", "filename", "target_file", "relative_
 def _changes(call: ReadCallOfRun) -> bool:
     """Whether a call that did not fail changed something, by what it did or by its name."""
     reading = call.reading
-    if reading.failure is not None or reading.transient:
-        return False
     named = not reading.head.startswith("$") and _CHANGER.search(reading.head) is not None
-    return bool(reading.call.edits) or named
-
-
-def _file_of(call: ReadCallOfRun) -> str:
-    """The name of the file that a call changed, without its folder; empty when not known."""
-    edits = call.reading.call.edits
-    values = parse(call.action.arguments) or {}
-    given = (values.get(key) for key in _FILE_KEYS)
-    named = next((value for value in given if isinstance(value, str)), "")
-    return (edits[-1].path if edits else named).rsplit("/", 1)[-1]
-
-
-def _key(call: ReadCallOfRun) -> str | None:
-    return call.reading.failure.key if call.reading.failure else None
+    return reading.failure is None and not reading.transient and (bool(reading.call.edits) or named)
 
 
 def _reads(call: ReadCallOfRun, failure: Failure) -> bool:
     """Whether a call between failure and fix looked something up."""
     reading = call.reading
-    looks = reading.failure is None and not reading.call.changes
-    return looks and reading.head != failure.head
+    return reading.failure is None and not reading.call.changes and reading.head != failure.head
 
 
 def signs_of(failure: Failure) -> str:
@@ -335,7 +317,6 @@ def signs_of(failure: Failure) -> str:
 
 def lesson_signs(pattern: Pattern) -> str:
     """The same of the failure that a lesson is about."""
-    lesson = pattern.lesson
-    marks = {} if lesson is None else lesson.applies_when
+    marks = pattern.lesson.applies_when if pattern.lesson else {}
     words = KIND_WORDS.get(marks.get("kind", ""), "")
     return f"{marks.get('head', '')} {words} {marks.get(SIGNS, '')}"

@@ -87,10 +87,8 @@ def implicit(
         verdict = "failure" if last.reading.failure else "success"
         found.append(("result", verdict, f"step {last.step}"))
     if answered and next_task is not None:
-        if corrects(next_task):
-            found.append(("correction", "failure", "the next message"))
-        else:
-            found.append(("moved_on", "success", "the next message"))
+        source, verdict = ("correction", "failure") if corrects(next_task) else _MOVED_ON
+        found.append((source, verdict, "the next message"))
     failure = calls[-1].reading.failure if calls else None
     last_failed = failure is not None and failure.kind != EMPTY
     if not answered and calls and (last_failed or failing_state):
@@ -101,20 +99,14 @@ def implicit(
 def best(outcomes: Sequence[OutcomeRow]) -> OutcomeRow | None:
     """The run's outcome: the best source that is used, its newest verdict on the task."""
     usable = [
-        row
-        for row in outcomes
+        (0 if row.source in _REPORTED else RANKS.index(row.source), -position, row)
+        for position, row in enumerate(outcomes)
         if row.metric == "task" and row.verdict and row.source in RANKS and row.weight >= USED_FROM
     ]
-    if not usable:
-        return None
-    order = {id(row): position for position, row in enumerate(outcomes)}
-    return min(usable, key=lambda row: (_rank(row.source), -order[id(row)]))
+    return min(usable)[2] if usable else None
 
 
-def _rank(source: str) -> int:
-    return 0 if source in _REPORTED else RANKS.index(source)
-
-
+_MOVED_ON = ("moved_on", "success")
 _FAILING = (FSMState.SLOW.value, FSMState.SKIP.value)
 _TOLD = {"header": "told_header", "api": "told_api", "cli": "told_cli"}
 """Source of a run's outcome in the run log -> of the verdict."""
@@ -155,31 +147,28 @@ class Verdicts:
         new = 0
         for source, verdict, where in found:
             new += await self._add(run, source, verdict, PRECISION[source], where)
-        await self._apply_best(run)
+        # The best derived verdict becomes the run's outcome, unless one was reported.
+        if run.outcome is None or run.outcome_source == DERIVED:
+            chosen = best(await self._store.outcomes(run.tenant, run.id))
+            if chosen and chosen.source in PRECISION and chosen.verdict != run.outcome:
+                await self._runs.set_outcome(
+                    run.id, chosen.verdict, source=DERIVED, tenant=run.tenant
+                )
         return new
 
     async def _add(
         self, run: RunRecord, source: str, verdict: str, weight: float, where: str = ""
     ) -> bool:
-        return await self._store.add_outcome(
-            OutcomeRow(
-                run_id=run.id,
-                tenant=run.tenant,
-                source=source,
-                verdict=verdict,
-                weight=weight,
-                at=run.updated_at,
-                evidence=where,
-            )
+        row = OutcomeRow(
+            run_id=run.id,
+            tenant=run.tenant,
+            source=source,
+            verdict=verdict,
+            weight=weight,
+            at=run.updated_at,
+            evidence=where,
         )
-
-    async def _apply_best(self, run: RunRecord) -> None:
-        """Make the best derived verdict the run's outcome, unless one was reported."""
-        if run.outcome is not None and run.outcome_source != DERIVED:
-            return
-        chosen = best(await self._store.outcomes(run.tenant, run.id))
-        if chosen is not None and chosen.source in PRECISION and chosen.verdict != run.outcome:
-            await self._runs.set_outcome(run.id, chosen.verdict, source=DERIVED, tenant=run.tenant)
+        return await self._store.add_outcome(row)
 
 
 def steps_of(trace: RunTrace) -> list[Step]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -28,7 +29,6 @@ from gateway.learning.life_cycle import (
 )
 from gateway.learning.mining import (
     WINDOW_CALLS,
-    Finding,
     MinedRun,
     ReadCallOfRun,
     call_digest,
@@ -42,13 +42,7 @@ from gateway.observability.metrics import Metrics
 from gateway.steering.guidance.pattern import RETRIEVED, Status, Tier
 from gateway.steering.transcript.steps import Step
 from gateway.stores.guard.guarded import GuardedStateStore
-from gateway.stores.learning import (
-    EvidenceRow,
-    LearningStore,
-    LessonFilter,
-    Posterior,
-    StoredLesson,
-)
+from gateway.stores.learning import LearningStore, LessonFilter
 from gateway.stores.protocols import RunStore, StateStore, StoreError
 from gateway.stores.queries import PageRequest, RunFilter, RunTrace
 from gateway.stores.totals import RunRecord
@@ -150,7 +144,14 @@ class Learner:
 
     async def follow(self) -> None:
         """Read runs as they end, without end."""
-        await self._catch_up()
+        page = PageRequest(limit=CATCH_UP_RUNS, sort="updated_at")
+        try:
+            for run in (await self._runs.list_runs(RunFilter(), page)).runs:
+                ended, steps = run.ended_at is not None, run.totals.steps
+                known = _Touched(run.tenant, run.updated_at, ended, steps)
+                self._touched.setdefault(run.id, known)
+        except StoreError as error:
+            self._failed(error)
         while True:
             await asyncio.sleep(self._settings().interval_s)
             await self.look()
@@ -183,19 +184,6 @@ class Learner:
             except StoreError as error:
                 self._failed(error)
         return report
-
-    async def _catch_up(self) -> None:
-        try:
-            page = await self._runs.list_runs(
-                RunFilter(), PageRequest(limit=CATCH_UP_RUNS, sort="updated_at")
-            )
-        except StoreError as error:
-            self._failed(error)
-            return
-        for run in page.runs:
-            ended = run.ended_at is not None
-            known = _Touched(run.tenant, run.updated_at, ended, run.totals.steps)
-            self._touched.setdefault(run.id, known)
 
     async def read(self, run_id: str, tenant: str | None, *, over: bool = True) -> Report:
         """Learn from one run. `over`: no call is expected; otherwise, and while another gateway
@@ -232,16 +220,21 @@ class Learner:
         known = [near for near in found if near is not None]
         if not known or not await self._store.settle(known):
             return 0
-        for owner, pattern_id, version in {(d.owner, d.pattern_id, d.version) for d in waiting}:
-            await self.recompute(owner, pattern_id, version)
+        for lesson in {(d.owner, d.pattern_id, d.version) for d in waiting}:
+            await self.recompute(*lesson)
         return len(known)
 
     async def recompute(self, owner: str, pattern_id: str, version: int) -> None:
         """Compute the posterior of a lesson from all its decisions."""
         stored = await self._store.lesson(owner or None, pattern_id)
-        lesson = stored.pattern.lesson if stored else None
+        pattern = stored.pattern if stored else None
+        lesson, parent = pattern.lesson if pattern else None, None
+        if pattern and lesson and pattern.tier is Tier.E1:
+            # An instance leans to the posterior of its general lesson.
+            wanted = LessonFilter(tenant=pattern.tenant, tier=Tier.E2, key=lesson.key)
+            general = await self._store.lessons(wanted, limit=1)
+            parent = general[0].posterior if general and general[0].posterior.decisions else None
         active = lesson is not None and lesson.status is Status.ACTIVE
-        parent = await self._parent(stored) if stored else None
         now, newest = self._now(), await self._observations(owner, pattern_id, version)
         for _ in range(MOST_RECOMPUTED):
             seen = newest
@@ -257,15 +250,6 @@ class Learner:
     async def _observations(self, owner: str, pattern_id: str, version: int) -> list[Observation]:
         return observations(await self._store.decisions(owner, pattern_id, version))
 
-    async def _parent(self, stored: StoredLesson) -> Posterior | None:
-        """The posterior of the general lesson of an instance."""
-        pattern = stored.pattern
-        if pattern.tier is not Tier.E1 or pattern.lesson is None:
-            return None
-        wanted = LessonFilter(tenant=pattern.tenant, tier=Tier.E2, key=pattern.lesson.key)
-        found = await self._store.lessons(wanted, limit=1)
-        return found[0].posterior if found and found[0].posterior.decisions else None
-
     async def _mine(
         self, run: RunRecord, steps: Sequence[Step], calls: Sequence[ReadCallOfRun], report: Report
     ) -> None:
@@ -280,7 +264,11 @@ class Learner:
             key_name=run.key_name,
         )
         found = await asyncio.to_thread(mine, mined, calls, expires_s=settings.expire_s)
-        _count(found, report)
+        kinds = Counter(finding.kind for finding in found)
+        report.fixes += kinds["fix"]
+        report.repairs += kinds["repair"]
+        report.dead_ends += kinds["dead_end"]
+        report.facts += kinds["fact"]
         entries: list[Entry] = [
             (f.pattern, [f.evidence]) for f in found if f.pattern and f.evidence
         ]
@@ -305,11 +293,7 @@ class Learner:
     async def _failed_again(self, run: MinedRun, calls: Sequence[ReadCallOfRun]) -> list[Entry]:
         """Lessons whose own fix failed in this run, with the failure that it was to answer; not
         those that a later run has confirmed, so that reading a run again changes nothing."""
-        failing = {
-            (call.reading.failure.key, call_digest(call.reading)): call.step
-            for call in calls
-            if call.reading.failure is not None
-        }
+        failing = {(call.key, call_digest(call.reading)): call.step for call in calls if call.key}
         found: list[Entry] = []
         for key in {key for key, _ in failing}:
             wanted = LessonFilter(tenant=run.tenant, tier=Tier.E1, key=key)
@@ -327,7 +311,8 @@ class Learner:
                     reason=f"its own fix failed in run {run.id}, step {step}",
                     at=self._now(),
                 )
-                found.append((pattern, [_again(run, pattern.pattern_id, step)]))
+                again = run.evidence(pattern.pattern_id, step, "failed_again")
+                found.append((pattern, [replace(again, key_name="")]))
         return found
 
     async def review(self, tenant: str | None = None) -> int:
@@ -335,8 +320,7 @@ class Learner:
         settings, now, moved = self._settings(), self._now(), 0
         self._reviewed = now
         trials, config_tenants = settings.trials == "on", self._config_tenants()
-        statuses = (Status.CANDIDATE, *RETRIEVED)
-        wanted = LessonFilter(tenant=tenant, statuses=statuses)
+        wanted = LessonFilter(tenant=tenant, statuses=(Status.CANDIDATE, *RETRIEVED))
         for stored in await self._store.lessons(wanted, limit=MOST_REVIEWED):
             move = next_move(stored, now, trials=trials, config_tenants=config_tenants)
             pattern = stored.pattern
@@ -360,26 +344,6 @@ class Learner:
                 break
             found = record.parent_id
         return found
-
-
-def _again(run: MinedRun, pattern_id: str, step: int) -> EvidenceRow:
-    return EvidenceRow(
-        tenant=run.tenant,
-        pattern_id=pattern_id,
-        run_id=run.id,
-        step_index=step,
-        kind="failed_again",
-        conversation=run.conversation,
-        task=run.task,
-        at=run.at,
-    )
-
-
-def _count(found: Sequence[Finding], report: Report) -> None:
-    report.fixes += sum(finding.kind == "fix" for finding in found)
-    report.repairs += sum(finding.kind == "repair" for finding in found)
-    report.dead_ends += sum(finding.kind == "dead_end" for finding in found)
-    report.facts += sum(finding.kind == "fact" for finding in found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

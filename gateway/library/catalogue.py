@@ -9,15 +9,7 @@ import functools
 import itertools
 import time
 from collections import Counter
-from collections.abc import (
-    AsyncIterator,
-    Callable,
-    Coroutine,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -48,10 +40,11 @@ UNCALIBRATED = Gates(e1=0.80, e2=0.70)
 def gates_for(embedder_id: str, settings: EtraceSettings) -> Gates:
     """The configured gates, or else those calibrated for the embedder."""
     known = CALIBRATED.get(embedder_id, UNCALIBRATED)
+    e1, e2 = settings.e1_gate, settings.e2_gate
     return Gates(
-        e1=known.e1 if settings.e1_gate is None else settings.e1_gate,
-        e2=known.e2 if settings.e2_gate is None else settings.e2_gate,
-        e2_untyped=known.e2_untyped if settings.e2_gate is None else settings.e2_gate,
+        e1=known.e1 if e1 is None else e1,
+        e2=known.e2 if e2 is None else e2,
+        e2_untyped=known.e2_untyped if e2 is None else e2,
     )
 
 
@@ -179,8 +172,16 @@ class PatternLibrary:
         """The matches of one query. Raises: StoreError, EmbeddingError."""
         if query.tier is Tier.E3:
             return await self._rules(query.model, query.fetch)
-        if query.tier is Tier.E1 and not await self._has_e1(tenant):
-            return []
+        if query.tier is Tier.E1:
+            # Most tenants have no e1 patterns, and a run at risk searches them at every step.
+            wanted = PatternFilter(tenant=tenant, tier=Tier.E1, learned=False)
+
+            async def has_any() -> bool:
+                page = await self._read(lambda: self.store.list_patterns(wanted, limit=1))
+                return bool(page.patterns)
+
+            if not await _read_once(self._own, tenant, has_any, _TENANTS_CACHED):
+                return []
         (vector,) = await self.embedder.embed([query.text])
         search = Search(
             tier=query.tier,
@@ -192,17 +193,6 @@ class PatternLibrary:
             floor=query.least,
         )
         return await self._read(lambda: self.store.search(search))
-
-    async def _has_e1(self, tenant: str) -> bool:
-        """Whether the tenant has e1 patterns. Most tenants have none, and a run at risk searches
-        them at every step."""
-
-        async def read() -> bool:
-            own = PatternFilter(tenant=tenant, tier=Tier.E1, learned=False)
-            page = await self._read(lambda: self.store.list_patterns(own, limit=1))
-            return bool(page.patterns)
-
-        return await _read_once(self._own, tenant, read, _TENANTS_CACHED)
 
     async def _rules(self, model: str = "", limit: int = 0) -> list[PatternMatch]:
         """The first universal rules for a model. All rules are one snapshot in memory, because
@@ -244,16 +234,16 @@ class PatternLibrary:
         self.forget()
 
     def _masked(self, pattern: Pattern) -> Pattern:
-        """The pattern with what looks like a secret masked in its texts."""
-        if not self._masks_secrets:
-            return pattern
-        return replace(pattern, fields=_mask_values(pattern.fields))
+        masks = self._masks_secrets
+        return replace(pattern, fields=_mask_values(pattern.fields)) if masks else pattern
 
     def forget(self) -> None:
         """Read everything again that is cached: patterns have changed. What is being read now may
         be from before the change, and is read again, too; what was read holds until then."""
-        _outdate(self._universal)
-        _outdate(self._own)
+        caches: tuple[_Cache[Any, Any], ...] = (self._universal, self._own)
+        for cache in caches:
+            for key, reading in list(cache.items()):
+                cache[key] = _Reading(float("-inf"), reading.task, reading.usable)
 
     async def import_lines(
         self,
@@ -274,8 +264,8 @@ class PatternLibrary:
         report = ImportReport()
         refused = report.refused.append if keep_going else None
         read = read_lines(lines, tenant=tenant, names_tenant=names_tenant, refused=refused)
-        patterns = await asyncio.to_thread(list, read)
-        for batch in _batches(iter(patterns)):
+        patterns = iter(await asyncio.to_thread(list, read))
+        while batch := list(itertools.islice(patterns, _BATCH)):
             for outcome, _ in await self.add(batch):
                 report.counts[outcome] += 1
             if progress is not None:
@@ -284,14 +274,12 @@ class PatternLibrary:
 
     async def export_lines(self, patterns: PatternFilter) -> AsyncIterator[str]:
         """The patterns as JSON lines, newest first, read page by page; lessons are left out."""
-        cursor: str | None = None
-        patterns = dataclasses.replace(patterns, learned=False)
+        patterns, cursor = dataclasses.replace(patterns, learned=False), None
         while True:
             page = await self.store.list_patterns(patterns, limit=_BATCH, cursor=cursor)
             for stored in page.patterns:
                 yield to_line(stored.pattern)
-            cursor = page.next_cursor
-            if cursor is None:
+            if (cursor := page.next_cursor) is None:
                 return
 
     async def reindex(self, progress: Progress | None = None) -> int:
@@ -311,8 +299,7 @@ class PatternLibrary:
 
     async def _vectors(self, patterns: Sequence[Pattern]) -> list[Vector[float] | None]:
         """One vector per pattern; None for universal rules, which are never searched."""
-        searched = [pattern for pattern in patterns if pattern.tier is not Tier.E3]
-        texts = [embedding_text(pattern) for pattern in searched]
+        texts = [embedding_text(pattern) for pattern in patterns if pattern.tier is not Tier.E3]
         vectors = iter(await self.embedder.embed(texts) if texts else [])
         return [None if pattern.tier is Tier.E3 else next(vectors) for pattern in patterns]
 
@@ -356,12 +343,6 @@ async def _read_once(
         return known.last.result()
 
 
-def _outdate(cache: _Cache[Any, Any]) -> None:
-    """Have every value read again; the old one is used until that succeeds."""
-    for key, reading in list(cache.items()):
-        cache[key] = _Reading(float("-inf"), reading.task, reading.usable)
-
-
 def _failed(reading: asyncio.Task[Any]) -> bool:
     return reading.done() and (reading.cancelled() or reading.exception() is not None)
 
@@ -375,11 +356,6 @@ def _mask_values(value: Any) -> Any:
         case list() | tuple():
             return [_mask_values(item) for item in value]
     return value
-
-
-def _batches(items: Iterator[T]) -> Iterator[list[T]]:
-    while batch := list(itertools.islice(items, _BATCH)):
-        yield batch
 
 
 @functools.cache
@@ -425,22 +401,15 @@ class PatternTally:
                 grouped.setdefault((tenant, event, number), []).append(pattern_id)
         available = True
         for (tenant, event, number), pattern_ids in grouped.items():
-            if available:
-                available = await self._write(tenant, pattern_ids, event, number)
+            try:
+                if available:
+                    await self._store.record(tenant, pattern_ids, event, number)
+            except StoreError as error:
+                if not self._failing:
+                    self._failed(error)
+                self._failing = True
+                available = not isinstance(error, StoreUnavailable)  # else the count is lost
             if not available:
                 self.note(tenant, pattern_ids, event, number)
         if available:
             self._failing = False
-
-    async def _write(
-        self, tenant: str, pattern_ids: Sequence[str], event: Event, number: int
-    ) -> bool:
-        """False when the store is unavailable; a count that it refuses is lost."""
-        try:
-            await self._store.record(tenant, pattern_ids, event, number)
-        except StoreError as error:
-            if not self._failing:
-                self._failed(error)
-            self._failing = True
-            return not isinstance(error, StoreUnavailable)
-        return True
