@@ -130,10 +130,8 @@ async def stream(
     until_idle_s: int,
     after: str | None = None,
 ) -> AsyncIterator[bytes]:
-    """`ready`, then each event when it happens; `dropped` counts events the client missed.
-
-    Raises: TooManySubscribers, at the first item.
-    """
+    """`ready`, then each event when it happens; `dropped` counts events the client missed. Raises:
+    TooManySubscribers, at the first item."""
     hub = runtime.events
     with hub.subscribe(tenant=tenant, after=after) as subscription:
         # A client that resumes takes its position from the events that follow.

@@ -205,10 +205,8 @@ async def list_held(request: ApiRequest[TenantParameter]) -> ApiResponse:
 async def hold(
     runtime: Runtime, given: str, action: Action | None, reason: str, tenant: str | None
 ) -> dict[str, Any]:
-    """Stop or pause a run or conversation of the tenant; None: let it go on.
-
-    Raises: NotFound; StoreError.
-    """
+    """Stop or pause a run or conversation of the tenant; None: let it go on. Raises: NotFound;
+    StoreError."""
     found = await known_subject(runtime.runs, given, tenant)
     if found is None:
         raise NotFound(f"there is no run or conversation {given[:80]!r}", param="subject")

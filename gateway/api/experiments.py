@@ -81,8 +81,7 @@ async def experiments(runtime: Runtime, tenant: str | None) -> ExperimentList:
 @OPERATIONS.add("GET /api/experiments/{experiment_id}/report", ExperimentReport, "The report.")
 async def get_report(request: ApiRequest[ReportParameters]) -> ApiResponse:
     """Success, cost, tokens and steps per arm, compared, with 95 % intervals; the sample-ratio
-    check, strata, daily numbers and caveats.
-    """
+    check, strata, daily numbers and caveats."""
     params = request.params
     shares = shares_of(params.shares)
     found = await experiment_report(
@@ -123,8 +122,7 @@ class RoutingParameters(TenantParameter):
 @OPERATIONS.add("GET /api/routing", RoutingReport, "The report.", errors=(404,))
 async def get_routing(request: ApiRequest[RoutingParameters]) -> ApiResponse:
     """Outcomes by workload and model, and what the learned policy is worth against others, by
-    inverse propensity.
-    """
+    inverse propensity."""
     workloads, since = request.runtime.opened.workloads, request.params.since or 0.0
     if workloads is None:
         raise NotFound("this gateway's store keeps no workloads")

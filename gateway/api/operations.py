@@ -74,10 +74,8 @@ Handler = Callable[[ApiRequest[P]], Awaitable[ApiResponse]]
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """A documented body: a type that pydantic can describe, and its media type.
-
-    `type` None: there is no body. `also`: further media types that a parameter chooses, as text.
-    """
+    """A documented body: a type that pydantic can describe, and its media type. `type` None: there
+    is no body. `also`: further media types that a parameter chooses, as text."""
 
     type: Any
     description: str = ""

@@ -29,10 +29,8 @@ _LAST_TIME = 253402300799
 
 
 class Parameters(BaseModel):
-    """The parameters of one operation; a field with the default None may be absent.
-
-    `in_headers`: the names of those that are request headers.
-    """
+    """The parameters of one operation; a field with the default None may be absent. `in_headers`:
+    the names of those that are request headers."""
 
     model_config = ConfigDict(frozen=True)
     in_headers: ClassVar[frozenset[str]] = frozenset()

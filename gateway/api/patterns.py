@@ -305,8 +305,7 @@ async def delete_pattern(request: ApiRequest[PatternParameters]) -> ApiResponse:
 )
 async def import_patterns(request: ApiRequest[TenantParameter]) -> ApiResponse:
     """Add the patterns of JSON lines; e1 patterns become those of `tenant`, else of the tenant
-    their line names.
-    """
+    their line names."""
     if not request.body.strip():
         raise BadRequest("the body has no pattern", param="body")
     try:

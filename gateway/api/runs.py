@@ -250,10 +250,8 @@ async def report_outcome(request: ApiRequest[RunParameters]) -> ApiResponse:
 async def keep_outcome(
     runtime: Runtime, run_id: str, body: OutcomeBody, *, tenant: str | None
 ) -> None:
-    """Store a run's outcome and notify the subscribers; the same again changes nothing.
-
-    Raises: NotFound.
-    """
+    """Store a run's outcome and notify the subscribers; the same again changes nothing. Raises:
+    NotFound."""
     outcome, masks, runs = body.outcome, runtime.settings.storage.mask_secrets, runtime.runs
     trace = await runs.get_run(run_id, tenant=tenant, content=False, limit=0)
     if trace is None or not await runs.set_outcome(run_id, outcome, source="api", tenant=tenant):

@@ -81,10 +81,8 @@ async def show_health(visit: Visit) -> Page:
 
 
 def health_values(summary: HealthSummary, unrecorded: int = 0) -> dict[str, Any]:
-    """The values of the page: the summary, and its charts.
-
-    `unrecorded`: unsteered calls since the start of the process that no run has.
-    """
+    """The values of the page: the summary, and its charts. `unrecorded`: unsteered calls since the
+    start of the process that no run has."""
     calls, judged = summary.calls, summary.success_runs + summary.failure_runs
     fine = summary.severity_runs.get("low", 0)
     fires = {name: summary.fires.get(name, 0) for name in (*MONITORS, *summary.fires)}

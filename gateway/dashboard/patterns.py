@@ -138,11 +138,8 @@ async def add_new(visit: Visit) -> Page:
 
 
 def read_form(form: Mapping[str, str], tier: str) -> dict[str, Any]:
-    """The pattern in a form: one text per field, and the rest of the payload as JSON.
-
-    Raises:
-        BadRequest: the rest is not a JSON object, or the gate is not a number.
-    """
+    """The pattern in a form: one text per field, and the rest of the payload as JSON. Raises:
+    BadRequest: the rest is not a JSON object, or the gate is not a number."""
     texts = {
         name.removeprefix(_FIELD): value.replace("\r\n", "\n").strip()
         for name, value in form.items()

@@ -61,10 +61,8 @@ async def show(visit: Visit) -> Page:
 
 
 async def replay(visit: Visit) -> Page:
-    """The form for a model; when it was sent, ask the model, and show both answers.
-
-    Raises: BadRequest, Forbidden, NotFound.
-    """
+    """The form for a model; when it was sent, ask the model, and show both answers. Raises:
+    BadRequest, Forbidden, NotFound."""
     posted = visit.scope["method"] == "POST"
     model = visit.form.get("model", "").strip() if posted else None
     if model is not None and not 0 < len(model) <= 200:

@@ -38,10 +38,8 @@ class EmbeddingError(Exception):
 
 @runtime_checkable
 class Embedder(Protocol):
-    """Makes vectors whose scalar product is the cosine similarity of their texts.
-
-    `embedder_id` names the vector space: vectors of two ids may never be compared.
-    """
+    """Makes vectors whose scalar product is the cosine similarity of their texts. `embedder_id`
+    names the vector space: vectors of two ids may never be compared."""
 
     @property
     def embedder_id(self) -> str:
@@ -54,10 +52,7 @@ class Embedder(Protocol):
         ...
 
     async def embed(self, texts: Sequence[str]) -> list[Vector[float]]:
-        """One vector per text, in order; does not block the event loop.
-
-        Raises: EmbeddingError.
-        """
+        """One vector per text, in order; does not block the event loop. Raises: EmbeddingError."""
         ...
 
     async def close(self) -> None:
@@ -66,10 +61,8 @@ class Embedder(Protocol):
 
 
 def normalised(values: Iterable[float]) -> Vector[float]:
-    """`values` scaled to unit length; zeros stay zeros.
-
-    Raises: EmbeddingError when a value is not finite.
-    """
+    """`values` scaled to unit length; zeros stay zeros. Raises: EmbeddingError when a value is not
+    finite."""
     vector = array("f", values)
     length = math.sqrt(sum(value * value for value in vector))
     if not math.isfinite(length):
@@ -78,19 +71,15 @@ def normalised(values: Iterable[float]) -> Vector[float]:
 
 
 def similarity(one: Vector[float], other: Vector[float]) -> float:
-    """Cosine similarity of two unit vectors, in [-1, 1].
-
-    Raises: ValueError when they differ in length.
-    """
+    """Cosine similarity of two unit vectors, in [-1, 1]. Raises: ValueError when they differ in
+    length."""
     product = sum(a * b for a, b in zip(one, other, strict=True))
     return max(-1.0, min(1.0, product))
 
 
 class CachedEmbedder:
-    """Wraps an embedder with a least-recently-used cache keyed by the text's digest.
-
-    A text that occurs twice in one call, or again in a retry, is embedded once.
-    """
+    """Wraps an embedder with a least-recently-used cache keyed by the text's digest. A text that
+    occurs twice in one call, or again in a retry, is embedded once."""
 
     def __init__(self, inner: Embedder, entries: int) -> None:
         self._inner = inner

@@ -38,20 +38,15 @@ class LiteLLMEmbedder:
     @classmethod
     async def open(cls, settings: EmbeddingSettings, meter: Meter | None = None) -> LiteLLMEmbedder:
         """Import LiteLLM and embed one text, to check the provider and learn the dimensions.
-
-        Raises: EmbeddingError when the provider cannot be reached or refuses.
-        """
+        Raises: EmbeddingError when the provider cannot be reached or refuses."""
         _refuse_foreign_key(settings, os.environ)
         call = await asyncio.to_thread(_aembedding)
         vectors, _ = await _embed(call, settings, [PROBE])
         return cls(settings, call, len(vectors[0]), meter)
 
     async def embed(self, texts: Sequence[str]) -> list[Vector[float]]:
-        """One unit vector per text, in order, from one provider call.
-
-        Raises: EmbeddingError; also when the provider changes the dimensions, and when a budget has
-        not enough left.
-        """
+        """One unit vector per text, in order, from one provider call. Raises: EmbeddingError; also
+        when the provider changes the dimensions, and when a budget has not enough left."""
         if not texts:
             return []
         if self._meter is None:
@@ -75,11 +70,8 @@ class LiteLLMEmbedder:
 
 
 def _refuse_foreign_key(settings: EmbeddingSettings, env: Mapping[str, str]) -> None:
-    """Refuse a provider for which LiteLLM would use another one's key or address.
-
-    Raises:
-        EmbeddingError: it has no address, or no key while LiteLLM finds OpenAI's.
-    """
+    """Refuse a provider for which LiteLLM would use another one's key or address. Raises:
+    EmbeddingError: it has no address, or no key while LiteLLM finds OpenAI's."""
     try:
         provider, _ = provider_of({"model": settings.model, "api_base": settings.api_base})
     except UnknownProvider as error:

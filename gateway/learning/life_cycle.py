@@ -61,10 +61,8 @@ class Move:
 def next_move(
     lesson: StoredLesson, now: float, *, trials: bool, config_tenants: Collection[str] = ()
 ) -> Move | None:
-    """The change that is due, None for none.
-
-    `trials`: whether lessons may be tried at all; `config_tenants`: those with a key in the config.
-    """
+    """The change that is due, None for none. `trials`: whether lessons may be tried at all;
+    `config_tenants`: those with a key in the config."""
     known = lesson.pattern.lesson
     if known is None or known.status in (Status.QUARANTINED, Status.RETIRED):
         return None
@@ -79,10 +77,8 @@ def next_move(
 
 
 def missing_support(lesson: StoredLesson, config_tenants: Collection[str]) -> str:
-    """Support that a candidate lacks for a trial; empty when it lacks nothing.
-
-    All keys that a tenant has in the config bear its name, so they count as one.
-    """
+    """Support that a candidate lacks for a trial; empty when it lacks nothing. All keys that a
+    tenant has in the config bear its name, so they count as one."""
     known = lesson.pattern.lesson
     if known is not None and not known.trust.advises:
         return f"an operator has to approve it: its text comes from the {known.trust.value}"
@@ -331,10 +327,8 @@ class LessonActions:
         return await self._store.share(pattern.tenant, pattern.pattern_id, at)
 
     async def edit(self, stored: StoredLesson, advice: str, at: float) -> Pattern:
-        """A new version with another text, in trial; the old one is retired.
-
-        Raises: ValueError for a text that no lesson may have.
-        """
+        """A new version with another text, in trial; the old one is retired. Raises: ValueError for
+        a text that no lesson may have."""
         old = stored.pattern
         if old.lesson is None or not 0 < len(advice.strip()) <= MAX_ADVICE_CHARS:
             raise ValueError(f"the text needs 1 to {MAX_ADVICE_CHARS} characters")

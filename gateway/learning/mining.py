@@ -98,10 +98,8 @@ class ReadCallOfRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that the run teaches.
-
-    `pattern` is None where it cannot be said without the run's own content, or may not be said.
-    """
+    """One thing that the run teaches. `pattern` is None where it cannot be said without the run's
+    own content, or may not be said."""
 
     kind: str
     key: str

@@ -103,11 +103,8 @@ def worth_asking(found: Sequence[Finding]) -> Finding | None:
 
 
 def question_about(calls: Sequence[ReadCallOfRun], step: int, key: str) -> Question | None:
-    """The question about the failure `key` at `step`.
-
-    None when the run has no such failure, or when that call may not be shown: a call with what
-    looks like a credential is left out.
-    """
+    """The question about the failure `key` at `step`. None when the run has no such failure, or
+    when that call may not be shown: a call with what looks like a credential is left out."""
     at = next((n for n, call in enumerate(calls) if call.step == step and call.key == key), None)
     if at is None:
         return None

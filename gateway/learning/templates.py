@@ -64,10 +64,8 @@ def harmful(text: str) -> bool:
 
 
 def command_shape(command: str) -> str:
-    """The program of a shell command with its options, files and at most one plain word.
-
-    Empty for what does not look like a command: a sentence is not shown as one.
-    """
+    """The program of a shell command with its options, files and at most one plain word. Empty for
+    what does not look like a command: a sentence is not shown as one."""
     bare = _QUOTED.sub(f" {_LEFT_OUT} ", command)
     segments = [part.split() for part in _SEGMENT.split(bare)]
     words = next((s for s in segments if s and s[0] not in _SKIPPED), [])
@@ -127,10 +125,8 @@ def changed_arguments(before: str, after: str) -> tuple[tuple[str, str], ...]:
 
 
 def difference(before: str, after: str, *, shell: bool) -> str | None:
-    """Difference between the call that worked and the one that failed, in words with slots.
-
-    Empty when it cannot be said without the content of the call; None when it may not be said.
-    """
+    """Difference between the call that worked and the one that failed, in words with slots. Empty
+    when it cannot be said without the content of the call; None when it may not be said."""
     if shell:
         return _command_difference(command_of(before), command_of(after))
     parts, others = [], []

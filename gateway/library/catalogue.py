@@ -283,10 +283,8 @@ class PatternLibrary:
                 return
 
     async def reindex(self, progress: Progress | None = None) -> int:
-        """Embed every pattern that has no vector of this embedder; returns their number.
-
-        It may be stopped at any time and run again; searches work meanwhile.
-        """
+        """Embed every pattern that has no vector of this embedder; returns their number. It may be
+        stopped at any time and run again; searches work meanwhile."""
         done, before = 0, None
         # The same batch again means that its vectors are not stored: stop instead of looping.
         while (batch := await self.store.without_vector(_BATCH)) and batch != before:
@@ -390,10 +388,8 @@ class PatternTally:
             await self.flush()
 
     async def flush(self) -> None:
-        """Write the counts since the last write; those that cannot be written now are kept.
-
-        The first of several failures in a row is reported to `failed`.
-        """
+        """Write the counts since the last write; those that cannot be written now are kept. The
+        first of several failures in a row is reported to `failed`."""
         counts, self._counts = self._counts, Counter()
         grouped: dict[tuple[str, Event, int], list[str]] = {}
         for (tenant, event, pattern_id), number in counts.items():
