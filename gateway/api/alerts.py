@@ -10,7 +10,7 @@ import orjson
 from pydantic import BaseModel, Field
 
 from gateway.alerts.sender import alert_view
-from gateway.api.operations import ApiRequest, ApiResponse, Content, Operations, like
+from gateway.api.operations import ApiRequest, ApiResponse, Content, Operations, like, shape
 from gateway.api.params import DIGITS, TenantParameter, Text, described
 from gateway.api.views import picked
 from gateway.auth.access import Access
@@ -41,7 +41,7 @@ class AlertDelivery(BaseModel):
     error: str | None
 
 
-@like(AlertRecord, without=("key", "path"))
+@like(AlertRecord, "id", "rule", "severity", "title", "facts", "raised_at")
 class Alert(BaseModel):
     """One alert."""
 
@@ -51,10 +51,7 @@ class Alert(BaseModel):
     deliveries: list[AlertDelivery]
 
 
-class AlertList(BaseModel):
-    """The newest alerts."""
-
-    alerts: list[Alert]
+AlertList = shape("AlertList", "The newest alerts.", alerts=list[Alert])
 
 
 @OPERATIONS.add("GET /api/alerts", AlertList, "The alerts.")

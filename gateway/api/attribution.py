@@ -8,7 +8,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from gateway.api.operations import ApiRequest, ApiResponse, Content, Operations, like, unusable
+from gateway.api.operations import (
+    ApiRequest,
+    ApiResponse,
+    Content,
+    Operations,
+    like,
+    shape,
+    unusable,
+)
 from gateway.api.params import (
     Flag,
     OneOf,
@@ -50,12 +58,13 @@ class NodeView(BaseModel):
     sums: SumsView
 
 
-class TreeView(BaseModel):
-    """A conversation with its forks and sub-agents, oldest first."""
-
-    root_id: str
-    total: SumsView
-    conversations: list[NodeView]
+TreeView = shape(
+    "TreeView",
+    "A conversation with its forks and sub-agents, oldest first.",
+    root_id=str,
+    total=SumsView,
+    conversations=list[NodeView],
+)
 
 
 class GroupView(BaseModel):
@@ -65,11 +74,9 @@ class GroupView(BaseModel):
     sums: SumsView
 
 
-class UsageView(BaseModel):
-    """Runs by what they were for, the costliest first."""
-
-    by: str
-    groups: list[GroupView]
+UsageView = shape(
+    "UsageView", "Runs by what they were for, the costliest first.", by=str, groups=list[GroupView]
+)
 
 
 class ConversationTreeParameters(TenantParameter):

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.api.operations import ApiRequest, ApiResponse, Content, Operations, like
+from gateway.api.operations import ApiRequest, ApiResponse, Content, Operations, like, shape
 from gateway.api.params import DIGITS, Parameters, PathText, TenantParameter, Text, described
 from gateway.api.views import picked
 from gateway.budgets.holds import known_subject
@@ -184,10 +184,7 @@ class HeldView(BaseModel):
     ]
 
 
-class HeldPage(BaseModel):
-    """All holds."""
-
-    held: list[HeldView]
+HeldPage = shape("HeldPage", "All holds.", held=list[HeldView])
 
 
 @OPERATIONS.add("GET /api/held", HeldPage, "The holds, oldest first.")

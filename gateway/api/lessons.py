@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.api.operations import ApiRequest, ApiResponse, Operations, like
+from gateway.api.operations import ApiRequest, ApiResponse, Operations, like, publish_change, shape
 from gateway.api.params import DIGITS, OneOf, PathText, TenantParameter, Time, described, naming
 from gateway.api.views import decision_views, distiller_view, job_view, lesson_view
 from gateway.auth.access import Access
@@ -16,7 +16,7 @@ from gateway.errors import BadRequest, Forbidden, NotFound
 from gateway.learning.distiller import KIND
 from gateway.learning.life_cycle import MAX_ADVICE_CHARS, LessonActions
 from gateway.runtime import Runtime
-from gateway.steering.guidance.pattern import Status, Tier
+from gateway.steering.guidance.pattern import Lesson, Pattern, PatternContent, Status, Tier
 from gateway.stores import learning
 from gateway.stores.learning import LessonFilter, StoredLesson
 
@@ -67,38 +67,24 @@ class TrialArm(BaseModel):
     high: float
 
 
+@like(Pattern, "pattern_id", "source_trace_id")
+@like(PatternContent, "situation")
+@like(Lesson, "version", "supersedes", "origin", "key", "last_confirmed_at", "expires_at")
+@like(StoredLesson, "conversations", "tasks", "keys", "created_at", "updated_at", "reason")
 class LessonRecord(BaseModel):
     """A lesson."""
 
-    pattern_id: str
     tier: Literal["e1", "e2"]
     tenant: Annotated[str, Field(description="Empty for a lesson that all tenants share.")]
     status: Annotated[str, OneOf(STATUSES)]
-    version: int
-    supersedes: str
-    origin: str
     trust: str
-    key: str
-    situation: str
     advice: str
-    source_trace_id: str | None
-    conversations: int
-    tasks: int
-    keys: int
-    created_at: float
-    updated_at: float
-    last_confirmed_at: float
-    expires_at: float | None
-    reason: str
     why_not_active: str
     posterior: Posterior
     arms: list[TrialArm]
 
 
-class LessonList(BaseModel):
-    """Lessons, last changed first."""
-
-    lessons: list[LessonRecord]
+LessonList = shape("LessonList", "Lessons, last changed first.", lessons=list[LessonRecord])
 
 
 class Evidence(BaseModel):
@@ -110,11 +96,8 @@ class Evidence(BaseModel):
     at: float
 
 
-@like(
-    learning.DecisionRow,
-    learning.SettledDecision,
-    without=("step_index", "pattern_id", "owner", "version", "key", "decision", "tenant"),
-)
+@like(learning.DecisionRow, "run_id", "share", "given", "similarity", "state", "failure_type")
+@like(learning.SettledDecision, "at", "recurred", "calls_to_success", "steps_left")
 class Decision(BaseModel):
     """One occasion on which the lesson could be given; null where the window is still open."""
 
@@ -137,24 +120,22 @@ class LessonChange(BaseModel):
     share: bool = False
 
 
-class Changed(BaseModel):
-    """The lesson that holds now, and whether anything changed."""
-
-    pattern_id: str
-    changed: bool
-
-
-class Forgotten(BaseModel):
-    """The lessons that nothing but the run supported."""
-
-    run_id: str
-    removed: list[str]
+Changed = shape(
+    "Changed",
+    "The lesson that holds now, and whether anything changed.",
+    pattern_id=str,
+    changed=bool,
+)
 
 
-class OutcomeList(BaseModel):
-    """Every verdict on a run, oldest first."""
+Forgotten = shape(
+    "Forgotten", "The lessons that nothing but the run supported.", run_id=str, removed=list[str]
+)
 
-    outcomes: list[dict[str, Any]]
+
+OutcomeList = shape(
+    "OutcomeList", "Every verdict on a run, oldest first.", outcomes=list[dict[str, Any]]
+)
 
 
 @OPERATIONS.add("GET /api/lessons", LessonList, "The lessons.")
@@ -196,7 +177,7 @@ async def forget_run(request: ApiRequest[ForgetParameters]) -> ApiResponse:
     run_id = request.params.run_id
     removed = await request.runtime.learning.forget(request.tenant, run_id)
     request.runtime.opened.learning.book.forget()
-    _publish(request.runtime, "forgotten", run_id=run_id)
+    publish_change(request.runtime, "lesson", "forgotten", run_id=run_id)
     return ApiResponse({"run_id": run_id, "removed": removed})
 
 
@@ -257,13 +238,8 @@ async def apply_change(
         status = Status(change.status or "")
         changed = await actions.move(stored, status, f"{status.value} by the operator", now)
     runtime.opened.learning.book.forget()
-    _publish(runtime, "changed", pattern_id=kept)
+    publish_change(runtime, "lesson", "changed", pattern_id=kept)
     return kept, changed
-
-
-def _publish(runtime: Runtime, what: str, **details: Any) -> None:
-    runtime.events.publish({"type": "lesson", "tenant": None, "result": what})
-    runtime.log.info("lessons changed", result=what, **details)
 
 
 class JobFilters(TenantParameter):
@@ -272,7 +248,7 @@ class JobFilters(TenantParameter):
     limit: Annotated[int, Field(ge=0, le=1000, description="Most jobs."), DIGITS] = 100
 
 
-@like(learning.Job, without=("kind", "key", "payload", "lease_until"))
+@like(learning.Job, "tenant", "attempts", "cost_usd", "created_at", "done_at")
 class DistillerJob(BaseModel):
     """One run that the model is asked about."""
 

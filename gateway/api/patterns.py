@@ -8,7 +8,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from gateway.api.operations import ApiRequest, ApiResponse, Content, Operations, like, unusable
+from gateway.api.operations import (
+    ApiRequest,
+    ApiResponse,
+    Content,
+    Operations,
+    like,
+    publish_change,
+    shape,
+    unusable,
+)
 from gateway.api.params import (
     Cursor,
     OneOf,
@@ -64,7 +73,7 @@ async def store_pattern(runtime: Runtime, pattern: Pattern) -> tuple[Added, str]
     """Store a new pattern; one with a known content or id is left unchanged or replaced."""
     with _embedding():
         ((added, pattern_id),) = await library(runtime).add([pattern])
-    publish_change(runtime, added.value, pattern_id=pattern_id)
+    publish_change(runtime, "pattern", added.value, pattern_id=pattern_id)
     return added, pattern_id
 
 
@@ -92,7 +101,7 @@ async def change_pattern(
     except PatternConflict as error:
         kind, code = "invalid_request_error", "conflict"
         raise GatewayError(str(error), status=409, type=kind, code=code, label=code) from None
-    publish_change(runtime, "changed", pattern_id=old.pattern_id)
+    publish_change(runtime, "pattern", "changed", pattern_id=old.pattern_id)
     return await find_pattern(runtime, old.tenant or None, old.pattern_id)
 
 
@@ -103,7 +112,7 @@ async def remove_pattern(
     stored = await find_pattern(runtime, tenant, pattern_id)
     _check_owner(stored.pattern, access)
     await library(runtime).remove(stored.pattern.tenant, pattern_id)
-    publish_change(runtime, "deleted", pattern_id=pattern_id)
+    publish_change(runtime, "pattern", "deleted", pattern_id=pattern_id)
 
 
 def library(runtime: Runtime) -> PatternLibrary:
@@ -123,12 +132,6 @@ async def counted(runtime: Runtime) -> None:
 def _check_owner(pattern: Pattern, access: Access) -> None:
     if not access.operator and pattern.tenant != access.tenant:
         raise Forbidden("shared patterns belong to the operator: change them with the admin key")
-
-
-def publish_change(runtime: Runtime, what: str, **details: Any) -> None:
-    """Log a change of the library and publish an event."""
-    runtime.events.publish({"type": "pattern", "tenant": None, "result": what})
-    runtime.log.info("patterns changed", result=what, **details)
 
 
 @contextmanager
@@ -163,7 +166,9 @@ class PatternBody(PatternPatch):
     fields: Annotated[Mapping[str, Any], Field(min_length=1)]
 
 
-@like(Pattern, StoredPattern, without=("lesson", "pattern"))
+@like(Pattern, "pattern_id", "failure_type", "model_family", "gate_threshold", "source_trace_id")
+@like(Pattern, "fields")
+@like(StoredPattern, "created_at", "updated_at", "counts")
 class PatternRecord(BaseModel):
     """One stored pattern."""
 
@@ -181,19 +186,14 @@ class PatternPage(BaseModel):
     next_cursor: Cursor
 
 
-class AddedPattern(BaseModel):
-    """Result for a pattern that was sent."""
-
-    result: Added
-    pattern_id: str
+AddedPattern = shape(
+    "AddedPattern", "Result for a pattern that was sent.", result=Added, pattern_id=str
+)
 
 
-class ImportCounts(BaseModel):
-    """Number of imported patterns by result."""
-
-    added: int
-    replaced: int
-    unchanged: int
+ImportCounts = shape(
+    "ImportCounts", "Number of imported patterns by result.", added=int, replaced=int, unchanged=int
+)
 
 
 class PatternFilters(TenantParameter):
@@ -316,7 +316,7 @@ async def import_patterns(request: ApiRequest[TenantParameter]) -> ApiResponse:
         )
     except (ValueError, EmbeddingError) as error:
         raise BadRequest(str(error), param="body") from None
-    publish_change(request.runtime, "imported", total=report.total)
+    publish_change(request.runtime, "pattern", "imported", total=report.total)
     return ApiResponse({result.value: count for result, count in report.counts.items()})
 
 

@@ -14,7 +14,7 @@ from msgspec import NODEFAULT, Struct
 from msgspec.structs import fields
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler
 
-from gateway.api.operations import ApiRequest, ApiResponse, Operations
+from gateway.api.operations import ApiRequest, ApiResponse, Operations, shape
 from gateway.api.params import (
     DIGITS,
     Cursor,
@@ -164,11 +164,9 @@ class OutcomeBody(BaseModel):
     comment: Annotated[str, Field(max_length=2000)] = ""
 
 
-class ReportedOutcome(BaseModel):
-    """An outcome that has been stored."""
-
-    run_id: str
-    outcome: Outcome
+ReportedOutcome = shape(
+    "ReportedOutcome", "An outcome that has been stored.", run_id=str, outcome=Outcome
+)
 
 
 class RunListParameters(SortParameters, RunFilters):

@@ -170,16 +170,6 @@ BUDGET_REST_S = 900.0
 _log = get_logger("gateway.learning")
 
 
-class Model(Protocol):
-    """A model that can be asked, see PaidModel."""
-
-    def cost(self, model: str, input_tokens: int, output_tokens: int) -> float: ...
-
-    async def ask(
-        self, model: str, messages: Messages, *, tenant: str, timeout_s: float
-    ) -> PaidAnswer: ...
-
-
 def job_about(run: MinedRun, found: Sequence[Finding]) -> Job | None:
     """The job for what a run teaches; None when a model has nothing to add. It holds ids only."""
     finding = worth_asking(found)
@@ -206,7 +196,7 @@ class Distiller:
         self,
         store: LearningStore,
         runs: RunStore,
-        model: Model,
+        model: PaidModel,
         settings: Callable[[], LearningSettings],
         *,
         counted: Callable[[str], None] = lambda result: None,
