@@ -12,6 +12,7 @@ import re
 import unicodedata
 from array import array
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -102,23 +103,17 @@ _INLINE_CHARS = 400
 _MODEL = Path(__file__).parent / "model"
 
 
+@dataclass(eq=False)
 class StaticEmbedder:
     """Vectors of 256 dimensions, in well under a millisecond per text. Thread-safe."""
 
     embedder_id = EMBEDDER_ID
     dimensions = DIMENSIONS
 
-    def __init__(
-        self,
-        tokens: WordPiece,
-        rows: NDArray[np.int8],
-        scales: NDArray[np.float32],
-        centre: NDArray[np.float32],
-    ) -> None:
-        self._tokens = tokens
-        self._rows = rows
-        self._scales = scales
-        self._centre = centre
+    tokens: WordPiece
+    rows: NDArray[np.int8]
+    scales: NDArray[np.float32]
+    centre: NDArray[np.float32]
 
     @classmethod
     def load(cls, folder: Path = _MODEL) -> StaticEmbedder:
@@ -140,13 +135,13 @@ class StaticEmbedder:
         return [self._vector(text) for text in texts]
 
     def _vector(self, text: str) -> Vector[float]:
-        ids = self._tokens.ids(text[:MAX_CHARS])
+        ids = self.tokens.ids(text[:MAX_CHARS])
         if not ids:
             return array("f", bytes(4 * DIMENSIONS))
-        total = self._scales[ids] @ self._rows[ids].astype("f4")
+        total = self.scales[ids] @ self.rows[ids].astype("f4")
         # Subtract what all texts of agents have in common: the similarity of unrelated texts falls
         # from about 0.7 to about 0.2.
-        return array("f", _unit(_unit(total) - self._centre).tobytes())
+        return array("f", _unit(_unit(total) - self.centre).tobytes())
 
     async def close(self) -> None:
         """The memory mapping is released with the object."""

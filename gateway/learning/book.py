@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING
 
 from gateway.embedding.base import Embedder, EmbeddingError
@@ -38,6 +38,7 @@ class _Shelf:
     """By head, one row per lesson of `by_head`."""
 
 
+@dataclass(eq=False)
 class LessonBook:
     """Answers the look-ups of requests.
 
@@ -45,22 +46,14 @@ class LessonBook:
     only keys count. `read` reads the lessons; while that fails, those read before hold.
     """
 
-    def __init__(
-        self,
-        store: LearningStore,
-        embedder: Embedder | None,
-        *,
-        similarity: Callable[[], float],
-        failed: Callable[[Exception], None],
-        read: Reads = directly,
-    ) -> None:
-        self._store = store
-        self._read_by = read
-        self._embedder = embedder
-        self._similarity = similarity
-        self._failed = failed
-        self._shelves: dict[str, _Shelf] = {}
-        self._reading: dict[str, asyncio.Task[_Shelf]] = {}
+    store: LearningStore
+    embedder: Embedder | None
+    _: KW_ONLY
+    similarity: Callable[[], float]
+    failed: Callable[[Exception], None]
+    read: Reads = directly
+    _shelves: dict[str, _Shelf] = field(default_factory=dict, init=False)
+    _reading: dict[str, asyncio.Task[_Shelf]] = field(default_factory=dict, init=False)
 
     async def find(self, query: LessonQuery, tenant: str) -> Sequence[LessonMatch]:
         """The lessons that fit, those of the exact key first; nothing when the store fails."""
@@ -74,7 +67,7 @@ class LessonBook:
             ]
             return exact or await self._near(shelf, query)
         except (StoreError, EmbeddingError) as error:
-            self._failed(error)
+            self.failed(error)
             return ()
 
     def forget(self) -> None:
@@ -113,7 +106,7 @@ class LessonBook:
 
     async def _read(self, tenant: str) -> _Shelf:
         wanted = LessonFilter(tenant=tenant, statuses=RETRIEVED)
-        stored = await self._read_by(lambda: self._store.lessons(wanted, limit=MOST_LESSONS))
+        stored = await self.read(lambda: self.store.lessons(wanted, limit=MOST_LESSONS))
         shelf = _Shelf(time.monotonic())
         for pattern, lesson in ((each.pattern, each.pattern.lesson) for each in stored):
             if lesson is None:
@@ -121,16 +114,16 @@ class LessonBook:
             shelf.by_key.setdefault(lesson.key, []).append(pattern)
             if lesson.applies_when.get(SIGNS):
                 shelf.by_head.setdefault(lesson.applies_when["head"], []).append(pattern)
-        for head, patterns in shelf.by_head.items() if self._embedder else ():
+        for head, patterns in shelf.by_head.items() if self.embedder else ():
             shelf.vectors[head] = await self._embed([lesson_signs(each) for each in patterns])
         return shelf
 
     async def _near(self, shelf: _Shelf, query: LessonQuery) -> list[LessonMatch]:
         """The most similar lesson for another failure of the same tool."""
-        least = self._similarity()
+        least = self.similarity()
         found: list[LessonMatch] = []
         for failure in query.failures:
-            if self._embedder is None or failure.head not in shelf.vectors or least > 1.0:
+            if self.embedder is None or failure.head not in shelf.vectors or least > 1.0:
                 continue
             similar = shelf.vectors[failure.head] @ (await self._embed([signs_of(failure)]))[0]
             for pattern, similarity in zip(shelf.by_head[failure.head], similar, strict=True):
@@ -142,6 +135,6 @@ class LessonBook:
     async def _embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         import numpy as np
 
-        assert self._embedder is not None
-        vectors = await self._embedder.embed(texts)
+        assert self.embedder is not None
+        vectors = await self.embedder.embed(texts)
         return np.array([np.frombuffer(vector, dtype=np.float32) for vector in vectors])

@@ -14,7 +14,7 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Protocol
 
 import orjson
@@ -82,23 +82,23 @@ class PaidAnswer:
     used: Amounts | None
 
 
+@dataclass(eq=False)
 class PaidModel:
     """Asks models of the gateway's own deployments; calls are reserved, settled and counted."""
 
-    def __init__(self, services: Callable[[], ModelServices], metrics: Metrics) -> None:
-        self._services = services
-        self._metrics = metrics
+    services: Callable[[], ModelServices]
+    metrics: Metrics
 
     def cost(self, model: str, input_tokens: int, output_tokens: int) -> float:
         """US dollars for so many tokens; 0 for a model without a known price."""
         usage = {"prompt_tokens": input_tokens, "completion_tokens": output_tokens}
-        return self._services().catalogue.cost(model, usage) or 0.0
+        return self.services().catalogue.cost(model, usage) or 0.0
 
     async def ask(
         self, model: str, messages: Messages, *, tenant: str, timeout_s: float
     ) -> PaidAnswer:
         """The model's answer. Raises: OverBudget, NoAnswer, StoreError."""
-        services = self._services()
+        services = self.services()
         with services.in_use():
             return await self._ask(services, model, messages, tenant, timeout_s)
 
@@ -147,11 +147,11 @@ class PaidModel:
         spent = (tokens.input or 0, tokens.output or 0)
         cost = catalogue.cost(catalogue.billed_name(model, answer.target), answer.usage)
         for direction, count in zip(("input", "output"), spent, strict=True):
-            self._metrics.tokens.labels(direction).inc(count)
+            self.metrics.tokens.labels(direction).inc(count)
         if cost is None:
-            self._metrics.unpriced.inc()
+            self.metrics.unpriced.inc()
         else:
-            self._metrics.charge(cost, None)
+            self.metrics.charge(cost, None)
         used = Amounts(usd=cost or 0.0, input_tokens=spent[0], output_tokens=spent[1], calls=1)
         return used, cost is None
 
@@ -188,26 +188,18 @@ def day_start(now: float) -> float:
     return now - now % DAY_S
 
 
+@dataclass(eq=False)
 class Distiller:
     """Does the jobs of one store. `now`: seconds of the epoch; `counted` is called with the result
     of each: lesson, refused, unread, budget or error."""
 
-    def __init__(
-        self,
-        store: LearningStore,
-        runs: RunStore,
-        model: PaidModel,
-        settings: Callable[[], LearningSettings],
-        *,
-        counted: Callable[[str], None] = lambda result: None,
-        now: Callable[[], float] = time.time,
-    ) -> None:
-        self._store = store
-        self._runs = runs
-        self._model = model
-        self._settings = settings
-        self._counted = counted
-        self._now = now
+    store: LearningStore
+    runs: RunStore
+    model: PaidModel
+    settings: Callable[[], LearningSettings]
+    _: KW_ONLY
+    counted: Callable[[str], None] = lambda result: None
+    now: Callable[[], float] = time.time
 
     async def follow(self) -> None:
         """Do jobs as they come, without end."""
@@ -217,19 +209,19 @@ class Distiller:
                     pass
             except StoreError as error:
                 _log.warning("questions for learning.model not asked", reason=str(error))
-            await asyncio.sleep(self._settings().interval_s)
+            await asyncio.sleep(self.settings().interval_s)
 
     async def do_one(self) -> bool:
         """Do the next job, if there is one that may be done. Raises: StoreError."""
-        settings, now = self._settings(), self._now()
+        settings, now = self.settings(), self.now()
         if not settings.model:
             return False
         reserved = Amounts(
-            usd=self._model.cost(settings.model, RESERVED_INPUT, RESERVED_OUTPUT),
+            usd=self.model.cost(settings.model, RESERVED_INPUT, RESERVED_OUTPUT),
             input_tokens=RESERVED_INPUT,
             output_tokens=RESERVED_OUTPUT,
         )
-        job = await self._store.claim(
+        job = await self.store.claim(
             KIND,
             now=now,
             lease_s=settings.model_timeout_s + SPARE_S,
@@ -251,7 +243,7 @@ class Distiller:
             # counted, because the model may have been asked already.
             again = replace(job, attempts=job.attempts - 1)
             try:
-                await self._store.give_back(again, self._now())
+                await self.store.give_back(again, self.now())
             except StoreError as error:
                 _log.warning("a job is held until its lease ends", reason=str(error))
             raise
@@ -260,13 +252,13 @@ class Distiller:
     async def _do(self, job: Job, reserved: Amounts, settings: LearningSettings) -> None:
         unused = _used(job, reserved, Amounts())
         try:
-            if await self._store.lesson(job.tenant, _lesson_id(job)) is not None:
+            if await self.store.lesson(job.tenant, _lesson_id(job)) is not None:
                 # It was done by a gateway that died before it could say so; the call is counted.
                 return await self._end(unused, "lesson")
             question = await self._question(job)
             if question is None:
                 return await self._end(unused, "unread", "nothing to show")
-            answer = await self._model.ask(
+            answer = await self.model.ask(
                 settings.model,
                 question.messages(),
                 tenant=job.tenant,
@@ -284,27 +276,27 @@ class Distiller:
             proposal = await asyncio.to_thread(read_proposal, answer.text, question)
         except Refused as refused:
             return await self._end(job, "refused", str(refused))
-        settings = self._settings()
-        entry = _candidate(job, question, proposal, self._now() + settings.expire_s)
-        await self._store.learn([entry])
-        await self._store.trim(job.tenant, Tier.E1, settings.max_instances)
+        settings = self.settings()
+        entry = _candidate(job, question, proposal, self.now() + settings.expire_s)
+        await self.store.learn([entry])
+        await self.store.trim(job.tenant, Tier.E1, settings.max_instances)
         await self._end(job, "lesson")
 
     async def _question(self, job: Job) -> Question | None:
         run, step, failure = (job.payload.get(name) for name in ("run", "step", "failure"))
-        trace = await self._runs.get_run(str(run), tenant=job.tenant)
+        trace = await self.runs.get_run(str(run), tenant=job.tenant)
         if trace is None or not isinstance(step, int):
             return None
         calls = await asyncio.to_thread(read_run, steps_of(trace))
         return await asyncio.to_thread(question_about, calls, step, str(failure))
 
     async def _end(self, job: Job, result: str, error: str = "") -> None:
-        if await self._store.finish(job, now=self._now(), error=error):
-            self._counted(result)
+        if await self.store.finish(job, now=self.now(), error=error):
+            self.counted(result)
 
     async def _rest(self, job: Job, rest_s: float, result: str) -> None:
-        if await self._store.give_back(job, self._now() + rest_s):
-            self._counted(result)
+        if await self.store.give_back(job, self.now() + rest_s):
+            self.counted(result)
 
 
 def _used(job: Job, reserved: Amounts, used: Amounts | None) -> Job:

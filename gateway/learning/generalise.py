@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
@@ -80,16 +81,14 @@ MOST_COMPARED = 500
 """Instances of one tool and kind of failure, the last changed first, that are compared."""
 
 
+@dataclass(eq=False)
 class Generaliser:
     """Over one store. `similarity`: in [0, 1], that two failures of one tool and kind need to count
     as the same situation; without an embedder only equal keys do."""
 
-    def __init__(
-        self, store: LearningStore, embedder: Embedder | None, similarity: Callable[[], float]
-    ) -> None:
-        self._store = store
-        self._embedder = embedder
-        self._similarity = similarity
+    store: LearningStore
+    embedder: Embedder | None
+    similarity: Callable[[], float]
 
     async def generalise(self, tenant: str, key: str) -> Learned:
         """Make or confirm the general lesson of a key; where the key alone has not enough support,
@@ -99,7 +98,7 @@ class Generaliser:
         found = general_lesson(own, await self._vectors([pattern for pattern, _ in own]))
         if found is None and own:
             found = await self._of_similar(tenant, key, own)
-        return await self._store.learn([found]) if found else Learned()
+        return await self.store.learn([found]) if found else Learned()
 
     async def _of_similar(self, tenant: str, key: str, own: Sequence[Entry]) -> Entry | None:
         prefix, centre = f"{key.rpartition('|')[0]}|", own[0][0]
@@ -110,11 +109,11 @@ class Generaliser:
             return None
         signs = vectors[lesson_signs(centre)]
         near = [(dot(signs, vectors[lesson_signs(other)]), other) for other in others]
-        near = [each for each in near if each[0] >= self._similarity()]
+        near = [each for each in near if each[0] >= self.similarity()]
         if not near:
             return None
         wanted = LessonFilter(tenant=tenant, tier=Tier.E2, key_prefix=prefix)
-        found = await self._store.lessons(wanted, limit=MOST_COMPARED)
+        found = await self.store.lessons(wanted, limit=MOST_COMPARED)
         general = {_key(stored.pattern): stored.pattern for stored in found}
         if known := [each for each in near if _key(each[1]) in general]:
             nearest = max(known, key=lambda each: (each[0], each[1].pattern_id))[1]
@@ -122,19 +121,19 @@ class Generaliser:
         return general_lesson([*own, *await self._entries([p for _, p in near])], vectors)
 
     async def _patterns(self, wanted: LessonFilter) -> list[Pattern]:
-        found = await self._store.lessons(wanted, limit=MOST_COMPARED)
+        found = await self.store.lessons(wanted, limit=MOST_COMPARED)
         return [stored.pattern for stored in found if stored.pattern.tenant == wanted.tenant]
 
     async def _entries(self, patterns: Sequence[Pattern]) -> list[Entry]:
-        return [(p, await self._store.evidence(p.tenant, p.pattern_id)) for p in patterns]
+        return [(p, await self.store.evidence(p.tenant, p.pattern_id)) for p in patterns]
 
     async def _vectors(self, patterns: Sequence[Pattern]) -> Vectors | None:
         """Of the texts of patterns; None without an embedder, or when it fails."""
-        if self._embedder is None or len(patterns) < 2:
+        if self.embedder is None or len(patterns) < 2:
             return None
         texts = sorted({text for pattern in patterns for text in texts_of(pattern)})
         try:
-            found = await self._embedder.embed(texts)
+            found = await self.embedder.embed(texts)
         except EmbeddingError:
             return None
         return {text: vector.tolist() for text, vector in zip(texts, found, strict=True)}

@@ -299,11 +299,11 @@ MAX_ADVICE_CHARS = 600
 """Longest text of a lesson that an operator writes. Source: `learning.md`, 7."""
 
 
+@dataclass(eq=False)
 class LessonActions:
     """Changes of lessons by hand. `at`: seconds of the epoch."""
 
-    def __init__(self, store: LearningStore) -> None:
-        self._store = store
+    store: LearningStore
 
     async def move(self, stored: StoredLesson, status: Status, reason: str, at: float) -> bool:
         """Change the status; False when it is the lesson's already."""
@@ -313,10 +313,10 @@ class LessonActions:
         if status is Status.TRIAL and pattern.lesson.status is Status.ACTIVE:
             return False  # nothing to approve
         owner, pattern_id = pattern.tenant, pattern.pattern_id
-        moved = await self._store.move(owner, pattern_id, status, reason=reason, at=at)
+        moved = await self.store.move(owner, pattern_id, status, reason=reason, at=at)
         if moved and status is Status.ACTIVE:
             found, version = replace(stored.posterior, share=ACTIVE_SHARE), pattern.lesson.version
-            await self._store.put_posterior(owner, pattern_id, version, found, at)
+            await self.store.put_posterior(owner, pattern_id, version, found, at)
         return moved
 
     async def share(self, stored: StoredLesson, at: float) -> bool:
@@ -324,7 +324,7 @@ class LessonActions:
         pattern = stored.pattern
         if pattern.tier is not Tier.E2 or not pattern.tenant:
             return False
-        return await self._store.share(pattern.tenant, pattern.pattern_id, at)
+        return await self.store.share(pattern.tenant, pattern.pattern_id, at)
 
     async def edit(self, stored: StoredLesson, advice: str, at: float) -> Pattern:
         """A new version with another text, in trial; the old one is retired. Raises: ValueError for
@@ -350,8 +350,8 @@ class LessonActions:
             fields={**old.fields, name: advice.strip()},
             lesson=lesson,
         )
-        evidence = await self._store.evidence(old.tenant, old.pattern_id)
+        evidence = await self.store.evidence(old.tenant, old.pattern_id)
         own = [replace(row, pattern_id=new.pattern_id) for row in evidence]
-        await self._store.learn([(new, own)])
+        await self.store.learn([(new, own)])
         await self.move(stored, Status.RETIRED, f"replaced by {new.pattern_id}", at)
         return new

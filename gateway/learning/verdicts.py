@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from gateway.learning.mining import ReadCallOfRun, read_run
@@ -112,12 +113,12 @@ _TOLD = {"header": "told_header", "api": "told_api", "cli": "told_cli"}
 """Source of a run's outcome in the run log -> of the verdict."""
 
 
+@dataclass(eq=False)
 class Verdicts:
     """The verdicts on the runs of one store; keeping the same ones again changes nothing."""
 
-    def __init__(self, store: LearningStore, runs: RunStore) -> None:
-        self._store = store
-        self._runs = runs
+    store: LearningStore
+    runs: RunStore
 
     async def keep(self, run: RunRecord, calls: Sequence[ReadCallOfRun]) -> int:
         """Keep the verdicts on a run that is over, and on the one before it in the conversation;
@@ -127,7 +128,7 @@ class Verdicts:
             new += await self._add(run, _TOLD[run.outcome_source], run.outcome, 1.0)
         new += await self._read_off(run, calls, None)
         if run.sequence:
-            earlier = await self._runs.get_run(
+            earlier = await self.runs.get_run(
                 f"{run.conversation_id}.{run.sequence - 1}", tenant=run.tenant
             )
             if earlier is not None:
@@ -149,9 +150,9 @@ class Verdicts:
             new += await self._add(run, source, verdict, PRECISION[source], where)
         # The best derived verdict becomes the run's outcome, unless one was reported.
         if run.outcome is None or run.outcome_source == DERIVED:
-            chosen = best(await self._store.outcomes(run.tenant, run.id))
+            chosen = best(await self.store.outcomes(run.tenant, run.id))
             if chosen and chosen.source in PRECISION and chosen.verdict != run.outcome:
-                await self._runs.set_outcome(
+                await self.runs.set_outcome(
                     run.id, chosen.verdict, source=DERIVED, tenant=run.tenant
                 )
         return new
@@ -168,7 +169,7 @@ class Verdicts:
             at=run.updated_at,
             evidence=where,
         )
-        return await self._store.add_outcome(row)
+        return await self.store.add_outcome(row)
 
 
 def steps_of(trace: RunTrace) -> list[Step]:

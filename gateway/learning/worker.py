@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Protocol
 
 from gateway.backends import Stores
@@ -94,6 +94,7 @@ class _Touched:
     decided: int | None = None
 
 
+@dataclass(eq=False)
 class Learner:
     """Learns from the runs of one store.
 
@@ -101,39 +102,25 @@ class Learner:
     whether calls wait to be stored, so that the last ones of a run may be missing.
     """
 
-    def __init__(
-        self,
-        store: LearningStore,
-        runs: RunStore,
-        states: StateStore,
-        settings: Callable[[], LearningSettings],
-        *,
-        embedder: Embedder | None = None,
-        changed: Callable[[], None] = lambda: None,
-        failed: Callable[[StoreError], None] = lambda error: None,
-        config_tenants: Callable[[], Collection[str]] = tuple,
-        behind: Callable[[], bool] = lambda: False,
-        now: Callable[[], float] = time.time,
-    ) -> None:
-        self._store = store
-        self._runs = runs
-        self._states = states
-        self._settings = settings
-        self._generaliser = Generaliser(store, embedder, lambda: settings().similarity)
-        self._changed = changed
-        self._failed = failed
-        self._config_tenants = config_tenants
-        self._behind = behind
-        self._now = now
-        self._verdicts = Verdicts(store, runs)
-        self._touched: dict[str, _Touched] = {}
-        self._reviewed = 0.0
+    store: LearningStore
+    runs: RunStore
+    states: StateStore
+    settings: Callable[[], LearningSettings]
+    _: KW_ONLY
+    embedder: Embedder | None = None
+    changed: Callable[[], None] = lambda: None
+    failed: Callable[[StoreError], None] = lambda error: None
+    config_tenants: Callable[[], Collection[str]] = tuple
+    behind: Callable[[], bool] = lambda: False
+    now: Callable[[], float] = time.time
+    _touched: dict[str, _Touched] = field(default_factory=dict, init=False)
+    _reviewed: float = field(default=0.0, init=False)
 
     def touch(self, run_id: str, tenant: str, *, step: int, ended: bool, decided: bool) -> None:
         """A call of the run was committed. `decided`: about a lesson, too."""
         known = self._touched.pop(run_id, None)
         newest = step if decided else known.decided if known else None
-        self._touched[run_id] = _Touched(tenant, self._now(), ended, step, newest)
+        self._touched[run_id] = _Touched(tenant, self.now(), ended, step, newest)
         if len(self._touched) > MOST_WAITING:
             del self._touched[next(iter(self._touched))]
 
@@ -146,20 +133,20 @@ class Learner:
         """Read runs as they end, without end."""
         page = PageRequest(limit=CATCH_UP_RUNS, sort="updated_at")
         try:
-            for run in (await self._runs.list_runs(RunFilter(), page)).runs:
+            for run in (await self.runs.list_runs(RunFilter(), page)).runs:
                 ended, steps = run.ended_at is not None, run.totals.steps
                 known = _Touched(run.tenant, run.updated_at, ended, steps)
                 self._touched.setdefault(run.id, known)
         except StoreError as error:
-            self._failed(error)
+            self.failed(error)
         while True:
-            await asyncio.sleep(self._settings().interval_s)
+            await asyncio.sleep(self.settings().interval_s)
             await self.look()
 
     async def look(self) -> Report:
         """Read the runs that are over, or whose decisions can be settled."""
-        report, settings, now = Report(), self._settings(), self._now()
-        if self._behind():
+        report, settings, now = Report(), self.settings(), self.now()
+        if self.behind():
             return report  # runs stay touched, and are read when they are whole
         for run_id, run in list(self._touched.items()):
             over = run.ended or now - run.at >= settings.idle_s
@@ -171,7 +158,7 @@ class Learner:
             try:
                 report.add(await self.read(run_id, run.tenant, over=over))
             except StoreError as error:
-                self._failed(error)
+                self.failed(error)
                 return report  # it stays touched, and is read later
             if self._touched.get(run_id) is run:
                 if over:
@@ -182,13 +169,13 @@ class Learner:
             try:
                 report.moves += await self.review()
             except StoreError as error:
-                self._failed(error)
+                self.failed(error)
         return report
 
     async def read(self, run_id: str, tenant: str | None, *, over: bool = True) -> Report:
         """Learn from one run. `over`: no call is expected; otherwise, and while another gateway
         serves the run, only decisions are settled."""
-        trace = await self._runs.get_run(run_id, tenant=tenant)
+        trace = await self.runs.get_run(run_id, tenant=tenant)
         if trace is None:
             return Report()
         over = over and not self._goes_on(trace.run)
@@ -198,15 +185,15 @@ class Learner:
         report.settled = await self._settle(trace, calls, over)
         if not over:
             return report
-        report.outcomes += await self._verdicts.keep(trace.run, calls)
-        if self._settings().mining:
+        report.outcomes += await Verdicts(self.store, self.runs).keep(trace.run, calls)
+        if self.settings().mining:
             await self._mine(trace.run, steps, calls, report)
         return report
 
     def _goes_on(self, run: RunRecord) -> bool:
         """Whether the store knows of a later call, which another gateway served: then the run is
         looked at again when that one, too, is long ago."""
-        if run.ended_at is not None or self._now() - run.updated_at >= self._settings().idle_s:
+        if run.ended_at is not None or self.now() - run.updated_at >= self.settings().idle_s:
             return False
         known = self._touched.get(run.id)
         if known is not None:
@@ -214,11 +201,11 @@ class Learner:
         return True
 
     async def _settle(self, trace: RunTrace, calls: Sequence[ReadCallOfRun], over: bool) -> int:
-        waiting = await self._store.open_decisions(trace.run.id)
+        waiting = await self.store.open_decisions(trace.run.id)
         last = trace.run.totals.scored_steps
         found = [near_outcome(each, calls, ended=over, last_step=last) for each in waiting]
         known = [near for near in found if near is not None]
-        if not known or not await self._store.settle(known):
+        if not known or not await self.store.settle(known):
             return 0
         for lesson in {(d.owner, d.pattern_id, d.version) for d in waiting}:
             await self.recompute(*lesson)
@@ -226,34 +213,34 @@ class Learner:
 
     async def recompute(self, owner: str, pattern_id: str, version: int) -> None:
         """Compute the posterior of a lesson from all its decisions."""
-        stored = await self._store.lesson(owner or None, pattern_id)
+        stored = await self.store.lesson(owner or None, pattern_id)
         pattern = stored.pattern if stored else None
         lesson, parent = pattern.lesson if pattern else None, None
         if pattern and lesson and pattern.tier is Tier.E1:
             # An instance leans to the posterior of its general lesson.
             wanted = LessonFilter(tenant=pattern.tenant, tier=Tier.E2, key=lesson.key)
-            general = await self._store.lessons(wanted, limit=1)
+            general = await self.store.lessons(wanted, limit=1)
             parent = general[0].posterior if general and general[0].posterior.decisions else None
         active = lesson is not None and lesson.status is Status.ACTIVE
-        now, newest = self._now(), await self._observations(owner, pattern_id, version)
+        now, newest = self.now(), await self._observations(owner, pattern_id, version)
         for _ in range(MOST_RECOMPUTED):
             seen = newest
             found = await asyncio.to_thread(posterior, seen, active=active, parent=parent)
-            await self._store.put_posterior(owner, pattern_id, version, found, now)
+            await self.store.put_posterior(owner, pattern_id, version, found, now)
             newest = await self._observations(owner, pattern_id, version)
             if newest == seen:
                 break  # no other gateway has settled a decision meanwhile, so this is the newest
         if seen:
-            await self._store.prolong(owner, pattern_id, now + self._settings().expire_s)
-        self._changed()
+            await self.store.prolong(owner, pattern_id, now + self.settings().expire_s)
+        self.changed()
 
     async def _observations(self, owner: str, pattern_id: str, version: int) -> list[Observation]:
-        return observations(await self._store.decisions(owner, pattern_id, version))
+        return observations(await self.store.decisions(owner, pattern_id, version))
 
     async def _mine(
         self, run: RunRecord, steps: Sequence[Step], calls: Sequence[ReadCallOfRun], report: Report
     ) -> None:
-        settings = self._settings()
+        settings = self.settings()
         mined = MinedRun(
             id=run.id,
             tenant=run.tenant,
@@ -275,20 +262,21 @@ class Learner:
         entries += await self._failed_again(mined, calls)
         job = job_about(mined, found) if settings.model else None
         if job is not None:
-            report.jobs += await self._store.enqueue(job)
+            report.jobs += await self.store.enqueue(job)
         if not entries:
             return
-        learned = await self._store.learn(entries)
+        learned = await self.store.learn(entries)
         report.lessons += learned.lessons
         report.evidence += learned.evidence
         if learned.evidence:
+            generaliser = Generaliser(self.store, self.embedder, lambda: self.settings().similarity)
             for key in {f.key for f in found if f.pattern}:
-                general = await self._generaliser.generalise(run.tenant, key)
+                general = await generaliser.generalise(run.tenant, key)
                 report.lessons += general.lessons
                 report.evidence += general.evidence
-            await self._store.trim(run.tenant, Tier.E1, settings.max_instances)
-            await self._store.trim(run.tenant, Tier.E2, settings.max_general)
-            self._changed()
+            await self.store.trim(run.tenant, Tier.E1, settings.max_instances)
+            await self.store.trim(run.tenant, Tier.E2, settings.max_general)
+            self.changed()
 
     async def _failed_again(self, run: MinedRun, calls: Sequence[ReadCallOfRun]) -> list[Entry]:
         """Lessons whose own fix failed in this run, with the failure that it was to answer; not
@@ -297,19 +285,19 @@ class Learner:
         found: list[Entry] = []
         for key in {key for key, _ in failing}:
             wanted = LessonFilter(tenant=run.tenant, tier=Tier.E1, key=key)
-            for stored in await self._store.lessons(wanted):
+            for stored in await self.store.lessons(wanted):
                 pattern, lesson = stored.pattern, stored.pattern.lesson
                 if lesson is None or lesson.last_confirmed_at >= run.at:
                     continue
                 step = failing.get((key, lesson.applies_when.get("fix", "")))
                 if step is None or pattern.tenant != run.tenant:
                     continue
-                await self._store.move(
+                await self.store.move(
                     run.tenant,
                     pattern.pattern_id,
                     Status.QUARANTINED,
                     reason=f"its own fix failed in run {run.id}, step {step}",
-                    at=self._now(),
+                    at=self.now(),
                 )
                 again = run.evidence(pattern.pattern_id, step, "failed_again")
                 found.append((pattern, [replace(again, key_name="")]))
@@ -317,14 +305,14 @@ class Learner:
 
     async def review(self, tenant: str | None = None) -> int:
         """Move the lessons whose time has come; how many moved."""
-        settings, now, moved = self._settings(), self._now(), 0
+        settings, now, moved = self.settings(), self.now(), 0
         self._reviewed = now
-        trials, config_tenants = settings.trials == "on", self._config_tenants()
+        trials, config_tenants = settings.trials == "on", self.config_tenants()
         wanted = LessonFilter(tenant=tenant, statuses=(Status.CANDIDATE, *RETRIEVED))
-        for stored in await self._store.lessons(wanted, limit=MOST_REVIEWED):
+        for stored in await self.store.lessons(wanted, limit=MOST_REVIEWED):
             move = next_move(stored, now, trials=trials, config_tenants=config_tenants)
             pattern = stored.pattern
-            if move is None or not await self._store.move(
+            if move is None or not await self.store.move(
                 pattern.tenant, pattern.pattern_id, move.status, reason=move.reason, at=now
             ):
                 continue
@@ -332,14 +320,14 @@ class Learner:
             if move.status in RETRIEVED and pattern.lesson is not None:
                 await self.recompute(pattern.tenant, pattern.pattern_id, pattern.lesson.version)
         if moved:
-            self._changed()
+            self.changed()
         return moved
 
     async def _root(self, run: RunRecord) -> str:
         """The conversation at the root of the run's tree."""
         found = run.conversation_id
         for _ in range(MOST_PARENTS):
-            record = await self._states.load(run.tenant, found)
+            record = await self.states.load(run.tenant, found)
             if record is None or not record.parent_id:
                 break
             found = record.parent_id

@@ -10,7 +10,7 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -81,6 +81,7 @@ class ImportReport:
         return sum(self.counts.values())
 
 
+@dataclass(eq=False)
 class PatternLibrary:
     """A pattern store whose queries are texts. Make it with `PatternLibrary.open`.
 
@@ -88,24 +89,15 @@ class PatternLibrary:
     `masks_secrets`: what looks like a secret is masked in the patterns it adds.
     """
 
-    def __init__(
-        self,
-        store: PatternStore,
-        embedder: Embedder,
-        settings: EtraceSettings,
-        failed: Failed | None = None,
-        *,
-        read: Reads = directly,
-        masks_secrets: bool = True,
-    ) -> None:
-        self.store = store
-        self.embedder = embedder
-        self._settings = settings
-        self._failed = failed
-        self._read = read
-        self._masks_secrets = masks_secrets
-        self._universal: _Cache[None, list[PatternMatch]] = {}
-        self._own: _Cache[str, bool] = {}
+    store: PatternStore
+    embedder: Embedder
+    settings: EtraceSettings
+    failed: Failed | None = None
+    _: KW_ONLY
+    read: Reads = directly
+    masks_secrets: bool = True
+    _universal: _Cache[None, list[PatternMatch]] = field(default_factory=dict, init=False)
+    _own: _Cache[str, bool] = field(default_factory=dict, init=False)
 
     @classmethod
     async def open(
@@ -146,13 +138,13 @@ class PatternLibrary:
     def with_settings(self, settings: EtraceSettings) -> PatternLibrary:
         """The same library with other settings; the caches are shared."""
         other = copy.copy(self)
-        other._settings = settings
+        other.settings = settings
         return other
 
     @property
     def gates(self) -> Gates:
         """The similarity gates of this embedder under these settings."""
-        return gates_for(self.embedder.embedder_id, self._settings)
+        return gates_for(self.embedder.embedder_id, self.settings)
 
     async def look_up_all(
         self, queries: Sequence[Query], tenant: str
@@ -177,7 +169,7 @@ class PatternLibrary:
             wanted = PatternFilter(tenant=tenant, tier=Tier.E1, learned=False)
 
             async def has_any() -> bool:
-                page = await self._read(lambda: self.store.list_patterns(wanted, limit=1))
+                page = await self.read(lambda: self.store.list_patterns(wanted, limit=1))
                 return bool(page.patterns)
 
             if not await _read_once(self._own, tenant, has_any, _TENANTS_CACHED):
@@ -192,14 +184,14 @@ class PatternLibrary:
             model=query.model,
             floor=query.least,
         )
-        return await self._read(lambda: self.store.search(search))
+        return await self.read(lambda: self.store.search(search))
 
     async def _rules(self, model: str = "", limit: int = 0) -> list[PatternMatch]:
         """The first universal rules for a model. All rules are one snapshot in memory, because
         every run begins with them: an outage takes them away from no run, whatever its model."""
 
         async def read() -> list[PatternMatch]:
-            return await self._read(lambda: self.store.universal(limit=_MOST_RULES))
+            return await self.read(lambda: self.store.universal(limit=_MOST_RULES))
 
         rules = await _read_once(self._universal, None, read, 1)
         suit = (m for m in rules if family_matches(m.pattern.model_family, model))
@@ -209,8 +201,8 @@ class PatternLibrary:
         try:
             return await self.look_up(query, tenant)
         except (StoreError, EmbeddingError) as error:
-            if self._failed is not None:
-                self._failed(query.tier, error)
+            if self.failed is not None:
+                self.failed(query.tier, error)
             return None
 
     async def add(self, patterns: Sequence[Pattern]) -> list[tuple[Added, str]]:
@@ -234,7 +226,7 @@ class PatternLibrary:
         self.forget()
 
     def _masked(self, pattern: Pattern) -> Pattern:
-        masks = self._masks_secrets
+        masks = self.masks_secrets
         return replace(pattern, fields=_mask_values(pattern.fields)) if masks else pattern
 
     def forget(self) -> None:
@@ -367,14 +359,14 @@ FLUSH_S = 2.0
 """Seconds between two writes of the counts; a crash loses at most this much."""
 
 
+@dataclass(eq=False)
 class PatternTally:
     """Counts by tenant, pattern and event; those of the last `FLUSH_S` seconds are not written."""
 
-    def __init__(self, store: PatternStore, failed: Callable[[StoreError], None]) -> None:
-        self._store = store
-        self._failed = failed
-        self._counts: Counter[tuple[str, Event, str]] = Counter()
-        self._failing = False
+    store: PatternStore
+    failed: Callable[[StoreError], None]
+    _counts: Counter[tuple[str, Event, str]] = field(default_factory=Counter, init=False)
+    _failing: bool = field(default=False, init=False)
 
     def note(self, tenant: str, pattern_ids: Iterable[str], event: Event, by: int = 1) -> None:
         """Add `by` to the count of an event for each pattern; -1 takes one back."""
@@ -399,10 +391,10 @@ class PatternTally:
         for (tenant, event, number), pattern_ids in grouped.items():
             try:
                 if available:
-                    await self._store.record(tenant, pattern_ids, event, number)
+                    await self.store.record(tenant, pattern_ids, event, number)
             except StoreError as error:
                 if not self._failing:
-                    self._failed(error)
+                    self.failed(error)
                 self._failing = True
                 available = not isinstance(error, StoreUnavailable)  # else the count is lost
             if not available:

@@ -10,6 +10,7 @@ import asyncio
 from bisect import bisect_left
 from collections import Counter as Tally
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 import prometheus_client
@@ -205,21 +206,19 @@ _WAIT_S = 1.0
 """Longest wait for another worker; one that does not answer is left out."""
 
 
+@dataclass(eq=False)
 class SharedMetrics:
     """One worker's part: `path` names a worker's socket, `render` gives its exposition text."""
 
-    def __init__(
-        self, index: int, count: int, path: Callable[[int], str], render: Callable[[], bytes]
-    ) -> None:
-        self._index = index
-        self._count = count
-        self._path = path
-        self._render = render
-        self._server: asyncio.Server | None = None
+    index: int
+    count: int
+    path: Callable[[int], str]
+    render: Callable[[], bytes]
+    _server: asyncio.Server | None = field(default=None, init=False)
 
     async def start(self) -> None:
         """Give this worker's metrics to the others when they ask."""
-        self._server = await asyncio.start_unix_server(self._serve, self._path(self._index))
+        self._server = await asyncio.start_unix_server(self._serve, self.path(self.index))
 
     def close(self) -> None:
         """Stop giving them."""
@@ -228,21 +227,21 @@ class SharedMetrics:
 
     async def collect(self) -> bytes:
         """The exposition text of all workers that answer."""
-        others = [index for index in range(self._count) if index != self._index]
+        others = [index for index in range(self.count) if index != self.index]
         asked: list[Awaitable[bytes | None]] = [self._ask(index) for index in others]
         texts = dict(zip(others, await asyncio.gather(*asked), strict=True))
         found = {index: text for index, text in texts.items() if text is not None}
-        return merged({**found, self._index: self._render()})
+        return merged({**found, self.index: self.render()})
 
     async def _serve(self, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(self._render())
+        writer.write(self.render())
         await writer.drain()
         writer.close()
 
     async def _ask(self, index: int) -> bytes | None:
         try:
             async with asyncio.timeout(_WAIT_S):
-                reader, writer = await asyncio.open_unix_connection(self._path(index))
+                reader, writer = await asyncio.open_unix_connection(self.path(index))
                 text = await reader.read()
                 writer.close()
                 return text
@@ -329,16 +328,16 @@ UNSTEERED_WORDS: Final[Mapping[str, str]] = {
 """The reasons in words, for people."""
 
 
+@dataclass(eq=False)
 class UnsteeredCalls:
     """Counts them, as a metric and for the health summary. `unrecorded`: those whose conversation
     was not found, so that no run has them."""
 
-    def __init__(self, metric: Counter) -> None:
-        self._metric = metric
-        self.unrecorded: Tally[str] = Tally()
+    metric: Counter
+    unrecorded: Tally[str] = field(default_factory=Tally, init=False)
 
     def count(self, reason: UnsteeredReason, *, recorded: bool) -> None:
         """Count one call."""
-        self._metric.labels(reason, "yes" if recorded else "no").inc()
+        self.metric.labels(reason, "yes" if recorded else "no").inc()
         if not recorded:
             self.unrecorded[reason] += 1
