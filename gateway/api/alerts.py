@@ -26,18 +26,18 @@ OPERATIONS = Operations()
 class AlertParameters(TenantParameter):
     """Filter of alerts."""
 
-    limit: Annotated[
-        int, Field(ge=1, le=500), DIGITS, described("At most this many, the newest first.")
-    ] = 50
+    limit: Annotated[int, Field(ge=1, le=500), DIGITS] = described(
+        "At most this many, the newest first.", 50
+    )
 
 
 @like(DeliveryState)
 class AlertDelivery(BaseModel):
     """State of the delivery to one receiver."""
 
-    attempts: Annotated[int, Field(description="Failed ones.")]
+    attempts: int = described("Failed ones.")
     next_at: float | None
-    done_at: Annotated[float | None, Field(description="When it was sent, or given up.")]
+    done_at: float | None = described("When it was sent, or given up.")
     error: str | None
 
 
@@ -45,9 +45,9 @@ class AlertDelivery(BaseModel):
 class Alert(BaseModel):
     """One alert."""
 
-    tenant: Annotated[str | None, Field(description="Null: about the gateway as a whole.")]
-    seen_at: Annotated[float, Field(description="When the condition was last seen.")]
-    link: Annotated[str | None, Field(description="With alerts.base_url.")]
+    tenant: str | None = described("Null: about the gateway as a whole.")
+    seen_at: float = described("When the condition was last seen.")
+    link: str | None = described("With alerts.base_url.")
     deliveries: list[AlertDelivery]
 
 
@@ -87,12 +87,9 @@ class EventParameters(TenantParameter):
 
     in_headers: ClassVar[frozenset[str]] = frozenset({"last-event-id"})
 
-    until_idle_s: Annotated[
-        int,
-        Field(ge=0, le=3600),
-        described("End the stream after this many seconds without an event; 0: never."),
-        DIGITS,
-    ] = 0
+    until_idle_s: Annotated[int, Field(ge=0, le=3600), DIGITS] = described(
+        "End the stream after this many seconds without an event; 0: never.", 0
+    )
     last_event_id: Annotated[
         Text | None,
         Field(alias="last-event-id"),

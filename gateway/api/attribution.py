@@ -44,10 +44,10 @@ _LINES_AT_ONCE = 50
 class SumsView(BaseModel):
     """Sums over runs."""
 
-    estimated_calls: Annotated[int, Field(description="Whose provider reported no usage.")]
-    estimated_tokens: Annotated[int, Field(description="The part of the tokens that is estimated.")]
-    estimated_usd: Annotated[float, Field(description="The part of cost_usd that is estimated.")]
-    tokens: Annotated[int, Field(description="Input and output tokens together.")]
+    estimated_calls: int = described("Whose provider reported no usage.")
+    estimated_tokens: int = described("The part of the tokens that is estimated.")
+    estimated_usd: float = described("The part of cost_usd that is estimated.")
+    tokens: int = described("Input and output tokens together.")
     cached_share: Annotated[float, Field(ge=0, le=1, description="Cached of all input tokens.")]
 
 
@@ -70,7 +70,7 @@ TreeView = shape(
 class GroupView(BaseModel):
     """The runs with one value."""
 
-    value: Annotated[str, Field(description="Empty: of the runs without one.")]
+    value: str = described("Empty: of the runs without one.")
     sums: SumsView
 
 
@@ -82,31 +82,29 @@ UsageView = shape(
 class ConversationTreeParameters(TenantParameter):
     """Id of a conversation."""
 
-    conversation_id: Annotated[PathText, described("The id of any conversation of the tree.")]
+    conversation_id: PathText = described("The id of any conversation of the tree.")
 
 
 class RunTreeParameters(TenantParameter):
     """Id of a run."""
 
-    run_id: Annotated[PathText, described("The id of a run in the tree.")]
+    run_id: PathText = described("The id of a run in the tree.")
 
 
 class UsageParameters(RunFilters):
     """Filter of runs, and the key that groups them."""
 
-    by: Annotated[Text, described(f"`tag:NAME` or one of {', '.join(GROUPS)}.")] = "key"
-    format: Annotated[Literal["json", "csv"], described("Of the answer.")] = "json"
+    by: Text = described(f"`tag:NAME` or one of {', '.join(GROUPS)}.", "key")
+    format: Literal["json", "csv"] = described("Of the answer.", "json")
 
 
 class ExportParameters(RunFilters):
     """Filter of runs, and the form of the export."""
 
-    format: Annotated[
-        str,
-        OneOf(FORMATS),
-        described("jsonl: runs with their steps; csv: a row each; openai: chat messages."),
-    ] = "jsonl"
-    content: Annotated[Flag, described("With the texts of each step.")] = True
+    format: Annotated[str, OneOf(FORMATS)] = described(
+        "jsonl: runs with their steps; csv: a row each; openai: chat messages.", "jsonl"
+    )
+    content: Flag = described("With the texts of each step.", True)
 
 
 def tree_view(tree: Tree) -> dict[str, Any]:

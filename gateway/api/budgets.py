@@ -24,7 +24,7 @@ OPERATIONS = Operations()
 class BudgetParameters(TenantParameter):
     """Filter of accounts."""
 
-    budget: Annotated[Text | None, described("Of the budget with this name.")] = None
+    budget: Text | None = described("Of the budget with this name.", None)
     limit: Annotated[int, Field(ge=1, le=1000, description="Most accounts."), DIGITS] = 200
 
 
@@ -32,17 +32,16 @@ class AccountBody(BaseModel):
     """One account: a budget and a subject."""
 
     model_config = ConfigDict(extra="forbid")
-    budget: Annotated[str, Field(description="The budget's name.")]
+    budget: str = described("The budget's name.")
     subject: Annotated[str, Field(description="As `GET /api/budgets` names it.", max_length=400)]
 
 
 class RaiseBody(AccountBody):
     """New limits of one account; those that are left out stay."""
 
-    limits: Annotated[
-        Mapping[str, float],
-        Field(description=f"Any of {', '.join(METRICS)}; each replaces that of the config."),
-    ]
+    limits: Mapping[str, float] = described(
+        f"Any of {', '.join(METRICS)}; each replaces that of the config."
+    )
 
 
 @like(Amounts)
@@ -54,27 +53,24 @@ class Spent(BaseModel):
 class AccountView(BaseModel):
     """One account."""
 
-    scope: Annotated[str | None, Field(description="Null: the config has no such budget now.")]
+    scope: str | None = described("Null: the config has no such budget now.")
     spent: Spent
-    reserved: Annotated[Spent, Field(description="Estimates of calls on their way.")]
-    unpriced: Annotated[int, Field(description="Calls whose price is unknown.")]
-    estimated: Annotated[
-        Spent,
-        described("The part of `spent` that no provider has reported, or has no known price."),
-    ]
-    limits: Annotated[Mapping[str, float], Field(description="In force; none when lifted.")]
-    used: Annotated[float, Field(description="Share of the limit that is spent most.")]
-    metric: Annotated[str, Field(description="That limit.")]
-    step: Annotated[str | None, Field(description="The highest step of the ladder reached.")]
+    reserved: Spent = described("Estimates of calls on their way.")
+    unpriced: int = described("Calls whose price is unknown.")
+    estimated: Spent = described(
+        "The part of `spent` that no provider has reported, or has no known price."
+    )
+    limits: Mapping[str, float] = described("In force; none when lifted.")
+    used: float = described("Share of the limit that is spent most.")
+    metric: str = described("That limit.")
+    step: str | None = described("The highest step of the ladder reached.")
 
 
 class AccountPage(BaseModel):
     """Accounts, last used first."""
 
     accounts: list[AccountView]
-    durable: Annotated[
-        bool, Field(description="False: counted in memory of this gateway, the store fails.")
-    ]
+    durable: bool = described("False: counted in memory of this gateway, the store fails.")
 
 
 @OPERATIONS.add("GET /api/budgets", AccountPage, "The accounts.")
@@ -162,7 +158,7 @@ MAX_REASON = 300
 class SubjectParameters(Parameters):
     """Id of a run or conversation."""
 
-    subject: Annotated[PathText, described("The id of a run or of a conversation.")]
+    subject: PathText = described("The id of a run or of a conversation.")
 
 
 class ControlBody(BaseModel):
@@ -176,12 +172,10 @@ class HeldView(BaseModel):
     """A hold, or the end of one."""
 
     subject: str
-    action: Annotated[str | None, Field(description="stop, pause, or null: it may go on.")]
+    action: str | None = described("stop, pause, or null: it may go on.")
     reason: str
     at: float | None
-    stored: Annotated[
-        bool, Field(description="False: on this gateway only, until the store works again.")
-    ]
+    stored: bool = described("False: on this gateway only, until the store works again.")
 
 
 HeldPage = shape("HeldPage", "All holds.", held=list[HeldView])

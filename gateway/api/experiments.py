@@ -24,22 +24,20 @@ OPERATIONS = Operations()
 class ReportOptions(TenantParameter):
     """Options of a report."""
 
-    stratum: Annotated[
-        str, OneOf(tuple(STRATA)), described("The key by which runs are grouped into strata.")
-    ] = "profile"
-    shares: Annotated[
-        Text | None,
-        described(
-            "Planned shares of the arms, such as `on:0.5,off:0.5`; by default those of the "
-            "running experiment."
-        ),
-    ] = None
+    stratum: Annotated[str, OneOf(tuple(STRATA))] = described(
+        "The key by which runs are grouped into strata.", "profile"
+    )
+    shares: Text | None = described(
+        "Planned shares of the arms, such as `on:0.5,off:0.5`; by default those of the "
+        "running experiment.",
+        None,
+    )
 
 
 class ReportParameters(ReportOptions):
     """Id of an experiment, and the options of its report."""
 
-    experiment_id: Annotated[PathText, described("The experiment's id.")]
+    experiment_id: PathText = described("The experiment's id.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +114,7 @@ def shares_of(text: str | None) -> dict[str, float] | None:
 class RoutingParameters(TenantParameter):
     """Filter of workloads and decisions."""
 
-    since: Annotated[Time | None, described("Only decisions after this time.")] = None
+    since: Time | None = described("Only decisions after this time.", None)
 
 
 @OPERATIONS.add("GET /api/routing", RoutingReport, "The report.", errors=(404,))

@@ -30,31 +30,31 @@ _MOST_DECISIONS = 1000
 class LessonFilters(TenantParameter):
     """Filter of lessons."""
 
-    status: Annotated[Annotated[str, OneOf(STATUSES)] | None, described("In this status.")] = None
-    tier: Annotated[Annotated[str, OneOf(TIERS)] | None, described("Of this tier.")] = None
-    since: Annotated[Time | None, described("Changed at or after this time.")] = None
+    status: Annotated[str, OneOf(STATUSES)] | None = described("In this status.", None)
+    tier: Annotated[str, OneOf(TIERS)] | None = described("Of this tier.", None)
+    since: Time | None = described("Changed at or after this time.", None)
     limit: Annotated[int, Field(ge=1, le=1000, description="Most lessons."), DIGITS] = 100
 
 
 class LessonParameters(TenantParameter):
     """Id of a lesson."""
 
-    pattern_id: Annotated[PathText, described("The lesson's id.")]
+    pattern_id: PathText = described("The lesson's id.")
 
 
 class ForgetParameters(TenantParameter):
     """Id of a run."""
 
-    run_id: Annotated[PathText, described("The run's id.")]
+    run_id: PathText = described("The run's id.")
 
 
 @like(learning.Posterior)
 class Posterior(BaseModel):
     """Result of the decisions about a lesson; null where there are none yet."""
 
-    effect: Annotated[float | None, Field(description="Held minus given, as probabilities.")]
-    helps: Annotated[float | None, Field(description="Probability that the effect matters.")]
-    share: Annotated[float, Field(description="Of the occasions on which it is given next.")]
+    effect: float | None = described("Held minus given, as probabilities.")
+    helps: float | None = described("Probability that the effect matters.")
+    share: float = described("Of the occasions on which it is given next.")
 
 
 class TrialArm(BaseModel):
@@ -75,7 +75,7 @@ class LessonRecord(BaseModel):
     """A lesson."""
 
     tier: Literal["e1", "e2"]
-    tenant: Annotated[str, Field(description="Empty for a lesson that all tenants share.")]
+    tenant: str = described("Empty for a lesson that all tenants share.")
     status: Annotated[str, OneOf(STATUSES)]
     trust: str
     advice: str
@@ -254,19 +254,19 @@ class DistillerJob(BaseModel):
 
     run_id: str
     state: Literal["waiting", "done", "failed"]
-    tokens: Annotated[int, described("Used, or reserved for attempts that were cut off.")]
-    error: Annotated[str, described("Why nothing was learned; empty otherwise.")]
+    tokens: int = described("Used, or reserved for attempts that were cut off.")
+    error: str = described("Why nothing was learned; empty otherwise.")
 
 
 class Distiller(BaseModel):
     """The model, what it used today, and its newest jobs."""
 
-    model: Annotated[str, described("Empty: no model is asked.")]
-    tokens: Annotated[int, described("Used since midnight (UTC).")]
-    tokens_per_day: Annotated[int, described("Most for one tenant.")]
+    model: str = described("Empty: no model is asked.")
+    tokens: int = described("Used since midnight (UTC).")
+    tokens_per_day: int = described("Most for one tenant.")
     cost_usd: float
     usd_per_day: float
-    counts: Annotated[dict[str, int], described("Jobs by state.")]
+    counts: dict[str, int] = described("Jobs by state.")
     jobs: list[DistillerJob]
 
 

@@ -173,10 +173,10 @@ class PatternRecord(BaseModel):
     """One stored pattern."""
 
     tier: TierName
-    tenant: Annotated[str, Field(description="Empty for a pattern that all tenants share.")]
-    status: Annotated[str, Field(description="Of a learned pattern; else `active`.")]
-    origin: Annotated[str, Field(description="How it was learned; empty when it was not.")]
-    indexed: Annotated[bool, Field(description="Whether a search can find it.")]
+    tenant: str = described("Empty for a pattern that all tenants share.")
+    status: str = described("Of a learned pattern; else `active`.")
+    origin: str = described("How it was learned; empty when it was not.")
+    indexed: bool = described("Whether a search can find it.")
 
 
 class PatternPage(BaseModel):
@@ -199,21 +199,21 @@ ImportCounts = shape(
 class PatternFilters(TenantParameter):
     """Filter of patterns."""
 
-    tier: Annotated[Annotated[str, OneOf(TIERS)] | None, described("Of this tier.")] = None
-    failure_type: Annotated[Text | None, described("For this failure type.")] = None
-    model_family: Annotated[Text | None, described("For this model family.")] = None
+    tier: Annotated[str, OneOf(TIERS)] | None = described("Of this tier.", None)
+    failure_type: Text | None = described("For this failure type.", None)
+    model_family: Text | None = described("For this model family.", None)
 
 
 class PatternListParameters(PageParameters, PatternFilters):
     """Filter of patterns, and the page."""
 
-    text: Annotated[Text | None, described("Whose fields contain this text, ignoring case.")] = None
+    text: Text | None = described("Whose fields contain this text, ignoring case.", None)
 
 
 class PatternParameters(TenantParameter):
     """Id of a pattern."""
 
-    pattern_id: Annotated[PathText, described("The pattern's id.")]
+    pattern_id: PathText = described("The pattern's id.")
 
 
 Lines = Annotated[str, Field(description="One pattern as a JSON object per line.")]

@@ -112,7 +112,7 @@ class RunPage(BaseModel):
 
     runs: list[Run]
     next_cursor: Cursor
-    total: Annotated[int, Field(description="With `count`: all runs that match.")] = 0
+    total: int = described("With `count`: all runs that match.", 0)
 
 
 class Guidance(Described, InjectionRow, frozen=True, kw_only=True):
@@ -146,13 +146,9 @@ class Trace(BaseModel):
 
     run: Run
     steps: list[TraceStep]
-    next_after_step: Annotated[
-        int | None, Field(description="`after_step` of the next part; null on the last.")
-    ]
+    next_after_step: int | None = described("`after_step` of the next part; null on the last.")
     thresholds: Thresholds
-    policy_in_force: Annotated[
-        bool, Field(description="Whether the current policy decided the run's newest step.")
-    ]
+    policy_in_force: bool = described("Whether the current policy decided the run's newest step.")
 
 
 class OutcomeBody(BaseModel):
@@ -172,31 +168,27 @@ ReportedOutcome = shape(
 class RunListParameters(SortParameters, RunFilters):
     """Filter of runs, and their order."""
 
-    count: Annotated[Flag, described("Also count all runs that match.")] = False
+    count: Flag = described("Also count all runs that match.", False)
 
 
 class RunParameters(Parameters):
     """Id of a run."""
 
-    run_id: Annotated[PathText, described("The run's id.")]
+    run_id: PathText = described("The run's id.")
 
 
 class TraceParameters(RunParameters):
     """Part of a run's trace."""
 
-    content: Annotated[
-        Flag, described("With the texts of each step; guidance keeps its text either way.")
-    ] = True
-    after_step: Annotated[
-        int,
-        Field(ge=-1, le=2**31 - 1),
-        DIGITS,
-        described("Only steps after this one; step 0 is the first call."),
-    ] = -1
-    limit: Annotated[
-        Annotated[int, Field(ge=1, le=100_000), DIGITS] | None,
-        described("At most this many steps."),
-    ] = None
+    content: Flag = described(
+        "With the texts of each step; guidance keeps its text either way.", True
+    )
+    after_step: Annotated[int, Field(ge=-1, le=2**31 - 1), DIGITS] = described(
+        "Only steps after this one; step 0 is the first call.", -1
+    )
+    limit: Annotated[int, Field(ge=1, le=100_000), DIGITS] | None = described(
+        "At most this many steps.", None
+    )
 
 
 @OPERATIONS.add("GET /api/runs", RunPage, "One page.")
@@ -282,7 +274,7 @@ def _unknown(run_id: str) -> NotFound:
 class ConversationParameters(PageParameters, TenantParameter):
     """Filter of conversations."""
 
-    external_key: Annotated[Text | None, described("With this id given by the client.")] = None
+    external_key: Text | None = described("With this id given by the client.", None)
 
 
 @OPERATIONS.add("GET /api/conversations", ConversationPage, "One page.")
