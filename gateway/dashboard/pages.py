@@ -273,9 +273,15 @@ class LoginParameters(Parameters):
     next: Text | None = None
 
 
-async def show_login(visit: Visit) -> Page:
+async def show_login(visit: Visit, *, failed: bool = False) -> Page:
     """The form."""
-    return _form(visit, failed=False)
+    values = {
+        "title": "Log in",
+        "failed": failed,
+        "next": _inside(visit.form.get("next") or visit.values["next"] or ""),
+        "access": None,
+    }
+    return Page(template="login.html", values=values, status=401 if failed else 200)
 
 
 async def log_in(visit: Visit) -> Page:
@@ -284,7 +290,7 @@ async def log_in(visit: Visit) -> Page:
     session = visit.gate.log_in(visit.form.get("key", "").strip(), visit.scope)
     if session is None:
         await asyncio.sleep(_WRONG_KEY_DELAY_S)
-        return _form(visit, failed=True)
+        return await show_login(visit, failed=True)
     return redirect(_inside(visit.form.get("next", "")), _cookie(visit.scope, session, SESSION_S))
 
 
@@ -292,16 +298,6 @@ async def log_out(visit: Visit) -> Page:
     """End the session in this browser."""
     refuse_other_origins(visit.scope["headers"])
     return redirect("/dashboard/login", _cookie(visit.scope, "", 0))
-
-
-def _form(visit: Visit, *, failed: bool) -> Page:
-    values = {
-        "title": "Log in",
-        "failed": failed,
-        "next": _inside(visit.form.get("next") or visit.values["next"] or ""),
-        "access": None,
-    }
-    return Page(template="login.html", values=values, status=401 if failed else 200)
 
 
 def _inside(path: str) -> str:

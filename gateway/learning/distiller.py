@@ -177,9 +177,9 @@ def job_about(run: MinedRun, found: Sequence[Finding]) -> Job | None:
         return None
     text = "\x1f".join((run.tenant, run.id, str(PROMPT_VERSION)))
     key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-    about = {"run": run.id, "step": finding.step, "failure": finding.key, "at": run.at}
+    about = {"run": run.id, "step": finding.step, "failure": finding.key}
     origin = {"conversation": run.conversation, "task": run.task, "key_name": run.key_name}
-    payload = {**about, **origin}
+    payload = {**about, **origin, "at": run.at}
     return Job(kind=KIND, key=key, tenant=run.tenant, payload=payload, created_at=run.at)
 
 

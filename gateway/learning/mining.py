@@ -22,18 +22,11 @@ from gateway.learning.templates import (
     command_of,
     command_shape,
     difference,
-    fixed,
-    found_elsewhere,
-    found_nothing,
     harmful,
     has_secret,
     is_file_name,
     parse,
-    refused_again,
-    repaired,
-    repeated,
-    replaced,
-    situation,
+    say,
     slot,
 )
 from gateway.steering.evidence.failure_keys import KIND_WORDS, CallReading, Failure, read_action
@@ -119,81 +112,72 @@ def read_run(steps: Sequence[Step]) -> list[ReadCallOfRun]:
 
 def mine(run: MinedRun, calls: Sequence[ReadCallOfRun], *, expires_s: float) -> list[Finding]:
     """Findings of the run, in the order of its steps."""
-    miner = _Miner(run, calls, expires_s)
+    miner = _Miner(run, calls, run.at + expires_s)
     seen: set[str] = set()
     found: list[Finding] = []
     for position, call in enumerate(calls):
         failure = call.reading.failure
-        if failure is None or failure.key in seen:
-            continue
-        seen.add(failure.key)
-        found += miner.after(position, call, failure)
+        if failure is not None and failure.key not in seen:
+            seen.add(failure.key)
+            found += miner.after(position, call, failure)
     return found
 
 
+@dataclass(frozen=True, slots=True)
 class _Miner:
-    def __init__(self, run: MinedRun, calls: Sequence[ReadCallOfRun], expires_s: float) -> None:
-        self._run = run
-        self._calls = calls
-        self._expires_at = run.at + expires_s
+    run: MinedRun
+    calls: Sequence[ReadCallOfRun]
+    expires_at: float
 
     def after(self, position: int, call: ReadCallOfRun, failure: Failure) -> list[Finding]:
         """Finding about a key from the calls after its first failure."""
-        later = self._calls[position + 1 : position + 1 + WINDOW_CALLS]
+        later = self.calls[position + 1 : position + 1 + WINDOW_CALLS]
         for distance, other in enumerate(later):
-            if is_fix(failure, other.reading):
-                between = self._calls[position + 1 : position + 1 + distance]
-                return [self._fix(call, failure, other, between)]
+            if _fixes(failure, other.reading):
+                between = self.calls[position + 1 : position + 1 + distance]
+                shell = failure.head.startswith("$")
+                how = difference(call.action.arguments, other.action.arguments, shell=shell)
+                looks = [each.reading.head for each in between if _reads(each, failure)]
+                if how == "" and looks:
+                    how = "with other arguments"
+                after = f", after `{looks[-1].lstrip('$')}`" if looks else ""
+                text = say("fixed", failure.head, how=how, after=after) if how else ""
+                marks = {"fix": call_digest(other.reading)}
+                return [self._finding("fix", call, failure, text, marks)]
         worked = [other for other in later if other.reading.failure is None]
         if failure.kind == "missing_command":
             for other in worked:
                 if other.reading.call.program is not None:
                     command = command_of(other.action.arguments) or ""
-                    instead = None if harmful(command) else slot(command_shape(command))
-                    text = replaced(failure.head, instead) if instead and instead != "``" else ""
+                    shown = None if harmful(command) else slot(command_shape(command))
+                    empty = shown in (None, "``")
+                    text = "" if empty else say("replaced", failure.head, instead=shown or "")
                     fix = call_digest(other.reading)
                     return [self._finding("fact", call, failure, text, {"fix": fix})]
         if failure.kind == EMPTY:
             for other in worked:
                 if _finds_instead(failure, other.reading):
-                    text = found_elsewhere(failure.head, other.reading.head)
+                    text = say("elsewhere", failure.head, instead=other.reading.head)
                     fix = call_digest(other.reading)
                     return [self._finding("fact", call, failure, text, {"fix": fix})]
         if repair := self._repair(position, failure):
             return [repair]
-        if sum(each.key == failure.key for each in self._calls[position:]) < DEAD_END_FAILURES:
+        if sum(each.key == failure.key for each in self.calls[position:]) < DEAD_END_FAILURES:
             return []
-        say = found_nothing if failure.kind == EMPTY else refused_again
-        return [self._finding("dead_end", call, failure, say(failure.head), {})]
-
-    def _fix(
-        self,
-        call: ReadCallOfRun,
-        failure: Failure,
-        other: ReadCallOfRun,
-        between: Sequence[ReadCallOfRun],
-    ) -> Finding:
-        how = difference(
-            call.action.arguments, other.action.arguments, shell=failure.head.startswith("$")
-        )
-        through = next((b.reading.head for b in reversed(between) if _reads(b, failure)), "")
-        if not how:
-            how = "" if how is None or not through else "with other arguments"
-        text = fixed(failure.head, how, through.lstrip("$")) if how else ""
-        marks = {"fix": call_digest(other.reading)}
-        return self._finding("fix", call, failure, text, marks)
+        text = say("nothing" if failure.kind == EMPTY else "refused", failure.head)
+        return [self._finding("dead_end", call, failure, text, {})]
 
     def _repair(self, position: int, failure: Failure) -> Finding | None:
         """The change after which the same call worked, within the window of its last failure."""
-        last = position
-        for at in range(position + 1, len(self._calls)):
-            reading = self._calls[at].reading
+        last, same = position, (failure.head, failure.call.canonical)
+        for at in range(position + 1, len(self.calls)):
+            reading = self.calls[at].reading
             if at - last > WINDOW_CALLS:
                 return None
-            if self._calls[at].key == failure.key:
+            if self.calls[at].key == failure.key:
                 last = at
-            elif reading.failure is None and _same_call(failure, reading):
-                changes = [each for each in self._calls[last + 1 : at] if _changes(each)]
+            elif reading.failure is None and (reading.head, reading.call.canonical) == same:
+                changes = [each for each in self.calls[last + 1 : at] if _changes(each)]
                 if reading.transient or not changes:
                     return None
                 edits = changes[-1].reading.call.edits
@@ -203,8 +187,10 @@ class _Miner:
                 name = (edits[-1].path if edits else named).rsplit("/", 1)[-1]
                 shown = slot(name) if is_file_name(name) else ""
                 changer = changes[-1].reading.head
-                text = repaired(failure.head, changer, shown) if shown is not None else ""
-                return self._finding("repair", self._calls[last], failure, text, {})
+                where, text = f" of {shown}" if shown else "", ""
+                if shown is not None:
+                    text = say("repaired", failure.head, changer=changer, where=where)
+                return self._finding("repair", self.calls[last], failure, text, {})
         return None
 
     def _finding(
@@ -212,14 +198,14 @@ class _Miner:
     ) -> Finding:
         if not text or has_secret(text) or harmful(failure.head):
             return Finding(kind=kind, key=failure.key, step=call.step, pattern=None, evidence=None)
-        run, words = self._run, failure.words[:SLOT_CHARS]
+        run, words, kind_words = self.run, failure.words[:SLOT_CHARS], KIND_WORDS[failure.kind]
         if not harmful(words) and not has_secret(words):
             marks = {**marks, SIGNS: words}
         pattern = Pattern(
             tier=Tier.E1,
             fields={
-                "task_context_embedding_text": situation(failure.head, failure.kind),
-                "observation": repeated(failure.head),
+                "task_context_embedding_text": say("situation", failure.head, words=kind_words),
+                "observation": say("repeated", failure.head),
                 "recommended_action": text,
             },
             pattern_id=lesson_id(Tier.E1, run.tenant, failure.key, text),
@@ -230,7 +216,7 @@ class _Miner:
                 trust=Trust.TEMPLATE,
                 applies_when={"head": failure.head, "kind": failure.kind, **marks},
                 last_confirmed_at=run.at,
-                expires_at=self._expires_at,
+                expires_at=self.expires_at,
             ),
         )
         evidence = run.evidence(pattern.pattern_id, call.step, kind)
@@ -239,24 +225,16 @@ class _Miner:
         )
 
 
-def is_fix(failure: Failure, later: CallReading) -> bool:
+def _fixes(failure: Failure, later: CallReading) -> bool:
     """Whether a later call is the failed one made to work."""
-    return (
-        later.failure is None
-        and not later.transient
-        and later.head == failure.head
-        and later.call.canonical != failure.call.canonical
-    )
+    same_tool = later.head == failure.head and later.call.canonical != failure.call.canonical
+    return same_tool and later.failure is None and not later.transient
 
 
 def _finds_instead(failure: Failure, later: CallReading) -> bool:
     """Whether another look-up was asked the same, and found something."""
     same = later.call.canonical == failure.call.canonical and later.head != failure.head
     return same and not later.transient and is_look_up(later.call.operation)
-
-
-def _same_call(failure: Failure, later: CallReading) -> bool:
-    return later.head == failure.head and later.call.canonical == failure.call.canonical
 
 
 def call_digest(reading: CallReading) -> str:

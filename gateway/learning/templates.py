@@ -12,7 +12,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.steering.evidence.failure_keys import KIND_WORDS
 from gateway.text.secrets import MARK, find_secrets
 
 SLOT_CHARS = 40
@@ -105,41 +104,30 @@ def parse(arguments: str) -> Mapping[str, Any] | None:
     return values if isinstance(values, Mapping) else None
 
 
-def changed_arguments(before: str, after: str) -> tuple[tuple[str, str], ...]:
-    """Names of the arguments that differ, each with how: `added`, `dropped`, or its plain new value
-    (empty where the value is no plain word)."""
-    old, new = parse(before), parse(after)
-    if old is None or new is None:
-        return ()
-    changes = []
-    for name in dict.fromkeys([*old, *new]):
-        if not _NAME.fullmatch(name) or old.get(name) == new.get(name):
-            continue
-        value = new.get(name)
-        text = str(value).lower() if isinstance(value, bool) else str(value)
-        how = "added" if name not in old else "dropped" if name not in new else ""
-        if not how and _VALUE.fullmatch(text):
-            how = f"={text}"
-        changes.append((name, how))
-    return tuple(changes)
-
-
 def difference(before: str, after: str, *, shell: bool) -> str | None:
     """Difference between the call that worked and the one that failed, in words with slots. Empty
     when it cannot be said without the content of the call; None when it may not be said."""
     if shell:
         return _command_difference(command_of(before), command_of(after))
+    old, new = parse(before), parse(after)
+    if old is None or new is None:
+        return ""
     parts, others = [], []
-    for name, how in changed_arguments(before, after)[:_MOST_NAMES]:
-        if how == "":
+    names = (name for name in {**old, **new} if _NAME.fullmatch(name))
+    changed = [name for name in names if old.get(name) != new.get(name)]
+    for name in changed[:_MOST_NAMES]:
+        value = new.get(name)
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        if name not in old:
+            parts.append(f"with `{name}` added")
+        elif name not in new:
+            parts.append(f"without `{name}`")
+        elif not _VALUE.fullmatch(text):
             others.append(f"`{name}`")
-        elif how.startswith("="):
-            value = slot(how[1:])
-            if value is None:
-                return None
-            parts.append(f"with {value} as `{name}`")
+        elif shown := slot(text):
+            parts.append(f"with {shown} as `{name}`")
         else:
-            parts.append(f"with `{name}` added" if how == "added" else f"without `{name}`")
+            return None
     if others:
         parts.append(f"with another {' and '.join(others)}")
     return ", ".join(parts)
@@ -164,63 +152,31 @@ def _options(shape: str) -> tuple[str, ...]:
     return tuple(word for word in shape.split() if not _FILE.fullmatch(word) and word != _LEFT_OUT)
 
 
-def situation(head: str, kind: str) -> str:
-    """The failure, in our words."""
-    return f"`{head.lstrip('$')}`: {KIND_WORDS[kind]}."
+_TEXTS = {
+    "fixed": "In an earlier run the same call of `{head}` worked {how}{after}.",
+    "repaired": "In an earlier run the same call of `{head}` worked after a change{where} with "
+    "`{changer}`.",
+    "refused": "In an earlier run `{head}` failed several times in this way, and no variation of "
+    "the call helped. Look for the cause, or go another way.",
+    "nothing": "In an earlier run `{head}` found nothing several times, and no variation of the "
+    "call helped. What is looked for may be elsewhere, or not there.",
+    "elsewhere": "`{head}` found nothing in an earlier run; `{instead}` with the same arguments "
+    "did.",
+    "replaced": "`{head}` was not there in an earlier run; {instead} worked.",
+    "repeated": "Sending the same call of `{head}` again: it failed in the same way.",
+    "situation": "`{head}`: {words}.",
+}
 
 
-def fixed(head: str, how: str, through: str) -> str:
-    """The fix that worked. `through`: the tool that was called before it, empty for none."""
-    after = f", after `{through}`" if through else ""
-    return f"In an earlier run the same call of `{head.lstrip('$')}` worked {how}{after}."
-
-
-def repaired(head: str, changer: str, file: str) -> str:
-    """After which change the same call worked. `file`: a slot with its name, or empty."""
-    where = f" of {file}" if file else ""
-    return (
-        f"In an earlier run the same call of `{head.lstrip('$')}` worked after a change"
-        f"{where} with `{changer.lstrip('$')}`."
-    )
+def say(name: str, head: str, **slots: str) -> str:
+    """A text about the failure of a tool or program; `$` in front of names is left out."""
+    shown = {slot: text.lstrip("$") for slot, text in {"head": head, **slots}.items()}
+    return _TEXTS[name].format(**shown)
 
 
 def is_file_name(text: str) -> bool:
     """Whether a text may be shown as the name of a file."""
     return _FILE.fullmatch(text) is not None
-
-
-def refused_again(head: str) -> str:
-    """A dead end: no variation of the failing call helped."""
-    return (
-        f"In an earlier run `{head.lstrip('$')}` failed several times in this way, and no "
-        "variation of the call helped. Look for the cause, or go another way."
-    )
-
-
-def found_nothing(head: str) -> str:
-    """A look-up that found nothing, however it was asked."""
-    return (
-        f"In an earlier run `{head.lstrip('$')}` found nothing several times, and no variation of "
-        "the call helped. What is looked for may be elsewhere, or not there."
-    )
-
-
-def found_elsewhere(head: str, instead: str) -> str:
-    """Another look-up that found something for the same question."""
-    return (
-        f"`{head.lstrip('$')}` found nothing in an earlier run; `{instead.lstrip('$')}` with the "
-        "same arguments did."
-    )
-
-
-def replaced(head: str, instead: str) -> str:
-    """The replacement of a command that is not there."""
-    return f"`{head.lstrip('$')}` was not there in an earlier run; {instead} worked."
-
-
-def repeated(head: str) -> str:
-    """The move to avoid: the same call again."""
-    return f"Sending the same call of `{head.lstrip('$')}` again: it failed in the same way."
 
 
 def has_secret(text: str) -> bool:

@@ -48,11 +48,6 @@ _CORRECTS = re.compile(
 _READ_CHARS = 600
 
 
-def corrects(text: str) -> bool:
-    """Whether a user's message after a final answer says that the answer was wrong."""
-    return _CORRECTS.search(text[:_READ_CHARS]) is not None
-
-
 def is_test(call: ReadCallOfRun) -> bool:
     """Whether a call ran tests or a build, by its program."""
     program = call.reading.call.program
@@ -88,7 +83,8 @@ def implicit(
         verdict = "failure" if last.reading.failure else "success"
         found.append(("result", verdict, f"step {last.step}"))
     if answered and next_task is not None:
-        source, verdict = ("correction", "failure") if corrects(next_task) else _MOVED_ON
+        corrects = _CORRECTS.search(next_task[:_READ_CHARS]) is not None
+        source, verdict = ("correction", "failure") if corrects else ("moved_on", "success")
         found.append((source, verdict, "the next message"))
     failure = calls[-1].reading.failure if calls else None
     last_failed = failure is not None and failure.kind != EMPTY
@@ -107,7 +103,6 @@ def best(outcomes: Sequence[OutcomeRow]) -> OutcomeRow | None:
     return min(usable)[2] if usable else None
 
 
-_MOVED_ON = ("moved_on", "success")
 _FAILING = (FSMState.SLOW.value, FSMState.SKIP.value)
 _TOLD = {"header": "told_header", "api": "told_api", "cli": "told_cli"}
 """Source of a run's outcome in the run log -> of the verdict."""
