@@ -126,13 +126,9 @@ Changed = shape(
     pattern_id=str,
     changed=bool,
 )
-
-
 Forgotten = shape(
     "Forgotten", "The lessons that nothing but the run supported.", run_id=str, removed=list[str]
 )
-
-
 OutcomeList = shape(
     "OutcomeList", "Every verdict on a run, oldest first.", outcomes=list[dict[str, Any]]
 )

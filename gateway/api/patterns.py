@@ -189,8 +189,6 @@ class PatternPage(BaseModel):
 AddedPattern = shape(
     "AddedPattern", "Result for a pattern that was sent.", result=Added, pattern_id=str
 )
-
-
 ImportCounts = shape(
     "ImportCounts", "Number of imported patterns by result.", added=int, replaced=int, unchanged=int
 )

@@ -68,21 +68,19 @@ async def show(visit: Visit) -> Page:
     texts = [await find_trace(visit, str(run_id), limit=COMPARED_STEPS + 1) for run_id in ids]
     left, right = (sides(trace) for trace in texts)
     limits = thresholds(visit.runtime.settings)
-    return Page(
-        template="compare.html",
-        values={
-            "title": "Compare two runs",
-            "runs": [trace.run for trace in traces],
-            "severities": [run_severity(trace.run.totals) for trace in traces],
-            "charts": [RunChart.of(trace, limits) for trace in traces],
-            "draw": charts,
-            "facts": facts(traces[0].run, traces[1].run),
-            "rows": list(zip_longest(left, right)),
-            "parted": parted(left, right),
-            "most": COMPARED_STEPS,
-            "keeps_texts": visit.runtime.settings.storage.store_content,
-        },
-    )
+    shown = {
+        "title": "Compare two runs",
+        "runs": [trace.run for trace in traces],
+        "severities": [run_severity(trace.run.totals) for trace in traces],
+        "charts": [RunChart.of(trace, limits) for trace in traces],
+        "draw": charts,
+        "facts": facts(traces[0].run, traces[1].run),
+        "rows": list(zip_longest(left, right)),
+        "parted": parted(left, right),
+        "most": COMPARED_STEPS,
+        "keeps_texts": visit.runtime.settings.storage.store_content,
+    }
+    return Page(template="compare.html", values=shown)
 
 
 def facts(a: RunRecord, b: RunRecord) -> list[tuple[str, str, str]]:

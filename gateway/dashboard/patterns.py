@@ -28,7 +28,7 @@ from gateway.learning.life_cycle import MAX_ADVICE_CHARS
 from gateway.steering.guidance.codec import to_record
 from gateway.steering.guidance.pattern import Status, Tier, content
 from gateway.steering.monitors import FAILURE_LABELS
-from gateway.stores.learning import LessonFilter, StoredLesson
+from gateway.stores.learning import LessonFilter
 from gateway.stores.patterns import PatternFilter, StoredPattern
 
 TIERS = tuple(tier.value for tier in Tier)
@@ -75,18 +75,16 @@ async def show_list(visit: Visit) -> Page:
         page = await library(visit.runtime).store.list_patterns(
             wanted, limit=values["limit"], cursor=values["cursor"]
         )
-    return Page(
-        template="patterns.html",
-        values={
-            "title": "Patterns",
-            "rows": [(stored, content(stored.pattern.fields)) for stored in page.patterns],
-            "count": await library(visit.runtime).store.count(),
-            "next": visit.query(cursor=page.next_cursor) if page.next_cursor else None,
-            "chosen": values,
-            "tiers": TIERS,
-            "failure_types": FAILURE_LABELS,
-        },
-    )
+    shown = {
+        "title": "Patterns",
+        "rows": [(stored, content(stored.pattern.fields)) for stored in page.patterns],
+        "count": await library(visit.runtime).store.count(),
+        "next": visit.query(cursor=page.next_cursor) if page.next_cursor else None,
+        "chosen": values,
+        "tiers": TIERS,
+        "failure_types": FAILURE_LABELS,
+    }
+    return Page(template="patterns.html", values=shown)
 
 
 async def show_one(visit: Visit) -> Page:
@@ -176,23 +174,20 @@ def _form(
     pattern = None if stored is None else stored.pattern
     own = visit.access.operator or (pattern is not None and pattern.tenant == visit.access.tenant)
     editable = own or (pattern is None and record["tier"] == "e1")
-    return Page(
-        template="pattern.html",
-        status=error.status if error else 200,
-        values={
-            "title": pattern.pattern_id if pattern else "New pattern",
-            "stored": stored,
-            "record": record,
-            "texts": texts,
-            "rest": orjson.dumps(rest, option=orjson.OPT_INDENT_2).decode() if rest else "",
-            "error": error.message if error else None,
-            "saved": bool(visit.values.get("saved")) and error is None,
-            "editable": editable,
-            "tiers": TIERS,
-            "failure_types": FAILURE_LABELS,
-            "form_tenant": visit.form.get("tenant") or visit.values.get("tenant") or "",
-        },
-    )
+    shown = {
+        "title": pattern.pattern_id if pattern else "New pattern",
+        "stored": stored,
+        "record": record,
+        "texts": texts,
+        "rest": orjson.dumps(rest, option=orjson.OPT_INDENT_2).decode() if rest else "",
+        "error": error.message if error else None,
+        "saved": bool(visit.values.get("saved")) and error is None,
+        "editable": editable,
+        "tiers": TIERS,
+        "failure_types": FAILURE_LABELS,
+        "form_tenant": visit.form.get("tenant") or visit.values.get("tenant") or "",
+    }
+    return Page(template="pattern.html", values=shown, status=error.status if error else 200)
 
 
 def _id(visit: Visit) -> str:
@@ -228,64 +223,51 @@ async def show_lessons(visit: Visit) -> Page:
     new = [view for view in views if view["created_at"] >= time.time() - WEEK_S]
     new.sort(key=lambda view: (-view["conversations"], -view["created_at"]))
     settings, now = runtime.settings.learning, time.time()
-    return Page(
-        template="lessons.html",
-        values={
-            "title": "Lessons",
-            "groups": [(name, rows) for name, rows in groups if rows],
-            "week": new[:MOST_NEW],
-            "trials": settings.trials == "on",
-            "mining": settings.mining,
-            "distiller": await distiller_view(runtime.learning, settings, visit.tenant, now),
-            "chosen": values,
-            "statuses": STATUSES,
-            "tiers": lessons.TIERS,
-            "full": len(found) == MOST_SHOWN,
-        },
-    )
+    shown = {
+        "title": "Lessons",
+        "groups": [(name, rows) for name, rows in groups if rows],
+        "week": new[:MOST_NEW],
+        "trials": settings.trials == "on",
+        "mining": settings.mining,
+        "distiller": await distiller_view(runtime.learning, settings, visit.tenant, now),
+        "chosen": values,
+        "statuses": STATUSES,
+        "tiers": lessons.TIERS,
+        "full": len(found) == MOST_SHOWN,
+    }
+    return Page(template="lessons.html", values=shown)
 
 
-async def show_lesson(visit: Visit) -> Page:
+async def show_lesson(visit: Visit, error: GatewayError | None = None) -> Page:
     """One lesson."""
     stored = await find_lesson(visit.runtime, visit.tenant, _id(visit))
-    return await _lesson_page(visit, stored, None)
+    shown = {
+        "title": stored.pattern.pattern_id,
+        "lesson": await detail(visit.runtime, stored, visit.access),
+        "editable": visit.access.operator or stored.pattern.tenant == visit.access.tenant,
+        "error": error.message if error else None,
+        "saved": bool(visit.values.get("saved")) and error is None,
+    }
+    return Page(template="lesson.html", values=shown, status=error.status if error else 200)
 
 
 async def change_one_lesson(visit: Visit) -> Page:
     """Approve, pause, retire, edit or share; an error is shown above the lesson."""
     stored = await find_lesson(visit.runtime, visit.tenant, _id(visit))
+    action, advice = visit.form.get("action", ""), visit.form.get("advice", "").strip()
     try:
-        change = _read(visit.form.get("action", ""), visit.form.get("advice", "").strip())
+        if action == "share":
+            change = LessonChange(share=True)
+        elif action == "edit":
+            if not 0 < len(advice) <= MAX_ADVICE_CHARS:
+                reason = f"The text needs 1 to {MAX_ADVICE_CHARS} characters"
+                raise BadRequest(reason, param="advice")
+            change = LessonChange(advice=advice)
+        elif action in _BUTTONS:
+            change = LessonChange(status=_BUTTONS[action])
+        else:
+            raise BadRequest("There is no such action", param="action")
         kept, _ = await apply_change(visit.runtime, visit.access, stored, change)
     except GatewayError as error:
-        return await _lesson_page(visit, stored, error)
+        return await show_lesson(visit, error)
     return redirect(f"/dashboard/lessons/{quote(kept)}{visit.query(saved='1')}")
-
-
-def _read(action: str, advice: str) -> LessonChange:
-    """The change that a form describes. Raises: BadRequest."""
-    if action == "share":
-        return LessonChange(share=True)
-    if action == "edit":
-        if not 0 < len(advice) <= MAX_ADVICE_CHARS:
-            reason = f"The text needs 1 to {MAX_ADVICE_CHARS} characters"
-            raise BadRequest(reason, param="advice")
-        return LessonChange(advice=advice)
-    if action not in _BUTTONS:
-        raise BadRequest("There is no such action", param="action")
-    return LessonChange(status=_BUTTONS[action])
-
-
-async def _lesson_page(visit: Visit, stored: StoredLesson, error: GatewayError | None) -> Page:
-    own = visit.access.operator or stored.pattern.tenant == visit.access.tenant
-    return Page(
-        template="lesson.html",
-        status=error.status if error else 200,
-        values={
-            "title": stored.pattern.pattern_id,
-            "lesson": await detail(visit.runtime, stored, visit.access),
-            "editable": own,
-            "error": error.message if error else None,
-            "saved": bool(visit.values.get("saved")) and error is None,
-        },
-    )

@@ -47,17 +47,15 @@ async def show(visit: Visit) -> Page:
     """The request and the answer of a step's call, or why they are not there."""
     trace, step = await find_step(visit)
     call = await _find(visit, step)
-    return Page(
-        template="raw.html",
-        values={
-            "title": f"Step {step.step_index} as sent and received",
-            "run": trace.run,
-            "step": step,
-            "request": _text(call.request) if call else None,
-            "response": _text(call.response) if call else None,
-            "why_not": None if call else why_not(visit),
-        },
-    )
+    shown = {
+        "title": f"Step {step.step_index} as sent and received",
+        "run": trace.run,
+        "step": step,
+        "request": _text(call.request) if call else None,
+        "response": _text(call.response) if call else None,
+        "why_not": None if call else why_not(visit),
+    }
+    return Page(template="raw.html", values=shown)
 
 
 async def replay(visit: Visit) -> Page:
@@ -79,19 +77,17 @@ async def replay(visit: Visit) -> Page:
         answer = await ask(visit, call, model)
     call_of = (step.call.model_requested, step.call.model_asked) if step.call else ()
     known = dict.fromkeys([*call_of, *visit.runtime.services.table.names])
-    return Page(
-        template="replay_call.html",
-        values={
-            "title": f"Replay step {step.step_index}",
-            "run": trace.run,
-            "step": step,
-            "models": [name for name in known if "*" not in name],
-            "model": model,
-            "recorded": _recorded(step, call),
-            "answer": answer,
-            "why_not": why,
-        },
-    )
+    shown = {
+        "title": f"Replay step {step.step_index}",
+        "run": trace.run,
+        "step": step,
+        "models": [name for name in known if "*" not in name],
+        "model": model,
+        "recorded": _recorded(step, call),
+        "answer": answer,
+        "why_not": why,
+    }
+    return Page(template="replay_call.html", values=shown)
 
 
 def why_not(visit: Visit) -> str:
