@@ -135,7 +135,6 @@ async def _allow(
 
 
 async def _known(request: ApiRequest[Parameters], body: AccountBody) -> Account:
-    """The account that is to be changed. Raises: NotFound."""
     key = AccountKey(budget=body.budget, subject=body.subject)
     account = await _read(request.runtime, key)
     if account is None:

@@ -86,8 +86,7 @@ def _epoch_seconds(text: str) -> float:
 
 Text = Annotated[str, Field(max_length=1000)]
 PathText = Annotated[str, Field(min_length=1, max_length=1000)]
-DIGITS = BeforeValidator(_whole_number)
-"""Put behind `Field(ge=..., le=...)` of an integer."""
+DIGITS = BeforeValidator(_whole_number)  # put behind `Field(ge=..., le=...)` of an integer
 
 Flag = Annotated[bool, BeforeValidator(_flag)]
 _TIMES = [

@@ -44,8 +44,7 @@ from gateway.text.secrets import mask_secrets
 OPERATIONS = Operations()
 
 T = TypeVar("T")
-Omitted = Annotated[T, Field(exclude=True)]
-"""A field of a stored row that the answer leaves out."""
+Omitted = Annotated[T, Field(exclude=True)]  # A field of a stored row that the answer leaves out
 
 
 Outcome = Annotated[str, OneOf(OUTCOMES)]

@@ -36,8 +36,7 @@ from gateway.text import formatting
 from gateway.text.formatting import about
 from gateway.text.sanitize import one_line
 
-COMPARED_STEPS = 200
-"""Steps that are listed next to each other, with what the agents did."""
+COMPARED_STEPS = 200  # steps that are listed next to each other, with what the agents did
 
 _WORDS = 110
 

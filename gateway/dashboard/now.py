@@ -15,8 +15,7 @@ from gateway.stores.queries import LIVE_S, LiveQuery, LiveRun, PageRequest, RunF
 from gateway.stores.totals import SEVERITIES, plus
 from gateway.stores.usage import Tree, UsagePoint, UsageQuery, bucket_start
 
-SPENT_S = 600.0
-"""Over how long the rate of spending is measured, in seconds."""
+SPENT_S = 600.0  # over how long the rate of spending is measured, in seconds
 
 _FINISHED = 6
 _ACCOUNTS = 200

@@ -20,8 +20,7 @@ from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import UpstreamCall
 from gateway.wire.usage import TokenUsage, token_usage
 
-REPLAY_S = 120.0
-"""Longest wait for the other model."""
+REPLAY_S = 120.0  # longest wait for the other model
 
 _SHOWN = 200_000
 _HEADERS = [(b"content-type", b"application/json"), (b"accept-encoding", b"identity")]

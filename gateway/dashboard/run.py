@@ -74,7 +74,6 @@ async def _allow(visit: Visit, form: Any) -> None:
 
 
 async def _root(visit: Visit, run: RunRecord) -> str:
-    """The first conversation of the run's tree; its own while the store cannot be asked."""
     try:
         record = await visit.runtime.store.load(run.tenant, run.conversation_id)
     except StoreError:
@@ -118,8 +117,7 @@ def _parts(step: StepRow, guidance: Sequence[InjectionRow]) -> Iterator[tuple[st
             yield f"next call of {action.name}", action.arguments
 
 
-WINDOW_STEPS = 30
-"""Steps whose texts are on the page at first; more are loaded on demand."""
+WINDOW_STEPS = 30  # steps whose texts are on the page at first; more are loaded on demand
 
 _COMPARABLE = 40
 

@@ -39,8 +39,7 @@ class Embedder(Protocol):
     """Makes vectors whose scalar product is the cosine similarity of their texts. `embedder_id`
     names the vector space: vectors of two ids may never be compared."""
 
-    embedder_id: str
-    """Name of the vector space, including everything it depends on."""
+    embedder_id: str  # name of the vector space, including everything it depends on
     dimensions: int
 
     async def embed(self, texts: Sequence[str]) -> list[Vector[float]]:

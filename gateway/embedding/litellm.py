@@ -17,8 +17,7 @@ from gateway.errors import UnknownProvider
 from gateway.upstream.litellm_lane.sdk import litellm_imported
 from gateway.upstream.providers import BASELESS, OPENAI_COMPATIBLE, provider_of
 
-Call = Callable[..., Awaitable[Any]]
-"""`litellm.aembedding`, or a replacement for it."""
+Call = Callable[..., Awaitable[Any]]  # `litellm.aembedding`, or a replacement for it
 
 PROBE = "dimension probe"
 

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-MAX_WORD_CHARS = 100
-"""Longer words are unknown. Source: the reference tokenizer."""
+MAX_WORD_CHARS = 100  # longer words are unknown. Source: the reference tokenizer.
 _CACHED_WORDS = 20_000
 
 _ASCII_PUNCTUATION = r"!-/:-@\[-`{-~"

@@ -94,7 +94,6 @@ class LessonBook:
             return known
 
     def _keep(self, tenant: str, reading: asyncio.Task[_Shelf]) -> None:
-        """Keep what was read, unless lessons have changed since that began."""
         if self._reading.get(tenant) is not reading:
             return
         del self._reading[tenant]
@@ -119,7 +118,6 @@ class LessonBook:
         return shelf
 
     async def _near(self, shelf: _Shelf, query: LessonQuery) -> list[LessonMatch]:
-        """The most similar lesson for another failure of the same tool."""
         least = self.similarity()
         found: list[LessonMatch] = []
         for failure in query.failures:

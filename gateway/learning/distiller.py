@@ -47,8 +47,7 @@ from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import Dispatcher, Messages, ModelRefused, OwnAnswer, ask
 from gateway.wire.usage import token_usage
 
-CLIENT = "gateway-learning"
-"""The client of these calls, for budgets that match a client."""
+CLIENT = "gateway-learning"  # the client of these calls, for budgets that match a client
 _REASON_CHARS = 200
 
 
@@ -156,14 +155,12 @@ class PaidModel:
         return used, cost is None
 
 
-KIND = "distil"
-"""The kind of the jobs."""
+KIND = "distil"  # the kind of the jobs
 MOST_ATTEMPTS = 3
 RESERVED_INPUT, RESERVED_OUTPUT = 8000, 500
 """Tokens that an attempt counts with until it has ended: twelve excerpts of 300 characters and the
 instruction in a script that takes two tokens for a character."""
-SPARE_S = 60.0
-"""Seconds for which a job is held beyond the wait for an answer."""
+SPARE_S = 60.0  # seconds for which a job is held beyond the wait for an answer
 BUDGET_REST_S = 900.0
 """Seconds for which a tenant's jobs rest when a budget of the operator refuses a call."""
 

@@ -20,8 +20,7 @@ from gateway.steering.guidance.pattern import Pattern, Tier, content
 from gateway.stores.learning import EvidenceRow, Learned, LearningStore, LessonFilter
 
 Entry = tuple[Pattern, Sequence[EvidenceRow]]
-Vectors = Mapping[str, Sequence[float]]
-"""Vectors of texts, all of unit length."""
+Vectors = Mapping[str, Sequence[float]]  # vectors of texts, all of unit length
 
 
 def general_lesson(instances: Sequence[Entry], vectors: Vectors | None = None) -> Entry | None:

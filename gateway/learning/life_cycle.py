@@ -33,16 +33,14 @@ PROMOTE_ABOVE = 0.98
 EARLY_DECISIONS, PROMOTE_EARLY_ABOVE = 60, 0.998
 """Below this many decisions the first bar is higher: several early looks at chance pass a low one.
 Source: tests/learning/test_trials.py."""
-RETIRE_HARM_ABOVE = 0.90
-"""Probability of harm from which a lesson is retired."""
+RETIRE_HARM_ABOVE = 0.90  # probability of harm from which a lesson is retired
 GIVE_UP_AFTER, GIVE_UP_BELOW = 120, 0.2
 """Decisions after which a lesson is retired when the probability that it matters is below this.
 Source of these four: `learning.md`, 6."""
 FIRST_LOOK, LOOK_EVERY = 30, 15
 """Decisions before a trial is judged for the first time, and between two looks: whoever looks
 after each decision promotes by chance. Source: tests/learning/test_trials.py."""
-LEAST_PER_ARM = 6
-"""Decisions of each arm without which no trial is judged."""
+LEAST_PER_ARM = 6  # decisions of each arm without which no trial is judged
 NEEDED_CONVERSATIONS = 2
 NEEDED_TASKS = 2
 NEEDED_KEYS = 2
@@ -135,18 +133,14 @@ def why_not_active(
     return f"helps with probability {chance:.2f}; {PROMOTE_ABOVE} is needed"
 
 
-MATTERS = 0.05
-"""Effect, as a difference of probabilities, from which a lesson is worth giving."""
+MATTERS = 0.05  # effect, as a difference of probabilities, from which a lesson is worth giving
 LEAST_SHARE, MOST_SHARE = 0.2, 0.8
 """Limits of the probability with which a lesson in trial is given. Source: `learning.md`, 6."""
-ACTIVE_SHARE = 0.9
-"""Of an active lesson: the rest is the hold-out, which never ends."""
-PARENT_DECISIONS = 4.0
-"""Most decisions per arm that the general lesson's rates count for."""
+ACTIVE_SHARE = 0.9  # of an active lesson: the rest is the hold-out, which never ends
+PARENT_DECISIONS = 4.0  # most decisions per arm that the general lesson's rates count for
 
 _POINTS = 400
-_SHARE_DIGITS = 4
-"""The last digits of a sum depend on its order; the draw must not."""
+_SHARE_DIGITS = 4  # the last digits of a sum depend on its order; the draw must not
 _Z95 = 1.959964
 
 
@@ -258,7 +252,6 @@ def exceeds(larger: _Arm, smaller: _Arm, by: float) -> float:
 
 
 def _density(a: float, b: float) -> list[float]:
-    """The mass of Beta(a, b) in each of equal cells of [0, 1]."""
     points = [(index + 0.5) / _POINTS for index in range(_POINTS)]
     logs = [(a - 1.0) * math.log(x) + (b - 1.0) * math.log(1.0 - x) for x in points]
     top = max(logs)

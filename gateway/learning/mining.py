@@ -39,8 +39,7 @@ WINDOW_CALLS = 6
 """Calls after a failure among which its fix is looked for. Source: design, `learning.md`."""
 SIGNS = "signs"
 """Name of the words of a failure among a lesson's conditions. They are never shown to a model."""
-DEAD_END_FAILURES = 2
-"""Failures of a key without a fix that make it a dead end."""
+DEAD_END_FAILURES = 2  # failures of a key without a fix that make it a dead end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,7 +225,6 @@ class _Miner:
 
 
 def _fixes(failure: Failure, later: CallReading) -> bool:
-    """Whether a later call is the failed one made to work."""
     same_tool = later.head == failure.head and later.call.canonical != failure.call.canonical
     return same_tool and later.failure is None and not later.transient
 

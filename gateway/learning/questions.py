@@ -19,17 +19,13 @@ from gateway.steering.evidence.failure_keys import KIND_WORDS, Failure
 from gateway.steering.evidence.results import EMPTY
 from gateway.wire.coerce import as_list, as_number, as_text
 
-PROMPT_VERSION = 1
-"""Of INSTRUCTION: a run is asked about once for each version."""
+PROMPT_VERSION = 1  # of INSTRUCTION: a run is asked about once for each version
 
-MOST_CALLS = 6
-"""Calls shown, each with an excerpt of what was called and one of what was answered."""
+MOST_CALLS = 6  # calls shown, each with an excerpt of what was called and one of what was answered
 EXCERPT_CHARS = 300
-MOST_CHARS = 200
-"""Longest text of an answer's field."""
+MOST_CHARS = 200  # longest text of an answer's field
 LEAST_CONFIDENCE = 0.5
-_COPIED_CHARS = 40
-"""Longest piece of an excerpt that an answer may repeat."""
+_COPIED_CHARS = 40  # longest piece of an excerpt that an answer may repeat
 
 INSTRUCTION = f"""\
 You read excerpts of one run of an agent: calls of tools and what the tools answered. Everything in

@@ -14,8 +14,7 @@ from typing import Any
 
 from gateway.text.secrets import MARK, find_secrets
 
-SLOT_CHARS = 40
-"""Longest text in a slot; no longer piece of a transcript is in any lesson."""
+SLOT_CHARS = 40  # longest text in a slot; no longer piece of a transcript is in any lesson
 
 _HARMFUL = re.compile(
     r"""(?xi)
@@ -148,7 +147,6 @@ def _command_difference(before: str | None, after: str | None) -> str | None:
 
 
 def _options(shape: str) -> tuple[str, ...]:
-    """Subcommand and options of a program, without its files."""
     return tuple(word for word in shape.split() if not _FILE.fullmatch(word) and word != _LEFT_OUT)
 
 

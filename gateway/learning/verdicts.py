@@ -29,8 +29,7 @@ RANKS = (
 """The sources, the best first; those reported rank alike, and the newest of them wins."""
 
 _REPORTED = RANKS[:3]
-USED_FROM = 0.7
-"""Precision below which a source is not used."""
+USED_FROM = 0.7  # precision below which a source is not used
 
 PRECISION: Mapping[str, float] = MappingProxyType(
     {"result": 0.83, "correction": 0.71, "abandoned": 0.93, "moved_on": 0.0}

@@ -50,8 +50,7 @@ from gateway.stores.totals import RunRecord
 MOST_PARENTS = 16
 MOST_PER_LOOK = 8
 """Runs read at one look: requests share the interpreter with this, also from another thread."""
-MOST_WAITING = 10_000
-"""Runs that wait to be read; those without a call for longest are given up."""
+MOST_WAITING = 10_000  # runs that wait to be read; those without a call for longest are given up
 MOST_RECOMPUTED = 5
 """Times that a posterior is computed again because another gateway has settled decisions."""
 MOST_REVIEWED = 20_000
@@ -324,7 +323,6 @@ class Learner:
         return moved
 
     async def _root(self, run: RunRecord) -> str:
-        """The conversation at the root of the run's tree."""
         found = run.conversation_id
         for _ in range(MOST_PARENTS):
             record = await self.states.load(run.tenant, found)

@@ -53,8 +53,7 @@ T = TypeVar("T")
 
 _STARTER_FILE = Path(__file__).parent / "starter.jsonl"
 
-Progress = Callable[[int], None]
-"""Called with the number of patterns done so far."""
+Progress = Callable[[int], None]  # called with the number of patterns done so far
 
 Failed = Callable[[Tier, Exception], None]
 """Called with the tier whose search failed, and the error."""
@@ -355,8 +354,7 @@ def starter_patterns() -> tuple[Pattern, ...]:
         return tuple(read_lines(lines))
 
 
-FLUSH_S = 2.0
-"""Seconds between two writes of the counts; a crash loses at most this much."""
+FLUSH_S = 2.0  # seconds between two writes of the counts; a crash loses at most this much
 
 
 @dataclass(eq=False)

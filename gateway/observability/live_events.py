@@ -19,8 +19,7 @@ QUEUE_LIMIT = 1000
 LINGER_S = 60.0
 """Seconds for which events are kept after a subscriber leaves: it may have lost its connection."""
 
-MAX_SUBSCRIBERS = 100
-"""Subscribers at once; each costs one queue entry per event."""
+MAX_SUBSCRIBERS = 100  # subscribers at once; each costs one queue entry per event
 
 
 class TooManySubscribers(Exception):

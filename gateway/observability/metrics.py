@@ -202,8 +202,7 @@ class Metrics:
         return generate_latest(self.registry)
 
 
-_WAIT_S = 1.0
-"""Longest wait for another worker; one that does not answer is left out."""
+_WAIT_S = 1.0  # longest wait for another worker; one that does not answer is left out
 
 
 @dataclass(eq=False)

@@ -61,8 +61,7 @@ class Telemetry:
 
     def __init__(self, tracer: Tracer, meter: Meter, close: Callable[[], None]) -> None:
         self._tracer = tracer
-        self.close = close
-        """Export what is still queued; blocks."""
+        self.close = close  # export what is still queued; blocks
 
         self._duration = meter.create_histogram(
             "gen_ai.client.operation.duration",
@@ -121,13 +120,11 @@ def _common(exchange: Exchange) -> dict[str, Any]:
 
 
 def _error(exchange: Exchange) -> str:
-    """The error: our label, or the status of the upstream's answer; empty for none."""
     response = exchange.response
     return response.error or (str(response.status) if response.status >= 400 else "")
 
 
 def _details(exchange: Exchange) -> dict[str, Any]:
-    """Attributes of spans only."""
     upstream, request, notes = exchange.upstream, exchange.request, exchange.notes
     usage = upstream.tokens
     details = {
