@@ -128,11 +128,12 @@ async def get_conversation_tree(request: ApiRequest[ConversationTreeParameters])
 @OPERATIONS.add("GET /api/runs/{run_id}/tree", TreeView, "The tree.")
 async def get_run_tree(request: ApiRequest[RunTreeParameters]) -> ApiResponse:
     """The same for the conversation of a run."""
+    run_id = request.params.run_id
     trace = await request.runtime.runs.get_run(
-        request.params.run_id, tenant=request.tenant, content=False, limit=0
+        run_id, tenant=request.tenant, content=False, limit=0
     )
     if trace is None:
-        raise NotFound(f"there is no run {request.params.run_id[:80]!r}", param="run_id")
+        raise NotFound(f"there is no run {run_id[:80]!r}", param="run_id")
     return await _tree(request, trace.run.conversation_id)
 
 
@@ -157,18 +158,17 @@ async def get_usage(request: ApiRequest[UsageParameters]) -> ApiResponse:
             yield group_lines(params.by, groups)
 
         return ApiResponse(media=MEDIA["csv"], chunks=table())
-    shown = [{"value": group.value, "sums": sums_view(group.sums)} for group in groups]
+    shown = [{"value": each.value, "sums": sums_view(each.sums)} for each in groups]
     return ApiResponse({"by": params.by, "groups": shown})
 
 
 @OPERATIONS.add("GET /api/export", Content(str, "One run a line.", MEDIA["jsonl"], (MEDIA["csv"],)))
 async def export_runs(request: ApiRequest[ExportParameters]) -> ApiResponse:
     """Runs as JSON lines, CSV, or the chat messages that OpenAI's tools read."""
-    params = request.params
-    content = params.content and params.format != "csv"
-    runs = run_filter(dict(params), request.tenant)
-    traces = request.runtime.runs.export_runs(runs, content=content)
-    return ApiResponse(media=MEDIA[params.format], chunks=exported(traces, params.format))
+    form, content = request.params.format, request.params.content
+    runs = run_filter(dict(request.params), request.tenant)
+    traces = request.runtime.runs.export_runs(runs, content=content and form != "csv")
+    return ApiResponse(media=MEDIA[form], chunks=exported(traces, form))
 
 
 async def exported(traces: AsyncIterator[RunTrace], form: str) -> AsyncIterator[bytes]:

@@ -76,11 +76,9 @@ class AccountPage(BaseModel):
 @OPERATIONS.add("GET /api/budgets", AccountPage, "The accounts.")
 async def list_budgets(request: ApiRequest[BudgetParameters]) -> ApiResponse:
     """Use of each budget by each subject, last used first."""
-    params, runtime = request.params, request.runtime
+    runtime, chosen = request.runtime, picked(request.params, "budget", "limit")
     ledger = runtime.accounting.ledger
-    found = await ledger.counted.list_accounts(
-        budget=params.budget, tenant=request.tenant, limit=params.limit
-    )
+    found = await ledger.counted.list_accounts(tenant=request.tenant, **chosen)
     views = [_view(runtime, account) for account in found]
     return ApiResponse({"accounts": views, "durable": ledger.durable})
 
@@ -93,9 +91,8 @@ async def raise_budget(request: ApiRequest[Parameters]) -> ApiResponse:
     """Set limits of one subject."""
     body = request.read(RaiseBody)
     if unknown := set(body.limits) - set(METRICS):
-        raise BadRequest(
-            f"limits: {min(unknown)!r} is not one of {', '.join(METRICS)}", param="limits"
-        )
+        message = f"limits: {min(unknown)!r} is not one of {', '.join(METRICS)}"
+        raise BadRequest(message, param="limits")
     if not body.limits or not all(0 < value < float("inf") for value in body.limits.values()):
         raise BadRequest("limits: each must be a number above 0", param="limits")
     account = await _known(request, body)
@@ -114,11 +111,11 @@ async def lift_budget(request: ApiRequest[Parameters]) -> ApiResponse:
 async def reset_budget(request: ApiRequest[Parameters]) -> ApiResponse:
     """Reset one account."""
     account = await _known(request, request.read(AccountBody))
-    runtime = request.runtime
-    await runtime.accounting.ledger.store.reset(account.key, at=time.time())
+    runtime, store = request.runtime, request.runtime.accounting.ledger.store
+    await store.reset(account.key, at=time.time())
     runtime.accounting.notices.forget(account.budget, account.subject)
     runtime.log.warning("budget reset", budget=account.budget, subject=account.subject)
-    return ApiResponse(_view(runtime, await _read(runtime, account.key) or account))
+    return ApiResponse(_view(runtime, (await store.accounts([account.key]) or [account])[0]))
 
 
 async def _allow(
@@ -128,23 +125,17 @@ async def _allow(
     store = runtime.accounting.ledger.store
     account = await store.allow(key, at=time.time(), limits=limits, lifted=lifted)
     runtime.accounting.notices.forget(key.budget, key.subject)
-    runtime.log.warning(
-        "budget limits changed", budget=key.budget, subject=key.subject, lifted=lifted
-    )
+    changed = {"budget": key.budget, "subject": key.subject, "lifted": lifted}
+    runtime.log.warning("budget limits changed", **changed)
     return ApiResponse(_view(runtime, account))
 
 
 async def _known(request: ApiRequest[Parameters], body: AccountBody) -> Account:
     key = AccountKey(budget=body.budget, subject=body.subject)
-    account = await _read(request.runtime, key)
-    if account is None:
+    found = await request.runtime.accounting.ledger.store.accounts([key])
+    if not found:
         raise NotFound(f"the budget has no account {body.subject[:80]!r}", param="subject")
-    return account
-
-
-async def _read(runtime: Runtime, key: AccountKey) -> Account | None:
-    found = await runtime.accounting.ledger.store.accounts([key])
-    return found[0] if found else None
+    return found[0]
 
 
 def _view(runtime: Runtime, account: Account) -> dict[str, Any]:

@@ -186,9 +186,7 @@ async def show_what_if(visit: Visit) -> Page:
 def changed_settings(settings: Settings, base: str, change: str) -> Settings:
     """`settings` with the keys of a preset and of `change` (YAML) replaced.
 
-    Raises:
-        BadRequest: not YAML, or a section that decides nothing about a run.
-        ConfigError: an unknown key or a refused value.
+    Raises: BadRequest for what is no YAML or decides nothing about a run; ConfigError.
     """
     try:
         given = yaml.safe_load(change) or {}

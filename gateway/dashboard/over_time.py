@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import reduce
 from typing import Annotated, Any
 
-from markupsafe import Markup
 from pydantic import Field
 
 from gateway.api.params import OneOf, TenantParameter, Text, naming
@@ -44,16 +42,6 @@ class TimeParameters(FragmentParameters, TenantParameter):
     by: Annotated[str, Field(pattern=_BY)] | None = None
     model: Text | None = None
     agent: Text | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Panel:
-    """One chart: its title, its drawing, its highest value, and what it comes to in all."""
-
-    title: str
-    note: str
-    drawing: Markup
-    top: str
 
 
 async def show(visit: Visit) -> Page:
@@ -122,18 +110,18 @@ def grouped(points: Sequence[UsagePoint], names: Sequence[str]) -> dict[str, dic
     return found
 
 
-def panels(series: TimeSeries, total: UsagePoint) -> list[Panel]:
-    """Every chart of the page."""
+def panels(series: TimeSeries, total: UsagePoint) -> list[dict[str, Any]]:
+    """Every chart of the page: title, drawing, highest value, and what it comes to in all."""
     money, count, percent = formatting.money, formatting.count, formatting.percent
     seconds = formatting.seconds
 
-    def summed(title: str, value: Any, show: Any, note: str) -> Panel:
+    def summed(title: str, value: Any, show: Any, note: str) -> dict[str, Any]:
         drawing, top = bars(series, value)
-        return Panel(title=title, note=note, drawing=drawing, top=show(top))
+        return {"title": title, "note": note, "drawing": drawing, "top": show(top)}
 
-    def share(title: str, value: Any, note: str) -> Panel:
+    def share(title: str, value: Any, note: str) -> dict[str, Any]:
         drawing, _ = line(series, value, top=1.0)
-        return Panel(title=title, note=note, drawing=drawing, top="100%")
+        return {"title": title, "note": note, "drawing": drawing, "top": "100%"}
 
     latency, slowest = line(series, lambda point: point.mean_latency_s)
     cost, tokens = money(total.cost_usd), count(total.tokens)
@@ -154,7 +142,7 @@ def panels(series: TimeSeries, total: UsagePoint) -> list[Panel]:
         share("Success", lambda p: p.success_rate, f"{percent(total.success_rate)} of {judged}"),
         summed("Alarms", lambda point: point.alarms, count, alarms),
         share("Input from cache", lambda point: point.cached_share, percent(total.cached_share)),
-        Panel(title="Mean latency", note=mean, drawing=latency, top=seconds(slowest)),
+        {"title": "Mean latency", "note": mean, "drawing": latency, "top": seconds(slowest)},
         summed("Failed calls", lambda point: point.errors, count, f"{total.errors:,}"),
         summed("Unsteered calls", lambda point: point.unsteered, count, f"{total.unsteered:,}"),
     ]
