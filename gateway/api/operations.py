@@ -108,12 +108,8 @@ Right = Literal["read", "report", "control"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation(Generic[P]):
-    """One method of a route, read by the document and the server.
-
-    `responses` by status; `errors`: possible error statuses, besides 401, 403 and 503.
-    `needs`: the right of the caller. `read` and `report` (of its own runs) go with any key,
-    `control` with the admin key only.
-    """
+    """One method of a route. `errors`: possible statuses besides 401, 403 and 503. `needs`: any key
+    gives the rights `read` and `report` (of its own runs), the admin key also `control`."""
 
     method: str
     path: str

@@ -100,12 +100,8 @@ Time = Annotated[float, BeforeValidator(_epoch_seconds), WithJsonSchema({"anyOf"
 def read_parameters(
     model: type[P], query: bytes, elsewhere: Mapping[str, str | None] | None = None
 ) -> P:
-    """The parameters of a request; `elsewhere` has those of its path and headers, None if absent.
-
-    Raises:
-        BadRequest: an unknown or repeated parameter, or a wrong value. Ignoring an unknown filter
-            would look like applying it.
-    """
+    """The parameters of a request; `elsewhere`: of its path and headers, None if absent. Raises:
+    BadRequest, also for an unknown one: ignoring a filter would look like applying it."""
     elsewhere = elsewhere or {}
     known = [name for name in names_of(model) if name not in elsewhere]
     values = {name: text for name, text in elsewhere.items() if text is not None}

@@ -53,11 +53,7 @@ async def find_pattern(runtime: Runtime, tenant: str | None, pattern_id: str) ->
 
 def read_pattern(record: Mapping[str, Any], access: Access, tenant: str | None) -> Pattern:
     """The pattern in a record, owned by the caller's tenant or the one that the operator names.
-
-    Raises:
-        BadRequest: the record is not a pattern, or is an instance without a tenant.
-        Forbidden: a tenant's key may not change shared patterns.
-    """
+    Raises: BadRequest; Forbidden, a tenant's key may not change shared patterns."""
     owner = access.scope(tenant) or ""
     try:
         pattern = from_record(record, tenant=owner)
@@ -80,13 +76,8 @@ async def store_pattern(runtime: Runtime, pattern: Pattern) -> tuple[Added, str]
 async def change_pattern(
     runtime: Runtime, access: Access, stored: StoredPattern, record: Mapping[str, Any]
 ) -> StoredPattern:
-    """Replace the content of a stored pattern; its id, tier and tenant stay.
-
-    Raises:
-        BadRequest: the record is not a pattern, or has another tier or id.
-        Forbidden: as `read_pattern`.
-        GatewayError: 409 when another pattern has this content.
-    """
+    """Replace the content of a stored pattern; its id, tier and tenant stay. Raises: BadRequest,
+    Forbidden; GatewayError, 409 when another pattern has this content."""
     old = stored.pattern
     if old.lesson is not None:
         raise BadRequest("a lesson is changed under /api/lessons", param="pattern_id")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from pydantic import BaseModel, TypeAdapter
+from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, JsonSchemaValue
 from pydantic_core import core_schema
 from starlette.routing import Route
@@ -23,6 +23,7 @@ from gateway.api.operations import (
     Operation,
     Operations,
     Resource,
+    shape,
 )
 from gateway.api.params import Parameters
 from gateway.auth.access import Gate
@@ -70,19 +71,15 @@ class _ParameterSchema(_BodySchema):
         return found
 
 
-class ErrorDetail(BaseModel):
-    """One error, as OpenAI's API describes errors."""
-
-    message: str
-    type: str
-    param: str | None
-    code: str | None
-
-
-class Error(BaseModel):
-    """The body of every error."""
-
-    error: ErrorDetail
+ErrorDetail = shape(
+    "ErrorDetail",
+    "One error, as OpenAI's API describes errors.",
+    message=str,
+    type=str,
+    param=str | None,
+    code=str | None,
+)
+Error = shape("Error", "The body of every error.", error=ErrorDetail)
 
 
 def openapi(operations: Sequence[Operation[Any]]) -> Schema:

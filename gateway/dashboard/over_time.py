@@ -64,11 +64,12 @@ async def show(visit: Visit) -> Page:
     names, label = most_used(points), label_of(bucket)
     series = TimeSeries(starts=starts, by_name=grouped(points, names))
     total = reduce(UsagePoint.plus, points, UsagePoint(start=0))
+    filled = [point for points_of in series.by_name.values() for point in points_of.values()]
     shown: dict[str, Any] = {
         "title": "Over time",
         "panels": panels(series, total),
         "names": [(name, at) for at, name in enumerate(names)] if query.by else [],
-        "rows": table(series),
+        "rows": sorted(filled, key=lambda point: (-point.start, point.name)),
         "total": total,
         "by": query.by,
         "bucket": bucket,
@@ -146,12 +147,6 @@ def panels(series: TimeSeries, total: UsagePoint) -> list[dict[str, Any]]:
         summed("Failed calls", lambda point: point.errors, count, f"{total.errors:,}"),
         summed("Unsteered calls", lambda point: point.unsteered, count, f"{total.unsteered:,}"),
     ]
-
-
-def table(series: TimeSeries) -> list[UsagePoint]:
-    """The points that have something, the newest first."""
-    found = [point for by_start in series.by_name.values() for point in by_start.values()]
-    return sorted(found, key=lambda point: (-point.start, point.name))
 
 
 def label_of(bucket: str) -> Any:

@@ -146,11 +146,8 @@ _CACHE_FOREVER = ((b"cache-control", b"public, max-age=31536000, immutable"),)
 
 @dataclass(frozen=True, slots=True)
 class PageRoute:
-    """The address of a page, its handler and query, and the handler of its form.
-
-    `public`: seen without a session. `report`: any key may send the form, about its own runs;
-    other forms need the admin key.
-    """
+    """The address of a page, its handler and query, and the handler of its form. `public`: without
+    a session. `report`: any key may send the form; other forms need the admin key."""
 
     path: str
     show: Handler | None = None

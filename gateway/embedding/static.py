@@ -116,11 +116,8 @@ class StaticEmbedder:
 
     @classmethod
     def load(cls, folder: Path = _MODEL) -> StaticEmbedder:
-        """Load the embedder from its files; takes about 0.1 s, most of it the import of numpy.
-
-        Embedders of one process share what was read. Raises: EmbeddingError when a file is missing
-        or damaged.
-        """
+        """Load the embedder in about 0.1 s, most of it the import of numpy; embedders of a process
+        share what was read. Raises: EmbeddingError when a file is missing or damaged."""
         return cls(*_read_model(folder))
 
     async def embed(self, texts: Sequence[str]) -> list[Vector[float]]:

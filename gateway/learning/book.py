@@ -40,11 +40,8 @@ class _Shelf:
 
 @dataclass(eq=False)
 class LessonBook:
-    """Answers the look-ups of requests.
-
-    `similarity`: that a lesson for another key needs; above 1 only keys count. Without an embedder
-    only keys count. `read` reads the lessons; while that fails, those read before hold.
-    """
+    """Answers the look-ups of requests. `similarity`: that a lesson for another key needs; above 1,
+    and without an embedder, only keys count. While `read` fails, what was read before holds."""
 
     store: LearningStore
     embedder: Embedder | None

@@ -1,10 +1,8 @@
 """Jobs that ask a model about failures which our templates cannot put into words; each done once.
 
-A job is added when a run is read, claimed by one gateway at a time, and claimed again when that one
-died. Its lesson has an id that follows from the job, so that a job done twice makes one lesson.
-The limits of an attempt are counted when it is claimed: a gateway that is killed or stopped amid a
-call leaves the call counted. A stopped one gives its job back; a killed one's is free when the
-lease ends. The calls are on the budgets of the tenant.
+A job is claimed by one gateway at a time, and again when that one died; its lesson's id follows
+from the job, so that a job done twice makes one lesson. An attempt is counted when it is claimed,
+and its call is on the budgets of the tenant.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """From instances to a general lesson: what several runs on several tasks support. Pure.
 
-A general lesson (tier e2) belongs to one key, or to the situations of one tool and kind of failure
-that resemble each other. Its key and text are those of the most typical of the instances (the
-medoid), never a summary, and are not written again when more evidence comes.
+A general lesson (tier e2) belongs to one key, or to situations of one tool and kind of failure that
+resemble each other. Its text is that of the most typical instance (the medoid), never a summary.
 """
 
 from __future__ import annotations
@@ -24,12 +23,8 @@ Vectors = Mapping[str, Sequence[float]]  # vectors of texts, all of unit length
 
 
 def general_lesson(instances: Sequence[Entry], vectors: Vectors | None = None) -> Entry | None:
-    """The general lesson of instances of one situation, with its evidence; None without support.
-
-    `instances`: of one tenant. `vectors`: of the instances' `texts_of`, for the choice of the
-    medoid; without them it is the instance that most runs support. What a model wrote supports
-    nothing.
-    """
+    """The general lesson of one tenant's instances of a situation; None without support, and what a
+    model wrote supports nothing. Without `vectors` the medoid is what most runs support."""
     instances = [one for one in instances if one[0].lesson and one[0].lesson.trust.advises]
     rows = [row for _, evidence in instances for row in evidence if row.kind != "failed_again"]
     conversations, tasks = {row.conversation for row in rows}, {row.task for row in rows}

@@ -2,9 +2,8 @@
 
     candidate -> trial -> active -> quarantined | retired
 
-Only an operator moves a lesson that a model wrote out of `candidate`, and only an operator brings
-one back. Each decision about a lesson was drawn with a known probability, so both arms are weighted
-by its inverse: the estimate stays right while that probability moves with the evidence.
+Only an operator moves a lesson that a model wrote out of `candidate`, or brings one back. Decisions
+are weighted by the inverse of the probability with which they were drawn.
 """
 
 from __future__ import annotations
@@ -263,11 +262,8 @@ def _density(a: float, b: float) -> list[float]:
 def near_outcome(
     decision: DecisionRow, calls: Sequence[ReadCallOfRun], *, ended: bool, last_step: int
 ) -> NearOutcome | None:
-    """Outcome after the decision; None while the window is open and the run continues.
-
-    `last_step`: the run's newest step. A decision at step n is about the call made with it, so its
-    first effect is seen in step n + 1.
-    """
+    """Outcome after the decision; None while the window is open and the run continues. A decision
+    at step n is about the call made with it, so its first effect is seen in step n + 1."""
     later = [call for call in calls if call.step > decision.step_index]
     if len(later) < WINDOW_CALLS and not ended:
         return None

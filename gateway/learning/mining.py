@@ -4,8 +4,7 @@
                other arguments that did not fail
     dead_end   a key that failed several times and had no fix
     repair     a call that failed, and worked unchanged after something else was changed
-    fact       a program that was not there or a look-up that found nothing, and what did in its
-               place
+    fact       a program or look-up that gave nothing, and another one that did
 
 Pure: equal runs give equal lessons. Faults of the moment (5xx, rate limits) teach nothing.
 """
@@ -44,12 +43,8 @@ DEAD_END_FAILURES = 2  # failures of a key without a fix that make it a dead end
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MinedRun:
-    """One run to learn from.
-
-    `conversation`: the root of its tree; `task`: digest of what it was to do; `at`: when it ended,
-    in seconds of the epoch; `key_name`: of the gateway key, empty for none. `steps` have the index
-    that the run log gives them, from 1.
-    """
+    """One run to learn from. `conversation`: the root of its tree; `task`: a digest; `steps` have
+    the index of the run log, from 1; `at`: its end; `key_name`: of the gateway key, or empty."""
 
     id: str
     tenant: str

@@ -1,9 +1,8 @@
 """Questions to a model about a run, and the check of its answer. Pure.
 
-The model reads a few short excerpts as data, and answers with one JSON object. Its answer is not
-trusted either: what a tool wrote may have dictated what it says. So an answer that repeats the
-excerpts, or names what the agent itself never called, or would do harm, is refused as a whole, and
-what is left is given to an agent only as a quotation, and only after an operator's approval.
+The answer is not trusted: what a tool wrote may have dictated it. One that repeats the excerpts,
+names what the agent never called, or would do harm is refused; the others are given to an agent
+only as a quotation, after an operator's approval.
 """
 
 from __future__ import annotations
@@ -90,8 +89,7 @@ class Proposal:
 
 def worth_asking(found: Sequence[Finding]) -> Finding | None:
     """The finding that a model is asked about: the first that our templates cannot say, then the
-    first dead end; None when the templates have said everything. A look-up that found nothing has
-    no cause to ask for."""
+    first dead end. A look-up that found nothing has no cause to ask for."""
     asked = [each for each in found if not each.key.startswith(f"{EMPTY}|")]
     unsaid = (each for each in asked if each.pattern is None)
     dead_ends = (each for each in asked if each.kind == "dead_end")

@@ -1,8 +1,7 @@
 """The texts of mined lessons: templates of ours, with slots for the difference of two calls.
 
-A slot is in backticks, at most SLOT_CHARS long, and shows names and options of a call, never a
-sentence that a model, a user or a tool wrote. A slot that could do harm when it is followed makes
-the whole lesson void.
+A slot shows names and options of a call in backticks, never a sentence that a model, a user or a
+tool wrote. A slot that could do harm when it is followed makes the whole lesson void.
 """
 
 from __future__ import annotations
@@ -107,7 +106,18 @@ def difference(before: str, after: str, *, shell: bool) -> str | None:
     """Difference between the call that worked and the one that failed, in words with slots. Empty
     when it cannot be said without the content of the call; None when it may not be said."""
     if shell:
-        return _command_difference(command_of(before), command_of(after))
+        earlier, later = command_of(before), command_of(after)
+        if earlier is None or later is None:
+            return ""
+        if harmful(later) or has_secret(later):
+            return None
+        failed, worked = command_shape(earlier), command_shape(later)
+        if failed == worked or not worked:
+            return ""
+        if _options(failed) == _options(worked) and _INTERPRETER.match(worked):
+            return ""  # another script was run: that says nothing about the first
+        command = slot(worked)
+        return None if command is None else f"as {command}"
     old, new = parse(before), parse(after)
     if old is None or new is None:
         return ""
@@ -130,20 +140,6 @@ def difference(before: str, after: str, *, shell: bool) -> str | None:
     if others:
         parts.append(f"with another {' and '.join(others)}")
     return ", ".join(parts)
-
-
-def _command_difference(before: str | None, after: str | None) -> str | None:
-    if before is None or after is None:
-        return ""
-    if harmful(after) or has_secret(after):
-        return None
-    old, new = command_shape(before), command_shape(after)
-    if old == new or not new:
-        return ""
-    if _options(old) == _options(new) and _INTERPRETER.match(new):
-        return ""  # another script was run: that says nothing about the first
-    shown = slot(new)
-    return None if shown is None else f"as {shown}"
 
 
 def _options(shape: str) -> tuple[str, ...]:

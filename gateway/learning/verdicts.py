@@ -1,8 +1,6 @@
-"""Verdicts on a run: reported or derived; the best of the derived ones becomes its outcome.
+"""Verdicts on a run: reported, or derived from its last tests, the user's correction or its end.
 
-Sources by rank, the best first: reported by the client, the operator or the user of the API; the
-last test-like result with a final answer; the user's correction after the final answer; abandoned
-while failing.
+The best of the derived ones becomes its outcome, unless one was reported.
 """
 
 from __future__ import annotations
@@ -69,12 +67,8 @@ def implicit(
     failing_state: bool = False,
     next_task: str | None = None,
 ) -> list[tuple[str, str, str]]:
-    """Verdicts read off a run that is over: (source, verdict, place).
-
-    `answered`: it ended with a final answer. `failing_state`: its state was SLOW or SKIP. Without
-    an answer it was abandoned. `next_task`: the user's next message in the conversation, None when
-    there was none.
-    """
+    """Verdicts read off a run that is over: (source, verdict, place). `answered`: it ended with a
+    final answer; `failing_state`: in SLOW or SKIP; `next_task`: the user's next message, if any."""
     found: list[tuple[str, str, str]] = []
     tests = [call for call in calls if is_test(call) and not call.reading.transient]
     if tests and answered:

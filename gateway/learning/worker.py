@@ -1,7 +1,6 @@
 """Reads runs that are over, off the path of requests: outcomes, lessons, and how trials go.
 
-Everything it does can be done again without effect, so a gateway that dies meanwhile loses
-nothing, and two gateways may read the same run.
+Everything can be done again without effect, by this gateway or another one.
 """
 
 from __future__ import annotations
@@ -95,11 +94,8 @@ class _Touched:
 
 @dataclass(eq=False)
 class Learner:
-    """Learns from the runs of one store.
-
-    `now`: seconds of the epoch; `config_tenants`: those with a gateway key in the config; `behind`:
-    whether calls wait to be stored, so that the last ones of a run may be missing.
-    """
+    """Learns from the runs of one store. `config_tenants`: those with a key in the config;
+    `behind`: whether calls wait to be stored, so that the last ones of a run may be missing."""
 
     store: LearningStore
     runs: RunStore
@@ -177,27 +173,23 @@ class Learner:
         trace = await self.runs.get_run(run_id, tenant=tenant)
         if trace is None:
             return Report()
-        over = over and not self._goes_on(trace.run)
+        run, known = trace.run, self._touched.get(run_id)
+        recent = self.now() - run.updated_at < self.settings().idle_s
+        if over and run.ended_at is None and recent:
+            # Another gateway served a later call: look again when that one, too, is long ago.
+            over = False
+            if known is not None:
+                self._touched[run_id] = replace(known, at=run.updated_at, ended=False)
         steps = steps_of(trace)
         calls = await asyncio.to_thread(read_run, steps)
         report = Report(runs=1)
         report.settled = await self._settle(trace, calls, over)
         if not over:
             return report
-        report.outcomes += await Verdicts(self.store, self.runs).keep(trace.run, calls)
+        report.outcomes += await Verdicts(self.store, self.runs).keep(run, calls)
         if self.settings().mining:
-            await self._mine(trace.run, steps, calls, report)
+            await self._mine(run, steps, calls, report)
         return report
-
-    def _goes_on(self, run: RunRecord) -> bool:
-        """Whether the store knows of a later call, which another gateway served: then the run is
-        looked at again when that one, too, is long ago."""
-        if run.ended_at is not None or self.now() - run.updated_at >= self.settings().idle_s:
-            return False
-        known = self._touched.get(run.id)
-        if known is not None:
-            self._touched[run.id] = replace(known, at=run.updated_at, ended=False)
-        return True
 
     async def _settle(self, trace: RunTrace, calls: Sequence[ReadCallOfRun], over: bool) -> int:
         waiting = await self.store.open_decisions(trace.run.id)
@@ -334,11 +326,8 @@ class Learner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learning:
-    """The lessons that runs may be given, what learns them, and what asks a model about runs.
-
-    The last two are None where no content is stored: then there is nothing to read, and whether a
-    failure came again would never be known.
-    """
+    """The lessons that runs may be given, what learns them, and what asks a model about runs; the
+    last two are None where no content is stored, so that there is nothing to read."""
 
     book: LessonBook
     learner: Learner | None

@@ -1,8 +1,6 @@
-"""The pattern library: a pattern store searched by text, and the patterns that ship.
+"""The pattern library: a pattern store searched by text, its counts, and the patterns that ship.
 
-`catalogue` joins a store and an embedder, `gates` holds the calibrated similarity gates, `tally`
-counts what became of patterns. Imports allowed: `gateway.embedding`, `gateway.stores`,
-`gateway.steering`.
+Imports allowed: `gateway.embedding`, `gateway.stores`, `gateway.steering`.
 """
 
 from gateway.library.catalogue import (

@@ -82,11 +82,8 @@ class ImportReport:
 
 @dataclass(eq=False)
 class PatternLibrary:
-    """A pattern store whose queries are texts. Make it with `PatternLibrary.open`.
-
-    `read` reads for look-ups: a gateway refuses to wait for a database that is away.
-    `masks_secrets`: what looks like a secret is masked in the patterns it adds.
-    """
+    """A pattern store whose queries are texts, see `open`. `read`: for look-ups, in which a gateway
+    waits for no database that is away. `masks_secrets`: in the patterns that are added."""
 
     store: PatternStore
     embedder: Embedder
@@ -111,12 +108,8 @@ class PatternLibrary:
         repair: bool = False,
         masks_secrets: bool = True,
     ) -> PatternLibrary:
-        """The library over an open store; an empty store gets the starter patterns.
-
-        Patterns without a vector of this embedder are not found until `reindex` has run. With
-        `repair` a damaged search index is rebuilt instead of raising StoreCorrupt.
-        Raises: StoreError, EmbeddingError.
-        """
+        """The library over an open store; an empty one gets the starter patterns. With `repair` a
+        damaged search index is rebuilt. Raises: StoreError (StoreCorrupt), EmbeddingError."""
         library = cls(store, embedder, settings, failed, read=read, masks_secrets=masks_secrets)
         await library.prepare(starter=starter, repair=repair)
         return library
@@ -245,13 +238,9 @@ class PatternLibrary:
         names_tenant: bool = False,
         keep_going: bool = False,
     ) -> ImportReport:
-        """Store the patterns of a JSONL file; e1 patterns become the tenant's.
-
-        With `names_tenant`, a line that names a tenant gives its pattern to that one. An invalid
-        line refuses the whole file or, with `keep_going`, is reported while all others are stored.
-        Importing a file again is safe.
-        Raises: ValueError (`line N: ...`), before anything is stored.
-        """
+        """Store the patterns of a JSONL file; e1 patterns become the tenant's or, with
+        `names_tenant`, those of the tenant that their line names. An invalid line refuses the whole
+        file (ValueError, before anything is stored) or, with `keep_going`, is reported."""
         report = ImportReport()
         refused = report.refused.append if keep_going else None
         read = read_lines(lines, tenant=tenant, names_tenant=names_tenant, refused=refused)

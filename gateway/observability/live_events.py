@@ -94,12 +94,9 @@ class EventHub:
 
     @contextlib.contextmanager
     def subscribe(self, *, tenant: str | None, after: str | None = None) -> Iterator[Subscription]:
-        """Subscribe while the block runs; tenant None receives every tenant's events.
-
-        `after`: the id of the last event received before; later events are delivered first. If the
-        id is unknown or no longer kept, the gap cannot be counted and is reported as one dropped.
-        Raises: TooManySubscribers.
-        """
+        """Subscribe while the block runs; tenant None receives every tenant's events. Those after
+        the id `after` are delivered first; one that is not kept counts as one dropped event.
+        Raises: TooManySubscribers."""
         if len(self._subscriptions) >= self._limit:
             raise TooManySubscribers(f"{self._limit} subscribers are connected already")
         subscription = Subscription(tenant, self._queue_limit)

@@ -85,11 +85,8 @@ def _complete(_logger: Any, method: str, line: MutableMapping[str, Any]) -> dict
 
 
 def redact(_logger: Any, _name: str, line: Any) -> str:
-    """Replace whatever looks like a credential in a rendered line.
-
-    One search over the whole line: a search in each value cost more than rendering the line; and
-    one for plain text, which every key contains, costs a tenth of the expression.
-    """
+    """Replace whatever looks like a credential in a rendered line; a search for plain text, which
+    every key contains, costs a tenth of the expression."""
     text = str(line)
     lowered = text.lower()
     if "sk-" in lowered or "rk-" in lowered or "pk-" in lowered or "gw-" in lowered:

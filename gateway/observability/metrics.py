@@ -189,11 +189,8 @@ class Metrics:
         histograms[1].observe(overhead_s)
 
     def charge(self, cost: float, unsteered: float | None) -> None:
-        """Count a call's cost, and what it would have cost with the requested model, in US dollars.
-
-        An unknown `unsteered` counts as equal to `cost`, so that the difference of the two counters
-        is the saving that is known.
-        """
+        """Count a call's cost in US dollars, and that of the requested model: equal when unknown,
+        so that the difference of the two counters is the saving that is known."""
         self.cost.inc(cost)
         self.cost_unsteered.inc(cost if unsteered is None else unsteered)
 
@@ -298,17 +295,17 @@ class TaggedCalls:
         """Count one call."""
         if not self._tags:
             return
-        values = [self._bounded(tag, tags.get(tag, "")) for tag in self._tags]
+        values = []
+        for tag in self._tags:
+            value, known = tags.get(tag, ""), self._known[tag]
+            if value in known or len(known) < self._most:
+                known.add(value)
+                values.append(value)
+            else:
+                values.append(_OTHER)
         self._calls.labels(*values).inc()
         self._tokens.labels(*values).inc(tokens)
         self._cost.labels(*values).inc(cost or 0.0)
-
-    def _bounded(self, tag: str, value: str) -> str:
-        known = self._known[tag]
-        if value not in known and len(known) >= self._most:
-            return _OTHER
-        known.add(value)
-        return value
 
 
 UnsteeredReason = Literal["deadline", "timeout", "store", "size", "encoding", "error"]

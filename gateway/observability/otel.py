@@ -1,12 +1,8 @@
-"""OpenTelemetry: one span and a few measurements per model call, by the `gen_ai.*` conventions.
+"""OpenTelemetry: one span and a few measurements per model call.
 
 On when a standard variable such as `OTEL_EXPORTER_OTLP_ENDPOINT` names an exporter and the extra
-`otel` is installed. Texts are exported only with `otel.content`, in two spellings: the `gen_ai.*`
-conventions' messages, and OpenInference's `input.value` and `output.value`, because some receivers
-show only one of them.
-
-Source: OpenTelemetry semantic conventions for generative AI, spans and metrics of clients;
-OpenInference semantic conventions.
+`otel` is installed. Texts are exported only with `otel.content`. Source: OpenTelemetry semantic
+conventions for generative AI (`gen_ai.*`), and OpenInference's for texts (`input.value`).
 """
 
 # An optional dependency: its types are missing where it is not installed.
@@ -86,9 +82,6 @@ class Telemetry:
         for kind, count in (("input", usage.input), ("output", usage.output)):
             if count is not None:
                 self._tokens.record(count, {**common, "gen_ai.token.type": kind})
-        self._span(exchange, duration_s, common | _details(exchange) | exchange.texts)
-
-    def _span(self, exchange: Exchange, duration_s: float, attributes: Mapping[str, Any]) -> None:
         from opentelemetry.trace import SpanKind, Status, StatusCode
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -99,7 +92,7 @@ class Telemetry:
             context=TraceContextTextMapPropagator().extract(carrier),
             kind=SpanKind.CLIENT,
             start_time=end - int(duration_s * 1e9),
-            attributes=attributes,
+            attributes=common | _details(exchange) | exchange.texts,
         )
         if error := _error(exchange):
             span.set_status(Status(StatusCode.ERROR, error))
