@@ -214,10 +214,7 @@ async def apply_change(
     runtime: Runtime, access: Access, stored: StoredLesson, change: LessonChange
 ) -> tuple[str, bool]:
     """Change a lesson by hand; the id of the one that holds now, and whether anything changed.
-
-    Raises: BadRequest, nothing or more than one thing is to be done; Forbidden, a tenant's key may
-    not change what all tenants share, or share it.
-    """
+    Raises: BadRequest; Forbidden, a tenant's key may not change what all tenants share."""
     pattern, actions, now = stored.pattern, LessonActions(runtime.learning), time.time()
     wanted = [change.status is not None, change.advice is not None, change.share]
     if wanted.count(True) != 1:

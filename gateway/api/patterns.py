@@ -28,7 +28,7 @@ from gateway.api.params import (
     described,
     naming,
 )
-from gateway.api.views import pattern_view
+from gateway.api.views import pattern_view, picked
 from gateway.auth.access import Access
 from gateway.auth.keyring import DEFAULT_TENANT
 from gateway.embedding.base import EmbeddingError
@@ -170,13 +170,12 @@ class PatternRecord(BaseModel):
     indexed: bool = described("Whether a search can find it.")
 
 
-class PatternPage(BaseModel):
-    """One page of a list of patterns."""
-
-    patterns: list[PatternRecord]
-    next_cursor: Cursor
-
-
+PatternPage = shape(
+    "PatternPage",
+    "One page of a list of patterns.",
+    patterns=list[PatternRecord],
+    next_cursor=Cursor,
+)
 AddedPattern = shape(
     "AddedPattern", "Result for a pattern that was sent.", result=Added, pattern_id=str
 )
@@ -206,6 +205,11 @@ class PatternParameters(TenantParameter):
 
 
 Lines = Annotated[str, Field(description="One pattern as a JSON object per line.")]
+_CHANGED = Content(PatternRecord, "The pattern after the change.")
+_ADDED = {
+    200: Content(AddedPattern, "Already known, or replaced."),
+    201: Content(AddedPattern, "Added."),
+}
 
 
 @OPERATIONS.add("GET /api/patterns", PatternPage, "One page.")
@@ -215,9 +219,8 @@ async def list_patterns(request: ApiRequest[PatternListParameters]) -> ApiRespon
     params = request.params
     wanted = _filter(params, request.tenant, params.text)
     with naming("cursor"):
-        page = await library(request.runtime).store.list_patterns(
-            wanted, limit=params.limit, cursor=params.cursor
-        )
+        chosen = picked(params, "limit", "cursor")
+        page = await library(request.runtime).store.list_patterns(wanted, **chosen)
     views = [pattern_view(stored) for stored in page.patterns]
     return ApiResponse({"patterns": views, "next_cursor": page.next_cursor})
 
@@ -229,31 +232,16 @@ async def get_pattern(request: ApiRequest[PatternParameters]) -> ApiResponse:
     return ApiResponse(pattern_view(stored))
 
 
-@OPERATIONS.add(
-    "POST /api/patterns",
-    {
-        200: Content(AddedPattern, "Already known, or replaced."),
-        201: Content(AddedPattern, "Added."),
-    },
-    body=PatternBody,
-)
+@OPERATIONS.add("POST /api/patterns", _ADDED, body=PatternBody)
 async def add_pattern(request: ApiRequest[TenantParameter]) -> ApiResponse:
     """Add a pattern; one with known content changes nothing."""
     pattern = read_pattern(request.json_object(), request.access, request.params.tenant)
     added, pattern_id = await store_pattern(request.runtime, pattern)
-    return ApiResponse(
-        status=201 if added is Added.ADDED else 200,
-        payload={"result": added.value, "pattern_id": pattern_id},
-    )
+    status = 201 if added is Added.ADDED else 200
+    return ApiResponse({"result": added.value, "pattern_id": pattern_id}, status)
 
 
-@OPERATIONS.add(
-    "PUT /api/patterns/{pattern_id}",
-    PatternRecord,
-    "The pattern after the change.",
-    body=PatternBody,
-    errors=(409,),
-)
+@OPERATIONS.add("PUT /api/patterns/{pattern_id}", _CHANGED, body=PatternBody, errors=(409,))
 async def replace_pattern(request: ApiRequest[PatternParameters]) -> ApiResponse:
     """Replace a pattern's content; its id, tier, tenant and counts stay."""
     stored = await find_pattern(request.runtime, request.tenant, request.params.pattern_id)
@@ -261,13 +249,7 @@ async def replace_pattern(request: ApiRequest[PatternParameters]) -> ApiResponse
     return ApiResponse(pattern_view(changed))
 
 
-@OPERATIONS.add(
-    "PATCH /api/patterns/{pattern_id}",
-    PatternRecord,
-    "The pattern after the change.",
-    body=PatternPatch,
-    errors=(409,),
-)
+@OPERATIONS.add("PATCH /api/patterns/{pattern_id}", _CHANGED, body=PatternPatch, errors=(409,))
 async def edit_pattern(request: ApiRequest[PatternParameters]) -> ApiResponse:
     """Replace some keys of a pattern."""
     stored = await find_pattern(request.runtime, request.tenant, request.params.pattern_id)
@@ -297,11 +279,10 @@ async def import_patterns(request: ApiRequest[TenantParameter]) -> ApiResponse:
     their line names."""
     if not request.body.strip():
         raise BadRequest("the body has no pattern", param="body")
+    tenant, lines = request.params.tenant, request.body.split(b"\n")
     try:
         report = await library(request.runtime).import_lines(
-            request.body.split(b"\n"),
-            request.params.tenant or DEFAULT_TENANT,
-            names_tenant=not request.params.tenant,
+            lines, tenant or DEFAULT_TENANT, names_tenant=not tenant
         )
     except (ValueError, EmbeddingError) as error:
         raise BadRequest(str(error), param="body") from None

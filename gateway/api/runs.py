@@ -196,11 +196,8 @@ async def list_runs(request: ApiRequest[RunListParameters]) -> ApiResponse:
     params, runs = request.params, run_filter(dict(request.params), request.tenant)
     with naming("cursor"):
         found = await request.runtime.runs.list_runs(runs, page_request(dict(params)))
-    settings = request.runtime.settings
-    payload: dict[str, Any] = {
-        "runs": [run_view(run, settings) for run in found.runs],
-        "next_cursor": found.next_cursor,
-    }
+    views = [run_view(run, request.runtime.settings) for run in found.runs]
+    payload: dict[str, Any] = {"runs": views, "next_cursor": found.next_cursor}
     if params.count:
         payload["total"] = await request.runtime.runs.count_runs(runs)
     return ApiResponse(payload)
@@ -255,9 +252,9 @@ async def keep_outcome(
         at=time.time(),
     )
     await runtime.learning.add_outcome(reported)
-    told = {"run_id": run_id, "outcome": outcome}
-    runtime.events.publish({"type": "outcome", "tenant": trace.run.tenant, **told})
-    runtime.log.info("outcome reported", **told)
+    what = {"run_id": run_id, "outcome": outcome}
+    runtime.events.publish({"type": "outcome", "tenant": trace.run.tenant, **what})
+    runtime.log.info("outcome reported", **what)
 
 
 @OPERATIONS.add("GET /api/facets", Facets, "The values.")
@@ -280,11 +277,9 @@ class ConversationParameters(PageParameters, TenantParameter):
 async def list_conversations(request: ApiRequest[ConversationParameters]) -> ApiResponse:
     """Conversations, newest first; forks and sub-agents name their parent."""
     params = request.params
-    keys = ("external_key", "limit", "cursor")
+    chosen = picked(params, "external_key", "limit", "cursor")
     with naming("cursor"):
-        page = await request.runtime.runs.list_conversations(
-            tenant=request.tenant, **picked(params, *keys)
-        )
+        page = await request.runtime.runs.list_conversations(tenant=request.tenant, **chosen)
     return ApiResponse(page)
 
 

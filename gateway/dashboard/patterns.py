@@ -72,13 +72,12 @@ async def show_list(visit: Visit) -> Page:
     )
     await counted(visit.runtime)
     with naming("cursor"):
-        page = await library(visit.runtime).store.list_patterns(
-            wanted, limit=values["limit"], cursor=values["cursor"]
-        )
+        store, limit = library(visit.runtime).store, values["limit"]
+        page = await store.list_patterns(wanted, limit=limit, cursor=values["cursor"])
     shown = {
         "title": "Patterns",
         "rows": [(stored, content(stored.pattern.fields)) for stored in page.patterns],
-        "count": await library(visit.runtime).store.count(),
+        "count": await store.count(),
         "next": visit.query(cursor=page.next_cursor) if page.next_cursor else None,
         "chosen": values,
         "tiers": TIERS,
@@ -116,8 +115,7 @@ async def change_one(visit: Visit) -> Page:
 async def show_new(visit: Visit) -> Page:
     """An empty form."""
     tier = visit.values["tier"] or "e3"
-    fields = dict.fromkeys(_SHAPES[tier], "")
-    return _form(visit, None, {"tier": tier, "fields": fields})
+    return _form(visit, None, {"tier": tier, "fields": {}})
 
 
 async def add_new(visit: Visit) -> Page:

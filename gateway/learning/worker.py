@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from gateway.backends import Stores
@@ -101,7 +101,6 @@ class Learner:
     runs: RunStore
     states: StateStore
     settings: Callable[[], LearningSettings]
-    _: KW_ONLY
     embedder: Embedder | None = None
     changed: Callable[[], None] = lambda: None
     failed: Callable[[StoreError], None] = lambda error: None

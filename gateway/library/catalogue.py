@@ -10,7 +10,7 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -89,7 +89,6 @@ class PatternLibrary:
     embedder: Embedder
     settings: EtraceSettings
     failed: Failed | None = None
-    _: KW_ONLY
     read: Reads = directly
     masks_secrets: bool = True
     _universal: _Cache[None, list[PatternMatch]] = field(default_factory=dict, init=False)
