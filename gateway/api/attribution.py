@@ -36,7 +36,6 @@ from gateway.stores.queries import RunTrace
 from gateway.stores.usage import GROUPS, AttributionStore, Sums, Tree, TreeNode
 
 OPERATIONS = Operations()
-
 _LINES_AT_ONCE = 50
 
 

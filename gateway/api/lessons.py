@@ -21,7 +21,6 @@ from gateway.stores import learning
 from gateway.stores.learning import LessonFilter, StoredLesson
 
 OPERATIONS = Operations()
-
 STATUSES = tuple(status.value for status in Status)
 TIERS = (Tier.E1.value, Tier.E2.value)
 _MOST_DECISIONS = 1000
@@ -134,16 +133,20 @@ OutcomeList = shape(
 )
 
 
+def lesson_filter(
+    tenant: str | None, status: str | None, tier: str | None, since: float | None = None
+) -> LessonFilter:
+    """The filter that parameters describe; None selects all."""
+    statuses = (Status(status),) if status else ()
+    known = Tier(tier) if tier else None
+    return LessonFilter(tenant=tenant, statuses=statuses, tier=known, since=since)
+
+
 @OPERATIONS.add("GET /api/lessons", LessonList, "The lessons.")
 async def list_lessons(request: ApiRequest[LessonFilters]) -> ApiResponse:
     """Lessons, last changed first: the tenant's own and the shared ones."""
     params, runtime = request.params, request.runtime
-    wanted = LessonFilter(
-        tenant=request.tenant,
-        statuses=(Status(params.status),) if params.status else (),
-        tier=Tier(params.tier) if params.tier else None,
-        since=params.since,
-    )
+    wanted = lesson_filter(request.tenant, params.status, params.tier, params.since)
     found = await runtime.learning.lessons(wanted, limit=params.limit)
     return ApiResponse({"lessons": [lesson_view(stored, runtime.settings) for stored in found]})
 

@@ -22,7 +22,6 @@ from gateway.wire.coerce import as_json_value
 
 JSON = "application/json"
 _MAX_BODY_BYTES = 5 * 2**20  # Source: the reference's limit for bodies of its API
-
 P = TypeVar("P", bound=Parameters)
 M = TypeVar("M", bound=BaseModel)
 

@@ -42,7 +42,6 @@ from gateway.stores.totals import RunRecord
 from gateway.text.secrets import mask_secrets
 
 OPERATIONS = Operations()
-
 T = TypeVar("T")
 Omitted = Annotated[T, Field(exclude=True)]  # A field of a stored row that the answer leaves out
 

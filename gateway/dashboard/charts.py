@@ -36,13 +36,9 @@ from gateway.text.svg import (
     stretches,
 )
 
-DIFFICULTY_PX = 190
-COMPOSITE_PX = 60
-TOKENS_PX = 60
-LANE_PX = 14
+DIFFICULTY_PX, COMPOSITE_PX, TOKENS_PX, LANE_PX = 190, 60, 60, 14
 _DOTS_UP_TO = 150  # steps; with more, dots overlap
-_MODEL_COLOURS = 6
-_TICKS = 8
+_MODEL_COLOURS, _TICKS = 6, 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,9 +222,7 @@ def _bar(chart: RunChart, slot: int, top: float, tall: float, kind: str) -> Mark
     return _rect(left, top, width, tall, f"bar bar-{kind}")
 
 
-SPARK_PX = 72
-_INTERVAL_PX = 26
-_DAILY_PX = 110
+SPARK_PX, _INTERVAL_PX, _DAILY_PX = 72, 26, 110
 
 
 def stacked(parts: Mapping[str, int], order: Sequence[str], kind: str, height: int = 8) -> Markup:
@@ -325,8 +319,7 @@ def _broken(points: Sequence[Point | None], line: str, dot: str) -> list[Markup]
     return [curve(points, class_=line), *dots]
 
 
-TIME_PX = 96
-_MARGIN = 3
+TIME_PX, _MARGIN = 96, 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,7 +37,6 @@ from gateway.text.formatting import about
 from gateway.text.sanitize import one_line
 
 COMPARED_STEPS = 200  # steps that are listed next to each other, with what the agents did
-
 _WORDS = 110
 
 

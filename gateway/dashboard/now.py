@@ -16,14 +16,9 @@ from gateway.stores.totals import SEVERITIES, plus
 from gateway.stores.usage import Tree, UsagePoint, UsageQuery, bucket_start
 
 SPENT_S = 600.0  # over how long the rate of spending is measured, in seconds
-
-_FINISHED = 6
-_ACCOUNTS = 200
-_BUDGETS = 6
-_ALERTS = 5
+_FINISHED, _ACCOUNTS, _BUDGETS, _ALERTS = 6, 200, 6, 5
 _WITH_TREES = 40
 """Runs, the worst first, that are shown with what their tree costs: each may be a query."""
-
 _DAY_S = 86_400.0
 
 

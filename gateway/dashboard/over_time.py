@@ -26,7 +26,6 @@ from gateway.stores.usage import (
 from gateway.text import formatting
 
 SPANS: Mapping[str, int] = {"hour": 48, "day": 30, "week": 26}  # buckets shown of each length
-
 _SERIES = 6  # names with a series each; the others share one more
 OTHERS = "all others"
 

@@ -10,7 +10,14 @@ from urllib.parse import quote
 import orjson
 
 from gateway.api import lessons
-from gateway.api.lessons import STATUSES, LessonChange, apply_change, detail, find_lesson
+from gateway.api.lessons import (
+    STATUSES,
+    LessonChange,
+    apply_change,
+    detail,
+    find_lesson,
+    lesson_filter,
+)
 from gateway.api.params import Flag, OneOf, PageParameters, TenantParameter, Text, naming
 from gateway.api.patterns import (
     change_pattern,
@@ -26,9 +33,8 @@ from gateway.dashboard.pages import Page, Visit, redirect
 from gateway.errors import BadRequest, GatewayError
 from gateway.learning.life_cycle import MAX_ADVICE_CHARS
 from gateway.steering.guidance.codec import to_record
-from gateway.steering.guidance.pattern import Status, Tier, content
+from gateway.steering.guidance.pattern import Tier, content
 from gateway.steering.monitors import FAILURE_LABELS
-from gateway.stores.learning import LessonFilter
 from gateway.stores.patterns import PatternFilter, StoredPattern
 
 TIERS = tuple(tier.value for tier in Tier)
@@ -209,11 +215,7 @@ class LessonListParameters(TenantParameter):
 async def show_lessons(visit: Visit) -> Page:
     """Lessons by status, and what was learned this week."""
     values, runtime = visit.values, visit.runtime
-    wanted = LessonFilter(
-        tenant=visit.tenant,
-        statuses=(Status(values["status"]),) if values["status"] else (),
-        tier=Tier(values["tier"]) if values["tier"] else None,
-    )
+    wanted = lesson_filter(visit.tenant, values["status"], values["tier"])
     found = await runtime.learning.lessons(wanted, limit=MOST_SHOWN)
     views = [lesson_view(stored, runtime.settings) for stored in found]
     groups = [(name, [v for v in views if v["status"] == name]) for name in _ORDER]

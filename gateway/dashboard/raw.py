@@ -21,7 +21,6 @@ from gateway.upstream.dispatch import UpstreamCall
 from gateway.wire.usage import TokenUsage, token_usage
 
 REPLAY_S = 120.0  # longest wait for the other model
-
 _SHOWN = 200_000
 _HEADERS = [(b"content-type", b"application/json"), (b"accept-encoding", b"identity")]
 _ANTHROPIC = (b"anthropic-version", b"2023-06-01")

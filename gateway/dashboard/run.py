@@ -118,7 +118,6 @@ def _parts(step: StepRow, guidance: Sequence[InjectionRow]) -> Iterator[tuple[st
 
 
 WINDOW_STEPS = 30  # steps whose texts are on the page at first; more are loaded on demand
-
 _COMPARABLE = 40
 
 _StepIndex = Annotated[int, Field(ge=0, le=2**31 - 1), DIGITS]

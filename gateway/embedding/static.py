@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 MAX_WORD_CHARS = 100  # longer words are unknown. Source: the reference tokenizer.
 _CACHED_WORDS = 20_000
-
 _ASCII_PUNCTUATION = r"!-/:-@\[-`{-~"
 _WORDS = re.compile(rf"[{_ASCII_PUNCTUATION}]|[^\s{_ASCII_PUNCTUATION}]+")
 _CHINESE = re.compile(
@@ -98,7 +97,6 @@ MAX_CHARS = 4_000
 """Characters of a text that are embedded; the rest is ignored. Keeps a query under 1 ms."""
 _INLINE_CHARS = 400
 """Characters embedded on the event loop: under 0.2 ms, less than a thread switch costs."""
-
 _MODEL = Path(__file__).parent / "model"
 
 

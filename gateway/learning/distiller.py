@@ -71,14 +71,6 @@ class NoAnswer(Exception):
         self.used = used
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PaidAnswer:
-    """A model's text, and what it used; None where the upstream did not report it."""
-
-    text: str
-    used: Amounts | None
-
-
 @dataclass(eq=False)
 class PaidModel:
     """Asks models of the gateway's own deployments; calls are reserved, settled and counted."""
@@ -93,15 +85,16 @@ class PaidModel:
 
     async def ask(
         self, model: str, messages: Messages, *, tenant: str, timeout_s: float
-    ) -> PaidAnswer:
-        """The model's answer. Raises: OverBudget, NoAnswer, StoreError."""
+    ) -> tuple[str, Amounts | None]:
+        """The model's text, and what it used, None where the upstream did not report it. Raises:
+        OverBudget, NoAnswer, StoreError."""
         services = self.services()
         with services.in_use():
             return await self._ask(services, model, messages, tenant, timeout_s)
 
     async def _ask(
         self, services: ModelServices, model: str, messages: Messages, tenant: str, timeout_s: float
-    ) -> PaidAnswer:
+    ) -> tuple[str, Amounts | None]:
         guard, fields = services.budgets, {"model": model, "messages": messages}
         body = CallBody(fields=fields, raw=orjson.dumps(fields))
         subject, admission = CallSubject(tenant=tenant, client=CLIENT, model=model), None
@@ -122,7 +115,7 @@ class PaidModel:
             async with asyncio.timeout(timeout_s):
                 answer = await ask(services.dispatcher, model, messages, admits=admits)
             used, unpriced = self._used(services, model, answer)
-            return PaidAnswer(text=answer.text, used=used)
+            return answer.text, used
         except (BadRequest, UpstreamUnreachable, ModelRefused) as error:
             used = NOTHING
             raise NoAnswer(str(error)[:_REASON_CHARS], used) from error
@@ -253,7 +246,7 @@ class Distiller:
             question = await self._question(job)
             if question is None:
                 return await self._end(unused, "unread", "nothing to show")
-            answer = await self.model.ask(
+            text, spent = await self.model.ask(
                 settings.model,
                 question.messages(),
                 tenant=job.tenant,
@@ -266,9 +259,9 @@ class Distiller:
             _log.warning("no answer of learning.model", reason=str(error))
             rest_s = settings.model_timeout_s * job.attempts
             return await self._rest(_used(job, reserved, error.used), rest_s, "error")
-        job = _used(job, reserved, answer.used)
+        job = _used(job, reserved, spent)
         try:
-            proposal = await asyncio.to_thread(read_proposal, answer.text, question)
+            proposal = await asyncio.to_thread(read_proposal, text, question)
         except Refused as refused:
             return await self._end(job, "refused", str(refused))
         settings = self.settings()

@@ -40,9 +40,7 @@ FIRST_LOOK, LOOK_EVERY = 30, 15
 """Decisions before a trial is judged for the first time, and between two looks: whoever looks
 after each decision promotes by chance. Source: tests/learning/test_trials.py."""
 LEAST_PER_ARM = 6  # decisions of each arm without which no trial is judged
-NEEDED_CONVERSATIONS = 2
-NEEDED_TASKS = 2
-NEEDED_KEYS = 2
+NEEDED_CONVERSATIONS = NEEDED_TASKS = NEEDED_KEYS = 2
 """Different conversations, for a general lesson tasks, and where the tenant has several gateway
 keys also keys, that support a lesson in trial: nobody opens a trial for the others alone."""
 
@@ -137,7 +135,6 @@ LEAST_SHARE, MOST_SHARE = 0.2, 0.8
 """Limits of the probability with which a lesson in trial is given. Source: `learning.md`, 6."""
 ACTIVE_SHARE = 0.9  # of an active lesson: the rest is the hold-out, which never ends
 PARENT_DECISIONS = 4.0  # most decisions per arm that the general lesson's rates count for
-
 _POINTS = 400
 _SHARE_DIGITS = 4  # the last digits of a sum depend on its order; the draw must not
 _Z95 = 1.959964

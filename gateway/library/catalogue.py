@@ -50,7 +50,6 @@ def gates_for(embedder_id: str, settings: EtraceSettings) -> Gates:
 
 K = TypeVar("K")
 T = TypeVar("T")
-
 _STARTER_FILE = Path(__file__).parent / "starter.jsonl"
 
 Progress = Callable[[int], None]  # called with the number of patterns done so far
@@ -59,7 +58,6 @@ Failed = Callable[[Tier, Exception], None]
 """Called with the tier whose search failed, and the error."""
 
 _BATCH = 256
-
 CACHED_S = 5.0
 """Seconds for which the universal rules, and whether a tenant has e1 patterns, are cached: a change
 by another process is seen after this time."""

@@ -15,10 +15,8 @@ Event = Mapping[str, Any]
 
 QUEUE_LIMIT = 1000
 """Events queued per subscriber. Source: the reference's queue, which also drops the oldest."""
-
 LINGER_S = 60.0
 """Seconds for which events are kept after a subscriber leaves: it may have lost its connection."""
-
 MAX_SUBSCRIBERS = 100  # subscribers at once; each costs one queue entry per event
 
 

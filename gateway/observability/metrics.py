@@ -46,9 +46,7 @@ class Histogram(prometheus_client.Histogram):
 _LATENCY = (0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _OVERHEAD = (0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1)
 _TENTHS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
-
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
 _TEXTS = """\
 requests_total: Requests answered, by route, status and lane.
 request_duration_seconds: Time from the request's first byte to the answer's last.
@@ -309,9 +307,8 @@ class TaggedCalls:
 
 
 UnsteeredReason = Literal["deadline", "timeout", "store", "size", "encoding", "error"]
-"""Reason why a call had no decision: its own work took more than `steering.deadline_ms`, it waited
-longer than `steering.max_wait_ms`, the store failed, its body was too large or nested too deeply
-to read or compressed in a way that is not known, or something else failed."""
+"""Reason why a call had no decision, see UNSTEERED_WORDS: `deadline` is its own work longer than
+`steering.deadline_ms`, `timeout` a wait longer than `steering.max_wait_ms`."""
 
 UNSTEERED_WORDS: Final[Mapping[str, str]] = {
     "deadline": "steering took too long",
