@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
-from gateway.api.operations import ApiRequest, ApiResponse, Operations
+from gateway.api.operations import ApiRequest, ApiResponse, Operations, shape
 from gateway.api.params import OneOf, PathText, TenantParameter, Text, Time, described, naming
 from gateway.errors import NotFound
 from gateway.reporting import ExperimentReport, report
@@ -49,20 +49,20 @@ class ExperimentSummary:
     runs: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExperimentList:
-    """Every experiment that has runs, and the running one."""
-
-    experiments: tuple[ExperimentSummary, ...]
+ExperimentList = shape(
+    "ExperimentList",
+    "Every experiment that has runs, and the running one.",
+    experiments=list[ExperimentSummary],
+)
 
 
 @OPERATIONS.add("GET /api/experiments", ExperimentList, "The experiments.")
 async def list_experiments(request: ApiRequest[TenantParameter]) -> ApiResponse:
     """Every experiment, with its runs by arm."""
-    return ApiResponse(await experiments(request.runtime, request.tenant))
+    return ApiResponse({"experiments": await experiments(request.runtime, request.tenant)})
 
 
-async def experiments(runtime: Runtime, tenant: str | None) -> ExperimentList:
+async def experiments(runtime: Runtime, tenant: str | None) -> list[ExperimentSummary]:
     """The experiments that a tenant (None: any) has runs of, and the running one."""
     running = runtime.settings.experiment.id
     known = (await runtime.runs.facets(tenant=tenant)).experiments
@@ -73,7 +73,7 @@ async def experiments(runtime: Runtime, tenant: str | None) -> ExperimentList:
             for arm in ARMS
         }
         found.append(ExperimentSummary(id=name, running=name == running, runs=runs))
-    return ExperimentList(experiments=tuple(found))
+    return found
 
 
 @OPERATIONS.add("GET /api/experiments/{experiment_id}/report", ExperimentReport, "The report.")

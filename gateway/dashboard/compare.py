@@ -183,10 +183,8 @@ async def show_what_if(visit: Visit) -> Page:
 
 
 def changed_settings(settings: Settings, base: str, change: str) -> Settings:
-    """`settings` with the keys of a preset and of `change` (YAML) replaced.
-
-    Raises: BadRequest for what is no YAML or decides nothing about a run; ConfigError.
-    """
+    """`settings` with the keys of a preset and of `change` (YAML) replaced. Raises: BadRequest for
+    what is no YAML or decides nothing about a run; ConfigError."""
     try:
         given = yaml.safe_load(change) or {}
     except yaml.YAMLError as error:

@@ -26,7 +26,7 @@ async def show_list(visit: Visit) -> Page:
     found = await experiments(visit.runtime, visit.tenant)
     shown = {
         "title": "Experiments",
-        "experiments": found.experiments,
+        "experiments": found,
         "arms": ARMS,
         "settings": visit.runtime.settings.experiment,
     }

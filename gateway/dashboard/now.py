@@ -17,8 +17,7 @@ from gateway.stores.usage import Tree, UsagePoint, UsageQuery, bucket_start
 
 SPENT_S = 600.0  # over how long the rate of spending is measured, in seconds
 _FINISHED, _ACCOUNTS, _BUDGETS, _ALERTS = 6, 200, 6, 5
-_WITH_TREES = 40
-"""Runs, the worst first, that are shown with what their tree costs: each may be a query."""
+_WITH_TREES = 40  # runs, the worst first, shown with what their tree costs: each may be a query
 _DAY_S = 86_400.0
 
 

@@ -9,25 +9,8 @@ from urllib.parse import quote
 
 import orjson
 
-from gateway.api import lessons
-from gateway.api.lessons import (
-    STATUSES,
-    LessonChange,
-    apply_change,
-    detail,
-    find_lesson,
-    lesson_filter,
-)
+from gateway.api import lessons, patterns
 from gateway.api.params import Flag, OneOf, PageParameters, TenantParameter, Text, naming
-from gateway.api.patterns import (
-    change_pattern,
-    counted,
-    find_pattern,
-    library,
-    read_pattern,
-    remove_pattern,
-    store_pattern,
-)
 from gateway.api.views import distiller_view, lesson_view
 from gateway.dashboard.pages import Page, Visit, redirect
 from gateway.errors import BadRequest, GatewayError
@@ -76,9 +59,9 @@ async def show_list(visit: Visit) -> Page:
         text=values["text"],
         learned=False,
     )
-    await counted(visit.runtime)
+    await patterns.counted(visit.runtime)
     with naming("cursor"):
-        store, limit = library(visit.runtime).store, values["limit"]
+        store, limit = patterns.library(visit.runtime).store, values["limit"]
         page = await store.list_patterns(wanted, limit=limit, cursor=values["cursor"])
     shown = {
         "title": "Patterns",
@@ -94,7 +77,7 @@ async def show_list(visit: Visit) -> Page:
 
 async def show_one(visit: Visit) -> Page:
     """One pattern in its form."""
-    stored = await find_pattern(visit.runtime, visit.tenant, _id(visit))
+    stored = await patterns.find_pattern(visit.runtime, visit.tenant, _id(visit))
     if stored.pattern.lesson is not None:
         return redirect(f"/dashboard/lessons/{quote(_id(visit))}{visit.query()}")
     return _form(visit, stored, to_record(stored.pattern))
@@ -102,17 +85,17 @@ async def show_one(visit: Visit) -> Page:
 
 async def change_one(visit: Visit) -> Page:
     """Save or delete one pattern; an error is shown above the form."""
-    stored = await find_pattern(visit.runtime, visit.tenant, _id(visit))
+    stored = await patterns.find_pattern(visit.runtime, visit.tenant, _id(visit))
     if stored.pattern.lesson is not None:
         raise BadRequest("a lesson is changed on its own page", param="pattern_id")
     owner = stored.pattern.tenant or visit.tenant
     if visit.form.get("action") == "delete":
-        await remove_pattern(visit.runtime, visit.access, owner, _id(visit))
+        await patterns.remove_pattern(visit.runtime, visit.access, owner, _id(visit))
         return redirect("/dashboard/patterns")
     record = to_record(stored.pattern)
     try:
         record = read_form(visit.form, record["tier"])
-        await change_pattern(visit.runtime, visit.access, stored, record)
+        await patterns.change_pattern(visit.runtime, visit.access, stored, record)
     except GatewayError as error:
         return _form(visit, stored, record, error)
     return redirect(f"/dashboard/patterns/{quote(_id(visit))}{visit.query(saved='1')}")
@@ -131,8 +114,8 @@ async def add_new(visit: Visit) -> Page:
     tenant = visit.form.get("tenant") or None
     try:
         record = read_form(visit.form, record["tier"])
-        pattern = read_pattern(record, visit.access, visit.access.tenant or tenant)
-        _, pattern_id = await store_pattern(visit.runtime, pattern)
+        pattern = patterns.read_pattern(record, visit.access, visit.access.tenant or tenant)
+        _, pattern_id = await patterns.store_pattern(visit.runtime, pattern)
     except GatewayError as error:
         return _form(visit, None, record, error)
     owner = f"&tenant={quote(pattern.tenant)}" if pattern.tenant else ""
@@ -208,14 +191,14 @@ _BUTTONS = {"approve": "trial", "activate": "active", "pause": "quarantined", "r
 class LessonListParameters(TenantParameter):
     """Filter of lessons."""
 
-    status: Annotated[str, OneOf(STATUSES)] | None = None
+    status: Annotated[str, OneOf(lessons.STATUSES)] | None = None
     tier: Annotated[str, OneOf(lessons.TIERS)] | None = None
 
 
 async def show_lessons(visit: Visit) -> Page:
     """Lessons by status, and what was learned this week."""
     values, runtime = visit.values, visit.runtime
-    wanted = lesson_filter(visit.tenant, values["status"], values["tier"])
+    wanted = lessons.lesson_filter(visit.tenant, values["status"], values["tier"])
     found = await runtime.learning.lessons(wanted, limit=MOST_SHOWN)
     views = [lesson_view(stored, runtime.settings) for stored in found]
     groups = [(name, [v for v in views if v["status"] == name]) for name in _ORDER]
@@ -231,7 +214,7 @@ async def show_lessons(visit: Visit) -> Page:
         "mining": settings.mining,
         "distiller": await distiller_view(runtime.learning, settings, visit.tenant, now),
         "chosen": values,
-        "statuses": STATUSES,
+        "statuses": lessons.STATUSES,
         "tiers": lessons.TIERS,
         "full": len(found) == MOST_SHOWN,
     }
@@ -240,10 +223,10 @@ async def show_lessons(visit: Visit) -> Page:
 
 async def show_lesson(visit: Visit, error: GatewayError | None = None) -> Page:
     """One lesson."""
-    stored = await find_lesson(visit.runtime, visit.tenant, _id(visit))
+    stored = await lessons.find_lesson(visit.runtime, visit.tenant, _id(visit))
     shown = {
         "title": stored.pattern.pattern_id,
-        "lesson": await detail(visit.runtime, stored, visit.access),
+        "lesson": await lessons.detail(visit.runtime, stored, visit.access),
         "editable": visit.access.operator or stored.pattern.tenant == visit.access.tenant,
         "error": error.message if error else None,
         "saved": bool(visit.values.get("saved")) and error is None,
@@ -253,21 +236,21 @@ async def show_lesson(visit: Visit, error: GatewayError | None = None) -> Page:
 
 async def change_one_lesson(visit: Visit) -> Page:
     """Approve, pause, retire, edit or share; an error is shown above the lesson."""
-    stored = await find_lesson(visit.runtime, visit.tenant, _id(visit))
+    stored = await lessons.find_lesson(visit.runtime, visit.tenant, _id(visit))
     action, advice = visit.form.get("action", ""), visit.form.get("advice", "").strip()
     try:
         if action == "share":
-            change = LessonChange(share=True)
+            change = lessons.LessonChange(share=True)
         elif action == "edit":
             if not 0 < len(advice) <= MAX_ADVICE_CHARS:
                 reason = f"The text needs 1 to {MAX_ADVICE_CHARS} characters"
                 raise BadRequest(reason, param="advice")
-            change = LessonChange(advice=advice)
+            change = lessons.LessonChange(advice=advice)
         elif action in _BUTTONS:
-            change = LessonChange(status=_BUTTONS[action])
+            change = lessons.LessonChange(status=_BUTTONS[action])
         else:
             raise BadRequest("There is no such action", param="action")
-        kept, _ = await apply_change(visit.runtime, visit.access, stored, change)
+        kept, _ = await lessons.apply_change(visit.runtime, visit.access, stored, change)
     except GatewayError as error:
         return await show_lesson(visit, error)
     return redirect(f"/dashboard/lessons/{quote(kept)}{visit.query(saved='1')}")

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-CACHED_S = 5.0
-"""Seconds for which the lessons of a tenant are kept: a change is seen after this time."""
+CACHED_S = 5.0  # seconds after which a change of a tenant's lessons is seen
 MOST_TENANTS = 1024
 MOST_LESSONS = 2000
 

@@ -27,8 +27,7 @@ from gateway.stores.learning import (
     StoredLesson,
 )
 
-PROMOTE_ABOVE = 0.98
-"""Probability that the effect matters from which a lesson in trial becomes active."""
+PROMOTE_ABOVE = 0.98  # probability that the effect matters, for a lesson in trial to become active
 EARLY_DECISIONS, PROMOTE_EARLY_ABOVE = 60, 0.998
 """Below this many decisions the first bar is higher: several early looks at chance pass a low one.
 Source: tests/learning/test_trials.py."""

@@ -15,6 +15,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from gateway.learning.templates import (
     SLOT_CHARS,
@@ -34,8 +35,7 @@ from gateway.steering.guidance.pattern import Lesson, Pattern, Tier, Trust
 from gateway.steering.transcript.steps import Action, Step
 from gateway.stores.learning import EvidenceRow
 
-WINDOW_CALLS = 6
-"""Calls after a failure among which its fix is looked for. Source: design, `learning.md`."""
+WINDOW_CALLS = 6  # calls after a failure among which its fix is looked for. Source: `learning.md`
 SIGNS = "signs"
 """Name of the words of a failure among a lesson's conditions. They are never shown to a model."""
 DEAD_END_FAILURES = 2  # failures of a key without a fix that make it a dead end
@@ -56,17 +56,9 @@ class MinedRun:
 
     def evidence(self, pattern_id: str, step: int, kind: str) -> EvidenceRow:
         """The run's support of a lesson, see EvidenceRow."""
-        return EvidenceRow(
-            tenant=self.tenant,
-            pattern_id=pattern_id,
-            run_id=self.id,
-            step_index=step,
-            kind=kind,
-            conversation=self.conversation,
-            task=self.task,
-            at=self.at,
-            key_name=self.key_name,
-        )
+        names = ("tenant", "conversation", "task", "at", "key_name")
+        own: dict[str, Any] = {name: getattr(self, name) for name in names}
+        return EvidenceRow(pattern_id=pattern_id, run_id=self.id, step_index=step, kind=kind, **own)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -162,14 +162,9 @@ class Verdicts:
 
 def steps_of(trace: RunTrace) -> list[Step]:
     """The steps of a stored run with the index that the run log gives them."""
+    names = ("thought", "reasoning", "actions", "prompted")
     return [
-        Step(
-            index=row.step_index,
-            thought=row.content.thought,
-            reasoning=row.content.reasoning,
-            actions=row.content.actions,
-            prompted=row.content.prompted,
-        )
+        Step(index=row.step_index, **{name: getattr(row.content, name) for name in names})
         for row in trace.steps
         if row.content is not None and row.step_index > 0
     ]

@@ -19,13 +19,7 @@ from gateway.embedding.base import Embedder
 from gateway.learning.book import LessonBook
 from gateway.learning.distiller import Distiller, ModelServices, PaidModel, job_about
 from gateway.learning.generalise import Entry, Generaliser
-from gateway.learning.life_cycle import (
-    Observation,
-    near_outcome,
-    next_move,
-    observations,
-    posterior,
-)
+from gateway.learning.life_cycle import near_outcome, next_move, observations, posterior
 from gateway.learning.mining import (
     WINDOW_CALLS,
     MinedRun,
@@ -47,16 +41,12 @@ from gateway.stores.queries import PageRequest, RunFilter, RunTrace
 from gateway.stores.totals import RunRecord
 
 MOST_PARENTS = 16
-MOST_PER_LOOK = 8
-"""Runs read at one look: requests share the interpreter with this, also from another thread."""
+MOST_PER_LOOK = 8  # runs read at one look: requests share the interpreter with this
 MOST_WAITING = 10_000  # runs that wait to be read; those without a call for longest are given up
-MOST_RECOMPUTED = 5
-"""Times that a posterior is computed again because another gateway has settled decisions."""
+MOST_RECOMPUTED = 5  # times that another gateway's decisions make a posterior be computed again
 MOST_REVIEWED = 20_000
-REVIEW_S = 3600.0
-"""Seconds after which all lessons are looked at, though nothing is new about them: some expire."""
-CATCH_UP_RUNS = 200
-"""Newest runs that are read again after a start: those that ended while no gateway ran."""
+REVIEW_S = 3600.0  # seconds after which all lessons are looked at: some expire
+CATCH_UP_RUNS = 200  # newest runs, read again after a start: some ended while no gateway ran
 
 
 @dataclass(slots=True)
@@ -212,20 +202,18 @@ class Learner:
             general = await self.store.lessons(wanted, limit=1)
             parent = general[0].posterior if general and general[0].posterior.decisions else None
         active = lesson is not None and lesson.status is Status.ACTIVE
-        now, newest = self.now(), await self._observations(owner, pattern_id, version)
+        now = self.now()
+        newest = observations(await self.store.decisions(owner, pattern_id, version))
         for _ in range(MOST_RECOMPUTED):
             seen = newest
             found = await asyncio.to_thread(posterior, seen, active=active, parent=parent)
             await self.store.put_posterior(owner, pattern_id, version, found, now)
-            newest = await self._observations(owner, pattern_id, version)
+            newest = observations(await self.store.decisions(owner, pattern_id, version))
             if newest == seen:
                 break  # no other gateway has settled a decision meanwhile, so this is the newest
         if seen:
             await self.store.prolong(owner, pattern_id, now + self.settings().expire_s)
         self.changed()
-
-    async def _observations(self, owner: str, pattern_id: str, version: int) -> list[Observation]:
-        return observations(await self.store.decisions(owner, pattern_id, version))
 
     async def _mine(
         self, run: RunRecord, steps: Sequence[Step], calls: Sequence[ReadCallOfRun], report: Report

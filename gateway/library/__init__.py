@@ -3,12 +3,6 @@
 Imports allowed: `gateway.embedding`, `gateway.stores`, `gateway.steering`.
 """
 
-from gateway.library.catalogue import (
-    ImportReport,
-    PatternLibrary,
-    PatternTally,
-    gates_for,
-    starter_patterns,
-)
+from gateway.library.catalogue import PatternLibrary, PatternTally, gates_for, starter_patterns
 
-__all__ = ["ImportReport", "PatternLibrary", "PatternTally", "gates_for", "starter_patterns"]
+__all__ = ["PatternLibrary", "PatternTally", "gates_for", "starter_patterns"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left
 from collections import Counter as Tally
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -222,9 +222,8 @@ class SharedMetrics:
     async def collect(self) -> bytes:
         """The exposition text of all workers that answer."""
         others = [index for index in range(self.count) if index != self.index]
-        asked: list[Awaitable[bytes | None]] = [self._ask(index) for index in others]
-        texts = dict(zip(others, await asyncio.gather(*asked), strict=True))
-        found = {index: text for index, text in texts.items() if text is not None}
+        texts = await asyncio.gather(*map(self._ask, others))
+        found = {i: text for i, text in zip(others, texts, strict=True) if text is not None}
         return merged({**found, self.index: self.render()})
 
     async def _serve(self, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
