@@ -10,7 +10,7 @@ import orjson
 from pydantic import BaseModel, Field
 
 from gateway.alerts.sender import alert_view
-from gateway.api.operations import ApiRequest, ApiResponse, Content, Operations, like
+from gateway.api.operations import ApiRequest, ApiResponse, Content, Operations, like, shape
 from gateway.api.params import DIGITS, TenantParameter, Text, described
 from gateway.api.views import picked
 from gateway.auth.access import Access
@@ -26,35 +26,32 @@ OPERATIONS = Operations()
 class AlertParameters(TenantParameter):
     """Filter of alerts."""
 
-    limit: Annotated[
-        int, Field(ge=1, le=500), DIGITS, described("At most this many, the newest first.")
-    ] = 50
+    limit: Annotated[int, Field(ge=1, le=500), DIGITS] = described(
+        "At most this many, the newest first.", 50
+    )
 
 
 @like(DeliveryState)
 class AlertDelivery(BaseModel):
     """State of the delivery to one receiver."""
 
-    attempts: Annotated[int, Field(description="Failed ones.")]
+    attempts: int = described("Failed ones.")
     next_at: float | None
-    done_at: Annotated[float | None, Field(description="When it was sent, or given up.")]
+    done_at: float | None = described("When it was sent, or given up.")
     error: str | None
 
 
-@like(AlertRecord, without=("key", "path"))
+@like(AlertRecord, "id", "rule", "severity", "title", "facts", "raised_at")
 class Alert(BaseModel):
     """One alert."""
 
-    tenant: Annotated[str | None, Field(description="Null: about the gateway as a whole.")]
-    seen_at: Annotated[float, Field(description="When the condition was last seen.")]
-    link: Annotated[str | None, Field(description="With alerts.base_url.")]
+    tenant: str | None = described("Null: about the gateway as a whole.")
+    seen_at: float = described("When the condition was last seen.")
+    link: str | None = described("With alerts.base_url.")
     deliveries: list[AlertDelivery]
 
 
-class AlertList(BaseModel):
-    """The newest alerts."""
-
-    alerts: list[Alert]
+AlertList = shape("AlertList", "The newest alerts.", alerts=list[Alert])
 
 
 @OPERATIONS.add("GET /api/alerts", AlertList, "The alerts.")
@@ -90,12 +87,9 @@ class EventParameters(TenantParameter):
 
     in_headers: ClassVar[frozenset[str]] = frozenset({"last-event-id"})
 
-    until_idle_s: Annotated[
-        int,
-        Field(ge=0, le=3600),
-        described("End the stream after this many seconds without an event; 0: never."),
-        DIGITS,
-    ] = 0
+    until_idle_s: Annotated[int, Field(ge=0, le=3600), DIGITS] = described(
+        "End the stream after this many seconds without an event; 0: never.", 0
+    )
     last_event_id: Annotated[
         Text | None,
         Field(alias="last-event-id"),
@@ -130,10 +124,8 @@ async def stream(
     until_idle_s: int,
     after: str | None = None,
 ) -> AsyncIterator[bytes]:
-    """`ready`, then each event when it happens; `dropped` counts events the client missed.
-
-    Raises: TooManySubscribers, at the first item.
-    """
+    """`ready`, then each event when it happens; `dropped` counts events the client missed. Raises:
+    TooManySubscribers, at the first item."""
     hub = runtime.events
     with hub.subscribe(tenant=tenant, after=after) as subscription:
         # A client that resumes takes its position from the events that follow.

@@ -8,7 +8,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from gateway.api.operations import ApiRequest, ApiResponse, Content, Operations, like, unusable
+from gateway.api.operations import (
+    ApiRequest,
+    ApiResponse,
+    Content,
+    Operations,
+    like,
+    shape,
+    unusable,
+)
 from gateway.api.params import (
     Flag,
     OneOf,
@@ -28,7 +36,6 @@ from gateway.stores.queries import RunTrace
 from gateway.stores.usage import GROUPS, AttributionStore, Sums, Tree, TreeNode
 
 OPERATIONS = Operations()
-
 _LINES_AT_ONCE = 50
 
 
@@ -36,10 +43,10 @@ _LINES_AT_ONCE = 50
 class SumsView(BaseModel):
     """Sums over runs."""
 
-    estimated_calls: Annotated[int, Field(description="Whose provider reported no usage.")]
-    estimated_tokens: Annotated[int, Field(description="The part of the tokens that is estimated.")]
-    estimated_usd: Annotated[float, Field(description="The part of cost_usd that is estimated.")]
-    tokens: Annotated[int, Field(description="Input and output tokens together.")]
+    estimated_calls: int = described("Whose provider reported no usage.")
+    estimated_tokens: int = described("The part of the tokens that is estimated.")
+    estimated_usd: float = described("The part of cost_usd that is estimated.")
+    tokens: int = described("Input and output tokens together.")
     cached_share: Annotated[float, Field(ge=0, le=1, description="Cached of all input tokens.")]
 
 
@@ -50,56 +57,53 @@ class NodeView(BaseModel):
     sums: SumsView
 
 
-class TreeView(BaseModel):
-    """A conversation with its forks and sub-agents, oldest first."""
-
-    root_id: str
-    total: SumsView
-    conversations: list[NodeView]
+TreeView = shape(
+    "TreeView",
+    "A conversation with its forks and sub-agents, oldest first.",
+    root_id=str,
+    total=SumsView,
+    conversations=list[NodeView],
+)
 
 
 class GroupView(BaseModel):
     """The runs with one value."""
 
-    value: Annotated[str, Field(description="Empty: of the runs without one.")]
+    value: str = described("Empty: of the runs without one.")
     sums: SumsView
 
 
-class UsageView(BaseModel):
-    """Runs by what they were for, the costliest first."""
-
-    by: str
-    groups: list[GroupView]
+UsageView = shape(
+    "UsageView", "Runs by what they were for, the costliest first.", by=str, groups=list[GroupView]
+)
 
 
 class ConversationTreeParameters(TenantParameter):
     """Id of a conversation."""
 
-    conversation_id: Annotated[PathText, described("The id of any conversation of the tree.")]
+    conversation_id: PathText = described("The id of any conversation of the tree.")
 
 
 class RunTreeParameters(TenantParameter):
     """Id of a run."""
 
-    run_id: Annotated[PathText, described("The id of a run in the tree.")]
+    run_id: PathText = described("The id of a run in the tree.")
 
 
 class UsageParameters(RunFilters):
     """Filter of runs, and the key that groups them."""
 
-    by: Annotated[Text, described(f"`tag:NAME` or one of {', '.join(GROUPS)}.")] = "key"
-    format: Annotated[Literal["json", "csv"], described("Of the answer.")] = "json"
+    by: Text = described(f"`tag:NAME` or one of {', '.join(GROUPS)}.", "key")
+    format: Literal["json", "csv"] = described("Of the answer.", "json")
 
 
 class ExportParameters(RunFilters):
     """Filter of runs, and the form of the export."""
 
-    format: Annotated[
-        str,
-        OneOf(FORMATS),
-        described("jsonl: runs with their steps; csv: a row each; openai: chat messages."),
-    ] = "jsonl"
-    content: Annotated[Flag, described("With the texts of each step.")] = True
+    format: Annotated[str, OneOf(FORMATS)] = described(
+        "jsonl: runs with their steps; csv: a row each; openai: chat messages.", "jsonl"
+    )
+    content: Flag = described("With the texts of each step.", True)
 
 
 def tree_view(tree: Tree) -> dict[str, Any]:
@@ -123,11 +127,12 @@ async def get_conversation_tree(request: ApiRequest[ConversationTreeParameters])
 @OPERATIONS.add("GET /api/runs/{run_id}/tree", TreeView, "The tree.")
 async def get_run_tree(request: ApiRequest[RunTreeParameters]) -> ApiResponse:
     """The same for the conversation of a run."""
+    run_id = request.params.run_id
     trace = await request.runtime.runs.get_run(
-        request.params.run_id, tenant=request.tenant, content=False, limit=0
+        run_id, tenant=request.tenant, content=False, limit=0
     )
     if trace is None:
-        raise NotFound(f"there is no run {request.params.run_id[:80]!r}", param="run_id")
+        raise NotFound(f"there is no run {run_id[:80]!r}", param="run_id")
     return await _tree(request, trace.run.conversation_id)
 
 
@@ -152,18 +157,17 @@ async def get_usage(request: ApiRequest[UsageParameters]) -> ApiResponse:
             yield group_lines(params.by, groups)
 
         return ApiResponse(media=MEDIA["csv"], chunks=table())
-    shown = [{"value": group.value, "sums": sums_view(group.sums)} for group in groups]
+    shown = [{"value": each.value, "sums": sums_view(each.sums)} for each in groups]
     return ApiResponse({"by": params.by, "groups": shown})
 
 
 @OPERATIONS.add("GET /api/export", Content(str, "One run a line.", MEDIA["jsonl"], (MEDIA["csv"],)))
 async def export_runs(request: ApiRequest[ExportParameters]) -> ApiResponse:
     """Runs as JSON lines, CSV, or the chat messages that OpenAI's tools read."""
-    params = request.params
-    content = params.content and params.format != "csv"
-    runs = run_filter(dict(params), request.tenant)
-    traces = request.runtime.runs.export_runs(runs, content=content)
-    return ApiResponse(media=MEDIA[params.format], chunks=exported(traces, params.format))
+    form, content = request.params.format, request.params.content
+    runs = run_filter(dict(request.params), request.tenant)
+    traces = request.runtime.runs.export_runs(runs, content=content and form != "csv")
+    return ApiResponse(media=MEDIA[form], chunks=exported(traces, form))
 
 
 async def exported(traces: AsyncIterator[RunTrace], form: str) -> AsyncIterator[bytes]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.api.operations import ApiRequest, ApiResponse, Content, Operations, like
+from gateway.api.operations import ApiRequest, ApiResponse, Content, Operations, like, shape
 from gateway.api.params import DIGITS, Parameters, PathText, TenantParameter, Text, described
 from gateway.api.views import picked
 from gateway.budgets.holds import known_subject
@@ -24,7 +24,7 @@ OPERATIONS = Operations()
 class BudgetParameters(TenantParameter):
     """Filter of accounts."""
 
-    budget: Annotated[Text | None, described("Of the budget with this name.")] = None
+    budget: Text | None = described("Of the budget with this name.", None)
     limit: Annotated[int, Field(ge=1, le=1000, description="Most accounts."), DIGITS] = 200
 
 
@@ -32,17 +32,16 @@ class AccountBody(BaseModel):
     """One account: a budget and a subject."""
 
     model_config = ConfigDict(extra="forbid")
-    budget: Annotated[str, Field(description="The budget's name.")]
+    budget: str = described("The budget's name.")
     subject: Annotated[str, Field(description="As `GET /api/budgets` names it.", max_length=400)]
 
 
 class RaiseBody(AccountBody):
     """New limits of one account; those that are left out stay."""
 
-    limits: Annotated[
-        Mapping[str, float],
-        Field(description=f"Any of {', '.join(METRICS)}; each replaces that of the config."),
-    ]
+    limits: Mapping[str, float] = described(
+        f"Any of {', '.join(METRICS)}; each replaces that of the config."
+    )
 
 
 @like(Amounts)
@@ -54,37 +53,32 @@ class Spent(BaseModel):
 class AccountView(BaseModel):
     """One account."""
 
-    scope: Annotated[str | None, Field(description="Null: the config has no such budget now.")]
+    scope: str | None = described("Null: the config has no such budget now.")
     spent: Spent
-    reserved: Annotated[Spent, Field(description="Estimates of calls on their way.")]
-    unpriced: Annotated[int, Field(description="Calls whose price is unknown.")]
-    estimated: Annotated[
-        Spent,
-        described("The part of `spent` that no provider has reported, or has no known price."),
-    ]
-    limits: Annotated[Mapping[str, float], Field(description="In force; none when lifted.")]
-    used: Annotated[float, Field(description="Share of the limit that is spent most.")]
-    metric: Annotated[str, Field(description="That limit.")]
-    step: Annotated[str | None, Field(description="The highest step of the ladder reached.")]
+    reserved: Spent = described("Estimates of calls on their way.")
+    unpriced: int = described("Calls whose price is unknown.")
+    estimated: Spent = described(
+        "The part of `spent` that no provider has reported, or has no known price."
+    )
+    limits: Mapping[str, float] = described("In force; none when lifted.")
+    used: float = described("Share of the limit that is spent most.")
+    metric: str = described("That limit.")
+    step: str | None = described("The highest step of the ladder reached.")
 
 
 class AccountPage(BaseModel):
     """Accounts, last used first."""
 
     accounts: list[AccountView]
-    durable: Annotated[
-        bool, Field(description="False: counted in memory of this gateway, the store fails.")
-    ]
+    durable: bool = described("False: counted in memory of this gateway, the store fails.")
 
 
 @OPERATIONS.add("GET /api/budgets", AccountPage, "The accounts.")
 async def list_budgets(request: ApiRequest[BudgetParameters]) -> ApiResponse:
     """Use of each budget by each subject, last used first."""
-    params, runtime = request.params, request.runtime
+    runtime, chosen = request.runtime, picked(request.params, "budget", "limit")
     ledger = runtime.accounting.ledger
-    found = await ledger.counted.list_accounts(
-        budget=params.budget, tenant=request.tenant, limit=params.limit
-    )
+    found = await ledger.counted.list_accounts(tenant=request.tenant, **chosen)
     views = [_view(runtime, account) for account in found]
     return ApiResponse({"accounts": views, "durable": ledger.durable})
 
@@ -97,9 +91,8 @@ async def raise_budget(request: ApiRequest[Parameters]) -> ApiResponse:
     """Set limits of one subject."""
     body = request.read(RaiseBody)
     if unknown := set(body.limits) - set(METRICS):
-        raise BadRequest(
-            f"limits: {min(unknown)!r} is not one of {', '.join(METRICS)}", param="limits"
-        )
+        message = f"limits: {min(unknown)!r} is not one of {', '.join(METRICS)}"
+        raise BadRequest(message, param="limits")
     if not body.limits or not all(0 < value < float("inf") for value in body.limits.values()):
         raise BadRequest("limits: each must be a number above 0", param="limits")
     account = await _known(request, body)
@@ -118,11 +111,11 @@ async def lift_budget(request: ApiRequest[Parameters]) -> ApiResponse:
 async def reset_budget(request: ApiRequest[Parameters]) -> ApiResponse:
     """Reset one account."""
     account = await _known(request, request.read(AccountBody))
-    runtime = request.runtime
-    await runtime.accounting.ledger.store.reset(account.key, at=time.time())
+    runtime, store = request.runtime, request.runtime.accounting.ledger.store
+    await store.reset(account.key, at=time.time())
     runtime.accounting.notices.forget(account.budget, account.subject)
     runtime.log.warning("budget reset", budget=account.budget, subject=account.subject)
-    return ApiResponse(_view(runtime, await _read(runtime, account.key) or account))
+    return ApiResponse(_view(runtime, (await store.accounts([account.key]) or [account])[0]))
 
 
 async def _allow(
@@ -132,24 +125,17 @@ async def _allow(
     store = runtime.accounting.ledger.store
     account = await store.allow(key, at=time.time(), limits=limits, lifted=lifted)
     runtime.accounting.notices.forget(key.budget, key.subject)
-    runtime.log.warning(
-        "budget limits changed", budget=key.budget, subject=key.subject, lifted=lifted
-    )
+    changed = {"budget": key.budget, "subject": key.subject, "lifted": lifted}
+    runtime.log.warning("budget limits changed", **changed)
     return ApiResponse(_view(runtime, account))
 
 
 async def _known(request: ApiRequest[Parameters], body: AccountBody) -> Account:
-    """The account that is to be changed. Raises: NotFound."""
     key = AccountKey(budget=body.budget, subject=body.subject)
-    account = await _read(request.runtime, key)
-    if account is None:
+    found = await request.runtime.accounting.ledger.store.accounts([key])
+    if not found:
         raise NotFound(f"the budget has no account {body.subject[:80]!r}", param="subject")
-    return account
-
-
-async def _read(runtime: Runtime, key: AccountKey) -> Account | None:
-    found = await runtime.accounting.ledger.store.accounts([key])
-    return found[0] if found else None
+    return found[0]
 
 
 def _view(runtime: Runtime, account: Account) -> dict[str, Any]:
@@ -162,7 +148,7 @@ MAX_REASON = 300
 class SubjectParameters(Parameters):
     """Id of a run or conversation."""
 
-    subject: Annotated[PathText, described("The id of a run or of a conversation.")]
+    subject: PathText = described("The id of a run or of a conversation.")
 
 
 class ControlBody(BaseModel):
@@ -176,18 +162,13 @@ class HeldView(BaseModel):
     """A hold, or the end of one."""
 
     subject: str
-    action: Annotated[str | None, Field(description="stop, pause, or null: it may go on.")]
+    action: str | None = described("stop, pause, or null: it may go on.")
     reason: str
     at: float | None
-    stored: Annotated[
-        bool, Field(description="False: on this gateway only, until the store works again.")
-    ]
+    stored: bool = described("False: on this gateway only, until the store works again.")
 
 
-class HeldPage(BaseModel):
-    """All holds."""
-
-    held: list[HeldView]
+HeldPage = shape("HeldPage", "All holds.", held=list[HeldView])
 
 
 @OPERATIONS.add("GET /api/held", HeldPage, "The holds, oldest first.")
@@ -205,10 +186,8 @@ async def list_held(request: ApiRequest[TenantParameter]) -> ApiResponse:
 async def hold(
     runtime: Runtime, given: str, action: Action | None, reason: str, tenant: str | None
 ) -> dict[str, Any]:
-    """Stop or pause a run or conversation of the tenant; None: let it go on.
-
-    Raises: NotFound; StoreError.
-    """
+    """Stop or pause a run or conversation of the tenant; None: let it go on. Raises: NotFound;
+    StoreError."""
     found = await known_subject(runtime.runs, given, tenant)
     if found is None:
         raise NotFound(f"there is no run or conversation {given[:80]!r}", param="subject")

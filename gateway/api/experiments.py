@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
-from gateway.api.operations import ApiRequest, ApiResponse, Operations
+from gateway.api.operations import ApiRequest, ApiResponse, Operations, shape
 from gateway.api.params import OneOf, PathText, TenantParameter, Text, Time, described, naming
 from gateway.errors import NotFound
 from gateway.reporting import ExperimentReport, report
@@ -24,22 +24,20 @@ OPERATIONS = Operations()
 class ReportOptions(TenantParameter):
     """Options of a report."""
 
-    stratum: Annotated[
-        str, OneOf(tuple(STRATA)), described("The key by which runs are grouped into strata.")
-    ] = "profile"
-    shares: Annotated[
-        Text | None,
-        described(
-            "Planned shares of the arms, such as `on:0.5,off:0.5`; by default those of the "
-            "running experiment."
-        ),
-    ] = None
+    stratum: Annotated[str, OneOf(tuple(STRATA))] = described(
+        "The key by which runs are grouped into strata.", "profile"
+    )
+    shares: Text | None = described(
+        "Planned shares of the arms, such as `on:0.5,off:0.5`; by default those of the "
+        "running experiment.",
+        None,
+    )
 
 
 class ReportParameters(ReportOptions):
     """Id of an experiment, and the options of its report."""
 
-    experiment_id: Annotated[PathText, described("The experiment's id.")]
+    experiment_id: PathText = described("The experiment's id.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,20 +49,20 @@ class ExperimentSummary:
     runs: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExperimentList:
-    """Every experiment that has runs, and the running one."""
-
-    experiments: tuple[ExperimentSummary, ...]
+ExperimentList = shape(
+    "ExperimentList",
+    "Every experiment that has runs, and the running one.",
+    experiments=list[ExperimentSummary],
+)
 
 
 @OPERATIONS.add("GET /api/experiments", ExperimentList, "The experiments.")
 async def list_experiments(request: ApiRequest[TenantParameter]) -> ApiResponse:
     """Every experiment, with its runs by arm."""
-    return ApiResponse(await experiments(request.runtime, request.tenant))
+    return ApiResponse({"experiments": await experiments(request.runtime, request.tenant)})
 
 
-async def experiments(runtime: Runtime, tenant: str | None) -> ExperimentList:
+async def experiments(runtime: Runtime, tenant: str | None) -> list[ExperimentSummary]:
     """The experiments that a tenant (None: any) has runs of, and the running one."""
     running = runtime.settings.experiment.id
     known = (await runtime.runs.facets(tenant=tenant)).experiments
@@ -75,14 +73,13 @@ async def experiments(runtime: Runtime, tenant: str | None) -> ExperimentList:
             for arm in ARMS
         }
         found.append(ExperimentSummary(id=name, running=name == running, runs=runs))
-    return ExperimentList(experiments=tuple(found))
+    return found
 
 
 @OPERATIONS.add("GET /api/experiments/{experiment_id}/report", ExperimentReport, "The report.")
 async def get_report(request: ApiRequest[ReportParameters]) -> ApiResponse:
     """Success, cost, tokens and steps per arm, compared, with 95 % intervals; the sample-ratio
-    check, strata, daily numbers and caveats.
-    """
+    check, strata, daily numbers and caveats."""
     params = request.params
     shares = shares_of(params.shares)
     found = await experiment_report(
@@ -117,14 +114,13 @@ def shares_of(text: str | None) -> dict[str, float] | None:
 class RoutingParameters(TenantParameter):
     """Filter of workloads and decisions."""
 
-    since: Annotated[Time | None, described("Only decisions after this time.")] = None
+    since: Time | None = described("Only decisions after this time.", None)
 
 
 @OPERATIONS.add("GET /api/routing", RoutingReport, "The report.", errors=(404,))
 async def get_routing(request: ApiRequest[RoutingParameters]) -> ApiResponse:
     """Outcomes by workload and model, and what the learned policy is worth against others, by
-    inverse propensity.
-    """
+    inverse propensity."""
     workloads, since = request.runtime.opened.workloads, request.params.since or 0.0
     if workloads is None:
         raise NotFound("this gateway's store keeps no workloads")

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.api.operations import ApiRequest, ApiResponse, Operations, like
+from gateway.api.operations import ApiRequest, ApiResponse, Operations, like, publish_change, shape
 from gateway.api.params import DIGITS, OneOf, PathText, TenantParameter, Time, described, naming
 from gateway.api.views import decision_views, distiller_view, job_view, lesson_view
 from gateway.auth.access import Access
@@ -16,12 +16,11 @@ from gateway.errors import BadRequest, Forbidden, NotFound
 from gateway.learning.distiller import KIND
 from gateway.learning.life_cycle import MAX_ADVICE_CHARS, LessonActions
 from gateway.runtime import Runtime
-from gateway.steering.guidance.pattern import Status, Tier
+from gateway.steering.guidance.pattern import Lesson, Pattern, PatternContent, Status, Tier
 from gateway.stores import learning
 from gateway.stores.learning import LessonFilter, StoredLesson
 
 OPERATIONS = Operations()
-
 STATUSES = tuple(status.value for status in Status)
 TIERS = (Tier.E1.value, Tier.E2.value)
 _MOST_DECISIONS = 1000
@@ -30,31 +29,31 @@ _MOST_DECISIONS = 1000
 class LessonFilters(TenantParameter):
     """Filter of lessons."""
 
-    status: Annotated[Annotated[str, OneOf(STATUSES)] | None, described("In this status.")] = None
-    tier: Annotated[Annotated[str, OneOf(TIERS)] | None, described("Of this tier.")] = None
-    since: Annotated[Time | None, described("Changed at or after this time.")] = None
+    status: Annotated[str, OneOf(STATUSES)] | None = described("In this status.", None)
+    tier: Annotated[str, OneOf(TIERS)] | None = described("Of this tier.", None)
+    since: Time | None = described("Changed at or after this time.", None)
     limit: Annotated[int, Field(ge=1, le=1000, description="Most lessons."), DIGITS] = 100
 
 
 class LessonParameters(TenantParameter):
     """Id of a lesson."""
 
-    pattern_id: Annotated[PathText, described("The lesson's id.")]
+    pattern_id: PathText = described("The lesson's id.")
 
 
 class ForgetParameters(TenantParameter):
     """Id of a run."""
 
-    run_id: Annotated[PathText, described("The run's id.")]
+    run_id: PathText = described("The run's id.")
 
 
 @like(learning.Posterior)
 class Posterior(BaseModel):
     """Result of the decisions about a lesson; null where there are none yet."""
 
-    effect: Annotated[float | None, Field(description="Held minus given, as probabilities.")]
-    helps: Annotated[float | None, Field(description="Probability that the effect matters.")]
-    share: Annotated[float, Field(description="Of the occasions on which it is given next.")]
+    effect: float | None = described("Held minus given, as probabilities.")
+    helps: float | None = described("Probability that the effect matters.")
+    share: float = described("Of the occasions on which it is given next.")
 
 
 class TrialArm(BaseModel):
@@ -67,38 +66,24 @@ class TrialArm(BaseModel):
     high: float
 
 
+@like(Pattern, "pattern_id", "source_trace_id")
+@like(PatternContent, "situation")
+@like(Lesson, "version", "supersedes", "origin", "key", "last_confirmed_at", "expires_at")
+@like(StoredLesson, "conversations", "tasks", "keys", "created_at", "updated_at", "reason")
 class LessonRecord(BaseModel):
     """A lesson."""
 
-    pattern_id: str
     tier: Literal["e1", "e2"]
-    tenant: Annotated[str, Field(description="Empty for a lesson that all tenants share.")]
+    tenant: str = described("Empty for a lesson that all tenants share.")
     status: Annotated[str, OneOf(STATUSES)]
-    version: int
-    supersedes: str
-    origin: str
     trust: str
-    key: str
-    situation: str
     advice: str
-    source_trace_id: str | None
-    conversations: int
-    tasks: int
-    keys: int
-    created_at: float
-    updated_at: float
-    last_confirmed_at: float
-    expires_at: float | None
-    reason: str
     why_not_active: str
     posterior: Posterior
     arms: list[TrialArm]
 
 
-class LessonList(BaseModel):
-    """Lessons, last changed first."""
-
-    lessons: list[LessonRecord]
+LessonList = shape("LessonList", "Lessons, last changed first.", lessons=list[LessonRecord])
 
 
 class Evidence(BaseModel):
@@ -110,11 +95,8 @@ class Evidence(BaseModel):
     at: float
 
 
-@like(
-    learning.DecisionRow,
-    learning.SettledDecision,
-    without=("step_index", "pattern_id", "owner", "version", "key", "decision", "tenant"),
-)
+@like(learning.DecisionRow, "run_id", "share", "given", "similarity", "state", "failure_type")
+@like(learning.SettledDecision, "at", "recurred", "calls_to_success", "steps_left")
 class Decision(BaseModel):
     """One occasion on which the lesson could be given; null where the window is still open."""
 
@@ -137,36 +119,34 @@ class LessonChange(BaseModel):
     share: bool = False
 
 
-class Changed(BaseModel):
-    """The lesson that holds now, and whether anything changed."""
+Changed = shape(
+    "Changed",
+    "The lesson that holds now, and whether anything changed.",
+    pattern_id=str,
+    changed=bool,
+)
+Forgotten = shape(
+    "Forgotten", "The lessons that nothing but the run supported.", run_id=str, removed=list[str]
+)
+OutcomeList = shape(
+    "OutcomeList", "Every verdict on a run, oldest first.", outcomes=list[dict[str, Any]]
+)
 
-    pattern_id: str
-    changed: bool
 
-
-class Forgotten(BaseModel):
-    """The lessons that nothing but the run supported."""
-
-    run_id: str
-    removed: list[str]
-
-
-class OutcomeList(BaseModel):
-    """Every verdict on a run, oldest first."""
-
-    outcomes: list[dict[str, Any]]
+def lesson_filter(
+    tenant: str | None, status: str | None, tier: str | None, since: float | None = None
+) -> LessonFilter:
+    """The filter that parameters describe; None selects all."""
+    statuses = (Status(status),) if status else ()
+    known = Tier(tier) if tier else None
+    return LessonFilter(tenant=tenant, statuses=statuses, tier=known, since=since)
 
 
 @OPERATIONS.add("GET /api/lessons", LessonList, "The lessons.")
 async def list_lessons(request: ApiRequest[LessonFilters]) -> ApiResponse:
     """Lessons, last changed first: the tenant's own and the shared ones."""
     params, runtime = request.params, request.runtime
-    wanted = LessonFilter(
-        tenant=request.tenant,
-        statuses=(Status(params.status),) if params.status else (),
-        tier=Tier(params.tier) if params.tier else None,
-        since=params.since,
-    )
+    wanted = lesson_filter(request.tenant, params.status, params.tier, params.since)
     found = await runtime.learning.lessons(wanted, limit=params.limit)
     return ApiResponse({"lessons": [lesson_view(stored, runtime.settings) for stored in found]})
 
@@ -196,7 +176,7 @@ async def forget_run(request: ApiRequest[ForgetParameters]) -> ApiResponse:
     run_id = request.params.run_id
     removed = await request.runtime.learning.forget(request.tenant, run_id)
     request.runtime.opened.learning.book.forget()
-    _publish(request.runtime, "forgotten", run_id=run_id)
+    publish_change(request.runtime, "lesson", "forgotten", run_id=run_id)
     return ApiResponse({"run_id": run_id, "removed": removed})
 
 
@@ -237,10 +217,7 @@ async def apply_change(
     runtime: Runtime, access: Access, stored: StoredLesson, change: LessonChange
 ) -> tuple[str, bool]:
     """Change a lesson by hand; the id of the one that holds now, and whether anything changed.
-
-    Raises: BadRequest, nothing or more than one thing is to be done; Forbidden, a tenant's key may
-    not change what all tenants share, or share it.
-    """
+    Raises: BadRequest; Forbidden, a tenant's key may not change what all tenants share."""
     pattern, actions, now = stored.pattern, LessonActions(runtime.learning), time.time()
     wanted = [change.status is not None, change.advice is not None, change.share]
     if wanted.count(True) != 1:
@@ -257,13 +234,8 @@ async def apply_change(
         status = Status(change.status or "")
         changed = await actions.move(stored, status, f"{status.value} by the operator", now)
     runtime.opened.learning.book.forget()
-    _publish(runtime, "changed", pattern_id=kept)
+    publish_change(runtime, "lesson", "changed", pattern_id=kept)
     return kept, changed
-
-
-def _publish(runtime: Runtime, what: str, **details: Any) -> None:
-    runtime.events.publish({"type": "lesson", "tenant": None, "result": what})
-    runtime.log.info("lessons changed", result=what, **details)
 
 
 class JobFilters(TenantParameter):
@@ -272,25 +244,25 @@ class JobFilters(TenantParameter):
     limit: Annotated[int, Field(ge=0, le=1000, description="Most jobs."), DIGITS] = 100
 
 
-@like(learning.Job, without=("kind", "key", "payload", "lease_until"))
+@like(learning.Job, "tenant", "attempts", "cost_usd", "created_at", "done_at")
 class DistillerJob(BaseModel):
     """One run that the model is asked about."""
 
     run_id: str
     state: Literal["waiting", "done", "failed"]
-    tokens: Annotated[int, described("Used, or reserved for attempts that were cut off.")]
-    error: Annotated[str, described("Why nothing was learned; empty otherwise.")]
+    tokens: int = described("Used, or reserved for attempts that were cut off.")
+    error: str = described("Why nothing was learned; empty otherwise.")
 
 
 class Distiller(BaseModel):
     """The model, what it used today, and its newest jobs."""
 
-    model: Annotated[str, described("Empty: no model is asked.")]
-    tokens: Annotated[int, described("Used since midnight (UTC).")]
-    tokens_per_day: Annotated[int, described("Most for one tenant.")]
+    model: str = described("Empty: no model is asked.")
+    tokens: int = described("Used since midnight (UTC).")
+    tokens_per_day: int = described("Most for one tenant.")
     cost_usd: float
     usd_per_day: float
-    counts: Annotated[dict[str, int], described("Jobs by state.")]
+    counts: dict[str, int] = described("Jobs by state.")
     jobs: list[DistillerJob]
 
 

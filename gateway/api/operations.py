@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar, get_args, get_type_hints
 
@@ -22,7 +22,6 @@ from gateway.wire.coerce import as_json_value
 
 JSON = "application/json"
 _MAX_BODY_BYTES = 5 * 2**20  # Source: the reference's limit for bodies of its API
-
 P = TypeVar("P", bound=Parameters)
 M = TypeVar("M", bound=BaseModel)
 
@@ -74,10 +73,8 @@ Handler = Callable[[ApiRequest[P]], Awaitable[ApiResponse]]
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """A documented body: a type that pydantic can describe, and its media type.
-
-    `type` None: there is no body. `also`: further media types that a parameter chooses, as text.
-    """
+    """A documented body: a type that pydantic can describe, and its media type. `type` None: there
+    is no body. `also`: further media types that a parameter chooses, as text."""
 
     type: Any
     description: str = ""
@@ -85,17 +82,20 @@ class Content:
     also: tuple[str, ...] = ()
 
 
-def like(*stored: type, without: Collection[str] = ()) -> Callable[[type[M]], type[M]]:
-    """Decorator of a model of answers: it also has the fields of stored values, as required ones;
-    those that it declares itself take their place."""
+def shape(name: str, description: str, **fields: Any) -> type[BaseModel]:
+    """Model of an answer whose fields need no words: their types by name."""
+    described = {field: (kind, ...) for field, kind in fields.items()}
+    return create_model(name, __doc__=description, **described)  # type: ignore[call-overload, no-any-return]
+
+
+def like(stored: type, *names: str) -> Callable[[type[M]], type[M]]:
+    """Decorator of a model of answers: it also has these fields of a stored value, by default all
+    that it does not declare itself."""
 
     def complete(model: type[M]) -> type[M]:
-        fields = {
-            name: (kind, ...)
-            for one in stored
-            for name, kind in get_type_hints(one).items()
-            if name not in without and name not in model.model_fields
-        }
+        hints = get_type_hints(stored)
+        wanted = names or [name for name in hints if name not in model.model_fields]
+        fields = {name: (hints[name], ...) for name in wanted}
         doc = model.__doc__
         return create_model(model.__name__, __base__=model, __doc__=doc, **fields)  # type: ignore[call-overload, no-any-return]
 
@@ -107,12 +107,8 @@ Right = Literal["read", "report", "control"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation(Generic[P]):
-    """One method of a route, read by the document and the server.
-
-    `responses` by status; `errors`: possible error statuses, besides 401, 403 and 503.
-    `needs`: the right of the caller. `read` and `report` (of its own runs) go with any key,
-    `control` with the admin key only.
-    """
+    """One method of a route. `errors`: possible statuses besides 401, 403 and 503. `needs`: any key
+    gives the rights `read` and `report` (of its own runs), the admin key also `control`."""
 
     method: str
     path: str
@@ -229,6 +225,12 @@ class Resource:
         body = b"" if response.status == 204 else orjson.dumps(payload, default=as_json_value)
         await send(_head(response, len(body)))
         await send({"type": "http.response.body", "body": body})
+
+
+def publish_change(runtime: Runtime, kind: str, what: str, **details: Any) -> None:
+    """Log a change of lessons or patterns, and publish an event."""
+    runtime.events.publish({"type": kind, "tenant": None, "result": what})
+    runtime.log.info(f"{kind}s changed", result=what, **details)
 
 
 def unusable(message: str, code: str | None, label: str | None, *headers: Any) -> GatewayError:

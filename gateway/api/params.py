@@ -28,11 +28,14 @@ _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 _LAST_TIME = 253402300799
 
 
-class Parameters(BaseModel):
-    """The parameters of one operation; a field with the default None may be absent.
+def described(text: str, default: Any = ...) -> Any:
+    """A field with a description for the OpenAPI document; required without a default."""
+    return Field(default, description=text)
 
-    `in_headers`: the names of those that are request headers.
-    """
+
+class Parameters(BaseModel):
+    """The parameters of one operation; a field with the default None may be absent. `in_headers`:
+    the names of those that are request headers."""
 
     model_config = ConfigDict(frozen=True)
     in_headers: ClassVar[frozenset[str]] = frozenset()
@@ -83,8 +86,7 @@ def _epoch_seconds(text: str) -> float:
 
 Text = Annotated[str, Field(max_length=1000)]
 PathText = Annotated[str, Field(min_length=1, max_length=1000)]
-DIGITS = BeforeValidator(_whole_number)
-"""Put behind `Field(ge=..., le=...)` of an integer."""
+DIGITS = BeforeValidator(_whole_number)  # put behind `Field(ge=..., le=...)` of an integer
 
 Flag = Annotated[bool, BeforeValidator(_flag)]
 _TIMES = [
@@ -98,12 +100,8 @@ Time = Annotated[float, BeforeValidator(_epoch_seconds), WithJsonSchema({"anyOf"
 def read_parameters(
     model: type[P], query: bytes, elsewhere: Mapping[str, str | None] | None = None
 ) -> P:
-    """The parameters of a request; `elsewhere` has those of its path and headers, None if absent.
-
-    Raises:
-        BadRequest: an unknown or repeated parameter, or a wrong value. Ignoring an unknown filter
-            would look like applying it.
-    """
+    """The parameters of a request; `elsewhere`: of its path and headers, None if absent. Raises:
+    BadRequest, also for an unknown one: ignoring a filter would look like applying it."""
     elsewhere = elsewhere or {}
     known = [name for name in names_of(model) if name not in elsewhere]
     values = {name: text for name, text in elsewhere.items() if text is not None}
@@ -156,47 +154,38 @@ STATES = tuple(state.value for state in FSMState)
 Arm = Annotated[str, OneOf(ARMS)]
 
 
-def described(text: str) -> Any:
-    """The description of a parameter in the OpenAPI document."""
-    return Field(description=text)
-
-
 class TenantParameter(Parameters):
     """The tenant whose data is asked for."""
 
-    tenant: Annotated[
-        Annotated[str, Field(max_length=MAX_ID_CHARS)] | None,
-        described("Only this tenant's data; a tenant's key sees no other."),
-    ] = None
+    tenant: Annotated[str, Field(max_length=MAX_ID_CHARS)] | None = described(
+        "Only this tenant's data; a tenant's key sees no other.", None
+    )
 
 
 class RunFilters(TenantParameter):
     """Filter of runs; one that is absent or empty selects all."""
 
-    conversation_id: Annotated[Text | None, described("Of one conversation.")] = None
-    agent: Annotated[Text | None, described("The client's name, from its user agent.")] = None
-    model: Annotated[
-        Text | None, described("Requested last, or called upstream at least once.")
-    ] = None
-    state: Annotated[
-        Annotated[str, OneOf(STATES)] | None, described("In this state now, or at any step.")
-    ] = None
-    failure_type: Annotated[Text | None, described("With a step of this failure type.")] = None
-    monitor: Annotated[Text | None, described("In which this monitor fired.")] = None
-    experiment: Annotated[Text | None, described("Of this experiment.")] = None
-    arm: Annotated[Arm | None, described("In this arm.")] = None
-    mode: Annotated[Arm | None, described("Steered in this mode.")] = None
-    outcome: Annotated[
-        Annotated[str, OneOf((*OUTCOMES, UNFINISHED))] | None,
-        described("With this outcome; `unfinished`: none was reported."),
-    ] = None
-    since: Annotated[Time | None, described("Started at or after this time.")] = None
-    until: Annotated[Time | None, described("Started before this time.")] = None
-    task: Annotated[Text | None, described("Whose task contains this text, ignoring case.")] = None
-    key: Annotated[Text | None, described("Made with the gateway key of this name.")] = None
-    tag: Annotated[
-        Text | None, described("With these tags: `team=web,env`; a name alone is any value.")
-    ] = None
+    conversation_id: Text | None = described("Of one conversation.", None)
+    agent: Text | None = described("The client's name, from its user agent.", None)
+    model: Text | None = described("Requested last, or called upstream at least once.", None)
+    state: Annotated[str, OneOf(STATES)] | None = described(
+        "In this state now, or at any step.", None
+    )
+    failure_type: Text | None = described("With a step of this failure type.", None)
+    monitor: Text | None = described("In which this monitor fired.", None)
+    experiment: Text | None = described("Of this experiment.", None)
+    arm: Arm | None = described("In this arm.", None)
+    mode: Arm | None = described("Steered in this mode.", None)
+    outcome: Annotated[str, OneOf((*OUTCOMES, UNFINISHED))] | None = described(
+        "With this outcome; `unfinished`: none was reported.", None
+    )
+    since: Time | None = described("Started at or after this time.", None)
+    until: Time | None = described("Started before this time.", None)
+    task: Text | None = described("Whose task contains this text, ignoring case.", None)
+    key: Text | None = described("Made with the gateway key of this name.", None)
+    tag: Text | None = described(
+        "With these tags: `team=web,env`; a name alone is any value.", None
+    )
 
 
 Cursor = Annotated[str | None, Field(description="Null on the last page.")]
@@ -206,14 +195,14 @@ class PageParameters(Parameters):
     """One page of a list."""
 
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE, description="Rows per page."), DIGITS] = 50
-    cursor: Annotated[Text | None, described("`next_cursor` of the previous page.")] = None
+    cursor: Text | None = described("`next_cursor` of the previous page.", None)
 
 
 class SortParameters(PageParameters):
     """One page of a list that can be sorted."""
 
-    sort: Annotated[str, OneOf(tuple(SORT_KEYS)), described("The key to sort by.")] = "started_at"
-    order: Annotated[str, OneOf(("desc", "asc")), described("The direction.")] = "desc"
+    sort: Annotated[str, OneOf(tuple(SORT_KEYS))] = described("The key to sort by.", "started_at")
+    order: Annotated[str, OneOf(("desc", "asc"))] = described("The direction.", "desc")
 
 
 def page_request(values: Mapping[str, Any]) -> PageRequest:

@@ -8,7 +8,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from gateway.api.operations import ApiRequest, ApiResponse, Content, Operations, like, unusable
+from gateway.api.operations import (
+    ApiRequest,
+    ApiResponse,
+    Content,
+    Operations,
+    like,
+    publish_change,
+    shape,
+    unusable,
+)
 from gateway.api.params import (
     Cursor,
     OneOf,
@@ -19,7 +28,7 @@ from gateway.api.params import (
     described,
     naming,
 )
-from gateway.api.views import pattern_view
+from gateway.api.views import pattern_view, picked
 from gateway.auth.access import Access
 from gateway.auth.keyring import DEFAULT_TENANT
 from gateway.embedding.base import EmbeddingError
@@ -44,11 +53,7 @@ async def find_pattern(runtime: Runtime, tenant: str | None, pattern_id: str) ->
 
 def read_pattern(record: Mapping[str, Any], access: Access, tenant: str | None) -> Pattern:
     """The pattern in a record, owned by the caller's tenant or the one that the operator names.
-
-    Raises:
-        BadRequest: the record is not a pattern, or is an instance without a tenant.
-        Forbidden: a tenant's key may not change shared patterns.
-    """
+    Raises: BadRequest; Forbidden, a tenant's key may not change shared patterns."""
     owner = access.scope(tenant) or ""
     try:
         pattern = from_record(record, tenant=owner)
@@ -64,20 +69,15 @@ async def store_pattern(runtime: Runtime, pattern: Pattern) -> tuple[Added, str]
     """Store a new pattern; one with a known content or id is left unchanged or replaced."""
     with _embedding():
         ((added, pattern_id),) = await library(runtime).add([pattern])
-    publish_change(runtime, added.value, pattern_id=pattern_id)
+    publish_change(runtime, "pattern", added.value, pattern_id=pattern_id)
     return added, pattern_id
 
 
 async def change_pattern(
     runtime: Runtime, access: Access, stored: StoredPattern, record: Mapping[str, Any]
 ) -> StoredPattern:
-    """Replace the content of a stored pattern; its id, tier and tenant stay.
-
-    Raises:
-        BadRequest: the record is not a pattern, or has another tier or id.
-        Forbidden: as `read_pattern`.
-        GatewayError: 409 when another pattern has this content.
-    """
+    """Replace the content of a stored pattern; its id, tier and tenant stay. Raises: BadRequest,
+    Forbidden; GatewayError, 409 when another pattern has this content."""
     old = stored.pattern
     if old.lesson is not None:
         raise BadRequest("a lesson is changed under /api/lessons", param="pattern_id")
@@ -92,7 +92,7 @@ async def change_pattern(
     except PatternConflict as error:
         kind, code = "invalid_request_error", "conflict"
         raise GatewayError(str(error), status=409, type=kind, code=code, label=code) from None
-    publish_change(runtime, "changed", pattern_id=old.pattern_id)
+    publish_change(runtime, "pattern", "changed", pattern_id=old.pattern_id)
     return await find_pattern(runtime, old.tenant or None, old.pattern_id)
 
 
@@ -103,7 +103,7 @@ async def remove_pattern(
     stored = await find_pattern(runtime, tenant, pattern_id)
     _check_owner(stored.pattern, access)
     await library(runtime).remove(stored.pattern.tenant, pattern_id)
-    publish_change(runtime, "deleted", pattern_id=pattern_id)
+    publish_change(runtime, "pattern", "deleted", pattern_id=pattern_id)
 
 
 def library(runtime: Runtime) -> PatternLibrary:
@@ -123,12 +123,6 @@ async def counted(runtime: Runtime) -> None:
 def _check_owner(pattern: Pattern, access: Access) -> None:
     if not access.operator and pattern.tenant != access.tenant:
         raise Forbidden("shared patterns belong to the operator: change them with the admin key")
-
-
-def publish_change(runtime: Runtime, what: str, **details: Any) -> None:
-    """Log a change of the library and publish an event."""
-    runtime.events.publish({"type": "pattern", "tenant": None, "result": what})
-    runtime.log.info("patterns changed", result=what, **details)
 
 
 @contextmanager
@@ -163,60 +157,59 @@ class PatternBody(PatternPatch):
     fields: Annotated[Mapping[str, Any], Field(min_length=1)]
 
 
-@like(Pattern, StoredPattern, without=("lesson", "pattern"))
+@like(Pattern, "pattern_id", "failure_type", "model_family", "gate_threshold", "source_trace_id")
+@like(Pattern, "fields")
+@like(StoredPattern, "created_at", "updated_at", "counts")
 class PatternRecord(BaseModel):
     """One stored pattern."""
 
     tier: TierName
-    tenant: Annotated[str, Field(description="Empty for a pattern that all tenants share.")]
-    status: Annotated[str, Field(description="Of a learned pattern; else `active`.")]
-    origin: Annotated[str, Field(description="How it was learned; empty when it was not.")]
-    indexed: Annotated[bool, Field(description="Whether a search can find it.")]
+    tenant: str = described("Empty for a pattern that all tenants share.")
+    status: str = described("Of a learned pattern; else `active`.")
+    origin: str = described("How it was learned; empty when it was not.")
+    indexed: bool = described("Whether a search can find it.")
 
 
-class PatternPage(BaseModel):
-    """One page of a list of patterns."""
-
-    patterns: list[PatternRecord]
-    next_cursor: Cursor
-
-
-class AddedPattern(BaseModel):
-    """Result for a pattern that was sent."""
-
-    result: Added
-    pattern_id: str
-
-
-class ImportCounts(BaseModel):
-    """Number of imported patterns by result."""
-
-    added: int
-    replaced: int
-    unchanged: int
+PatternPage = shape(
+    "PatternPage",
+    "One page of a list of patterns.",
+    patterns=list[PatternRecord],
+    next_cursor=Cursor,
+)
+AddedPattern = shape(
+    "AddedPattern", "Result for a pattern that was sent.", result=Added, pattern_id=str
+)
+ImportCounts = shape(
+    "ImportCounts", "Number of imported patterns by result.", added=int, replaced=int, unchanged=int
+)
 
 
 class PatternFilters(TenantParameter):
     """Filter of patterns."""
 
-    tier: Annotated[Annotated[str, OneOf(TIERS)] | None, described("Of this tier.")] = None
-    failure_type: Annotated[Text | None, described("For this failure type.")] = None
-    model_family: Annotated[Text | None, described("For this model family.")] = None
+    tier: Annotated[str, OneOf(TIERS)] | None = described("Of this tier.", None)
+    failure_type: Text | None = described("For this failure type.", None)
+    model_family: Text | None = described("For this model family.", None)
 
 
 class PatternListParameters(PageParameters, PatternFilters):
     """Filter of patterns, and the page."""
 
-    text: Annotated[Text | None, described("Whose fields contain this text, ignoring case.")] = None
+    text: Text | None = described("Whose fields contain this text, ignoring case.", None)
 
 
 class PatternParameters(TenantParameter):
     """Id of a pattern."""
 
-    pattern_id: Annotated[PathText, described("The pattern's id.")]
+    pattern_id: PathText = described("The pattern's id.")
 
 
 Lines = Annotated[str, Field(description="One pattern as a JSON object per line.")]
+_CHANGED = Content(PatternRecord, "The pattern after the change.")
+_ADDED = {
+    200: Content(AddedPattern, "Already known, or replaced."),
+    201: Content(AddedPattern, "Added."),
+}
 
 
 @OPERATIONS.add("GET /api/patterns", PatternPage, "One page.")
@@ -226,9 +219,8 @@ async def list_patterns(request: ApiRequest[PatternListParameters]) -> ApiRespon
     params = request.params
     wanted = _filter(params, request.tenant, params.text)
     with naming("cursor"):
-        page = await library(request.runtime).store.list_patterns(
-            wanted, limit=params.limit, cursor=params.cursor
-        )
+        chosen = picked(params, "limit", "cursor")
+        page = await library(request.runtime).store.list_patterns(wanted, **chosen)
     views = [pattern_view(stored) for stored in page.patterns]
     return ApiResponse({"patterns": views, "next_cursor": page.next_cursor})
 
@@ -240,31 +232,16 @@ async def get_pattern(request: ApiRequest[PatternParameters]) -> ApiResponse:
     return ApiResponse(pattern_view(stored))
 
 
-@OPERATIONS.add(
-    "POST /api/patterns",
-    {
-        200: Content(AddedPattern, "Already known, or replaced."),
-        201: Content(AddedPattern, "Added."),
-    },
-    body=PatternBody,
-)
+@OPERATIONS.add("POST /api/patterns", _ADDED, body=PatternBody)
 async def add_pattern(request: ApiRequest[TenantParameter]) -> ApiResponse:
     """Add a pattern; one with known content changes nothing."""
     pattern = read_pattern(request.json_object(), request.access, request.params.tenant)
     added, pattern_id = await store_pattern(request.runtime, pattern)
-    return ApiResponse(
-        status=201 if added is Added.ADDED else 200,
-        payload={"result": added.value, "pattern_id": pattern_id},
-    )
+    status = 201 if added is Added.ADDED else 200
+    return ApiResponse({"result": added.value, "pattern_id": pattern_id}, status)
 
 
-@OPERATIONS.add(
-    "PUT /api/patterns/{pattern_id}",
-    PatternRecord,
-    "The pattern after the change.",
-    body=PatternBody,
-    errors=(409,),
-)
+@OPERATIONS.add("PUT /api/patterns/{pattern_id}", _CHANGED, body=PatternBody, errors=(409,))
 async def replace_pattern(request: ApiRequest[PatternParameters]) -> ApiResponse:
     """Replace a pattern's content; its id, tier, tenant and counts stay."""
     stored = await find_pattern(request.runtime, request.tenant, request.params.pattern_id)
@@ -272,13 +249,7 @@ async def replace_pattern(request: ApiRequest[PatternParameters]) -> ApiResponse
     return ApiResponse(pattern_view(changed))
 
 
-@OPERATIONS.add(
-    "PATCH /api/patterns/{pattern_id}",
-    PatternRecord,
-    "The pattern after the change.",
-    body=PatternPatch,
-    errors=(409,),
-)
+@OPERATIONS.add("PATCH /api/patterns/{pattern_id}", _CHANGED, body=PatternPatch, errors=(409,))
 async def edit_pattern(request: ApiRequest[PatternParameters]) -> ApiResponse:
     """Replace some keys of a pattern."""
     stored = await find_pattern(request.runtime, request.tenant, request.params.pattern_id)
@@ -305,19 +276,17 @@ async def delete_pattern(request: ApiRequest[PatternParameters]) -> ApiResponse:
 )
 async def import_patterns(request: ApiRequest[TenantParameter]) -> ApiResponse:
     """Add the patterns of JSON lines; e1 patterns become those of `tenant`, else of the tenant
-    their line names.
-    """
+    their line names."""
     if not request.body.strip():
         raise BadRequest("the body has no pattern", param="body")
+    tenant, lines = request.params.tenant, request.body.split(b"\n")
     try:
         report = await library(request.runtime).import_lines(
-            request.body.split(b"\n"),
-            request.params.tenant or DEFAULT_TENANT,
-            names_tenant=not request.params.tenant,
+            lines, tenant or DEFAULT_TENANT, names_tenant=not tenant
         )
     except (ValueError, EmbeddingError) as error:
         raise BadRequest(str(error), param="body") from None
-    publish_change(request.runtime, "imported", total=report.total)
+    publish_change(request.runtime, "pattern", "imported", total=report.total)
     return ApiResponse({result.value: count for result, count in report.counts.items()})
 
 

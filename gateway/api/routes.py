@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from pydantic import BaseModel, TypeAdapter
+from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, JsonSchemaValue
 from pydantic_core import core_schema
 from starlette.routing import Route
@@ -23,6 +23,7 @@ from gateway.api.operations import (
     Operation,
     Operations,
     Resource,
+    shape,
 )
 from gateway.api.params import Parameters
 from gateway.auth.access import Gate
@@ -70,19 +71,15 @@ class _ParameterSchema(_BodySchema):
         return found
 
 
-class ErrorDetail(BaseModel):
-    """One error, as OpenAI's API describes errors."""
-
-    message: str
-    type: str
-    param: str | None
-    code: str | None
-
-
-class Error(BaseModel):
-    """The body of every error."""
-
-    error: ErrorDetail
+ErrorDetail = shape(
+    "ErrorDetail",
+    "One error, as OpenAI's API describes errors.",
+    message=str,
+    type=str,
+    param=str | None,
+    code=str | None,
+)
+Error = shape("Error", "The body of every error.", error=ErrorDetail)
 
 
 def openapi(operations: Sequence[Operation[Any]]) -> Schema:
@@ -119,46 +116,38 @@ def openapi(operations: Sequence[Operation[Any]]) -> Schema:
 def _described(operation: Operation[Any], components: Schema, error: Schema) -> Schema:
     responses: Schema = {}
     for status, content in operation.responses.items():
-        responses[str(status)] = _response(content, components)
+        response: Schema = {"description": content.description}
+        if content.type is not None:
+            schema = _body(content, "serialization", components)
+            others = {media: {"schema": {"type": "string"}} for media in content.also}
+            response["content"] = {content.media: {"schema": schema}, **others}
+        responses[str(status)] = response
     for status in sorted({*operation.errors, *_ALWAYS}):
         answer = {"description": _ERRORS[status], "content": {JSON: {"schema": error}}}
         responses[str(status)] = answer
-    described: Schema = {
-        "operationId": operation.name,
-        "summary": operation.summary,
-        "parameters": list(_parameters(operation)),
-        "responses": responses,
-    }
-    if operation.body is not None:
-        schema = _body(operation.body, "validation", components)
-        described["requestBody"] = {
-            "required": True,
-            "content": {operation.body.media: {"schema": schema}},
-        }
-    return described
-
-
-def _parameters(operation: Operation[Any]) -> Iterator[Schema]:
-    model = operation.params
+    model, parameters = operation.params, []
     properties = model.model_json_schema(schema_generator=_ParameterSchema).get("properties", {})
     for name, schema in properties.items():
         in_path = f"{{{name}}}" in operation.path
-        yield {
+        parameter = {
             "name": name,
             "in": "path" if in_path else "header" if name in model.in_headers else "query",
             "required": in_path,
             "description": schema.pop("description"),
             "schema": schema,
         }
-
-
-def _response(content: Content, components: Schema) -> Schema:
-    if content.type is None:
-        return {"description": content.description}
-    schema = _body(content, "serialization", components)
-    others = {media: {"schema": {"type": "string"}} for media in content.also}
-    media = {content.media: {"schema": schema}, **others}
-    return {"description": content.description, "content": media}
+        parameters.append(parameter)
+    described: Schema = {
+        "operationId": operation.name,
+        "summary": operation.summary,
+        "parameters": parameters,
+        "responses": responses,
+    }
+    if operation.body is not None:
+        schema = _body(operation.body, "validation", components)
+        media = {operation.body.media: {"schema": schema}}
+        described["requestBody"] = {"required": True, "content": media}
+    return described
 
 
 def _body(content: Content, mode: JsonSchemaMode, components: Schema) -> Schema:
@@ -191,10 +180,7 @@ def api_routes(runtime: Runtime, auth: Authenticator) -> list[Route]:
     """The routes of the control plane, each path with all its methods."""
     gate, by_path = Gate(auth), dict[str, list[Operation[Any]]]()
     for operation in operations():
-        by_path.setdefault(operation.path, []).append(operation)
-    # The ids of patterns and experiments are free text, slashes included.
-    free = re.compile(r"\{(pattern_id|experiment_id)\}")
-    return [
-        Route(free.sub(r"{\1:path}", path), Resource(runtime, gate, group))
-        for path, group in by_path.items()
-    ]
+        # The ids of patterns and experiments are free text, slashes included.
+        path = re.sub(r"\{(pattern_id|experiment_id)\}", r"{\1:path}", operation.path)
+        by_path.setdefault(path, []).append(operation)
+    return [Route(path, Resource(runtime, gate, group)) for path, group in by_path.items()]

@@ -14,7 +14,7 @@ from msgspec import NODEFAULT, Struct
 from msgspec.structs import fields
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler
 
-from gateway.api.operations import ApiRequest, ApiResponse, Operations
+from gateway.api.operations import ApiRequest, ApiResponse, Operations, shape
 from gateway.api.params import (
     DIGITS,
     Cursor,
@@ -42,10 +42,8 @@ from gateway.stores.totals import RunRecord
 from gateway.text.secrets import mask_secrets
 
 OPERATIONS = Operations()
-
 T = TypeVar("T")
-Omitted = Annotated[T, Field(exclude=True)]
-"""A field of a stored row that the answer leaves out."""
+Omitted = Annotated[T, Field(exclude=True)]  # A field of a stored row that the answer leaves out
 
 
 Outcome = Annotated[str, OneOf(OUTCOMES)]
@@ -112,7 +110,7 @@ class RunPage(BaseModel):
 
     runs: list[Run]
     next_cursor: Cursor
-    total: Annotated[int, Field(description="With `count`: all runs that match.")] = 0
+    total: int = described("With `count`: all runs that match.", 0)
 
 
 class Guidance(Described, InjectionRow, frozen=True, kw_only=True):
@@ -146,13 +144,9 @@ class Trace(BaseModel):
 
     run: Run
     steps: list[TraceStep]
-    next_after_step: Annotated[
-        int | None, Field(description="`after_step` of the next part; null on the last.")
-    ]
+    next_after_step: int | None = described("`after_step` of the next part; null on the last.")
     thresholds: Thresholds
-    policy_in_force: Annotated[
-        bool, Field(description="Whether the current policy decided the run's newest step.")
-    ]
+    policy_in_force: bool = described("Whether the current policy decided the run's newest step.")
 
 
 class OutcomeBody(BaseModel):
@@ -164,41 +158,35 @@ class OutcomeBody(BaseModel):
     comment: Annotated[str, Field(max_length=2000)] = ""
 
 
-class ReportedOutcome(BaseModel):
-    """An outcome that has been stored."""
-
-    run_id: str
-    outcome: Outcome
+ReportedOutcome = shape(
+    "ReportedOutcome", "An outcome that has been stored.", run_id=str, outcome=Outcome
+)
 
 
 class RunListParameters(SortParameters, RunFilters):
     """Filter of runs, and their order."""
 
-    count: Annotated[Flag, described("Also count all runs that match.")] = False
+    count: Flag = described("Also count all runs that match.", False)
 
 
 class RunParameters(Parameters):
     """Id of a run."""
 
-    run_id: Annotated[PathText, described("The run's id.")]
+    run_id: PathText = described("The run's id.")
 
 
 class TraceParameters(RunParameters):
     """Part of a run's trace."""
 
-    content: Annotated[
-        Flag, described("With the texts of each step; guidance keeps its text either way.")
-    ] = True
-    after_step: Annotated[
-        int,
-        Field(ge=-1, le=2**31 - 1),
-        DIGITS,
-        described("Only steps after this one; step 0 is the first call."),
-    ] = -1
-    limit: Annotated[
-        Annotated[int, Field(ge=1, le=100_000), DIGITS] | None,
-        described("At most this many steps."),
-    ] = None
+    content: Flag = described(
+        "With the texts of each step; guidance keeps its text either way.", True
+    )
+    after_step: Annotated[int, Field(ge=-1, le=2**31 - 1), DIGITS] = described(
+        "Only steps after this one; step 0 is the first call.", -1
+    )
+    limit: Annotated[int, Field(ge=1, le=100_000), DIGITS] | None = described(
+        "At most this many steps.", None
+    )
 
 
 @OPERATIONS.add("GET /api/runs", RunPage, "One page.")
@@ -207,11 +195,8 @@ async def list_runs(request: ApiRequest[RunListParameters]) -> ApiResponse:
     params, runs = request.params, run_filter(dict(request.params), request.tenant)
     with naming("cursor"):
         found = await request.runtime.runs.list_runs(runs, page_request(dict(params)))
-    settings = request.runtime.settings
-    payload: dict[str, Any] = {
-        "runs": [run_view(run, settings) for run in found.runs],
-        "next_cursor": found.next_cursor,
-    }
+    views = [run_view(run, request.runtime.settings) for run in found.runs]
+    payload: dict[str, Any] = {"runs": views, "next_cursor": found.next_cursor}
     if params.count:
         payload["total"] = await request.runtime.runs.count_runs(runs)
     return ApiResponse(payload)
@@ -250,10 +235,8 @@ async def report_outcome(request: ApiRequest[RunParameters]) -> ApiResponse:
 async def keep_outcome(
     runtime: Runtime, run_id: str, body: OutcomeBody, *, tenant: str | None
 ) -> None:
-    """Store a run's outcome and notify the subscribers; the same again changes nothing.
-
-    Raises: NotFound.
-    """
+    """Store a run's outcome and notify the subscribers; the same again changes nothing. Raises:
+    NotFound."""
     outcome, masks, runs = body.outcome, runtime.settings.storage.mask_secrets, runtime.runs
     trace = await runs.get_run(run_id, tenant=tenant, content=False, limit=0)
     if trace is None or not await runs.set_outcome(run_id, outcome, source="api", tenant=tenant):
@@ -268,9 +251,9 @@ async def keep_outcome(
         at=time.time(),
     )
     await runtime.learning.add_outcome(reported)
-    told = {"run_id": run_id, "outcome": outcome}
-    runtime.events.publish({"type": "outcome", "tenant": trace.run.tenant, **told})
-    runtime.log.info("outcome reported", **told)
+    what = {"run_id": run_id, "outcome": outcome}
+    runtime.events.publish({"type": "outcome", "tenant": trace.run.tenant, **what})
+    runtime.log.info("outcome reported", **what)
 
 
 @OPERATIONS.add("GET /api/facets", Facets, "The values.")
@@ -286,18 +269,16 @@ def _unknown(run_id: str) -> NotFound:
 class ConversationParameters(PageParameters, TenantParameter):
     """Filter of conversations."""
 
-    external_key: Annotated[Text | None, described("With this id given by the client.")] = None
+    external_key: Text | None = described("With this id given by the client.", None)
 
 
 @OPERATIONS.add("GET /api/conversations", ConversationPage, "One page.")
 async def list_conversations(request: ApiRequest[ConversationParameters]) -> ApiResponse:
     """Conversations, newest first; forks and sub-agents name their parent."""
     params = request.params
-    keys = ("external_key", "limit", "cursor")
+    chosen = picked(params, "external_key", "limit", "cursor")
     with naming("cursor"):
-        page = await request.runtime.runs.list_conversations(
-            tenant=request.tenant, **picked(params, *keys)
-        )
+        page = await request.runtime.runs.list_conversations(tenant=request.tenant, **chosen)
     return ApiResponse(page)
 
 

@@ -18,7 +18,7 @@ from gateway.config.models import LearningSettings
 from gateway.learning.distiller import KIND, day_start
 from gateway.learning.life_cycle import interval, why_not_active
 from gateway.steering.guidance.pattern import Lesson, content
-from gateway.stores.learning import Job, LearningStore, Posterior, SettledDecision, StoredLesson
+from gateway.stores.learning import Job, LearningStore, SettledDecision, StoredLesson
 from gateway.stores.patterns import StoredPattern
 from gateway.stores.queries import RunTrace
 from gateway.stores.totals import DANGER_COMPOSITE, WARN_COMPOSITE, RunRecord
@@ -87,10 +87,14 @@ def picked(value: object, *names: str) -> dict[str, Any]:
 
 
 def lesson_view(stored: StoredLesson, settings: Settings) -> dict[str, Any]:
-    """A lesson with its support, its trial, and why it is not active."""
+    """A lesson with its support, its trial with the rate at which the failure recurred in each arm
+    (95 % intervals), and why it is not active."""
     pattern, trials = stored.pattern, settings.learning.trials == "on"
     config_tenants = frozenset(settings.auth.gateway_keys.values())
     lesson, texts = pattern.lesson or Lesson(key=""), content(pattern.fields)
+    found = stored.posterior
+    held = found.decisions - found.given
+    arms = (("given", found.rate_given, found.given), ("held", found.rate_held, held))
     return {
         **picked(pattern, "pattern_id", "tenant", "source_trace_id"),
         "tier": pattern.tier.value,
@@ -102,8 +106,12 @@ def lesson_view(stored: StoredLesson, settings: Settings) -> dict[str, Any]:
         "advice": texts.move or texts.avoid,
         **picked(stored, "conversations", "tasks", "keys", "created_at", "updated_at", "reason"),
         "why_not_active": why_not_active(stored, trials=trials, config_tenants=config_tenants),
-        "posterior": dataclasses.asdict(stored.posterior),
-        "arms": arm_views(stored.posterior),
+        "posterior": dataclasses.asdict(found),
+        "arms": [
+            {"name": name, "rate": rate, "decisions": decisions, "low": low, "high": high}
+            for name, rate, decisions in arms
+            for low, high in [interval(rate or 0.0, decisions)]
+        ],
     }
 
 
@@ -127,19 +135,6 @@ def job_view(job: Job) -> dict[str, Any]:
     """A job with its run, its state and its use."""
     names = ("tenant", "state", "attempts", "tokens", "cost_usd", "created_at", "done_at", "error")
     return {"run_id": str(job.payload.get("run", "")), **picked(job, *names)}
-
-
-def arm_views(found: Posterior) -> list[dict[str, Any]]:
-    """Both arms: rate at which the failure recurred, with a 95 % interval."""
-    arms = {
-        "given": (found.rate_given, found.given),
-        "held": (found.rate_held, found.decisions - found.given),
-    }
-    return [
-        {"name": name, "rate": rate, "decisions": decisions, "low": low, "high": high}
-        for name, (rate, decisions) in arms.items()
-        for low, high in [interval(rate or 0.0, decisions)]
-    ]
 
 
 def decision_views(decisions: Sequence[SettledDecision]) -> list[dict[str, Any]]:

@@ -1,5 +1,4 @@
-"""The dashboard: server-rendered pages over the same stores as the control plane.
+"""The dashboard: server-rendered pages over the stores; one module per page, `charts` for drawings.
 
-One module per page, `charts` for all drawings. May import the control plane
-(`api`), `reporting`, the store protocols and `text`.
+May import the control plane (`api`), `reporting`, the store protocols and `text`.
 """

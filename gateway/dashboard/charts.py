@@ -39,13 +39,9 @@ from gateway.text.svg import (
     threshold_lines,
 )
 
-DIFFICULTY_PX = 190
-COMPOSITE_PX = 60
-TOKENS_PX = 60
-LANE_PX = 14
+DIFFICULTY_PX, COMPOSITE_PX, TOKENS_PX, LANE_PX = 190, 60, 60, 14
 _DOTS_UP_TO = 150  # steps; with more, dots overlap
-_MODEL_COLOURS = 6
-_TICKS = 8
+_MODEL_COLOURS, _TICKS = 6, 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,10 +67,6 @@ class RunChart:
     def left(self, slot: float) -> str:
         """Left edge of a slot."""
         return share(slot, self.slots)
-
-    def centre(self, slot: int) -> str:
-        """The middle of a slot."""
-        return share(slot + 0.5, self.slots)
 
     def models(self) -> list[str]:
         """The models asked, in the order of their first call."""
@@ -107,16 +99,10 @@ def difficulty_chart(chart: RunChart) -> Markup:
 
 def difficulty_axis(chart: RunChart) -> Markup:
     """The names and values of the thresholds at their height."""
-    labels = [
-        element(
-            "text",
-            f"{name} {chart.thresholds[name]:g}",
-            x="0",
-            y=level_y(chart.thresholds[name], DIFFICULTY_PX) + 3.5,
-            class_=f"axis-{name}",
-        )
-        for name in STATE_THRESHOLDS
-    ]
+    labels = []
+    for name in STATE_THRESHOLDS:
+        value, y = chart.thresholds[name], level_y(chart.thresholds[name], DIFFICULTY_PX) + 3.5
+        labels.append(element("text", f"{name} {value:g}", x="0", y=y, class_=f"axis-{name}"))
     return drawing(DIFFICULTY_PX, *labels, class_="axis")
 
 
@@ -148,23 +134,15 @@ def model_lane(chart: RunChart) -> Markup:
     """The model asked at each step, in a colour per model, and the calls that failed."""
     numbers = {name: at for at, name in enumerate(chart.models())}
     asked = (None if step.call is None else step.call.model_asked for step in chart.steps)
-    parts = [
-        _rect(
-            chart.left(first),
-            2,
-            chart.left(length),
-            LANE_PX - 4,
-            f"model-{numbers[name] % _MODEL_COLOURS}",
-            element("title", name),
-        )
-        for first, length, name in stretches(asked)
-    ]
-    failed = [
-        (slot, s.step_index) for slot, s in enumerate(chart.steps) if s.call and s.call.failed
-    ]
-    for slot, index in failed:
-        title = element("title", f"The call at step {index} failed")
-        parts.append(_rect(chart.left(slot), 0, chart.left(1), LANE_PX, "call-failed", title))
+    parts = []
+    for first, length, name in stretches(asked):
+        left, width = chart.left(first), chart.left(length)
+        class_ = f"model-{numbers[name] % _MODEL_COLOURS}"
+        parts.append(_rect(left, 2, width, LANE_PX - 4, class_, element("title", name)))
+    for slot, step in enumerate(chart.steps):
+        if step.call is not None and step.call.failed:
+            title = element("title", f"The call at step {step.step_index} failed")
+            parts.append(_rect(chart.left(slot), 0, chart.left(1), LANE_PX, "call-failed", title))
     return drawing(LANE_PX, *parts, class_="plot strip models")
 
 
@@ -212,7 +190,7 @@ def step_axis(chart: RunChart) -> Markup:
     """The numbers of some steps, at their slots."""
     every = max(1, -(-len(chart.steps) // _TICKS))
     labels = [
-        element("text", str(step.step_index), x=chart.centre(slot), y=11, text_anchor="middle")
+        element("text", str(step.step_index), x=chart.left(slot + 0.5), y=11, text_anchor="middle")
         for slot, step in enumerate(chart.steps)
         if slot % every == 0
     ]
@@ -237,7 +215,7 @@ def _markers(chart: RunChart) -> Iterator[Markup]:
             data_step=step.step_index,
             aria_label=f"Guidance at step {step.step_index}: {kinds}",
         )
-        yield element("svg", link, x=chart.centre(slot), overflow="visible")
+        yield element("svg", link, x=chart.left(slot + 0.5), overflow="visible")
 
 
 def _bar(chart: RunChart, slot: int, top: float, tall: float, kind: str) -> Markup:
@@ -247,9 +225,7 @@ def _bar(chart: RunChart, slot: int, top: float, tall: float, kind: str) -> Mark
     return _rect(left, top, width, tall, f"bar bar-{kind}")
 
 
-SPARK_PX = 72
-_INTERVAL_PX = 26
-_DAILY_PX = 110
+SPARK_PX, _INTERVAL_PX, _DAILY_PX = 72, 26, 110
 
 
 def stacked(parts: Mapping[str, int], order: Sequence[str], kind: str, height: int = 8) -> Markup:
@@ -281,33 +257,22 @@ def peak(value: float, severity: str) -> Markup:
 def sparkline(runs: Sequence[RecentRun]) -> Markup:
     """The newest runs, oldest first: peak composite as bars, mean composite as a curve."""
     slots, height = max(1, len(runs)), SPARK_PX
-    lines = [
-        element("line", x1="0", x2="100%", y1=y, y2=y, class_=f"threshold threshold-{name}")
-        for name, value in (("warn", WARN_COMPOSITE), ("danger", DANGER_COMPOSITE))
-        for y in (level_y(value, height, 1),)
-    ]
-    bars = [_run_bar(run, slot, slots) for slot, run in enumerate(runs)]
+    lines = []
+    for name, value in (("warn", WARN_COMPOSITE), ("danger", DANGER_COMPOSITE)):
+        y, class_ = level_y(value, height, 1), f"threshold threshold-{name}"
+        lines.append(element("line", x1="0", x2="100%", y1=y, y2=y, class_=class_))
+    bars = []
+    for slot, run in enumerate(runs):
+        words = f"{run.run_id}: peak {run.peak_composite}, {run.steps} steps, "
+        title = element("title", words + SEVERITY_WORDS[run.severity])
+        # Runs without trouble keep a visible stump.
+        top = min(level_y(run.peak_composite, SPARK_PX, 1), SPARK_PX - 1.5)
+        left, width = share(slot + 0.12, slots), share(0.76, slots)
+        bar = _rect(left, top, width, SPARK_PX - top, f"bar bar-{run.severity}")
+        bars.append(element("a", title, bar, href=f"/dashboard/runs/{run.run_id}"))
     mean = slot_curve([run.mean_composite for run in runs], height, margin=1, class_="curve-mean")
     label = "Highest composite of the newest runs, oldest first, with links to them"
     return drawing(height, *lines, *bars, mean, class_="plot spark", aria_label=label)
-
-
-def _run_bar(run: RecentRun, slot: int, slots: int) -> Markup:
-    """The peak of one run, with a link to its page; runs without trouble keep a visible stump."""
-    words = SEVERITY_WORDS[run.severity]
-    top = min(level_y(run.peak_composite, SPARK_PX, 1), SPARK_PX - 1.5)
-    return element(
-        "a",
-        element("title", f"{run.run_id}: peak {run.peak_composite}, {run.steps} steps, {words}"),
-        _rect(
-            share(slot + 0.12, slots),
-            top,
-            share(0.76, slots),
-            SPARK_PX - top,
-            f"bar bar-{run.severity}",
-        ),
-        href=f"/dashboard/runs/{run.run_id}",
-    )
 
 
 def interval(effect: Effect) -> Markup:
@@ -357,8 +322,7 @@ def _broken(points: Sequence[Point | None], line: str, dot: str) -> list[Markup]
     return [curve(points, class_=line), *dots]
 
 
-TIME_PX = 96
-_MARGIN = 3
+TIME_PX, _MARGIN = 96, 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,9 +36,7 @@ from gateway.text import formatting
 from gateway.text.formatting import about
 from gateway.text.sanitize import one_line
 
-COMPARED_STEPS = 200
-"""Steps that are listed next to each other, with what the agents did."""
-
+COMPARED_STEPS = 200  # steps that are listed next to each other, with what the agents did
 _WORDS = 110
 
 
@@ -68,21 +66,19 @@ async def show(visit: Visit) -> Page:
     texts = [await find_trace(visit, str(run_id), limit=COMPARED_STEPS + 1) for run_id in ids]
     left, right = (sides(trace) for trace in texts)
     limits = thresholds(visit.runtime.settings)
-    return Page(
-        template="compare.html",
-        values={
-            "title": "Compare two runs",
-            "runs": [trace.run for trace in traces],
-            "severities": [run_severity(trace.run.totals) for trace in traces],
-            "charts": [RunChart.of(trace, limits) for trace in traces],
-            "draw": charts,
-            "facts": facts(traces[0].run, traces[1].run),
-            "rows": list(zip_longest(left, right)),
-            "parted": parted(left, right),
-            "most": COMPARED_STEPS,
-            "keeps_texts": visit.runtime.settings.storage.store_content,
-        },
-    )
+    shown = {
+        "title": "Compare two runs",
+        "runs": [trace.run for trace in traces],
+        "severities": [run_severity(trace.run.totals) for trace in traces],
+        "charts": [RunChart.of(trace, limits) for trace in traces],
+        "draw": charts,
+        "facts": facts(traces[0].run, traces[1].run),
+        "rows": list(zip_longest(left, right)),
+        "parted": parted(left, right),
+        "most": COMPARED_STEPS,
+        "keeps_texts": visit.runtime.settings.storage.store_content,
+    }
+    return Page(template="compare.html", values=shown)
 
 
 def facts(a: RunRecord, b: RunRecord) -> list[tuple[str, str, str]]:
@@ -187,12 +183,8 @@ async def show_what_if(visit: Visit) -> Page:
 
 
 def changed_settings(settings: Settings, base: str, change: str) -> Settings:
-    """`settings` with the keys of a preset and of `change` (YAML) replaced.
-
-    Raises:
-        BadRequest: not YAML, or a section that decides nothing about a run.
-        ConfigError: an unknown key or a refused value.
-    """
+    """`settings` with the keys of a preset and of `change` (YAML) replaced. Raises: BadRequest for
+    what is no YAML or decides nothing about a run; ConfigError."""
     try:
         given = yaml.safe_load(change) or {}
     except yaml.YAMLError as error:

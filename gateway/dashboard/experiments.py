@@ -24,15 +24,13 @@ from gateway.text.formatting import counted, percent
 async def show_list(visit: Visit) -> Page:
     """Every experiment."""
     found = await experiments(visit.runtime, visit.tenant)
-    return Page(
-        template="experiments.html",
-        values={
-            "title": "Experiments",
-            "experiments": found.experiments,
-            "arms": ARMS,
-            "settings": visit.runtime.settings.experiment,
-        },
-    )
+    shown = {
+        "title": "Experiments",
+        "experiments": found,
+        "arms": ARMS,
+        "settings": visit.runtime.settings.experiment,
+    }
+    return Page(template="experiments.html", values=shown)
 
 
 async def show_report(visit: Visit) -> Page:
@@ -53,17 +51,15 @@ async def show_report(visit: Visit) -> Page:
             for effect in effects_of(comparison)
         ]
         effects.append((comparison, lines))
-    return Page(
-        template="experiment.html",
-        values={
-            "title": f"Experiment {report.experiment}",
-            "report": report,
-            "effects": effects,
-            "daily": daily(report.daily, [arm.arm for arm in report.arms]),
-            "days": sorted({day.date for day in report.daily}),
-            "strata_names": tuple(STRATA),
-        },
-    )
+    shown = {
+        "title": f"Experiment {report.experiment}",
+        "report": report,
+        "effects": effects,
+        "daily": daily(report.daily, [arm.arm for arm in report.arms]),
+        "days": sorted({day.date for day in report.daily}),
+        "strata_names": tuple(STRATA),
+    }
+    return Page(template="experiment.html", values=shown)
 
 
 _MOST_LISTED = 12
@@ -81,10 +77,8 @@ async def show_health(visit: Visit) -> Page:
 
 
 def health_values(summary: HealthSummary, unrecorded: int = 0) -> dict[str, Any]:
-    """The values of the page: the summary, and its charts.
-
-    `unrecorded`: unsteered calls since the start of the process that no run has.
-    """
+    """The values of the page: the summary, and its charts. `unrecorded`: unsteered calls since the
+    start of the process that no run has."""
     calls, judged = summary.calls, summary.success_runs + summary.failure_runs
     fine = summary.severity_runs.get("low", 0)
     fires = {name: summary.fires.get(name, 0) for name in (*MONITORS, *summary.fires)}

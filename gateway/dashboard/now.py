@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 from gateway.budgets.texts import account_view, amount
@@ -15,33 +15,14 @@ from gateway.stores.queries import LIVE_S, LiveQuery, LiveRun, PageRequest, RunF
 from gateway.stores.totals import SEVERITIES, plus
 from gateway.stores.usage import Tree, UsagePoint, UsageQuery, bucket_start
 
-SPENT_S = 600.0
-"""Over how long the rate of spending is measured, in seconds."""
-
-_FINISHED = 6
-_ACCOUNTS = 200
-_BUDGETS = 6
-_ALERTS = 5
-_WITH_TREES = 40
-"""Runs, the worst first, that are shown with what their tree costs: each may be a query."""
-
+SPENT_S = 600.0  # over how long the rate of spending is measured, in seconds
+_FINISHED, _ACCOUNTS, _BUDGETS, _ALERTS = 6, 200, 6, 5
+_WITH_TREES = 40  # runs, the worst first, shown with what their tree costs: each may be a query
 _DAY_S = 86_400.0
 
 
 class NowParameters(RunsParameters):
     """The tenant; links to the list of runs, once the first page, are redirected to it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spending:
-    """Cost of active runs: in the last `SPENT_S` seconds, as an hourly rate, and in all; None
-    where no price is known. `total_estimated`: the part of `total_usd` that is estimated."""
-
-    recent_usd: float | None
-    hourly_usd: float | None
-    total_usd: float | None
-    total_estimated: float
-    today_usd: float | None
 
 
 async def show(visit: Visit) -> Page:
@@ -50,7 +31,9 @@ async def show(visit: Visit) -> Page:
         return redirect(f"/dashboard/runs{visit.query()}")
     now = time.time()
     store, tenant = visit.runtime.runs, visit.tenant
-    live = worst_first(await store.live_runs(LiveQuery.at(now, tenant=tenant, spent_s=SPENT_S)))
+    found = await store.live_runs(LiveQuery.at(now, tenant=tenant, spent_s=SPENT_S))
+    # By severity, then by how long they are stuck, then by what they cost.
+    live = sorted(found, key=_worst, reverse=True)
     begun = bucket_start(now, "day")
     today = await store.usage(UsageQuery(since=begun, until=begun + _DAY_S, tenant=tenant))
     shown = {live_run.run.id for live_run in live}
@@ -61,7 +44,7 @@ async def show(visit: Visit) -> Page:
         "live_runs": live,
         "stopped": sum(one.run.stopped is not None for one in live),
         "counts": {name: sum(run.severity == name for run in live) for name in SEVERITIES},
-        "spending": spending(live, today),
+        "spending": _spending(live, today),
         "today": today[0] if today else UsagePoint(start=begun),
         "finished": [row_of(r, now) for r in newest.runs if r.id not in shown][:_FINISHED],
         "alerts": [
@@ -81,29 +64,21 @@ async def show(visit: Visit) -> Page:
     return Page(template="now_body.html" if visit.fragment else "now.html", values=values)
 
 
-def worst_first(live: Sequence[LiveRun]) -> list[LiveRun]:
-    """By severity, then by how long they are stuck, then by what they cost."""
-
-    def worst(one: LiveRun) -> tuple[int, int, float]:
-        return SEVERITIES.index(one.severity), one.stuck_steps, one.run.totals.cost_usd or 0.0
-
-    return sorted(live, key=worst, reverse=True)
+def _worst(one: LiveRun) -> tuple[int, int, float]:
+    return SEVERITIES.index(one.severity), one.stuck_steps, one.run.totals.cost_usd or 0.0
 
 
-def spending(live: Sequence[LiveRun], today: Sequence[UsagePoint]) -> Spending:
-    """Cost of the runs, and of all calls today."""
-    recent = total = day = None
-    for one in live:
-        recent, total = plus(recent, one.spent_usd), plus(total, one.run.totals.cost_usd)
-    for point in today:
-        day = plus(day, point.cost_usd)
-    return Spending(
-        recent_usd=recent,
-        hourly_usd=None if recent is None else recent * 3600 / SPENT_S,
-        total_usd=total,
-        total_estimated=sum(one.run.totals.estimated.get("cost_usd", 0.0) for one in live),
-        today_usd=day,
-    )
+def _spending(live: Sequence[LiveRun], today: Sequence[UsagePoint]) -> dict[str, float | None]:
+    """Cost of active runs: in the last `SPENT_S` seconds, as an hourly rate, and in all, with the
+    part that is estimated; and of all calls today. None where no price is known."""
+    recent = reduce(plus, (one.spent_usd for one in live), None)
+    return {
+        "recent_usd": recent,
+        "hourly_usd": None if recent is None else recent * 3600 / SPENT_S,
+        "total_usd": reduce(plus, (one.run.totals.cost_usd for one in live), None),
+        "total_estimated": sum(one.run.totals.estimated.get("cost_usd", 0.0) for one in live),
+        "today_usd": reduce(plus, (point.cost_usd for point in today), None),
+    }
 
 
 async def _budgets(visit: Visit, live: Sequence[LiveRun], now: float) -> dict[str, Any]:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import reduce
 from typing import Annotated, Any
 
-from markupsafe import Markup
 from pydantic import Field
 
 from gateway.api.params import OneOf, TenantParameter, Text, naming
@@ -28,7 +26,6 @@ from gateway.stores.usage import (
 from gateway.text import formatting
 
 SPANS: Mapping[str, int] = {"hour": 48, "day": 30, "week": 26}  # buckets shown of each length
-
 _SERIES = 6  # names with a series each; the others share one more
 OTHERS = "all others"
 
@@ -44,16 +41,6 @@ class TimeParameters(FragmentParameters, TenantParameter):
     by: Annotated[str, Field(pattern=_BY)] | None = None
     model: Text | None = None
     agent: Text | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Panel:
-    """One chart: its title, its drawing, its highest value, and what it comes to in all."""
-
-    title: str
-    note: str
-    drawing: Markup
-    top: str
 
 
 async def show(visit: Visit) -> Page:
@@ -76,11 +63,12 @@ async def show(visit: Visit) -> Page:
     names, label = most_used(points), label_of(bucket)
     series = TimeSeries(starts=starts, by_name=grouped(points, names))
     total = reduce(UsagePoint.plus, points, UsagePoint(start=0))
+    filled = [point for points_of in series.by_name.values() for point in points_of.values()]
     shown: dict[str, Any] = {
         "title": "Over time",
         "panels": panels(series, total),
         "names": [(name, at) for at, name in enumerate(names)] if query.by else [],
-        "rows": table(series),
+        "rows": sorted(filled, key=lambda point: (-point.start, point.name)),
         "total": total,
         "by": query.by,
         "bucket": bucket,
@@ -122,18 +110,18 @@ def grouped(points: Sequence[UsagePoint], names: Sequence[str]) -> dict[str, dic
     return found
 
 
-def panels(series: TimeSeries, total: UsagePoint) -> list[Panel]:
-    """Every chart of the page."""
+def panels(series: TimeSeries, total: UsagePoint) -> list[dict[str, Any]]:
+    """Every chart of the page: title, drawing, highest value, and what it comes to in all."""
     money, count, percent = formatting.money, formatting.count, formatting.percent
     seconds = formatting.seconds
 
-    def summed(title: str, value: Any, show: Any, note: str) -> Panel:
+    def summed(title: str, value: Any, show: Any, note: str) -> dict[str, Any]:
         drawing, top = bars(series, value)
-        return Panel(title=title, note=note, drawing=drawing, top=show(top))
+        return {"title": title, "note": note, "drawing": drawing, "top": show(top)}
 
-    def share(title: str, value: Any, note: str) -> Panel:
+    def share(title: str, value: Any, note: str) -> dict[str, Any]:
         drawing, _ = line(series, value, top=1.0)
-        return Panel(title=title, note=note, drawing=drawing, top="100%")
+        return {"title": title, "note": note, "drawing": drawing, "top": "100%"}
 
     latency, slowest = line(series, lambda point: point.mean_latency_s)
     cost, tokens = money(total.cost_usd), count(total.tokens)
@@ -154,16 +142,10 @@ def panels(series: TimeSeries, total: UsagePoint) -> list[Panel]:
         share("Success", lambda p: p.success_rate, f"{percent(total.success_rate)} of {judged}"),
         summed("Alarms", lambda point: point.alarms, count, alarms),
         share("Input from cache", lambda point: point.cached_share, percent(total.cached_share)),
-        Panel(title="Mean latency", note=mean, drawing=latency, top=seconds(slowest)),
+        {"title": "Mean latency", "note": mean, "drawing": latency, "top": seconds(slowest)},
         summed("Failed calls", lambda point: point.errors, count, f"{total.errors:,}"),
         summed("Unsteered calls", lambda point: point.unsteered, count, f"{total.unsteered:,}"),
     ]
-
-
-def table(series: TimeSeries) -> list[UsagePoint]:
-    """The points that have something, the newest first."""
-    found = [point for by_start in series.by_name.values() for point in by_start.values()]
-    return sorted(found, key=lambda point: (-point.start, point.name))
 
 
 def label_of(bucket: str) -> Any:

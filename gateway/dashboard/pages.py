@@ -146,11 +146,8 @@ _CACHE_FOREVER = ((b"cache-control", b"public, max-age=31536000, immutable"),)
 
 @dataclass(frozen=True, slots=True)
 class PageRoute:
-    """The address of a page, its handler and query, and the handler of its form.
-
-    `public`: seen without a session. `report`: any key may send the form, about its own runs;
-    other forms need the admin key.
-    """
+    """The address of a page, its handler and query, and the handler of its form. `public`: without
+    a session. `report`: any key may send the form; other forms need the admin key."""
 
     path: str
     show: Handler | None = None
@@ -273,9 +270,15 @@ class LoginParameters(Parameters):
     next: Text | None = None
 
 
-async def show_login(visit: Visit) -> Page:
+async def show_login(visit: Visit, *, failed: bool = False) -> Page:
     """The form."""
-    return _form(visit, failed=False)
+    values = {
+        "title": "Log in",
+        "failed": failed,
+        "next": _inside(visit.form.get("next") or visit.values["next"] or ""),
+        "access": None,
+    }
+    return Page(template="login.html", values=values, status=401 if failed else 200)
 
 
 async def log_in(visit: Visit) -> Page:
@@ -284,7 +287,7 @@ async def log_in(visit: Visit) -> Page:
     session = visit.gate.log_in(visit.form.get("key", "").strip(), visit.scope)
     if session is None:
         await asyncio.sleep(_WRONG_KEY_DELAY_S)
-        return _form(visit, failed=True)
+        return await show_login(visit, failed=True)
     return redirect(_inside(visit.form.get("next", "")), _cookie(visit.scope, session, SESSION_S))
 
 
@@ -292,16 +295,6 @@ async def log_out(visit: Visit) -> Page:
     """End the session in this browser."""
     refuse_other_origins(visit.scope["headers"])
     return redirect("/dashboard/login", _cookie(visit.scope, "", 0))
-
-
-def _form(visit: Visit, *, failed: bool) -> Page:
-    values = {
-        "title": "Log in",
-        "failed": failed,
-        "next": _inside(visit.form.get("next") or visit.values["next"] or ""),
-        "access": None,
-    }
-    return Page(template="login.html", values=values, status=401 if failed else 200)
 
 
 def _inside(path: str) -> str:

@@ -9,26 +9,15 @@ from urllib.parse import quote
 
 import orjson
 
-from gateway.api import lessons
-from gateway.api.lessons import STATUSES, LessonChange, apply_change, detail, find_lesson
+from gateway.api import lessons, patterns
 from gateway.api.params import Flag, OneOf, PageParameters, TenantParameter, Text, naming
-from gateway.api.patterns import (
-    change_pattern,
-    counted,
-    find_pattern,
-    library,
-    read_pattern,
-    remove_pattern,
-    store_pattern,
-)
 from gateway.api.views import distiller_view, lesson_view
 from gateway.dashboard.pages import Page, Visit, redirect
 from gateway.errors import BadRequest, GatewayError
 from gateway.learning.life_cycle import MAX_ADVICE_CHARS
 from gateway.steering.guidance.codec import to_record
-from gateway.steering.guidance.pattern import Status, Tier, content
+from gateway.steering.guidance.pattern import Tier, content
 from gateway.steering.monitors import FAILURE_LABELS
-from gateway.stores.learning import LessonFilter, StoredLesson
 from gateway.stores.patterns import PatternFilter, StoredPattern
 
 TIERS = tuple(tier.value for tier in Tier)
@@ -70,28 +59,25 @@ async def show_list(visit: Visit) -> Page:
         text=values["text"],
         learned=False,
     )
-    await counted(visit.runtime)
+    await patterns.counted(visit.runtime)
     with naming("cursor"):
-        page = await library(visit.runtime).store.list_patterns(
-            wanted, limit=values["limit"], cursor=values["cursor"]
-        )
-    return Page(
-        template="patterns.html",
-        values={
-            "title": "Patterns",
-            "rows": [(stored, content(stored.pattern.fields)) for stored in page.patterns],
-            "count": await library(visit.runtime).store.count(),
-            "next": visit.query(cursor=page.next_cursor) if page.next_cursor else None,
-            "chosen": values,
-            "tiers": TIERS,
-            "failure_types": FAILURE_LABELS,
-        },
-    )
+        store, limit = patterns.library(visit.runtime).store, values["limit"]
+        page = await store.list_patterns(wanted, limit=limit, cursor=values["cursor"])
+    shown = {
+        "title": "Patterns",
+        "rows": [(stored, content(stored.pattern.fields)) for stored in page.patterns],
+        "count": await store.count(),
+        "next": visit.query(cursor=page.next_cursor) if page.next_cursor else None,
+        "chosen": values,
+        "tiers": TIERS,
+        "failure_types": FAILURE_LABELS,
+    }
+    return Page(template="patterns.html", values=shown)
 
 
 async def show_one(visit: Visit) -> Page:
     """One pattern in its form."""
-    stored = await find_pattern(visit.runtime, visit.tenant, _id(visit))
+    stored = await patterns.find_pattern(visit.runtime, visit.tenant, _id(visit))
     if stored.pattern.lesson is not None:
         return redirect(f"/dashboard/lessons/{quote(_id(visit))}{visit.query()}")
     return _form(visit, stored, to_record(stored.pattern))
@@ -99,17 +85,17 @@ async def show_one(visit: Visit) -> Page:
 
 async def change_one(visit: Visit) -> Page:
     """Save or delete one pattern; an error is shown above the form."""
-    stored = await find_pattern(visit.runtime, visit.tenant, _id(visit))
+    stored = await patterns.find_pattern(visit.runtime, visit.tenant, _id(visit))
     if stored.pattern.lesson is not None:
         raise BadRequest("a lesson is changed on its own page", param="pattern_id")
     owner = stored.pattern.tenant or visit.tenant
     if visit.form.get("action") == "delete":
-        await remove_pattern(visit.runtime, visit.access, owner, _id(visit))
+        await patterns.remove_pattern(visit.runtime, visit.access, owner, _id(visit))
         return redirect("/dashboard/patterns")
     record = to_record(stored.pattern)
     try:
         record = read_form(visit.form, record["tier"])
-        await change_pattern(visit.runtime, visit.access, stored, record)
+        await patterns.change_pattern(visit.runtime, visit.access, stored, record)
     except GatewayError as error:
         return _form(visit, stored, record, error)
     return redirect(f"/dashboard/patterns/{quote(_id(visit))}{visit.query(saved='1')}")
@@ -118,8 +104,7 @@ async def change_one(visit: Visit) -> Page:
 async def show_new(visit: Visit) -> Page:
     """An empty form."""
     tier = visit.values["tier"] or "e3"
-    fields = dict.fromkeys(_SHAPES[tier], "")
-    return _form(visit, None, {"tier": tier, "fields": fields})
+    return _form(visit, None, {"tier": tier, "fields": {}})
 
 
 async def add_new(visit: Visit) -> Page:
@@ -129,8 +114,8 @@ async def add_new(visit: Visit) -> Page:
     tenant = visit.form.get("tenant") or None
     try:
         record = read_form(visit.form, record["tier"])
-        pattern = read_pattern(record, visit.access, visit.access.tenant or tenant)
-        _, pattern_id = await store_pattern(visit.runtime, pattern)
+        pattern = patterns.read_pattern(record, visit.access, visit.access.tenant or tenant)
+        _, pattern_id = await patterns.store_pattern(visit.runtime, pattern)
     except GatewayError as error:
         return _form(visit, None, record, error)
     owner = f"&tenant={quote(pattern.tenant)}" if pattern.tenant else ""
@@ -138,11 +123,8 @@ async def add_new(visit: Visit) -> Page:
 
 
 def read_form(form: Mapping[str, str], tier: str) -> dict[str, Any]:
-    """The pattern in a form: one text per field, and the rest of the payload as JSON.
-
-    Raises:
-        BadRequest: the rest is not a JSON object, or the gate is not a number.
-    """
+    """The pattern in a form: one text per field, and the rest of the payload as JSON. Raises:
+    BadRequest: the rest is not a JSON object, or the gate is not a number."""
     texts = {
         name.removeprefix(_FIELD): value.replace("\r\n", "\n").strip()
         for name, value in form.items()
@@ -179,23 +161,20 @@ def _form(
     pattern = None if stored is None else stored.pattern
     own = visit.access.operator or (pattern is not None and pattern.tenant == visit.access.tenant)
     editable = own or (pattern is None and record["tier"] == "e1")
-    return Page(
-        template="pattern.html",
-        status=error.status if error else 200,
-        values={
-            "title": pattern.pattern_id if pattern else "New pattern",
-            "stored": stored,
-            "record": record,
-            "texts": texts,
-            "rest": orjson.dumps(rest, option=orjson.OPT_INDENT_2).decode() if rest else "",
-            "error": error.message if error else None,
-            "saved": bool(visit.values.get("saved")) and error is None,
-            "editable": editable,
-            "tiers": TIERS,
-            "failure_types": FAILURE_LABELS,
-            "form_tenant": visit.form.get("tenant") or visit.values.get("tenant") or "",
-        },
-    )
+    shown = {
+        "title": pattern.pattern_id if pattern else "New pattern",
+        "stored": stored,
+        "record": record,
+        "texts": texts,
+        "rest": orjson.dumps(rest, option=orjson.OPT_INDENT_2).decode() if rest else "",
+        "error": error.message if error else None,
+        "saved": bool(visit.values.get("saved")) and error is None,
+        "editable": editable,
+        "tiers": TIERS,
+        "failure_types": FAILURE_LABELS,
+        "form_tenant": visit.form.get("tenant") or visit.values.get("tenant") or "",
+    }
+    return Page(template="pattern.html", values=shown, status=error.status if error else 200)
 
 
 def _id(visit: Visit) -> str:
@@ -212,18 +191,14 @@ _BUTTONS = {"approve": "trial", "activate": "active", "pause": "quarantined", "r
 class LessonListParameters(TenantParameter):
     """Filter of lessons."""
 
-    status: Annotated[str, OneOf(STATUSES)] | None = None
+    status: Annotated[str, OneOf(lessons.STATUSES)] | None = None
     tier: Annotated[str, OneOf(lessons.TIERS)] | None = None
 
 
 async def show_lessons(visit: Visit) -> Page:
     """Lessons by status, and what was learned this week."""
     values, runtime = visit.values, visit.runtime
-    wanted = LessonFilter(
-        tenant=visit.tenant,
-        statuses=(Status(values["status"]),) if values["status"] else (),
-        tier=Tier(values["tier"]) if values["tier"] else None,
-    )
+    wanted = lessons.lesson_filter(visit.tenant, values["status"], values["tier"])
     found = await runtime.learning.lessons(wanted, limit=MOST_SHOWN)
     views = [lesson_view(stored, runtime.settings) for stored in found]
     groups = [(name, [v for v in views if v["status"] == name]) for name in _ORDER]
@@ -231,64 +206,51 @@ async def show_lessons(visit: Visit) -> Page:
     new = [view for view in views if view["created_at"] >= time.time() - WEEK_S]
     new.sort(key=lambda view: (-view["conversations"], -view["created_at"]))
     settings, now = runtime.settings.learning, time.time()
-    return Page(
-        template="lessons.html",
-        values={
-            "title": "Lessons",
-            "groups": [(name, rows) for name, rows in groups if rows],
-            "week": new[:MOST_NEW],
-            "trials": settings.trials == "on",
-            "mining": settings.mining,
-            "distiller": await distiller_view(runtime.learning, settings, visit.tenant, now),
-            "chosen": values,
-            "statuses": STATUSES,
-            "tiers": lessons.TIERS,
-            "full": len(found) == MOST_SHOWN,
-        },
-    )
+    shown = {
+        "title": "Lessons",
+        "groups": [(name, rows) for name, rows in groups if rows],
+        "week": new[:MOST_NEW],
+        "trials": settings.trials == "on",
+        "mining": settings.mining,
+        "distiller": await distiller_view(runtime.learning, settings, visit.tenant, now),
+        "chosen": values,
+        "statuses": lessons.STATUSES,
+        "tiers": lessons.TIERS,
+        "full": len(found) == MOST_SHOWN,
+    }
+    return Page(template="lessons.html", values=shown)
 
 
-async def show_lesson(visit: Visit) -> Page:
+async def show_lesson(visit: Visit, error: GatewayError | None = None) -> Page:
     """One lesson."""
-    stored = await find_lesson(visit.runtime, visit.tenant, _id(visit))
-    return await _lesson_page(visit, stored, None)
+    stored = await lessons.find_lesson(visit.runtime, visit.tenant, _id(visit))
+    shown = {
+        "title": stored.pattern.pattern_id,
+        "lesson": await lessons.detail(visit.runtime, stored, visit.access),
+        "editable": visit.access.operator or stored.pattern.tenant == visit.access.tenant,
+        "error": error.message if error else None,
+        "saved": bool(visit.values.get("saved")) and error is None,
+    }
+    return Page(template="lesson.html", values=shown, status=error.status if error else 200)
 
 
 async def change_one_lesson(visit: Visit) -> Page:
     """Approve, pause, retire, edit or share; an error is shown above the lesson."""
-    stored = await find_lesson(visit.runtime, visit.tenant, _id(visit))
+    stored = await lessons.find_lesson(visit.runtime, visit.tenant, _id(visit))
+    action, advice = visit.form.get("action", ""), visit.form.get("advice", "").strip()
     try:
-        change = _read(visit.form.get("action", ""), visit.form.get("advice", "").strip())
-        kept, _ = await apply_change(visit.runtime, visit.access, stored, change)
+        if action == "share":
+            change = lessons.LessonChange(share=True)
+        elif action == "edit":
+            if not 0 < len(advice) <= MAX_ADVICE_CHARS:
+                reason = f"The text needs 1 to {MAX_ADVICE_CHARS} characters"
+                raise BadRequest(reason, param="advice")
+            change = lessons.LessonChange(advice=advice)
+        elif action in _BUTTONS:
+            change = lessons.LessonChange(status=_BUTTONS[action])
+        else:
+            raise BadRequest("There is no such action", param="action")
+        kept, _ = await lessons.apply_change(visit.runtime, visit.access, stored, change)
     except GatewayError as error:
-        return await _lesson_page(visit, stored, error)
+        return await show_lesson(visit, error)
     return redirect(f"/dashboard/lessons/{quote(kept)}{visit.query(saved='1')}")
-
-
-def _read(action: str, advice: str) -> LessonChange:
-    """The change that a form describes. Raises: BadRequest."""
-    if action == "share":
-        return LessonChange(share=True)
-    if action == "edit":
-        if not 0 < len(advice) <= MAX_ADVICE_CHARS:
-            reason = f"The text needs 1 to {MAX_ADVICE_CHARS} characters"
-            raise BadRequest(reason, param="advice")
-        return LessonChange(advice=advice)
-    if action not in _BUTTONS:
-        raise BadRequest("There is no such action", param="action")
-    return LessonChange(status=_BUTTONS[action])
-
-
-async def _lesson_page(visit: Visit, stored: StoredLesson, error: GatewayError | None) -> Page:
-    own = visit.access.operator or stored.pattern.tenant == visit.access.tenant
-    return Page(
-        template="lesson.html",
-        status=error.status if error else 200,
-        values={
-            "title": stored.pattern.pattern_id,
-            "lesson": await detail(visit.runtime, stored, visit.access),
-            "editable": own,
-            "error": error.message if error else None,
-            "saved": bool(visit.values.get("saved")) and error is None,
-        },
-    )

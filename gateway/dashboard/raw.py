@@ -20,9 +20,7 @@ from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import UpstreamCall
 from gateway.wire.usage import TokenUsage, token_usage
 
-REPLAY_S = 120.0
-"""Longest wait for the other model."""
-
+REPLAY_S = 120.0  # longest wait for the other model
 _SHOWN = 200_000
 _HEADERS = [(b"content-type", b"application/json"), (b"accept-encoding", b"identity")]
 _ANTHROPIC = (b"anthropic-version", b"2023-06-01")
@@ -47,24 +45,20 @@ async def show(visit: Visit) -> Page:
     """The request and the answer of a step's call, or why they are not there."""
     trace, step = await find_step(visit)
     call = await _find(visit, step)
-    return Page(
-        template="raw.html",
-        values={
-            "title": f"Step {step.step_index} as sent and received",
-            "run": trace.run,
-            "step": step,
-            "request": _text(call.request) if call else None,
-            "response": _text(call.response) if call else None,
-            "why_not": None if call else why_not(visit),
-        },
-    )
+    shown = {
+        "title": f"Step {step.step_index} as sent and received",
+        "run": trace.run,
+        "step": step,
+        "request": _text(call.request) if call else None,
+        "response": _text(call.response) if call else None,
+        "why_not": None if call else why_not(visit),
+    }
+    return Page(template="raw.html", values=shown)
 
 
 async def replay(visit: Visit) -> Page:
-    """The form for a model; when it was sent, ask the model, and show both answers.
-
-    Raises: BadRequest, Forbidden, NotFound.
-    """
+    """The form for a model; when it was sent, ask the model, and show both answers. Raises:
+    BadRequest, Forbidden, NotFound."""
     posted = visit.scope["method"] == "POST"
     model = visit.form.get("model", "").strip() if posted else None
     if model is not None and not 0 < len(model) <= 200:
@@ -81,19 +75,17 @@ async def replay(visit: Visit) -> Page:
         answer = await ask(visit, call, model)
     call_of = (step.call.model_requested, step.call.model_asked) if step.call else ()
     known = dict.fromkeys([*call_of, *visit.runtime.services.table.names])
-    return Page(
-        template="replay_call.html",
-        values={
-            "title": f"Replay step {step.step_index}",
-            "run": trace.run,
-            "step": step,
-            "models": [name for name in known if "*" not in name],
-            "model": model,
-            "recorded": _recorded(step, call),
-            "answer": answer,
-            "why_not": why,
-        },
-    )
+    shown = {
+        "title": f"Replay step {step.step_index}",
+        "run": trace.run,
+        "step": step,
+        "models": [name for name in known if "*" not in name],
+        "model": model,
+        "recorded": _recorded(step, call),
+        "answer": answer,
+        "why_not": why,
+    }
+    return Page(template="replay_call.html", values=shown)
 
 
 def why_not(visit: Visit) -> str:

@@ -38,21 +38,6 @@ _ACCOUNTS = 20
 _HOLDS: Mapping[str, Action | None] = {"stop": "stop", "pause": "pause", "resume": None}
 
 
-async def control_values(visit: Visit, run: RunRecord) -> dict[str, Any]:
-    """Values for the buttons of a run's page: its hold and its budgets."""
-    root = await _root(visit, run)
-    subjects = tuple(dict.fromkeys((run.id, run.conversation_id, root)))
-    return {
-        "address": f"/dashboard/runs/{quote(run.id)}/control",
-        "held": visit.runtime.holds.find(subjects),
-        "subjects": {"run": run.id, "tree": root},
-        "ended": run.ended_at is not None,
-        "accounts": await _accounts(visit, (run.id, root)),
-        "operator": visit.access.operator,
-        "amount": amount,
-    }
-
-
 async def control(visit: Visit) -> Page:
     """Do what a button says, and show the run again."""
     run_id = str(visit.scope["path_params"]["run_id"])
@@ -89,7 +74,6 @@ async def _allow(visit: Visit, form: Any) -> None:
 
 
 async def _root(visit: Visit, run: RunRecord) -> str:
-    """The first conversation of the run's tree; its own while the store cannot be asked."""
     try:
         record = await visit.runtime.store.load(run.tenant, run.conversation_id)
     except StoreError:
@@ -133,9 +117,7 @@ def _parts(step: StepRow, guidance: Sequence[InjectionRow]) -> Iterator[tuple[st
             yield f"next call of {action.name}", action.arguments
 
 
-WINDOW_STEPS = 30
-"""Steps whose texts are on the page at first; more are loaded on demand."""
-
+WINDOW_STEPS = 30  # steps whose texts are on the page at first; more are loaded on demand
 _COMPARABLE = 40
 
 _StepIndex = Annotated[int, Field(ge=0, le=2**31 - 1), DIGITS]
@@ -187,7 +169,21 @@ async def show(visit: Visit) -> Page:
     wanted = visit.values["step"]
     after = -1 if wanted is None else max(-1, min(wanted, run.totals.steps) - 3)
     values |= await _transcript(visit, after)
-    values |= {"control": await control_values(visit, run), "others": await _others(visit, run)}
+    root = await _root(visit, run)
+    values["control"] = {
+        "address": f"/dashboard/runs/{quote(run.id)}/control",
+        "held": visit.runtime.holds.find(tuple(dict.fromkeys((run.id, run.conversation_id, root)))),
+        "subjects": {"run": run.id, "tree": root},
+        "ended": run.ended_at is not None,
+        "accounts": await _accounts(visit, (run.id, root)),
+        "operator": visit.access.operator,
+        "amount": amount,
+    }
+    # Runs to compare with: those with the same task first, the newest of them first.
+    page = PageRequest(limit=_COMPARABLE)
+    found = (await visit.runtime.runs.list_runs(RunFilter(tenant=visit.tenant), page)).runs
+    others = [other for other in found if other.id != run.id]
+    values["others"] = sorted(others, key=lambda each: each.task_preview != run.task_preview)
     return Page(template="run.html", values=values)
 
 
@@ -212,14 +208,6 @@ async def set_outcome(visit: Visit) -> Page:
     body = OutcomeBody(outcome=outcome)
     await keep_outcome(visit.runtime, run_id, body, tenant=visit.tenant)
     return redirect(f"/dashboard/runs/{quote(run_id)}")
-
-
-async def _others(visit: Visit, run: RunRecord) -> list[RunRecord]:
-    """Runs to compare with: those with the same task first, the newest of them first."""
-    page = PageRequest(limit=_COMPARABLE)
-    found = (await visit.runtime.runs.list_runs(RunFilter(tenant=visit.tenant), page)).runs
-    others = [other for other in found if other.id != run.id]
-    return sorted(others, key=lambda other: other.task_preview != run.task_preview)
 
 
 async def _transcript(visit: Visit, after: int) -> dict[str, Any]:

@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any
-
-from markupsafe import Markup
 
 from gateway.api.params import OneOf, RunFilters, SortParameters, naming, page_request, run_filter
 from gateway.dashboard.charts import peak, stacked
@@ -16,7 +13,7 @@ from gateway.dashboard.pages import FragmentParameters, Page, Visit
 from gateway.steering.experiments import ARMS
 from gateway.steering.fsm import FSMState
 from gateway.stores.queries import LIVE_S, OUTCOMES, UNFINISHED, RunFilter
-from gateway.stores.totals import RunRecord, Severity, run_severity
+from gateway.stores.totals import RunRecord, run_severity
 
 STATES = tuple(state.value for state in FSMState)
 PERIODS: Mapping[str, float] = {"hour": 3600, "day": 86400, "week": 7 * 86400, "month": 30 * 86400}
@@ -34,19 +31,6 @@ class PeriodFilters(FragmentParameters, RunFilters):
 
 class RunsParameters(SortParameters, PeriodFilters):
     """Filter of runs, and their order."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One run as a row of the list."""
-
-    run: RunRecord
-    live: bool
-    states: Markup
-    peak: Markup
-    severity: Severity
-    fired: list[tuple[str, int]]
-    models: list[str]
 
 
 async def show(visit: Visit) -> Page:
@@ -102,15 +86,15 @@ async def filter_values(visit: Visit) -> dict[str, Any]:
     }
 
 
-def row_of(run: RunRecord, now: float) -> Row:
-    """The row of a run."""
+def row_of(run: RunRecord, now: float) -> dict[str, Any]:
+    """The row of a run, with its drawings, the monitors that fired, and the other models asked."""
     totals, severity = run.totals, run_severity(run.totals)
-    return Row(
-        run=run,
-        live=not (run.ended_at or run.outcome or run.stopped) and now - run.updated_at < LIVE_S,
-        states=stacked(totals.states, STATES, "state"),
-        peak=peak(totals.composite_peak, severity),
-        severity=severity,
-        fired=sorted(totals.fired.items(), key=lambda item: (-item[1], item[0])),
-        models=[name for name in totals.models if name != run.model_requested],
-    )
+    return {
+        "run": run,
+        "live": not (run.ended_at or run.outcome or run.stopped) and now - run.updated_at < LIVE_S,
+        "states": stacked(totals.states, STATES, "state"),
+        "peak": peak(totals.composite_peak, severity),
+        "severity": severity,
+        "fired": sorted(totals.fired.items(), key=lambda item: (-item[1], item[0])),
+        "models": [name for name in totals.models if name != run.model_requested],
+    }

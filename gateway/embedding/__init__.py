@@ -1,7 +1,6 @@
 """Text to vector: the built-in static model, any provider's through LiteLLM, and hashing.
 
-`open_embedder` makes the configured one. Imports allowed: `gateway.errors`; numpy and LiteLLM only
-inside the module that needs them.
+Imports allowed: `gateway.errors`; numpy and LiteLLM only inside the module that needs them.
 """
 
 from __future__ import annotations
@@ -15,12 +14,8 @@ __all__ = ["Embedder", "EmbeddingError", "EmbeddingSettings", "Vector", "open_em
 
 
 async def open_embedder(settings: EmbeddingSettings, meter: Meter | None = None) -> Embedder:
-    """The configured embedder with its cache; loading does not block the event loop.
-
-    `meter` counts what a provider's embeddings use.
-
-    Raises: EmbeddingError when the model cannot be read or the provider cannot be reached.
-    """
+    """The configured embedder with its cache; `meter` counts what a provider's embeddings use.
+    Raises: EmbeddingError when the model cannot be read or the provider cannot be reached."""
     embedder = await _open(settings, meter)
     if not settings.cache_entries:
         return embedder

@@ -7,7 +7,7 @@ import math
 import re
 import zlib
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from cachetools import LRUCache
@@ -21,7 +21,6 @@ class Spent(Protocol):
 
     def settle(self, usage: Mapping[str, Any] | None) -> None:
         """Note what it used; None when that is not known, empty when it failed."""
-        ...
 
 
 class Meter(Protocol):
@@ -29,7 +28,6 @@ class Meter(Protocol):
 
     async def admit(self, model: str, asked: str, *, answers: bool) -> Spent | None:
         """A call that may be made; None when a budget has not enough left for it."""
-        ...
 
 
 class EmbeddingError(Exception):
@@ -38,38 +36,22 @@ class EmbeddingError(Exception):
 
 @runtime_checkable
 class Embedder(Protocol):
-    """Makes vectors whose scalar product is the cosine similarity of their texts.
+    """Makes vectors whose scalar product is the cosine similarity of their texts. `embedder_id`
+    names the vector space: vectors of two ids may never be compared."""
 
-    `embedder_id` names the vector space: vectors of two ids may never be compared.
-    """
-
-    @property
-    def embedder_id(self) -> str:
-        """Name of the vector space, including everything it depends on."""
-        ...
-
-    @property
-    def dimensions(self) -> int:
-        """Length of each vector."""
-        ...
+    embedder_id: str  # name of the vector space, including everything it depends on
+    dimensions: int
 
     async def embed(self, texts: Sequence[str]) -> list[Vector[float]]:
-        """One vector per text, in order; does not block the event loop.
-
-        Raises: EmbeddingError.
-        """
-        ...
+        """One vector per text, in order; does not block the event loop. Raises: EmbeddingError."""
 
     async def close(self) -> None:
         """Release its resources."""
-        ...
 
 
 def normalised(values: Iterable[float]) -> Vector[float]:
-    """`values` scaled to unit length; zeros stay zeros.
-
-    Raises: EmbeddingError when a value is not finite.
-    """
+    """`values` scaled to unit length; zeros stay zeros. Raises: EmbeddingError when a value is not
+    finite."""
     vector = array("f", values)
     length = math.sqrt(sum(value * value for value in vector))
     if not math.isfinite(length):
@@ -78,35 +60,25 @@ def normalised(values: Iterable[float]) -> Vector[float]:
 
 
 def similarity(one: Vector[float], other: Vector[float]) -> float:
-    """Cosine similarity of two unit vectors, in [-1, 1].
-
-    Raises: ValueError when they differ in length.
-    """
+    """Cosine similarity of two unit vectors, in [-1, 1]. Raises: ValueError when they differ in
+    length."""
     product = sum(a * b for a, b in zip(one, other, strict=True))
     return max(-1.0, min(1.0, product))
 
 
 class CachedEmbedder:
-    """Wraps an embedder with a least-recently-used cache keyed by the text's digest.
-
-    A text that occurs twice in one call, or again in a retry, is embedded once.
-    """
+    """Wraps an embedder with a least-recently-used cache keyed by the text's digest. A text that
+    occurs twice in one call, or again in a retry, is embedded once."""
 
     def __init__(self, inner: Embedder, entries: int) -> None:
         self._inner = inner
         self._vectors: LRUCache[bytes, Vector[float]] = LRUCache(entries)
-
-    @property
-    def embedder_id(self) -> str:
-        return self._inner.embedder_id
-
-    @property
-    def dimensions(self) -> int:
-        return self._inner.dimensions
+        self.embedder_id, self.dimensions = inner.embedder_id, inner.dimensions
 
     async def embed(self, texts: Sequence[str]) -> list[Vector[float]]:
         """One vector per text, in order; only texts not in the cache are embedded."""
-        keys = [_digest(text) for text in texts]
+        encoded = (text.encode("utf-8", "surrogatepass") for text in texts)
+        keys = [hashlib.blake2b(text, digest_size=16).digest() for text in encoded]
         known = {key: self._vectors[key] for key in keys if key in self._vectors}
         missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in known}
         if missing:
@@ -120,10 +92,6 @@ class CachedEmbedder:
         """Clear the cache and close the wrapped embedder."""
         self._vectors.clear()
         await self._inner.close()
-
-
-def _digest(text: str) -> bytes:
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 DIMENSIONS = 256
@@ -145,19 +113,13 @@ class HashingEmbedder:
     def vector(self, text: str) -> Vector[float]:
         """The vector of one text; only its first 4,000 characters count."""
         values = [0.0] * DIMENSIONS
-        for feature, weight in _features(text[:MAX_CHARS].lower()):
-            code = zlib.crc32(feature.encode("utf-8", "surrogatepass"))
-            # One bit of the hash gives the sign, so that collisions cancel out on average.
-            values[(code >> 1) % DIMENSIONS] += weight if code & 1 else -weight
+        for word in _WORD.findall(text[:MAX_CHARS].lower()):
+            parts = (f"^{word}$"[start : start + 3] for start in range(len(word)))
+            for feature, weight in ((word, 1.0), *((part, 0.3) for part in parts)):
+                code = zlib.crc32(feature.encode("utf-8", "surrogatepass"))
+                # One bit of the hash gives the sign, so that collisions cancel out on average.
+                values[(code >> 1) % DIMENSIONS] += weight if code & 1 else -weight
         return normalised(values)
 
     async def close(self) -> None:
         """There is nothing to release."""
-
-
-def _features(text: str) -> Iterator[tuple[str, float]]:
-    for word in _WORD.findall(text):
-        yield word, 1.0
-        padded = f"^{word}$"
-        for start in range(len(padded) - 2):
-            yield padded[start : start + 3], 0.3

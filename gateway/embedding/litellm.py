@@ -17,8 +17,7 @@ from gateway.errors import UnknownProvider
 from gateway.upstream.litellm_lane.sdk import litellm_imported
 from gateway.upstream.providers import BASELESS, OPENAI_COMPATIBLE, provider_of
 
-Call = Callable[..., Awaitable[Any]]
-"""`litellm.aembedding`, or a replacement for it."""
+Call = Callable[..., Awaitable[Any]]  # `litellm.aembedding`, or a replacement for it
 
 PROBE = "dimension probe"
 
@@ -38,38 +37,31 @@ class LiteLLMEmbedder:
     @classmethod
     async def open(cls, settings: EmbeddingSettings, meter: Meter | None = None) -> LiteLLMEmbedder:
         """Import LiteLLM and embed one text, to check the provider and learn the dimensions.
-
-        Raises: EmbeddingError when the provider cannot be reached or refuses.
-        """
+        Raises: EmbeddingError when the provider cannot be reached or refuses."""
         _refuse_foreign_key(settings, os.environ)
         call = await asyncio.to_thread(_aembedding)
         vectors, _ = await _embed(call, settings, [PROBE])
         return cls(settings, call, len(vectors[0]), meter)
 
     async def embed(self, texts: Sequence[str]) -> list[Vector[float]]:
-        """One unit vector per text, in order, from one provider call.
-
-        Raises: EmbeddingError; also when the provider changes the dimensions, and when a budget has
-        not enough left.
-        """
+        """One unit vector per text, in order, from one provider call. Raises: EmbeddingError; also
+        when the provider changes the dimensions, and when a budget has not enough left."""
         if not texts:
             return []
-        vectors = await self._metered(texts)
+        if self._meter is None:
+            vectors, _ = await _embed(self._call, self._settings, texts)
+        else:
+            asked, model = "\n".join(texts), self._settings.model
+            spent = await self._meter.admit(model, asked, answers=False)
+            if spent is None:
+                raise EmbeddingError(f"{self.embedder_id}: a budget is used up")
+            usage: Mapping[str, Any] | None = {}
+            try:
+                vectors, usage = await _embed(self._call, self._settings, texts)
+            finally:
+                spent.settle(usage)
         if any(len(vector) != self.dimensions for vector in vectors):
             raise EmbeddingError(f"{self.embedder_id}: the vectors have other dimensions now")
-        return vectors
-
-    async def _metered(self, texts: Sequence[str]) -> list[Vector[float]]:
-        if self._meter is None:
-            return (await _embed(self._call, self._settings, texts))[0]
-        spent = await self._meter.admit(self._settings.model, "\n".join(texts), answers=False)
-        if spent is None:
-            raise EmbeddingError(f"{self.embedder_id}: a budget is used up")
-        usage: Mapping[str, Any] | None = {}
-        try:
-            vectors, usage = await _embed(self._call, self._settings, texts)
-        finally:
-            spent.settle(usage)
         return vectors
 
     async def close(self) -> None:
@@ -77,11 +69,8 @@ class LiteLLMEmbedder:
 
 
 def _refuse_foreign_key(settings: EmbeddingSettings, env: Mapping[str, str]) -> None:
-    """Refuse a provider for which LiteLLM would use another one's key or address.
-
-    Raises:
-        EmbeddingError: it has no address, or no key while LiteLLM finds OpenAI's.
-    """
+    """Refuse a provider for which LiteLLM would use another one's key or address. Raises:
+    EmbeddingError: it has no address, or no key while LiteLLM finds OpenAI's."""
     try:
         provider, _ = provider_of({"model": settings.model, "api_base": settings.api_base})
     except UnknownProvider as error:
@@ -106,11 +95,7 @@ async def _embed(
     call: Call, settings: EmbeddingSettings, texts: Sequence[str]
 ) -> tuple[list[Vector[float]], Mapping[str, Any] | None]:
     """The vectors, and the usage that the provider reports."""
-    optional = {
-        "dimensions": settings.dimensions,
-        "api_base": settings.api_base,
-        "api_key": settings.api_key,
-    }
+    optional = {name: getattr(settings, name) for name in ("dimensions", "api_base", "api_key")}
     given = {key: value for key, value in optional.items() if value is not None}
     # Providers refuse empty texts, so a short one is sent instead.
     asked = [text if text.strip() else " ." for text in texts]

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import re
+import unicodedata
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,15 +22,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-
-import re
-import unicodedata
-from collections.abc import Mapping
-
-MAX_WORD_CHARS = 100
-"""Longer words are unknown. Source: the reference tokenizer."""
+MAX_WORD_CHARS = 100  # longer words are unknown. Source: the reference tokenizer.
 _CACHED_WORDS = 20_000
-
 _ASCII_PUNCTUATION = r"!-/:-@\[-`{-~"
 _WORDS = re.compile(rf"[{_ASCII_PUNCTUATION}]|[^\s{_ASCII_PUNCTUATION}]+")
 _CHINESE = re.compile(
@@ -51,15 +47,11 @@ class WordPiece:
         for word in words:
             pieces = self._words.get(word)
             if pieces is None:
-                pieces = self._remember(word)
+                if len(self._words) >= _CACHED_WORDS:
+                    self._words.clear()
+                pieces = self._words[word] = self._pieces(word)
             ids += pieces
         return ids
-
-    def _remember(self, word: str) -> tuple[int, ...]:
-        if len(self._words) >= _CACHED_WORDS:
-            self._words.clear()
-        pieces = self._words[word] = self._pieces(word)
-        return pieces
 
     def _pieces(self, word: str) -> tuple[int, ...]:
         if len(word) > MAX_WORD_CHARS:
@@ -93,12 +85,10 @@ def _folded(text: str) -> str:
 
 
 def _character(char: str) -> str:
-    if char < "\x7f":
-        return char
-    category = unicodedata.category(char)
-    if category == "Mn" or category in ("Cc", "Cf", "Cn", "Co", "Cs"):
+    category = unicodedata.category(char) if char >= "\x7f" else ""
+    if category in ("Mn", "Cc", "Cf", "Cn", "Co", "Cs"):
         return ""
-    return f" {char} " if category[0] == "P" else char
+    return f" {char} " if category[:1] == "P" else char
 
 
 EMBEDDER_ID = "static-minilm-256-1"
@@ -107,35 +97,25 @@ MAX_CHARS = 4_000
 """Characters of a text that are embedded; the rest is ignored. Keeps a query under 1 ms."""
 _INLINE_CHARS = 400
 """Characters embedded on the event loop: under 0.2 ms, less than a thread switch costs."""
-
 _MODEL = Path(__file__).parent / "model"
 
 
+@dataclass(eq=False)
 class StaticEmbedder:
     """Vectors of 256 dimensions, in well under a millisecond per text. Thread-safe."""
 
     embedder_id = EMBEDDER_ID
     dimensions = DIMENSIONS
 
-    def __init__(
-        self,
-        tokens: WordPiece,
-        rows: NDArray[np.int8],
-        scales: NDArray[np.float32],
-        centre: NDArray[np.float32],
-    ) -> None:
-        self._tokens = tokens
-        self._rows = rows
-        self._scales = scales
-        self._centre = centre
+    tokens: WordPiece
+    rows: NDArray[np.int8]
+    scales: NDArray[np.float32]
+    centre: NDArray[np.float32]
 
     @classmethod
     def load(cls, folder: Path = _MODEL) -> StaticEmbedder:
-        """Load the embedder from its files; takes about 0.1 s, most of it the import of numpy.
-
-        Embedders of one process share what was read. Raises: EmbeddingError when a file is missing
-        or damaged.
-        """
+        """Load the embedder in about 0.1 s, most of it the import of numpy; embedders of a process
+        share what was read. Raises: EmbeddingError when a file is missing or damaged."""
         return cls(*_read_model(folder))
 
     async def embed(self, texts: Sequence[str]) -> list[Vector[float]]:
@@ -149,13 +129,13 @@ class StaticEmbedder:
         return [self._vector(text) for text in texts]
 
     def _vector(self, text: str) -> Vector[float]:
-        ids = self._tokens.ids(text[:MAX_CHARS])
+        ids = self.tokens.ids(text[:MAX_CHARS])
         if not ids:
             return array("f", bytes(4 * DIMENSIONS))
-        total = self._scales[ids] @ self._rows[ids].astype("f4")
+        total = self.scales[ids] @ self.rows[ids].astype("f4")
         # Subtract what all texts of agents have in common: the similarity of unrelated texts falls
         # from about 0.7 to about 0.2.
-        return array("f", _unit(_unit(total) - self._centre).tobytes())
+        return array("f", _unit(_unit(total) - self.centre).tobytes())
 
     async def close(self) -> None:
         """The memory mapping is released with the object."""

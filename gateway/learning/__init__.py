@@ -1,7 +1,5 @@
 """Learning from runs: verdicts, mined lessons, and the trial that each lesson has to pass.
 
 A pure core (`mining`, `templates`, `questions`, most of `life_cycle` and `generalise`) inside thin
-edges (`worker`, `book`, `verdicts`, `distiller`), off the path of requests. This package holds what
-is derived from recorded runs and what decides about a lesson. `gateway.steering` selects the
-guidance of a request.
+edges (`worker`, `book`, `verdicts`, `distiller`), off the path of requests.
 """

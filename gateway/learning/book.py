@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING
 
 from gateway.embedding.base import Embedder, EmbeddingError
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-CACHED_S = 5.0
-"""Seconds for which the lessons of a tenant are kept: a change is seen after this time."""
+CACHED_S = 5.0  # seconds after which a change of a tenant's lessons is seen
 MOST_TENANTS = 1024
 MOST_LESSONS = 2000
 
@@ -38,38 +37,33 @@ class _Shelf:
     """By head, one row per lesson of `by_head`."""
 
 
+@dataclass(eq=False)
 class LessonBook:
-    """Answers the look-ups of requests.
+    """Answers the look-ups of requests. `similarity`: that a lesson for another key needs; above 1,
+    and without an embedder, only keys count. While `read` fails, what was read before holds."""
 
-    `similarity`: that a lesson for another key needs; above 1 only keys count. Without an embedder
-    only keys count. `read` reads the lessons; while that fails, those read before hold.
-    """
-
-    def __init__(
-        self,
-        store: LearningStore,
-        embedder: Embedder | None,
-        *,
-        similarity: Callable[[], float],
-        failed: Callable[[Exception], None],
-        read: Reads = directly,
-    ) -> None:
-        self._store = store
-        self._read_by = read
-        self._embedder = embedder
-        self._similarity = similarity
-        self._failed = failed
-        self._shelves: dict[str, _Shelf] = {}
-        self._reading: dict[str, asyncio.Task[_Shelf]] = {}
+    store: LearningStore
+    embedder: Embedder | None
+    _: KW_ONLY
+    similarity: Callable[[], float]
+    failed: Callable[[Exception], None]
+    read: Reads = directly
+    _shelves: dict[str, _Shelf] = field(default_factory=dict, init=False)
+    _reading: dict[str, asyncio.Task[_Shelf]] = field(default_factory=dict, init=False)
 
     async def find(self, query: LessonQuery, tenant: str) -> Sequence[LessonMatch]:
         """The lessons that fit, those of the exact key first; nothing when the store fails."""
         try:
             shelf = await self._shelf(tenant)
-            found = _exact(shelf, query)
-            return found or await self._near(shelf, query)
+            exact = [
+                LessonMatch(pattern=pattern, similarity=1.0, key=key)
+                for key in query.keys
+                for pattern in shelf.by_key.get(key, ())
+                if pattern.pattern_id not in query.exclude
+            ]
+            return exact or await self._near(shelf, query)
         except (StoreError, EmbeddingError) as error:
-            self._failed(error)
+            self.failed(error)
             return ()
 
     def forget(self) -> None:
@@ -96,7 +90,6 @@ class LessonBook:
             return known
 
     def _keep(self, tenant: str, reading: asyncio.Task[_Shelf]) -> None:
-        """Keep what was read, unless lessons have changed since that began."""
         if self._reading.get(tenant) is not reading:
             return
         del self._reading[tenant]
@@ -108,26 +101,23 @@ class LessonBook:
 
     async def _read(self, tenant: str) -> _Shelf:
         wanted = LessonFilter(tenant=tenant, statuses=RETRIEVED)
-        stored = await self._read_by(lambda: self._store.lessons(wanted, limit=MOST_LESSONS))
+        stored = await self.read(lambda: self.store.lessons(wanted, limit=MOST_LESSONS))
         shelf = _Shelf(time.monotonic())
-        for each in stored:
-            lesson = each.pattern.lesson
+        for pattern, lesson in ((each.pattern, each.pattern.lesson) for each in stored):
             if lesson is None:
                 continue
-            shelf.by_key.setdefault(lesson.key, []).append(each.pattern)
+            shelf.by_key.setdefault(lesson.key, []).append(pattern)
             if lesson.applies_when.get(SIGNS):
-                shelf.by_head.setdefault(lesson.applies_when["head"], []).append(each.pattern)
-        for head, patterns in shelf.by_head.items() if self._embedder else ():
-            texts = [lesson_signs(pattern) for pattern in patterns]
-            shelf.vectors[head] = await self._embed(texts)
+                shelf.by_head.setdefault(lesson.applies_when["head"], []).append(pattern)
+        for head, patterns in shelf.by_head.items() if self.embedder else ():
+            shelf.vectors[head] = await self._embed([lesson_signs(each) for each in patterns])
         return shelf
 
     async def _near(self, shelf: _Shelf, query: LessonQuery) -> list[LessonMatch]:
-        """The most similar lesson for another failure of the same tool."""
-        least = self._similarity()
+        least = self.similarity()
         found: list[LessonMatch] = []
         for failure in query.failures:
-            if self._embedder is None or failure.head not in shelf.vectors or least > 1.0:
+            if self.embedder is None or failure.head not in shelf.vectors or least > 1.0:
                 continue
             similar = shelf.vectors[failure.head] @ (await self._embed([signs_of(failure)]))[0]
             for pattern, similarity in zip(shelf.by_head[failure.head], similar, strict=True):
@@ -139,15 +129,6 @@ class LessonBook:
     async def _embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         import numpy as np
 
-        assert self._embedder is not None
-        vectors = await self._embedder.embed(texts)
+        assert self.embedder is not None
+        vectors = await self.embedder.embed(texts)
         return np.array([np.frombuffer(vector, dtype=np.float32) for vector in vectors])
-
-
-def _exact(shelf: _Shelf, query: LessonQuery) -> list[LessonMatch]:
-    return [
-        LessonMatch(pattern=pattern, similarity=1.0, key=key)
-        for key in query.keys
-        for pattern in shelf.by_key.get(key, ())
-        if pattern.pattern_id not in query.exclude
-    ]

@@ -1,10 +1,8 @@
 """Jobs that ask a model about failures which our templates cannot put into words; each done once.
 
-A job is added when a run is read, claimed by one gateway at a time, and claimed again when that one
-died. Its lesson has an id that follows from the job, so that a job done twice makes one lesson.
-The limits of an attempt are counted when it is claimed: a gateway that is killed or stopped amid a
-call leaves the call counted. A stopped one gives its job back; a killed one's is free when the
-lease ends. The calls are on the budgets of the tenant.
+A job is claimed by one gateway at a time, and again when that one died; its lesson's id follows
+from the job, so that a job done twice makes one lesson. An attempt is counted when it is claimed,
+and its call is on the budgets of the tenant.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Protocol
 
 import orjson
@@ -47,8 +45,7 @@ from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import Dispatcher, Messages, ModelRefused, OwnAnswer, ask
 from gateway.wire.usage import token_usage
 
-CLIENT = "gateway-learning"
-"""The client of these calls, for budgets that match a client."""
+CLIENT = "gateway-learning"  # the client of these calls, for budgets that match a client
 _REASON_CHARS = 200
 
 
@@ -74,37 +71,30 @@ class NoAnswer(Exception):
         self.used = used
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PaidAnswer:
-    """A model's text, and what it used; None where the upstream did not report it."""
-
-    text: str
-    used: Amounts | None
-
-
+@dataclass(eq=False)
 class PaidModel:
     """Asks models of the gateway's own deployments; calls are reserved, settled and counted."""
 
-    def __init__(self, services: Callable[[], ModelServices], metrics: Metrics) -> None:
-        self._services = services
-        self._metrics = metrics
+    services: Callable[[], ModelServices]
+    metrics: Metrics
 
     def cost(self, model: str, input_tokens: int, output_tokens: int) -> float:
         """US dollars for so many tokens; 0 for a model without a known price."""
         usage = {"prompt_tokens": input_tokens, "completion_tokens": output_tokens}
-        return self._services().catalogue.cost(model, usage) or 0.0
+        return self.services().catalogue.cost(model, usage) or 0.0
 
     async def ask(
         self, model: str, messages: Messages, *, tenant: str, timeout_s: float
-    ) -> PaidAnswer:
-        """The model's answer. Raises: OverBudget, NoAnswer, StoreError."""
-        services = self._services()
+    ) -> tuple[str, Amounts | None]:
+        """The model's text, and what it used, None where the upstream did not report it. Raises:
+        OverBudget, NoAnswer, StoreError."""
+        services = self.services()
         with services.in_use():
             return await self._ask(services, model, messages, tenant, timeout_s)
 
     async def _ask(
         self, services: ModelServices, model: str, messages: Messages, tenant: str, timeout_s: float
-    ) -> PaidAnswer:
+    ) -> tuple[str, Amounts | None]:
         guard, fields = services.budgets, {"model": model, "messages": messages}
         body = CallBody(fields=fields, raw=orjson.dumps(fields))
         subject, admission = CallSubject(tenant=tenant, client=CLIENT, model=model), None
@@ -125,14 +115,14 @@ class PaidModel:
             async with asyncio.timeout(timeout_s):
                 answer = await ask(services.dispatcher, model, messages, admits=admits)
             used, unpriced = self._used(services, model, answer)
-            return PaidAnswer(text=answer.text, used=used)
+            return answer.text, used
         except (BadRequest, UpstreamUnreachable, ModelRefused) as error:
             used = NOTHING
             raise NoAnswer(str(error)[:_REASON_CHARS], used) from error
         except (UpstreamFailure, TimeoutError, ValueError, LookupError, TypeError) as error:
             # An answer that came too late, or in a form that nobody reads, may have to be paid.
-            kind = type(error).__name__
-            raise NoAnswer(f"{kind}: {error}"[:_REASON_CHARS], used) from error
+            reason = f"{type(error).__name__}: {error}"
+            raise NoAnswer(reason[:_REASON_CHARS], used) from error
         finally:
             if guard is not None and admission is not None:
                 await guard.settle(admission, used, unpriced=unpriced)
@@ -141,48 +131,31 @@ class PaidModel:
         self, services: ModelServices, model: str, answer: OwnAnswer
     ) -> tuple[Amounts | None, bool]:
         """(what an answer used, None = not reported; whether its price is unknown)."""
-        usage: Mapping[str, Any] | None = answer.usage
-        tokens = token_usage(usage)
-        if not usage or (tokens.input is None and tokens.output is None):
+        tokens, catalogue = token_usage(answer.usage), services.catalogue
+        if not answer.usage or (tokens.input is None and tokens.output is None):
             return None, False
-        cost = services.catalogue.cost(services.catalogue.billed_name(model, answer.target), usage)
-        for direction, count in (("input", tokens.input), ("output", tokens.output)):
-            self._metrics.tokens.labels(direction).inc(count or 0)
+        spent = (tokens.input or 0, tokens.output or 0)
+        cost = catalogue.cost(catalogue.billed_name(model, answer.target), answer.usage)
+        for direction, count in zip(("input", "output"), spent, strict=True):
+            self.metrics.tokens.labels(direction).inc(count)
         if cost is None:
-            self._metrics.unpriced.inc()
+            self.metrics.unpriced.inc()
         else:
-            self._metrics.charge(cost, None)
-        used = Amounts(
-            usd=cost or 0.0,
-            input_tokens=tokens.input or 0,
-            output_tokens=tokens.output or 0,
-            calls=1,
-        )
+            self.metrics.charge(cost, None)
+        used = Amounts(usd=cost or 0.0, input_tokens=spent[0], output_tokens=spent[1], calls=1)
         return used, cost is None
 
 
-KIND = "distil"
-"""The kind of the jobs."""
+KIND = "distil"  # the kind of the jobs
 MOST_ATTEMPTS = 3
 RESERVED_INPUT, RESERVED_OUTPUT = 8000, 500
 """Tokens that an attempt counts with until it has ended: twelve excerpts of 300 characters and the
 instruction in a script that takes two tokens for a character."""
-SPARE_S = 60.0
-"""Seconds for which a job is held beyond the wait for an answer."""
+SPARE_S = 60.0  # seconds for which a job is held beyond the wait for an answer
 BUDGET_REST_S = 900.0
 """Seconds for which a tenant's jobs rest when a budget of the operator refuses a call."""
 
 _log = get_logger("gateway.learning")
-
-
-class Model(Protocol):
-    """A model that can be asked, see PaidModel."""
-
-    def cost(self, model: str, input_tokens: int, output_tokens: int) -> float: ...
-
-    async def ask(
-        self, model: str, messages: Messages, *, tenant: str, timeout_s: float
-    ) -> PaidAnswer: ...
 
 
 def job_about(run: MinedRun, found: Sequence[Finding]) -> Job | None:
@@ -192,15 +165,9 @@ def job_about(run: MinedRun, found: Sequence[Finding]) -> Job | None:
         return None
     text = "\x1f".join((run.tenant, run.id, str(PROMPT_VERSION)))
     key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-    payload = {
-        "run": run.id,
-        "step": finding.step,
-        "failure": finding.key,
-        "conversation": run.conversation,
-        "task": run.task,
-        "key_name": run.key_name,
-        "at": run.at,
-    }
+    about = {"run": run.id, "step": finding.step, "failure": finding.key}
+    origin = {"conversation": run.conversation, "task": run.task, "key_name": run.key_name}
+    payload = {**about, **origin, "at": run.at}
     return Job(kind=KIND, key=key, tenant=run.tenant, payload=payload, created_at=run.at)
 
 
@@ -209,26 +176,18 @@ def day_start(now: float) -> float:
     return now - now % DAY_S
 
 
+@dataclass(eq=False)
 class Distiller:
     """Does the jobs of one store. `now`: seconds of the epoch; `counted` is called with the result
     of each: lesson, refused, unread, budget or error."""
 
-    def __init__(
-        self,
-        store: LearningStore,
-        runs: RunStore,
-        model: Model,
-        settings: Callable[[], LearningSettings],
-        *,
-        counted: Callable[[str], None] = lambda result: None,
-        now: Callable[[], float] = time.time,
-    ) -> None:
-        self._store = store
-        self._runs = runs
-        self._model = model
-        self._settings = settings
-        self._counted = counted
-        self._now = now
+    store: LearningStore
+    runs: RunStore
+    model: PaidModel
+    settings: Callable[[], LearningSettings]
+    _: KW_ONLY
+    counted: Callable[[str], None] = lambda result: None
+    now: Callable[[], float] = time.time
 
     async def follow(self) -> None:
         """Do jobs as they come, without end."""
@@ -238,15 +197,19 @@ class Distiller:
                     pass
             except StoreError as error:
                 _log.warning("questions for learning.model not asked", reason=str(error))
-            await asyncio.sleep(self._settings().interval_s)
+            await asyncio.sleep(self.settings().interval_s)
 
     async def do_one(self) -> bool:
         """Do the next job, if there is one that may be done. Raises: StoreError."""
-        settings, now = self._settings(), self._now()
+        settings, now = self.settings(), self.now()
         if not settings.model:
             return False
-        reserved = self._reserved(settings.model)
-        job = await self._store.claim(
+        reserved = Amounts(
+            usd=self.model.cost(settings.model, RESERVED_INPUT, RESERVED_OUTPUT),
+            input_tokens=RESERVED_INPUT,
+            output_tokens=RESERVED_OUTPUT,
+        )
+        job = await self.store.claim(
             KIND,
             now=now,
             lease_s=settings.model_timeout_s + SPARE_S,
@@ -255,7 +218,7 @@ class Distiller:
                 since=day_start(now),
                 tokens=settings.model_tokens_per_day,
                 cost_usd=settings.model_usd_per_day,
-                reserve_tokens=reserved.input_tokens + reserved.output_tokens,
+                reserve_tokens=RESERVED_INPUT + RESERVED_OUTPUT,
                 reserve_usd=reserved.usd,
             ),
         )
@@ -264,106 +227,91 @@ class Distiller:
         try:
             await self._do(job, reserved, settings)
         except asyncio.CancelledError:
-            await self._stop(job)
+            # Another gateway does the job at once: this one stops amid it. What was reserved stays
+            # counted, because the model may have been asked already.
+            again = replace(job, attempts=job.attempts - 1)
+            try:
+                await self.store.give_back(again, self.now())
+            except StoreError as error:
+                _log.warning("a job is held until its lease ends", reason=str(error))
             raise
         return True
 
-    def _reserved(self, model: str) -> Amounts:
-        return Amounts(
-            usd=self._model.cost(model, RESERVED_INPUT, RESERVED_OUTPUT),
-            input_tokens=RESERVED_INPUT,
-            output_tokens=RESERVED_OUTPUT,
-        )
-
     async def _do(self, job: Job, reserved: Amounts, settings: LearningSettings) -> None:
+        unused = _used(job, reserved, Amounts())
         try:
-            if await self._store.lesson(job.tenant, _lesson_id(job)) is not None:
+            if await self.store.lesson(job.tenant, _lesson_id(job)) is not None:
                 # It was done by a gateway that died before it could say so; the call is counted.
-                await self._end(_used(job, reserved, Amounts()), "lesson")
-                return
+                return await self._end(unused, "lesson")
             question = await self._question(job)
             if question is None:
-                await self._end(_used(job, reserved, Amounts()), "unread", "nothing to show")
-                return
-            answer = await self._model.ask(
+                return await self._end(unused, "unread", "nothing to show")
+            text, spent = await self.model.ask(
                 settings.model,
                 question.messages(),
                 tenant=job.tenant,
                 timeout_s=settings.model_timeout_s,
             )
         except OverBudget:
-            again = replace(_used(job, reserved, Amounts()), attempts=job.attempts - 1)
-            await self._rest(again, BUDGET_REST_S, "budget")
-            return
+            again = replace(unused, attempts=job.attempts - 1)
+            return await self._rest(again, BUDGET_REST_S, "budget")
         except NoAnswer as error:
             _log.warning("no answer of learning.model", reason=str(error))
             rest_s = settings.model_timeout_s * job.attempts
-            await self._rest(_used(job, reserved, error.used), rest_s, "error")
-            return
-        await self._keep(_used(job, reserved, answer.used), question, answer.text)
-
-    async def _stop(self, job: Job) -> None:
-        """Let another gateway do the job at once: this one stops amid it.
-
-        What was reserved stays counted, because the model may have been asked already.
-        """
-        again = replace(job, attempts=job.attempts - 1)
+            return await self._rest(_used(job, reserved, error.used), rest_s, "error")
+        job = _used(job, reserved, spent)
         try:
-            await self._store.give_back(again, self._now())
-        except StoreError as error:
-            _log.warning("a job is held until its lease ends", reason=str(error))
+            proposal = await asyncio.to_thread(read_proposal, text, question)
+        except Refused as refused:
+            return await self._end(job, "refused", str(refused))
+        settings = self.settings()
+        entry = _candidate(job, question, proposal, self.now() + settings.expire_s)
+        await self.store.learn([entry])
+        await self.store.trim(job.tenant, Tier.E1, settings.max_instances)
+        await self._end(job, "lesson")
 
     async def _question(self, job: Job) -> Question | None:
         run, step, failure = (job.payload.get(name) for name in ("run", "step", "failure"))
-        trace = await self._runs.get_run(str(run), tenant=job.tenant)
+        trace = await self.runs.get_run(str(run), tenant=job.tenant)
         if trace is None or not isinstance(step, int):
             return None
         calls = await asyncio.to_thread(read_run, steps_of(trace))
         return await asyncio.to_thread(question_about, calls, step, str(failure))
 
-    async def _keep(self, job: Job, question: Question, text: str) -> None:
-        """Make a candidate of the answer, if it may be one, and end the job."""
-        try:
-            proposal = await asyncio.to_thread(read_proposal, text, question)
-        except Refused as refused:
-            await self._end(job, "refused", str(refused))
-            return
-        settings = self._settings()
-        pattern = _pattern(job, question, proposal, self._now() + settings.expire_s)
-        await self._store.learn([(pattern, [_evidence(job, pattern.pattern_id)])])
-        await self._store.trim(job.tenant, Tier.E1, settings.max_instances)
-        await self._end(job, "lesson")
-
     async def _end(self, job: Job, result: str, error: str = "") -> None:
-        if await self._store.finish(job, now=self._now(), error=error):
-            self._counted(result)
+        if await self.store.finish(job, now=self.now(), error=error):
+            self.counted(result)
 
     async def _rest(self, job: Job, rest_s: float, result: str) -> None:
-        if await self._store.give_back(job, self._now() + rest_s):
-            self._counted(result)
+        if await self.store.give_back(job, self.now() + rest_s):
+            self.counted(result)
 
 
 def _used(job: Job, reserved: Amounts, used: Amounts | None) -> Job:
     """The job with what its attempt used in place of what was reserved; None = not known."""
     if used is None:
         return job
-    less = used.input_tokens + used.output_tokens - reserved.input_tokens - reserved.output_tokens
+    more = used.input_tokens + used.output_tokens - reserved.input_tokens - reserved.output_tokens
     usd = max(0.0, job.cost_usd - reserved.usd + used.usd)
-    return replace(job, tokens=max(0, job.tokens + less), cost_usd=usd)
+    return replace(job, tokens=max(0, job.tokens + more), cost_usd=usd)
 
 
 def _lesson_id(job: Job) -> str:
     return lesson_id(Tier.E1, job.tenant, str(job.payload.get("failure")), KIND, job.key)
 
 
-def _pattern(job: Job, question: Question, said: Proposal, expires_at: float) -> Pattern:
-    failure, at = question.failure, _number(job.payload, "at")
+def _candidate(
+    job: Job, question: Question, said: Proposal, expires_at: float
+) -> tuple[Pattern, list[EvidenceRow]]:
+    """The lesson that a model proposed, and the support of the run that it was asked about."""
+    given, failure = job.payload, question.failure
+    run, step, at = str(given.get("run")), int(_number(given, "step")), _number(given, "at")
     marks = {"head": failure.head, "kind": failure.kind, "confidence": f"{said.confidence:.2f}"}
     if said.applies_when:
         marks["when"] = said.applies_when
     if not harmful(failure.words):
         marks[SIGNS] = failure.words[:SLOT_CHARS]
-    return Pattern(
+    pattern = Pattern(
         tier=Tier.E1,
         fields={
             "task_context_embedding_text": said.situation,
@@ -372,7 +320,7 @@ def _pattern(job: Job, question: Question, said: Proposal, expires_at: float) ->
         },
         pattern_id=_lesson_id(job),
         tenant=job.tenant,
-        source_trace_id=source_of(str(job.payload.get("run")), int(_number(job.payload, "step"))),
+        source_trace_id=source_of(run, step),
         lesson=Lesson(
             key=failure.key,
             origin="distilled",
@@ -383,21 +331,18 @@ def _pattern(job: Job, question: Question, said: Proposal, expires_at: float) ->
             expires_at=expires_at,
         ),
     )
-
-
-def _evidence(job: Job, pattern_id: str) -> EvidenceRow:
-    given = job.payload
-    return EvidenceRow(
+    evidence = EvidenceRow(
         tenant=job.tenant,
-        pattern_id=pattern_id,
-        run_id=str(given.get("run")),
-        step_index=int(_number(given, "step")),
+        pattern_id=pattern.pattern_id,
+        run_id=run,
+        step_index=step,
         kind="distilled",
         conversation=str(given.get("conversation")),
         task=str(given.get("task")),
-        at=_number(given, "at"),
+        at=at,
         key_name=str(given.get("key_name", "")),
     )
+    return pattern, [evidence]
 
 
 def _number(values: Mapping[str, object], name: str) -> float:

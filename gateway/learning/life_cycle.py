@@ -2,9 +2,8 @@
 
     candidate -> trial -> active -> quarantined | retired
 
-Only an operator moves a lesson that a model wrote out of `candidate`, and only an operator brings
-one back. Each decision about a lesson was drawn with a known probability, so both arms are weighted
-by its inverse: the estimate stays right while that probability moves with the evidence.
+Only an operator moves a lesson that a model wrote out of `candidate`, or brings one back. Decisions
+are weighted by the inverse of the probability with which they were drawn.
 """
 
 from __future__ import annotations
@@ -12,12 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from msgspec import structs
 
 from gateway.learning.mining import WINDOW_CALLS, ReadCallOfRun, lesson_id
 from gateway.learning.templates import has_secret
-from gateway.steering.evidence.failure_keys import CallReading
 from gateway.steering.guidance.pattern import Pattern, Status, Tier, Trust
 from gateway.stores.learning import (
     DecisionRow,
@@ -28,24 +27,19 @@ from gateway.stores.learning import (
     StoredLesson,
 )
 
-PROMOTE_ABOVE = 0.98
-"""Probability that the effect matters from which a lesson in trial becomes active."""
+PROMOTE_ABOVE = 0.98  # probability that the effect matters, for a lesson in trial to become active
 EARLY_DECISIONS, PROMOTE_EARLY_ABOVE = 60, 0.998
 """Below this many decisions the first bar is higher: several early looks at chance pass a low one.
 Source: tests/learning/test_trials.py."""
-RETIRE_HARM_ABOVE = 0.90
-"""Probability of harm from which a lesson is retired."""
+RETIRE_HARM_ABOVE = 0.90  # probability of harm from which a lesson is retired
 GIVE_UP_AFTER, GIVE_UP_BELOW = 120, 0.2
 """Decisions after which a lesson is retired when the probability that it matters is below this.
 Source of these four: `learning.md`, 6."""
 FIRST_LOOK, LOOK_EVERY = 30, 15
 """Decisions before a trial is judged for the first time, and between two looks: whoever looks
 after each decision promotes by chance. Source: tests/learning/test_trials.py."""
-LEAST_PER_ARM = 6
-"""Decisions of each arm without which no trial is judged."""
-NEEDED_CONVERSATIONS = 2
-NEEDED_TASKS = 2
-NEEDED_KEYS = 2
+LEAST_PER_ARM = 6  # decisions of each arm without which no trial is judged
+NEEDED_CONVERSATIONS = NEEDED_TASKS = NEEDED_KEYS = 2
 """Different conversations, for a general lesson tasks, and where the tenant has several gateway
 keys also keys, that support a lesson in trial: nobody opens a trial for the others alone."""
 
@@ -61,34 +55,24 @@ class Move:
 def next_move(
     lesson: StoredLesson, now: float, *, trials: bool, config_tenants: Collection[str] = ()
 ) -> Move | None:
-    """The change that is due, None for none.
-
-    `trials`: whether lessons may be tried at all; `config_tenants`: those with a key in the config.
-    """
+    """The change that is due, None for none. `trials`: whether lessons may be tried at all;
+    `config_tenants`: those with a key in the config."""
     known = lesson.pattern.lesson
     if known is None or known.status in (Status.QUARANTINED, Status.RETIRED):
         return None
     if known.expires_at is not None and now >= known.expires_at:
         return Move(status=Status.RETIRED, reason="expired: not given for too long")
     if known.status is Status.CANDIDATE:
-        return _first_move(lesson, config_tenants) if trials else None
+        if not trials or missing_support(lesson, config_tenants):
+            return None
+        reason = f"supported by {lesson.conversations} conversations, {lesson.tasks} tasks"
+        return Move(status=Status.TRIAL, reason=reason)
     return judged(lesson.posterior, active=known.status is Status.ACTIVE)
 
 
-def _first_move(lesson: StoredLesson, config_tenants: Collection[str]) -> Move | None:
-    if missing_support(lesson, config_tenants):
-        return None
-    return Move(
-        status=Status.TRIAL,
-        reason=f"supported by {lesson.conversations} conversations, {lesson.tasks} tasks",
-    )
-
-
 def missing_support(lesson: StoredLesson, config_tenants: Collection[str]) -> str:
-    """Support that a candidate lacks for a trial; empty when it lacks nothing.
-
-    All keys that a tenant has in the config bear its name, so they count as one.
-    """
+    """Support that a candidate lacks for a trial; empty when it lacks nothing. All keys that a
+    tenant has in the config bear its name, so they count as one."""
     known = lesson.pattern.lesson
     if known is not None and not known.trust.advises:
         return f"an operator has to approve it: its text comes from the {known.trust.value}"
@@ -112,9 +96,9 @@ def judged(found: Posterior, *, active: bool) -> Move | None:
         reason = f"no effect after {found.decisions} decisions"
         return Move(status=Status.RETIRED, reason=reason)
     bar = PROMOTE_EARLY_ABOVE if found.decisions < EARLY_DECISIONS else PROMOTE_ABOVE
-    if not active and found.helps > bar:
-        return Move(status=Status.ACTIVE, reason=f"helps with probability {found.helps:.3f}")
-    return None
+    if active or found.helps <= bar:
+        return None
+    return Move(status=Status.ACTIVE, reason=f"helps with probability {found.helps:.3f}")
 
 
 def due(found: Posterior) -> bool:
@@ -145,23 +129,13 @@ def why_not_active(
     return f"helps with probability {chance:.2f}; {PROMOTE_ABOVE} is needed"
 
 
-def may_approve(status: Status) -> bool:
-    """Whether an operator's approval changes anything."""
-    return status in (Status.CANDIDATE, Status.QUARANTINED, Status.RETIRED)
-
-
-MATTERS = 0.05
-"""Effect, as a difference of probabilities, from which a lesson is worth giving."""
+MATTERS = 0.05  # effect, as a difference of probabilities, from which a lesson is worth giving
 LEAST_SHARE, MOST_SHARE = 0.2, 0.8
 """Limits of the probability with which a lesson in trial is given. Source: `learning.md`, 6."""
-ACTIVE_SHARE = 0.9
-"""Of an active lesson: the rest is the hold-out, which never ends."""
-PARENT_DECISIONS = 4.0
-"""Most decisions per arm that the general lesson's rates count for."""
-
+ACTIVE_SHARE = 0.9  # of an active lesson: the rest is the hold-out, which never ends
+PARENT_DECISIONS = 4.0  # most decisions per arm that the general lesson's rates count for
 _POINTS = 400
-_SHARE_DIGITS = 4
-"""The last digits of a sum depend on its order; the draw must not."""
+_SHARE_DIGITS = 4  # the last digits of a sum depend on its order; the draw must not
 _Z95 = 1.959964
 
 
@@ -217,7 +191,6 @@ def posterior(
         spread = _Z95 * math.sqrt(held.variance + given.variance)
         low, high = held.mean - given.mean - spread, held.mean - given.mean + spread
     share = ACTIVE_SHARE if active else min(max(1.0 - harms, LEAST_SHARE), MOST_SHARE)
-    share = round(share, _SHARE_DIGITS)
     return Posterior(
         decisions=len(seen),
         given=sum(o.given for o in seen),
@@ -228,7 +201,7 @@ def posterior(
         high=high,
         helps=helps,
         harms=harms,
-        share=share,
+        share=round(share, _SHARE_DIGITS),
     )
 
 
@@ -260,10 +233,7 @@ def _arm(seen: Sequence[Observation], parent_rate: float | None) -> _Arm:
 def exceeds(larger: _Arm, smaller: _Arm, by: float) -> float:
     """The probability that one arm's rate is above the other's by at least `by`."""
     density, below = _density(larger.a, larger.b), _density(smaller.a, smaller.b)
-    cumulative, total = [0.0], 0.0
-    for mass in below:
-        total += mass
-        cumulative.append(total)
+    cumulative = [0.0, *accumulate(below)]
     shift = by * _POINTS
     chance = 0.0
     for index, mass in enumerate(density):
@@ -277,11 +247,8 @@ def exceeds(larger: _Arm, smaller: _Arm, by: float) -> float:
 
 
 def _density(a: float, b: float) -> list[float]:
-    """The mass of Beta(a, b) in each of equal cells of [0, 1]."""
-    logs = []
-    for index in range(_POINTS):
-        x = (index + 0.5) / _POINTS
-        logs.append((a - 1.0) * math.log(x) + (b - 1.0) * math.log(1.0 - x))
+    points = [(index + 0.5) / _POINTS for index in range(_POINTS)]
+    logs = [(a - 1.0) * math.log(x) + (b - 1.0) * math.log(1.0 - x) for x in points]
     top = max(logs)
     masses = [math.exp(value - top) for value in logs]
     total = sum(masses)
@@ -291,61 +258,50 @@ def _density(a: float, b: float) -> list[float]:
 def near_outcome(
     decision: DecisionRow, calls: Sequence[ReadCallOfRun], *, ended: bool, last_step: int
 ) -> NearOutcome | None:
-    """Outcome after the decision; None while the window is open and the run continues.
-
-    `last_step`: the run's newest step. A decision at step n is about the call made with it, so its
-    first effect is seen in step n + 1.
-    """
+    """Outcome after the decision; None while the window is open and the run continues. A decision
+    at step n is about the call made with it, so its first effect is seen in step n + 1."""
     later = [call for call in calls if call.step > decision.step_index]
     if len(later) < WINDOW_CALLS and not ended:
         return None
     window = later[:WINDOW_CALLS]
     head = decision.key.split("|")[1] if decision.key.count("|") >= 2 else ""
-    worked = (n for n, call in enumerate(window, 1) if _worked(call.reading, head))
+    worked = (
+        n
+        for n, call in enumerate(window, 1)
+        if call.reading.head == head and call.key is None and not call.reading.transient
+    )
     return NearOutcome(
         run_id=decision.run_id,
         step_index=decision.step_index,
         pattern_id=decision.pattern_id,
-        recurred=any(_fails_with(call.reading, decision.key) for call in window),
+        recurred=any(call.key == decision.key for call in window),
         calls_to_success=next(worked, None),
         steps_left=max(0, last_step - decision.step_index),
     )
-
-
-def _fails_with(reading: CallReading, key: str) -> bool:
-    return reading.failure is not None and reading.failure.key == key
-
-
-def _worked(reading: CallReading, head: str) -> bool:
-    return reading.head == head and reading.failure is None and not reading.transient
 
 
 MAX_ADVICE_CHARS = 600
 """Longest text of a lesson that an operator writes. Source: `learning.md`, 7."""
 
 
+@dataclass(eq=False)
 class LessonActions:
     """Changes of lessons by hand. `at`: seconds of the epoch."""
 
-    def __init__(self, store: LearningStore) -> None:
-        self._store = store
+    store: LearningStore
 
     async def move(self, stored: StoredLesson, status: Status, reason: str, at: float) -> bool:
         """Change the status; False when it is the lesson's already."""
         pattern = stored.pattern
         if pattern.lesson is None or pattern.lesson.status is status:
             return False
-        if status is Status.TRIAL and not may_approve(pattern.lesson.status):
-            return False  # it is active: nothing to approve
-        moved = await self._store.move(
-            pattern.tenant, pattern.pattern_id, status, reason=reason, at=at
-        )
+        if status is Status.TRIAL and pattern.lesson.status is Status.ACTIVE:
+            return False  # nothing to approve
+        owner, pattern_id = pattern.tenant, pattern.pattern_id
+        moved = await self.store.move(owner, pattern_id, status, reason=reason, at=at)
         if moved and status is Status.ACTIVE:
-            posterior = replace(stored.posterior, share=ACTIVE_SHARE)
-            version = pattern.lesson.version
-            await self._store.put_posterior(
-                pattern.tenant, pattern.pattern_id, version, posterior, at
-            )
+            found, version = replace(stored.posterior, share=ACTIVE_SHARE), pattern.lesson.version
+            await self.store.put_posterior(owner, pattern_id, version, found, at)
         return moved
 
     async def share(self, stored: StoredLesson, at: float) -> bool:
@@ -353,13 +309,11 @@ class LessonActions:
         pattern = stored.pattern
         if pattern.tier is not Tier.E2 or not pattern.tenant:
             return False
-        return await self._store.share(pattern.tenant, pattern.pattern_id, at)
+        return await self.store.share(pattern.tenant, pattern.pattern_id, at)
 
     async def edit(self, stored: StoredLesson, advice: str, at: float) -> Pattern:
-        """A new version with another text, in trial; the old one is retired.
-
-        Raises: ValueError for a text that no lesson may have.
-        """
+        """A new version with another text, in trial; the old one is retired. Raises: ValueError for
+        a text that no lesson may have."""
         old = stored.pattern
         if old.lesson is None or not 0 < len(advice.strip()) <= MAX_ADVICE_CHARS:
             raise ValueError(f"the text needs 1 to {MAX_ADVICE_CHARS} characters")
@@ -381,8 +335,8 @@ class LessonActions:
             fields={**old.fields, name: advice.strip()},
             lesson=lesson,
         )
-        evidence = await self._store.evidence(old.tenant, old.pattern_id)
+        evidence = await self.store.evidence(old.tenant, old.pattern_id)
         own = [replace(row, pattern_id=new.pattern_id) for row in evidence]
-        await self._store.learn([(new, own)])
+        await self.store.learn([(new, own)])
         await self.move(stored, Status.RETIRED, f"replaced by {new.pattern_id}", at)
         return new

@@ -4,8 +4,7 @@
                other arguments that did not fail
     dead_end   a key that failed several times and had no fix
     repair     a call that failed, and worked unchanged after something else was changed
-    fact       a program that was not there or a look-up that found nothing, and what did in its
-               place
+    fact       a program or look-up that gave nothing, and another one that did
 
 Pure: equal runs give equal lessons. Faults of the moment (5xx, rate limits) teach nothing.
 """
@@ -16,24 +15,18 @@ import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from gateway.learning.templates import (
     SLOT_CHARS,
     command_of,
     command_shape,
     difference,
-    fixed,
-    found_elsewhere,
-    found_nothing,
     harmful,
     has_secret,
     is_file_name,
     parse,
-    refused_again,
-    repaired,
-    repeated,
-    replaced,
-    situation,
+    say,
     slot,
 )
 from gateway.steering.evidence.failure_keys import KIND_WORDS, CallReading, Failure, read_action
@@ -42,22 +35,16 @@ from gateway.steering.guidance.pattern import Lesson, Pattern, Tier, Trust
 from gateway.steering.transcript.steps import Action, Step
 from gateway.stores.learning import EvidenceRow
 
-WINDOW_CALLS = 6
-"""Calls after a failure among which its fix is looked for. Source: design, `learning.md`."""
+WINDOW_CALLS = 6  # calls after a failure among which its fix is looked for. Source: `learning.md`
 SIGNS = "signs"
 """Name of the words of a failure among a lesson's conditions. They are never shown to a model."""
-DEAD_END_FAILURES = 2
-"""Failures of a key without a fix that make it a dead end."""
+DEAD_END_FAILURES = 2  # failures of a key without a fix that make it a dead end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MinedRun:
-    """One run to learn from.
-
-    `conversation`: the root of its tree; `task`: digest of what it was to do; `at`: when it ended,
-    in seconds of the epoch; `key_name`: of the gateway key, empty for none. `steps` have the index
-    that the run log gives them, from 1.
-    """
+    """One run to learn from. `conversation`: the root of its tree; `task`: a digest; `steps` have
+    the index of the run log, from 1; `at`: its end; `key_name`: of the gateway key, or empty."""
 
     id: str
     tenant: str
@@ -66,6 +53,12 @@ class MinedRun:
     steps: Sequence[Step]
     at: float
     key_name: str = ""
+
+    def evidence(self, pattern_id: str, step: int, kind: str) -> EvidenceRow:
+        """The run's support of a lesson, see EvidenceRow."""
+        names = ("tenant", "conversation", "task", "at", "key_name")
+        own: dict[str, Any] = {name: getattr(self, name) for name in names}
+        return EvidenceRow(pattern_id=pattern_id, run_id=self.id, step_index=step, kind=kind, **own)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,13 +69,16 @@ class ReadCallOfRun:
     action: Action
     reading: CallReading
 
+    @property
+    def key(self) -> str | None:
+        """The key of its failure; None for a call that did not fail."""
+        return self.reading.failure.key if self.reading.failure else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that the run teaches.
-
-    `pattern` is None where it cannot be said without the run's own content, or may not be said.
-    """
+    """One thing that the run teaches. `pattern` is None where it cannot be said without the run's
+    own content, or may not be said."""
 
     kind: str
     key: str
@@ -102,116 +98,102 @@ def read_run(steps: Sequence[Step]) -> list[ReadCallOfRun]:
 
 def mine(run: MinedRun, calls: Sequence[ReadCallOfRun], *, expires_s: float) -> list[Finding]:
     """Findings of the run, in the order of its steps."""
-    miner = _Miner(run, calls, expires_s)
+    miner = _Miner(run, calls, run.at + expires_s)
     seen: set[str] = set()
     found: list[Finding] = []
     for position, call in enumerate(calls):
         failure = call.reading.failure
-        if failure is None or failure.key in seen:
-            continue
-        seen.add(failure.key)
-        found += miner.after(position, call, failure)
+        if failure is not None and failure.key not in seen:
+            seen.add(failure.key)
+            found += miner.after(position, call, failure)
     return found
 
 
+@dataclass(frozen=True, slots=True)
 class _Miner:
-    def __init__(self, run: MinedRun, calls: Sequence[ReadCallOfRun], expires_s: float) -> None:
-        self._run = run
-        self._calls = calls
-        self._expires_at = run.at + expires_s
+    run: MinedRun
+    calls: Sequence[ReadCallOfRun]
+    expires_at: float
 
     def after(self, position: int, call: ReadCallOfRun, failure: Failure) -> list[Finding]:
         """Finding about a key from the calls after its first failure."""
-        later = self._calls[position + 1 : position + 1 + WINDOW_CALLS]
+        later = self.calls[position + 1 : position + 1 + WINDOW_CALLS]
         for distance, other in enumerate(later):
-            if is_fix(failure, other.reading):
-                between = self._calls[position + 1 : position + 1 + distance]
-                return [self._fix(call, failure, other, between)]
+            if _fixes(failure, other.reading):
+                between = self.calls[position + 1 : position + 1 + distance]
+                shell = failure.head.startswith("$")
+                how = difference(call.action.arguments, other.action.arguments, shell=shell)
+                looks = [each.reading.head for each in between if _reads(each, failure)]
+                if how == "" and looks:
+                    how = "with other arguments"
+                after = f", after `{looks[-1].lstrip('$')}`" if looks else ""
+                text = say("fixed", failure.head, how=how, after=after) if how else ""
+                marks = {"fix": call_digest(other.reading)}
+                return [self._finding("fix", call, failure, text, marks)]
+        worked = [other for other in later if other.reading.failure is None]
         if failure.kind == "missing_command":
-            for other in later:
-                if other.reading.failure is None and other.reading.call.program is not None:
-                    return [self._fact(call, failure, other)]
+            for other in worked:
+                if other.reading.call.program is not None:
+                    command = command_of(other.action.arguments) or ""
+                    shown = None if harmful(command) else slot(command_shape(command))
+                    empty = shown in (None, "``")
+                    text = "" if empty else say("replaced", failure.head, instead=shown or "")
+                    fix = call_digest(other.reading)
+                    return [self._finding("fact", call, failure, text, {"fix": fix})]
         if failure.kind == EMPTY:
-            for other in later:
+            for other in worked:
                 if _finds_instead(failure, other.reading):
-                    return [self._found_elsewhere(call, failure, other)]
+                    text = say("elsewhere", failure.head, instead=other.reading.head)
+                    fix = call_digest(other.reading)
+                    return [self._finding("fact", call, failure, text, {"fix": fix})]
         if repair := self._repair(position, failure):
             return [repair]
-        times = sum(_key(each) == failure.key for each in self._calls[position:])
-        return [self._dead_end(call, failure)] if times >= DEAD_END_FAILURES else []
-
-    def _fix(
-        self,
-        call: ReadCallOfRun,
-        failure: Failure,
-        other: ReadCallOfRun,
-        between: Sequence[ReadCallOfRun],
-    ) -> Finding:
-        how = difference(
-            call.action.arguments, other.action.arguments, shell=failure.head.startswith("$")
-        )
-        through = next((b.reading.head for b in reversed(between) if _reads(b, failure)), "")
-        if not how:
-            how = "" if how is None or not through else "with other arguments"
-        text = fixed(failure.head, how, through.lstrip("$")) if how else ""
-        fix = call_digest(other.reading)
-        return self._finding("fix", call, failure, text, {"fix": fix})
+        if sum(each.key == failure.key for each in self.calls[position:]) < DEAD_END_FAILURES:
+            return []
+        text = say("nothing" if failure.kind == EMPTY else "refused", failure.head)
+        return [self._finding("dead_end", call, failure, text, {})]
 
     def _repair(self, position: int, failure: Failure) -> Finding | None:
         """The change after which the same call worked, within the window of its last failure."""
-        last = position
-        for at in range(position + 1, len(self._calls)):
-            reading = self._calls[at].reading
+        last, same = position, (failure.head, failure.call.canonical)
+        for at in range(position + 1, len(self.calls)):
+            reading = self.calls[at].reading
             if at - last > WINDOW_CALLS:
                 return None
-            if reading.failure is not None and reading.failure.key == failure.key:
+            if self.calls[at].key == failure.key:
                 last = at
-            elif _same_call(failure, reading) and reading.failure is None:
-                changes = [each for each in self._calls[last + 1 : at] if _changes(each)]
+            elif reading.failure is None and (reading.head, reading.call.canonical) == same:
+                changes = [each for each in self.calls[last + 1 : at] if _changes(each)]
                 if reading.transient or not changes:
                     return None
-                name = _file_of(changes[-1])
+                edits = changes[-1].reading.call.edits
+                values = parse(changes[-1].action.arguments) or {}
+                given = (values.get(key) for key in _FILE_KEYS)
+                named = next((value for value in given if isinstance(value, str)), "")
+                name = (edits[-1].path if edits else named).rsplit("/", 1)[-1]
                 shown = slot(name) if is_file_name(name) else ""
                 changer = changes[-1].reading.head
-                text = repaired(failure.head, changer, shown) if shown is not None else ""
-                return self._finding("repair", self._calls[last], failure, text, {})
+                where, text = f" of {shown}" if shown else "", ""
+                if shown is not None:
+                    text = say("repaired", failure.head, changer=changer, where=where)
+                return self._finding("repair", self.calls[last], failure, text, {})
         return None
-
-    def _fact(self, call: ReadCallOfRun, failure: Failure, other: ReadCallOfRun) -> Finding:
-        command = command_of(other.action.arguments) or ""
-        instead = None if harmful(command) else slot(command_shape(command))
-        text = replaced(failure.head, instead) if instead and instead != "``" else ""
-        fix = call_digest(other.reading)
-        return self._finding("fact", call, failure, text, {"fix": fix})
-
-    def _found_elsewhere(
-        self, call: ReadCallOfRun, failure: Failure, other: ReadCallOfRun
-    ) -> Finding:
-        text = found_elsewhere(failure.head, other.reading.head)
-        fix = call_digest(other.reading)
-        return self._finding("fact", call, failure, text, {"fix": fix})
-
-    def _dead_end(self, call: ReadCallOfRun, failure: Failure) -> Finding:
-        say = found_nothing if failure.kind == EMPTY else refused_again
-        return self._finding("dead_end", call, failure, say(failure.head), {})
 
     def _finding(
         self, kind: str, call: ReadCallOfRun, failure: Failure, text: str, marks: dict[str, str]
     ) -> Finding:
         if not text or has_secret(text) or harmful(failure.head):
             return Finding(kind=kind, key=failure.key, step=call.step, pattern=None, evidence=None)
-        run = self._run
-        words = failure.words[:SLOT_CHARS]
+        run, words, kind_words = self.run, failure.words[:SLOT_CHARS], KIND_WORDS[failure.kind]
         if not harmful(words) and not has_secret(words):
             marks = {**marks, SIGNS: words}
-        fields = {
-            "task_context_embedding_text": situation(failure.head, failure.kind),
-            "observation": repeated(failure.head),
-            "recommended_action": text,
-        }
         pattern = Pattern(
             tier=Tier.E1,
-            fields=fields,
+            fields={
+                "task_context_embedding_text": say("situation", failure.head, words=kind_words),
+                "observation": say("repeated", failure.head),
+                "recommended_action": text,
+            },
             pattern_id=lesson_id(Tier.E1, run.tenant, failure.key, text),
             tenant=run.tenant,
             source_trace_id=source_of(run.id, call.step),
@@ -220,67 +202,44 @@ class _Miner:
                 trust=Trust.TEMPLATE,
                 applies_when={"head": failure.head, "kind": failure.kind, **marks},
                 last_confirmed_at=run.at,
-                expires_at=self._expires_at,
+                expires_at=self.expires_at,
             ),
         )
-        evidence = EvidenceRow(
-            tenant=run.tenant,
-            pattern_id=pattern.pattern_id,
-            run_id=run.id,
-            step_index=call.step,
-            kind=kind,
-            conversation=run.conversation,
-            task=run.task,
-            at=run.at,
-            key_name=run.key_name,
-        )
+        evidence = run.evidence(pattern.pattern_id, call.step, kind)
         return Finding(
             kind=kind, key=failure.key, step=call.step, pattern=pattern, evidence=evidence
         )
 
 
-def is_fix(failure: Failure, later: CallReading) -> bool:
-    """Whether a later call is the failed one made to work."""
-    return (
-        later.failure is None
-        and not later.transient
-        and later.head == failure.head
-        and later.call.canonical != failure.call.canonical
-    )
+def _fixes(failure: Failure, later: CallReading) -> bool:
+    same_tool = later.head == failure.head and later.call.canonical != failure.call.canonical
+    return same_tool and later.failure is None and not later.transient
 
 
 def _finds_instead(failure: Failure, later: CallReading) -> bool:
     """Whether another look-up was asked the same, and found something."""
-    return (
-        later.failure is None
-        and not later.transient
-        and later.head != failure.head
-        and later.call.canonical == failure.call.canonical
-        and is_look_up(later.call.operation)
-    )
-
-
-def _same_call(failure: Failure, later: CallReading) -> bool:
-    return later.head == failure.head and later.call.canonical == failure.call.canonical
+    same = later.call.canonical == failure.call.canonical and later.head != failure.head
+    return same and not later.transient and is_look_up(later.call.operation)
 
 
 def call_digest(reading: CallReading) -> str:
     """By which a call with the same arguments is known again."""
-    text = f"{reading.call.operation} {reading.call.canonical}"
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return _digest(f"{reading.call.operation} {reading.call.canonical}")
 
 
 def lesson_id(tier: Tier, *parts: str) -> str:
     """The id of a lesson: equal for equal parts, on every gateway."""
-    joined = "\x1f".join(parts).encode("utf-8", "surrogatepass")
-    return f"{tier.value}-{hashlib.sha256(joined).hexdigest()[:16]}"
+    return f"{tier.value}-{_digest(chr(31).join(parts))}"
 
 
 def task_digest(text: str) -> str:
     """The digest of a task; numbers, ids and letter case make no other task."""
     words = [word for word in text.lower().split() if word.isalpha()]
-    kept = " ".join(words or text.lower().split())
-    return hashlib.sha256(kept.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return _digest(" ".join(words or text.lower().split()))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 SOURCE_CHARS = 128
@@ -302,23 +261,8 @@ _FILE_KEYS = ("path", "file_path", "file", "filename", "target_file", "relative_
 def _changes(call: ReadCallOfRun) -> bool:
     """Whether a call that did not fail changed something, by what it did or by its name."""
     reading = call.reading
-    if reading.failure is not None or reading.transient:
-        return False
     named = not reading.head.startswith("$") and _CHANGER.search(reading.head) is not None
-    return bool(reading.call.edits) or named
-
-
-def _file_of(call: ReadCallOfRun) -> str:
-    """The name of the file that a call changed, without its folder; empty when not known."""
-    edits = call.reading.call.edits
-    values = parse(call.action.arguments) or {}
-    given = (values.get(key) for key in _FILE_KEYS)
-    named = next((value for value in given if isinstance(value, str)), "")
-    return (edits[-1].path if edits else named).rsplit("/", 1)[-1]
-
-
-def _key(call: ReadCallOfRun) -> str | None:
-    return call.reading.failure.key if call.reading.failure else None
+    return reading.failure is None and not reading.transient and (bool(reading.call.edits) or named)
 
 
 def _reads(call: ReadCallOfRun, failure: Failure) -> bool:
@@ -335,7 +279,6 @@ def signs_of(failure: Failure) -> str:
 
 def lesson_signs(pattern: Pattern) -> str:
     """The same of the failure that a lesson is about."""
-    lesson = pattern.lesson
-    marks = {} if lesson is None else lesson.applies_when
+    marks = pattern.lesson.applies_when if pattern.lesson else {}
     words = KIND_WORDS.get(marks.get("kind", ""), "")
     return f"{marks.get('head', '')} {words} {marks.get(SIGNS, '')}"

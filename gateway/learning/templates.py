@@ -1,8 +1,7 @@
 """The texts of mined lessons: templates of ours, with slots for the difference of two calls.
 
-A slot is in backticks, at most SLOT_CHARS long, and shows names and options of a call, never a
-sentence that a model, a user or a tool wrote. A slot that could do harm when it is followed makes
-the whole lesson void.
+A slot shows names and options of a call in backticks, never a sentence that a model, a user or a
+tool wrote. A slot that could do harm when it is followed makes the whole lesson void.
 """
 
 from __future__ import annotations
@@ -12,11 +11,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.steering.evidence.failure_keys import KIND_WORDS
 from gateway.text.secrets import MARK, find_secrets
 
-SLOT_CHARS = 40
-"""Longest text in a slot; no longer piece of a transcript is in any lesson."""
+SLOT_CHARS = 40  # longest text in a slot; no longer piece of a transcript is in any lesson
 
 _HARMFUL = re.compile(
     r"""(?xi)
@@ -64,10 +61,8 @@ def harmful(text: str) -> bool:
 
 
 def command_shape(command: str) -> str:
-    """The program of a shell command with its options, files and at most one plain word.
-
-    Empty for what does not look like a command: a sentence is not shown as one.
-    """
+    """The program of a shell command with its options, files and at most one plain word. Empty for
+    what does not look like a command: a sentence is not shown as one."""
     bare = _QUOTED.sub(f" {_LEFT_OUT} ", command)
     segments = [part.split() for part in _SEGMENT.split(bare)]
     words = next((s for s in segments if s and s[0] not in _SKIPPED), [])
@@ -107,124 +102,75 @@ def parse(arguments: str) -> Mapping[str, Any] | None:
     return values if isinstance(values, Mapping) else None
 
 
-def changed_arguments(before: str, after: str) -> tuple[tuple[str, str], ...]:
-    """Names of the arguments that differ, each with how: `added`, `dropped`, or its plain new value
-    (empty where the value is no plain word)."""
+def difference(before: str, after: str, *, shell: bool) -> str | None:
+    """Difference between the call that worked and the one that failed, in words with slots. Empty
+    when it cannot be said without the content of the call; None when it may not be said."""
+    if shell:
+        earlier, later = command_of(before), command_of(after)
+        if earlier is None or later is None:
+            return ""
+        if harmful(later) or has_secret(later):
+            return None
+        failed, worked = command_shape(earlier), command_shape(later)
+        if failed == worked or not worked:
+            return ""
+        if _options(failed) == _options(worked) and _INTERPRETER.match(worked):
+            return ""  # another script was run: that says nothing about the first
+        command = slot(worked)
+        return None if command is None else f"as {command}"
     old, new = parse(before), parse(after)
     if old is None or new is None:
-        return ()
-    changes = []
-    for name in dict.fromkeys([*old, *new]):
-        if not _NAME.fullmatch(name) or old.get(name) == new.get(name):
-            continue
+        return ""
+    parts, others = [], []
+    names = (name for name in {**old, **new} if _NAME.fullmatch(name))
+    changed = [name for name in names if old.get(name) != new.get(name)]
+    for name in changed[:_MOST_NAMES]:
         value = new.get(name)
         text = str(value).lower() if isinstance(value, bool) else str(value)
-        how = "added" if name not in old else "dropped" if name not in new else ""
-        if not how and _VALUE.fullmatch(text):
-            how = f"={text}"
-        changes.append((name, how))
-    return tuple(changes)
-
-
-def difference(before: str, after: str, *, shell: bool) -> str | None:
-    """Difference between the call that worked and the one that failed, in words with slots.
-
-    Empty when it cannot be said without the content of the call; None when it may not be said.
-    """
-    if shell:
-        return _command_difference(command_of(before), command_of(after))
-    parts, others = [], []
-    for name, how in changed_arguments(before, after)[:_MOST_NAMES]:
-        if how == "":
+        if name not in old:
+            parts.append(f"with `{name}` added")
+        elif name not in new:
+            parts.append(f"without `{name}`")
+        elif not _VALUE.fullmatch(text):
             others.append(f"`{name}`")
-        elif how.startswith("="):
-            value = slot(how[1:])
-            if value is None:
-                return None
-            parts.append(f"with {value} as `{name}`")
+        elif shown := slot(text):
+            parts.append(f"with {shown} as `{name}`")
         else:
-            parts.append(f"with `{name}` added" if how == "added" else f"without `{name}`")
+            return None
     if others:
         parts.append(f"with another {' and '.join(others)}")
     return ", ".join(parts)
 
 
-def _command_difference(before: str | None, after: str | None) -> str | None:
-    if before is None or after is None:
-        return ""
-    if harmful(after) or has_secret(after):
-        return None
-    old, new = command_shape(before), command_shape(after)
-    if old == new or not new:
-        return ""
-    if _options(old) == _options(new) and _INTERPRETER.match(new):
-        return ""  # another script was run: that says nothing about the first
-    shown = slot(new)
-    return None if shown is None else f"as {shown}"
-
-
 def _options(shape: str) -> tuple[str, ...]:
-    """Subcommand and options of a program, without its files."""
     return tuple(word for word in shape.split() if not _FILE.fullmatch(word) and word != _LEFT_OUT)
 
 
-def situation(head: str, kind: str) -> str:
-    """The failure, in our words."""
-    return f"`{head.lstrip('$')}`: {KIND_WORDS[kind]}."
+_TEXTS = {
+    "fixed": "In an earlier run the same call of `{head}` worked {how}{after}.",
+    "repaired": "In an earlier run the same call of `{head}` worked after a change{where} with "
+    "`{changer}`.",
+    "refused": "In an earlier run `{head}` failed several times in this way, and no variation of "
+    "the call helped. Look for the cause, or go another way.",
+    "nothing": "In an earlier run `{head}` found nothing several times, and no variation of the "
+    "call helped. What is looked for may be elsewhere, or not there.",
+    "elsewhere": "`{head}` found nothing in an earlier run; `{instead}` with the same arguments "
+    "did.",
+    "replaced": "`{head}` was not there in an earlier run; {instead} worked.",
+    "repeated": "Sending the same call of `{head}` again: it failed in the same way.",
+    "situation": "`{head}`: {words}.",
+}
 
 
-def fixed(head: str, how: str, through: str) -> str:
-    """The fix that worked. `through`: the tool that was called before it, empty for none."""
-    after = f", after `{through}`" if through else ""
-    return f"In an earlier run the same call of `{head.lstrip('$')}` worked {how}{after}."
-
-
-def repaired(head: str, changer: str, file: str) -> str:
-    """After which change the same call worked. `file`: a slot with its name, or empty."""
-    where = f" of {file}" if file else ""
-    return (
-        f"In an earlier run the same call of `{head.lstrip('$')}` worked after a change"
-        f"{where} with `{changer.lstrip('$')}`."
-    )
+def say(name: str, head: str, **slots: str) -> str:
+    """A text about the failure of a tool or program; `$` in front of names is left out."""
+    shown = {slot: text.lstrip("$") for slot, text in {"head": head, **slots}.items()}
+    return _TEXTS[name].format(**shown)
 
 
 def is_file_name(text: str) -> bool:
     """Whether a text may be shown as the name of a file."""
     return _FILE.fullmatch(text) is not None
-
-
-def refused_again(head: str) -> str:
-    """A dead end: no variation of the failing call helped."""
-    return (
-        f"In an earlier run `{head.lstrip('$')}` failed several times in this way, and no "
-        "variation of the call helped. Look for the cause, or go another way."
-    )
-
-
-def found_nothing(head: str) -> str:
-    """A look-up that found nothing, however it was asked."""
-    return (
-        f"In an earlier run `{head.lstrip('$')}` found nothing several times, and no variation of "
-        "the call helped. What is looked for may be elsewhere, or not there."
-    )
-
-
-def found_elsewhere(head: str, instead: str) -> str:
-    """Another look-up that found something for the same question."""
-    return (
-        f"`{head.lstrip('$')}` found nothing in an earlier run; `{instead.lstrip('$')}` with the "
-        "same arguments did."
-    )
-
-
-def replaced(head: str, instead: str) -> str:
-    """The replacement of a command that is not there."""
-    return f"`{head.lstrip('$')}` was not there in an earlier run; {instead} worked."
-
-
-def repeated(head: str) -> str:
-    """The move to avoid: the same call again."""
-    return f"Sending the same call of `{head.lstrip('$')}` again: it failed in the same way."
 
 
 def has_secret(text: str) -> bool:

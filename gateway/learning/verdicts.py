@@ -1,8 +1,6 @@
-"""Verdicts on a run: reported or derived; the best of the derived ones becomes its outcome.
+"""Verdicts on a run: reported, or derived from its last tests, the user's correction or its end.
 
-Sources by rank, the best first: reported by the client, the operator or the user of the API; the
-last test-like result with a final answer; the user's correction after the final answer; abandoned
-while failing.
+The best of the derived ones becomes its outcome, unless one was reported.
 """
 
 from __future__ import annotations
@@ -10,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from gateway.learning.mining import ReadCallOfRun, read_run
@@ -28,8 +27,7 @@ RANKS = (
 """The sources, the best first; those reported rank alike, and the newest of them wins."""
 
 _REPORTED = RANKS[:3]
-USED_FROM = 0.7
-"""Precision below which a source is not used."""
+USED_FROM = 0.7  # precision below which a source is not used
 
 PRECISION: Mapping[str, float] = MappingProxyType(
     {"result": 0.83, "correction": 0.71, "abandoned": 0.93, "moved_on": 0.0}
@@ -45,11 +43,6 @@ _CORRECTS = re.compile(
     re.IGNORECASE,
 )
 _READ_CHARS = 600
-
-
-def corrects(text: str) -> bool:
-    """Whether a user's message after a final answer says that the answer was wrong."""
-    return _CORRECTS.search(text[:_READ_CHARS]) is not None
 
 
 def is_test(call: ReadCallOfRun) -> bool:
@@ -74,12 +67,8 @@ def implicit(
     failing_state: bool = False,
     next_task: str | None = None,
 ) -> list[tuple[str, str, str]]:
-    """Verdicts read off a run that is over: (source, verdict, place).
-
-    `answered`: it ended with a final answer. `failing_state`: its state was SLOW or SKIP. Without
-    an answer it was abandoned. `next_task`: the user's next message in the conversation, None when
-    there was none.
-    """
+    """Verdicts read off a run that is over: (source, verdict, place). `answered`: it ended with a
+    final answer; `failing_state`: in SLOW or SKIP; `next_task`: the user's next message, if any."""
     found: list[tuple[str, str, str]] = []
     tests = [call for call in calls if is_test(call) and not call.reading.transient]
     if tests and answered:
@@ -87,10 +76,9 @@ def implicit(
         verdict = "failure" if last.reading.failure else "success"
         found.append(("result", verdict, f"step {last.step}"))
     if answered and next_task is not None:
-        if corrects(next_task):
-            found.append(("correction", "failure", "the next message"))
-        else:
-            found.append(("moved_on", "success", "the next message"))
+        corrects = _CORRECTS.search(next_task[:_READ_CHARS]) is not None
+        source, verdict = ("correction", "failure") if corrects else ("moved_on", "success")
+        found.append((source, verdict, "the next message"))
     failure = calls[-1].reading.failure if calls else None
     last_failed = failure is not None and failure.kind != EMPTY
     if not answered and calls and (last_failed or failing_state):
@@ -101,18 +89,11 @@ def implicit(
 def best(outcomes: Sequence[OutcomeRow]) -> OutcomeRow | None:
     """The run's outcome: the best source that is used, its newest verdict on the task."""
     usable = [
-        row
-        for row in outcomes
+        (0 if row.source in _REPORTED else RANKS.index(row.source), -position, row)
+        for position, row in enumerate(outcomes)
         if row.metric == "task" and row.verdict and row.source in RANKS and row.weight >= USED_FROM
     ]
-    if not usable:
-        return None
-    order = {id(row): position for position, row in enumerate(outcomes)}
-    return min(usable, key=lambda row: (_rank(row.source), -order[id(row)]))
-
-
-def _rank(source: str) -> int:
-    return 0 if source in _REPORTED else RANKS.index(source)
+    return min(usable)[2] if usable else None
 
 
 _FAILING = (FSMState.SLOW.value, FSMState.SKIP.value)
@@ -120,12 +101,12 @@ _TOLD = {"header": "told_header", "api": "told_api", "cli": "told_cli"}
 """Source of a run's outcome in the run log -> of the verdict."""
 
 
+@dataclass(eq=False)
 class Verdicts:
     """The verdicts on the runs of one store; keeping the same ones again changes nothing."""
 
-    def __init__(self, store: LearningStore, runs: RunStore) -> None:
-        self._store = store
-        self._runs = runs
+    store: LearningStore
+    runs: RunStore
 
     async def keep(self, run: RunRecord, calls: Sequence[ReadCallOfRun]) -> int:
         """Keep the verdicts on a run that is over, and on the one before it in the conversation;
@@ -135,7 +116,7 @@ class Verdicts:
             new += await self._add(run, _TOLD[run.outcome_source], run.outcome, 1.0)
         new += await self._read_off(run, calls, None)
         if run.sequence:
-            earlier = await self._runs.get_run(
+            earlier = await self.runs.get_run(
                 f"{run.conversation_id}.{run.sequence - 1}", tenant=run.tenant
             )
             if earlier is not None:
@@ -155,43 +136,35 @@ class Verdicts:
         new = 0
         for source, verdict, where in found:
             new += await self._add(run, source, verdict, PRECISION[source], where)
-        await self._apply_best(run)
+        # The best derived verdict becomes the run's outcome, unless one was reported.
+        if run.outcome is None or run.outcome_source == DERIVED:
+            chosen = best(await self.store.outcomes(run.tenant, run.id))
+            if chosen and chosen.source in PRECISION and chosen.verdict != run.outcome:
+                await self.runs.set_outcome(
+                    run.id, chosen.verdict, source=DERIVED, tenant=run.tenant
+                )
         return new
 
     async def _add(
         self, run: RunRecord, source: str, verdict: str, weight: float, where: str = ""
     ) -> bool:
-        return await self._store.add_outcome(
-            OutcomeRow(
-                run_id=run.id,
-                tenant=run.tenant,
-                source=source,
-                verdict=verdict,
-                weight=weight,
-                at=run.updated_at,
-                evidence=where,
-            )
+        row = OutcomeRow(
+            run_id=run.id,
+            tenant=run.tenant,
+            source=source,
+            verdict=verdict,
+            weight=weight,
+            at=run.updated_at,
+            evidence=where,
         )
-
-    async def _apply_best(self, run: RunRecord) -> None:
-        """Make the best derived verdict the run's outcome, unless one was reported."""
-        if run.outcome is not None and run.outcome_source != DERIVED:
-            return
-        chosen = best(await self._store.outcomes(run.tenant, run.id))
-        if chosen is not None and chosen.source in PRECISION and chosen.verdict != run.outcome:
-            await self._runs.set_outcome(run.id, chosen.verdict, source=DERIVED, tenant=run.tenant)
+        return await self.store.add_outcome(row)
 
 
 def steps_of(trace: RunTrace) -> list[Step]:
     """The steps of a stored run with the index that the run log gives them."""
+    names = ("thought", "reasoning", "actions", "prompted")
     return [
-        Step(
-            index=row.step_index,
-            thought=row.content.thought,
-            reasoning=row.content.reasoning,
-            actions=row.content.actions,
-            prompted=row.content.prompted,
-        )
+        Step(index=row.step_index, **{name: getattr(row.content, name) for name in names})
         for row in trace.steps
         if row.content is not None and row.step_index > 0
     ]

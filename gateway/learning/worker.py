@@ -1,15 +1,15 @@
 """Reads runs that are over, off the path of requests: outcomes, lessons, and how trials go.
 
-Everything it does can be done again without effect, so a gateway that dies meanwhile loses
-nothing, and two gateways may read the same run.
+Everything can be done again without effect, by this gateway or another one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from gateway.backends import Stores
@@ -19,16 +19,9 @@ from gateway.embedding.base import Embedder
 from gateway.learning.book import LessonBook
 from gateway.learning.distiller import Distiller, ModelServices, PaidModel, job_about
 from gateway.learning.generalise import Entry, Generaliser
-from gateway.learning.life_cycle import (
-    Observation,
-    near_outcome,
-    next_move,
-    observations,
-    posterior,
-)
+from gateway.learning.life_cycle import near_outcome, next_move, observations, posterior
 from gateway.learning.mining import (
     WINDOW_CALLS,
-    Finding,
     MinedRun,
     ReadCallOfRun,
     call_digest,
@@ -42,29 +35,18 @@ from gateway.observability.metrics import Metrics
 from gateway.steering.guidance.pattern import RETRIEVED, Status, Tier
 from gateway.steering.transcript.steps import Step
 from gateway.stores.guard.guarded import GuardedStateStore
-from gateway.stores.learning import (
-    EvidenceRow,
-    LearningStore,
-    LessonFilter,
-    Posterior,
-    StoredLesson,
-)
+from gateway.stores.learning import LearningStore, LessonFilter
 from gateway.stores.protocols import RunStore, StateStore, StoreError
 from gateway.stores.queries import PageRequest, RunFilter, RunTrace
 from gateway.stores.totals import RunRecord
 
 MOST_PARENTS = 16
-MOST_PER_LOOK = 8
-"""Runs read at one look: requests share the interpreter with this, also from another thread."""
-MOST_WAITING = 10_000
-"""Runs that wait to be read; those without a call for longest are given up."""
-MOST_RECOMPUTED = 5
-"""Times that a posterior is computed again because another gateway has settled decisions."""
+MOST_PER_LOOK = 8  # runs read at one look: requests share the interpreter with this
+MOST_WAITING = 10_000  # runs that wait to be read; those without a call for longest are given up
+MOST_RECOMPUTED = 5  # times that another gateway's decisions make a posterior be computed again
 MOST_REVIEWED = 20_000
-REVIEW_S = 3600.0
-"""Seconds after which all lessons are looked at, though nothing is new about them: some expire."""
-CATCH_UP_RUNS = 200
-"""Newest runs that are read again after a start: those that ended while no gateway ran."""
+REVIEW_S = 3600.0  # seconds after which all lessons are looked at: some expire
+CATCH_UP_RUNS = 200  # newest runs, read again after a start: some ended while no gateway ran
 
 
 @dataclass(slots=True)
@@ -100,46 +82,29 @@ class _Touched:
     decided: int | None = None
 
 
+@dataclass(eq=False)
 class Learner:
-    """Learns from the runs of one store.
+    """Learns from the runs of one store. `config_tenants`: those with a key in the config;
+    `behind`: whether calls wait to be stored, so that the last ones of a run may be missing."""
 
-    `now`: seconds of the epoch; `config_tenants`: those with a gateway key in the config; `behind`:
-    whether calls wait to be stored, so that the last ones of a run may be missing.
-    """
-
-    def __init__(
-        self,
-        store: LearningStore,
-        runs: RunStore,
-        states: StateStore,
-        settings: Callable[[], LearningSettings],
-        *,
-        embedder: Embedder | None = None,
-        changed: Callable[[], None] = lambda: None,
-        failed: Callable[[StoreError], None] = lambda error: None,
-        config_tenants: Callable[[], Collection[str]] = tuple,
-        behind: Callable[[], bool] = lambda: False,
-        now: Callable[[], float] = time.time,
-    ) -> None:
-        self._store = store
-        self._runs = runs
-        self._states = states
-        self._settings = settings
-        self._generaliser = Generaliser(store, embedder, lambda: settings().similarity)
-        self._changed = changed
-        self._failed = failed
-        self._config_tenants = config_tenants
-        self._behind = behind
-        self._now = now
-        self._verdicts = Verdicts(store, runs)
-        self._touched: dict[str, _Touched] = {}
-        self._reviewed = 0.0
+    store: LearningStore
+    runs: RunStore
+    states: StateStore
+    settings: Callable[[], LearningSettings]
+    embedder: Embedder | None = None
+    changed: Callable[[], None] = lambda: None
+    failed: Callable[[StoreError], None] = lambda error: None
+    config_tenants: Callable[[], Collection[str]] = tuple
+    behind: Callable[[], bool] = lambda: False
+    now: Callable[[], float] = time.time
+    _touched: dict[str, _Touched] = field(default_factory=dict, init=False)
+    _reviewed: float = field(default=0.0, init=False)
 
     def touch(self, run_id: str, tenant: str, *, step: int, ended: bool, decided: bool) -> None:
         """A call of the run was committed. `decided`: about a lesson, too."""
         known = self._touched.pop(run_id, None)
         newest = step if decided else known.decided if known else None
-        self._touched[run_id] = _Touched(tenant, self._now(), ended, step, newest)
+        self._touched[run_id] = _Touched(tenant, self.now(), ended, step, newest)
         if len(self._touched) > MOST_WAITING:
             del self._touched[next(iter(self._touched))]
 
@@ -150,15 +115,22 @@ class Learner:
 
     async def follow(self) -> None:
         """Read runs as they end, without end."""
-        await self._catch_up()
+        page = PageRequest(limit=CATCH_UP_RUNS, sort="updated_at")
+        try:
+            for run in (await self.runs.list_runs(RunFilter(), page)).runs:
+                ended, steps = run.ended_at is not None, run.totals.steps
+                known = _Touched(run.tenant, run.updated_at, ended, steps)
+                self._touched.setdefault(run.id, known)
+        except StoreError as error:
+            self.failed(error)
         while True:
-            await asyncio.sleep(self._settings().interval_s)
+            await asyncio.sleep(self.settings().interval_s)
             await self.look()
 
     async def look(self) -> Report:
         """Read the runs that are over, or whose decisions can be settled."""
-        report, settings, now = Report(), self._settings(), self._now()
-        if self._behind():
+        report, settings, now = Report(), self.settings(), self.now()
+        if self.behind():
             return report  # runs stay touched, and are read when they are whole
         for run_id, run in list(self._touched.items()):
             over = run.ended or now - run.at >= settings.idle_s
@@ -170,7 +142,7 @@ class Learner:
             try:
                 report.add(await self.read(run_id, run.tenant, over=over))
             except StoreError as error:
-                self._failed(error)
+                self.failed(error)
                 return report  # it stays touched, and is read later
             if self._touched.get(run_id) is run:
                 if over:
@@ -181,95 +153,72 @@ class Learner:
             try:
                 report.moves += await self.review()
             except StoreError as error:
-                self._failed(error)
+                self.failed(error)
         return report
-
-    async def _catch_up(self) -> None:
-        try:
-            page = await self._runs.list_runs(
-                RunFilter(), PageRequest(limit=CATCH_UP_RUNS, sort="updated_at")
-            )
-        except StoreError as error:
-            self._failed(error)
-            return
-        for run in page.runs:
-            ended = run.ended_at is not None
-            known = _Touched(run.tenant, run.updated_at, ended, run.totals.steps)
-            self._touched.setdefault(run.id, known)
 
     async def read(self, run_id: str, tenant: str | None, *, over: bool = True) -> Report:
         """Learn from one run. `over`: no call is expected; otherwise, and while another gateway
         serves the run, only decisions are settled."""
-        trace = await self._runs.get_run(run_id, tenant=tenant)
+        trace = await self.runs.get_run(run_id, tenant=tenant)
         if trace is None:
             return Report()
-        over = over and not self._goes_on(trace.run)
+        run, known = trace.run, self._touched.get(run_id)
+        recent = self.now() - run.updated_at < self.settings().idle_s
+        if over and run.ended_at is None and recent:
+            # Another gateway served a later call: look again when that one, too, is long ago.
+            over = False
+            if known is not None:
+                self._touched[run_id] = replace(known, at=run.updated_at, ended=False)
         steps = steps_of(trace)
         calls = await asyncio.to_thread(read_run, steps)
         report = Report(runs=1)
         report.settled = await self._settle(trace, calls, over)
         if not over:
             return report
-        report.outcomes += await self._verdicts.keep(trace.run, calls)
-        if self._settings().mining:
-            await self._mine(trace.run, steps, calls, report)
+        report.outcomes += await Verdicts(self.store, self.runs).keep(run, calls)
+        if self.settings().mining:
+            await self._mine(run, steps, calls, report)
         return report
 
-    def _goes_on(self, run: RunRecord) -> bool:
-        """Whether the store knows of a later call, which another gateway served: then the run is
-        looked at again when that one, too, is long ago."""
-        if run.ended_at is not None or self._now() - run.updated_at >= self._settings().idle_s:
-            return False
-        known = self._touched.get(run.id)
-        if known is not None:
-            self._touched[run.id] = replace(known, at=run.updated_at, ended=False)
-        return True
-
     async def _settle(self, trace: RunTrace, calls: Sequence[ReadCallOfRun], over: bool) -> int:
-        waiting = await self._store.open_decisions(trace.run.id)
+        waiting = await self.store.open_decisions(trace.run.id)
         last = trace.run.totals.scored_steps
         found = [near_outcome(each, calls, ended=over, last_step=last) for each in waiting]
         known = [near for near in found if near is not None]
-        if not known or not await self._store.settle(known):
+        if not known or not await self.store.settle(known):
             return 0
-        for owner, pattern_id, version in {(d.owner, d.pattern_id, d.version) for d in waiting}:
-            await self.recompute(owner, pattern_id, version)
+        for lesson in {(d.owner, d.pattern_id, d.version) for d in waiting}:
+            await self.recompute(*lesson)
         return len(known)
 
     async def recompute(self, owner: str, pattern_id: str, version: int) -> None:
         """Compute the posterior of a lesson from all its decisions."""
-        stored = await self._store.lesson(owner or None, pattern_id)
-        lesson = stored.pattern.lesson if stored else None
+        stored = await self.store.lesson(owner or None, pattern_id)
+        pattern = stored.pattern if stored else None
+        lesson, parent = pattern.lesson if pattern else None, None
+        if pattern and lesson and pattern.tier is Tier.E1:
+            # An instance leans to the posterior of its general lesson.
+            wanted = LessonFilter(tenant=pattern.tenant, tier=Tier.E2, key=lesson.key)
+            general = await self.store.lessons(wanted, limit=1)
+            parent = general[0].posterior if general and general[0].posterior.decisions else None
         active = lesson is not None and lesson.status is Status.ACTIVE
-        parent = await self._parent(stored) if stored else None
-        now, newest = self._now(), await self._observations(owner, pattern_id, version)
+        now = self.now()
+        newest = observations(await self.store.decisions(owner, pattern_id, version))
         for _ in range(MOST_RECOMPUTED):
             seen = newest
             found = await asyncio.to_thread(posterior, seen, active=active, parent=parent)
-            await self._store.put_posterior(owner, pattern_id, version, found, now)
-            newest = await self._observations(owner, pattern_id, version)
+            await self.store.put_posterior(owner, pattern_id, version, found, now)
+            newest = observations(await self.store.decisions(owner, pattern_id, version))
             if newest == seen:
                 break  # no other gateway has settled a decision meanwhile, so this is the newest
         if seen:
-            await self._store.prolong(owner, pattern_id, now + self._settings().expire_s)
-        self._changed()
-
-    async def _observations(self, owner: str, pattern_id: str, version: int) -> list[Observation]:
-        return observations(await self._store.decisions(owner, pattern_id, version))
-
-    async def _parent(self, stored: StoredLesson) -> Posterior | None:
-        """The posterior of the general lesson of an instance."""
-        pattern = stored.pattern
-        if pattern.tier is not Tier.E1 or pattern.lesson is None:
-            return None
-        wanted = LessonFilter(tenant=pattern.tenant, tier=Tier.E2, key=pattern.lesson.key)
-        found = await self._store.lessons(wanted, limit=1)
-        return found[0].posterior if found and found[0].posterior.decisions else None
+            await self.store.prolong(owner, pattern_id, now + self.settings().expire_s)
+        self.changed()
 
     async def _mine(
         self, run: RunRecord, steps: Sequence[Step], calls: Sequence[ReadCallOfRun], report: Report
     ) -> None:
-        settings = self._settings()
+        settings = self.settings()
         mined = MinedRun(
             id=run.id,
             tenant=run.tenant,
@@ -280,67 +229,68 @@ class Learner:
             key_name=run.key_name,
         )
         found = await asyncio.to_thread(mine, mined, calls, expires_s=settings.expire_s)
-        _count(found, report)
+        kinds = Counter(finding.kind for finding in found)
+        report.fixes += kinds["fix"]
+        report.repairs += kinds["repair"]
+        report.dead_ends += kinds["dead_end"]
+        report.facts += kinds["fact"]
         entries: list[Entry] = [
             (f.pattern, [f.evidence]) for f in found if f.pattern and f.evidence
         ]
         entries += await self._failed_again(mined, calls)
         job = job_about(mined, found) if settings.model else None
         if job is not None:
-            report.jobs += await self._store.enqueue(job)
+            report.jobs += await self.store.enqueue(job)
         if not entries:
             return
-        learned = await self._store.learn(entries)
+        learned = await self.store.learn(entries)
         report.lessons += learned.lessons
         report.evidence += learned.evidence
         if learned.evidence:
+            generaliser = Generaliser(self.store, self.embedder, lambda: self.settings().similarity)
             for key in {f.key for f in found if f.pattern}:
-                general = await self._generaliser.generalise(run.tenant, key)
+                general = await generaliser.generalise(run.tenant, key)
                 report.lessons += general.lessons
                 report.evidence += general.evidence
-            await self._store.trim(run.tenant, Tier.E1, settings.max_instances)
-            await self._store.trim(run.tenant, Tier.E2, settings.max_general)
-            self._changed()
+            await self.store.trim(run.tenant, Tier.E1, settings.max_instances)
+            await self.store.trim(run.tenant, Tier.E2, settings.max_general)
+            self.changed()
 
     async def _failed_again(self, run: MinedRun, calls: Sequence[ReadCallOfRun]) -> list[Entry]:
         """Lessons whose own fix failed in this run, with the failure that it was to answer; not
         those that a later run has confirmed, so that reading a run again changes nothing."""
-        failing = {
-            (call.reading.failure.key, call_digest(call.reading)): call.step
-            for call in calls
-            if call.reading.failure is not None
-        }
+        failing = {(call.key, call_digest(call.reading)): call.step for call in calls if call.key}
         found: list[Entry] = []
         for key in {key for key, _ in failing}:
             wanted = LessonFilter(tenant=run.tenant, tier=Tier.E1, key=key)
-            for stored in await self._store.lessons(wanted):
+            for stored in await self.store.lessons(wanted):
                 pattern, lesson = stored.pattern, stored.pattern.lesson
                 if lesson is None or lesson.last_confirmed_at >= run.at:
                     continue
                 step = failing.get((key, lesson.applies_when.get("fix", "")))
                 if step is None or pattern.tenant != run.tenant:
                     continue
-                await self._store.move(
+                await self.store.move(
                     run.tenant,
                     pattern.pattern_id,
                     Status.QUARANTINED,
                     reason=f"its own fix failed in run {run.id}, step {step}",
-                    at=self._now(),
+                    at=self.now(),
                 )
-                found.append((pattern, [_again(run, pattern.pattern_id, step)]))
+                again = run.evidence(pattern.pattern_id, step, "failed_again")
+                found.append((pattern, [replace(again, key_name="")]))
         return found
 
     async def review(self, tenant: str | None = None) -> int:
         """Move the lessons whose time has come; how many moved."""
-        settings, now, moved = self._settings(), self._now(), 0
+        settings, now, moved = self.settings(), self.now(), 0
         self._reviewed = now
-        trials, config_tenants = settings.trials == "on", self._config_tenants()
-        statuses = (Status.CANDIDATE, *RETRIEVED)
-        wanted = LessonFilter(tenant=tenant, statuses=statuses)
-        for stored in await self._store.lessons(wanted, limit=MOST_REVIEWED):
+        trials, config_tenants = settings.trials == "on", self.config_tenants()
+        wanted = LessonFilter(tenant=tenant, statuses=(Status.CANDIDATE, *RETRIEVED))
+        for stored in await self.store.lessons(wanted, limit=MOST_REVIEWED):
             move = next_move(stored, now, trials=trials, config_tenants=config_tenants)
             pattern = stored.pattern
-            if move is None or not await self._store.move(
+            if move is None or not await self.store.move(
                 pattern.tenant, pattern.pattern_id, move.status, reason=move.reason, at=now
             ):
                 continue
@@ -348,47 +298,23 @@ class Learner:
             if move.status in RETRIEVED and pattern.lesson is not None:
                 await self.recompute(pattern.tenant, pattern.pattern_id, pattern.lesson.version)
         if moved:
-            self._changed()
+            self.changed()
         return moved
 
     async def _root(self, run: RunRecord) -> str:
-        """The conversation at the root of the run's tree."""
         found = run.conversation_id
         for _ in range(MOST_PARENTS):
-            record = await self._states.load(run.tenant, found)
+            record = await self.states.load(run.tenant, found)
             if record is None or not record.parent_id:
                 break
             found = record.parent_id
         return found
 
 
-def _again(run: MinedRun, pattern_id: str, step: int) -> EvidenceRow:
-    return EvidenceRow(
-        tenant=run.tenant,
-        pattern_id=pattern_id,
-        run_id=run.id,
-        step_index=step,
-        kind="failed_again",
-        conversation=run.conversation,
-        task=run.task,
-        at=run.at,
-    )
-
-
-def _count(found: Sequence[Finding], report: Report) -> None:
-    report.fixes += sum(finding.kind == "fix" for finding in found)
-    report.repairs += sum(finding.kind == "repair" for finding in found)
-    report.dead_ends += sum(finding.kind == "dead_end" for finding in found)
-    report.facts += sum(finding.kind == "fact" for finding in found)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learning:
-    """The lessons that runs may be given, what learns them, and what asks a model about runs.
-
-    The last two are None where no content is stored: then there is nothing to read, and whether a
-    failure came again would never be known.
-    """
+    """The lessons that runs may be given, what learns them, and what asks a model about runs; the
+    last two are None where no content is stored, so that there is nothing to read."""
 
     book: LessonBook
     learner: Learner | None

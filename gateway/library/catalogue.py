@@ -9,15 +9,7 @@ import functools
 import itertools
 import time
 from collections import Counter
-from collections.abc import (
-    AsyncIterator,
-    Callable,
-    Coroutine,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -48,26 +40,24 @@ UNCALIBRATED = Gates(e1=0.80, e2=0.70)
 def gates_for(embedder_id: str, settings: EtraceSettings) -> Gates:
     """The configured gates, or else those calibrated for the embedder."""
     known = CALIBRATED.get(embedder_id, UNCALIBRATED)
+    e1, e2 = settings.e1_gate, settings.e2_gate
     return Gates(
-        e1=known.e1 if settings.e1_gate is None else settings.e1_gate,
-        e2=known.e2 if settings.e2_gate is None else settings.e2_gate,
-        e2_untyped=known.e2_untyped if settings.e2_gate is None else settings.e2_gate,
+        e1=known.e1 if e1 is None else e1,
+        e2=known.e2 if e2 is None else e2,
+        e2_untyped=known.e2_untyped if e2 is None else e2,
     )
 
 
 K = TypeVar("K")
 T = TypeVar("T")
-
 _STARTER_FILE = Path(__file__).parent / "starter.jsonl"
 
-Progress = Callable[[int], None]
-"""Called with the number of patterns done so far."""
+Progress = Callable[[int], None]  # called with the number of patterns done so far
 
 Failed = Callable[[Tier, Exception], None]
 """Called with the tier whose search failed, and the error."""
 
 _BATCH = 256
-
 CACHED_S = 5.0
 """Seconds for which the universal rules, and whether a tenant has e1 patterns, are cached: a change
 by another process is seen after this time."""
@@ -88,31 +78,19 @@ class ImportReport:
         return sum(self.counts.values())
 
 
+@dataclass(eq=False)
 class PatternLibrary:
-    """A pattern store whose queries are texts. Make it with `PatternLibrary.open`.
+    """A pattern store whose queries are texts, see `open`. `read`: for look-ups, in which a gateway
+    waits for no database that is away. `masks_secrets`: in the patterns that are added."""
 
-    `read` reads for look-ups: a gateway refuses to wait for a database that is away.
-    `masks_secrets`: what looks like a secret is masked in the patterns it adds.
-    """
-
-    def __init__(
-        self,
-        store: PatternStore,
-        embedder: Embedder,
-        settings: EtraceSettings,
-        failed: Failed | None = None,
-        *,
-        read: Reads = directly,
-        masks_secrets: bool = True,
-    ) -> None:
-        self.store = store
-        self.embedder = embedder
-        self._settings = settings
-        self._failed = failed
-        self._read = read
-        self._masks_secrets = masks_secrets
-        self._universal: _Cache[None, list[PatternMatch]] = {}
-        self._own: _Cache[str, bool] = {}
+    store: PatternStore
+    embedder: Embedder
+    settings: EtraceSettings
+    failed: Failed | None = None
+    read: Reads = directly
+    masks_secrets: bool = True
+    _universal: _Cache[None, list[PatternMatch]] = field(default_factory=dict, init=False)
+    _own: _Cache[str, bool] = field(default_factory=dict, init=False)
 
     @classmethod
     async def open(
@@ -127,12 +105,8 @@ class PatternLibrary:
         repair: bool = False,
         masks_secrets: bool = True,
     ) -> PatternLibrary:
-        """The library over an open store; an empty store gets the starter patterns.
-
-        Patterns without a vector of this embedder are not found until `reindex` has run. With
-        `repair` a damaged search index is rebuilt instead of raising StoreCorrupt.
-        Raises: StoreError, EmbeddingError.
-        """
+        """The library over an open store; an empty one gets the starter patterns. With `repair` a
+        damaged search index is rebuilt. Raises: StoreError (StoreCorrupt), EmbeddingError."""
         library = cls(store, embedder, settings, failed, read=read, masks_secrets=masks_secrets)
         await library.prepare(starter=starter, repair=repair)
         return library
@@ -153,13 +127,13 @@ class PatternLibrary:
     def with_settings(self, settings: EtraceSettings) -> PatternLibrary:
         """The same library with other settings; the caches are shared."""
         other = copy.copy(self)
-        other._settings = settings
+        other.settings = settings
         return other
 
     @property
     def gates(self) -> Gates:
         """The similarity gates of this embedder under these settings."""
-        return gates_for(self.embedder.embedder_id, self._settings)
+        return gates_for(self.embedder.embedder_id, self.settings)
 
     async def look_up_all(
         self, queries: Sequence[Query], tenant: str
@@ -179,8 +153,16 @@ class PatternLibrary:
         """The matches of one query. Raises: StoreError, EmbeddingError."""
         if query.tier is Tier.E3:
             return await self._rules(query.model, query.fetch)
-        if query.tier is Tier.E1 and not await self._has_e1(tenant):
-            return []
+        if query.tier is Tier.E1:
+            # Most tenants have no e1 patterns, and a run at risk searches them at every step.
+            wanted = PatternFilter(tenant=tenant, tier=Tier.E1, learned=False)
+
+            async def has_any() -> bool:
+                page = await self.read(lambda: self.store.list_patterns(wanted, limit=1))
+                return bool(page.patterns)
+
+            if not await _read_once(self._own, tenant, has_any, _TENANTS_CACHED):
+                return []
         (vector,) = await self.embedder.embed([query.text])
         search = Search(
             tier=query.tier,
@@ -191,25 +173,14 @@ class PatternLibrary:
             model=query.model,
             floor=query.least,
         )
-        return await self._read(lambda: self.store.search(search))
-
-    async def _has_e1(self, tenant: str) -> bool:
-        """Whether the tenant has e1 patterns. Most tenants have none, and a run at risk searches
-        them at every step."""
-
-        async def read() -> bool:
-            own = PatternFilter(tenant=tenant, tier=Tier.E1, learned=False)
-            page = await self._read(lambda: self.store.list_patterns(own, limit=1))
-            return bool(page.patterns)
-
-        return await _read_once(self._own, tenant, read, _TENANTS_CACHED)
+        return await self.read(lambda: self.store.search(search))
 
     async def _rules(self, model: str = "", limit: int = 0) -> list[PatternMatch]:
         """The first universal rules for a model. All rules are one snapshot in memory, because
         every run begins with them: an outage takes them away from no run, whatever its model."""
 
         async def read() -> list[PatternMatch]:
-            return await self._read(lambda: self.store.universal(limit=_MOST_RULES))
+            return await self.read(lambda: self.store.universal(limit=_MOST_RULES))
 
         rules = await _read_once(self._universal, None, read, 1)
         suit = (m for m in rules if family_matches(m.pattern.model_family, model))
@@ -219,8 +190,8 @@ class PatternLibrary:
         try:
             return await self.look_up(query, tenant)
         except (StoreError, EmbeddingError) as error:
-            if self._failed is not None:
-                self._failed(query.tier, error)
+            if self.failed is not None:
+                self.failed(query.tier, error)
             return None
 
     async def add(self, patterns: Sequence[Pattern]) -> list[tuple[Added, str]]:
@@ -244,16 +215,16 @@ class PatternLibrary:
         self.forget()
 
     def _masked(self, pattern: Pattern) -> Pattern:
-        """The pattern with what looks like a secret masked in its texts."""
-        if not self._masks_secrets:
-            return pattern
-        return replace(pattern, fields=_mask_values(pattern.fields))
+        masks = self.masks_secrets
+        return replace(pattern, fields=_mask_values(pattern.fields)) if masks else pattern
 
     def forget(self) -> None:
         """Read everything again that is cached: patterns have changed. What is being read now may
         be from before the change, and is read again, too; what was read holds until then."""
-        _outdate(self._universal)
-        _outdate(self._own)
+        caches: tuple[_Cache[Any, Any], ...] = (self._universal, self._own)
+        for cache in caches:
+            for key, reading in list(cache.items()):
+                cache[key] = _Reading(float("-inf"), reading.task, reading.usable)
 
     async def import_lines(
         self,
@@ -264,18 +235,14 @@ class PatternLibrary:
         names_tenant: bool = False,
         keep_going: bool = False,
     ) -> ImportReport:
-        """Store the patterns of a JSONL file; e1 patterns become the tenant's.
-
-        With `names_tenant`, a line that names a tenant gives its pattern to that one. An invalid
-        line refuses the whole file or, with `keep_going`, is reported while all others are stored.
-        Importing a file again is safe.
-        Raises: ValueError (`line N: ...`), before anything is stored.
-        """
+        """Store the patterns of a JSONL file; e1 patterns become the tenant's or, with
+        `names_tenant`, those of the tenant that their line names. An invalid line refuses the whole
+        file (ValueError, before anything is stored) or, with `keep_going`, is reported."""
         report = ImportReport()
         refused = report.refused.append if keep_going else None
         read = read_lines(lines, tenant=tenant, names_tenant=names_tenant, refused=refused)
-        patterns = await asyncio.to_thread(list, read)
-        for batch in _batches(iter(patterns)):
+        patterns = iter(await asyncio.to_thread(list, read))
+        while batch := list(itertools.islice(patterns, _BATCH)):
             for outcome, _ in await self.add(batch):
                 report.counts[outcome] += 1
             if progress is not None:
@@ -284,21 +251,17 @@ class PatternLibrary:
 
     async def export_lines(self, patterns: PatternFilter) -> AsyncIterator[str]:
         """The patterns as JSON lines, newest first, read page by page; lessons are left out."""
-        cursor: str | None = None
-        patterns = dataclasses.replace(patterns, learned=False)
+        patterns, cursor = dataclasses.replace(patterns, learned=False), None
         while True:
             page = await self.store.list_patterns(patterns, limit=_BATCH, cursor=cursor)
             for stored in page.patterns:
                 yield to_line(stored.pattern)
-            cursor = page.next_cursor
-            if cursor is None:
+            if (cursor := page.next_cursor) is None:
                 return
 
     async def reindex(self, progress: Progress | None = None) -> int:
-        """Embed every pattern that has no vector of this embedder; returns their number.
-
-        It may be stopped at any time and run again; searches work meanwhile.
-        """
+        """Embed every pattern that has no vector of this embedder; returns their number. It may be
+        stopped at any time and run again; searches work meanwhile."""
         done, before = 0, None
         # The same batch again means that its vectors are not stored: stop instead of looping.
         while (batch := await self.store.without_vector(_BATCH)) and batch != before:
@@ -311,8 +274,7 @@ class PatternLibrary:
 
     async def _vectors(self, patterns: Sequence[Pattern]) -> list[Vector[float] | None]:
         """One vector per pattern; None for universal rules, which are never searched."""
-        searched = [pattern for pattern in patterns if pattern.tier is not Tier.E3]
-        texts = [embedding_text(pattern) for pattern in searched]
+        texts = [embedding_text(pattern) for pattern in patterns if pattern.tier is not Tier.E3]
         vectors = iter(await self.embedder.embed(texts) if texts else [])
         return [None if pattern.tier is Tier.E3 else next(vectors) for pattern in patterns]
 
@@ -356,12 +318,6 @@ async def _read_once(
         return known.last.result()
 
 
-def _outdate(cache: _Cache[Any, Any]) -> None:
-    """Have every value read again; the old one is used until that succeeds."""
-    for key, reading in list(cache.items()):
-        cache[key] = _Reading(float("-inf"), reading.task, reading.usable)
-
-
 def _failed(reading: asyncio.Task[Any]) -> bool:
     return reading.done() and (reading.cancelled() or reading.exception() is not None)
 
@@ -377,11 +333,6 @@ def _mask_values(value: Any) -> Any:
     return value
 
 
-def _batches(items: Iterator[T]) -> Iterator[list[T]]:
-    while batch := list(itertools.islice(items, _BATCH)):
-        yield batch
-
-
 @functools.cache
 def starter_patterns() -> tuple[Pattern, ...]:
     """The patterns that ship: universal rules, and failure patterns for several kinds of agents."""
@@ -389,18 +340,17 @@ def starter_patterns() -> tuple[Pattern, ...]:
         return tuple(read_lines(lines))
 
 
-FLUSH_S = 2.0
-"""Seconds between two writes of the counts; a crash loses at most this much."""
+FLUSH_S = 2.0  # seconds between two writes of the counts; a crash loses at most this much
 
 
+@dataclass(eq=False)
 class PatternTally:
     """Counts by tenant, pattern and event; those of the last `FLUSH_S` seconds are not written."""
 
-    def __init__(self, store: PatternStore, failed: Callable[[StoreError], None]) -> None:
-        self._store = store
-        self._failed = failed
-        self._counts: Counter[tuple[str, Event, str]] = Counter()
-        self._failing = False
+    store: PatternStore
+    failed: Callable[[StoreError], None]
+    _counts: Counter[tuple[str, Event, str]] = field(default_factory=Counter, init=False)
+    _failing: bool = field(default=False, init=False)
 
     def note(self, tenant: str, pattern_ids: Iterable[str], event: Event, by: int = 1) -> None:
         """Add `by` to the count of an event for each pattern; -1 takes one back."""
@@ -414,10 +364,8 @@ class PatternTally:
             await self.flush()
 
     async def flush(self) -> None:
-        """Write the counts since the last write; those that cannot be written now are kept.
-
-        The first of several failures in a row is reported to `failed`.
-        """
+        """Write the counts since the last write; those that cannot be written now are kept. The
+        first of several failures in a row is reported to `failed`."""
         counts, self._counts = self._counts, Counter()
         grouped: dict[tuple[str, Event, int], list[str]] = {}
         for (tenant, event, pattern_id), number in counts.items():
@@ -425,22 +373,15 @@ class PatternTally:
                 grouped.setdefault((tenant, event, number), []).append(pattern_id)
         available = True
         for (tenant, event, number), pattern_ids in grouped.items():
-            if available:
-                available = await self._write(tenant, pattern_ids, event, number)
+            try:
+                if available:
+                    await self.store.record(tenant, pattern_ids, event, number)
+            except StoreError as error:
+                if not self._failing:
+                    self.failed(error)
+                self._failing = True
+                available = not isinstance(error, StoreUnavailable)  # else the count is lost
             if not available:
                 self.note(tenant, pattern_ids, event, number)
         if available:
             self._failing = False
-
-    async def _write(
-        self, tenant: str, pattern_ids: Sequence[str], event: Event, number: int
-    ) -> bool:
-        """False when the store is unavailable; a count that it refuses is lost."""
-        try:
-            await self._store.record(tenant, pattern_ids, event, number)
-        except StoreError as error:
-            if not self._failing:
-                self._failed(error)
-            self._failing = True
-            return not isinstance(error, StoreUnavailable)
-        return True

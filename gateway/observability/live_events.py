@@ -15,12 +15,9 @@ Event = Mapping[str, Any]
 
 QUEUE_LIMIT = 1000
 """Events queued per subscriber. Source: the reference's queue, which also drops the oldest."""
-
 LINGER_S = 60.0
 """Seconds for which events are kept after a subscriber leaves: it may have lost its connection."""
-
-MAX_SUBSCRIBERS = 100
-"""Subscribers at once; each costs one queue entry per event."""
+MAX_SUBSCRIBERS = 100  # subscribers at once; each costs one queue entry per event
 
 
 class TooManySubscribers(Exception):
@@ -65,9 +62,7 @@ class EventHub:
         limit: int = MAX_SUBSCRIBERS,
         linger_s: float = LINGER_S,
     ) -> None:
-        self._queue_limit = queue_limit
-        self._limit = limit
-        self._linger_s = linger_s
+        self._queue_limit, self._limit, self._linger_s = queue_limit, limit, linger_s
         self._kept_until = 0.0
         self._subscriptions: set[Subscription] = set()
         # The first entry is only a position to resume from; the others are events.
@@ -97,33 +92,24 @@ class EventHub:
 
     @contextlib.contextmanager
     def subscribe(self, *, tenant: str | None, after: str | None = None) -> Iterator[Subscription]:
-        """Subscribe while the block runs; tenant None receives every tenant's events.
-
-        `after`: the id of the last event received before; later events are delivered first. If the
-        id is unknown or no longer kept, the gap cannot be counted and is reported as one dropped.
-
-        Raises:
-            TooManySubscribers: the limit is reached.
-        """
+        """Subscribe while the block runs; tenant None receives every tenant's events. Those after
+        the id `after` are delivered first; one that is not kept counts as one dropped event.
+        Raises: TooManySubscribers."""
         if len(self._subscriptions) >= self._limit:
             raise TooManySubscribers(f"{self._limit} subscribers are connected already")
         subscription = Subscription(tenant, self._queue_limit)
         if after is not None:
-            self._replay(subscription, after)
+            kept = [event["id"] for event in self._recent]
+            subscription.dropped += after not in kept
+            missed = kept.index(after) + 1 if after in kept else len(kept)
+            for event in list(self._recent)[missed:]:
+                subscription.put(event)
         self._subscriptions.add(subscription)
         try:
             yield subscription
         finally:
             self._subscriptions.discard(subscription)
             self._kept_until = time.monotonic() + self._linger_s
-
-    def _replay(self, subscription: Subscription, after: str) -> None:
-        kept = [event["id"] for event in self._recent]
-        if after not in kept:
-            subscription.dropped += 1
-            return
-        for event in list(self._recent)[kept.index(after) + 1 :]:
-            subscription.put(event)
 
 
 def _new_id() -> str:

@@ -27,10 +27,8 @@ _LEVELS = {"warn": "warning", "exception": "error"}
 
 
 def configure_logging(settings: LoggingSettings, stream: TextIO | None = None) -> None:
-    """Set up structlog and the standard library's loggers for the whole process.
-
-    `format: auto` is console when the stream is a terminal, JSON otherwise.
-    """
+    """Set up structlog and the standard library's loggers for the whole process. `format: auto` is
+    console when the stream is a terminal, JSON otherwise."""
     stream = stream or sys.stderr
     as_json = settings.format == "json" or (settings.format == "auto" and not stream.isatty())
     renderer: Any = (
@@ -49,10 +47,8 @@ def configure_logging(settings: LoggingSettings, stream: TextIO | None = None) -
 
 
 class LossyStream:
-    """A stream that drops lines which cannot be written (a closed pipe, a full disk).
-
-    The alternative is that the request fails which the line tells of, after it was answered.
-    """
+    """A stream that drops lines which cannot be written (a closed pipe, a full disk). The
+    alternative is that the request fails which the line tells of, after it was answered."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -81,21 +77,16 @@ def label_lines(**labels: Any) -> None:
 
 
 def _complete(_logger: Any, method: str, line: MutableMapping[str, Any]) -> dict[str, Any]:
-    """The line with the process's fields, its level and its time.
-
-    structlog's own processors for these look at every context variable and make ten calls more.
-    """
+    """The line with the process's fields, its level and its time. structlog's own processors for
+    these look at every context variable and make ten calls more."""
     level = _LEVELS.get(method, method)
     at = datetime.now(UTC).isoformat().replace("+00:00", "Z")
     return {**_labels, **line, "level": level, "timestamp": at}
 
 
 def redact(_logger: Any, _name: str, line: Any) -> str:
-    """Replace whatever looks like a credential in a rendered line.
-
-    One search over the whole line: a search in each value cost more than rendering the line; and
-    one for plain text, which every key contains, costs a tenth of the expression.
-    """
+    """Replace whatever looks like a credential in a rendered line; a search for plain text, which
+    every key contains, costs a tenth of the expression."""
     text = str(line)
     lowered = text.lower()
     if "sk-" in lowered or "rk-" in lowered or "pk-" in lowered or "gw-" in lowered:
@@ -111,9 +102,7 @@ def get_logger(name: str) -> Any:
 def _dumps(value: Any, default: Any = str, **_: Any) -> str:
     try:
         return orjson.dumps(value, default=default).decode("utf-8", "replace")
-    except (
-        TypeError
-    ):  # half a surrogate pair from a client's JSON, or a number of more than 64 bits
+    except TypeError:  # half a surrogate pair in a client's JSON, a number of more than 64 bits
         return json.dumps(value, default=default)
 
 

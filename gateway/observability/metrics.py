@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left
 from collections import Counter as Tally
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 import prometheus_client
@@ -45,8 +46,61 @@ class Histogram(prometheus_client.Histogram):
 _LATENCY = (0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _OVERHEAD = (0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1)
 _TENTHS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
-
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_TEXTS = """\
+requests_total: Requests answered, by route, status and lane.
+request_duration_seconds: Time from the request's first byte to the answer's last.
+overhead_seconds: Time a request spent in the gateway before it was forwarded.
+requests_in_flight: Requests being served now.
+upstream_attempts_total: Calls made upstream, by deployment and outcome.
+errors_total: Errors by kind; `client_gone` is a client that left.
+tokens_total: Tokens reported by upstreams.
+cached_tokens_total: Input tokens that came from the provider's prompt cache.
+deployment_rests_total: Times a deployment failed too often and began to rest.
+estimated_tokens_total: Tokens estimated for calls whose upstream reported none, or broke off.
+estimated_calls_total: Calls whose tokens are estimated: none were reported.
+event_listeners: Open streams of live events.
+steps_total: Scored steps, by the state after the step.
+monitor_fires_total: Monitor readings that fired.
+step_difficulty_ratio: Difficulty of scored steps, from 0 to 1.
+step_composite_ratio: Composite of the monitors' readings at scored steps, from 0 to 1.
+injections_total: Pieces of guidance put into requests, by source; the universal rules count as one.
+reroutes_total: Calls sent to a model other than the requested one, by state of the run.
+config_reloads_total: Reloads of the config.
+steering_failures_total: Requests forwarded unsteered because steering failed, by kind of failure.
+unsteered_calls_total: Calls forwarded without a decision, by reason (deadline, timeout, store,
+    error) and whether their conversation was known, so that they are recorded (yes, no).
+unread_answers_total: Successful answers that were relayed without being read, by reason (empty,
+    encoding, size, form).
+judged_steps_total: Steps sent to the judge: judged, cached, clamped to [0, 1], or calibrated
+    instead (invalid, timeout, error, budget).
+distillations_total: Failures that learning.model was asked about: lesson, refused (its answer),
+    unread (nothing to show), budget, error (asked again later).
+pattern_lookup_failures_total: Pattern look-ups that failed, by tier.
+store_failures_total: Calls that could not be recorded at once, by kind of failure.
+store_dropped_total: Calls whose record was dropped: too many were waiting.
+store_reopened_total: Times the database was found deleted or replaced, and reopened.
+store_degraded: 1 while the store is unavailable or slow, else 0.
+store_waiting_records: Records in memory that wait for the store.
+store_waiting_bytes: Memory of the records that wait for the store.
+store_waiting_on_disk_records: Those of them that are in storage.spool_path, too.
+store_memory_only_total: Answers that went out before their waiting record was in
+    storage.spool_path: the disk is slow, full or read-only.
+alerts_total: New alerts, by rule.
+alert_deliveries_total: Attempts to send an alert, by sink and result (sent, failed, given_up).
+raw_calls_dropped_total: Calls that could not be kept as sent and received.
+alerts_waiting_in_memory: Alerts that wait in memory because the store fails.
+cost_dollars_total: Cost of the calls whose price is known, in US dollars.
+cost_unsteered_dollars_total: Cost of the same tokens at the requested models' prices, in US
+    dollars; a call whose requested model has no known price counts with its actual cost.
+unpriced_calls_total: Calls whose price or tokens are unknown.
+budget_steps_total: Steps of budgets' ladders reached, by budget and step (warn, wrap_up, cheaper,
+    stop).
+budget_stops_total: Calls not sent because a budget is used up, by budget.
+held_calls_total: Calls not sent because their run is held: stop, pause, strikes.
+"""
+_HELP = dict(line.split(": ", 1) for line in _TEXTS.replace("\n    ", " ").splitlines())
+"""The texts that explain the metrics, by name."""
 
 
 class Metrics:
@@ -56,205 +110,65 @@ class Metrics:
         self.registry = CollectorRegistry()
         self._request_labels: dict[tuple[str, int, str], Counter] = {}
         self._duration_labels: dict[str, tuple[Histogram, Histogram]] = {}
-        self._declare_traffic()
-        self._declare_steering()
-        self._declare_failures()
-        self._declare_store()
-        self._declare_cost()
-        self._declare_budgets()
-        self._declare_alerts()
+        self._declare_calls()
+        self._declare_parts()
 
-    def _declare_traffic(self) -> None:
-        self.requests = self._counter(
-            "requests_total", "Requests answered, by route, status and lane.", "route status lane"
-        )
-        self.duration = self._histogram(
-            "request_duration_seconds",
-            "Time from the request's first byte to the answer's last.",
-            _LATENCY,
-            "route",
-        )
-        self.overhead = self._histogram(
-            "overhead_seconds",
-            "Time a request spent in the gateway before it was forwarded.",
-            _OVERHEAD,
-            "route",
-        )
-        self.in_flight = self._gauge("requests_in_flight", "Requests being served now.")
-        self.attempts = self._counter(
-            "upstream_attempts_total",
-            "Calls made upstream, by deployment and outcome.",
-            "deployment outcome",
-        )
-        self.errors = self._counter(
-            "errors_total", "Errors by kind; `client_gone` is a client that left.", "kind"
-        )
-        self.tokens = self._counter("tokens_total", "Tokens reported by upstreams.", "direction")
-        self.cached_tokens = self._counter(
-            "cached_tokens_total", "Input tokens that came from the provider's prompt cache."
-        )
-        self.deployment_rests = self._counter(
-            "deployment_rests_total",
-            "Times a deployment failed too often and began to rest.",
-            "deployment",
-        )
-        self.estimated_tokens = self._counter(
-            "estimated_tokens_total",
-            "Tokens estimated for calls whose upstream reported none, or broke off.",
-            "direction",
-        )
-        self.estimated_calls = self._counter(
-            "estimated_calls_total", "Calls whose tokens are estimated: none were reported."
-        )
-        self.subscribers = self._gauge("event_listeners", "Open streams of live events.")
+    def _declare_calls(self) -> None:
+        self.requests = self._counter("requests_total", "route status lane")
+        self.duration = self._histogram("request_duration_seconds", _LATENCY, "route")
+        self.overhead = self._histogram("overhead_seconds", _OVERHEAD, "route")
+        self.in_flight = self._gauge("requests_in_flight")
+        self.attempts = self._counter("upstream_attempts_total", "deployment outcome")
+        self.errors = self._counter("errors_total", "kind")
+        self.tokens = self._counter("tokens_total", "direction")
+        self.cached_tokens = self._counter("cached_tokens_total")
+        self.deployment_rests = self._counter("deployment_rests_total", "deployment")
+        self.estimated_tokens = self._counter("estimated_tokens_total", "direction")
+        self.estimated_calls = self._counter("estimated_calls_total")
+        self.subscribers = self._gauge("event_listeners")
+        self.steps = self._counter("steps_total", "state")
+        self.monitor_fires = self._counter("monitor_fires_total", "monitor")
+        self.difficulty = self._histogram("step_difficulty_ratio", _TENTHS)
+        self.composite = self._histogram("step_composite_ratio", _TENTHS)
+        self.injections = self._counter("injections_total", "source")
+        self.reroutes = self._counter("reroutes_total", "state")
 
-    def _declare_steering(self) -> None:
-        self.steps = self._counter(
-            "steps_total", "Scored steps, by the state after the step.", "state"
-        )
-        self.monitor_fires = self._counter(
-            "monitor_fires_total", "Monitor readings that fired.", "monitor"
-        )
-        self.difficulty = self._histogram(
-            "step_difficulty_ratio", "Difficulty of scored steps, from 0 to 1.", _TENTHS
-        )
-        self.composite = self._histogram(
-            "step_composite_ratio",
-            "Composite of the monitors' readings at scored steps, from 0 to 1.",
-            _TENTHS,
-        )
-        self.injections = self._counter(
-            "injections_total",
-            "Pieces of guidance put into requests, by source; the universal rules count as one.",
-            "source",
-        )
-        self.reroutes = self._counter(
-            "reroutes_total",
-            "Calls sent to a model other than the requested one, by state of the run.",
-            "state",
-        )
+    def _declare_parts(self) -> None:
+        self.config_reloads = self._counter("config_reloads_total", "result")
+        self.steering_failures = self._counter("steering_failures_total", "kind")
+        self.unsteered = self._counter("unsteered_calls_total", "reason recorded")
+        self.unread = self._counter("unread_answers_total", "reason")
+        self.judgements = self._counter("judged_steps_total", "result")
+        self.distillations = self._counter("distillations_total", "result")
+        self.lookup_failures = self._counter("pattern_lookup_failures_total", "tier")
+        self.store_failures = self._counter("store_failures_total", "kind")
+        self.store_dropped = self._counter("store_dropped_total")
+        self.store_reopened = self._counter("store_reopened_total")
+        self.store_degraded = self._gauge("store_degraded")
+        self.store_waiting = self._gauge("store_waiting_records")
+        self.store_waiting_bytes = self._gauge("store_waiting_bytes")
+        self.store_on_disk = self._gauge("store_waiting_on_disk_records")
+        self.store_memory_only = self._counter("store_memory_only_total")
+        self.cost = self._counter("cost_dollars_total")
+        self.cost_unsteered = self._counter("cost_unsteered_dollars_total")
+        self.unpriced = self._counter("unpriced_calls_total")
+        self.budget_steps = self._counter("budget_steps_total", "budget step")
+        self.budget_stops = self._counter("budget_stops_total", "budget")
+        self.held_calls = self._counter("held_calls_total", "action")
+        self.alerts_raised = self._counter("alerts_total", "rule")
+        self.alerts_sent = self._counter("alert_deliveries_total", "sink result")
+        self.raw_dropped = self._counter("raw_calls_dropped_total")
+        self.alerts_in_memory = self._gauge("alerts_waiting_in_memory")
 
-    def _declare_failures(self) -> None:
-        self.config_reloads = self._counter(
-            "config_reloads_total", "Reloads of the config.", "result"
-        )
-        self.steering_failures = self._counter(
-            "steering_failures_total",
-            "Requests forwarded unsteered because steering failed, by kind of failure.",
-            "kind",
-        )
-        self.unsteered = self._counter(
-            "unsteered_calls_total",
-            "Calls forwarded without a decision, by reason (deadline, timeout, store, error) and "
-            "whether their conversation was known, so that they are recorded (yes, no).",
-            "reason recorded",
-        )
-        self.unread = self._counter(
-            "unread_answers_total",
-            "Successful answers that were relayed without being read, by reason (empty, encoding, "
-            "size, form).",
-            "reason",
-        )
-        self.judgements = self._counter(
-            "judged_steps_total",
-            "Steps sent to the judge: judged, cached, clamped to [0, 1], or calibrated instead "
-            "(invalid, timeout, error, budget).",
-            "result",
-        )
-        self.distillations = self._counter(
-            "distillations_total",
-            "Failures that learning.model was asked about: lesson, refused (its answer), unread "
-            "(nothing to show), budget, error (asked again later).",
-            "result",
-        )
-        self.lookup_failures = self._counter(
-            "pattern_lookup_failures_total", "Pattern look-ups that failed, by tier.", "tier"
-        )
+    def _counter(self, name: str, labels: str = "") -> Counter:
+        return Counter(f"gateway_{name}", _HELP[name], labels.split(), registry=self.registry)
 
-    def _declare_store(self) -> None:
-        self.store_failures = self._counter(
-            "store_failures_total",
-            "Calls that could not be recorded at once, by kind of failure.",
-            "kind",
-        )
-        self.store_dropped = self._counter(
-            "store_dropped_total", "Calls whose record was dropped: too many were waiting."
-        )
-        self.store_reopened = self._counter(
-            "store_reopened_total",
-            "Times the database was found deleted or replaced, and reopened.",
-        )
-        self.store_degraded = self._gauge(
-            "store_degraded", "1 while the store is unavailable or slow, else 0."
-        )
-        self.store_waiting = self._gauge(
-            "store_waiting_records", "Records in memory that wait for the store."
-        )
-        self.store_waiting_bytes = self._gauge(
-            "store_waiting_bytes", "Memory of the records that wait for the store."
-        )
-        self.store_on_disk = self._gauge(
-            "store_waiting_on_disk_records", "Those of them that are in storage.spool_path, too."
-        )
-        self.store_memory_only = self._counter(
-            "store_memory_only_total",
-            "Answers that went out before their waiting record was in storage.spool_path: the disk "
-            "is slow, full or read-only.",
-        )
+    def _gauge(self, name: str) -> Gauge:
+        return Gauge(f"gateway_{name}", _HELP[name], registry=self.registry)
 
-    def _declare_alerts(self) -> None:
-        self.alerts_raised = self._counter("alerts_total", "New alerts, by rule.", "rule")
-        self.alerts_sent = self._counter(
-            "alert_deliveries_total",
-            "Attempts to send an alert, by sink and result (sent, failed, given_up).",
-            "sink result",
-        )
-        self.raw_dropped = self._counter(
-            "raw_calls_dropped_total", "Calls that could not be kept as sent and received."
-        )
-        self.alerts_in_memory = self._gauge(
-            "alerts_waiting_in_memory", "Alerts that wait in memory because the store fails."
-        )
-
-    def _declare_cost(self) -> None:
-        self.cost = self._counter(
-            "cost_dollars_total", "Cost of the calls whose price is known, in US dollars."
-        )
-        self.cost_unsteered = self._counter(
-            "cost_unsteered_dollars_total",
-            "Cost of the same tokens at the requested models' prices, in US dollars; a call whose "
-            "requested model has no known price counts with its actual cost.",
-        )
-        self.unpriced = self._counter(
-            "unpriced_calls_total", "Calls whose price or tokens are unknown."
-        )
-
-    def _declare_budgets(self) -> None:
-        self.budget_steps = self._counter(
-            "budget_steps_total",
-            "Steps of budgets' ladders reached, by budget and step (warn, wrap_up, cheaper, stop).",
-            "budget step",
-        )
-        self.budget_stops = self._counter(
-            "budget_stops_total", "Calls not sent because a budget is used up, by budget.", "budget"
-        )
-        self.held_calls = self._counter(
-            "held_calls_total",
-            "Calls not sent because their run is held: stop, pause, strikes.",
-            "action",
-        )
-
-    def _counter(self, name: str, help_text: str, labels: str = "") -> Counter:
-        return Counter(f"gateway_{name}", help_text, labels.split(), registry=self.registry)
-
-    def _gauge(self, name: str, help_text: str) -> Gauge:
-        return Gauge(f"gateway_{name}", help_text, registry=self.registry)
-
-    def _histogram(
-        self, name: str, help_text: str, buckets: Sequence[float], labels: str = ""
-    ) -> Histogram:
+    def _histogram(self, name: str, buckets: Sequence[float], labels: str = "") -> Histogram:
         named, names = f"gateway_{name}", labels.split()
-        return Histogram(named, help_text, names, buckets=buckets, registry=self.registry)
+        return Histogram(named, _HELP[name], names, buckets=buckets, registry=self.registry)
 
     def observe(
         self, route: str, status: int, lane: str, duration_s: float, overhead_s: float
@@ -273,11 +187,8 @@ class Metrics:
         histograms[1].observe(overhead_s)
 
     def charge(self, cost: float, unsteered: float | None) -> None:
-        """Count a call's cost, and what it would have cost with the requested model, in US dollars.
-
-        An unknown `unsteered` counts as equal to `cost`, so that the difference of the two counters
-        is the saving that is known.
-        """
+        """Count a call's cost in US dollars, and that of the requested model: equal when unknown,
+        so that the difference of the two counters is the saving that is known."""
         self.cost.inc(cost)
         self.cost_unsteered.inc(cost if unsteered is None else unsteered)
 
@@ -286,25 +197,22 @@ class Metrics:
         return generate_latest(self.registry)
 
 
-_WAIT_S = 1.0
-"""Longest wait for another worker; one that does not answer is left out."""
+_WAIT_S = 1.0  # longest wait for another worker; one that does not answer is left out
 
 
+@dataclass(eq=False)
 class SharedMetrics:
     """One worker's part: `path` names a worker's socket, `render` gives its exposition text."""
 
-    def __init__(
-        self, index: int, count: int, path: Callable[[int], str], render: Callable[[], bytes]
-    ) -> None:
-        self._index = index
-        self._count = count
-        self._path = path
-        self._render = render
-        self._server: asyncio.Server | None = None
+    index: int
+    count: int
+    path: Callable[[int], str]
+    render: Callable[[], bytes]
+    _server: asyncio.Server | None = field(default=None, init=False)
 
     async def start(self) -> None:
         """Give this worker's metrics to the others when they ask."""
-        self._server = await asyncio.start_unix_server(self._serve, self._path(self._index))
+        self._server = await asyncio.start_unix_server(self._serve, self.path(self.index))
 
     def close(self) -> None:
         """Stop giving them."""
@@ -313,21 +221,20 @@ class SharedMetrics:
 
     async def collect(self) -> bytes:
         """The exposition text of all workers that answer."""
-        others = [index for index in range(self._count) if index != self._index]
-        asked: list[Awaitable[bytes | None]] = [self._ask(index) for index in others]
-        texts = dict(zip(others, await asyncio.gather(*asked), strict=True))
-        found = {index: text for index, text in texts.items() if text is not None}
-        return merged({**found, self._index: self._render()})
+        others = [index for index in range(self.count) if index != self.index]
+        texts = await asyncio.gather(*map(self._ask, others))
+        found = {i: text for i, text in zip(others, texts, strict=True) if text is not None}
+        return merged({**found, self.index: self.render()})
 
     async def _serve(self, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(self._render())
+        writer.write(self.render())
         await writer.drain()
         writer.close()
 
     async def _ask(self, index: int) -> bytes | None:
         try:
             async with asyncio.timeout(_WAIT_S):
-                reader, writer = await asyncio.open_unix_connection(self._path(index))
+                reader, writer = await asyncio.open_unix_connection(self.path(index))
                 text = await reader.read()
                 writer.close()
                 return text
@@ -363,10 +270,8 @@ _OTHER = "other"
 
 
 class TaggedCalls:
-    """Counters whose labels are tags of runs; with none of them nothing is counted.
-
-    A client chooses the values, so that their number is limited.
-    """
+    """Counters whose labels are tags of runs; with none of them nothing is counted. A client
+    chooses the values, so that their number is limited."""
 
     def __init__(self, registry: CollectorRegistry, settings: ObservabilitySettings) -> None:
         self._tags = tags = settings.metric_tags
@@ -387,23 +292,22 @@ class TaggedCalls:
         """Count one call."""
         if not self._tags:
             return
-        values = [self._bounded(tag, tags.get(tag, "")) for tag in self._tags]
+        values = []
+        for tag in self._tags:
+            value, known = tags.get(tag, ""), self._known[tag]
+            if value in known or len(known) < self._most:
+                known.add(value)
+                values.append(value)
+            else:
+                values.append(_OTHER)
         self._calls.labels(*values).inc()
         self._tokens.labels(*values).inc(tokens)
         self._cost.labels(*values).inc(cost or 0.0)
 
-    def _bounded(self, tag: str, value: str) -> str:
-        known = self._known[tag]
-        if value not in known and len(known) >= self._most:
-            return _OTHER
-        known.add(value)
-        return value
-
 
 UnsteeredReason = Literal["deadline", "timeout", "store", "size", "encoding", "error"]
-"""Reason why a call had no decision: its own work took more than `steering.deadline_ms`, it waited
-longer than `steering.max_wait_ms`, the store failed, its body was too large or nested too deeply
-to read or compressed in a way that is not known, or something else failed."""
+"""Reason why a call had no decision, see UNSTEERED_WORDS: `deadline` is its own work longer than
+`steering.deadline_ms`, `timeout` a wait longer than `steering.max_wait_ms`."""
 
 UNSTEERED_WORDS: Final[Mapping[str, str]] = {
     "deadline": "steering took too long",
@@ -416,18 +320,16 @@ UNSTEERED_WORDS: Final[Mapping[str, str]] = {
 """The reasons in words, for people."""
 
 
+@dataclass(eq=False)
 class UnsteeredCalls:
-    """Counts them, as a metric and for the health summary.
+    """Counts them, as a metric and for the health summary. `unrecorded`: those whose conversation
+    was not found, so that no run has them."""
 
-    `unrecorded`: those whose conversation was not found, so that no run has them.
-    """
-
-    def __init__(self, metric: Counter) -> None:
-        self._metric = metric
-        self.unrecorded: Tally[str] = Tally()
+    metric: Counter
+    unrecorded: Tally[str] = field(default_factory=Tally, init=False)
 
     def count(self, reason: UnsteeredReason, *, recorded: bool) -> None:
         """Count one call."""
-        self._metric.labels(reason, "yes" if recorded else "no").inc()
+        self.metric.labels(reason, "yes" if recorded else "no").inc()
         if not recorded:
             self.unrecorded[reason] += 1

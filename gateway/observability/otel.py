@@ -1,12 +1,8 @@
-"""OpenTelemetry: one span and a few measurements per model call, by the `gen_ai.*` conventions.
+"""OpenTelemetry: one span and a few measurements per model call.
 
 On when a standard variable such as `OTEL_EXPORTER_OTLP_ENDPOINT` names an exporter and the extra
-`otel` is installed. Texts are exported only with `otel.content`, in two spellings: the `gen_ai.*`
-conventions' messages, and OpenInference's `input.value` and `output.value`, because some receivers
-show only one of them.
-
-Source: OpenTelemetry semantic conventions for generative AI, spans and metrics of clients;
-OpenInference semantic conventions.
+`otel` is installed. Texts are exported only with `otel.content`. Source: OpenTelemetry semantic
+conventions for generative AI (`gen_ai.*`), and OpenInference's for texts (`input.value`).
 """
 
 # An optional dependency: its types are missing where it is not installed.
@@ -14,26 +10,22 @@ OpenInference semantic conventions.
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from gateway.config.alerts import OtelSettings
 from gateway.dialects import DIALECTS
 from gateway.errors import ConfigError
 from gateway.exchange import Exchange
+from gateway.text.secrets import mask_secrets
+from gateway.wire.coerce import as_list, as_mapping, as_text
+from gateway.wire.messages import content_text
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Meter
     from opentelemetry.trace import Tracer
-
-
-import json
-from collections.abc import Sequence
-
-from gateway.config.alerts import OtelSettings
-from gateway.text.secrets import mask_secrets
-from gateway.wire.coerce import as_list, as_mapping, as_text
-from gateway.wire.messages import content_text
 
 _EXPORTER_VARIABLES = (
     "OTEL_EXPORTER_OTLP_ENDPOINT",
@@ -54,6 +46,7 @@ _PROVIDERS = {
     "watsonx": "ibm.watsonx.ai",
     "xai": "x_ai",
 }
+_NOTES = ("identity", "mode", "step", "state", "difficulty", "guidance")
 # The buckets that the conventions prescribe for tokens and seconds.
 _TOKENS = tuple(4**power for power in range(14))
 _SECONDS = tuple(0.01 * 2**power for power in range(14))
@@ -64,8 +57,7 @@ class Telemetry:
 
     def __init__(self, tracer: Tracer, meter: Meter, close: Callable[[], None]) -> None:
         self._tracer = tracer
-        self.close = close
-        """Export what is still queued; blocks."""
+        self.close = close  # export what is still queued; blocks
 
         self._duration = meter.create_histogram(
             "gen_ai.client.operation.duration",
@@ -90,22 +82,17 @@ class Telemetry:
         for kind, count in (("input", usage.input), ("output", usage.output)):
             if count is not None:
                 self._tokens.record(count, {**common, "gen_ai.token.type": kind})
-        self._span(exchange, duration_s, common | _details(exchange) | exchange.texts)
-
-    def _span(self, exchange: Exchange, duration_s: float, attributes: Mapping[str, Any]) -> None:
         from opentelemetry.trace import SpanKind, Status, StatusCode
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-        end = time.time_ns()
-        carrier = (
-            {"traceparent": exchange.request.trace_parent} if exchange.request.trace_parent else {}
-        )
+        end, parent = time.time_ns(), exchange.request.trace_parent
+        carrier = {"traceparent": parent} if parent else {}
         span = self._tracer.start_span(
             f"chat {exchange.request.model}",
             context=TraceContextTextMapPropagator().extract(carrier),
             kind=SpanKind.CLIENT,
             start_time=end - int(duration_s * 1e9),
-            attributes=attributes,
+            attributes=common | _details(exchange) | exchange.texts,
         )
         if error := _error(exchange):
             span.set_status(Status(StatusCode.ERROR, error))
@@ -114,12 +101,11 @@ class Telemetry:
 
 def _common(exchange: Exchange) -> dict[str, Any]:
     """Attributes of both spans and measurements: few values each, so that metrics stay small."""
+    upstream = exchange.upstream
     found = {
         "gen_ai.operation.name": "chat",
-        "gen_ai.provider.name": _PROVIDERS.get(
-            exchange.upstream.provider, exchange.upstream.provider or "openai"
-        ),
-        "gen_ai.request.model": exchange.upstream.model or exchange.request.model,
+        "gen_ai.provider.name": _PROVIDERS.get(upstream.provider, upstream.provider or "openai"),
+        "gen_ai.request.model": upstream.model or exchange.request.model,
     }
     if error := _error(exchange):
         found["error.type"] = error
@@ -127,47 +113,37 @@ def _common(exchange: Exchange) -> dict[str, Any]:
 
 
 def _error(exchange: Exchange) -> str:
-    """The error: our label, or the status of the upstream's answer; empty for none."""
-    return exchange.response.error or (
-        str(exchange.response.status) if exchange.response.status >= 400 else ""
-    )
+    response = exchange.response
+    return response.error or (str(response.status) if response.status >= 400 else "")
 
 
 def _details(exchange: Exchange) -> dict[str, Any]:
-    """Attributes of spans only."""
-    usage, notes = exchange.upstream.tokens, exchange.notes
+    upstream, request, notes = exchange.upstream, exchange.request, exchange.notes
+    usage = upstream.tokens
     details = {
         "gen_ai.conversation.id": notes.get("conversation"),
         "gen_ai.usage.input_tokens": usage.input,
         "gen_ai.usage.output_tokens": usage.output,
         "gen_ai.usage.cache_read.input_tokens": usage.cached,
-        "gateway.usage.estimated": exchange.upstream.usage_estimated or None,
+        "gateway.usage.estimated": upstream.usage_estimated or None,
         "gen_ai.usage.cache_creation.input_tokens": usage.cache_write,
         "http.response.status_code": exchange.response.status or None,
-        "gateway.request.id": exchange.request.id,
-        "gateway.request.model": exchange.request.model,
-        "gateway.deployment": exchange.upstream.deployment or None,
-        "gateway.lane": exchange.upstream.lane,
-        "gateway.tenant": exchange.request.tenant or None,
-        "gateway.identity": notes.get("identity"),
-        "gateway.mode": notes.get("mode"),
-        "gateway.step": notes.get("step"),
-        "gateway.state": notes.get("state"),
-        "gateway.difficulty": notes.get("difficulty"),
+        "gateway.request.id": request.id,
+        "gateway.request.model": request.model,
+        "gateway.deployment": upstream.deployment or None,
+        "gateway.lane": upstream.lane,
+        "gateway.tenant": request.tenant or None,
+        **{f"gateway.{name}": notes.get(name) for name in _NOTES},
         "gateway.monitors.fired": notes.get("fired"),
-        "gateway.guidance": notes.get("guidance"),
         "gateway.overhead_ms": round(exchange.timing.own_s() * 1000, 3),
-        "gateway.attempts": len(exchange.upstream.attempts),
+        "gateway.attempts": len(upstream.attempts),
     }
     return {name: value for name, value in details.items() if value is not None}
 
 
 def open_telemetry(env: Mapping[str, str], version: str) -> Telemetry | None:
-    """Telemetry when the environment configures it, else None.
-
-    Raises:
-        ConfigError: it is configured, and the extra is not installed.
-    """
+    """Telemetry when the environment configures it, else None. Raises: ConfigError: it is
+    configured, and the extra is not installed."""
     asked = [name for name in _EXPORTER_VARIABLES if env.get(name)]
     if not asked or env.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return None
@@ -231,14 +207,11 @@ def call_texts(
     except (TypeError, AttributeError, LookupError, ValueError):
         return {}  # a client or an upstream may put anything anywhere
     found = {"openinference.span.kind": "LLM"}
-    for name, other, messages in (
-        ("gen_ai.input.messages", "input", given),
-        ("gen_ai.output.messages", "output", answered),
-    ):
+    for side, messages in (("input", given), ("output", answered)):
         if messages:
-            text = json.dumps(messages, ensure_ascii=False)
-            text = text.encode("utf-8", "replace").decode()
-            found |= {name: text, f"{other}.value": text, f"{other}.mime_type": "application/json"}
+            text = json.dumps(messages, ensure_ascii=False).encode("utf-8", "replace").decode()
+            found |= {f"gen_ai.{side}.messages": text, f"{side}.value": text}
+            found[f"{side}.mime_type"] = "application/json"
     return found
 
 
@@ -246,8 +219,7 @@ def _newest(history: Sequence[Any]) -> list[Any]:
     """The messages after the model's last one, at most `_NEWEST`; at the start the system prompt,
     too."""
     found: list[Any] = []
-    for at in range(len(history) - 1, -1, -1):
-        message = history[at]
+    for message in reversed(history):
         if as_mapping(message).get("role") == "assistant" or len(found) == _NEWEST:
             break
         found.append(message)
@@ -268,15 +240,10 @@ def _answer(choice: Any, clean: Clean) -> dict[str, Any]:
     parts: list[dict[str, Any]] = []
     if text := content_text(message.get("content")):
         parts.append({"type": "text", "content": clean(text)})
-    for call in as_list(message.get("tool_calls")):
-        function = as_mapping(as_mapping(call).get("function"))
-        parts.append(
-            {
-                "type": "tool_call",
-                "id": as_mapping(call).get("id"),
-                "name": as_text(function.get("name"), ""),
-                "arguments": clean(as_text(function.get("arguments"), "")),
-            }
-        )
+    for call in map(as_mapping, as_list(message.get("tool_calls"))):
+        function = as_mapping(call.get("function"))
+        name, arguments = as_text(function.get("name"), ""), as_text(function.get("arguments"), "")
+        part = {"type": "tool_call", "id": call.get("id"), "name": name}
+        parts.append({**part, "arguments": clean(arguments)})
     reason = as_text(as_mapping(choice).get("finish_reason"), "stop")
     return {"role": "assistant", "parts": parts, "finish_reason": reason}
