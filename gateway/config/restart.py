@@ -63,8 +63,6 @@ def removals(old: Settings, new: Settings) -> list[str]:
     lost += _missing_deployments(old.model_list, new.model_list)
     own, other = old.model_routing, new.model_routing
     lost += [f"model_routing.{state}" for state in own if state not in other]
-        f"model_routing.{state}" for state in old.model_routing if state not in new.model_routing
-    ]
     for model, routes in old.model_routing_by_model.items():
         kept = new.model_routing_by_model.get(model, {})
         lost += [f"model_routing_by_model.{model}.{state}" for state in routes if state not in kept]

@@ -17,7 +17,7 @@ from gateway.config.models import EmbeddingSettings, LearningSettings, ScorerSet
 from gateway.config.storage import StorageSettings
 from gateway.config.upstreams import Deployment, RouterSettings, TimeoutSettings, UpstreamSettings
 from gateway.config.values import Secret, above_zero, at_least, host_pattern, origin_pattern
-from gateway.steering.acting import ActSettings
+from gateway.steering.acting import ACTIONS, ActSettings
 from gateway.steering.experiments import ExperimentSettings
 from gateway.steering.fsm import FSMSettings
 from gateway.steering.guidance.settings import EtraceSettings, InjectionSettings
@@ -37,16 +37,7 @@ SEEDS: Mapping[str, Any] = {
     "fsm": {"skip_exit": "demote"},
     "monitors": {"suite": "reference"},
     "conversations": {"run_boundary": "never"},
-    "steering": {
-        "act_above": {
-            "route_fast": 0.0,
-            "route_slow": 0.0,
-            "monitor_text": 0.0,
-            "e1": 0.0,
-            "e2": 0.0,
-            "skip_directive": 0.0,
-        }
-    },
+    "steering": {"act_above": dict.fromkeys(ACTIONS, 0.0)},
     "routing": {"escalate_at_severity": 0},
     "etraces": {
         "e1_per_run": 1,
