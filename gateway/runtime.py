@@ -161,7 +161,7 @@ class Runtime:
         closing.push_async_callback(accounting.ledger.flush)
         await wait(accounting.holds.refresh)
         self._follow(accounting.follow(), "budgets and holds")
-        self._follow(Retention(stores.runs, states, storage).follow(), "retention")
+        self._follow(Retention(stores.runs, states.active_within, storage).follow(), "retention")
         self._watch_for_alerts(stores, states, accounting)
         workloads = None
         if stores.workloads is not None:
