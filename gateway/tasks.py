@@ -50,11 +50,9 @@ class DeadlinePassed(Exception):
 
 
 class OwnTime:
-    """Adds up the processor time of one coroutine, step by step, and compares it with a limit.
-
-    A step is what runs between two waits. A step cannot be interrupted: the work calls `check`
-    where it can stop.
-    """
+    """Adds up the processor time of one coroutine, step by step, and compares it with a limit. A
+    step is what runs between two waits. A step cannot be interrupted: the work calls `check` where
+    it can stop."""
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
@@ -154,11 +152,9 @@ class _Driven(Generic[T]):
 
 
 class Turns:
-    """A limited number of places, given in the order of arrival.
-
-    Without a limit a thousand requests that arrive at once would each do one step at a time: all of
-    them would be in memory half done, and all would be sent late.
-    """
+    """A limited number of places, given in the order of arrival. Without a limit a thousand
+    requests that arrive at once would each do one step at a time: all of them would be in memory
+    half done, and all would be sent late."""
 
     def __init__(self, places: int) -> None:
         self._places = asyncio.Semaphore(places)

@@ -28,10 +28,8 @@ def steady_clock() -> float:
 
 class Retention:
     """Removes runs beyond the configured age or size, except those active in this process.
-
     `active_within`: ids of the conversations with a commit in the last so many seconds. The clock
-    `wall` is not believed for a while after it has jumped; nobody sets the clock `steady`.
-    """
+    `wall` is not believed for a while after it has jumped; nobody sets the clock `steady`."""
 
     def __init__(
         self,

@@ -38,12 +38,9 @@ RUNNING = "running"  # the value of `gateway` for the one that was started last
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrapOptions:
-    """Options of `gateway wrap`.
-
-    `gateway`: the address of one that runs, or RUNNING; None starts one. `mode`: on, shadow or off;
-    None: as the settings say. `budget`, `stop_after`: see `limits.wrap_budget`. `as_json`: the
-    summary as one JSON object. `quiet`: no lines of ours.
-    """
+    """Options of `gateway wrap`. `gateway`: the address of one that runs, or RUNNING; None starts
+    one. `mode`: on, shadow or off; None: as the settings say. `budget`, `stop_after`: see
+    `limits.wrap_budget`. `as_json`: the summary as one JSON object. `quiet`: no lines of ours."""
 
     command: tuple[str, ...]
     config: Path | None = None
