@@ -15,7 +15,7 @@ import math
 import re
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from gateway.config.values import Faults
@@ -52,31 +52,23 @@ def build(cls: type[T], value: Any, path: str = "") -> T:
     for name in required:
         if name not in value:
             faults.add(f"{join(path, name)}: required")
-    made = _made(cls, kwargs, required, path, faults)
-    faults.raise_any()
-    assert made is not None
-    return made
-
-
-def _made(
-    cls: type[T], kwargs: dict[str, Any], required: Iterable[str], path: str, faults: Faults
-) -> T | None:
-    """`cls(**kwargs)`; None, with the faults, when it refuses a value. A refused value is left out,
-    and the others are tried again, until nothing is refused."""
+    # A refused value is left out, and the others are tried again, until nothing is refused.
     while kwargs.keys() >= set(required):
         try:
-            return cls(**kwargs)
+            made = cls(**kwargs)
         except ConfigError as exc:
             faults.found.extend(exc.faults)
-            return None
+            break
         except ValueError as exc:
             faults.add(join(path, str(exc)))
             name = re.split(r"\W", str(exc), maxsplit=1)[0]
-            if name not in kwargs:
-                # Of a value that was left out, or of no single one.
-                faults.raise_any()
+            if name not in kwargs:  # of a value that was left out, or of no single one
+                break
             del kwargs[name]
-    return None
+        else:
+            faults.raise_any()
+            return made
+    raise ConfigError(*faults.found)
 
 
 def convert(hint: Any, value: Any, path: str) -> Any:

@@ -201,8 +201,6 @@ def _result(name: str, tasks: Sequence[Task], choose: Choose) -> PolicyResult:
     rows = np.array(
         [[*out, *low, *top] for (_, (_, out)), (low, top) in zip(found, ends, strict=True)]
     )
-        [[*out, *low, *top] for (_, (_, out)), (low, top) in zip(found, ends, strict=True)]
-    )
     draw = np.random.default_rng(SEED)
     drawn = [rows[draw.integers(0, len(rows), len(rows))].mean(axis=0) for _ in range(ROUNDS)]
     middle = rows.mean(axis=0)

@@ -68,7 +68,7 @@ def wrap(options: WrapOptions) -> int:
     ConfigError: no command, settings that are refused, no gateway where one should be."""
     if not options.command:
         raise ConfigError("wrap: which command? For example: gateway wrap -- claude")
-    say = _silent if options.quiet else _say
+    say = partial(_say, quiet=options.quiet)
     if shutil.which(options.command[0]) is None and "/" not in options.command[0]:
         _say(f"wrap: {options.command[0]}: command not found")
         return command.NOT_FOUND
@@ -95,7 +95,7 @@ def wrap(options: WrapOptions) -> int:
         mode = own.settings.steering.mode if own is not None else None
         if budget is not None and own is not None and not options.as_json:
             say(limit_line(budget, own.settings.control))
-        status = _run(options, url, say if not options.as_json else _silent, mode)
+        status = _run(options, url, partial(say, quiet=options.quiet or options.as_json), mode)
         traces = _read(read, say)
         if options.as_json:
             line = orjson.dumps(_as_json(traces, status=status, url=url)).decode()
@@ -173,13 +173,10 @@ def _read(read: Callable[[], list[Trace]], say: Callable[..., None]) -> list[Any
         return []
 
 
-def _say(text: str, *, first: bool = True) -> None:
-    sys.stderr.write(f"gateway: {text}\n" if first else f"{text}\n")
-    sys.stderr.flush()
-
-
-def _silent(_text: str, *, first: bool = True) -> None:
-    """Say nothing."""
+def _say(text: str, *, first: bool = True, quiet: bool = False) -> None:
+    if not quiet:
+        sys.stderr.write(f"gateway: {text}\n" if first else f"{text}\n")
+        sys.stderr.flush()
 
 
 # The summary of a wrapped command: its runs, read from the gateway, as a few lines of text.
