@@ -40,11 +40,9 @@ class _Endpoint:
 
 
 class _OnFirstUse:
-    """An application that is built at its first request, off the event loop.
-
-    The control plane and the dashboard need pydantic and jinja2: 80 ms and 6 MB that neither the
-    start nor a gateway without visitors has to pay.
-    """
+    """An application that is built at its first request, off the event loop. The control plane and
+    the dashboard need pydantic and jinja2: 80 ms and 6 MB that neither the start nor a gateway
+    without visitors has to pay."""
 
     def __init__(self, build: Callable[[], Router]) -> None:
         self._build = build
@@ -114,11 +112,8 @@ def build_app(settings: Settings) -> Edge:
 
 
 async def _lifespan(runtime: Runtime, _scope: Scope, receive: Receive, send: Send) -> None:
-    """Open the services before the first request and close them after the last.
-
-    Not Starlette's own, because a failed start should report its reason in one line, without a
-    traceback.
-    """
+    """Open the services before the first request and close them after the last. Not Starlette's
+    own, because a failed start should report its reason in one line, without a traceback."""
     await receive()
     try:
         await runtime.start()

@@ -163,10 +163,8 @@ class ShuttingDown(GatewayError):
 
 
 class RunRefused(GatewayError):
-    """A call that is not sent, because its run may go no further now.
-
-    Clients of OpenAI and Anthropic send a 429 again, unless `x-should-retry` says otherwise.
-    """
+    """A call that is not sent, because its run may go no further now. Clients of OpenAI and
+    Anthropic send a 429 again, unless `x-should-retry` says otherwise."""
 
     status, type = 429, "insufficient_quota"
 
@@ -193,11 +191,9 @@ class RunPaused(RunRefused):
 
 
 class UpstreamFailure(GatewayError):
-    """A failed upstream call.
-
-    `raw_body`: the upstream's own error body, relayed unchanged; None if it sent none. `retryable`:
-    whether another attempt may succeed. `retry_after_s`: the wait that the upstream asked for.
-    """
+    """A failed upstream call. `raw_body`: the upstream's own error body, relayed unchanged; None if
+    it sent none. `retryable`: whether another attempt may succeed. `retry_after_s`: the wait that
+    the upstream asked for."""
 
     status, type, code, label = 502, "upstream_error", "upstream_error", "upstream"
 

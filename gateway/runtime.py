@@ -18,7 +18,7 @@ from gateway.backends import Stores, open_stores
 from gateway.budgets.accounting import Accounting
 from gateway.budgets.holds import Holds
 from gateway.config import Settings
-from gateway.config.restart import as_started, changes_at_restart, removals
+from gateway.config.load import as_started, changes_at_restart, removals
 from gateway.conversations.index import ConversationIndex, StoredAnswers
 from gateway.conversations.loading import merged_call
 from gateway.conversations.workloads import Workloads
@@ -26,20 +26,16 @@ from gateway.embedding import open_embedder
 from gateway.errors import ConfigError
 from gateway.learning.worker import open_learning
 from gateway.library import PatternLibrary, PatternTally
-from gateway.lifecycle.replicas import Refresh, Replicas
-from gateway.lifecycle.retention import Retention
-from gateway.lifecycle.start_wait import StartWait, Wait, warm_up
+from gateway.lifecycle import Refresh, Replicas, Retention, StartWait, warm_up
 from gateway.observability.live_events import EventHub
 from gateway.observability.logging import get_logger
 from gateway.observability.metrics import Metrics, SharedMetrics, TaggedCalls, UnsteeredCalls
 from gateway.observability.otel import open_telemetry
 from gateway.services import KnownRefusals, Opened, Patterns, Services
-from gateway.stores.alerts import AlertStore
-from gateway.stores.exchanges import RawKeeper, RawStore, open_keeper
+from gateway.stores.exchanges import RawKeeper, open_keeper
 from gateway.stores.guard.guarded import GuardedStateStore, StoreHealth
 from gateway.stores.learning import LearningStore
 from gateway.stores.protocols import CONTROLS, KEYS, PATTERNS, RunStore
-from gateway.stores.usage import AttributionStore
 from gateway.tasks import Unfinished, spawn
 
 STOP_S = 5.0  # longest wait for background work that gives back what it holds, at the end
@@ -59,9 +55,6 @@ class Runtime:
     runs: RunStore
     accounting: Accounting
     holds: Holds
-    alerts: AlertStore
-    attribution: AttributionStore | None
-    raw: RawStore | None
     raw_calls: RawKeeper | None
     learning: LearningStore
 
@@ -90,20 +83,16 @@ class Runtime:
         self._lookup_logged: dict[str, float] = {}
 
     async def start(self) -> Opened:
-        """Open everything, on the event loop that will serve the requests.
-
-        Raises:
-            StoreError: the store cannot be used.
-        """
-        wait = StartWait(self.settings.storage, lambda: self.draining).until_reachable
+        """Open everything, on the event loop that will serve the requests. Raises StoreError: the
+        store cannot be used."""
+        wait = StartWait(self.settings.storage, lambda: self.draining)
         opened = self.opened = await self._open(wait)
-        stores, self.store, self.raw_calls = opened.stores, opened.states, opened.raw_calls
+        self.store, self.raw_calls = opened.states, opened.raw_calls
+        self.runs, self.learning = opened.stores.runs, opened.stores.learning
         self.accounting, self.holds = opened.accounting, opened.accounting.holds
-        self.runs, self.alerts, self.learning = stores.runs, stores.alerts, stores.learning
-        self.attribution, self.raw = stores.attribution, stores.raw
         services = self.services = self._build(opened, self.settings)
         self.started = True
-        self._closing.push_async_callback(self._close_services)
+        self._closing.push_async_callback(lambda: self.services.aclose())
         # Who learns may ask a model, which takes services.
         for loop, name in opened.learning.loops():
             self._follow(loop, name)
@@ -112,7 +101,7 @@ class Runtime:
             spawn(services.litellm_lane.start(), name="import litellm")
         return opened
 
-    async def _open(self, wait: Wait) -> Opened:
+    async def _open(self, wait: StartWait) -> Opened:
         """Open the stores and what works on them; what is open is closed with `aclose`."""
         storage, steering, closing = self.settings.storage, self.settings.steering, self._closing
         searched = self.settings.etraces.enabled
@@ -130,7 +119,7 @@ class Runtime:
         closing.push_async_callback(accounting.ledger.flush)
         await wait(accounting.holds.refresh)
         self._follow(accounting.follow(), "budgets and holds")
-        self._follow(Retention(stores.runs, states, storage).follow(), "retention")
+        self._follow(Retention(stores.runs, states.active_within, storage).follow(), "retention")
         self._watch_for_alerts(stores, states, accounting)
         workloads = None
         if stores.workloads is not None:
@@ -308,9 +297,6 @@ class Runtime:
             keys_required=lambda: self.keys.required,
             instance=self.instance,
         )
-
-    async def _close_services(self) -> None:
-        await self.services.aclose()
 
     async def aclose(self) -> None:
         """Close everything that was opened, in reverse order."""

@@ -9,8 +9,9 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import cast
 
@@ -20,7 +21,7 @@ from gateway.app import build_app
 from gateway.auth.authenticator import process_key
 from gateway.auth.hosts import is_loopback_name
 from gateway.config import Settings, ignored_keys, misspelt_variables, read_file
-from gateway.config.restart import is_cut
+from gateway.config.load import is_cut
 from gateway.endpoints.edge import Edge
 from gateway.endpoints.http11 import HttpProtocol
 from gateway.errors import ConfigError
@@ -35,6 +36,8 @@ from gateway.tasks import spawn
 _WATCH_PERIOD_S = 1.0
 _QUIET_S = 0.3  # a file that is written in place stops growing for less than this
 _DRAIN_POLL_S = 0.05
+_START_S = 120.0  # longest wait for a gateway in a thread of this process
+_POLL_S = 0.01
 _CLOSE_S = 1.0  # to close connections that have no request
 
 
@@ -47,12 +50,8 @@ def serve(
     """Serve until SIGTERM or SIGINT, then let running requests end (`server.drain_s`).
 
     Returns whether it served; if not, the log says why. `listening` is called once, with the
-    address without `/v1`.
-
-    SIGHUP, or a change of the config file, reloads the settings through `load`.
-
-    Raises:
-        ConfigError: an upstream is the gateway itself, or the address cannot be bound.
+    address without `/v1`. SIGHUP, or a change of the config file, reloads the settings through
+    `load`. Raises ConfigError: an upstream is the gateway itself, or the address cannot be bound.
     """
     loaded = read_now(config_path)
     configure_logging(settings.logging)
@@ -105,11 +104,9 @@ def uvicorn_config(app: Edge, settings: Settings) -> uvicorn.Config:
 
 
 class GatewayServer(uvicorn.Server):
-    """uvicorn with a drain that `/readyz` reports, and with reload on SIGHUP or file change.
-
-    It still listens while it drains: probes are answered and new requests get 503, which load
-    balancers and clients handle better than a refused connection.
-    """
+    """uvicorn with a drain that `/readyz` reports, and with reload on SIGHUP or file change. It
+    still listens while it drains: probes are answered and new requests get 503, which load
+    balancers and clients handle better than a refused connection."""
 
     def __init__(
         self,
@@ -207,12 +204,35 @@ class GatewayServer(uvicorn.Server):
             await super().serve(sockets=sockets)
 
 
+@contextlib.contextmanager
+def in_thread(server: uvicorn.Server, stop_s: float, failed: str) -> Iterator[str]:
+    """Serve in another thread, on a free port of the loopback interface; yields the address. Raises
+    ConfigError: the text `failed`, when the start fails or takes longer than `_START_S`."""
+    sock = socket.socket()
+    sock.bind(("127.0.0.1", 0))
+
+    def serve() -> None:
+        with contextlib.suppress(SystemExit):  # uvicorn's way to say that the start failed
+            server.run(sockets=[sock])
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    deadline = time.monotonic() + _START_S
+    while not server.started:
+        if not thread.is_alive() or time.monotonic() > deadline:
+            raise ConfigError(failed)
+        time.sleep(_POLL_S)
+    try:
+        yield f"http://127.0.0.1:{sock.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(stop_s)
+
+
 class Reloads:
     """Gives the runtime new settings from `load` on SIGHUP, or when the file at `path` changes.
-
     `loaded`: the file as the settings in use have it; a worker that takes another's place reads
-    what has changed since.
-    """
+    what has changed since."""
 
     def __init__(
         self, runtime: Runtime, load: Callable[[], Settings], path: Path | None, loaded: Loaded

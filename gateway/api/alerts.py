@@ -57,7 +57,7 @@ AlertList = shape("AlertList", "The newest alerts.", alerts=list[Alert])
 @OPERATIONS.add("GET /api/alerts", AlertList, "The alerts.")
 async def list_alerts(request: ApiRequest[AlertParameters]) -> ApiResponse:
     """Alerts, the newest first, with their deliveries."""
-    found = await request.runtime.alerts.list_alerts(
+    found = await request.runtime.opened.stores.alerts.list_alerts(
         tenant=request.tenant, limit=request.params.limit
     )
     settings = request.runtime.settings

@@ -184,6 +184,7 @@ async def exported(traces: AsyncIterator[RunTrace], form: str) -> AsyncIterator[
 
 
 def _store(runtime: Runtime) -> AttributionStore:
-    if runtime.attribution is None:
+    store = runtime.opened.stores.attribution
+    if store is None:
         raise unusable("the store cannot sum up runs", None, None)
-    return runtime.attribution
+    return store

@@ -20,9 +20,7 @@ class EmbeddingSettings:
 
     `embedder`: `static` (built in), `hashing` (no model), or `litellm/<model>` for an embedding
     model of any provider LiteLLM knows. `dimensions`, `api_base`, `api_key`: None = the default of
-    the provider or of LiteLLM.
-
-    Raises: ValueError (`<field>: <what is wrong>`).
+    the provider or of LiteLLM. Raises: ValueError (`<field>: <what is wrong>`).
     """
 
     embedder: str = "static"
@@ -35,10 +33,8 @@ class EmbeddingSettings:
     def __post_init__(self) -> None:
         named = self.embedder.startswith(LITELLM_PREFIX) and self.embedder != LITELLM_PREFIX
         if self.embedder not in ("static", "hashing") and not named:
-            raise ValueError(
-                f"embedder: {self.embedder!r} is not one of static, hashing, "
-                f"{LITELLM_PREFIX}<model>"
-            )
+            known = f"static, hashing, {LITELLM_PREFIX}<model>"
+            raise ValueError(f"embedder: {self.embedder!r} is not one of {known}")
         if self.dimensions is not None and not 1 <= self.dimensions <= 4096:
             raise ValueError(f"dimensions: must be 1 to 4096, got {self.dimensions}")
         finite(self, "timeout_s")
@@ -74,11 +70,8 @@ class JudgeSettings:
         at_least(self, 0, "cache_entries")
 
     def limit_s(self, deadline_ms: float) -> float:
-        """Longest wait for a score, in seconds.
-
-        Raises:
-            ValueError: no model is named, or the deadline leaves it less than LEAST_JUDGE_MS.
-        """
+        """Longest wait for a score, in seconds. Raises ValueError: no model is named, or the
+        deadline leaves it less than LEAST_JUDGE_MS."""
         if not self.model:
             raise ValueError("difficulty.judge.model: needed by scorer judge")
         limit_ms = min(self.timeout_ms, self.deadline_share * deadline_ms)
@@ -92,21 +85,15 @@ class JudgeSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScorerSettings:
-    """The difficulty scorer, with the shipped weights or those of a file.
-
-    `judge`: the model that the scorer `judge` asks about each new step.
-    """
+    """The difficulty scorer, with the shipped weights or those of a file."""
 
     scorer: ScorerName = "calibrated"
     weights_file: str | None = None
     judge: JudgeSettings = field(default_factory=JudgeSettings)
 
     def load(self) -> DifficultySettings:
-        """The scorer's settings with the weights read.
-
-        Raises:
-            ValueError: the file cannot be read, or does not contain weights.
-        """
+        """The scorer's settings with the weights read. Raises ValueError: the file cannot be read,
+        or does not contain weights."""
         if self.weights_file is None:
             return DifficultySettings(scorer=self.scorer)
         try:
@@ -123,10 +110,7 @@ DAY_S = 86_400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearningSettings:
-    """Limits of learning from runs, and the switches for mining and for giving lessons to runs.
-
-    `model`: its name as a client would request it.
-    """
+    """Limits of learning from runs, and the switches for mining and for giving lessons to runs."""
 
     mining: bool = True
     trials: Literal["off", "on"] = "off"

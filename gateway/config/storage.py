@@ -19,32 +19,19 @@ STORES: dict[str, str] = {
 """By the scheme of `storage.url`: what opens the stores, imported when they are opened."""
 STORES |= {each.name: each.value for each in plugins("steering_gateway.stores", STORES)}
 
-_NOT_NEGATIVE = (
-    "raw_mb",
-    *("retention_days", "max_size_mb", "busy_timeout_ms"),
-    *("spool_records", "spool_mb", "clock_settle_s", "start_wait_s"),
-)
-_POSITIVE = (
-    "raw_max_kb",
-    *("retention_interval_s", "queue_limit", "reader_threads", "cache_mb"),
-    *("commit_limit_ms", "breaker_failures", "probe_interval_s", "clock_jump_s"),
-    "spool_limit_ms",
-)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageSettings:
     """Database of the runs: its place, durability and retention.
 
     `url`: as libpq writes it, with its TLS options such as `sslmode` and `sslrootcert`.
-    `synchronous`: with `normal` no commit is lost when the process dies (`kill -9` included), but
-    a power cut may lose the most recent ones; `full` waits for the disk at every commit. The file
+    `synchronous`: with `normal` no commit is lost when the process dies (`kill -9` included), but a
+    power cut may lose the most recent ones; `full` waits for the disk at every commit. The file
     stays consistent in both cases. `mask_secrets`: docs/security.md; what is sent upstream is not
     touched. `max_size_mb`: in memory 1,535 MB at most, and more than 2,047 MB cannot be stored.
-    When a store counts as unavailable, and what waits for it: `gateway/stores/guard/guarded.py`,
-    on disk `disk_spool.py`. The clock: `gateway/lifecycle/retention.py`.
-
-    Raises: ValueError (`<field>: <what is wrong>`).
+    When a store counts as unavailable, and what waits for it: `gateway/stores/guard/guarded.py`, on
+    disk `disk_spool.py`. The clock: `gateway/lifecycle.py`. Raises: ValueError (`<field>:
+    <what is wrong>`).
     """
 
     path: str = "gateway.db"
@@ -81,10 +68,14 @@ class StorageSettings:
             raise ValueError("path: is a URL; the key for a PostgreSQL database is storage.url")
         if self.synchronous not in SYNCHRONOUS:
             raise ValueError(f"synchronous: must be one of {', '.join(SYNCHRONOUS)}")
-        for name in _NOT_NEGATIVE:
+        sizes = ("raw_mb", "max_size_mb", "spool_records", "spool_mb")
+        times = ("retention_days", "busy_timeout_ms", "clock_settle_s", "start_wait_s")
+        for name in (*sizes, *times):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError(f"{name}: must be 0 or more, and finite")
-        finite(self, *_POSITIVE)
+        finite(self, "raw_max_kb", "queue_limit", "reader_threads", "cache_mb", "breaker_failures")
+        finite(self, "retention_interval_s", "commit_limit_ms", "probe_interval_s", "clock_jump_s")
+        finite(self, "spool_limit_ms")
         if self.reader_threads > 64:
             raise ValueError("reader_threads: must be at most 64")
         if self.listen_url is not None and self.url is None:
@@ -127,15 +118,12 @@ class StorageSettings:
     @property
     def place(self) -> str:
         """The database for messages: its path, or its URL without the password and options."""
-        return self.path if self.url is None else url_without_secrets(self.url)
-
-
-def url_without_secrets(url: str) -> str:
-    """Scheme, user, host, port and database of a URL."""
-    parts = urlsplit(url)
-    user = f"{parts.username}@" if parts.username else ""
-    host = parts.netloc.rpartition("@")[2]
-    return f"{parts.scheme}://{user}{host}{parts.path}"
+        if self.url is None:
+            return self.path
+        parts = urlsplit(self.url)
+        user = f"{parts.username}@" if parts.username else ""
+        host = parts.netloc.rpartition("@")[2]
+        return f"{parts.scheme}://{user}{host}{parts.path}"
 
 
 def _check_url(name: str, url: str | None) -> None:

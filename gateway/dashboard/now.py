@@ -49,7 +49,9 @@ async def show(visit: Visit) -> Page:
         "finished": [row_of(r, now) for r in newest.runs if r.id not in shown][:_FINISHED],
         "alerts": [
             stored
-            for stored in await visit.runtime.alerts.list_alerts(tenant=tenant, limit=10 * _ALERTS)
+            for stored in await visit.runtime.opened.stores.alerts.list_alerts(
+                tenant=tenant, limit=10 * _ALERTS
+            )
             if now - stored.seen_at < _DAY_S and stored.alert.facts.get("run_id") not in shown
         ][:_ALERTS],
         "sinks": len(visit.runtime.settings.alerts.sinks),
@@ -117,7 +119,7 @@ async def _trees(visit: Visit, live: Sequence[LiveRun]) -> dict[str, Tree]:
 
 async def tree_of(visit: Visit, conversation_id: str) -> Tree | None:
     """The tree of a conversation; None for one without relatives."""
-    store = visit.runtime.attribution
+    store = visit.runtime.opened.stores.attribution
     tree = None if store is None else await store.tree(conversation_id, tenant=visit.tenant)
     return tree if tree is not None and len(tree.nodes) > 1 else None
 

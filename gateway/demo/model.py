@@ -1,23 +1,176 @@
-"""The scripted model, its provider's server, and the gateway's, on loopback ports.
-
-The model works well, then repeats itself until guidance tells it to stop.
-"""
+"""The demo's agent, a plain tool loop on the official `openai` client, with a real repository; and
+the scripted model that answers it: it repeats itself until guidance tells it to stop."""
 
 from __future__ import annotations
 
 import json
-import socket
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
-import uvicorn
+from openai import OpenAI
 
 from gateway.steering.guidance.lessons import LEARNED
 from gateway.steering.transcript.content import FRAME_OPEN
+
+FILES = {
+    "orders.py": (
+        "from pricing import line_total\n\n\n"
+        "def order_total(lines):\n"
+        '    """What the customer pays, in cents."""\n'
+        "    return sum(line_total(price, count) for price, count in lines)\n"
+    ),
+    "pricing.py": (
+        "from rates import VAT\n\n\n"
+        "def line_total(price, count):\n"
+        '    """One line with tax, in cents."""\n'
+        "    return round(price * count * (1 + VAT))\n"
+    ),
+    "rates.py": "VAT = 0.16\n",
+    "customers.py": "def greeting(name):\n    return f'Dear {name},'\n",
+    "report.py": "def heading(month):\n    return f'Orders of {month}'\n",
+    "README.md": "# Shop\n\nRun the tests before every change. The tax law is in LAW.md.\n",
+    "LAW.md": "# Tax\n\nSince January the rate is 19 percent. It is set in one place: rates.py.\n",
+    "test_orders.py": (
+        "import unittest\n\nfrom orders import order_total\n\n\n"
+        "class OrderTotal(unittest.TestCase):\n"
+        "    def test_two_lines(self):\n"
+        "        self.assertEqual(order_total([(1000, 1), (250, 4)]), 2380)\n\n\n"
+        "if __name__ == '__main__':\n    unittest.main()\n"
+    ),
+}
+
+
+class Workspace:
+    """A folder with the repository; each tool returns the text that the agent reads."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name, text in FILES.items():
+            (folder / name).write_text(text, encoding="utf-8")
+
+    def list_files(self) -> str:
+        """Names, one a line."""
+        return "\n".join(sorted(p.name for p in self.folder.iterdir() if p.is_file()))
+
+    def read_file(self, path: str) -> str:
+        """The text of one file."""
+        found = self.folder / Path(path).name
+        return found.read_text(encoding="utf-8") if found.exists() else f"no such file: {path}"
+
+    def edit_file(self, path: str, old: str, new: str) -> str:
+        """Replace one piece of text."""
+        found = self.folder / Path(path).name
+        text = found.read_text(encoding="utf-8")
+        if old not in text:
+            return f"error: the text to replace does not occur in {path}"
+        found.write_text(text.replace(old, new, 1), encoding="utf-8")
+        return f"{path}: 1 replacement"
+
+    def run_tests(self) -> str:
+        """The output of unittest, without its time."""
+        done = subprocess.run(
+            [sys.executable, "-B", "-m", "unittest", "-q", "test_orders"],
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+        return "\n".join(x for x in done.stderr.splitlines() if not x.startswith("Ran ")).strip()
+
+
+TOOLS: Mapping[Callable[..., str], tuple[str, ...]] = {
+    Workspace.list_files: (),
+    Workspace.read_file: ("path",),
+    Workspace.edit_file: ("path", "old", "new"),
+    Workspace.run_tests: (),
+}
+"""The tools with their parameters, all of them texts."""
+
+
+def tool_definitions() -> list[dict[str, Any]]:
+    """The tools as a chat request offers them."""
+    definitions = []
+    for tool, names in TOOLS.items():
+        properties = {name: {"type": "string"} for name in names}
+        parameters = {"type": "object", "properties": properties, "required": list(names)}
+        about = {"name": tool.__name__, "description": tool.__doc__, "parameters": parameters}
+        definitions.append({"type": "function", "function": about})
+    return definitions
+
+
+SYSTEM = "You are a careful engineer. Repair the repository with the tools you have."
+TASK = "test_orders.py fails. Find out why and repair it."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One model call: the gateway's response headers, and what the agent did next."""
+
+    headers: dict[str, str]
+    action: str
+    failed: bool
+    prompt_tokens: int
+    completion_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """The calls of a run, and how it ended."""
+
+    turns: tuple[Turn, ...]
+    answer: str | None  # None when the agent gave up at its limit of calls
+
+
+def run_agent(
+    client: OpenAI,
+    workspace: Workspace,
+    *,
+    model: str,
+    max_calls: int,
+    on_turn: Callable[[Turn], None],
+) -> Outcome:
+    """Call the model until it answers without a tool call, or the limit is reached."""
+    messages: list[Any] = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": TASK}]
+    tools: Any = tool_definitions()
+    turns: list[Turn] = []
+    for _ in range(max_calls):
+        raw = client.chat.completions.with_raw_response.create(
+            model=model, messages=messages, tools=tools
+        )
+        completion = raw.parse()
+        message = completion.choices[0].message
+        messages.append(message.model_dump(exclude_none=True))
+        action, failed = "", False
+        for call in message.tool_calls or ():
+            if call.type != "function":
+                continue
+            arguments = json.loads(call.function.arguments)
+            result: str = getattr(workspace, call.function.name)(**arguments)
+            messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
+            failed = "FAILED" in result or result.startswith("error")
+            action = " ".join([call.function.name, *list(arguments.values())[:1]])
+        usage = completion.usage
+        turn = Turn(
+            headers=dict(raw.headers),
+            action=action,
+            failed=failed,
+            prompt_tokens=usage.prompt_tokens if usage else 0,
+            completion_tokens=usage.completion_tokens if usage else 0,
+        )
+        turns.append(turn)
+        on_turn(turn)
+        if not message.tool_calls:
+            return Outcome(turns=tuple(turns), answer=message.content)
+    return Outcome(turns=tuple(turns), answer=None)
+
 
 Move = tuple[str, str, dict[str, str]]
 
@@ -34,13 +187,10 @@ _EXPLORE: tuple[Move, ...] = (
 _DOUBT = "The test failed again. Maybe the error is still in the rounding of pricing.line_total."
 _ROUND, _PLAIN = "round(price * count * (1 + VAT))", "int(price * count * (1 + VAT) + 0.5)"
 
+_REPAIR = {"path": "rates.py", "old": "VAT = 0.16", "new": "VAT = 0.19"}
 _RECOVER: tuple[Move, ...] = (
     ("The law file says what the rate must be.", "read_file", {"path": "LAW.md"}),
-    (
-        "The rate is out of date, the rounding was fine.",
-        "edit_file",
-        {"path": "rates.py", "old": "VAT = 0.16", "new": "VAT = 0.19"},
-    ),
+    ("The rate is out of date, the rounding was fine.", "edit_file", _REPAIR),
     ("Running the tests on the new rate.", "run_tests", {}),
     ("Checking that the change is what I meant.", "read_file", {"path": "rates.py"}),
     ("Checking that pricing is as it was.", "read_file", {"path": "pricing.py"}),
@@ -61,8 +211,7 @@ class ScriptedModel:
         self._calls = 0
         self._frames_before = 0
         self.advice = ""
-        self.told = ""
-        """The block with lessons from earlier runs, once there was one."""
+        self.lessons = ""  # the block with lessons from earlier runs, once there was one
 
     def completion(self, body: bytes) -> dict[str, Any]:
         """The next chat completion; of the request, only the model and the guidance are read."""
@@ -72,24 +221,19 @@ class ScriptedModel:
         if name:
             self._calls += 1
             function = {"name": name, "arguments": json.dumps(arguments)}
-            message["tool_calls"] = [
-                {"id": f"call_{self._calls}", "type": "function", "function": function}
-            ]
+            call = {"id": f"call_{self._calls}", "type": "function", "function": function}
+            message["tool_calls"] = [call]
+        choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if name else "stop"}
         sent = len(body) // 4  # the usual rule of thumb: four characters per token
         received = 40 + len(text) // 4
+        usage = {"prompt_tokens": sent, "completion_tokens": received}
         return {
             "id": "chatcmpl-demo",
             "object": "chat.completion",
             "created": int(time.time()),
             "model": request["model"],
-            "choices": [
-                {"index": 0, "message": message, "finish_reason": "tool_calls" if name else "stop"}
-            ],
-            "usage": {
-                "prompt_tokens": sent,
-                "completion_tokens": received,
-                "total_tokens": sent + received,
-            },
+            "choices": [choice],
+            "usage": usage | {"total_tokens": sent + received},
         }
 
     def _next(self, request: Any) -> tuple[str, str | None, dict[str, str]]:
@@ -98,25 +242,22 @@ class ScriptedModel:
             self._frames_before = len(frames)
             self._step += 1
             return _EXPLORE[self._step - 1]
-        self.told = self.told or next((frame for frame in frames if LEARNED in frame), "")
-        if not self.advice and self.told:
-            self.advice = self.told
+        self.lessons = self.lessons or next((frame for frame in frames if LEARNED in frame), "")
+        self.advice = self.advice or self.lessons
         if not self.advice and len(frames) >= self._frames_before + _NOTES_NEEDED:
             self.advice = frames[-1]
         if not self.advice:
+            # Alternate between running the test and changing the rounding back and forth.
             self._step += 1
-            return self._repeat(self._step - len(_EXPLORE))
+            turn = self._step - len(_EXPLORE)
+            if turn % 2:
+                return _DOUBT, "run_tests", {}
+            old, new = (_ROUND, _PLAIN) if turn % 4 else (_PLAIN, _ROUND)
+            return _DOUBT, "edit_file", {"path": "pricing.py", "old": old, "new": new}
         if self._recovery < len(_RECOVER):
             self._recovery += 1
             return _RECOVER[self._recovery - 1]
         return _DONE, None, {}
-
-    def _repeat(self, turn: int) -> Move:
-        """Alternate between running the test and changing the rounding back and forth."""
-        if turn % 2:
-            return _DOUBT, "run_tests", {}
-        old, new = (_ROUND, _PLAIN) if turn % 4 else (_PLAIN, _ROUND)
-        return _DOUBT, "edit_file", {"path": "pricing.py", "old": old, "new": new}
 
 
 def guidance_frames(body: Any) -> list[str]:
@@ -132,9 +273,6 @@ def guidance_frames(body: Any) -> list[str]:
 
 
 LOOPBACK = "127.0.0.1"
-START_S = 120.0
-"""Longest wait for the gateway's start-up, and for its end."""
-_POLL_S = 0.01
 
 
 class Provider(ThreadingHTTPServer):
@@ -172,27 +310,3 @@ class _Completions(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Say nothing: the terminal shows the demo."""
-
-
-@contextmanager
-def served(config: uvicorn.Config) -> Iterator[str]:
-    """Serve an application in a thread, with its lifespan; yields its address.
-
-    Raises:
-        RuntimeError: the start-up fails or takes too long.
-    """
-    server = uvicorn.Server(config)
-    listener = socket.socket()
-    listener.bind((LOOPBACK, 0))
-    thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
-    thread.start()
-    deadline = time.monotonic() + START_S
-    while not server.started:
-        if not thread.is_alive() or time.monotonic() > deadline:
-            raise RuntimeError("the gateway did not start")
-        time.sleep(_POLL_S)
-    try:
-        yield f"http://{LOOPBACK}:{listener.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join(START_S)

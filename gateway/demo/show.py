@@ -1,10 +1,9 @@
-"""The demo on the terminal: the run as it happens, a timeline, and the effect of steering.
-
-At the end it shows the lessons that were mined from its runs, and a third run that is given them.
-"""
+"""The demo on the terminal: the run as it happens, a timeline, and the effect of steering. At the
+end it shows the lessons that were mined from its runs, and a third run that is given them."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import tempfile
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import uvicorn
 from openai import OpenAI
 from rich.console import Console, Group
 from rich.panel import Panel
@@ -23,118 +23,50 @@ from rich.text import Text
 from gateway.app import build_app
 from gateway.auth.authenticator import process_key
 from gateway.config import LoggingSettings, settings_from_dict
-from gateway.demo.agent import Outcome, Turn, Workspace, run_agent
-from gateway.demo.model import Provider, ScriptedModel, served
+from gateway.demo.model import Outcome, Provider, ScriptedModel, Turn, Workspace, run_agent
 from gateway.observability.logging import configure_logging
-from gateway.server import uvicorn_config
+from gateway.server import in_thread, uvicorn_config
 from gateway.steering.guidance.render import ADVISORY
 from gateway.steering.transcript.content import FRAME_CLOSE
 from gateway.text.plots import STATE_COLOURS, column
 from gateway.upstream.prices import capabilities
 
+# A run that was given up is over soon, one that waits for a busy machine is not.
 LEARNING = {"trials": "on", "interval_s": 0.05, "idle_s": 2.0}
-"""The demo's settings of learning: a run that was given up is over soon, one that waits for a busy
-machine is not."""
 MINED_WITHIN_S = 10.0
 _POLL_S = 0.05
 # The draw depends on the conversation: with this name the lesson is not held back. In a real trial
 # it is, on a share of the occasions.
 _NAME = "demo-third"
-
-
-def play_learned(
-    console: Console, url: str, script: Callable[[ScriptedModel], None], model: str, calls: int
-) -> bool:
-    """Approve what was mined, run the agent once more, and show both; True if it was given.
-
-    `script` sets the model that answers; `url` is the gateway's, with `/v1`.
-    """
-    operator = {"x-gateway-key": process_key()}  # the gateway runs in this process
-    root = url.removesuffix("/v1")
-    with httpx.Client(base_url=root, headers=operator, timeout=30) as api:
-        lessons = _mined(api)
-        for lesson in lessons:
-            name = lesson["pattern_id"]
-            api.patch(f"/api/lessons/{name}", json={"status": "active"}).raise_for_status()
-    scripted = ScriptedModel()
-    script(scripted)
-    headers = {"x-conversation-id": _NAME}
-    turns: list[Turn] = []
-    with (
-        tempfile.TemporaryDirectory(prefix="gateway-demo-repo-") as folder,
-        OpenAI(base_url=url, api_key="not-needed", default_headers=headers) as client,
-    ):
-        outcome = run_agent(
-            client, Workspace(Path(folder)), model=model, max_calls=calls, on_turn=turns.append
-        )
-    console.print(_panel(lessons, outcome))
-    return bool(scripted.told) and outcome.answer is not None
-
-
-def _mined(api: httpx.Client) -> list[dict[str, Any]]:
-    """The lessons of the first two runs, as soon as the gateway has read both."""
-    deadline, found = time.monotonic() + MINED_WITHIN_S, list[dict[str, Any]]()
-    while time.monotonic() < deadline and len({each["source_trace_id"] for each in found}) < 2:
-        time.sleep(_POLL_S)
-        found = api.get("/api/lessons").json()["lessons"]
-    return found
-
-
-def _panel(lessons: list[dict[str, Any]], outcome: Outcome) -> Panel:
-    lines = [Text("Read off the two runs, and approved by the operator:", style="dim")]
-    lines += [Text(f"  {lesson['advice']}", style="magenta") for lesson in lessons]
-    told = next((n for n, turn in enumerate(outcome.turns, 1) if _has_lesson(turn, lessons)), None)
-    lines.append(Text(""))
-    if told is None:
-        lines.append(Text("The third run was not given the lesson.", style="bold red"))
-    else:
-        end = "repaired" if outcome.answer is not None else "gave up"
-        lines.append(
-            Text(
-                f"The third run is told at call {told}, right behind its first failing test: "
-                f"{end} in {len(outcome.turns)} calls.",
-                style="bold green",
-            )
-        )
-    return Panel(Group(*lines), title="3  What was learned", title_align="left")
-
-
-def _has_lesson(turn: Turn, lessons: list[dict[str, Any]]) -> bool:
-    given = turn.headers.get("x-gateway-guidance", "")
-    return any(lesson["pattern_id"] in given for lesson in lessons)
-
-
 REQUESTED = "gpt-4o"
 ROUTING = {"FAST": "gpt-4o-mini", "SLOW": "gpt-4.1"}
 MAX_CALLS = 30
-WIDTH = 80
-"""Columns that every line fits into; a wider terminal is not filled."""
+STOP_S = 120.0
+WIDTH = 80  # columns that every line fits into; a wider terminal is not filled
 
 
 def run_demo(console: Console | None = None, *, database: Path | None = None) -> bool:
-    """Run the agent without and with steering, and once more with what was learned from that; True
-    if the agent succeeds in all but the first.
-
-    database: where the runs are recorded; None for a file that is removed at the end.
-    """
-    console = console or Console(highlight=False, width=_width())
+    """Run the agent without and with steering, and once more with what was learned; True if it
+    succeeds in all but the first. database: where the runs are recorded; None: nowhere that
+    stays."""
+    # A fixed width if the output is not a terminal.
+    console = console or Console(highlight=False, width=None if os.isatty(1) else WIDTH)
     console.width = min(console.width, WIDTH)
     console.print(_opening())
     with _demo_gateway(database) as (provider, url):
         console.rule("[bold]1  The agent alone[/], steering off", align="left", style="dim")
-        alone = _run_agent(console, provider, url, "off")
+        alone = _shown_run(console, provider, url, "off")
         console.rule("[bold]2  The same agent, steered[/]", align="left", style="dim")
-        steered = _run_agent(console, provider, url, "on")
+        steered = _shown_run(console, provider, url, "on")
         advice = provider.model.advice
         console.print(_timeline(steered))
         console.print(_comparison(alone, steered))
-
-        def answer_with(model: ScriptedModel) -> None:
-            provider.model = model
-
-        told = play_learned(console, url, answer_with, REQUESTED, MAX_CALLS)
+        lessons = _approved_lessons(url.removesuffix("/v1"))
+        learned = _run_agent(provider, url, {"x-conversation-id": _NAME}, lambda turn: None)
+        console.print(_lessons_panel(lessons, learned))
     console.print(_closing(advice))
-    return alone.answer is None and steered.answer is not None and told
+    repaired = steered.answer is not None and learned.answer is not None
+    return alone.answer is None and repaired and bool(provider.model.lessons)
 
 
 @contextmanager
@@ -156,34 +88,71 @@ def _demo_gateway(database: Path | None) -> Iterator[tuple[Provider, str]]:
             }
         )
         app = build_app(settings)
-        url = stack.enter_context(served(uvicorn_config(app, settings)))
+        server = uvicorn.Server(uvicorn_config(app, settings))
+        url = stack.enter_context(in_thread(server, STOP_S, "the gateway did not start"))
         yield provider, f"{url}/v1"
 
 
-def _run_agent(console: Console, provider: Provider, url: str, mode: str) -> Outcome:
+def _run_agent(
+    provider: Provider, url: str, headers: dict[str, str], on_turn: Callable[[Turn], None]
+) -> Outcome:
+    """One run of the agent on a fresh copy of its repository, against a fresh model."""
     provider.model = ScriptedModel()
-    client = OpenAI(base_url=url, api_key="not-needed", default_headers={"x-gateway-mode": mode})
-    console.print(_heading())
-    number = 0
+    with (
+        tempfile.TemporaryDirectory(prefix="gateway-demo-repo-") as folder,
+        OpenAI(base_url=url, api_key="not-needed", default_headers=headers) as client,
+    ):
+        workspace = Workspace(Path(folder))
+        return run_agent(client, workspace, model=REQUESTED, max_calls=MAX_CALLS, on_turn=on_turn)
+
+
+def _shown_run(console: Console, provider: Provider, url: str, mode: str) -> Outcome:
+    columns = f"{'state':<7}{'difficulty':<12}{'model':<12}{'what the agent did':<22}fired"
+    console.print(Text(f"call  {columns}", style="dim"))
+    numbers = itertools.count(1)
 
     def show(turn: Turn) -> None:
-        nonlocal number
-        number += 1
-        console.print(_line(number, turn))
+        console.print(_line(next(numbers), turn))
         for source in _sources(turn):
             console.print(Text(f"      └ guidance: {source}", style="magenta"))
 
-    with tempfile.TemporaryDirectory(prefix="gateway-demo-repo-") as folder, client:
-        outcome = run_agent(
-            client, Workspace(Path(folder)), model=REQUESTED, max_calls=MAX_CALLS, on_turn=show
-        )
-    if outcome.answer is None:
-        console.print(
-            Text(f"  gave up after {MAX_CALLS} calls, the test still fails\n", "bold red")
-        )
-    else:
-        console.print(Text(f"  done: {outcome.answer}\n", style="bold green"))
+    outcome = _run_agent(provider, url, {"x-gateway-mode": mode}, show)
+    end = Text(f"  gave up after {MAX_CALLS} calls, the test still fails\n", "bold red")
+    if outcome.answer is not None:
+        end = Text(f"  done: {outcome.answer}\n", "bold green")
+    console.print(end)
     return outcome
+
+
+def _approved_lessons(root: str) -> list[dict[str, Any]]:
+    """The lessons of the first two runs, approved as soon as the gateway has read both."""
+    deadline, found = time.monotonic() + MINED_WITHIN_S, list[dict[str, Any]]()
+    operator = {"x-gateway-key": process_key()}  # the gateway runs in this process
+    with httpx.Client(base_url=root, headers=operator, timeout=30) as api:
+        while time.monotonic() < deadline and len({each["source_trace_id"] for each in found}) < 2:
+            time.sleep(_POLL_S)
+            found = api.get("/api/lessons").json()["lessons"]
+        for lesson in found:
+            name = lesson["pattern_id"]
+            api.patch(f"/api/lessons/{name}", json={"status": "active"}).raise_for_status()
+    return found
+
+
+def _lessons_panel(lessons: list[dict[str, Any]], outcome: Outcome) -> Panel:
+    lines = [Text("Read off the two runs, and approved by the operator:", style="dim")]
+    lines += [Text(f"  {lesson['advice']}", style="magenta") for lesson in lessons]
+    given = [turn.headers.get("x-gateway-guidance", "") for turn in outcome.turns]
+    names = [lesson["pattern_id"] for lesson in lessons]
+    first = next((n for n, text in enumerate(given, 1) if any(x in text for x in names)), None)
+    end = Text("The third run was not given the lesson.", style="bold red")
+    if first is not None:
+        end = Text(
+            f"The third run is told at call {first}, right behind its first failing test: "
+            f"{'repaired' if outcome.answer is not None else 'gave up'} in "
+            f"{len(outcome.turns)} calls.",
+            style="bold green",
+        )
+    return Panel(Group(*lines, Text(""), end), title="3  What was learned", title_align="left")
 
 
 def _opening() -> Panel:
@@ -199,11 +168,6 @@ def _opening() -> Panel:
     return Panel(text, title="steering gateway", title_align="left", border_style="cyan")
 
 
-def _heading() -> Text:
-    columns = f"{'state':<7}{'difficulty':<12}{'model':<12}{'what the agent did':<22}fired"
-    return Text(f"call  {columns}", style="dim")
-
-
 def _line(number: int, turn: Turn) -> Text:
     headers = turn.headers
     state = headers.get("x-gateway-state", "-")
@@ -212,17 +176,13 @@ def _line(number: int, turn: Turn) -> Text:
     text.append(f"{state:<7}", STATE_COLOURS.get(state, ""))
     text.append(_meter(headers.get("x-gateway-difficulty")))
     text.append(f"{model:<12}", "" if model == REQUESTED else "bold")
-    mark = "✗ " if turn.failed else "  "
-    text.append(mark, "red")
+    text.append("✗ " if turn.failed else "  ", "red")
     text.append(f"{turn.action.replace('_file ', ' ') or 'final answer':<20}")
-    text.append(_named(headers.get("x-gateway-monitors", "")), "yellow")
+    # The first two monitors by name, the others as a number: a line has 80 columns.
+    monitors = headers.get("x-gateway-monitors", "").split(",")
+    more = f" +{len(monitors) - 2}" if len(monitors) > 2 else ""
+    text.append(" ".join(monitors[:2]) + more, "yellow")
     return text
-
-
-def _named(monitors: str) -> str:
-    """The first two monitors by name, the others as a number: a line has 80 columns."""
-    first, more = monitors.split(",")[:2], monitors.split(",")[2:]
-    return " ".join([*first, *([f"+{len(more)}"] if more else [])])
 
 
 def _meter(difficulty: str | None) -> Text:
@@ -279,15 +239,13 @@ def _comparison(alone: Outcome, steered: Outcome) -> Table:
     table.add_row("model calls", *(str(len(r.turns)) for r in runs))
     tokens = [sum(t.prompt_tokens + t.completion_tokens for t in r.turns) for r in runs]
     table.add_row("tokens", *(f"{n:,}" for n in tokens))
-    table.add_row("cost at list prices", *(_dollars(_cost(r)) for r in runs))
-    table.add_row(
-        f"  if every call went to {REQUESTED}", *(_dollars(_cost(r, REQUESTED)) for r in runs)
-    )
+    table.add_row("cost at list prices", *(_cost(r) for r in runs))
+    table.add_row(f"  if every call went to {REQUESTED}", *(_cost(r, REQUESTED) for r in runs))
     return table
 
 
-def _cost(outcome: Outcome, model: str | None = None) -> float | None:
-    """US dollars at LiteLLM's packaged prices; None if a price is missing."""
+def _cost(outcome: Outcome, model: str | None = None) -> str:
+    """US dollars at LiteLLM's packaged prices; `unknown` if a price is missing."""
     total = 0.0
     for turn in outcome.turns:
         usage = {"prompt_tokens": turn.prompt_tokens, "completion_tokens": turn.completion_tokens}
@@ -295,38 +253,22 @@ def _cost(outcome: Outcome, model: str | None = None) -> float | None:
         info = capabilities(name)
         cost = info.cost(usage) if info is not None else None
         if cost is None:
-            return None
+            return "unknown"
         total += cost
-    return total
-
-
-def _dollars(cost: float | None) -> str:
-    return "unknown" if cost is None else f"${cost:.4f}"
+    return f"${total:.4f}"
 
 
 def _closing(advice: str) -> Panel:
-    text = _first_text(advice)
+    # The first text of the guidance block, without its frame.
+    text = advice.partition(ADVISORY)[2].replace(FRAME_CLOSE, "").strip().split("\n\n")[0]
+    agent = ("Your agent:  ", "dim"), ("gateway wrap -- claude", "bold"), "   or codex, ..."
+    server = ("a server:    ", "dim"), "gateway serve", ("  (then OPENAI_BASE_URL)", "dim")
     lines = [
         Text("The text that changed the run:", style="dim"),
         Text(text or "(none)", style="magenta"),
         Text(""),
-        Text.assemble(
-            ("Your agent:  ", "dim"), ("gateway wrap -- claude", "bold"), "   or codex, ..."
-        ),
+        Text.assemble(*agent),
         Text.assemble(("only watch:  ", "dim"), "gateway wrap --mode shadow -- claude"),
-        Text.assemble(
-            ("a server:    ", "dim"), "gateway serve", ("  (then OPENAI_BASE_URL)", "dim")
-        ),
+        Text.assemble(*server),
     ]
     return Panel(Group(*lines), border_style="cyan")
-
-
-def _first_text(frame: str) -> str:
-    """The first text of a guidance block, without its frame."""
-    _, _, texts = frame.partition(ADVISORY)
-    return texts.replace(FRAME_CLOSE, "").strip().split("\n\n")[0]
-
-
-def _width() -> int | None:
-    """A fixed width if the output is not a terminal."""
-    return None if os.isatty(1) else WIDTH

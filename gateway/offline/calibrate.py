@@ -11,11 +11,10 @@ from typing import Any, TextIO
 from rich.table import Table
 
 from gateway.errors import ConfigError
+from gateway.offline import recordings
 from gateway.offline.evaluation import CODING, POINTS, RunReading, auroc, by, signal_rates
 from gateway.offline.fitting import SEED, Fitted, LabelledRun, fit, label_run
 from gateway.offline.playback import ALARM, RISK, STATE_SIGNALS
-from gateway.offline.recordings import parse_recording, read_lines, recording_files, write_output
-from gateway.offline.replay import report_console
 from gateway.steering.acting import ACTIONS, NO_EVIDENCE, ActSettings
 from gateway.steering.monitors import MONITORS
 from gateway.steering.scoring.calibration import (
@@ -49,13 +48,8 @@ def run_calibrate(
     out: TextIO | None = None,
     err: TextIO | None = None,
 ) -> int:
-    """Run the command: fit, report, and write the weights to a file if one is named.
-
-    Returns the exit status: 0 done, 1 some recordings could not be read and were left out.
-
-    Raises:
-        ConfigError: nothing to read, too few labelled runs, or the file cannot be written.
-    """
+    """Run the command. Returns the exit status: 0 done, 1 some recordings could not be read. Raises
+    ConfigError: nothing to read, too few labelled runs, or the weights cannot be written."""
     if weights is not None and not weights.parent.is_dir():
         # Checked first, because fitting takes minutes.
         raise ConfigError(f"{weights}: cannot be written: no such directory")
@@ -65,7 +59,7 @@ def run_calibrate(
     fitted = fit(runs, seed=seed)
     acting = acting or ActSettings()
     if weights is not None:
-        write_output(weights, calibration_to_json(fitted.calibration))
+        recordings.write_output(weights, calibration_to_json(fitted.calibration))
     if as_json:
         out.write(report_json(fitted, acting) + "\n")
     else:
@@ -78,10 +72,10 @@ def read_labelled(files: Sequence[Path], err: TextIO) -> tuple[list[LabelledRun]
     runs, problems = [], 0
     with progress_bar(err) as bar:
         task = bar.add_task("reading", total=None)
-        for file, number, text in read_lines(recording_files(files)):
+        for file, number, text in recordings.read_lines(recordings.recording_files(files)):
             bar.advance(task)
             try:
-                run = label_run(parse_recording(text, f"{file.name}:{number}"))
+                run = label_run(recordings.parse_recording(text, f"{file.name}:{number}"))
             except ConfigError as exc:
                 problems += 1
                 err.write(f"gateway: {exc}\n")
@@ -93,7 +87,7 @@ def read_labelled(files: Sequence[Path], err: TextIO) -> tuple[list[LabelledRun]
 
 def print_report(fitted: Fitted, acting: ActSettings, out: TextIO) -> None:
     """Print the report as tables."""
-    console = report_console(out)
+    console = recordings.report_console(out)
     data = fitted.calibration.provenance
     console.print(
         f"{data['runs']} labelled runs, {data['steps']} steps, {data['groups']} groups, "
@@ -127,7 +121,8 @@ def _by_source(runs: Sequence[RunReading]) -> dict[str, list[RunReading]]:
 def alarm_table(runs: Mapping[str, Sequence[RunReading]]) -> Table:
     """Alarms in failed and in successful runs, per source and side, and for all coding sources."""
     title = "alarm: a monitor fired, SLOW was reached, or the run is likely to fail"
-    table = _table(title, ("source", ""), ("failed", "successful", "ratio", "run ahead"))
+    columns = ("failed", "successful", "ratio", "run ahead")
+    table = recordings.report_table(title, ("source", ""), columns)
     parts = {name: _by_source(side) for name, side in runs.items()}
     for side_parts in parts.values():
         coding = [run for run in side_parts["all"] if run.label.source.startswith(CODING)]
@@ -155,18 +150,9 @@ def _percent(share: float, digits: int = 1) -> str:
     return f"{100 * share:.{digits}f} %" if share == share else "-"
 
 
-def _table(title: str, left: Sequence[str], right: Sequence[str]) -> Table:
-    table = Table(title=title, title_justify="left")
-    for name in left:
-        table.add_column(name)
-    for name in right:
-        table.add_column(name, justify="right")
-    return table
-
-
 def _signals(fitted: Fitted) -> Table:
     columns = ("failed", "successful", "expected precision", "run ahead", "steps after mistake")
-    table = _table("signals, held out, all runs", ("signal",), columns)
+    table = recordings.report_table("signals, held out, all runs", ("signal",), columns)
     for signal in _SIGNALS:
         rates = signal_rates(fitted.held_out, signal)
         precision = fitted.calibration.precision.get(signal, NO_EVIDENCE)
@@ -186,15 +172,14 @@ def action_rows(fitted: Fitted, acting: ActSettings) -> list[dict[str, Any]]:
         found = {name: known.get(name, NO_EVIDENCE) for name in SIGNALS_OF[action]}
         if action == "route_fast":
             found = {name: round(1.0 - value, 3) for name, value in found.items()}
-        if not found:
-            found = {"no signal": NO_EVIDENCE}
+        found = found or {"no signal": NO_EVIDENCE}
         excluded = [name for name, value in found.items() if value < bar]
         rows.append({"action": action, "bar": bar, "precision": found, "excluded": excluded})
     return rows
 
 
 def _actions(fitted: Fitted, acting: ActSettings) -> Table:
-    table = _table("actions (steering.act_above)", ("action",), ("bar",))
+    table = recordings.report_table("actions (steering.act_above)", ("action",), ("bar",))
     table.add_column("expected precision", overflow="fold")
     table.add_column("excluded", overflow="fold")
     for row in action_rows(fitted, acting):
@@ -205,11 +190,9 @@ def _actions(fitted: Fitted, acting: ActSettings) -> Table:
 
 def _weights(fitted: Fitted) -> Table:
     calibration = fitted.calibration
-    title = (
-        f"weights; bias {calibration.bias:g}, budgets {calibration.budget_works} calls (works) and "
-        f"{calibration.budget_talks} (talks)"
-    )
-    table = _table(title, ("difficulty",), SPANS)
+    budgets = f"{calibration.budget_works} calls (works) and {calibration.budget_talks} (talks)"
+    title = f"weights; bias {calibration.bias:g}, budgets {budgets}"
+    table = recordings.report_table(title, ("difficulty",), SPANS)
     weights = dict(zip(FEATURES, calibration.weights, strict=True))
     for signal in SIGNALS:
         table.add_row(signal, *[f"{weights[f'{signal}.{span}']:g}" for span in SPANS])
@@ -228,23 +211,17 @@ def report_json(fitted: Fitted, acting: ActSettings) -> str:
         for side, runs in sides.items()
     }
     calibration = fitted.calibration
-    return json.dumps(
-        data
-        | {
-            "actions": action_rows(fitted, acting),
-            "weights": dict(zip(FEATURES, calibration.weights, strict=True)),
-            "bias": calibration.bias,
-            "risk_weights": dict(zip(RISK_FEATURES, calibration.risk.weights, strict=True)),
-            "provenance": calibration.provenance,
-        }
-    )
+    data["actions"] = action_rows(fitted, acting)
+    data["weights"] = dict(zip(FEATURES, calibration.weights, strict=True))
+    data["bias"] = calibration.bias
+    data["risk_weights"] = dict(zip(RISK_FEATURES, calibration.risk.weights, strict=True))
+    return json.dumps(data | {"provenance": calibration.provenance})
 
 
 def _part(runs: Sequence[RunReading]) -> dict[str, Any]:
     found: dict[str, Any] = {"auroc": {}, "signals": {}}
     for point in POINTS:
-        estimate = auroc(runs, point)
-        if estimate.pairs:
+        if (estimate := auroc(runs, point)).pairs:
             interval = [round(estimate.low, 4), round(estimate.high, 4)]
             found["auroc"][point] = {"value": round(estimate.value, 4), "interval": interval}
     for signal in _SIGNALS:

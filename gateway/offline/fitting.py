@@ -77,7 +77,7 @@ _REFERENCE = Policy(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepArrays:
-    """What calibration reads of the steps of a run, one row or entry per step.
+    """The steps of a run as calibration reads them, one row or entry per step.
 
     `features`, `totals`: those of difficulty and of risk (steps x features). `known`: share of the
     window that is filled. `works_from`: whether the run works on files or programs by then.
@@ -94,11 +94,9 @@ class StepArrays:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelledRun:
-    """A recording with an outcome, as calibration uses it.
-
-    `reference`: the same steps read by the reference scorer and monitors. `calls`: how many count
-    towards the budget. `digest`: SHA-256 of the id, the outcome and the steps.
-    """
+    """A recording with an outcome, as calibration uses it. `reference`: the same steps read by the
+    reference scorer and monitors. `calls`: how many count towards the budget. `digest`: SHA-256 of
+    the id, the outcome and the steps."""
 
     label: RunLabel
     license: str
@@ -120,30 +118,28 @@ def label_run(recording: Recording) -> LabelledRun | None:
         return None
     observer, features, totals = RunObserver(), StretchFeatures(), RunTotals()
     suite = RobustSuite(MonitorSettings(suite="robust"))
-    rows, known, risk_rows, works_from, troubles, fired = [], [], [], [], [], []
+    rows: list[tuple[Any, ...]] = []
     calls = 0
     for step in steps:
         observed = observer.observe(step)
         features.push(observed)
-        rows.append(features.values())
-        known.append(features.known)
         totals.push(observed)
-        risk_rows.append(totals.values())
-        works_from.append(totals.works)
-        troubles.append(observed.trouble is not None)
         suite.push_observed(observed)
-        fired.append(suite.readings().fired)
+        read = features.values(), features.known, totals.values(), totals.works
+        rows.append((*read, observed.trouble is not None, suite.readings().fired))
         calls += sum(spends(action, repeat) for action, repeat in observed.actions)
+    *columns, fired = zip(*rows, strict=True)
+    stretch, known, risk, works_from, troubles = (np.array(x, dtype=np.float64) for x in columns)
     text = repr((label.id, label.success, steps))
     return LabelledRun(
         label=label,
         license=recording.license,
         steps=StepArrays(
-            features=np.array(rows, dtype=np.float64),
-            known=np.array(known, dtype=np.float64),
-            totals=np.array(risk_rows, dtype=np.float64),
-            works_from=np.array(works_from, dtype=np.bool_),
-            troubles=np.array(troubles, dtype=np.float64),
+            features=stretch,
+            known=known,
+            totals=risk,
+            works_from=works_from.astype(bool),
+            troubles=troubles,
             fired=fired,
         ),
         reference=_reference(label, steps),
@@ -260,9 +256,7 @@ def folds_of(groups: Iterable[str], folds: int, seed: int) -> dict[str, int]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RiskModel:
     """Fitted weights, and the mean evidence of runs that work on files or programs, and of others.
-
-    A risk is about what is unusual for a run of its kind; how often runs fail is for the prior.
-    """
+    A risk is about what is unusual for a run of its kind; how often runs fail is for the prior."""
 
     model: Model
     works: float
@@ -275,11 +269,9 @@ class RiskModel:
 
 
 def fit_risk(runs: Sequence[LabelledRun], solve: Solve) -> RiskModel:
-    """Fit the model; a run has the weight of its steps to the power of LENGTH_POWER.
-
-    While fitting, every source and model has its own intercept, so that a feature which only tells
-    them apart earns no weight.
-    """
+    """Fit the model; a run has the weight of its steps to the power of LENGTH_POWER. Each source
+    and model has its own intercept, so that a feature which only tells them apart earns no
+    weight."""
     strata = {name: i for i, name in enumerate(sorted({run.label.stratum for run in runs}))}
     lengths = [len(run.steps.totals) for run in runs]
     features = np.vstack([run.steps.totals for run in runs])
@@ -319,9 +311,7 @@ class AlarmLevels:
 
 def alarm_levels(runs: Sequence[LabelledRun], evidence: Sequence[Array]) -> AlarmLevels:
     """The levels above which the evidence of ALARM_SHARE of the solved runs of a kind lasts.
-
-    `evidence` per step of each run, by a model that never saw it. Too few solved runs set none.
-    """
+    `evidence` per step of each run, by a model that never saw it. Too few solved runs set none."""
     levels = []
     for works in (True, False):
         peaks = sorted(
@@ -347,9 +337,7 @@ def _lasting(values: Array) -> Array:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
     """A calibration, and how each run is read by a model fitted without the run's group.
-
-    `reference`: the same runs read by the reference scorer and monitors.
-    """
+    `reference`: the same runs read by the reference scorer and monitors."""
 
     calibration: Calibration
     held_out: tuple[RunReading, ...]
@@ -357,11 +345,8 @@ class Fitted:
 
 
 def fit(runs: Sequence[LabelledRun], *, seed: int = SEED, solve: Solve = newton) -> Fitted:
-    """Fit the scorer to these runs; the same runs and seed give the same numbers.
-
-    Raises:
-        ConfigError: too few runs or groups, or no stratum with both outcomes.
-    """
+    """Fit the scorer to these runs; the same runs and seed give the same numbers. Raises
+    ConfigError: too few runs or groups, or no stratum with both outcomes."""
     runs = sorted(runs, key=lambda run: (run.label.id, run.digest))
     _require_enough(runs)
     fold = folds_of((run.label.group for run in runs), FOLDS, seed)
@@ -455,10 +440,8 @@ def _reading(run: LabelledRun, odds: Array, evidence: Array, likely: Array) -> R
 
 
 def _budgets(runs: Sequence[LabelledRun]) -> list[int]:
-    """Budgets in calls, for agents that work on files and for others.
-
-    BUDGET_FACTOR times the calls within which nearly all successful runs ended.
-    """
+    """Budgets in calls, for agents that work on files and for others. BUDGET_FACTOR times the calls
+    within which nearly all successful runs ended."""
     budgets = []
     for works, default in zip((True, False), DEFAULT_BUDGETS, strict=True):
         calls = [run.calls for run in runs if not run.label.failed and run.works == works]

@@ -14,9 +14,11 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TextIO
 
 from msgspec.structs import replace
+from rich.console import Console
+from rich.table import Table
 
 from gateway.errors import ConfigError
 from gateway.steering.transcript.steps import Action, Step, extract, steps_from_records
@@ -28,11 +30,8 @@ STDIN = Path("-")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLabel:
-    """Origin and outcome of a recorded run; `success` is None when its outcome is unknown.
-
-    `group` names what must stay on one side of a split; `mistake_step` is the step an annotator
-    blamed.
-    """
+    """Origin and outcome of a recorded run; `success` is None when its outcome is unknown. `group`
+    names what must stay on one side of a split; `mistake_step` is the step an annotator blamed."""
 
     id: str
     source: str = ""
@@ -54,10 +53,8 @@ class RunLabel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """One run as it was recorded; exactly one of `messages` and `steps` is not None.
-
-    `request`: what else the agent's requests held, such as `tools`.
-    """
+    """One run as it was recorded; exactly one of `messages` and `steps` is not None. `request`:
+    what else the agent's requests held, such as `tools`."""
 
     label: RunLabel
     license: str = ""
@@ -67,13 +64,8 @@ class Recording:
 
 
 def recording_files(paths: Iterable[Path]) -> list[Path]:
-    """The files meant by `paths`: files as they are, directories by suffix, sorted.
-
-    `STDIN` is standard input, which like any pipe can be read once.
-
-    Raises:
-        ConfigError: a path does not exist, or a directory holds no recording.
-    """
+    """The files meant by `paths`: files and STDIN as they are, directories by suffix, sorted.
+    Raises ConfigError: a path does not exist, or a directory holds no recording."""
     files: list[Path] = []
     for path in paths:
         if path.is_dir():
@@ -89,13 +81,8 @@ def recording_files(paths: Iterable[Path]) -> list[Path]:
 
 
 def read_lines(files: Iterable[Path]) -> Iterator[tuple[Path, int, str]]:
-    """Each line that is not blank, with its file and number from 1.
-
-    A line that is not UTF-8 is yielded too: `parse_recording` then refuses only this line.
-
-    Raises:
-        ConfigError: a file cannot be read, or not to its end.
-    """
+    """Each line that is not blank, with its file and number from 1, also one that is not UTF-8.
+    Raises ConfigError: a file cannot be read, or not to its end."""
     for file in files:
         number = 0
         try:
@@ -116,15 +103,26 @@ def file_lines(file: Path) -> list[bytes]:
 
 
 def write_output(path: Path, text: str) -> None:
-    """Write an output file of a command.
-
-    Raises:
-        ConfigError: it cannot be written.
-    """
+    """Write an output file of a command. Raises ConfigError: it cannot be written."""
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as exc:
         raise ConfigError(f"{path}: cannot be written: {exc.strerror}") from exc
+
+
+def report_console(out: TextIO) -> Console:
+    """A console for the tables of a report, 120 columns wide if `out` is no terminal."""
+    return Console(file=out, width=None if out.isatty() else 120, highlight=False)
+
+
+def report_table(title: str, left: Sequence[str], right: Sequence[str]) -> Table:
+    """A table with its title above, and columns on the left and on the right."""
+    table = Table(title=title, title_justify="left")
+    for name in left:
+        table.add_column(name)
+    for name in right:
+        table.add_column(name, justify="right")
+    return table
 
 
 def _open(file: Path) -> IO[str]:
@@ -141,8 +139,7 @@ def _open(file: Path) -> IO[str]:
 def parse_recording(line: str, place: str) -> Recording:
     """The recording in one line; `place` names it in error messages and replaces a missing id.
 
-    Raises:
-        ConfigError: not UTF-8, not a JSON object, or neither `messages` nor `steps` is a list.
+    Raises ConfigError: not UTF-8, not a JSON object, or neither `messages` nor `steps` is a list.
     """
     try:
         line.encode()
@@ -203,11 +200,7 @@ def steps_of(recording: Recording) -> tuple[Step, ...]:
 
 def scored_steps(records: Iterable[Mapping[str, Any]]) -> list[tuple[Step, float | None]]:
     """Steps from exported rows (texts under `content`) or plain records, each with its recorded
-    difficulty, or None; others are left out.
-
-    The gateway exports a row without content for a run's first call, and for every call when
-    content storage is switched off: such a row cannot be scored.
-    """
+    difficulty, or None. A row without content, as for a run's first call, is left out."""
     steps: list[tuple[Step, float | None]] = []
     for record in records:
         content = record.get("content") if isinstance(record, Mapping) else None
@@ -223,20 +216,19 @@ def scored_steps(records: Iterable[Mapping[str, Any]]) -> list[tuple[Step, float
 
 
 def _content_step(index: int, content: Mapping[str, Any]) -> Step:
+    actions = []
+    for each in as_list(content.get("actions")):
+        if isinstance(each, Mapping):
+            name, arguments, observation = (
+                as_text(each.get(key), "") for key in ("name", "arguments", "observation")
+            )
+            action = Action(name=name, arguments=arguments, observation=observation)
+            image = as_int(each.get("image"), 0)
+            actions.append(replace(action, is_error=bool(each.get("is_error")), image=image))
     return Step(
         index=index,
         thought=as_text(content.get("thought"), ""),
         reasoning=as_text(content.get("reasoning"), ""),
         prompted=content.get("prompted") is True,
-        actions=tuple(
-            Action(
-                name=as_text(action.get("name"), ""),
-                arguments=as_text(action.get("arguments"), ""),
-                observation=as_text(action.get("observation"), ""),
-                is_error=bool(action.get("is_error")),
-                image=as_int(action.get("image"), 0),
-            )
-            for action in as_list(content.get("actions"))
-            if isinstance(action, Mapping)
-        ),
+        actions=tuple(actions),
     )

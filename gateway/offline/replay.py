@@ -1,8 +1,5 @@
-"""`gateway replay`: recorded runs through the same core, offline and in parallel.
-
-Prints a summary per source and model, or with `--json` one JSON object per run; writes a page with
-charts; compares two policies, or judges routing policies.
-"""
+"""`gateway replay`: recorded runs through the same core, offline and in parallel; two policies
+compared, or routing policies judged."""
 
 from __future__ import annotations
 
@@ -13,22 +10,28 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TextIO
 
 import orjson
 from msgspec.structs import replace
-from rich.console import Console
 
 from gateway.config import Settings, read_file, settings_from_dict
 from gateway.config.schema import build
 from gateway.errors import ConfigError
-from gateway.offline.playback import Line, Replayed, Work
-from gateway.offline.recordings import read_lines, recording_files, write_output
-from gateway.offline.replayed_calls import Price, ReplayPolicy
+from gateway.offline import recordings
+from gateway.offline.playback import (
+    ANSWERED,
+    LookUps,
+    Price,
+    Replayed,
+    ReplayPolicy,
+    differences,
+    play,
+)
 from gateway.steering.experiments import RandomArm
-from gateway.steering.fsm import FSMSettings
 from gateway.steering.monitors import SuiteName
 from gateway.steering.scoring.scorer import ScorerName
 from gateway.text.formatting import progress_bar
@@ -37,22 +40,79 @@ CHUNK_RUNS = 16
 IN_PROCESS_RUNS = 100  # up to which starting other processes costs more than it saves
 CHUNKS_AHEAD = 4
 
+Line = tuple[str, str]  # the place of a recording, and its text
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """Work to do with each recording; sent to worker processes. `lines` asks for JSON lines, `runs`
+    for the replays themselves."""
+
+    policy: ReplayPolicy
+    other: ReplayPolicy | None = None
+    lines: bool = False
+    runs: bool = True
+
+    def __call__(self, lines: Sequence[Line]) -> list[Replayed]:
+        """The replays of these recordings, in order; a broken one becomes a problem."""
+        other = self.other or self.policy
+        with look_ups_of(self.policy) as look_ups, look_ups_of(other) as other_look_ups:
+            return [self._replay(place, text, look_ups, other_look_ups) for place, text in lines]
+
+    def _replay(
+        self, place: str, text: str, look_ups: LookUps, other_look_ups: LookUps
+    ) -> Replayed:
+        try:
+            recording = recordings.parse_recording(text, place)
+        except ConfigError as exc:
+            return Replayed(place=place, problem=str(exc))
+        played = play(recording, self.policy, look_ups)
+        other = play(recording, self.other, other_look_ups) if self.other else None
+        changes = differences(played, other) if other else []
+        line = None
+        if self.lines:
+            data = dict(played)
+            if other:
+                data["other"] = {key: other[key] for key in ("first", "tokens", "steps")}
+                data["changes"] = changes
+            line = orjson.dumps(data, option=orjson.OPT_APPEND_NEWLINE).decode()
+        if not self.runs:
+            return Replayed(place=place, line=line)
+        slim = other and _slim(other)
+        return Replayed(place=place, line=line, played=_slim(played), other=slim, changes=changes)
+
+
+@contextmanager
+def look_ups_of(policy: ReplayPolicy) -> Iterator[LookUps]:
+    """The answers to look-ups of any number of recordings. Raises ConfigError: the file of patterns
+    cannot be used."""
+    if not policy.patterns:
+        yield ANSWERED
+        return
+    from gateway.offline.library_answers import library_look_ups
+
+    embedding = (policy.models or Settings()).embedding
+    similarity = policy.rules.lessons.similarity
+    with library_look_ups(embedding, policy.rules.etraces, policy.patterns, similarity) as library:
+        yield library
+
+
+def _slim(played: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Without scores and evidence, so that thousands of runs fit into memory."""
+    kept = ("index", "difficulty", "risk", "trouble", "state", "fired", "guidance", "model")
+    steps = [{key: step[key] for key in kept if key in step} for step in played["steps"]]
+    return {**played, "steps": steps}
+
 
 def load_policy(path: Path) -> ReplayPolicy:
     """The replay policy in a config file, which may also name `prices` (USD per million tokens).
-
-    Raises:
-        ConfigError: unreadable file, unknown key or refused value.
-    """
+    Raises ConfigError: unreadable file, unknown key or refused value."""
     return policy_from_dict(read_file(path), os.environ)
 
 
 def policy_from_dict(raw: Mapping[str, Any], env: Mapping[str, str] | None = None) -> ReplayPolicy:
-    """The policy in the plain values of a config file.
-
-    Raises:
-        ConfigError: unknown key or refused value.
-    """
+    """The policy in the plain values of a config file. Raises ConfigError: unknown key or refused
+    value."""
     own = dict(raw)
     prices = own.pop("prices", None) or {}
     if not isinstance(prices, Mapping):
@@ -63,10 +123,8 @@ def policy_from_dict(raw: Mapping[str, Any], env: Mapping[str, str] | None = Non
 
 
 def policy_of(settings: Settings, prices: Mapping[str, Price] | None = None) -> ReplayPolicy:
-    """The policy of the gateway's settings, for a replay.
-
-    An experiment with no arm but `random` is replayed, with each recording's id as its unit.
-    """
+    """The policy of the gateway's settings, for a replay. An experiment with no arm but `random` is
+    replayed, with each recording's id as its unit."""
     experiment, arm = settings.experiment, None
     if experiment.id and [name for name, share in experiment.arms.items() if share] == ["random"]:
         arm = RandomArm(
@@ -117,13 +175,9 @@ def run_replay(
 ) -> int:
     """Run the command. Returns the exit status: 0 done, 1 some recordings could not be read.
 
-    `other` is the policy to compare `policy` with. `patterns` answers look-ups: `starter`, or a
-    JSONL file; "" counts each look-up as answered. `routing` names routing policies to judge by the
-    recorded outcomes instead.
-
-    Raises:
-        ConfigError: a path that does not exist or cannot be read, files without any recording, or a
-            page that cannot be written.
+    `other`: the policy to compare with. `patterns`: see `ReplayPolicy`. `routing`: routing policies
+    to judge by the recorded outcomes instead. Raises ConfigError: a path cannot be read or written,
+    or holds no recording.
     """
     out, err = out or sys.stdout, err or sys.stderr
     policy = dataclasses.replace(policy or ReplayPolicy(), patterns=patterns)
@@ -133,27 +187,40 @@ def run_replay(
     lines_only = as_json and html is None and not routing
     work = Work(policy=policy, other=other, lines=as_json and not routing, runs=not lines_only)
     kept, problems = replay_files(files, work, jobs=jobs, out=out, err=err)
+    console = recordings.report_console(out)
     if routing:
-        _report_routing(kept, routing, policy, as_json=as_json, out=out)
-    else:
-        _report(kept, fsm=policy.rules.policy.fsm, as_json=as_json, html=html, out=out)
+        from gateway.offline.routing_policies import compare_policies, policy_table
+
+        played = [replayed.played for replayed in kept if replayed.played is not None]
+        regret = policy.rules.routing.regret
+        results = compare_policies(played, routing, policy.prices, regret=regret)
+        if as_json:
+            out.write(orjson.dumps(results, option=orjson.OPT_APPEND_NEWLINE).decode())
+        else:
+            console.print(policy_table(results))
+        return 1 if problems else 0
+    from gateway.offline.replay_summary import page, print_comparison, print_summary
+
+    if html is not None:
+        recordings.write_output(html, page(kept, policy.rules.policy.fsm))
+    if not as_json:
+        print_summary(kept, console)
+        if any(replayed.other is not None for replayed in kept):
+            print_comparison(kept, console)
+        if html is not None:
+            console.print(f"page: {html}")
     return 1 if problems else 0
 
 
 def replay_files(
     files: Sequence[Path], work: Work, *, jobs: int | None, out: TextIO, err: TextIO
 ) -> tuple[list[Replayed], int]:
-    """The replays that a report needs, and the number of recordings that cannot be read.
-
-    JSON lines go to `out` as they come, problems and progress to `err`.
-
-    Raises:
-        ConfigError: a path that does not exist or cannot be read, or files without any recording.
-    """
+    """The replays that a report needs, and the number of recordings that cannot be read; JSON lines
+    go to `out`, problems and progress to `err`. Raises ConfigError: no recording can be read."""
     known = err.isatty() and all(file.is_file() for file in files)
-    total = sum(1 for _ in read_lines(recording_files(files))) if known else None
-    found = read_lines(recording_files(files))
-    lines = ((f"{file.name}:{number}", text) for file, number, text in found)
+    found = recordings.recording_files(files)
+    total = sum(1 for _ in recordings.read_lines(found)) if known else None
+    lines = ((f"{file.name}:{number}", text) for file, number, text in recordings.read_lines(found))
     kept: list[Replayed] = []
     seen = problems = 0
     with progress_bar(err) as bar:
@@ -174,52 +241,10 @@ def replay_files(
 
 
 def with_scorer(policy: ReplayPolicy, scorer: ScorerName, suite: SuiteName) -> ReplayPolicy:
-    """The same policy with another scorer and suite, for recordings that are one task each.
-
-    A labelled recording counts as one run, because its outcome is that of the whole recording.
-    """
+    """The same policy with another scorer and suite, for recordings that are one task each. A
+    labelled recording counts as one run, because its outcome is that of the whole recording."""
     core = policy.rules.policy
     difficulty = dataclasses.replace(core.difficulty, scorer=scorer)
     monitors = dataclasses.replace(core.monitors, suite=suite)
     core = dataclasses.replace(core, difficulty=difficulty, monitors=monitors, run_boundary="never")
     return dataclasses.replace(policy, rules=replace(policy.rules, policy=core))
-
-
-def report_console(out: TextIO) -> Console:
-    """A console for the tables of a report, 120 columns wide if `out` is no terminal."""
-    return Console(file=out, width=None if out.isatty() else 120, highlight=False)
-
-
-def _report_routing(
-    kept: Sequence[Replayed],
-    names: Sequence[str],
-    policy: ReplayPolicy,
-    *,
-    as_json: bool,
-    out: TextIO,
-) -> None:
-    from gateway.offline.routing_policies import compare_policies, policy_table
-
-    played = [replayed.played for replayed in kept if replayed.played is not None]
-    results = compare_policies(played, names, policy.prices, regret=policy.rules.routing.regret)
-    if as_json:
-        out.write(orjson.dumps(results, option=orjson.OPT_APPEND_NEWLINE).decode())
-    else:
-        report_console(out).print(policy_table(results))
-
-
-def _report(
-    kept: Sequence[Replayed], *, fsm: FSMSettings, as_json: bool, html: Path | None, out: TextIO
-) -> None:
-    from gateway.offline.replay_summary import page, print_comparison, print_summary
-
-    if html is not None:
-        write_output(html, page(kept, fsm))
-    if as_json:
-        return
-    console = report_console(out)
-    print_summary(kept, console)
-    if any(replayed.other is not None for replayed in kept):
-        print_comparison(kept, console)
-    if html is not None:
-        console.print(f"page: {html}")

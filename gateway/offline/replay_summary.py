@@ -1,7 +1,5 @@
 """Results of a replay: a summary per source and model, a comparison of two policies, and a page.
-
-The page is one HTML file with charts and tables that loads nothing.
-"""
+The page is one HTML file with charts and tables that loads nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ from rich.table import Table
 
 from gateway.offline.evaluation import POINTS, RunReading, auroc
 from gateway.offline.playback import ALARM, Replayed
-from gateway.offline.recordings import RunLabel
+from gateway.offline.recordings import RunLabel, report_table
 from gateway.steering.fsm import FSMSettings
 from gateway.text.page import page_templates, style_sheet
 from gateway.text.svg import drawing, joined, slot_curve, state_bands, step_dots, threshold_lines
@@ -104,9 +102,7 @@ def _share(count: int, total: int) -> str:
 
 def print_comparison(kept: Sequence[Replayed], console: Console) -> None:
     """Print both policies: states, alarms, guidance, models, cost, and the runs that differ."""
-    table = Table(title="two policies", title_justify="left")
-    for name in ("", "policy", "other"):
-        table.add_column(name, justify="left" if not name else "right")
+    table = report_table("two policies", ("",), ("policy", "other"))
     first, other = _totals(kept, first_side), _totals(kept, other_side)
     for name in first | other:
         table.add_row(name, first.get(name, "-"), other.get(name, "-"))
@@ -161,9 +157,8 @@ _OUTCOMES: Mapping[bool | None, tuple[str, str]] = {
 """Name of each value of `success` on the page, and its style."""
 
 
-def page(kept: Sequence[Replayed], fsm: FSMSettings | None = None) -> str:
+def page(kept: Sequence[Replayed], fsm: FSMSettings) -> str:
     """A self-contained HTML document about the replayed runs; `fsm` sets the threshold lines."""
-    fsm = fsm or FSMSettings()
     thresholds = {name: getattr(fsm, f"{name}_threshold") for name in ("fast", "slow", "skip")}
     shown = [(run, replayed) for replayed in kept if (run := replayed.played) is not None]
     runs = [run for run, _ in shown]

@@ -19,7 +19,8 @@ from rich.table import Table
 
 from gateway.errors import ConfigError
 from gateway.offline.evaluation import Estimate, Floats
-from gateway.offline.replayed_calls import Price
+from gateway.offline.playback import Price
+from gateway.offline.recordings import report_table
 from gateway.steering.routing_policy import WorkloadRates, begin
 from gateway.steering.scoring.risk import NO_OUTCOMES, WorkloadPrior
 from gateway.text import formatting
@@ -40,7 +41,6 @@ class PricedRun:
     """One recorded run: `trouble` is the share of it that was over when SLOW or SKIP first showed,
     in [0, 1]; None when neither did."""
 
-    model: str
     solved: float
     cost: float
     trouble: float | None
@@ -86,12 +86,8 @@ def compare_policies(
     *,
     regret: float,
 ) -> list[PolicyResult]:
-    """Each policy on the tasks that several priced models ran; `played` as `playback.play` gives
-    them. `regret` in points, as in `routing.regret`.
-
-    Raises:
-        ConfigError: no such task, or a policy that applies to none.
-    """
+    """Each policy on the tasks that several priced models ran; `played`: see `playback.play`;
+    `regret` in points. Raises ConfigError: no such task, or a policy that applies to none."""
     tasks = _tasks(played, prices)
     if not tasks:
         raise ConfigError("no task with an outcome that two models with a known price ran")
@@ -116,11 +112,13 @@ def _tasks(played: Sequence[Mapping[str, Any]], prices: Mapping[str, Price]) -> 
         if run["success"] is not None and (price := known[run["model"]]) is not None:
             models = tasks.setdefault((run["source"], run["group"]), {})
             models.setdefault(run["model"], []).append(_priced(run, price))
-    return [
-        Task(source=source, group=group, runs=models, models=_by_price(models, prices))
-        for (source, group), models in tasks.items()
-        if len(models) > 1
-    ]
+    found = []
+    for (source, group), models in tasks.items():
+        if len(models) > 1:
+            ranks = _ranks(models, prices)
+            ranked = tuple(sorted(ranks, key=lambda name: (ranks[name], name)))
+            found.append(Task(source=source, group=group, runs=models, models=ranked))
+    return found
 
 
 def _ranks(models: Iterable[str], prices: Mapping[str, Price]) -> dict[str, float]:
@@ -129,18 +127,12 @@ def _ranks(models: Iterable[str], prices: Mapping[str, Price]) -> dict[str, floa
     return {name: each.input * INPUT_PER_OUTPUT + each.output for name, each in known.items()}
 
 
-def _by_price(models: Iterable[str], prices: Mapping[str, Price]) -> tuple[str, ...]:
-    ranks = _ranks(models, prices)
-    return tuple(sorted(ranks, key=lambda name: (ranks[name], name)))
-
-
 def _priced(run: Mapping[str, Any], price: Price) -> PricedRun:
     used = run["tokens"].values()
     sent, received = (sum(row[name] for row in used) for name in ("input", "output"))
     first = [run["first"][state] for state in _TROUBLE if state in run["first"]]
     steps = max(len(run["steps"]), 1)
     return PricedRun(
-        model=run["model"],
         solved=float(run["success"]),
         cost=(sent * price.input + received * price.output) / 1e6,
         trouble=(min(first) + 1) / steps if first else None,
@@ -168,11 +160,9 @@ def _chooser(
 
 
 def _by_state(task: Task) -> Outcome:
-    """The cheapest model, and the dearest from where a run of it is in trouble.
-
-    A recording cannot be continued by another model, so that one starts over; what the cheap run
-    had cost by then is paid.
-    """
+    """The cheapest model, and the dearest from where a run of it is in trouble. A recording cannot
+    be continued by another model, so that one starts over; what the cheap run had cost by then is
+    paid."""
     solved, cost = task.outcome(task.models[-1])
     outcomes = [
         (run.solved, run.cost) if run.trouble is None else (solved, cost + run.trouble * run.cost)
@@ -184,10 +174,8 @@ def _by_state(task: Task) -> Outcome:
 def _learned(
     task: Task, tasks: Sequence[Task], prices: Mapping[str, Price], regret: float
 ) -> tuple[str, Outcome]:
-    """Choice of the gateway's own policy, from the outcomes of the other tasks of the source.
-
-    The requested model is the cheapest, as for the states.
-    """
+    """Choice of the gateway's own policy, from the outcomes of the other tasks of the source. The
+    requested model is the cheapest, as for the states."""
     known: dict[str, WorkloadPrior] = {}
     for other in tasks:
         if other.source == task.source and other.group != task.group:
@@ -207,11 +195,9 @@ def _result(name: str, tasks: Sequence[Task], choose: Choose) -> PolicyResult:
     found = [(task, chosen) for task in tasks if (chosen := choose(task)) is not None]
     if not found:
         raise ConfigError(f"--policy {name}: no task was run by it and another model")
+    ends = [(task.outcome(task.models[0]), task.outcome(task.models[-1])) for task, _ in found]
     rows = np.array(
-        [
-            [*outcome, *task.outcome(task.models[0]), *task.outcome(task.models[-1])]
-            for task, (_, outcome) in found
-        ]
+        [[*out, *low, *top] for (_, (_, out)), (low, top) in zip(found, ends, strict=True)]
     )
     draw = np.random.default_rng(SEED)
     drawn = [rows[draw.integers(0, len(rows), len(rows))].mean(axis=0) for _ in range(ROUNDS)]
@@ -228,10 +214,8 @@ def _result(name: str, tasks: Sequence[Task], choose: Choose) -> PolicyResult:
 
 
 def _over_coin(row: Floats) -> float:
-    """Points of success over a coin between the cheapest and the dearest model at equal cost.
-
-    A coin costs between the two: what a policy costs beyond is not made up for.
-    """
+    """Points of success over a coin between the cheapest and the dearest model at equal cost. A
+    coin costs between the two: what a policy costs beyond is not made up for."""
     solved, cost, cheap, cheap_cost, dear, dear_cost = row
     share = (cost - cheap_cost) / (dear_cost - cheap_cost) if dear_cost > cheap_cost else 0.0
     return float(100.0 * (solved - cheap - min(max(share, 0.0), 1.0) * (dear - cheap)))
@@ -250,13 +234,9 @@ def _mean(values: Sequence[float]) -> float:
 
 def policy_table(results: Sequence[PolicyResult]) -> Table:
     """One row a policy: success, cost, and points over the coin at equal cost."""
-    table = Table(
-        title="routing policies on tasks that several models ran, each task decided by the others",
-        title_justify="left",
-    )
-    table.add_column("policy")
-    for name in ("tasks", "success", "95 %", "cost a run", "over a coin", "95 %"):
-        table.add_column(name, justify="right")
+    title = "routing policies on tasks that several models ran, each task decided by the others"
+    columns = ("tasks", "success", "95 %", "cost a run", "over a coin", "95 %")
+    table = report_table(title, ("policy",), columns)
     for result in results:
         table.add_row(
             result.policy,

@@ -1,8 +1,5 @@
-"""`gateway wrap`: one command with a gateway in front of its provider, and a summary at its end.
-
-`clients` says what each agent reads, `child` runs it with the terminal untouched, `own_gateway`
-serves it, `summary` tells what happened. May import the whole gateway.
-"""
+"""`gateway wrap`: one command (`command`) with a gateway in front of its provider (`own_gateway`),
+and a summary at its end."""
 
 from gateway.wrap.wrap import WrapOptions, wrap
 

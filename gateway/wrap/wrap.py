@@ -8,37 +8,43 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+import httpx
 import orjson
 
 from gateway.api.views import run_view, step_views
 from gateway.config import Mode
-from gateway.config.budgets import BudgetSettings
 from gateway.errors import ConfigError
 from gateway.process.running import running_gateways, state_database
+from gateway.stores.totals import Stop
+from gateway.text import formatting
+from gateway.text.sanitize import one_line
 from gateway.wire.coerce import as_json_value
-from gateway.wrap import command, summary
-from gateway.wrap.own_gateway import OwnGateway, limit_line, used_line, wrap_budget, wrap_settings
-from gateway.wrap.summary import OtherGateway, gateway_at
+from gateway.wrap import command
+from gateway.wrap.own_gateway import (
+    OwnGateway,
+    limit_line,
+    own_gateway,
+    used_line,
+    wrap_budget,
+    wrap_settings,
+)
 
-RUNNING = "running"
-"""The value of `gateway` for the one that was started last."""
+RUNNING = "running"  # the value of `gateway` for the one that was started last
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrapOptions:
-    """Options of `gateway wrap`.
-
-    `gateway`: the address of one that runs, or RUNNING; None starts one. `mode`: on, shadow or off;
-    None: as the settings say. `budget`, `stop_after`: see `limits.wrap_budget`. `as_json`: the
-    summary as one JSON object. `quiet`: no lines of ours.
-    """
+    """Options of `gateway wrap`. `gateway`: the address of one that runs, or RUNNING; None starts
+    one. `mode`: on, shadow or off; None: as the settings say. `budget`, `stop_after`: see
+    `limits.wrap_budget`. `as_json`: the summary as one JSON object. `quiet`: no lines of ours."""
 
     command: tuple[str, ...]
     config: Path | None = None
@@ -58,14 +64,11 @@ _DONE: dict[Mode, str] = {
 
 
 def wrap(options: WrapOptions) -> int:
-    """Run the command with a gateway before its provider; returns its exit status.
-
-    Raises:
-        ConfigError: no command, settings that are refused, no gateway where one should be.
-    """
+    """Run the command with a gateway before its provider; returns its exit status. Raises
+    ConfigError: no command, settings that are refused, no gateway where one should be."""
     if not options.command:
         raise ConfigError("wrap: which command? For example: gateway wrap -- claude")
-    say = _silent if options.quiet else _say
+    say = partial(_say, quiet=options.quiet)
     if shutil.which(options.command[0]) is None and "/" not in options.command[0]:
         _say(f"wrap: {options.command[0]}: command not found")
         return command.NOT_FOUND
@@ -74,32 +77,38 @@ def wrap(options: WrapOptions) -> int:
     with ExitStack() as stack:
         stack.enter_context(command.signals_held())
         own: OwnGateway | None = None
-        if other is not None:
-            url, read = other.url, partial(other.traces, time.time())
+        if other:
+            url, read = other, partial(traces_of, other, time.time())
             page, others = f"{url}/dashboard/runs/{{run}}", f"{url}/dashboard/runs"
         else:
             settings = wrap_settings(options.config, os.environ, options.mode)
             if budget is not None:
                 settings = replace(settings, budgets=(*settings.budgets, budget))
-            own = OwnGateway(settings)
-            stack.enter_context(own)
+            own = stack.enter_context(own_gateway(settings))
             url, read = own.url, partial(_own_traces, own)
-            page, others = _commands(options, own)
+            # Commands that show a run and list all, also later while other gateways run.
+            config = f" --config {shlex.quote(str(options.config))}" if options.config else ""
+            page, path = f"gateway dashboard{config} {{run}}", settings.storage.path
+            others = f"gateway runs list{config}"
+            if path == str(state_database()):
+                others = f"GATEWAY_STORAGE__PATH={shlex.quote(path)} {others}"
         mode = own.settings.steering.mode if own is not None else None
         if budget is not None and own is not None and not options.as_json:
             say(limit_line(budget, own.settings.control))
-        status = _run(options, url, say if not options.as_json else _silent, mode)
+        status = _run(options, url, partial(say, quiet=options.quiet or options.as_json), mode)
         traces = _read(read, say)
         if options.as_json:
-            sys.stderr.write(orjson.dumps(summary.as_json(traces, status=status, url=url)).decode())
-            sys.stderr.write("\n")
+            line = orjson.dumps(_as_json(traces, status=status, url=url)).decode()
+            sys.stderr.write(line + "\n")
         else:
-            for number, line in enumerate(summary.lines(traces, page=page, others=others)):
+            for number, line in enumerate(_lines(traces, page=page, others=others)):
                 say(line, first=number == 0)
             if budget is not None and own is not None:
                 stops = [stop for trace in traces if (stop := trace["run"].get("stopped"))]
                 stopped = any(stop["by"] == "budget" for stop in stops)
-                say(_used(own, budget, stopped), first=False)
+                store = own.server.runtime.accounting.ledger.store
+                found = own.call(store.list_accounts(budget=budget.name))
+                say(used_line(budget, found, time.time(), stopped=stopped), first=False)
         return status
 
 
@@ -119,46 +128,33 @@ def _run(options: WrapOptions, url: str, say: Callable[..., None], mode: Mode | 
         return exc.status
 
 
-def _other(options: WrapOptions) -> OtherGateway | None:
-    """The gateway that runs and is to be used: the named one, or the one the variables name."""
+def _other(options: WrapOptions) -> str:
+    """The address of a gateway that runs and is to be used: the named one, or the one that the
+    variables name; empty for none."""
     if options.gateway == RUNNING:
-        found = next(filter(None, (gateway_at(each.url) for each in running_gateways())), None)
-        if found is None:
+        found = next(filter(None, (gateway_at(each.url) for each in running_gateways())), "")
+        if not found:
             raise ConfigError("wrap: no gateway runs; without --gateway one is started")
     elif options.gateway is not None:
         found = gateway_at(options.gateway)
-        if found is None:
+        if not found:
             raise ConfigError(f"wrap: no gateway answers at {options.gateway}")
     else:
         named = (os.environ.get(name) for name in ("OPENAI_BASE_URL", "ANTHROPIC_BASE_URL"))
         known = {each.url for each in running_gateways()}
         bases = [base.rstrip("/").removesuffix("/v1") for base in named if base]
-        found = next(filter(None, (gateway_at(base) for base in bases if base in known)), None)
+        found = next(filter(None, (gateway_at(base) for base in bases if base in known)), "")
     given = {"--mode": options.mode, "--budget": options.budget, "--stop-after": options.stop_after}
-    if found is not None and any(given.values()):
+    if found and any(given.values()):
         names = ", ".join(name for name, value in given.items() if value)
         raise ConfigError(
-            f"wrap: {names}: only for a gateway that is started here; {found.url} has its own"
+            f"wrap: {names}: only for a gateway that is started here; {found} has its own"
         )
     return found
 
 
-def _commands(options: WrapOptions, own: OwnGateway) -> tuple[str, str]:
-    """Commands that show one run and list all of them, also later while other gateways run."""
-    config = f" --config {shlex.quote(str(options.config))}" if options.config else ""
-    path = own.settings.storage.path
-    named = f"GATEWAY_STORAGE__PATH={shlex.quote(path)} " if path == str(state_database()) else ""
-    return f"gateway dashboard{config} {{run}}", f"{named}gateway runs list{config}"
-
-
-def _used(own: OwnGateway, budget: BudgetSettings, stopped: bool) -> str:
-    store = own.app.runtime.accounting.ledger.store
-    found = own.call(store.list_accounts(budget=budget.name))
-    return used_line(budget, found, time.time(), stopped=stopped)
-
-
-def _own_traces(own: OwnGateway) -> list[summary.Trace]:
-    runtime = own.app.runtime
+def _own_traces(own: OwnGateway) -> list[Trace]:
+    runtime = own.server.runtime
     found = []
     for run_id in own.run_ids():
         trace = own.call(runtime.runs.get_run(run_id, tenant=None, content=False))
@@ -168,7 +164,7 @@ def _own_traces(own: OwnGateway) -> list[summary.Trace]:
     return found
 
 
-def _read(read: Callable[[], list[summary.Trace]], say: Callable[..., None]) -> list[Any]:
+def _read(read: Callable[[], list[Trace]], say: Callable[..., None]) -> list[Any]:
     """The runs; the command's exit status counts, whatever happens to its summary."""
     try:
         return read()
@@ -177,10 +173,160 @@ def _read(read: Callable[[], list[summary.Trace]], say: Callable[..., None]) -> 
         return []
 
 
-def _say(text: str, *, first: bool = True) -> None:
-    sys.stderr.write(f"gateway: {text}\n" if first else f"{text}\n")
-    sys.stderr.flush()
+def _say(text: str, *, first: bool = True, quiet: bool = False) -> None:
+    if not quiet:
+        sys.stderr.write(f"gateway: {text}\n" if first else f"{text}\n")
+        sys.stderr.flush()
 
 
-def _silent(_text: str, *, first: bool = True) -> None:
-    """Say nothing."""
+# The summary of a wrapped command: its runs, read from the gateway, as a few lines of text.
+
+Trace = Mapping[str, Any]  # one run as `GET /api/runs/{id}` gives it: `run` and `steps`
+MOST_RUNS = 20  # that are shown one by one; all are counted
+_COUNTS = ("steps", "calls", "input_tokens", "cached_tokens", "output_tokens")
+
+_TASK_CHARS = 60
+_TEXT_CHARS = 44
+_WHY_CHARS = 300
+_MOST_TEXTS = 8
+
+
+def _lines(traces: Sequence[Trace], *, page: str, others: str) -> Iterator[str]:
+    """The summary, at most 80 characters a line where ids allow it. page: how one run is shown,
+    with `{run}` in place of its id; others: how all are listed."""
+    if not traces:
+        yield "nothing was recorded: no request of the command came here"
+        return
+    yield _headline([trace["run"]["totals"] for trace in traces])
+    for trace in traces[:MOST_RUNS]:
+        yield from _run_lines(trace, page)
+    if len(traces) > MOST_RUNS:
+        yield f"  and {len(traces) - MOST_RUNS} more: {others}"
+
+
+def _as_json(traces: Sequence[Trace], *, status: int, url: str) -> dict[str, Any]:
+    """The same for a program: exit status, sums, and each run with the guidance it got."""
+    totals = [trace["run"]["totals"] for trace in traces]
+    return {
+        "exit_status": status,
+        "gateway": url,
+        "runs": [{**trace["run"], "guidance": list(_guidance(trace))} for trace in traces],
+        **{name: _sum(totals, name) for name in _COUNTS},
+        **{name: _dollars(totals, name) for name in ("cost_usd", "saved_usd")},
+        "cached_share": _cached_share(totals),
+    }
+
+
+def _headline(totals: Sequence[Mapping[str, Any]]) -> str:
+    tokens = _sum(totals, "input_tokens") + _sum(totals, "output_tokens")
+    cost, saved = _dollars(totals, "cost_usd"), _dollars(totals, "saved_usd")
+    estimated = any(each["estimated"] for each in totals)
+    price = "cost unknown" if cost is None else formatting.about(formatting.money(cost), estimated)
+    if cost is not None and saved:
+        price += f" ({formatting.money(saved)} saved by routing)"
+    parts = [
+        formatting.counted(len(totals), "run"),
+        formatting.counted(_sum(totals, "steps"), "step"),
+        f"{formatting.count(tokens)} tokens",
+        price,
+    ]
+    if (cached := _cached_share(totals)) is not None:
+        parts.append(f"{formatting.percent(cached)} of input from cache")
+    if unsteered := sum(sum(each["unsteered"].values()) for each in totals):
+        parts.append(f"{formatting.counted(unsteered, 'call')} unsteered")
+    return ", ".join(parts)
+
+
+def _run_lines(trace: Trace, page: str) -> Iterator[str]:
+    run = trace["run"]
+    totals = run["totals"]
+    task = one_line(run["task_preview"], _TASK_CHARS)
+    yield f"  {run['id']}  {task}"
+    states = "  ".join(f"{name} {number}" for name, number in totals["states"].items())
+    ended = f", outcome {run['outcome']}" if run["outcome"] else ""
+    yield f"    states   {states}, now {run['state']}{ended}"
+    if stop := run.get("stopped"):
+        yield f"    {Stop(**stop).words}: {one_line(stop['why'], _WHY_CHARS) or 'no reason given'}"
+    models = (f"{one_line(name, 40)} {number}" for name, number in totals["models"].items())
+    yield f"    models   {'  '.join(models)}"
+    if totals["fired"]:
+        fired = "  ".join(f"{name} {number}" for name, number in totals["fired"].items())
+        yield f"    alarms   {fired}"
+    label = "given" if run["mode"] != "shadow" else "shadow"
+    given = list(_guidance(trace))
+    for number, text in enumerate(given[:_MOST_TEXTS]):
+        head = label if number == 0 else ""
+        said = "" if text["rules"] else f": {one_line(text['text'], _TEXT_CHARS)}"
+        yield f"    {head:<8} step {text['step']:<3} {text['name']}{said}"
+    if len(given) > _MOST_TEXTS:
+        yield f"    {'':<8} and {len(given) - _MOST_TEXTS} more"
+    if not given:
+        yield f"    {label:<8} nothing"
+    yield f"    page     {page.replace('{run}', run['id'])}"
+
+
+def _guidance(trace: Trace) -> Iterator[dict[str, Any]]:
+    for step in trace["steps"]:
+        for row in step["guidance"]:
+            rules = row["source"] == "e3"  # one text with many rules
+            name = f"{row['source']} {row['failure_type'] or row['pattern_id'] or 'directive'}"
+            if rules:
+                number = len((row["pattern_id"] or "").split(","))
+                name = formatting.counted(number, "universal rule")
+            about = {"step": step["step_index"], "rules": rules, "name": name}
+            yield about | {"text": row["text"], "applied": row["applied"]}
+
+
+def _sum(totals: Sequence[Mapping[str, Any]], name: str) -> int:
+    return sum(each[name] for each in totals)
+
+
+def _dollars(totals: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    known = [each[name] for each in totals if each[name] is not None]
+    return sum(known) if known else None
+
+
+def _cached_share(totals: Sequence[Mapping[str, Any]]) -> float | None:
+    """Input tokens that the provider's cache had, of those that it reported; None without any."""
+    tokens = _sum(totals, "input_tokens")
+    return _sum(totals, "cached_tokens") / tokens if tokens else None
+
+
+_ANSWER_S = 10.0
+_MOST_RUNS = 100
+
+
+def traces_of(url: str, since: float) -> list[Trace]:
+    """Every run of the gateway at `url` with a call after `since` (seconds since 1970), oldest
+    first. Raises ConfigError: the control plane is closed, or does not answer."""
+    try:
+        with httpx.Client(base_url=url, timeout=_ANSWER_S, trust_env=False) as client:
+            page: dict[str, str | int] = {"sort": "updated_at", "limit": _MOST_RUNS}
+            answer = client.get("/api/runs", params=page)
+            if answer.status_code in (401, 403):
+                raise ConfigError("the gateway's control plane needs a key")
+            runs = [run for run in _answered(answer)["runs"] if run["updated_at"] >= since]
+            one = {"content": "false"}
+            found = [client.get(f"/api/runs/{run['id']}", params=one) for run in runs]
+    except httpx.HTTPError as exc:
+        raise ConfigError(f"{url} does not answer: {exc}") from exc
+    return [_answered(answer) for answer in reversed(found)]
+
+
+def gateway_at(url: str) -> str:
+    """The address of a gateway, given with or without `/v1`; empty when there is no gateway."""
+    parts = urlsplit(url if "://" in url else f"http://{url}")
+    root = f"{parts.scheme}://{parts.netloc}"
+    try:
+        answer = httpx.get(f"{root}/healthz", timeout=_ANSWER_S, trust_env=False)
+        known = answer.status_code == 200 and set(answer.json()) == {"status", "version"}
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, TypeError):
+        return ""
+    return root if known else ""
+
+
+def _answered(answer: httpx.Response) -> dict[str, Any]:
+    if answer.status_code != 200:
+        raise ConfigError(f"{answer.url} answers {answer.status_code}")
+    found: dict[str, Any] = answer.json()
+    return found
