@@ -100,12 +100,7 @@ class RunTotals(Struct, frozen=True, kw_only=True):
             if state != step.state:
                 states[state] = states.get(state, 0) - 1
                 states[step.state] = states.get(step.state, 0) + 1
-        cost, unsteered, saved = self.cost_usd, self.cost_unsteered_usd, self.saved_usd
-        for call in calls:
-            cost = plus(cost, call.cost_usd)
-            unsteered = plus(unsteered, call.cost_unsteered_usd)
-            if call.cost_usd is not None and call.cost_unsteered_usd is not None:
-                saved = plus(saved, call.cost_unsteered_usd - call.cost_usd)
+        cost, unsteered, saved = self._costs(calls)
         tokens, latency_s, overhead_ms = _sums(calls)
         return RunTotals(
             steps=max([self.steps, *[step.step_index for step in fresh]]),
@@ -136,6 +131,15 @@ class RunTotals(Struct, frozen=True, kw_only=True):
             estimated=_with_estimates(self.estimated, calls),
             guidance=_counted(self.guidance, sources),
         )
+
+    def _costs(self, calls: Sequence[CallRow]) -> tuple[float | None, float | None, float | None]:
+        cost, unsteered, saved = self.cost_usd, self.cost_unsteered_usd, self.saved_usd
+        for call in calls:
+            cost = plus(cost, call.cost_usd)
+            unsteered = plus(unsteered, call.cost_unsteered_usd)
+            if call.cost_usd is not None and call.cost_unsteered_usd is not None:
+                saved = plus(saved, call.cost_unsteered_usd - call.cost_usd)
+        return cost, unsteered, saved
 
 
 def _sums(calls: Sequence[CallRow]) -> tuple[tuple[int, ...], float, float]:
