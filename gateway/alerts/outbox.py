@@ -174,15 +174,13 @@ class AlertOutbox:
         return replace(_settled(delivery, error), done=False, next_at=now + pause_s)
 
     async def _settle(self, results: Sequence[Settled], now: float) -> None:
-        if not results:
-            return
         try:
-            await self.store.settle(self._owner, results, now)
+            if results:
+                await self.store.settle(self._owner, results, now)
+                self._sent.difference_update((one.alert_id, one.sink) for one in results)
         except StoreError as error:
             # They are due again when the lease ends; what was sent is not sent again by us.
             self._log.warning("deliveries of alerts not recorded", reason=str(error))
-            return
-        self._sent.difference_update((one.alert_id, one.sink) for one in results)
 
     async def prune(self, now: float) -> None:
         """Remove alerts that are older than `alerts.keep_days`."""

@@ -61,7 +61,7 @@ class OwnCalls:
         return OwnCall(None if admission is None else (guard, admission, self._cost))
 
 
-class OwnCall(Struct, frozen=True):
+class OwnCall(Struct):
     """A call that may be made; `admitted` None: it counts on no budget."""
 
     admitted: tuple[BudgetGuard, Admission, Cost] | None = None

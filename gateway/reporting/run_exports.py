@@ -10,8 +10,9 @@ from typing import Any
 
 import orjson
 
+from gateway.steering.transcript.steps import Action
 from gateway.stores.queries import RunTrace
-from gateway.stores.records import StepContent, StepRow
+from gateway.stores.records import StepRow
 from gateway.stores.totals import RunRecord
 from gateway.stores.usage import Group, Sums
 from gateway.wire.coerce import as_json_value
@@ -74,8 +75,11 @@ def _whole(trace: RunTrace) -> dict[str, Any]:
 def _chat(trace: RunTrace) -> dict[str, Any]:
     """The run as one list of messages, as agents send it. Guidance is no part of it."""
     messages = [message for step in trace.steps for message in _messages(step)]
-    if trace.steps and (content := trace.steps[-1].content) is not None:
-        messages += _reply(content, trace.steps[-1].step_index + 1)
+    newest = trace.steps[-1] if trace.steps else None
+    if newest and newest.content and (newest.content.reply_text or newest.content.reply_actions):
+        # No later request has brought the reply to the newest call back as a step.
+        reply = newest.content
+        messages.append(_assistant(reply.reply_text, reply.reply_actions, newest.step_index + 1))
     run = trace.run
     about = {"run_id": run.id, "outcome": run.outcome, "model": run.model_requested}
     return {"messages": messages, "metadata": {**about, "tags": run.tags}}
@@ -86,41 +90,23 @@ def _messages(step: StepRow) -> Iterator[dict[str, Any]]:
     if content is None:
         return
     if step.step_index:
-        calls = [(a.name, a.arguments) for a in content.actions]
-        yield _assistant(content.thought, calls, step.step_index)
+        yield _assistant(content.thought, content.actions, step.step_index)
         for number, action in enumerate(content.actions):
-            yield {
-                "role": "tool",
-                "tool_call_id": _call_id(step.step_index, number),
-                "content": action.observation,
-            }
+            call_id = f"call_{step.step_index}_{number}"
+            yield {"role": "tool", "tool_call_id": call_id, "content": action.observation}
     for message in content.messages:
         yield {"role": message.role, "content": message.text}
 
 
-def _reply(content: StepContent, index: int) -> list[dict[str, Any]]:
-    """The reply to the newest call, which no later request has brought back as a step."""
-    if not content.reply_text and not content.reply_actions:
-        return []
-    calls = [(a.name, a.arguments) for a in content.reply_actions]
-    return [_assistant(content.reply_text, calls, index)]
-
-
-def _assistant(text: str, calls: Sequence[tuple[str, str]], index: int) -> dict[str, Any]:
-    message: dict[str, Any] = {"role": "assistant", "content": text or None}
-    if calls:
-        message["tool_calls"] = [
-            {
-                "id": _call_id(index, number),
-                "type": "function",
-                "function": {"name": name, "arguments": arguments},
-            }
-            for number, (name, arguments) in enumerate(calls)
-        ]
-    elif not text:
-        message["content"] = ""
-    return message
-
-
-def _call_id(step: int, number: int) -> str:
-    return f"call_{step}_{number}"
+def _assistant(text: str, actions: Sequence[Action], step: int) -> dict[str, Any]:
+    if not actions:
+        return {"role": "assistant", "content": text}
+    calls = [
+        {
+            "id": f"call_{step}_{number}",
+            "type": "function",
+            "function": {"name": action.name, "arguments": action.arguments},
+        }
+        for number, action in enumerate(actions)
+    ]
+    return {"role": "assistant", "content": text or None, "tool_calls": calls}

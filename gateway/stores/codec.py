@@ -133,8 +133,8 @@ def step_row(step: records.StepRow) -> tuple[Any, ...]:
     readings = None
     found = {name: value for name in _FOUND if (value := getattr(step, name))}
     if step.scores or step.fired or step.evidence or step.risk is not None or found:
-        scored = {name: getattr(step, name) for name in _READINGS[:4]}
-        readings = _json(scored | found)
+        scored = {"scores": step.scores, "fired": step.fired, "evidence": step.evidence}
+        readings = _json({**scored, "risk": step.risk, **found})
     call = None if step.call is None else _json(step.call)
     return (*_step(step), readings, call, content_json(step.content))
 

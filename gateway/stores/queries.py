@@ -107,7 +107,8 @@ def check_outcome(outcome: str) -> None:
         raise ValueError(f"outcome: must be one of {', '.join(OUTCOMES)}, not {outcome!r}")
 
 
-class RunPage(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPage:
     """One page of a list of runs; `next_cursor` is None on the last page."""
 
     runs: tuple[RunRecord, ...]
@@ -138,7 +139,8 @@ class ConversationSummary:
     runs: int
 
 
-class ConversationPage(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversationPage:
     """One page of a list of conversations, newest first; `next_cursor` is None on the last page."""
 
     conversations: tuple[ConversationSummary, ...]

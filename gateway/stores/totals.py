@@ -100,25 +100,24 @@ class RunTotals(Struct, frozen=True, kw_only=True):
             if state != step.state:
                 states[state] = states.get(state, 0) - 1
                 states[step.state] = states.get(step.state, 0) + 1
-        cost, unsteered, saved = self.cost_usd, self.cost_unsteered_usd, self.saved_usd
-        for call in calls:
-            cost = plus(cost, call.cost_usd)
-            unsteered = plus(unsteered, call.cost_unsteered_usd)
-            if call.cost_usd is not None and call.cost_unsteered_usd is not None:
-                saved = plus(saved, call.cost_unsteered_usd - call.cost_usd)
-        added = {name: sum([getattr(call, name) or 0 for call in calls]) for name in _OF_CALLS}
-        added |= {
-            "scored_steps": len(composites),
-            "composite_sum": sum(composites),
-            "calls": len(calls),
-            "errors": sum([call.failed for call in calls]),
-            "unpriced_calls": sum([call.unpriced for call in calls]),
-            "retries": retries,
-            "injections": injections,
-        }
+        cost, unsteered, saved = self._costs(calls)
+        tokens, latency_s, overhead_ms = _sums(calls)
         return RunTotals(
-            **{name: getattr(self, name) + more for name, more in added.items()},
             steps=max([self.steps, *[step.step_index for step in fresh]]),
+            scored_steps=self.scored_steps + len(composites),
+            calls=self.calls + len(calls),
+            retries=self.retries + retries,
+            errors=self.errors + sum([call.failed for call in calls]),
+            injections=self.injections + injections,
+            input_tokens=self.input_tokens + tokens[0],
+            cached_tokens=self.cached_tokens + tokens[1],
+            cache_write_tokens=self.cache_write_tokens + tokens[2],
+            output_tokens=self.output_tokens + tokens[3],
+            reasoning_tokens=self.reasoning_tokens + tokens[4],
+            unpriced_calls=self.unpriced_calls + sum([call.unpriced for call in calls]),
+            composite_sum=self.composite_sum + sum(composites),
+            latency_s=self.latency_s + latency_s,
+            overhead_ms=self.overhead_ms + overhead_ms,
             cost_usd=cost,
             cost_unsteered_usd=unsteered,
             saved_usd=saved,
@@ -133,12 +132,29 @@ class RunTotals(Struct, frozen=True, kw_only=True):
             guidance=_counted(self.guidance, sources),
         )
 
+    def _costs(self, calls: Sequence[CallRow]) -> tuple[float | None, float | None, float | None]:
+        cost, unsteered, saved = self.cost_usd, self.cost_unsteered_usd, self.saved_usd
+        for call in calls:
+            cost = plus(cost, call.cost_usd)
+            unsteered = plus(unsteered, call.cost_unsteered_usd)
+            if call.cost_usd is not None and call.cost_unsteered_usd is not None:
+                saved = plus(saved, call.cost_unsteered_usd - call.cost_usd)
+        return cost, unsteered, saved
 
-# The fields of a call that a run sums up; None counts as 0.
-_OF_CALLS = (
-    *("input_tokens", "cached_tokens", "cache_write_tokens", "output_tokens", "reasoning_tokens"),
-    *("latency_s", "overhead_ms"),
-)
+
+def _sums(calls: Sequence[CallRow]) -> tuple[tuple[int, ...], float, float]:
+    """The five kinds of tokens, seconds and milliseconds; in one loop, for each commit."""
+    read = cached = written = output = reasoned = 0
+    latency_s = overhead_ms = 0.0
+    for call in calls:
+        read += call.input_tokens or 0
+        cached += call.cached_tokens or 0
+        written += call.cache_write_tokens or 0
+        output += call.output_tokens or 0
+        reasoned += call.reasoning_tokens or 0
+        latency_s += call.latency_s
+        overhead_ms += call.overhead_ms
+    return (read, cached, written, output, reasoned), latency_s, overhead_ms
 
 
 def severity_of(composite: float) -> str:

@@ -217,9 +217,7 @@ def merged(
     outcomes: Mapping[tuple[int, str], Mapping[str, Any]],
 ) -> list[UsagePoint]:
     """The points of sums over calls and over runs, both by (start, name); in order of time."""
-    keys = sorted({*usage, *outcomes})
     return [
-        UsagePoint(start=start, name=name, **usage.get((start, name), {}), **runs)
-        for start, name in keys
-        for runs in [outcomes.get((start, name), {})]
+        UsagePoint(start=key[0], name=key[1], **usage.get(key, {}), **outcomes.get(key, {}))
+        for key in sorted({*usage, *outcomes})
     ]
