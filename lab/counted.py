@@ -23,7 +23,8 @@ from gateway.offline.replay import policy_from_dict, replay_lines
 from gateway.offline.replay_summary import first_side, readings
 from gateway.steering.fold import RunFold, StepOutcome
 from gateway.steering.fsm import FSMState
-from gateway.steering.policy import RUN_BOUNDARIES, Policy
+from gateway.steering.identity.sources import RUN_BOUNDARIES
+from gateway.steering.policy import Policy
 from gateway.steering.transcript.steps import Step, extract
 from tests.steering.robust.planting import INNOCENTS, LOOPS, planted
 

@@ -1,7 +1,6 @@
 """Precision bars: an intervention is made only when its expected precision is high enough.
 
-Each action depends on a signal, and calibration measured how often a run that shows the signal
-fails, reweighted so that half of all runs fail.
+Calibration measured how often runs that show a signal fail, reweighted so that half of all do.
 """
 
 from __future__ import annotations
