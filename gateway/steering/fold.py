@@ -214,10 +214,6 @@ class RunFold:
         self.outcomes.append(outcome)
         return outcome
 
-    def end(self) -> None:
-        """Set the state to END after the final answer; nothing is pushed afterwards."""
-        self.state = FSMState.END
-
     def snapshot(self) -> RunSnapshot:
         """The state from which the same run continues under a compacted transcript."""
         newest = tuple(self.history[-self._policy.fsm.longest_window :])
@@ -408,7 +404,7 @@ class ConversationFold:
 
     def _begin_run(self) -> None:
         self._pending = None
-        self.current.end()
+        self.current.state = FSMState.END
         self.runs.append(self._run(RunSnapshot(run=self.current.index + 1), self.consumed))
 
     def _read(self, message: object) -> bool:

@@ -190,10 +190,8 @@ def _call(entry: Mapping[str, object], function: Mapping[str, object]) -> Reques
 
 def json_text(arguments: object) -> str:
     """Arguments as text: text as it is, nothing for null, anything else as JSON."""
-    if isinstance(arguments, str):
-        return arguments
-    if arguments is None:
-        return ""
+    if arguments is None or isinstance(arguments, str):
+        return arguments or ""
     try:
         return json.dumps(arguments, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError):

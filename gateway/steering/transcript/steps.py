@@ -36,8 +36,7 @@ class Change(enum.Enum):
     NONE = enum.auto()
     OPENED = enum.auto()  # a new step began; the one before can no longer change
     ANSWERED = enum.auto()  # the newest step got a result, or the rest of its calls
-    FINAL = enum.auto()
-    """A user message follows the newest step, which called nothing: it was a final answer."""
+    FINAL = enum.auto()  # the newest step was a final answer: a user message follows
 
 
 class Reply(Struct, kw_only=True):

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from gateway.steering.fold import RunFold
 from gateway.steering.fsm import FSMState
 from gateway.steering.guidance.plan import plan
 from gateway.steering.guidance.settings import EtraceSettings, Gates, InjectionSettings
@@ -13,7 +14,6 @@ from gateway.steering.guidance.situation import QUOTE_CHARS, near_name, open_quo
 from gateway.steering.guidance.state import GuidanceState, Moment, kind_of_agent
 from gateway.steering.guidance.texts import SKIP_DIRECTIVE, SKIP_REPAIR, skip_directive
 from gateway.steering.policy import Policy
-from gateway.steering.fold import RunFold
 from gateway.steering.transcript.content import FRAME_CLOSE
 from gateway.steering.transcript.steps import Action, Step
 from tests.steering.guidance.builders import readings
