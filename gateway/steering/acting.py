@@ -1,7 +1,6 @@
 """Precision bars: an intervention is made only when its expected precision is high enough.
 
-Each action depends on a signal, and calibration measured how often a run that shows the signal
-fails, reweighted so that half of all runs fail.
+Calibration measured how often runs that show a signal fail, reweighted so that half of all do.
 """
 
 from __future__ import annotations
@@ -143,14 +142,8 @@ def routing_state(
         signal, reasons = replace(signal, state=FSMState.SLOW), ("routing: the alarm persists",)
     elif signal.waits and signal.state is FSMState.FAST:
         signal, reasons = replace(signal, state=FSMState.NORMAL), ("routing: a job is waited for",)
-    action = _ROUTES_AWAY.get(signal.state)
-    if action is None or meets_bar(action, signal):
+    action = "route_slow" if signal.state in HARD_STATES else "route_fast"
+    stays = signal.state not in (FSMState.FAST, *HARD_STATES)
+    if stays or meets_bar(action, signal):
         return signal.state, reasons
     return FSMState.NORMAL, (*reasons, f"routing: {action} below its bar")
-
-
-_ROUTES_AWAY: Mapping[FSMState, str] = {
-    FSMState.FAST: "route_fast",
-    FSMState.SLOW: "route_slow",
-    FSMState.SKIP: "route_slow",
-}

@@ -32,8 +32,7 @@ class ExperimentSettings:
 
     `arms` maps on, random, shadow and off to their share of the units, relative to the sum.
     `random_routing_share`, `random_guidance_share`: the shares of scored steps, in [0, 1], on which
-    the arm `random` uses a hard state's model, and injects guidance; by default as many as `on`
-    (docs/evidence.md).
+    the arm `random` uses a hard state's model, and injects guidance; defaults: docs/evidence.md.
 
     Raises:
         ValueError: unknown arm, no share above 0, or a share out of range.

@@ -214,10 +214,6 @@ class RunFold:
         self.outcomes.append(outcome)
         return outcome
 
-    def end(self) -> None:
-        """Set the state to END after the final answer; nothing is pushed afterwards."""
-        self.state = FSMState.END
-
     def snapshot(self) -> RunSnapshot:
         """The state from which the same run continues under a compacted transcript."""
         newest = tuple(self.history[-self._policy.fsm.longest_window :])
@@ -244,10 +240,8 @@ class ConversationFold:
     are not scored: `base` contains them, as the state of the run before a compaction. After a base
     whose run has ended the next run begins. `keep`, `earlier`, `judged`, `prior`: as in `RunFold`;
     `priors` takes the prior of each run by its index, and `prior` may be set again for later runs.
-
     `answers`: how many messages the transcript had with each final answer that was delivered. A
-    message after one that is not the user's, or a request that nothing follows, opens the next run;
-    a transcript alone does not show whether the agent meant to stop there.
+    message after one that is not the user's, or a request that nothing follows, opens the next run.
 
     `consumed`: messages read so far. `starts_over`: after `read_ahead`, whether `extend` will fold
     from the first message again.
@@ -316,10 +310,7 @@ class ConversationFold:
     def read_ahead(self, messages: Sequence[Any], most: int) -> bool:
         """Read up to `most` new messages of a transcript before `extend`; whether there are more.
 
-        `extend` gives the outcomes then. Where it does not follow, the fold cannot be used again.
-
-        Raises:
-            Exception: as `extend` does.
+        `extend` gives the outcomes then, and has to follow. Raises as `extend` does.
         """
         end = min(self.consumed + most, len(messages))
         try:
@@ -346,7 +337,7 @@ class ConversationFold:
     def continue_in(self, consumed: int) -> None:
         """Continue in another transcript, whose first `consumed` messages replace all read so far.
 
-        Windows stay. If everything has to be read again, the run starts from its present state.
+        If everything has to be read again, the run starts from its present state.
         """
         current = self.current
         self._start = _Start(current.snapshot(), consumed, tuple(current.recent))
@@ -413,7 +404,7 @@ class ConversationFold:
 
     def _begin_run(self) -> None:
         self._pending = None
-        self.current.end()
+        self.current.state = FSMState.END
         self.runs.append(self._run(RunSnapshot(run=self.current.index + 1), self.consumed))
 
     def _read(self, message: object) -> bool:

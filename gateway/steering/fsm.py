@@ -144,9 +144,9 @@ _RULES_OF = {
 def next_state(state: FSMState, history: Sequence[float], settings: FSMSettings) -> FSMState:
     """The state after the newest score; one transition per scored step.
 
-    `history` holds the difficulty scores of the run in order, the new one last; only its last
-    `settings.longest_window` items are read. Without a score, or with NaN as the newest one, the
-    state stays as it is; an earlier NaN fails the test of every window that contains it.
+    `history`: the difficulty scores of the run, or the last `settings.longest_window` of them, the
+    new one last. The state stays without a score or with NaN as the newest; an earlier NaN fits no
+    window.
     """
     if not history or math.isnan(history[-1]):
         return state

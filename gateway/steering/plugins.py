@@ -1,7 +1,4 @@
-"""Classes given by name, and the entry points by which other packages add rows to a table.
-
-A table lists its classes as `module:Class`, so that none is imported before it is used.
-"""
+"""Classes that are imported when used, and the entry points by which packages add table rows."""
 
 from __future__ import annotations
 

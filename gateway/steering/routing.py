@@ -11,13 +11,8 @@ from msgspec import Struct
 from gateway.steering.fsm import FSMState
 
 ROUTED_STATES = ("FAST", "NORMAL", "SLOW", "SKIP")
-_EASIEST_FIRST = (
-    (FSMState.FAST,),
-    (FSMState.INIT, FSMState.NORMAL, FSMState.END),
-    (FSMState.SLOW,),
-    (FSMState.SKIP,),
-)
-_RANK = {state: rank for rank, states in enumerate(_EASIEST_FIRST) for state in states}
+_NORMAL_RANK = 1
+_RANK = {FSMState.FAST: 0, FSMState.SLOW: 2, FSMState.SKIP: 3}
 
 PolicyName = Literal["states", "learned"]
 Serves = Callable[[str], str | None]  # model name -> why it cannot serve the request
@@ -118,7 +113,8 @@ def choose(
     def problem_of(model: str) -> str | None:
         return serves(model) if serves is not None and model != requested else None
 
-    if pinned is not None and _RANK[state] < _RANK[pinned.state]:
+    rank = _RANK.get(state, _NORMAL_RANK)
+    if pinned is not None and rank < _RANK.get(pinned.state, _NORMAL_RANK):
         left = settings.min_dwell_steps - (step - pinned.since_step)
         if left > 0 and problem_of(pinned.model) is None:
             reason = f"routing: {pinned.model} held for {left} more steps"

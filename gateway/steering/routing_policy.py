@@ -94,8 +94,7 @@ class RunChoice(Struct, frozen=True, kw_only=True):
 
 
 def candidates(routes: Routes, requested: str) -> dict[str, int]:
-    """The models a run may be given, those of its routes and its own, with their places by cost: as
-    the states are ordered, the requested model with NORMAL's."""
+    """The models of a run's routes and its own, with their places by cost: those of the states."""
     models = routes.models(requested)
     places = {models[state]: place for place, state in enumerate(ROUTED_STATES) if state in models}
     return {requested: _REQUESTED_PLACE} | places

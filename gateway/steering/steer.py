@@ -61,10 +61,7 @@ NO_LIBRARY = Gates(e1=1.0, e2=1.0)  # gates of a gateway without patterns: nothi
 
 
 class SteeringRules(Struct, frozen=True, kw_only=True):
-    """The settings that decide about a call.
-
-    `wrap_up_at`: token count of a run from which the model is asked to wrap up; None = never.
-    """
+    """The settings that decide about a call; `wrap_up_at`: tokens to wrap up at, None = never."""
 
     policy: Policy = field(default_factory=Policy)
     routes: Routes = field(default_factory=Routes)
@@ -96,8 +93,7 @@ class RunMemory(Struct, frozen=True, kw_only=True):
     def merged(self, stored: RunMemory, *, further: RunMemory, tokens: int) -> RunMemory:
         """The memory after another gateway has stored `stored` of the same run in the meantime.
 
-        `further`: the one of both that has seen more steps. `tokens`: of the call that `stored`
-        lacks.
+        `further`: the one of both with more steps. `tokens`: of the call that `stored` lacks.
         """
         struck = [at for at in (self.struck_at, stored.struck_at) if at is not None]
         return RunMemory(
@@ -303,9 +299,9 @@ def conclude(
 
 
 def repeat(memory: RunMemory, step: int, *, server_keeps_history: bool = False) -> Decided:
-    """Guidance of a call without a decision: earlier guidance again; the memory stays as it is.
+    """Guidance of a call without a decision: earlier guidance again.
 
-    `step`: scored steps of the run, 0 on its first call. `server_keeps_history`: as in `conclude`.
+    `step`: scored steps of the run. `server_keeps_history`: as in `conclude`.
     """
     decided = Decided(step=step or FIRST_CALL, state=memory.guidance)
     return _without_kept(decided) if server_keeps_history else decided

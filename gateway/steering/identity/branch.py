@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.steering.identity.ids import clean_call_ids, looks_unique, signature, system_digest
+from gateway.wire.coerce import as_mapping, as_text
 from gateway.wire.messages import content_text, digest_fields, history, system_text, tool_names
 from gateway.wire.prefix_hash import ChainState, PrefixHashes, chain_digests
 
@@ -139,20 +140,18 @@ class PrefixHashRef(Struct, frozen=True, kw_only=True):
 
 
 class Branch(Struct, frozen=True, kw_only=True):
-    """One linear history: a conversation, or a fork of one.
+    """One linear history: a conversation, or a fork of one. `steps`: scored steps.
 
     `served_hash`: prefix hash of the latest request served; a request that extends it with a reply
     continues the branch. `fallback_hash`: that of the request before, which the client may extend
     again if the latest call failed. `reply_digest`: digest of the latest reply alone;
     `echoed_hash`: prefix hash of the latest request with that reply; `line_hashes`: those of its
-    lines, when it was final. `steps`: scored steps. `reply_calls`: ids of the calls in the latest
-    reply, empty when they do not distinguish it from the reply before. `served_calls`: ids of the
-    calls in the latest assistant turn of the request it answers. `model`, `system`: the model that
-    the latest request names, and the digest of its system text; empty when unknown. `delivery` of
-    the answer to the latest request; it is not stored. `retries`: how often that request came
-    again. `tail`: hash of the history from its first reply to its latest one, when that was final
-    (see `rebuilt`). `task`: digest of the user's first request.
-    After a restart no call is in progress: load MODEL as ANYTHING.
+    lines, when it was final. `reply_calls`: ids of its calls, empty when they do not distinguish it
+    from the reply before; `served_calls`: those in the latest turn of the request it answers.
+    `model` and `system` text (its digest) of the latest request, empty when unknown; `delivery` of
+    its answer, not stored; `retries`: how often it came again. `tail`: hash of the history from its
+    first reply to its latest one, when that was final (see `rebuilt`). `task`: digest of the user's
+    first request. After a restart no call is in progress: load MODEL as ANYTHING.
     """
 
     conversation_id: str
@@ -306,10 +305,8 @@ class Incoming(Struct, frozen=True, kw_only=True):
 
     def has_compaction(self, known: int = 0) -> bool:
         """Whether an item after the first `known` messages stands for a compacted history."""
-        return any(
-            isinstance(message, dict) and message.get("type") in COMPACTION_ITEMS
-            for message in self.messages[known:]
-        )
+        items = self.messages[known:]
+        return any(as_mapping(each).get("type") in COMPACTION_ITEMS for each in items)
 
     def open_branch(self, conversation_id: str, parent: str | None = None) -> Branch:
         """A new branch that begins with this request."""

@@ -83,8 +83,7 @@ def signature(system: str, tool_names: Iterable[str]) -> bytes:
 
 
 def system_digest(system: str) -> bytes:
-    """A digest of a whole system text, 8 bytes. An agent's text may change between its calls
-    (dates, repository states), so that different digests prove nothing."""
+    """A digest of a whole system text, 8 bytes; an agent may change it between calls (dates)."""
     return blake2b(system.encode("utf-8", "surrogatepass"), digest_size=8).digest()
 
 

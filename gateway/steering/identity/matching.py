@@ -11,8 +11,7 @@ from gateway.steering.identity.branch import Awaits, Branch, Delivery, Incoming,
 from gateway.steering.identity.ids import child_id, looks_unique
 from gateway.steering.identity.sources import FINGERPRINT
 
-Known = Mapping[bytes, Sequence[PrefixHashRef]]
-"""Stored prefix hashes and the requests they belong to, most recent first."""
+Known = Mapping[bytes, Sequence[PrefixHashRef]]  # prefix hash -> its requests, newest first
 Branches = Mapping[str, Branch]  # branches by conversation id, most recently used first
 
 
@@ -327,10 +326,8 @@ def _rewritten(
 
 
 def identity_label(source: str, kind: MatchKind) -> str:
-    """Source of an identification, for people: `retry`, `fork`, `compaction`, or the id's source.
-
-    Without an id from the client (source "fingerprint") it is `prefix`, `new` or `side`.
-    """
+    """Source of an identification, for people: `retry`, `fork`, `compaction`, or the id's source;
+    `prefix`, `new` or `side` without an id from the client."""
     if kind in (MatchKind.RETRY, MatchKind.FORK, MatchKind.COMPACTION):
         return kind.value
     if source != FINGERPRINT:

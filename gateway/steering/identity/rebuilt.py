@@ -32,8 +32,7 @@ def extend_tail(
     if hashes.tails is not None and (tail, first, end) in hashes.tails:
         return hashes.tails[tail, first, end]
     for position in range(first, end):
-        digest = hashes.messages[position]
-        if digest is not None and hashes.turns[position + 1]:
+        if (digest := hashes.messages[position]) is not None and hashes.turns[position + 1]:
             added = _NOTHING_YET.copy()  # half of what a new one takes
             added.update(tail + digest)
             tail = added.digest()

@@ -153,8 +153,7 @@ class HeaderPattern(Struct, frozen=True, kw_only=True):
         shortest = len(self.prefix) + len(self.suffix)
         for name in sorted(name for name in headers if name.endswith(self.suffix)):
             fits = name.startswith(self.prefix) and len(name) > shortest
-            value = clean_id(headers[name]) if fits and not _PARENT_NAME.search(name) else None
-            if value is not None:
+            if fits and not _PARENT_NAME.search(name) and (value := clean_id(headers[name])):
                 return name, value, None
         return None
 
@@ -204,10 +203,8 @@ BODY_SOURCES: tuple[BodySource, ...] = (
 )
 EXPLICIT_HEADER = HeaderSource(name="x-conversation-id")  # wins over every other id
 ID_SOURCES = (EXPLICIT_HEADER, *HEADER_SOURCES, *BODY_SOURCES)
-"""All sources in the order in which they are read; the first usable value wins.
-
-Configured headers come second. Never read: `user`, `safety_identifier`, keys, addresses, traces.
-Source: design, section 5.
+"""All sources in the order in which they are read, configured headers second; the first usable one
+wins. Never read: `user`, `safety_identifier`, keys, addresses, traces. Source: design, section 5.
 """
 WEAK_SOURCES = frozenset({"body:prompt_cache_key"})
 """Sources whose value some clients share between conversations, to hit the provider's cache."""

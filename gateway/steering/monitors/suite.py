@@ -44,10 +44,7 @@ class Monitor(Protocol[Observed]):
 
 
 class Suite(ABC, Generic[Observed]):
-    """The active monitors of one suite over one run; each is made with `argument`.
-
-    The cost of a push and of a reading does not grow with the run.
-    """
+    """The active monitors of one suite, each made with `argument`; cost flat in a run's length."""
 
     __slots__ = ("_fire_threshold", "_weights", "monitors")
 

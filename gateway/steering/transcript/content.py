@@ -126,12 +126,11 @@ def read_result(message: Mapping[str, object], call_id: object) -> Result:
     else:
         texts = [part for part in _parts(value) if part.get("type") in _TEXT_PARTS]
         text = "".join([as_text(part.get("text"), "") for part in texts])
-    name = message.get("name")
     return Result(
         image=images_sum(value),
         text=without_guidance(text),
-        id=call_id if isinstance(call_id, str) else "",
-        name=name if isinstance(name, str) else "",
+        id=as_text(call_id, ""),
+        name=as_text(message.get("name"), ""),
         is_error=message.get("is_error") is True,
     )
 
@@ -185,20 +184,14 @@ def _call(entry: Mapping[str, object], function: Mapping[str, object]) -> Reques
     arguments = function.get("arguments")
     if not isinstance(arguments, str):
         arguments = json_text(function.get("input") if arguments is None else arguments)
-    call_id, name = entry.get("id"), function.get("name")
-    return RequestedCall(
-        id=call_id if isinstance(call_id, str) else "",
-        name=name if isinstance(name, str) else "",
-        arguments=arguments,
-    )
+    name = as_text(function.get("name"), "")
+    return RequestedCall(id=as_text(entry.get("id"), ""), name=name, arguments=arguments)
 
 
 def json_text(arguments: object) -> str:
     """Arguments as text: text as it is, nothing for null, anything else as JSON."""
-    if isinstance(arguments, str):
-        return arguments
-    if arguments is None:
-        return ""
+    if arguments is None or isinstance(arguments, str):
+        return arguments or ""
     try:
         return json.dumps(arguments, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError):

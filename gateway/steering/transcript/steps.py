@@ -1,8 +1,4 @@
-"""Steps: one assistant message with everything that answers it.
-
-`extract` reads them from chat messages (`StepReader` documents the protocols),
-`steps_from_records` from plain records; `recent_text` is the newest ones as one text.
-"""
+"""Steps, one assistant message each with everything that answers it, from messages or records."""
 
 from __future__ import annotations
 
@@ -40,8 +36,7 @@ class Change(enum.Enum):
     NONE = enum.auto()
     OPENED = enum.auto()  # a new step began; the one before can no longer change
     ANSWERED = enum.auto()  # the newest step got a result, or the rest of its calls
-    FINAL = enum.auto()
-    """A user message follows the newest step, which called nothing: it was a final answer."""
+    FINAL = enum.auto()  # the newest step was a final answer: a user message follows
 
 
 class Reply(Struct, kw_only=True):
@@ -181,11 +176,9 @@ class StepReader:
         return Change.OPENED
 
     def _item(self, item: Mapping[str, object]) -> Change:
-        result = item_result(item)
-        if result is not None:
+        if (result := item_result(item)) is not None:
             return self._result(result)
-        call = item_call(item)
-        if call is not None:
+        if (call := item_call(item)) is not None:
             return self._call_item(call)
         shown = item_reasoning(item)
         if shown or item.get("type") == "reasoning":
@@ -268,8 +261,7 @@ def _actions(calls: Sequence[RequestedCall], results: Sequence[Result]) -> tuple
     matched: dict[int, Result] = {}
     rest = []
     for result in results:
-        waiting = by_id.get(result.id) if result.id else None
-        if waiting:
+        if waiting := by_id.get(result.id) if result.id else None:
             matched[waiting.popleft()] = result
         else:
             rest.append(result)
@@ -342,11 +334,11 @@ def count_steps(messages: Sequence[Any]) -> int:
 
 
 def steps_from_records(records: Iterable[Mapping[str, Any]]) -> tuple[Step, ...]:
-    """Steps from plain step records, in order.
+    """Steps from plain step records, in order; never raises.
 
     Keys, all optional: `action` (tool name; when missing or empty the first entry of `tool_calls`),
-    `action_input`, `thought`, `observation`, `is_error` or `observation_is_error`. Texts of another
-    type count as empty. Never raises. Source: reference section 1.1.
+    `action_input`, `thought`, `observation`, `is_error` or `observation_is_error`; other types than
+    text count as empty. Source: reference section 1.1.
     """
     return tuple(_record_step(index, record) for index, record in enumerate(records))
 

@@ -77,11 +77,8 @@ def find_calls(reply: str) -> TextCalls | None:
 
 
 def find_block(reply: str, *, unlabelled: bool) -> TextCalls | None:
-    """The block of code in a reply, as one call; the answer to it shows whether it was one.
-
-    Fences that name a shell, else tagged blocks, else, when `unlabelled` ones count, the last fence
-    without a language.
-    """
+    """The block of code in a reply, as one call: the fences that name a shell, else tagged blocks,
+    else, when `unlabelled` ones count, the last fence without a language."""
     if len(reply) > _REPLY_CHARS:
         return None
     fences = [(m[1].lower(), (m.start(), m.end(), m[2])) for m in _FENCE.finditer(reply)]
@@ -108,10 +105,8 @@ def looks_like_output(answer: str) -> bool:
 
 
 def is_complaint(answer: str, *, textual: bool) -> bool:
-    """Whether a user message is the harness asking again for a call it could not find.
-
-    In a conversation whose calls are text, an observation or an error counts as well.
-    """
+    """Whether a user message is the harness asking again for a call it could not find, or in a
+    conversation whose calls are text (`textual`) an observation or an error."""
     head = answer[:_COMPLAINT_CHARS]
     return bool((textual and _HARNESS_REPLY.match(head)) or _COMPLAINT.search(head))
 
@@ -122,10 +117,8 @@ def is_nudge(answer: str) -> bool:
 
 
 def answer_calls(calls: list[RequestedCall], answer: str) -> bool:
-    """Give a user message, which answers written calls as a whole, to the first without a result.
-
-    Returns whether it is a result: an observation replaces one that the model imagined.
-    """
+    """Add a user message as the result of the first call without one, or, if it is labelled as an
+    observation, in place of a result that the model imagined; whether it was added."""
     at = next((i for i, call in enumerate(calls) if call.observation is None), None)
     if at is None and not _OBSERVATION.match(answer):
         return False

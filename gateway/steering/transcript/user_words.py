@@ -51,8 +51,7 @@ def task_of(transcript: Sequence[Any], start: int) -> str:
         if not isinstance(message, dict):
             continue
         if message.get("role") == "user":
-            words = words_of(message.get("content"))
-            if words:
+            if words := words_of(message.get("content")):
                 return words
             first = first or content_text(message.get("content"))
         elif message.get("tool_calls") or str(message.get("type")).endswith("_call"):

@@ -20,10 +20,8 @@ _EXTENSION = re.compile(r"\.[A-Za-z]{1,5}")
 
 class EditRevert:
     """1 for a newest edit that is nearer to the last but one than to the last; failed edits of one
-    file in a row give 0.5 for the first and 1 from the second.
-
-    An error marks the newest edit so far, whichever step it comes from; failures never expire.
-    Source: reference section 4.3.
+    file in a row give 0.5 for the first and 1 from the second, and never expire. An error of any
+    step marks the newest edit so far. Source: reference section 4.3.
     """
 
     __slots__ = ("_before", "_cycles", "_failed", "_path", "_reverted", "_worst")
@@ -59,8 +57,7 @@ class EditRevert:
         """The larger of revert (0 or 1) and cycles / 2."""
         if self._reverted:
             return 1.0, "the newest edit restores the one before the last"
-        cycles = self._cycles[self._worst]
-        if not cycles:
+        if not (cycles := self._cycles[self._worst]):
             return 0.0, ""
         return min(cycles / FULL_CYCLES, 1.0), f"{cycles} failed edits of {self._worst[-80:]}"
 

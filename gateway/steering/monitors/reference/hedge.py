@@ -42,8 +42,7 @@ class Hedge:
 
     def push(self, call: CallText) -> None:
         """Count the phrases of a thought."""
-        thought = call.thought
-        if not thought:
+        if not (thought := call.thought):
             return
         lower = lowered(thought)
         self._hedges.append(self._hedges[-1] + sum([lower.count(p) for p in PHRASES]))

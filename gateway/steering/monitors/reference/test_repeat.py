@@ -70,8 +70,7 @@ def failure_signature(observation: str) -> str:
     placeholder each. Source: reference section 4, failure signature.
     """
     text = observation.lstrip()
-    cut = text.find("\n", _PREFIX_CHARS)
-    if cut >= 0:
+    if (cut := text.find("\n", _PREFIX_CHARS)) >= 0:
         # No volatile stretch crosses a line end, so a prefix of lines normalises by itself.
         signature = _normalised(text[:cut])
         if len(signature) >= SIGNATURE_CHARS:

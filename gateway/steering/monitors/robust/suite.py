@@ -9,7 +9,7 @@ from gateway.steering.transcript.steps import Step
 
 
 class RobustSuite(Suite[ObservedStep], ReadsObservations[None]):
-    """The active robust monitors over one run; cost per step flat in its length."""
+    """The active robust monitors over one run."""
 
     __slots__ = ("_observer",)
 
