@@ -18,7 +18,7 @@ import orjson
 
 from gateway.offline.evaluation import CODING, POINTS, RunReading, auroc
 from gateway.offline.playback import Work, play
-from gateway.offline.recordings import Recording, parse_recording, read_lines
+from gateway.offline.recordings import Recording, RunLabel, parse_recording, read_lines
 from gateway.offline.replay import policy_from_dict, replay_lines
 from gateway.offline.replay_summary import first_side, readings
 from gateway.steering.fold import RunFold, StepOutcome
@@ -74,7 +74,7 @@ def planted_forms(recordings: Sequence[Recording]) -> None:
 
 def _healthy(recording: Recording) -> list[Step]:
     """The steps of a successful run of some length without an alarm; empty for any other."""
-    if not recording.success or recording.messages is None:
+    if not recording.label.success or recording.messages is None:
         return []
     steps = list(extract(recording.messages))
     if len(steps) < HOST_STEPS or not any(step.actions for step in steps):
@@ -125,7 +125,7 @@ def ends_of_runs(lines: Sequence[Line]) -> None:
         runs = _replayed(lines, boundary)
         ranks = [f"{auroc(runs, point, rounds=2).value:.3f}" for point in POINTS]
         sources = [
-            f"{auroc([r for r in runs if r.source == name], 'end', rounds=2).value:.2f}"
+            f"{auroc([r for r in runs if r.label.source == name], 'end', rounds=2).value:.2f}"
             for name in _DIALOGUES
         ]
         print(f"{boundary}: {ranks}, {sources}")
@@ -158,20 +158,24 @@ def _above(least: float, step: dict[str, Any]) -> bool:
 
 def second_tasks(recordings: Sequence[Recording]) -> None:
     """Alarms in solved coding runs that follow another run of the same model."""
-    coding = [r for r in recordings if r.source.startswith(CODING) and r.messages]
-    solved = [run for run in coding if run.success]
+    coding = [r for r in recordings if r.label.source.startswith(CODING) and r.messages]
+    solved = [run for run in coding if run.label.success]
     draw = random.Random(SEED)  # noqa: S311 - no secret
     pairs = []
     for _ in range(SECOND_TASKS):
         run = draw.choice(solved)
-        others = [other for other in coding if other.model == run.model and other.id != run.id]
+        others = [
+            other
+            for other in coding
+            if other.label.model == run.label.model and other.label.id != run.label.id
+        ]
         pairs.append((draw.choice(others), run))
     for boundary in RUN_BOUNDARIES:
         policy = policy_from_dict({"conversations": {"run_boundary": boundary}})
         count = 0
         for first, second in pairs:
             before = [*(first.messages or ()), _ANSWER]
-            both = Recording(id="both", messages=[*before, *_task(second)])
+            both = Recording(label=RunLabel(id="both"), messages=[*before, *_task(second)])
             own = play(both, policy)["steps"][sum(m["role"] == "assistant" for m in before) :]
             count += any(_entry_alarms(step) for step in own)
         print(f"{boundary}: {count} of {len(pairs)} second tasks with an alarm")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gateway.offline.evaluation import RunReading
-from gateway.offline.labelled_runs import Array, trouble_ahead
+from gateway.offline.fitting import Array, trouble_ahead
 
 LONG_RUN = 16
 FIRST_COMPARED = 8
@@ -64,7 +64,7 @@ def step_correlation(runs: Sequence[RunReading]) -> tuple[float, int]:
     found = []
     for run in runs:
         scores = run.scores[FIRST_COMPARED:]
-        if run.failed or len(run.scores) < LONG_RUN or len(set(scores)) < 2:
+        if run.label.failed or len(run.scores) < LONG_RUN or len(set(scores)) < 2:
             continue
         found.append(float(np.corrcoef(ranks(scores), np.arange(len(scores)))[0, 1]))
     return (float(np.median(found)) if found else float("nan")), len(found)

@@ -150,7 +150,7 @@ def _matched_table(sides: Mapping[str, Sequence[RunReading]]) -> Table:
         "AUROC for failure at equal length (a step counter: 0.5)", "all", "coding", "pairs"
     )
     for name, runs in sides.items():
-        coding = [run for run in runs if run.source.startswith(CODING)]
+        coding = [run for run in runs if run.label.source.startswith(CODING)]
         value, pairs = matched_auroc(runs)
         table.add_row(name, _share(value), _share(matched_auroc(coding)[0]), str(pairs))
     return table

@@ -18,8 +18,7 @@ from rich.console import Console
 from sklearn.linear_model import LogisticRegression
 
 from gateway.offline.calibrate import print_report, read_labelled
-from gateway.offline.fitting import CONVERGED, MOST_ROUNDS, SEED, Fitted, fit
-from gateway.offline.labelled_runs import Array, LabelledRun
+from gateway.offline.fitting import CONVERGED, MOST_ROUNDS, SEED, Array, Fitted, LabelledRun, fit
 from gateway.offline.recordings import write_output
 from gateway.steering.acting import ActSettings
 from gateway.steering.scoring.calibration import calibration_to_json

@@ -51,10 +51,10 @@ def measure(files: Sequence[Path]) -> dict[str, Any]:
     for recording in _recordings(files):
         steps = steps_of(recording)
         run = MinedRun(
-            id=recording.id,
+            id=recording.label.id,
             tenant="recorded",
-            conversation=recording.id,
-            task=recording.group,
+            conversation=recording.label.id,
+            task=recording.label.group,
             steps=steps,
             at=0.0,
         )
@@ -88,14 +88,16 @@ def _count(
             continue
         tally.said[finding.kind] += 1
         tally.lessons.add(finding.pattern.pattern_id)
-        tally.support.setdefault(finding.key, set()).add(recording.group)
+        tally.support.setdefault(finding.key, set()).add(recording.label.group)
         for text in finding.pattern.fields.values():
             slots = (len(part) for part in text.split("`")[1::2])
             tally.longest_slot = max(tally.longest_slot, *slots, 0)
-    if recording.success is None:
+    if recording.label.success is None:
         return
     for source, verdict, _ in implicit(calls, answered=_answered(recording, steps)):
-        tally.outcomes[source, verdict == ("success" if recording.success else "failure")] += 1
+        tally.outcomes[
+            source, verdict == ("success" if recording.label.success else "failure")
+        ] += 1
 
 
 def _answered(recording: Recording, steps: Sequence[Step]) -> bool:
@@ -131,21 +133,21 @@ def _figures(tally: _Tally, read: Sequence[_Read]) -> dict[str, Any]:
 
 def _coverage(read: Sequence[_Read]) -> dict[str, dict[str, float]]:
     """By source: failing runs of the held-out half, those with a failed call, those covered."""
-    groups = sorted({each.recording.group for each in read})
+    groups = sorted({each.recording.label.group for each in read})
     totals: dict[str, Counter[str]] = {}
     for seed in range(SPLITS):
         half = set(random.Random(seed).sample(groups, len(groups) // 2))  # noqa: S311 - no secret
         library = {
             finding.key
             for each in read
-            if each.recording.group in half
+            if each.recording.label.group in half
             for finding in each.found
             if finding.pattern is not None
         }
         for each in read:
-            if each.recording.group in half or each.recording.success is not False:
+            if each.recording.label.group in half or each.recording.label.success is not False:
                 continue
-            counts = totals.setdefault(each.recording.source, Counter())
+            counts = totals.setdefault(each.recording.label.source, Counter())
             counts["failing"] += 1
             counts["with_failed_call"] += bool(each.keys)
             counts["covered"] += bool(each.keys & library)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gateway.offline.evaluation import CODING, POINTS, RunReading, auroc, step_at
-from gateway.offline.labelled_runs import Array
+from gateway.offline.fitting import Array
 from gateway.steering.scoring.risk import NO_OUTCOMES, WorkloadPrior, risk_of
 
 BINS = 10
@@ -26,7 +26,7 @@ def matched_auroc(runs: Sequence[RunReading]) -> tuple[float, int]:
     """
     strata: dict[tuple[str, str], tuple[list[RunReading], list[RunReading]]] = {}
     for run in runs:
-        strata.setdefault(run.stratum, ([], []))[not run.failed].append(run)
+        strata.setdefault(run.label.stratum, ([], []))[not run.label.failed].append(run)
     won, pairs = 0.0, 0
     for failed, solved in strata.values():
         for one in failed:
@@ -61,12 +61,14 @@ def learned_risks(runs: Sequence[RunReading], order: Sequence[int]) -> list[Arra
     found: list[Array] = [np.zeros(0)] * len(runs)
     for number in order:
         run = runs[number]
-        models = priors.setdefault(run.source, {})
-        own = models.get(run.model, NO_OUTCOMES)
-        prior = own.informed_by(known for model, known in models.items() if model != run.model)
+        models = priors.setdefault(run.label.source, {})
+        own = models.get(run.label.model, NO_OUTCOMES)
+        prior = own.informed_by(
+            known for model, known in models.items() if model != run.label.model
+        )
         odds = [math.log(risk / (1.0 - risk)) for risk in run.risks]
         found[number] = np.array([risk_of(each, prior) for each in odds])
-        models[run.model] = own.with_outcome(failed=run.failed)
+        models[run.label.model] = own.with_outcome(failed=run.label.failed)
     return found
 
 
@@ -91,18 +93,18 @@ def _error_at(runs: Sequence[RunReading], risks: Sequence[Array], point: str) ->
     for run, risk in zip(runs, risks, strict=True):
         if point == "all steps":
             chances += risk.tolist()
-            failed += [run.failed] * len(risk)
+            failed += [run.label.failed] * len(risk)
             continue
         at = step_at(len(risk), point)
         if at is not None:
             chances.append(float(risk[at]))
-            failed.append(run.failed)
+            failed.append(run.label.failed)
     return calibration_error(chances, failed)
 
 
 def risk_figures(runs: Sequence[RunReading]) -> dict[str, Any]:
     """The figures of risk for the weights' provenance and the report."""
-    coding = [run for run in runs if run.source.startswith(CODING)]
+    coding = [run for run in runs if run.label.source.startswith(CODING)]
     errors = calibration_errors(runs)
     return {
         "auroc": {point: str(auroc(runs, point)) for point in POINTS},

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gateway.offline.evaluation import Estimate, RunReading, by
-from gateway.offline.fitting import folds_of
-from gateway.offline.labelled_runs import Array
+from gateway.offline.fitting import Array, folds_of
 from gateway.offline.playback import RISK
 from gateway.steering.fsm import FSMState
 from gateway.steering.routing import RoutingSettings
@@ -40,17 +39,19 @@ class ModelPair:
     @property
     def gain(self) -> float:
         """Success of the strong model less that of the cheap run, in [-1, 1]."""
-        return float(np.mean([not run.failed for run in self.strong])) - (not self.cheap.failed)
+        return float(np.mean([not run.label.failed for run in self.strong])) - (
+            not self.cheap.label.failed
+        )
 
 
 def model_pairs(runs: Sequence[RunReading]) -> Iterator[ModelPair]:
     """Every run with every stronger model that ran its scenario."""
     success = {
-        name: float(np.mean([not run.failed for run in own]))
-        for name, own in by(runs, lambda run: f"{run.source} {run.model}").items()
+        name: float(np.mean([not run.label.failed for run in own]))
+        for name, own in by(runs, lambda run: f"{run.label.source} {run.label.model}").items()
     }
-    for own in by(runs, lambda run: f"{run.source} {run.group}").values():
-        models = by(own, lambda run: f"{run.source} {run.model}")
+    for own in by(runs, lambda run: f"{run.label.source} {run.label.group}").values():
+        models = by(own, lambda run: f"{run.label.source} {run.label.model}")
         for cheap in models:
             for strong in models:
                 if success[strong] > success[cheap]:
@@ -88,7 +89,7 @@ def escalation_value(
         steps = np.array([len(pair.cheap.scores) for pair in pairs], dtype=np.float64)
         own, drawn = np.array([each or 0.0 for each in left]), (steps - 1.0) / (2.0 * steps)
     values = np.stack([gain * own, shown, gain * drawn])
-    _, group = np.unique([pair.cheap.group for pair in pairs], return_inverse=True)
+    _, group = np.unique([pair.cheap.label.group for pair in pairs], return_inverse=True)
     draw = np.random.default_rng(SEED)
     count = int(group.max()) + 1
     samples = []
@@ -112,7 +113,7 @@ def fast_safety(pairs: Sequence[ModelPair], signal: str = "FAST") -> tuple[float
     elsewhere: list[bool] = []
     for pair in pairs:
         for strong in pair.strong:
-            (where if signal in strong.first else elsewhere).append(not pair.cheap.failed)
+            (where if signal in strong.first else elsewhere).append(not pair.cheap.label.failed)
     rates = [float(np.mean(found)) if found else float("nan") for found in (where, elsewhere)]
     return rates[0], rates[1], len(where)
 
@@ -122,27 +123,28 @@ def learned_escalations(pairs: Sequence[ModelPair]) -> list[float | None]:
 
     1 when it is given to the stronger model as it begins.
     """
-    fold = folds_of((pair.cheap.group for pair in pairs), FOLDS, SEED)
+    fold = folds_of((pair.cheap.label.group for pair in pairs), FOLDS, SEED)
     known: dict[tuple[str, str, str, int], dict[str, WorkloadPrior]] = {}
     for pair in pairs:
-        for number in set(range(FOLDS)) - {fold[pair.cheap.group]}:
+        for number in set(range(FOLDS)) - {fold[pair.cheap.label.group]}:
             outcomes = known.setdefault((*_models(pair), number), {})
             for run in (pair.cheap, *pair.strong):
-                prior = outcomes.get(run.model, NO_OUTCOMES)
-                outcomes[run.model] = prior.with_outcome(failed=run.failed)
+                prior = outcomes.get(run.label.model, NO_OUTCOMES)
+                outcomes[run.label.model] = prior.with_outcome(failed=run.label.failed)
     return [
-        _escalated(pair, known.get((*_models(pair), fold[pair.cheap.group]), {})) for pair in pairs
+        _escalated(pair, known.get((*_models(pair), fold[pair.cheap.label.group]), {}))
+        for pair in pairs
     ]
 
 
 def _models(pair: ModelPair) -> tuple[str, str, str]:
-    return pair.cheap.source, pair.cheap.model, pair.strong[0].model
+    return pair.cheap.label.source, pair.cheap.label.model, pair.strong[0].label.model
 
 
 def _escalated(pair: ModelPair, outcomes: dict[str, WorkloadPrior]) -> float | None:
     _, cheap, strong = _models(pair)
     run, regret = pair.cheap, RoutingSettings().regret
-    rates = WorkloadRates(key=run.source, run=run.id, outcomes=outcomes)
+    rates = WorkloadRates(key=run.label.source, run=run.label.id, outcomes=outcomes)
     models = {cheap: 0, strong: 1}
     if begin(rates, models, cheap, regret=regret, explore=0.0).model == strong:
         return 1.0

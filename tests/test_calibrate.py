@@ -25,9 +25,16 @@ from gateway.offline.evaluation import (
     score_at,
     signal_rates,
 )
-from gateway.offline.fitting import AlarmLevels, alarm_levels, fit, fit_logistic, folds_of
-from gateway.offline.labelled_runs import label_run, trouble_ahead
-from gateway.offline.recordings import parse_recording, read_lines
+from gateway.offline.fitting import (
+    AlarmLevels,
+    alarm_levels,
+    fit,
+    fit_logistic,
+    folds_of,
+    label_run,
+    trouble_ahead,
+)
+from gateway.offline.recordings import RunLabel, parse_recording, read_lines
 from gateway.steering.acting import ActSettings, expected_precision, permitted
 from gateway.steering.experiments import random_switch
 from gateway.steering.fold import RunFold
@@ -61,14 +68,11 @@ def reading(
 ) -> RunReading:
     """One run's reading."""
     return RunReading(
-        id="r",
-        source="s",
-        model=model,
-        group=group,
-        failed=failed,
+        label=RunLabel(
+            id="r", source="s", model=model, group=group, success=not failed, mistake_step=mistake
+        ),
         scores=tuple(scores),
         first=first or {},
-        mistake_step=mistake,
         risks=risks,
         troubles=troubles,
         states=states,
@@ -111,7 +115,7 @@ def test_the_report_holds_both_sides_and_what_the_bars_exclude(
     out = io.StringIO()
     bars = ActSettings(act_above={"route_fast": 0.99})
     run_calibrate([few], as_json=True, acting=bars, out=out, err=io.StringIO())
-    report, failed = json.loads(out.getvalue()), sum(run.failed for run in labelled)
+    report, failed = json.loads(out.getvalue()), sum(run.label.failed for run in labelled)
     assert set(report["calibrated"]["all"]["auroc"]) == {"end", "half", "10 steps", "5 steps"}
     assert report["reference"]["all"]["signals"]["alarm"]["failed"].endswith(f"/{failed}")
     fast = next(row for row in report["actions"] if row["action"] == "route_fast")
@@ -131,7 +135,7 @@ def test_weights_push_the_right_way(labelled: list[Any]) -> None:
 
 
 def _turned(run: Any) -> Any:
-    return dataclasses.replace(run, failed=not run.failed)
+    return dataclasses.replace(run, label=dataclasses.replace(run.label, success=run.label.failed))
 
 
 def test_unlabelled_and_empty_runs_teach_nothing() -> None:
@@ -146,7 +150,7 @@ def test_too_little_data_is_refused(labelled: list[Any], tmp_path: Path) -> None
     with pytest.raises(ConfigError, match="at least 20"):
         fit(labelled[:5])
     with pytest.raises(ConfigError, match="both failed and successful"):
-        fit([run for run in labelled if run.failed])
+        fit([run for run in labelled if run.label.failed])
     broken = tmp_path / "b.jsonl"
     broken.write_text("{\n", encoding="utf-8")
     err = io.StringIO()
@@ -195,14 +199,14 @@ def test_groups_stay_together() -> None:
 
 def test_the_alarm_level_is_where_few_solved_runs_come(labelled: list[Any]) -> None:
     """Evidence that lasts there is an alarm, a single peak is none; few runs set no level."""
-    solved = [run for run in labelled if not run.failed and len(run.totals) > 3]
+    solved = [run for run in labelled if not run.label.failed and len(run.steps.totals) > 3]
     many = [solved[n % len(solved)] for n in range(400)]
-    evidence = [np.full(len(run.totals), n / 400) for n, run in enumerate(many)]
+    evidence = [np.full(len(run.steps.totals), n / 400) for n, run in enumerate(many)]
     levels = alarm_levels(many, evidence)
     reached = [levels.reached(run, own).any() for run, own in zip(many, evidence, strict=True)]
     assert 0 < sum(reached) <= 8
     assert reached[-1]
-    peak = np.zeros(len(many[-1].totals))
+    peak = np.zeros(len(many[-1].steps.totals))
     peak[2] = 9.0
     assert not levels.reached(many[-1], peak).any()
     assert alarm_levels(solved[:5], evidence[:5]) == AlarmLevels()

@@ -168,11 +168,12 @@ def test_the_learned_policy_escalates_where_other_scenarios_say_that_it_helps() 
         for source, strong_fails in (("helps", False), ("same", number > 0)):
             for model, failed in (("cheap", True), ("strong", strong_fails)):
                 run = reading([0.5], failed=failed, model=model, first={"SLOW": 0}, risks=(0.9,))
-                runs.append(replace(run, source=source, group=f"g{number}", states=("SLOW",)))
+                label = replace(run.label, source=source, group=f"g{number}")
+                runs.append(replace(run, label=label, states=("SLOW",)))
     pairs = list(model_pairs(runs))
     found: dict[str, set[float | None]] = {}
     for pair, left in zip(pairs, learned_escalations(pairs), strict=True):
-        found.setdefault(pair.cheap.source, set()).add(left)
+        found.setdefault(pair.cheap.label.source, set()).add(left)
     assert found == {"helps": {1.0}, "same": {None}}
 
 

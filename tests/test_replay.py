@@ -19,7 +19,13 @@ from msgspec import to_builtins
 
 from gateway.errors import ConfigError
 from gateway.offline.playback import play
-from gateway.offline.recordings import Recording, parse_recording, read_lines, recording_files
+from gateway.offline.recordings import (
+    Recording,
+    RunLabel,
+    parse_recording,
+    read_lines,
+    recording_files,
+)
 from gateway.offline.replay import load_policy, policy_from_dict, run_replay
 from gateway.offline.replayed_calls import LookUps, ReplayPolicy
 from gateway.steering.experiments import random_switch
@@ -134,7 +140,9 @@ def test_a_reading_uses_nothing_after_its_step() -> None:
     whole = play(recording, judged())["steps"]
     ends = [i for i, m in enumerate(recording.messages) if m["role"] == "assistant"][1:]
     for count, end in enumerate(ends, 1):
-        part = play(Recording(id="part", messages=recording.messages[:end]), judged())["steps"]
+        part = play(
+            Recording(label=RunLabel(id="part"), messages=recording.messages[:end]), judged()
+        )["steps"]
         assert [s["difficulty"] for s in part] == [s["difficulty"] for s in whole[:count]]
         assert [s["fired"] for s in part] == [s["fired"] for s in whole[:count]]
 
@@ -144,7 +152,7 @@ def test_golden_replays() -> None:
     found = {}
     for recording in sample(GOLDEN_RUNS):
         played = play(recording, judged())
-        found[recording.id] = {
+        found[recording.label.id] = {
             "states": "".join(step["state"][0] for step in played["steps"]),
             "first": played["first"],
             "last": round(played["steps"][-1]["difficulty"], 4),
@@ -523,7 +531,7 @@ def test_a_damaged_line_costs_that_line_only(tmp_path: Path) -> None:
     parsed, refused = [], []
     for path, number, line in read_lines([file]):
         try:
-            parsed.append(parse_recording(line, f"{path.name}:{number}").id)
+            parsed.append(parse_recording(line, f"{path.name}:{number}").label.id)
         except ConfigError as error:
             refused.append(str(error))
     assert parsed == ["a", "a"]

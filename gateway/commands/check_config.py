@@ -9,7 +9,6 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +31,10 @@ from gateway.upstream.deployments import DeploymentTable
 from gateway.upstream.prices import capabilities
 from gateway.upstream.providers import provider_of
 
-_SHORTEST_KEY = 16
-"""Characters; half as many as 128 random bits have in hexadecimal."""
-
+_SHORTEST_KEY = 16  # characters; half as many as 128 random bits have in hexadecimal
+_FEWEST_DISTINCT = 8  # characters; 16 random decimal digits have 8 or more in 9 of 10 cases
 _OWN_NAMES = re.compile(r"ft:|gpt-|chatgpt-|o\d|\*")
 """Beginnings of the names of OpenAI's models, for those newer than the list; and a pattern."""
-
-_FEWEST_DISTINCT = 8
-"""Distinct characters; 16 random decimal digits have 8 or more in 9 of 10 cases."""
 
 
 def config_warnings(settings: Settings, env: Mapping[str, str]) -> Iterator[str]:
@@ -48,7 +43,14 @@ def config_warnings(settings: Settings, env: Mapping[str, str]) -> Iterator[str]
         yield f"{name}: sets nothing, because keys are joined by two underscores: {meant}"
     yield from _undeployed_models(settings, env)
     yield from _unknown_models(settings)
-    yield from _weak_keys(settings)
+    keys = {f"auth.gateway_keys.{name}": k for name, k in settings.auth.gateway_keys.items()}
+    if settings.auth.admin_key:
+        keys["auth.admin_key"] = settings.auth.admin_key
+    for path, key in keys.items():
+        if len(key) < _SHORTEST_KEY:
+            yield f"{path}: {len(key)} characters can be guessed; use {_SHORTEST_KEY} or more"
+        elif len(set(key)) < _FEWEST_DISTINCT:
+            yield f"{path}: few different characters can be guessed; use a random key"
 
 
 def _undeployed_models(settings: Settings, env: Mapping[str, str]) -> Iterator[str]:
@@ -81,73 +83,46 @@ def _unknown_models(settings: Settings) -> Iterator[str]:
             )
 
 
-def _weak_keys(settings: Settings) -> Iterator[str]:
-    keys = {f"auth.gateway_keys.{name}": k for name, k in settings.auth.gateway_keys.items()}
-    if settings.auth.admin_key:
-        keys["auth.admin_key"] = settings.auth.admin_key
-    for path, key in keys.items():
-        if len(key) < _SHORTEST_KEY:
-            yield f"{path}: {len(key)} characters can be guessed; use {_SHORTEST_KEY} or more"
-        elif len(set(key)) < _FEWEST_DISTINCT:
-            yield f"{path}: few different characters can be guessed; use a random key"
-
-
 def add_parser(commands: Any) -> None:
     """Declare the command."""
-    check = commands.add_parser(
-        "check-config", help="check the config, and report everything that is wrong"
-    )
+    summary = "check the config, and report everything that is wrong"
+    check = commands.add_parser("check-config", help=summary)
     check.add_argument("--config", type=Path, help=f"config file (default: ./{DEFAULT_FILE})")
     check.add_argument("--json", action="store_true", help="one JSON object on stdout")
-    check.add_argument(
-        "--connect", action="store_true", help="also connect to the database and check its schema"
-    )
+    connects = "also connect to the database and check its schema"
+    check.add_argument("--connect", action="store_true", help=connects)
     check.set_defaults(run=_check_config)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
-    """`faults` make the config unusable; `ignored` keys have no effect."""
-
-    faults: list[str]
-    ignored: list[str]
-    warnings: list[str]
 
 
 def _check_config(args: argparse.Namespace) -> int:
     path = config_file(args.config)
-    found = _found(path, connects=args.connect)
-    name = str(path) if path else "defaults"
+    found, ignored, warnings = _found(path, connects=args.connect)
     if args.json:
-        say(json.dumps(_as_json(path, found)))
-        return 2 if found.faults else 0
-    for key in found.ignored:
+        problem = "; ".join(found) or None
+        report: dict[str, Any] = {"config": str(path) if path else None, "ok": not found}
+        report |= {"problem": problem, "problems": found}
+        say(json.dumps(report | {"ignored": ignored, "warnings": warnings}))
+        return 2 if found else 0
+    name = str(path) if path else "defaults"
+    for key in ignored:
         say(f"note: {key} is a setting of the LiteLLM proxy and has no effect here")
-    for warning in found.warnings:
+    for warning in warnings:
         say(f"warning: {warning}")
-    for fault in found.faults:
+    for fault in found:
         say(fault if fault.startswith(name) else f"{name}: {fault}")
-    if len(found.faults) > 1:
-        say(f"{name}: {len(found.faults)} faults")
-    if not found.faults:
-        say(f"{name}: ok")
-    return 2 if found.faults else 0
+    if len(found) != 1:
+        say(f"{name}: {len(found)} faults" if found else f"{name}: ok")
+    return 2 if found else 0
 
 
-def _as_json(path: Path | None, found: _Found) -> dict[str, Any]:
-    problem = "; ".join(found.faults) or None
-    report: dict[str, Any] = {"config": str(path) if path else None, "ok": problem is None}
-    report |= {"problem": problem, "problems": found.faults}
-    return report | {"ignored": found.ignored, "warnings": found.warnings}
-
-
-def _found(path: Path | None, *, connects: bool) -> _Found:
+def _found(path: Path | None, *, connects: bool) -> tuple[list[str], list[str], list[str]]:
+    """Faults, which make the config unusable; keys without effect; warnings."""
     from gateway.process.start_checks import check
 
     try:
         file = read_config_file(path) if path else ConfigFile(name="defaults")
     except ConfigError as exc:
-        return _Found(faults=list(exc.faults), ignored=[], warnings=[])
+        return list(exc.faults), [], []
     faults = Faults()
     settings, refused = _settings(file, faults)
     if settings is not None:
@@ -160,7 +135,7 @@ def _found(path: Path | None, *, connects: bool) -> _Found:
             with faults.collected():
                 asyncio.run(connect(settings))
     faulty = [*file.repeated, *file.located(faults.found)]
-    return _Found(faults=faulty, ignored=ignored_keys(file.values), warnings=warnings)
+    return faulty, ignored_keys(file.values), warnings
 
 
 def _settings(file: ConfigFile, faults: Faults) -> tuple[Settings | None, set[str]]:

@@ -15,19 +15,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import orjson
 from rich.console import Console
 from rich.table import Table
 
 from gateway.auth.keyring import make_key
 from gateway.backends import Stores, copy_to_postgres
 from gateway.budgets.texts import account_view, amount
-from gateway.commands.store import add_common, add_verb, answer, connect, say, table
+from gateway.commands.store import add_common, add_verb, answer, as_line, connect, kept, say, table
 from gateway.config import Secret, Settings, load_settings
 from gateway.config.budgets import METRICS
 from gateway.config.storage import StorageSettings
 from gateway.errors import ConfigError
-from gateway.stores.alerts import AlertRecord, StoredAlert
+from gateway.stores.alerts import AlertRecord
 from gateway.stores.budgets import Account, AccountKey, BudgetStore
 from gateway.stores.protocols import StoreError
 from gateway.stores.records import KeyRecord
@@ -41,21 +40,27 @@ def add_parser(commands: Any) -> None:
     _add_budgets(commands)
     _add_keys(commands)
     _add_alerts(commands)
-    _add_migrate(commands)
+    migrate = commands.add_parser("migrate", help="create or migrate the database, then stop")
+    migrate.add_argument("--config", type=Path, help="config file (default: ./config.yaml)")
+    migrate.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    migrate.add_argument(
+        "--to", metavar="URL", help="copy the SQLite file at storage.path to a PostgreSQL database"
+    )
+    migrate.set_defaults(run=lambda args: asyncio.run(_migrate(args)))
 
 
 _UNITS = {"usd": "US dollars", "minutes": "minutes", "calls": "calls"}
+_NO_BUDGETS = "this store keeps no budgets: use the running gateway's /api/budgets"
 
 
 def _add_budgets(commands: Any) -> None:
     budgets = commands.add_parser("budgets", help="list, raise, lift and reset budgets")
     verbs = budgets.add_subparsers(required=True, metavar="VERB")
-    listing = add_verb(verbs, "list", "accounts, last used first", _list_budgets, existing=True)
+    listing = add_verb(verbs, "list", "accounts, last used first", _list_budgets)
     listing.add_argument("--budget", help="only this budget's")
     listing.add_argument("--tenant", help="only this tenant's")
     listing.add_argument("--limit", type=int, default=50, help="most accounts (default: 50)")
-    more = add_verb(verbs, "raise", "set limits of one subject", _raise, existing=True)
-    _add_account(more)
+    more = add_verb(verbs, "raise", "set limits of one subject", _raise)
     for metric in METRICS:
         more.add_argument(
             f"--{metric.replace('_', '-')}",
@@ -63,31 +68,21 @@ def _add_budgets(commands: Any) -> None:
             metavar="LIMIT",
             help=f"new limit in {_UNITS.get(metric, 'tokens')}",
         )
-    lift = add_verb(verbs, "lift", "remove the limits of one subject", _lift, existing=True)
-    _add_account(lift)
-    reset = add_verb(
-        verbs,
-        "reset",
-        "start the account of one subject again at zero",
-        _reset_account,
-        existing=True,
-    )
-    _add_account(reset)
-
-
-def _add_account(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("budget", help="name of the budget")
-    parser.add_argument("subject", help="run, conversation, key, tenant or day, as listed")
+    lift = add_verb(verbs, "lift", "remove the limits of one subject", _lift)
+    summary = "start the account of one subject again at zero"
+    for parser in (more, lift, add_verb(verbs, "reset", summary, _reset_account)):
+        parser.add_argument("budget", help="name of the budget")
+        parser.add_argument("subject", help="run, conversation, key, tenant or day, as listed")
 
 
 async def _list_budgets(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
-    found = await _budget_store(stores).list_accounts(
+    found = await kept(stores.budgets, _NO_BUDGETS).list_accounts(
         budget=args.budget, tenant=args.tenant, limit=args.limit
     )
     views = [account_view(account, settings.all_budgets(), time.time()) for account in found]
     if args.json:
         for view in views:
-            say(orjson.dumps(view).decode())
+            say(as_line(view))
     elif not views:
         say("no budget has been used")
     else:
@@ -99,63 +94,39 @@ async def _raise(stores: Stores, settings: Settings, args: argparse.Namespace) -
     limits = {metric: value for metric, value in given.items() if value is not None}
     if not limits or not all(0 < value < float("inf") for value in limits.values()):
         raise ConfigError("budgets raise: give at least one limit above 0, such as --usd 5")
-    account = await _account(stores, args)
+    store, account = await _account(stores, args)
     limits = {**account.limits, **limits}
-    await _allow(stores, settings, args, account, limits, lifted=account.lifted)
+    changed = store.allow(account.key, at=time.time(), limits=limits, lifted=account.lifted)
+    _say_account(await changed, settings, args)
 
 
 async def _lift(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
-    account = await _account(stores, args)
-    await _allow(stores, settings, args, account, dict(account.limits), lifted=True)
+    store, account = await _account(stores, args)
+    limits = dict(account.limits)
+    changed = store.allow(account.key, at=time.time(), limits=limits, lifted=True)
+    _say_account(await changed, settings, args)
 
 
 async def _reset_account(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
-    key = (await _account(stores, args)).key
-    await _budget_store(stores).reset(key, at=time.time())
-    (account,) = await _budget_store(stores).accounts([key])
-    _say_account(account, settings, args)
-
-
-async def _allow(
-    stores: Stores,
-    settings: Settings,
-    args: argparse.Namespace,
-    account: Account,
-    limits: dict[str, float],
-    *,
-    lifted: bool,
-) -> None:
-    store = _budget_store(stores)
-    changed = await store.allow(account.key, at=time.time(), limits=limits, lifted=lifted)
+    store, account = await _account(stores, args)
+    await store.reset(account.key, at=time.time())
+    (changed,) = await store.accounts([account.key])
     _say_account(changed, settings, args)
 
 
-async def _account(stores: Stores, args: argparse.Namespace) -> Account:
-    key = AccountKey(budget=args.budget, subject=args.subject)
-    found = await _budget_store(stores).accounts([key])
+async def _account(stores: Stores, args: argparse.Namespace) -> tuple[BudgetStore, Account]:
+    store = kept(stores.budgets, _NO_BUDGETS)
+    found = await store.accounts([AccountKey(budget=args.budget, subject=args.subject)])
     if not found:
         raise ConfigError(f"budget {args.budget!r} has no account {args.subject!r}")
-    return found[0]
-
-
-def _budget_store(stores: Stores) -> BudgetStore:
-    if stores.budgets is None:
-        raise ConfigError("this store keeps no budgets: use the running gateway's /api/budgets")
-    return stores.budgets
+    return store, found[0]
 
 
 def _say_account(account: Account, settings: Settings, args: argparse.Namespace) -> None:
     view = account_view(account, settings.all_budgets(), time.time())
-    if args.json:
-        say(orjson.dumps(view).decode())
-        return
-    limits = ", ".join(amount(name, value) for name, value in view["limits"].items())
-    say(f"{account.budget} {account.subject}: used {view['used']:.0%}, limits: {limits or 'none'}")
-
-
-def _reserved(waiting: dict[str, Any]) -> str:
-    calls = waiting["calls"]
-    return f"{calls} {formatting.money(waiting['usd'])}" if calls else ""
+    limits = ", ".join(amount(name, value) for name, value in view["limits"].items()) or "none"
+    used = f"{account.budget} {account.subject}: used {view['used']:.0%}"
+    say(as_line(view) if args.json else f"{used}, limits: {limits}")
 
 
 def _budget_table(views: list[dict[str, Any]]) -> Table:
@@ -168,6 +139,8 @@ def _budget_table(views: list[dict[str, Any]]) -> Table:
         guessed_tokens = guessed["input_tokens"] + guessed["output_tokens"]
         tokens = formatting.count(spent["input_tokens"] + spent["output_tokens"])
         limits = ", ".join(amount(name, value) for name, value in view["limits"].items())
+        waiting = view["reserved"]
+        reserved = f"{waiting['calls']} {formatting.money(waiting['usd'])}"
         shown.add_row(
             view["budget"],
             view["subject"],
@@ -176,7 +149,7 @@ def _budget_table(views: list[dict[str, Any]]) -> Table:
             formatting.about(formatting.money(spent["usd"]), guessed["usd"]),
             formatting.about(tokens, guessed_tokens),
             str(spent["calls"]),
-            _reserved(view["reserved"]),
+            reserved if waiting["calls"] else "",
             "lifted" if view["lifted"] else limits,
         )
     return shown
@@ -185,16 +158,17 @@ def _budget_table(views: list[dict[str, Any]]) -> Table:
 def _add_keys(commands: Any) -> None:
     keys = commands.add_parser("keys", help="create, list, revoke and reset gateway keys")
     verbs = keys.add_subparsers(required=True, metavar="VERB")
-    created = add_verb(verbs, "create", "create a key, which is shown only once", _create_key)
+    summary = "create a key, which is shown only once"
+    created = add_verb(verbs, "create", summary, _create_key, creates=True)
     created.add_argument("tenant", help="the tenant whose runs it creates and reads")
     created.add_argument("--name", default="", help="a note on its purpose")
     summary = "list the keys, without their secrets"
-    listed = add_verb(verbs, "list", summary, _list_keys, existing=True, whole=True)
+    listed = add_verb(verbs, "list", summary, _list_keys, whole=True)
     listed.add_argument("--tenant", help="only the keys of this tenant")
-    revoked = add_verb(verbs, "revoke", "revoke a key", _revoke_key, existing=True)
+    revoked = add_verb(verbs, "revoke", "revoke a key", _revoke_key)
     revoked.add_argument("key_id", help="the id that `gateway keys list` shows")
     summary = "delete all keys made with `create`, so that none is required"
-    reset = add_verb(verbs, "reset", summary, _reset_keys, existing=True, whole=True)
+    reset = add_verb(verbs, "reset", summary, _reset_keys, whole=True)
     reset.add_argument("--yes", action="store_true", help="do not ask for confirmation")
 
 
@@ -233,7 +207,11 @@ async def _revoke_key(stores: Stores, _settings: Settings, args: argparse.Namesp
 
 async def _reset_keys(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
     if not args.yes:
-        await _confirm()
+        if not sys.stdin.isatty():
+            raise ConfigError("keys reset: without a terminal to ask at, confirm with --yes")
+        _note("all keys stop working, and requests without a key are answered; type yes to go on: ")
+        if (await asyncio.to_thread(sys.stdin.readline)).strip().lower() != "yes":
+            raise ConfigError("keys reset: not confirmed, nothing is changed")
     deleted = await stores.keys.delete_keys()
     answer(args, {"deleted": deleted}, f"{deleted} valid keys deleted")
     if settings.auth.gateway_keys:
@@ -242,29 +220,14 @@ async def _reset_keys(stores: Stores, settings: Settings, args: argparse.Namespa
         _note("no request needs a key now")
 
 
-async def _confirm() -> None:
-    """Ask at the terminal. Raises: ConfigError when there is none, or the answer is not yes."""
-    if not sys.stdin.isatty():
-        raise ConfigError("keys reset: without a terminal to ask at, confirm with --yes")
-    _note("all keys stop working, and requests without a key are answered; type yes to go on: ")
-    if (await asyncio.to_thread(sys.stdin.readline)).strip().lower() != "yes":
-        raise ConfigError("keys reset: not confirmed, nothing is changed")
-
-
 def _note(text: str) -> None:
     sys.stderr.write(f"gateway: {text}\n")
 
 
 def _plain_key(key: KeyRecord) -> dict[str, Any]:
     """Every field except the digest."""
-    return {
-        "id": key.id,
-        "tenant": key.tenant,
-        "name": key.name,
-        "hint": key.hint,
-        "created_at": key.created_at,
-        "revoked_at": key.revoked_at,
-    }
+    names = ("id", "tenant", "name", "hint", "created_at", "revoked_at")
+    return {name: getattr(key, name) for name in names}
 
 
 def _key_line(key: KeyRecord) -> str:
@@ -284,7 +247,7 @@ def _add_alerts(commands: Any) -> None:
     add_common(test)
     test.set_defaults(run=lambda args: asyncio.run(_test_alerts(args)))
     test.add_argument("--sink", help="only to this one (alerts.sinks)")
-    listed = add_verb(verbs, "list", "alerts, newest first", _list_alerts, existing=True)
+    listed = add_verb(verbs, "list", "alerts, newest first", _list_alerts)
     listed.add_argument("--tenant", help="only those about runs of this tenant")
     listed.add_argument("--limit", type=int, default=20, help="most alerts (default: 20)")
 
@@ -293,23 +256,16 @@ async def _test_alerts(args: argparse.Namespace) -> int:
     from gateway.alerts.sender import AlertSender
 
     settings = load_settings(args.config)
-    sinks = [s for s in settings.alerts.sinks if args.sink in (None, s.name)]
+    known = settings.alerts.sinks
+    sinks = [s for s in known if args.sink in (None, s.name)]
+    if not known:
+        raise ConfigError("alerts test: the config names no receiver (alerts.sinks)")
     if not sinks:
-        names = ", ".join(s.name for s in settings.alerts.sinks)
-        known = (
-            f"no {args.sink!r} among alerts.sinks: {names}"
-            if names
-            else "the config names no receiver (alerts.sinks)"
-        )
-        raise ConfigError(f"alerts test: {known}")
-    alert = AlertRecord(
-        id=secrets.token_hex(8),
-        key="test",
-        rule="test",
-        severity="warn",
-        title="A test of the gateway's alerts: nothing is wrong",
-        raised_at=time.time(),
-    )
+        names = ", ".join(s.name for s in known)
+        raise ConfigError(f"alerts test: no {args.sink!r} among alerts.sinks: {names}")
+    title = "A test of the gateway's alerts: nothing is wrong"
+    named = {"key": "test", "rule": "test", "title": title}
+    alert = AlertRecord(id=secrets.token_hex(8), severity="warn", raised_at=time.time(), **named)
     sender, failed = AlertSender(), 0
     try:
         for sink in sinks:
@@ -327,30 +283,18 @@ async def _list_alerts(stores: Stores, settings: Settings, args: argparse.Namesp
 
     found = await stores.alerts.list_alerts(tenant=args.tenant, limit=args.limit)
     for stored in found:
-        answer(args, stored_alert_view(stored, settings), _alert_line(stored))
+        alert = stored.alert
+        states = ", ".join(
+            f"{d.sink} {'failed' if d.done_at and d.error else 'sent' if d.done_at else 'waiting'}"
+            for d in stored.deliveries
+        )
+        title = f"{one_line(alert.title, 100)}  [{states}]"
+        line = (
+            f"{formatting.ago(alert.raised_at):>10}  {alert.severity:6}  {alert.rule:18}  {title}"
+        )
+        answer(args, stored_alert_view(stored, settings), line)
     if not found and not args.json:
         say("no alerts")
-
-
-def _alert_line(stored: StoredAlert) -> str:
-    alert = stored.alert
-    states = ", ".join(
-        f"{d.sink} {'failed' if d.done_at and d.error else 'sent' if d.done_at else 'waiting'}"
-        for d in stored.deliveries
-    )
-    title = one_line(alert.title, 100)
-    when = formatting.ago(alert.raised_at)
-    return f"{when:>10}  {alert.severity:6}  {alert.rule:18}  {title}  [{states}]"
-
-
-def _add_migrate(commands: Any) -> None:
-    migrate = commands.add_parser("migrate", help="create or migrate the database, then stop")
-    migrate.add_argument("--config", type=Path, help="config file (default: ./config.yaml)")
-    migrate.add_argument("--json", action="store_true", help="one JSON object on stdout")
-    migrate.add_argument(
-        "--to", metavar="URL", help="copy the SQLite file at storage.path to a PostgreSQL database"
-    )
-    migrate.set_defaults(run=lambda args: asyncio.run(_migrate(args)))
 
 
 async def _migrate(args: argparse.Namespace) -> int:
@@ -366,35 +310,36 @@ async def _migrate(args: argparse.Namespace) -> int:
     return 0
 
 
-def _require_file(source: StorageSettings) -> None:
+def _endpoints(storage: StorageSettings, to: str) -> tuple[StorageSettings, StorageSettings]:
+    """The file that is copied, and the database it is copied to. Raises: ConfigError."""
+    try:
+        target = replace(storage, url=Secret(to), listen_url=None)
+    except ValueError as exc:
+        raise ConfigError(f"--to: {str(exc).removeprefix('url: ')}") from exc
+    source = replace(storage, url=None, listen_url=None)
     if not source.in_memory and not Path(source.path).exists():
         raise ConfigError(f"--to copies the file at storage.path: there is none at {source.path!r}")
+    return source, target
 
 
 async def _copy_database(settings: Settings, args: argparse.Namespace) -> int:
     """Copy all rows; the file stays as it is."""
-    storage = settings.storage
-    source = replace(storage, url=None, listen_url=None)
-    try:
-        target = replace(storage, url=Secret(args.to), listen_url=None)
-    except ValueError as exc:
-        raise ConfigError(f"--to: {str(exc).removeprefix('url: ')}") from exc
-    _require_file(source)
+    source, target = _endpoints(settings.storage, args.to)
     with progress_bar(sys.stderr) as bar:
         task = bar.add_task("rows", total=None)
-
-        def progress(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total)
-
         try:
-            vectors = settings.etraces.enabled
-            copied = await copy_to_postgres(source, target, progress, vectors=vectors)
+            copied = await copy_to_postgres(
+                source,
+                target,
+                lambda done, total: bar.update(task, completed=done, total=total),
+                vectors=settings.etraces.enabled,
+            )
         except StoreError as exc:
             raise ConfigError(f"storage: {exc}") from exc
-    rows = sum(copied.values())
     answer(
         args,
         {"path": target.place, "ok": True, "rows": dict(copied)},
-        f"{rows} rows of {source.path} are in {target.place} now; set storage.url to it",
+        f"{sum(copied.values())} rows of {source.path} are in {target.place} now; "
+        "set storage.url to it",
     )
     return 0

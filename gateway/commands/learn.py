@@ -9,9 +9,9 @@ from typing import Any
 
 from gateway.api.views import decision_views, distiller_view, job_view, lesson_view
 from gateway.backends import Stores
-from gateway.commands.store import add_verb, answer, say
+from gateway.commands.store import add_verb, answer, kept, say
 from gateway.config import Settings
-from gateway.embedding import Embedder, EmbeddingError, open_embedder
+from gateway.embedding import EmbeddingError, open_embedder
 from gateway.errors import ConfigError
 from gateway.learning.distiller import KIND
 from gateway.learning.life_cycle import LessonActions
@@ -30,21 +30,18 @@ def add_parser(commands: Any) -> None:
     """Declare the command and its verbs."""
     learn = commands.add_parser("learn", help="what was learned from runs, and how its trials go")
     verbs = learn.add_subparsers(required=True, metavar="VERB")
-    run = add_verb(verbs, "run", "read the stored runs", _run, existing=True, whole=True)
+    run = add_verb(verbs, "run", "read the stored runs", _run, whole=True)
     run.add_argument("--tenant", help="only runs of this tenant")
-    status = add_verb(verbs, "status", "lessons by status, and trials", _status, existing=True)
-    status.add_argument("--tenant", help="only lessons of this tenant, and shared ones")
-    status.add_argument(
-        "--status", choices=[each.value for each in Status], help="only lessons in it"
-    )
+    status = add_verb(verbs, "status", "lessons by status, and trials", _status)
+    _add_filters(status)
     status.add_argument("--limit", type=int, default=50, help="most lessons (default: 50)")
-    show = add_verb(verbs, "show", "one lesson, its evidence and its trial", _show, existing=True)
+    show = add_verb(verbs, "show", "one lesson, its evidence and its trial", _show)
     approve = add_verb(
         verbs, "approve", "approve a lesson: runs are given it", _approve, existing=True
     )
     approve.add_argument("--active", action="store_true", help="without a trial")
     approve.add_argument("--share", action="store_true", help="give an e2 lesson to all tenants")
-    retire = add_verb(verbs, "retire", "stop giving a lesson", _retire, existing=True)
+    retire = add_verb(verbs, "retire", "stop giving a lesson", _retire)
     retire.add_argument("--pause", action="store_true", help="only until it is approved again")
     edit = add_verb(
         verbs, "edit", "give a lesson another text: a new version, in trial", _edit, existing=True
@@ -58,14 +55,21 @@ def add_parser(commands: Any) -> None:
     )
     forget.add_argument("run_id", help="the run's id")
     forget.add_argument("--tenant", help="only a run of this tenant")
-    jobs = add_verb(verbs, "jobs", "what a model was asked, and what it used", _jobs, existing=True)
+    jobs = add_verb(verbs, "jobs", "what a model was asked, and what it used", _jobs)
     jobs.add_argument("--tenant", help="only jobs of this tenant")
     jobs.add_argument("--limit", type=int, default=20, help="most jobs (default: 20)")
-    export = add_verb(verbs, "export", "lessons as JSONL on stdout", _export, existing=True)
-    export.add_argument("--tenant", help="only lessons of this tenant, and shared ones")
-    export.add_argument(
-        "--status", choices=[each.value for each in Status], help="only lessons in it"
-    )
+    export = add_verb(verbs, "export", "lessons as JSONL on stdout", _export)
+    _add_filters(export)
+
+
+def _add_filters(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--tenant", help="only lessons of this tenant, and shared ones")
+    states = [each.value for each in Status]
+    parser.add_argument("--status", choices=states, help="only lessons in it")
+
+
+def _chosen(args: argparse.Namespace) -> LessonFilter:
+    return LessonFilter(tenant=args.tenant, statuses=(Status(args.status),) if args.status else ())
 
 
 async def _run(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
@@ -75,7 +79,14 @@ async def _run(stores: Stores, settings: Settings, args: argparse.Namespace) -> 
         embedder = await open_embedder(settings.embedding) if settings.etraces.enabled else None
     except EmbeddingError as error:
         raise ConfigError(f"embedding: {error}") from error
-    learner = _learner(stores, settings, embedder)
+    learner = Learner(
+        stores.learning,
+        stores.runs,
+        stores.states,
+        lambda: settings.learning,
+        embedder=embedder,
+        config_tenants=lambda: frozenset(settings.auth.gateway_keys.values()),
+    )
     report = Report()
     page = PageRequest(limit=_PAGE, descending=False)
     while True:
@@ -92,21 +103,18 @@ async def _run(stores: Stores, settings: Settings, args: argparse.Namespace) -> 
 
 
 async def _status(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
-    statuses = (Status(args.status),) if args.status else ()
-    wanted = LessonFilter(tenant=args.tenant, statuses=statuses)
-    found = await stores.learning.lessons(wanted, limit=args.limit)
+    found = await stores.learning.lessons(_chosen(args), limit=args.limit)
     for stored in found:
         view = lesson_view(stored, settings)
-        if args.json:
-            say(json.dumps(view))
-            continue
         effect = view["posterior"]["effect"]
         trial = f"{view['posterior']['decisions']} decisions"
         if effect is not None:
             trial += f", {100 * effect:+.0f} points"
-        say(
+        answer(
+            args,
+            view,
             f"{view['status']:<12} {view['tier']}  {view['pattern_id']}  "
-            f"{view['conversations']} conversations  {trial}  {one_line(view['advice'], 90)}"
+            f"{view['conversations']} conversations  {trial}  {one_line(view['advice'], 90)}",
         )
     if not found and not args.json:
         say("nothing learned yet")
@@ -123,7 +131,7 @@ async def _show(stores: Stores, settings: Settings, args: argparse.Namespace) ->
         rows = [
             {"run_id": e.run_id, "step": e.step_index, "kind": e.kind, "at": e.at} for e in evidence
         ]
-        say(json.dumps({**view, "evidence": rows, "decisions": decision_views(decisions)}))
+        say(json.dumps(view | {"evidence": rows, "decisions": decision_views(decisions)}))
         return
     say(f"{view['pattern_id']}  {view['tier']}  {view['status']}  tenant {view['tenant'] or 'all'}")
     say(one_line(view["advice"], 600))
@@ -138,22 +146,26 @@ async def _show(stores: Stores, settings: Settings, args: argparse.Namespace) ->
 
 
 async def _approve(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
-    stored = await _stored(stores, args)
-    actions = LessonActions(stores.learning)
-    if args.share:
-        changed = await actions.share(stored, time.time())
-    else:
-        status = Status.ACTIVE if args.active else Status.TRIAL
-        changed = await actions.move(stored, status, "approved by the operator", time.time())
-    _print_change(args, stored.pattern.pattern_id, changed)
+    status = Status.ACTIVE if args.active else Status.TRIAL
+    await _move(stores, args, status, "approved by the operator", share=args.share)
 
 
 async def _retire(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
-    stored = await _stored(stores, args)
     status = Status.QUARANTINED if args.pause else Status.RETIRED
-    reason = f"{'paused' if args.pause else 'retired'} by the operator"
-    changed = await LessonActions(stores.learning).move(stored, status, reason, time.time())
-    _print_change(args, stored.pattern.pattern_id, changed)
+    await _move(stores, args, status, f"{'paused' if args.pause else 'retired'} by the operator")
+
+
+async def _move(
+    stores: Stores, args: argparse.Namespace, status: Status, reason: str, *, share: bool = False
+) -> None:
+    """Move a lesson to a status or, with `share`, give it to all tenants."""
+    stored, actions = await _stored(stores, args), LessonActions(stores.learning)
+    if share:
+        changed = await actions.share(stored, time.time())
+    else:
+        changed = await actions.move(stored, status, reason, time.time())
+    shown = {"pattern_id": stored.pattern.pattern_id, "changed": changed}
+    answer(args, shown, "done" if changed else "nothing changed")
 
 
 async def _edit(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
@@ -167,8 +179,7 @@ async def _edit(stores: Stores, settings: Settings, args: argparse.Namespace) ->
 
 async def _forget(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
     removed = await stores.learning.forget(args.tenant, args.run_id)
-    shown = {"run_id": args.run_id, "removed": removed}
-    answer(args, shown, f"{len(removed)} lessons removed")
+    answer(args, {"run_id": args.run_id, "removed": removed}, f"{len(removed)} lessons removed")
 
 
 async def _jobs(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
@@ -190,30 +201,10 @@ async def _jobs(stores: Stores, settings: Settings, args: argparse.Namespace) ->
 
 
 async def _export(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
-    statuses = (Status(args.status),) if args.status else ()
-    wanted = LessonFilter(tenant=args.tenant, statuses=statuses)
-    for stored in await stores.learning.lessons(wanted, limit=100_000):
+    for stored in await stores.learning.lessons(_chosen(args), limit=100_000):
         say(to_line(stored.pattern))
-
-
-def _learner(stores: Stores, settings: Settings, embedder: Embedder | None) -> Learner:
-    return Learner(
-        stores.learning,
-        stores.runs,
-        stores.states,
-        lambda: settings.learning,
-        embedder=embedder,
-        config_tenants=lambda: frozenset(settings.auth.gateway_keys.values()),
-    )
 
 
 async def _stored(stores: Stores, args: argparse.Namespace) -> Any:
     stored = await stores.learning.lesson(args.tenant, args.pattern_id)
-    if stored is None:
-        raise ConfigError(f"there is no lesson {args.pattern_id!r}")
-    return stored
-
-
-def _print_change(args: argparse.Namespace, pattern_id: str, changed: bool) -> None:
-    shown = {"pattern_id": pattern_id, "changed": changed}
-    answer(args, shown, "done" if changed else "nothing changed")
+    return kept(stored, f"there is no lesson {args.pattern_id!r}")

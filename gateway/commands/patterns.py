@@ -6,8 +6,6 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +13,20 @@ from msgspec import to_builtins
 
 from gateway.auth.keyring import DEFAULT_TENANT
 from gateway.backends import open_stores
-from gateway.commands.store import add_common, answer, found_storage, say
+from gateway.commands.store import add_common, answer, found_storage, reported, say
 from gateway.config import load_settings
 from gateway.embedding import EmbeddingError, open_embedder
 from gateway.errors import ConfigError
 from gateway.library import PatternLibrary
+from gateway.offline.recordings import file_lines
 from gateway.steering.guidance.codec import failure_label, read_line
 from gateway.steering.guidance.pattern import Query, Tier
-from gateway.steering.guidance.settings import Gates
-from gateway.stores.patterns import PatternFilter, StoredPattern
-from gateway.stores.protocols import StoreError
+from gateway.stores.patterns import PatternFilter
 from gateway.text.formatting import progress_bar
 from gateway.text.sanitize import visible
 
 _PAGE = 200
-_REASONS = 20
-"""Most refused lines that are printed."""
+_REASONS = 20  # most refused lines that are printed
 
 
 def add_parser(commands: Any) -> None:
@@ -64,42 +60,32 @@ def _verb(verbs: Any, name: str, summary: str, handler: Any) -> argparse.Argumen
 
 
 async def _run(handler: Any, args: argparse.Namespace) -> int:
-    try:
+    with reported(EmbeddingError):
+        args.tenant, args.named_tenant = args.tenant or DEFAULT_TENANT, args.tenant is not None
         if handler is _add:  # before a database is created for it
-            args.pattern = read_line(args.pattern, tenant=_tenant(args))
+            args.pattern = read_line(args.pattern, tenant=args.tenant)
         elif handler is _import:
-            args.lines = _lines(args.file)
+            args.lines = file_lines(args.file)
+        settings = load_settings(args.config)
+        if settings.storage.in_memory:
+            raise ConfigError(
+                "storage.path is :memory:, only the running gateway's /api/patterns has its "
+                "patterns"
+            )
         creates = handler in (_add, _import)
-        async with _library(args, repair=handler is _reindex, creates=creates) as library:
+        storage = settings.storage if creates else found_storage(settings.storage)
+        stores = await open_stores(storage, vectors=True, existing=not creates)
+        try:
+            library = await PatternLibrary.open(
+                stores.patterns,
+                await open_embedder(settings.embedding),
+                settings.etraces,
+                repair=handler is _reindex,
+                masks_secrets=settings.storage.mask_secrets,
+            )
             return int(await handler(library, args) or 0)
-    except BrokenPipeError:
-        raise
-    except (StoreError, EmbeddingError, ValueError, OSError) as exc:
-        raise ConfigError(str(exc)) from exc
-
-
-@asynccontextmanager
-async def _library(
-    args: argparse.Namespace, *, repair: bool, creates: bool
-) -> AsyncIterator[PatternLibrary]:
-    settings = load_settings(args.config)
-    if settings.storage.in_memory:
-        raise ConfigError(
-            "storage.path is :memory:, only the running gateway's /api/patterns has its patterns"
-        )
-    storage = settings.storage if creates else found_storage(settings.storage)
-    stores = await open_stores(storage, vectors=True, existing=not creates)
-    try:
-        embedder = await open_embedder(settings.embedding)
-        yield await PatternLibrary.open(
-            stores.patterns,
-            embedder,
-            settings.etraces,
-            repair=repair,
-            masks_secrets=settings.storage.mask_secrets,
-        )
-    finally:
-        await stores.close()
+        finally:
+            await stores.close()
 
 
 async def _list(library: PatternLibrary, args: argparse.Namespace) -> None:
@@ -108,7 +94,14 @@ async def _list(library: PatternLibrary, args: argparse.Namespace) -> None:
     while True:
         page = await library.store.list_patterns(wanted, limit=_PAGE, cursor=cursor)
         for stored in page.patterns:
-            answer(args, _plain(stored), _line(stored))
+            pattern, injected = stored.pattern, stored.counts.get("injected", 0)
+            counts = {"counts": {"injected": injected}, "indexed": stored.indexed}
+            label = pattern.failure_type or "any"
+            answer(
+                args,
+                to_builtins(pattern) | counts,
+                f"{pattern.tier.value}  {label:<12} {injected:>6} injected  {pattern.pattern_id}",
+            )
         cursor = page.next_cursor
         if cursor is None:
             return
@@ -120,9 +113,8 @@ async def _export(library: PatternLibrary, args: argparse.Namespace) -> None:
 
 
 async def _add(library: PatternLibrary, args: argparse.Namespace) -> None:
-    ((added, pattern_id),) = await library.add([args.pattern])
-    shown = {"result": added.value, "pattern_id": pattern_id}
-    answer(args, shown, f"{added.value}  {pattern_id}")
+    ((added, name),) = await library.add([args.pattern])
+    answer(args, {"result": added.value, "pattern_id": name}, f"{added.value}  {name}")
 
 
 async def _import(library: PatternLibrary, args: argparse.Namespace) -> int:
@@ -130,9 +122,9 @@ async def _import(library: PatternLibrary, args: argparse.Namespace) -> int:
         task = bar.add_task("importing", total=len(args.lines))
         report = await library.import_lines(
             args.lines,
-            _tenant(args),
+            args.tenant,
             lambda count: bar.update(task, completed=count),
-            names_tenant=args.tenant is None,
+            names_tenant=not args.named_tenant,
             keep_going=True,
         )
     counts = {outcome.value: number for outcome, number in report.counts.items()}
@@ -145,14 +137,6 @@ async def _import(library: PatternLibrary, args: argparse.Namespace) -> int:
     return 1 if report.refused else 0
 
 
-def _lines(file: Path) -> list[bytes]:
-    """The lines of a file. Raises: ConfigError."""
-    try:
-        return file.read_bytes().split(b"\n")
-    except OSError as exc:
-        raise ConfigError(f"{file}: cannot be read: {exc.strerror}") from exc
-
-
 async def _search(library: PatternLibrary, args: argparse.Namespace) -> None:
     query = Query(
         tier=Tier(args.tier),
@@ -160,8 +144,11 @@ async def _search(library: PatternLibrary, args: argparse.Namespace) -> None:
         top_k=args.limit,
         failure_type=failure_label(args.failure_type),
     )
-    gate = _gate(library.gates, query)
-    matches = (await library.look_up(query, _tenant(args)))[: args.limit]
+    gates = library.gates
+    gate = gates.e2 if query.failure_type or gates.e2_untyped is None else gates.e2_untyped
+    if query.tier is Tier.E1:
+        gate = gates.e1
+    matches = (await library.look_up(query, args.tenant))[: args.limit]
     for match in matches:
         found = {"similarity": round(match.similarity, 4), "pattern_id": match.pattern.pattern_id}
         if args.json:
@@ -174,17 +161,10 @@ async def _search(library: PatternLibrary, args: argparse.Namespace) -> None:
         say(f"  * similar enough for a run at risk (gate {gate:g})" if matches else "none found")
 
 
-def _gate(gates: Gates, query: Query) -> float:
-    if query.tier is Tier.E1:
-        return gates.e1
-    return gates.e2 if query.failure_type or gates.e2_untyped is None else gates.e2_untyped
-
-
-async def _delete(library: PatternLibrary, args: argparse.Namespace) -> int:
-    if await library.store.delete(_tenant(args), args.pattern_id):
-        answer(args, {"deleted": args.pattern_id}, "deleted")
-        return 0
-    raise ConfigError(f"no pattern {args.pattern_id!r}")
+async def _delete(library: PatternLibrary, args: argparse.Namespace) -> None:
+    if not await library.store.delete(args.tenant, args.pattern_id):
+        raise ConfigError(f"no pattern {args.pattern_id!r}")
+    answer(args, {"deleted": args.pattern_id}, "deleted")
 
 
 async def _reindex(library: PatternLibrary, args: argparse.Namespace) -> None:
@@ -196,33 +176,13 @@ async def _reindex(library: PatternLibrary, args: argparse.Namespace) -> None:
 
 def _filter(args: argparse.Namespace) -> PatternFilter:
     return PatternFilter(
-        tenant=_tenant(args),
+        tenant=args.tenant,
         tier=Tier(args.tier) if args.tier else None,
         failure_type=failure_label(args.failure_type),
     )
-
-
-def _tenant(args: argparse.Namespace) -> str:
-    return args.tenant or DEFAULT_TENANT
 
 
 def _count(text: str) -> int:
     if not text.isdecimal() or not int(text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of 1 or more")
     return int(text)
-
-
-def _plain(stored: StoredPattern) -> dict[str, Any]:
-    pattern = to_builtins(stored.pattern)
-    return {
-        **pattern,
-        "counts": {"injected": stored.counts.get("injected", 0)},
-        "indexed": stored.indexed,
-    }
-
-
-def _line(stored: StoredPattern) -> str:
-    pattern = stored.pattern
-    label = pattern.failure_type or "any"
-    injected = stored.counts.get("injected", 0)
-    return f"{pattern.tier.value}  {label:<12} {injected:>6} injected  {pattern.pattern_id}"

@@ -13,11 +13,6 @@ FILES = "JSONL files (also .gz) or directories of them; - is standard input"
 
 def add_parser(commands: Any) -> None:
     """Declare both commands."""
-    _add_replay(commands)
-    _add_calibrate(commands)
-
-
-def _add_replay(commands: Any) -> None:
     replay = commands.add_parser("replay", help="replay recorded runs through the steering core")
     replay.add_argument("files", nargs="+", type=Path, help=FILES)
     replay.add_argument(
@@ -41,17 +36,11 @@ def _add_replay(commands: Any) -> None:
     )
     replay.add_argument("--jobs", type=int, help="processes (default: one per core)")
     replay.set_defaults(run=_replay)
-
-
-def _add_calibrate(commands: Any) -> None:
     calibrate = commands.add_parser("calibrate", help="fit the difficulty scorer to labelled runs")
     calibrate.add_argument("files", nargs="+", type=Path, help=FILES)
-    calibrate.add_argument(
-        "--weights", type=Path, metavar="FILE", help="write the weights to this file"
-    )
-    calibrate.add_argument(
-        "--seed", type=int, default=None, help="seed of the cross-validation folds"
-    )
+    weights = "write the weights to this file"
+    calibrate.add_argument("--weights", type=Path, metavar="FILE", help=weights)
+    calibrate.add_argument("--seed", type=int, help="seed of the cross-validation folds")
     calibrate.add_argument("--json", action="store_true", help="one JSON object on stdout")
     calibrate.set_defaults(run=_calibrate)
 
@@ -59,7 +48,12 @@ def _add_calibrate(commands: Any) -> None:
 def _replay(args: argparse.Namespace) -> int:
     from gateway.offline.replay import load_policy, run_replay
 
-    named, files = _policies(args.policy)
+    named: list[str] = []
+    if args.policy:  # else without numpy, and the prices of models
+        from gateway.offline.routing_policies import is_policy
+
+        named = [name for name in args.policy if is_policy(name)]
+    files = [Path(name) for name in args.policy if name not in named]
     if named and (files or args.html):
         raise ConfigError("--policy: routing policies are compared with each other only")
     if len(files) > 1:
@@ -74,16 +68,6 @@ def _replay(args: argparse.Namespace) -> int:
         patterns=args.patterns,
         jobs=args.jobs,
     )
-
-
-def _policies(names: list[str]) -> tuple[list[str], list[Path]]:
-    """The routing policies and the config files among what is to be compared."""
-    if not names:
-        return [], []  # without numpy, and the prices of models
-    from gateway.offline.routing_policies import is_policy
-
-    named = [name for name in names if is_policy(name)]
-    return named, [Path(name) for name in names if name not in named]
 
 
 def _calibrate(args: argparse.Namespace) -> int:

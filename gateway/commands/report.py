@@ -13,88 +13,28 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.backends import Stores
-from gateway.commands.store import add_verb, say, table
+from gateway.commands.store import add_verb, kept, say, table
 from gateway.config import Settings
 from gateway.errors import ConfigError
 from gateway.reporting import ExperimentReport, report
 from gateway.reporting.amounts import Amount
 from gateway.reporting.experiment import STRATA
-from gateway.reporting.rates import Difference, read_shares
+from gateway.reporting.rates import read_shares
 from gateway.reporting.results import Comparison, effects_of
-from gateway.reporting.routing import PolicyValue, RoutingReport, routing_report
-from gateway.stores.protocols import RunStore
+from gateway.reporting.routing import RoutingReport, routing_report
 from gateway.stores.queries import HealthSummary, RunFilter
 from gateway.text import formatting
 from gateway.text.plots import STATE_COLOURS, bar, interval
 from gateway.text.sanitize import one_line
 
 _SHOWN = 50
-
-
-async def _read_routing(stores: Stores, tenant: str | None) -> RoutingReport:
-    """The report over a tenant's workloads, None for all."""
-    if stores.workloads is None:
-        raise ConfigError("report: this store keeps no workloads")
-    rates = await stores.workloads.rates()
-    decided = await stores.workloads.decided(tenant=tenant)
-    return routing_report(rates, decided, tenant=tenant)
-
-
-def _print_routing(console: Console, found: RoutingReport) -> None:
-    """Both tables; the newest workloads only."""
-    shown = Table(box=None, pad_edge=False, header_style="dim")
-    for name in ("client", "requested", "model", "runs", "success"):
-        shown.add_column(name, justify="left" if name != "runs" else "right")
-    for rate in found.workloads[:_SHOWN]:
-        runs = rate.solved + rate.failed
-        cells = (rate.client or "-", rate.requested, rate.model)
-        shown.add_row(
-            *(Text(one_line(cell, 40)) for cell in cells),
-            f"{runs:,.0f}",
-            formatting.percent(rate.solved / runs if runs else None, 1),
-        )
-    console.print(shown)
-    console.print(Text(f"\n{found.decided:,} runs decided by what was learned", style="bold"))
-    if found.values:
-        console.print(_values(found.values))
-
-
-def _values(values: tuple[PolicyValue, ...]) -> Table:
-    shown = Table(box=None, pad_edge=False, header_style="dim")
-    for name in ("policy", "runs", "as many as", "success", "95 %", "cost a run", "over states"):
-        shown.add_column(name, justify="left" if name == "policy" else "right")
-    for value in values:
-        shown.add_row(
-            Text(one_line(value.policy, 40)),
-            f"{value.runs:,}",
-            f"{value.effective:,.0f}",
-            formatting.percent(value.success, 1),
-            f"{formatting.percent(value.low)} to {formatting.percent(value.high)}",
-            formatting.money(value.cost_usd),
-            _over(value),
-        )
-    return shown
-
-
-def _over(value: PolicyValue) -> str:
-    if value.over_states is None:
-        return ""
-    gain, low, high = value.over_states
-    return f"{gain:+.1f} ({low:+.1f} to {high:+.1f})"
-
-
 _BAR_CELLS = 40
 
 
 def add_parser(commands: Any) -> None:
     """Declare the command."""
-    parser = add_verb(
-        commands,
-        "report",
-        "results of an experiment, or a summary of all runs",
-        _report,
-        existing=True,
-    )
+    summary = "results of an experiment, or a summary of all runs"
+    parser = add_verb(commands, "report", summary, _report)
     parser.add_argument("experiment", nargs="?", help="its id (default: a summary of all runs)")
     parser.add_argument(
         "--routing", action="store_true", help="what routing has learned, and what it is worth"
@@ -107,38 +47,65 @@ def add_parser(commands: Any) -> None:
 
 
 async def _report(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
-    store = stores.runs
+    store, tenant = stores.runs, args.tenant
     found: ExperimentReport | HealthSummary | RoutingReport
     if args.routing:
-        found = await _read_routing(stores, args.tenant)
+        workloads = kept(stores.workloads, "report: this store keeps no workloads")
+        rates, decided = await workloads.rates(), await workloads.decided(tenant=tenant)
+        found = routing_report(rates, decided, tenant=tenant)
     elif args.experiment is None:
-        found = await store.health_summary(RunFilter(tenant=args.tenant))
+        found = await store.health_summary(RunFilter(tenant=tenant))
     else:
-        found = await _experiment(store, settings, args)
+        runs = await store.experiment_runs(args.experiment, tenant=tenant)
+        if not runs:
+            known = ", ".join((await store.facets(tenant=tenant)).experiments) or "none"
+            raise ConfigError(f"no run of experiment {args.experiment!r}; experiments: {known}")
+        shares = read_shares(args.shares) if args.shares else None
+        if shares is None and settings.experiment.id == args.experiment:
+            shares = dict(settings.experiment.arms)
+        found = report(args.experiment, runs, shares=shares, stratum=args.stratum)
     text = orjson.dumps(found).decode()
     if args.output is not None:
         args.output.write_text(text, encoding="utf-8")
+    console = Console(highlight=False)
     if args.json:
         say(text)
     elif isinstance(found, ExperimentReport):
-        _print_report(Console(highlight=False), found)
+        _print_report(console, found)
     elif isinstance(found, RoutingReport):
-        _print_routing(Console(highlight=False), found)
+        _print_routing(console, found)
     else:
-        _print_summary(Console(highlight=False), found)
+        _print_summary(console, found)
 
 
-async def _experiment(
-    store: RunStore, settings: Settings, args: argparse.Namespace
-) -> ExperimentReport:
-    runs = await store.experiment_runs(args.experiment, tenant=args.tenant)
-    if not runs:
-        known = ", ".join((await store.facets(tenant=args.tenant)).experiments) or "none"
-        raise ConfigError(f"no run of experiment {args.experiment!r}; experiments: {known}")
-    shares = read_shares(args.shares) if args.shares else None
-    if shares is None and settings.experiment.id == args.experiment:
-        shares = dict(settings.experiment.arms)
-    return report(args.experiment, runs, shares=shares, stratum=args.stratum)
+def _print_routing(console: Console, found: RoutingReport) -> None:
+    """Both tables; the newest workloads only."""
+    shown = Table(box=None, pad_edge=False, header_style="dim")
+    for name in ("client", "requested", "model", "runs", "success"):
+        shown.add_column(name, justify="left" if name != "runs" else "right")
+    for rate in found.workloads[:_SHOWN]:
+        runs = rate.solved + rate.failed
+        cells = (rate.client or "-", rate.requested, rate.model)
+        success = formatting.percent(rate.solved / runs if runs else None, 1)
+        shown.add_row(*(Text(one_line(cell, 40)) for cell in cells), f"{runs:,.0f}", success)
+    console.print(shown)
+    console.print(Text(f"\n{found.decided:,} runs decided by what was learned", style="bold"))
+    if not found.values:
+        return
+    shown = Table(box=None, pad_edge=False, header_style="dim")
+    for name in ("policy", "runs", "as many as", "success", "95 %", "cost a run", "over states"):
+        shown.add_column(name, justify="left" if name == "policy" else "right")
+    for value in found.values:
+        shown.add_row(
+            Text(one_line(value.policy, 40)),
+            f"{value.runs:,}",
+            f"{value.effective:,.0f}",
+            formatting.percent(value.success, 1),
+            f"{formatting.percent(value.low)} to {formatting.percent(value.high)}",
+            formatting.money(value.cost_usd),
+            "{:+.1f} ({:+.1f} to {:+.1f})".format(*value.over_states) if value.over_states else "",
+        )
+    console.print(shown)
 
 
 def _print_report(console: Console, found: ExperimentReport) -> None:
@@ -203,14 +170,13 @@ def _strata(found: ExperimentReport) -> Table:
                 arm.arm,
                 f"{arm.runs:,}",
                 formatting.percent(rate.rate if rate else None, 1),
-                _difference(change) if change else "",
+                "{} ({} to {})".format(
+                    *map(formatting.points, (change.estimate, change.low, change.high))
+                )
+                if change
+                else "",
             )
     return shown
-
-
-def _difference(change: Difference) -> str:
-    limits = f"({formatting.points(change.low)} to {formatting.points(change.high)})"
-    return f"{formatting.points(change.estimate)} {limits}"
 
 
 def _print_summary(console: Console, found: HealthSummary) -> None:

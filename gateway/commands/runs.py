@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-import orjson
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -19,27 +18,25 @@ from gateway.api.params import read_tag_filter
 from gateway.api.views import run_view, step_views, thresholds
 from gateway.backends import Stores
 from gateway.budgets.holds import known_subject
-from gateway.commands.store import add_verb, answer, say, table
+from gateway.commands.store import add_verb, answer, as_line, kept, say, table
 from gateway.config import Settings
 from gateway.dashboard.run import step_text
 from gateway.errors import ConfigError
 from gateway.reporting.run_exports import FORMATS, group_lines
 from gateway.steering.fsm import FSMState
-from gateway.stores.budgets import Action, Control, ControlStore
+from gateway.stores.budgets import Action, Control
 from gateway.stores.learning import OutcomeRow
 from gateway.stores.protocols import RunStore
 from gateway.stores.queries import OUTCOMES, SORT_KEYS, UNFINISHED, PageRequest, RunFilter, RunTrace
 from gateway.stores.records import StepRow
 from gateway.stores.totals import RunRecord
-from gateway.stores.usage import GROUPS, AttributionStore, Sums, Tree
+from gateway.stores.usage import GROUPS, Sums, Tree
 from gateway.text import formatting
 from gateway.text.plots import STATE_COLOURS, curve, strip
 from gateway.text.sanitize import one_line
 from gateway.text.secrets import mask_secrets
-from gateway.wire.coerce import as_json_value
 
-# The widest that a table's other columns get, and the narrowest that the task gets.
-_OTHER_COLUMNS = 108
+_OTHER_COLUMNS = 108  # the widest that a table's columns get besides the task
 _LEAST_TASK = 16
 _RUN_ID = "id of a run, or of a conversation (also the client's own), for its newest run"
 _SUBJECT = "id of a run, or of a conversation with its sub-agents"
@@ -55,33 +52,46 @@ _FILTERS = {
 _SUMS = ("runs", "calls", "tokens", "cached", "cost", "saved")
 _TAIL_S = 1.0
 _TAIL_RUNS = 50  # newest runs that are read each time; more than can change within a second or two
+_NO_STOPS = "this store keeps no stops: use the running gateway's /api"
+_NO_SUMS = "this store cannot sum up runs"
 
 
 def add_parser(commands: Any) -> None:
     """Declare the command and its verbs."""
     runs = commands.add_parser("runs", help="list, show and follow runs, and set their outcome")
     verbs = runs.add_subparsers(required=True, metavar="VERB")
-    listing = add_verb(verbs, "list", "runs, newest first", _list, existing=True)
+    listing = add_verb(verbs, "list", "runs, newest first", _list)
     _add_filters(listing)
     listing.add_argument("--limit", type=int, default=20, help="most runs (default: 20)")
     sort = "what to sort by, highest first (default: started_at)"
     listing.add_argument("--sort", choices=list(SORT_KEYS), default="started_at", help=sort)
-    show = add_verb(verbs, "show", "one run with its charts", _show, existing=True)
+    show = add_verb(verbs, "show", "one run with its charts", _show)
     show.add_argument("run_id", help=_RUN_ID)
     show.add_argument("--step", type=int, help="all texts of this step")
     show.add_argument("--tree", action="store_true", help="cost of the run's whole tree of agents")
-    outcome = add_verb(verbs, "outcome", "set a run's outcome", _outcome, existing=True)
+    outcome = add_verb(verbs, "outcome", "set a run's outcome", _outcome)
     outcome.add_argument("run_id", help=_RUN_ID)
     outcome.add_argument("outcome", choices=OUTCOMES, help="how the run has ended")
     outcome.add_argument("--score", type=float, help="a number of your own, kept with the outcome")
     outcome.add_argument("--comment", default="", help="kept with the outcome")
-    tail = add_verb(
-        verbs, "tail", "print steps as they are recorded, until Ctrl-C", _tail, existing=True
-    )
+    tail = add_verb(verbs, "tail", "print steps as they are recorded, until Ctrl-C", _tail)
     tail.add_argument("--tenant", help="only runs of this tenant")
     tail.add_argument("--once", action="store_true", help="print the recorded steps and stop")
-    _add_control(verbs)
-    _add_reports(verbs)
+    for action in ("stop", "pause"):
+        verb = add_verb(verbs, action, f"{action} a run", partial(_hold, action))
+        verb.add_argument("subject", help=_SUBJECT)
+        verb.add_argument("--reason", default="", help="shown to the client")
+    resume = add_verb(verbs, "resume", "let a stopped or paused run continue", _resume)
+    resume.add_argument("subject", help=_SUBJECT)
+    add_verb(verbs, "held", "what is stopped or paused now", _held)
+    sums = add_verb(verbs, "usage", "cost and tokens by tag, key, agent or day", _usage)
+    sums.add_argument("--by", default="key", help=f"tag:NAME, {', '.join(GROUPS)}")
+    sums.add_argument("--csv", action="store_true", help="CSV on stdout")
+    _add_filters(sums)
+    lines = add_verb(verbs, "export", "write runs to stdout, one a line", _export)
+    lines.add_argument("--format", choices=FORMATS, default="jsonl", help="default: jsonl")
+    lines.add_argument("--no-content", action="store_true", help="without the texts of steps")
+    _add_filters(lines)
 
 
 def _add_filters(parser: argparse.ArgumentParser) -> None:
@@ -106,14 +116,13 @@ async def _list(stores: Stores, settings: Settings, args: argparse.Namespace) ->
     found = await stores.runs.list_runs(_chosen(args), page)
     if args.json:
         for run in found.runs:
-            say(orjson.dumps(run_view(run, settings), default=as_json_value).decode())
-        return
-    if not found.runs:
+            say(as_line(run_view(run, settings)))
+    elif not found.runs:
         say("no runs")
-        return
-    # Ids are never cut, so that they can be copied: a narrow terminal wraps lines instead.
-    width = max(Console().width, _OTHER_COLUMNS + _LEAST_TASK)
-    Console(width=width).print(_runs_table(found.runs, width - _OTHER_COLUMNS))
+    else:
+        # Ids are never cut, so that they can be copied: a narrow terminal wraps lines instead.
+        width = max(Console().width, _OTHER_COLUMNS + _LEAST_TASK)
+        Console(width=width).print(_runs_table(found.runs, width - _OTHER_COLUMNS))
 
 
 async def _show(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
@@ -122,14 +131,15 @@ async def _show(stores: Stores, settings: Settings, args: argparse.Namespace) ->
     run_id = await _run_id(store, args.run_id)
     trace = await store.get_run(run_id, tenant=None, **part)
     if trace is not None and args.tree:
-        tree = await _find_tree(stores, trace.run.conversation_id)
+        conversation_id = trace.run.conversation_id
+        found = await kept(stores.attribution, _NO_SUMS).tree(conversation_id, tenant=None)
+        tree = kept(found, f"there is no conversation {conversation_id!r}")
         _print_tree(tree, as_json=args.json)
         return
     if trace is None or (args.step is not None and not trace.steps):
         raise ConfigError(f"there is no run {args.run_id!r}, or no such step")
     if args.json:
-        view = {"run": run_view(trace.run, settings), "steps": step_views(trace)}
-        say(orjson.dumps(view, default=as_json_value).decode())
+        say(as_line({"run": run_view(trace.run, settings), "steps": step_views(trace)}))
     elif args.step is not None:
         say(step_text(trace.steps[0], trace.injections))
     else:
@@ -137,18 +147,16 @@ async def _show(stores: Stores, settings: Settings, args: argparse.Namespace) ->
 
 
 async def _outcome(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
-    store = stores.runs
+    store, outcome = stores.runs, args.outcome
     run_id = await _run_id(store, args.run_id)
     trace = await store.get_run(run_id, tenant=None, content=False)
-    if trace is None or not await store.set_outcome(
-        run_id, args.outcome, source="cli", tenant=None
-    ):
+    if not trace or not await store.set_outcome(run_id, outcome, source="cli", tenant=None):
         raise ConfigError(f"there is no run {args.run_id!r}")
     row = OutcomeRow(
         run_id=run_id,
         tenant=trace.run.tenant,
         source="told_cli",
-        verdict=args.outcome,
+        verdict=outcome,
         score=args.score,
         comment=mask_secrets(args.comment) if settings.storage.mask_secrets else args.comment,
         at=time.time(),
@@ -159,12 +167,11 @@ async def _outcome(stores: Stores, settings: Settings, args: argparse.Namespace)
 
 async def _run_id(store: RunStore, given: str) -> str:
     """The run of an id: of a run, or of a conversation by the gateway's or the client's own id."""
-    one = PageRequest(limit=1)
     known = await store.list_conversations(tenant=None, external_key=given, limit=1)
     for conversation_id in (given, *[each.id for each in known.conversations]):
-        page = await store.list_runs(RunFilter(conversation_id=conversation_id), one)
-        if page.runs:
-            return page.runs[0].id
+        wanted = RunFilter(conversation_id=conversation_id)
+        if runs := (await store.list_runs(wanted, PageRequest(limit=1))).runs:
+            return runs[0].id
     return given
 
 
@@ -230,8 +237,16 @@ def _print_run(trace: RunTrace, settings: Settings) -> None:
     for name in dict.fromkeys(name for step in steps for name in step.scores):
         readings = [step.scores.get(name) for step in steps]
         console.print(Text(f"{name:12} ").append_text(strip(readings, fire, width=width)))
-    for guidance in _guidance_lines(trace):
-        console.print(guidance)
+    if trace.injections:
+        console.print(Text("\nguidance", style="bold"))
+    for row in trace.injections:
+        where = row.placement if row.applied else "shadow"
+        head = f"step {row.step_index:<4} {row.source:8} {where:8} "
+        # One text holds many rules: their names say more than the beginning of the first.
+        summary = (row.pattern_id or "").replace(",", ", ") if row.source == "e3" else row.text
+        console.print(
+            Text(head, style="magenta").append(one_line(summary, 120), style="not magenta")
+        )
 
 
 def _facts(run: RunRecord) -> Iterator[str]:
@@ -250,33 +265,14 @@ def _facts(run: RunRecord) -> Iterator[str]:
         yield f"{run.stopped.words}: {one_line(run.stopped.why, 300) or 'no reason given'}"
 
 
-def _guidance_lines(trace: RunTrace) -> Iterator[Text]:
-    if trace.injections:
-        yield Text("\nguidance", style="bold")
-    for row in trace.injections:
-        where = row.placement if row.applied else "shadow"
-        head = f"step {row.step_index:<4} {row.source:8} {where:8} "
-        # One text holds many rules: their names say more than the beginning of the first.
-        summary = (row.pattern_id or "").replace(",", ", ") if row.source == "e3" else row.text
-        yield Text(head, style="magenta").append(one_line(summary, 120), style="not magenta")
-
-
 def _tail_line(run: RunRecord, step: StepRow, as_json: bool) -> str:
     call = step.call
     if as_json:
-        line = {
-            "run_id": run.id,
-            "tenant": run.tenant,
-            "step": step.step_index,
-            "at": step.at,
-            "state": step.state,
-            "difficulty": step.difficulty,
-            "composite": step.composite,
-            "fired": step.fired,
-            "model_asked": None if call is None else call.model_asked,
-            "cost_usd": None if call is None else call.cost_usd,
-        }
-        return orjson.dumps(line).decode()
+        names = ("at", "state", "difficulty", "composite", "fired")
+        line = {"run_id": run.id, "tenant": run.tenant, "step": step.step_index}
+        line |= {name: getattr(step, name) for name in names}
+        line |= {name: getattr(call, name, None) for name in ("model_asked", "cost_usd")}
+        return as_line(line)
     asked = "" if call is None else one_line(call.model_asked, 24)
     return (
         f"{formatting.clock(step.at)[11:]}  {run.id}  step {step.step_index:<4} {step.state:6} "
@@ -285,89 +281,47 @@ def _tail_line(run: RunRecord, step: StepRow, as_json: bool) -> str:
     ).rstrip()
 
 
-def _add_control(verbs: Any) -> None:
-    for action in ("stop", "pause"):
-        verb = add_verb(verbs, action, f"{action} a run", partial(_hold, action), existing=True)
-        verb.add_argument("subject", help=_SUBJECT)
-        verb.add_argument("--reason", default="", help="shown to the client")
-    resume = add_verb(
-        verbs, "resume", "let a stopped or paused run continue", _resume, existing=True
-    )
-    resume.add_argument("subject", help=_SUBJECT)
-    add_verb(verbs, "held", "what is stopped or paused now", _held, existing=True)
-
-
 async def _hold(
     action: Action, stores: Stores, _settings: Settings, args: argparse.Namespace
 ) -> None:
-    subject, tenant = await _subject(stores, args.subject)
+    found = await known_subject(stores.runs, args.subject, None)
+    subject, tenant = kept(found, f"there is no run or conversation {args.subject!r}")
     control = Control(
         subject=subject, tenant=tenant, action=action, reason=args.reason, at=time.time()
     )
-    await _controls(stores).hold(control)
+    await kept(stores.controls, _NO_STOPS).hold(control)
     _say_held(args, subject, action)
 
 
 async def _resume(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:
-    if not await _controls(stores).release(args.subject):
+    if not await kept(stores.controls, _NO_STOPS).release(args.subject):
         raise ConfigError(f"{args.subject!r} is not held: see `gateway runs held`")
     _say_held(args, args.subject, None)
 
 
-async def _held(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:
-    listed = await _controls(stores).list_controls()
-    for control in listed:
-        if args.json:
-            say(orjson.dumps(control).decode())
-        else:
-            when = formatting.ago(control.at)
-            say(f"{control.subject}  {control.action}  {when}  {control.reason}".rstrip())
-    if not listed and not args.json:
-        say("nothing is held")
-
-
 def _say_held(args: argparse.Namespace, subject: str, action: str | None) -> None:
     done = {"stop": "stopped", "pause": "paused", None: "may continue"}[action]
-    shown = orjson.dumps({"subject": subject, "action": action}).decode()
-    say(shown if args.json else f"{subject}: {done}")
+    say(as_line({"subject": subject, "action": action}) if args.json else f"{subject}: {done}")
 
 
-async def _subject(stores: Stores, given: str) -> tuple[str, str]:
-    found = await known_subject(stores.runs, given, None)
-    if found is None:
-        raise ConfigError(f"there is no run or conversation {given!r}")
-    return found
-
-
-def _controls(stores: Stores) -> ControlStore:
-    if stores.controls is None:
-        raise ConfigError("this store keeps no stops: use the running gateway's /api")
-    return stores.controls
-
-
-def _add_reports(verbs: Any) -> None:
-    sums = add_verb(
-        verbs, "usage", "cost and tokens by tag, key, agent or day", _usage, existing=True
-    )
-    sums.add_argument("--by", default="key", help=f"tag:NAME, {', '.join(GROUPS)}")
-    sums.add_argument("--csv", action="store_true", help="CSV on stdout")
-    _add_filters(sums)
-    lines = add_verb(verbs, "export", "write runs to stdout, one a line", _export, existing=True)
-    lines.add_argument("--format", choices=FORMATS, default="jsonl", help="default: jsonl")
-    lines.add_argument("--no-content", action="store_true", help="without the texts of steps")
-    _add_filters(lines)
+async def _held(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:
+    listed = await kept(stores.controls, _NO_STOPS).list_controls()
+    for control in listed:
+        text = f"{control.action}  {formatting.ago(control.at)}  {control.reason}"
+        say(as_line(control) if args.json else f"{control.subject}  {text}".rstrip())
+    if not listed and not args.json:
+        say("nothing is held")
 
 
 async def _usage(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:
     from gateway.api.attribution import sums_view
 
-    groups = await _attribution(stores).groups(_chosen(args), args.by)
+    groups = await kept(stores.attribution, _NO_SUMS).groups(_chosen(args), args.by)
     if args.csv:
         _write(group_lines(args.by, groups))
     elif args.json:
         for group in groups:
-            shown = {"value": group.value, "sums": sums_view(group.sums)}
-            say(orjson.dumps(shown, default=as_json_value).decode())
+            say(as_line({"value": group.value, "sums": sums_view(group.sums)}))
     else:
         sums = table((args.by,), _SUMS)
         for group in groups:
@@ -384,20 +338,12 @@ async def _export(stores: Stores, _settings: Settings, args: argparse.Namespace)
         _write(lines)
 
 
-async def _find_tree(stores: Stores, conversation_id: str) -> Tree:
-    """The tree of a conversation. Raises: ConfigError."""
-    tree = await _attribution(stores).tree(conversation_id, tenant=None)
-    if tree is None:
-        raise ConfigError(f"there is no conversation {conversation_id!r}")
-    return tree
-
-
 def _print_tree(tree: Tree, *, as_json: bool) -> None:
     """The conversations of a tree, sub-agents below their parents, and their sum."""
     from gateway.api.attribution import tree_view
 
     if as_json:
-        say(orjson.dumps(tree_view(tree), default=as_json_value).decode())
+        say(as_line(tree_view(tree)))
         return
     parents = {node.id: node.parent_id for node in tree.nodes}
     shown = table(("conversation",), _SUMS)
@@ -409,13 +355,6 @@ def _print_tree(tree: Tree, *, as_json: bool) -> None:
         shown.add_row(name.rstrip(), *_cells(node.sums))
     shown.add_row("all together", *_cells(tree.total))
     Console(width=max(Console().width, 130)).print(shown)
-
-
-def _attribution(stores: Stores) -> AttributionStore:
-    """The store's sums. Raises: ConfigError for a store without."""
-    if stores.attribution is None:
-        raise ConfigError("this store cannot sum up runs")
-    return stores.attribution
 
 
 def _cells(sums: Sums) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,17 @@ from typing import Any
 from gateway.auth.authenticator import process_key
 from gateway.commands.store import found_storage
 from gateway.config import DEFAULT_FILE, Settings, load_settings
-from gateway.config.storage import StorageSettings
 from gateway.config.values import SET_BY
 from gateway.errors import ConfigError
 from gateway.process.running import running_gateways
 from gateway.text.sanitize import one_line
 
 _VALUE_CHARS = 66
+_MODES = {
+    "on": "runs in trouble get guidance",
+    "shadow": "everything is computed and recorded, no byte changed",
+    "off": "requests are recorded, nothing is computed from them",
+}
 
 
 def add_parser(commands: Any) -> None:
@@ -30,14 +34,12 @@ def add_parser(commands: Any) -> None:
     serve.add_argument("--host", help="address to listen on (server.host)")
     serve.add_argument("--port", type=int, help="port to listen on (server.port)")
     serve.set_defaults(run=_serve)
-    pages = commands.add_parser(
-        "dashboard", help="show the recorded runs in a browser, also those of `gateway wrap`"
-    )
+    summary = "show the recorded runs in a browser, also those of `gateway wrap`"
+    pages = commands.add_parser("dashboard", help=summary)
     pages.add_argument("run_id", nargs="?", help="open this run's page")
     pages.add_argument("--config", type=Path, help=f"config file (default: ./{DEFAULT_FILE})")
-    pages.add_argument(
-        "--port", type=int, default=0, help="port to listen on (default: a free one)"
-    )
+    port = "port to listen on (default: a free one)"
+    pages.add_argument("--port", type=int, default=0, help=port)
     pages.set_defaults(run=_dashboard)
 
 
@@ -55,10 +57,7 @@ def _serve(args: argparse.Namespace) -> int:
 
     path = config_file(args.config)
     given = {"GATEWAY_SERVER__HOST": args.host, "GATEWAY_SERVER__PORT": args.port}
-
-    def load() -> Settings:
-        return _loaded(path, given)
-
+    load = partial(_loaded, path, given)
     settings = load()
     announce = partial(_announce, settings) if sys.stderr.isatty() else None
     return 0 if serve(settings, load, path, announce) else 1
@@ -83,9 +82,7 @@ def _dashboard(args: argparse.Namespace) -> int:
     given = {"GATEWAY_SERVER__PORT": args.port, "GATEWAY_LOGGING__LEVEL": "warning"}
     if not storage.shared:
         given["GATEWAY_STORAGE__PATH"] = storage.path
-
-    def load() -> Settings:
-        return _loaded(path, given)
+    load = partial(_loaded, path, given)
 
     def announce(url: str) -> None:
         sys.stdout.write(f"{url}{page}\n{_key_line(process_key())}(until Ctrl-C)\n")
@@ -104,15 +101,11 @@ def _loaded(path: Path | None, given: Mapping[str, Any]) -> Settings:
     try:
         return load_settings(path, dict(os.environ) | asked)
     except ConfigError as error:
-        raise ConfigError(*(_by_option(fault, asked) for fault in error.faults)) from None
-
-
-def _by_option(fault: str, asked: Iterable[str]) -> str:
-    """A fault of a value that came by an option, with that option instead of its variable."""
-    for name in asked:
+        faults = error.faults
+    for name in asked:  # a value that came by an option is named by that, not by its variable
         option = f"--{name.rpartition('__')[2].lower()}"
-        fault = fault.replace(f"{SET_BY}{name})", f"{SET_BY}{option})")
-    return fault
+        faults = tuple(each.replace(f"{SET_BY}{name})", f"{SET_BY}{option})") for each in faults)
+    raise ConfigError(*faults)
 
 
 def _announce(settings: Settings, url: str) -> None:
@@ -120,12 +113,6 @@ def _announce(settings: Settings, url: str) -> None:
     lines = [f"  {name:<11} {one_line(text, _VALUE_CHARS)}" for name, text in facts(settings, url)]
     sys.stderr.write("\n" + "\n".join(lines) + "\n\n")
     sys.stderr.flush()
-
-
-def _database(storage: StorageSettings) -> str:
-    if storage.in_memory:
-        return "in memory, gone when the gateway ends"
-    return storage.file or storage.place
 
 
 def facts(settings: Settings, url: str) -> Iterator[tuple[str, str]]:
@@ -140,15 +127,9 @@ def facts(settings: Settings, url: str) -> Iterator[tuple[str, str]]:
     if settings.model_list:
         names = sorted({each.model_name for each in settings.model_list})
         yield "models", ", ".join(names)
-    yield "database", _database(storage)
-    yield (
-        "mode",
-        {
-            "on": "on: runs in trouble get guidance",
-            "shadow": "shadow: everything is computed and recorded, no byte changed",
-            "off": "off: requests are recorded, nothing is computed from them",
-        }[mode],
-    )
+    place = storage.file or storage.place
+    yield "database", "in memory, gone when the gateway ends" if storage.in_memory else place
+    yield "mode", f"{mode}: {_MODES[mode]}"
     routes = ", ".join(f"{state} {model}" for state, model in settings.model_routing.items())
     if mode == "on":
         yield "routing", routes or "none: the model is always the one that was asked for"
@@ -156,40 +137,23 @@ def facts(settings: Settings, url: str) -> Iterator[tuple[str, str]]:
 
 
 def _add_wrap(commands: Any) -> None:
-    parser = commands.add_parser(
-        "wrap",
-        help="run an agent with a gateway before its provider, and sum up what happened",
-        usage="gateway wrap [options] -- COMMAND...",
-    )
+    summary = "run an agent with a gateway before its provider, and sum up what happened"
+    usage = "gateway wrap [options] -- COMMAND..."
+    parser = commands.add_parser("wrap", help=summary, usage=usage)
     parser.add_argument("--config", type=Path, help="config file (default: ./config.yaml)")
-    parser.add_argument(
-        "--mode",
-        choices=("on", "shadow", "off"),
-        help="on steers, shadow only watches and changes no byte (default: steering.mode)",
-    )
-    parser.add_argument(
-        "--budget",
-        metavar="USD",
-        help="stop COMMAND's calls when they have cost this much: asks it to hand over its work "
-        "at 90 %%, then answers that the budget is used up",
-    )
-    parser.add_argument(
-        "--stop-after",
-        metavar="AMOUNT",
-        help="the same after a time (30m, 2h) or a number of calls (50)",
-    )
-    parser.add_argument(
-        "--gateway",
-        nargs="?",
-        const="running",
-        metavar="URL",
-        help="use the gateway at URL, or the newest one that runs, instead of starting one",
-    )
+    mode = "on steers, shadow only watches and changes no byte (default: steering.mode)"
+    parser.add_argument("--mode", choices=("on", "shadow", "off"), help=mode)
+    budget = "stop COMMAND's calls when they have cost this much: asks it to hand over its work "
+    budget += "at 90 %%, then answers that the budget is used up"
+    parser.add_argument("--budget", metavar="USD", help=budget)
+    after = "the same after a time (30m, 2h) or a number of calls (50)"
+    parser.add_argument("--stop-after", metavar="AMOUNT", help=after)
+    gateway = "use the gateway at URL, or the newest one that runs, instead of starting one"
+    parser.add_argument("--gateway", nargs="?", const="running", metavar="URL", help=gateway)
     parser.add_argument("--json", action="store_true", help="the summary as JSON on stderr")
     parser.add_argument("--quiet", action="store_true", help="print nothing but what COMMAND does")
-    parser.add_argument(
-        "command", nargs=argparse.REMAINDER, metavar="COMMAND", help="with its arguments"
-    )
+    words = "with its arguments"
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help=words)
     parser.set_defaults(run=_wrap, passes_rest=True)
 
 

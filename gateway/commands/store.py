@@ -6,11 +6,13 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import orjson
 
 from gateway.backends import Stores, file_has_run, open_stores
 from gateway.config import Settings, load_settings
@@ -18,10 +20,12 @@ from gateway.config.storage import StorageSettings
 from gateway.errors import ConfigError
 from gateway.process.running import running_gateways, state_database
 from gateway.stores.protocols import StoreError
+from gateway.wire.coerce import as_json_value
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+Kept = TypeVar("Kept")
 Command = Callable[[Stores, Settings, argparse.Namespace], Awaitable[int | None]]
 
 
@@ -31,19 +35,18 @@ def add_verb(
     summary: str,
     command: Command,
     *,
-    existing: bool = False,
+    creates: bool = False,
     whole: bool = False,
 ) -> argparse.ArgumentParser:
     """Declare a command that works on the stores; it takes `--config` and `--json`.
 
-    `existing`: the command works on what is stored already: it creates no database, needs no key of
-    a provider, and finds the database of a gateway that runs, from any folder. `whole`: it needs
-    all of the config, with its keys, embedder and providers, even so.
+    It works on what is stored already: it creates no database, needs no key of a provider, and
+    finds the database of a gateway that runs, from any folder. `creates`: it creates a database
+    where there is none. `whole`: it needs all of the config, with its keys, embedder and providers.
     """
     parser: argparse.ArgumentParser = verbs.add_parser(name, help=summary)
     add_common(parser)
-    whole = whole or not existing
-    parser.set_defaults(run=lambda args: asyncio.run(_run(command, args, existing, whole)))
+    parser.set_defaults(run=lambda args: asyncio.run(_run(command, args, creates, whole)))
     return parser
 
 
@@ -62,6 +65,11 @@ def say(text: str) -> None:
 def answer(args: argparse.Namespace, value: Any, text: str) -> None:
     """Print `value` as one line of JSON with `--json`, else `text`."""
     say(json.dumps(value) if args.json else text)
+
+
+def as_line(value: Any) -> str:
+    """A value with structs as one line of JSON without spaces."""
+    return orjson.dumps(value, default=as_json_value).decode()
 
 
 def table(left: Sequence[str], right: Sequence[str] = ()) -> Table:
@@ -88,8 +96,9 @@ def found_storage(storage: StorageSettings, subject: str | None = None) -> Stora
     default = StorageSettings().path
     if storage.shared or storage.path != default:
         return storage
-    running = [(each.database, f"the gateway at {each.url}") for each in running_gateways()]
-    known = [(default, ""), *running, (str(state_database()), "gateway wrap")]
+    known = [(default, "")]
+    known += [(each.database, f"the gateway at {each.url}") for each in running_gateways()]
+    known += [(str(state_database()), "gateway wrap")]
     known = [(path, whose) for path, whose in known if path and Path(path).exists()]
     if subject is not None and len(known) > 1:
         known.sort(key=lambda each: not file_has_run(each[0], subject))
@@ -104,28 +113,34 @@ def found_storage(storage: StorageSettings, subject: str | None = None) -> Stora
     )
 
 
-async def _run(command: Command, args: argparse.Namespace, existing: bool, whole: bool) -> int:
+@contextmanager
+def reported(*kinds: type[Exception]) -> Iterator[None]:
+    """Report errors of the stores, and of `kinds`, as the command's. Raises: ConfigError."""
     try:
-        async with _opened(args, existing, whole) as (stores, settings):
-            return int(await command(stores, settings, args) or 0)
+        yield
     except BrokenPipeError:
         raise
-    except (StoreError, ValueError, OSError) as exc:
+    except (StoreError, ValueError, OSError, *kinds) as exc:
         raise ConfigError(str(exc)) from exc
 
 
-@asynccontextmanager
-async def _opened(
-    args: argparse.Namespace, existing: bool, whole: bool
-) -> AsyncIterator[tuple[Stores, Settings]]:
-    settings = load_settings(args.config, upstreams=whole)
-    subject = getattr(args, "run_id", None) or getattr(args, "subject", None)
-    storage = found_storage(settings.storage, subject) if existing else settings.storage
-    stores = await open_stores(storage, existing=existing)
-    try:
-        yield stores, settings
-    finally:
-        await stores.close()
+async def _run(command: Command, args: argparse.Namespace, creates: bool, whole: bool) -> int:
+    with reported():
+        settings = load_settings(args.config, upstreams=whole or creates)
+        subject = getattr(args, "run_id", None) or getattr(args, "subject", None)
+        storage = settings.storage if creates else found_storage(settings.storage, subject)
+        stores = await open_stores(storage, existing=not creates)
+        try:
+            return int(await command(stores, settings, args) or 0)
+        finally:
+            await stores.close()
+
+
+def kept(store: Kept | None, otherwise: str) -> Kept:
+    """What the database keeps. Raises: ConfigError with the text `otherwise` if it is None."""
+    if store is None:
+        raise ConfigError(otherwise)
+    return store
 
 
 async def connect(settings: Settings) -> None:

@@ -8,15 +8,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from rich.console import Console
 from rich.table import Table
 
 from gateway.errors import ConfigError
 from gateway.offline.evaluation import CODING, POINTS, RunReading, auroc, by, signal_rates
-from gateway.offline.fitting import SEED, Fitted, fit
-from gateway.offline.labelled_runs import LabelledRun, label_run
+from gateway.offline.fitting import SEED, Fitted, LabelledRun, fit, label_run
 from gateway.offline.playback import ALARM, RISK, STATE_SIGNALS
 from gateway.offline.recordings import parse_recording, read_lines, recording_files, write_output
+from gateway.offline.replay import report_console
 from gateway.steering.acting import ACTIONS, NO_EVIDENCE, ActSettings
 from gateway.steering.monitors import MONITORS
 from gateway.steering.scoring.calibration import (
@@ -37,6 +36,7 @@ SIGNALS_OF: Mapping[str, tuple[str, ...]] = {
     "skip_directive": ("SKIP",),
 }
 """The signals that can trigger each action; an action without signals is always allowed."""
+_SIGNALS = (*MONITORS, *STATE_SIGNALS, RISK, ALARM)
 
 
 def run_calibrate(
@@ -93,18 +93,17 @@ def read_labelled(files: Sequence[Path], err: TextIO) -> tuple[list[LabelledRun]
 
 def print_report(fitted: Fitted, acting: ActSettings, out: TextIO) -> None:
     """Print the report as tables."""
-    console = Console(file=out, width=None if out.isatty() else 120, highlight=False)
+    console = report_console(out)
     data = fitted.calibration.provenance
     console.print(
         f"{data['runs']} labelled runs, {data['steps']} steps, {data['groups']} groups, "
         f"{data['failed']} failed; held out: {data['method']['folds']} folds by group"
     )
     sides = {"calibrated + robust": fitted.held_out, "reference": fitted.reference}
-    console.print(ranking_table(sides, "AUROC for failure, pairs within source and model"))
-    console.print(alarm_table(sides))
-    console.print(_signals(fitted))
-    console.print(_actions(fitted, acting))
-    console.print(_weights(fitted))
+    title = "AUROC for failure, pairs within source and model"
+    tables = ranking_table(sides, title), alarm_table(sides), _signals(fitted)
+    for table in (*tables, _actions(fitted, acting), _weights(fitted)):
+        console.print(table)
 
 
 def ranking_table(runs: Mapping[str, Sequence[RunReading]], title: str) -> Table:
@@ -112,7 +111,7 @@ def ranking_table(runs: Mapping[str, Sequence[RunReading]], title: str) -> Table
     table = Table(title=title, title_justify="left")
     for name in ("source", "", *POINTS):
         table.add_column(name, overflow="fold")
-    parts = {name: {"all": list(side), **by(side, _source)} for name, side in runs.items()}
+    parts = {name: _by_source(side) for name, side in runs.items()}
     for source in next(iter(parts.values())):
         for name, side in parts.items():
             rankings = [auroc(side.get(source, []), point) for point in POINTS]
@@ -121,26 +120,19 @@ def ranking_table(runs: Mapping[str, Sequence[RunReading]], title: str) -> Table
     return table
 
 
-def _source(run: RunReading) -> str:
-    return run.source or "-"
+def _by_source(runs: Sequence[RunReading]) -> dict[str, list[RunReading]]:
+    return {"all": list(runs), **by(runs, lambda run: run.label.source or "-")}
 
 
 def alarm_table(runs: Mapping[str, Sequence[RunReading]]) -> Table:
     """Alarms in failed and in successful runs, per source and side, and for all coding sources."""
-    table = Table(
-        title="alarm: a monitor fired, SLOW was reached, or the run is likely to fail",
-        title_justify="left",
-    )
-    table.add_column("source")
-    table.add_column("")
-    for name in ("failed", "successful", "ratio", "run ahead"):
-        table.add_column(name, justify="right")
-    parts: dict[str, dict[str, list[RunReading]]] = {}
-    for name, side in runs.items():
-        parts[name] = {"all": list(side), **by(side, _source)}
-        coding = [run for run in side if run.source.startswith(CODING)]
+    title = "alarm: a monitor fired, SLOW was reached, or the run is likely to fail"
+    table = _table(title, ("source", ""), ("failed", "successful", "ratio", "run ahead"))
+    parts = {name: _by_source(side) for name, side in runs.items()}
+    for side_parts in parts.values():
+        coding = [run for run in side_parts["all"] if run.label.source.startswith(CODING)]
         if coding:
-            parts[name]["coding"] = coding
+            side_parts["coding"] = coding
     for source in next(iter(parts.values())):
         for name, side_parts in parts.items():
             table.add_row(source, name, *rate_cells(side_parts.get(source, []), ALARM))
@@ -150,33 +142,35 @@ def alarm_table(runs: Mapping[str, Sequence[RunReading]]) -> Table:
 def rate_cells(runs: Sequence[RunReading], signal: str) -> list[str]:
     """One signal in failed and in successful runs, the ratio of both, and the share ahead."""
     rates = signal_rates(runs, signal)
+    ratio = "only failed" if rates.ratio == float("inf") else f"{rates.ratio:.2f}"
     return [
         f"{rates.failed_count} {_percent(rates.failed)}",
         f"{rates.successful_count} {_percent(rates.successful)}",
-        _number(rates.ratio, 2),
+        ratio if rates.ratio == rates.ratio else "-",
         _percent(rates.ahead),
     ]
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %" if share == share else "-"
+def _percent(share: float, digits: int = 1) -> str:
+    return f"{100 * share:.{digits}f} %" if share == share else "-"
 
 
-def _number(value: float, digits: int) -> str:
-    if value != value:
-        return "-"
-    return "only failed" if value == float("inf") else f"{value:.{digits}f}"
+def _table(title: str, left: Sequence[str], right: Sequence[str]) -> Table:
+    table = Table(title=title, title_justify="left")
+    for name in left:
+        table.add_column(name)
+    for name in right:
+        table.add_column(name, justify="right")
+    return table
 
 
 def _signals(fitted: Fitted) -> Table:
-    table = Table(title="signals, held out, all runs", title_justify="left")
-    table.add_column("signal")
-    for name in ("failed", "successful", "expected precision", "run ahead", "steps after mistake"):
-        table.add_column(name, justify="right")
-    for signal in (*MONITORS, *STATE_SIGNALS, RISK, ALARM):
+    columns = ("failed", "successful", "expected precision", "run ahead", "steps after mistake")
+    table = _table("signals, held out, all runs", ("signal",), columns)
+    for signal in _SIGNALS:
         rates = signal_rates(fitted.held_out, signal)
         precision = fitted.calibration.precision.get(signal, NO_EVIDENCE)
-        ahead = "-" if rates.ahead != rates.ahead else f"{100 * rates.ahead:.0f} %"
+        ahead = _percent(rates.ahead, 0)
         distance = "-" if rates.distance is None else f"{rates.distance:+.0f}"
         row = (rates.failed_count, rates.successful_count, f"{precision:.2f}", ahead, distance)
         table.add_row(signal, *row)
@@ -200,9 +194,7 @@ def action_rows(fitted: Fitted, acting: ActSettings) -> list[dict[str, Any]]:
 
 
 def _actions(fitted: Fitted, acting: ActSettings) -> Table:
-    table = Table(title="actions (steering.act_above)", title_justify="left")
-    table.add_column("action")
-    table.add_column("bar", justify="right")
+    table = _table("actions (steering.act_above)", ("action",), ("bar",))
     table.add_column("expected precision", overflow="fold")
     table.add_column("excluded", overflow="fold")
     for row in action_rows(fitted, acting):
@@ -217,10 +209,7 @@ def _weights(fitted: Fitted) -> Table:
         f"weights; bias {calibration.bias:g}, budgets {calibration.budget_works} calls (works) and "
         f"{calibration.budget_talks} (talks)"
     )
-    table = Table(title=title, title_justify="left")
-    table.add_column("difficulty")
-    for span in SPANS:
-        table.add_column(span, justify="right")
+    table = _table(title, ("difficulty",), SPANS)
     weights = dict(zip(FEATURES, calibration.weights, strict=True))
     for signal in SIGNALS:
         table.add_row(signal, *[f"{weights[f'{signal}.{span}']:g}" for span in SPANS])
@@ -233,21 +222,22 @@ def _weights(fitted: Fitted) -> Table:
 
 def report_json(fitted: Fitted, acting: ActSettings) -> str:
     """The report as one JSON object."""
-    data = {
-        "calibrated": _evaluation(fitted.held_out),
-        "reference": _evaluation(fitted.reference),
-        "actions": action_rows(fitted, acting),
-        "weights": dict(zip(FEATURES, fitted.calibration.weights, strict=True)),
-        "bias": fitted.calibration.bias,
-        "risk_weights": dict(zip(RISK_FEATURES, fitted.calibration.risk.weights, strict=True)),
-        "provenance": fitted.calibration.provenance,
+    sides = {"calibrated": fitted.held_out, "reference": fitted.reference}
+    data: dict[str, Any] = {
+        side: {name: _part(members) for name, members in _by_source(runs).items()}
+        for side, runs in sides.items()
     }
-    return json.dumps(data)
-
-
-def _evaluation(runs: Sequence[RunReading]) -> dict[str, Any]:
-    parts = {"all": list(runs), **by(runs, lambda run: run.source or "-")}
-    return {name: _part(members) for name, members in parts.items()}
+    calibration = fitted.calibration
+    return json.dumps(
+        data
+        | {
+            "actions": action_rows(fitted, acting),
+            "weights": dict(zip(FEATURES, calibration.weights, strict=True)),
+            "bias": calibration.bias,
+            "risk_weights": dict(zip(RISK_FEATURES, calibration.risk.weights, strict=True)),
+            "provenance": calibration.provenance,
+        }
+    )
 
 
 def _part(runs: Sequence[RunReading]) -> dict[str, Any]:
@@ -257,10 +247,8 @@ def _part(runs: Sequence[RunReading]) -> dict[str, Any]:
         if estimate.pairs:
             interval = [round(estimate.low, 4), round(estimate.high, 4)]
             found["auroc"][point] = {"value": round(estimate.value, 4), "interval": interval}
-    for signal in (*MONITORS, *STATE_SIGNALS, RISK, ALARM):
+    for signal in _SIGNALS:
         rates = signal_rates(runs, signal)
-        found["signals"][signal] = {
-            "failed": rates.failed_count,
-            "successful": rates.successful_count,
-        }
+        counts = {"failed": rates.failed_count, "successful": rates.successful_count}
+        found["signals"][signal] = counts
     return found

@@ -7,20 +7,21 @@ runs of one task are not independent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from gateway.offline.recordings import RunLabel
 
 Floats = NDArray[np.float64]
 
 BOOTSTRAP_ROUNDS = 1000
 SEED = 20240917
 POINTS = ("end", "half", "10 steps", "5 steps")
-CODING = "swe-"
-"""Prefix of the sources whose agents repair code."""
-_STEPS = {"10 steps": 10, "5 steps": 5}
+CODING = "swe-"  # prefix of the sources whose agents repair code
+_NAN, _INFINITE = float("nan"), float("inf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,28 +29,17 @@ class RunReading:
     """One finished run as it was scored: one score per step, and when each signal first appeared.
 
     `first` maps a signal (a monitor, FAST, SLOW, SKIP, alarm) to the index of the first step that
-    shows it; a signal that never appears is absent. `risks`: the risk after
-    each step, without a prior, empty when only a score of difficulty is known, which then ranks
-    the runs; `troubles`: per step, 1 where it is trouble;
-    `states`: the state after each step.
+    shows it; a signal that never appears is absent. Per step, `risks`: the risk without a prior,
+    empty when only a score of difficulty is known, which then ranks the runs; `troubles`: 1 where
+    it is trouble; `states`: the state after it.
     """
 
-    id: str
-    source: str
-    model: str
-    group: str
-    failed: bool
+    label: RunLabel
     scores: tuple[float, ...]
     first: Mapping[str, int]
-    mistake_step: int | None = None
     risks: tuple[float, ...] = ()
     troubles: tuple[float, ...] = ()
     states: tuple[str, ...] = ()
-
-    @property
-    def stratum(self) -> tuple[str, str]:
-        """Runs are compared only with runs of the same source and model."""
-        return self.source, self.model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,13 +62,8 @@ def step_at(steps: int, point: str) -> int | None:
 
     A point is the end, half of the steps, or ten or five steps.
     """
-    if point == "end":
-        position = steps
-    elif point == "half":
-        position = max(1, steps // 2)
-    else:
-        position = _STEPS[point]
-    return position - 1 if 0 < position <= steps else None
+    points = {"end": steps, "half": max(1, steps // 2), "10 steps": 10, "5 steps": 5}
+    return points[point] - 1 if 0 < points[point] <= steps else None
 
 
 def score_at(run: RunReading, point: str) -> float | None:
@@ -91,55 +76,40 @@ def score_at(run: RunReading, point: str) -> float | None:
 def auroc(runs: Sequence[RunReading], point: str, *, rounds: int = BOOTSTRAP_ROUNDS) -> Estimate:
     """Probability that a failed run scores above a successful one of the same source and model."""
     blocks = list(_blocks(runs, point))
-    pairs = int(sum(len(block.wins.flat) for block in blocks))
+    pairs = sum(wins.size for wins, _, _ in blocks)
     if not pairs:
-        return Estimate(value=float("nan"), low=float("nan"), high=float("nan"), pairs=0)
-    groups = sorted({group for block in blocks for group in (*block.rows, *block.columns)})
+        return Estimate(value=_NAN, low=_NAN, high=_NAN, pairs=0)
+    groups = sorted({group for _, *sides in blocks for side in sides for group in side})
     number = {group: i for i, group in enumerate(groups)}
     indexed = [
-        (
-            block.wins,
-            np.array([number[g] for g in block.rows]),
-            np.array([number[g] for g in block.columns]),
-        )
-        for block in blocks
+        (wins, np.array([number[g] for g in failed]), np.array([number[g] for g in successful]))
+        for wins, failed, successful in blocks
     ]
-    samples = _weighted(indexed, _drawn(len(groups), rounds))
-    low, high = np.nanpercentile(samples, [2.5, 97.5])
-    (value,) = _weighted(indexed, np.ones((1, len(groups))))
+    # How often each group is drawn when as many are drawn as there are; one row per round.
+    count = len(groups)
+    picked = np.random.default_rng(SEED).integers(0, count, (rounds, count))
+    places = (picked + count * np.arange(rounds)[:, None]).ravel()
+    drawn = np.bincount(places, minlength=rounds * count).reshape(rounds, count).astype(np.float64)
+    low, high = np.nanpercentile(_weighted(indexed, drawn), [2.5, 97.5])
+    (value,) = _weighted(indexed, np.ones((1, count)))
     return Estimate(value=float(value), low=float(low), high=float(high), pairs=pairs)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Block:
-    wins: np.ndarray
-    rows: tuple[str, ...]
-    columns: tuple[str, ...]
-
-
-def _blocks(runs: Sequence[RunReading], point: str) -> Iterable[_Block]:
+def _blocks(
+    runs: Sequence[RunReading], point: str
+) -> Iterator[tuple[np.ndarray, list[str], list[str]]]:
+    """Per source and model: wins of failed runs (rows) over successful ones, and their groups."""
     strata: dict[tuple[str, str], tuple[list[tuple[float, str]], list[tuple[float, str]]]] = {}
     for run in runs:
-        score = score_at(run, point)
-        if score is not None:
-            strata.setdefault(run.stratum, ([], []))[not run.failed].append((score, run.group))
+        if (score := score_at(run, point)) is not None:
+            sides = strata.setdefault(run.label.stratum, ([], []))
+            sides[not run.label.failed].append((score, run.label.group))
     for failed, successful in strata.values():
         if failed and successful:
             a = np.array([score for score, _ in failed])[:, None]
             b = np.array([score for score, _ in successful])[None, :]
-            yield _Block(
-                wins=(a > b) + 0.5 * (a == b),
-                rows=tuple(group for _, group in failed),
-                columns=tuple(group for _, group in successful),
-            )
-
-
-def _drawn(count: int, rounds: int) -> Floats:
-    """Draws of each of `count` groups when as many are drawn; one row per round."""
-    picked = np.random.default_rng(SEED).integers(0, count, (rounds, count))
-    places = picked + count * np.arange(rounds)[:, None]
-    times = np.bincount(places.ravel(), minlength=rounds * count)
-    return times.reshape(rounds, count).astype(np.float64)
+            wins = (a > b) + 0.5 * (a == b)
+            yield wins, [group for _, group in failed], [group for _, group in successful]
 
 
 def _weighted(
@@ -168,7 +138,6 @@ class SignalRates:
     `distance`: median steps from the labelled mistake to that moment, None without labels.
     """
 
-    signal: str
     failed: float
     failed_count: str
     successful: float
@@ -179,32 +148,24 @@ class SignalRates:
     @property
     def ratio(self) -> float:
         """Failed over successful; infinite when no successful run shows the signal."""
-        return (
-            self.failed / self.successful
-            if self.successful
-            else float("inf")
-            if self.failed
-            else float("nan")
-        )
+        if self.successful:
+            return self.failed / self.successful
+        return _INFINITE if self.failed else _NAN
 
 
 def signal_rates(runs: Sequence[RunReading], signal: str) -> SignalRates:
     """The rates of one signal over `runs`."""
-    failed = [run for run in runs if run.failed]
-    successful = [run for run in runs if not run.failed]
+    failed, successful, false = _counts(runs, signal)
     hits = [run for run in failed if signal in run.first]
-    false = sum(1 for run in successful if signal in run.first)
     ahead = [1 - (run.first[signal] + 1) / len(run.scores) for run in hits]
-    distance = [
-        run.first[signal] - run.mistake_step for run in hits if run.mistake_step is not None
-    ]
+    mistakes = [(run.first[signal], run.label.mistake_step) for run in hits]
+    distance = [first - mistake for first, mistake in mistakes if mistake is not None]
     return SignalRates(
-        signal=signal,
-        failed=len(hits) / len(failed) if failed else float("nan"),
+        failed=len(hits) / len(failed) if failed else _NAN,
         failed_count=f"{len(hits)}/{len(failed)}",
-        successful=false / len(successful) if successful else float("nan"),
-        successful_count=f"{false}/{len(successful)}",
-        ahead=float(np.median(ahead)) if ahead else float("nan"),
+        successful=false / successful if successful else _NAN,
+        successful_count=f"{false}/{successful}",
+        ahead=float(np.median(ahead)) if ahead else _NAN,
         distance=float(np.median(distance)) if distance else None,
     )
 
@@ -214,11 +175,17 @@ def balanced_precision(runs: Sequence[RunReading], signal: str) -> float:
 
     Rates are smoothed by half a run each, so that a rare signal does not count as certain.
     """
-    failed = [run for run in runs if run.failed]
-    successful = [run for run in runs if not run.failed]
+    failed, successful, shown = _counts(runs, signal)
     hit = (sum(signal in run.first for run in failed) + 0.5) / (len(failed) + 1)
-    false = (sum(signal in run.first for run in successful) + 0.5) / (len(successful) + 1)
+    false = (shown + 0.5) / (successful + 1)
     return hit / (hit + false)
+
+
+def _counts(runs: Sequence[RunReading], signal: str) -> tuple[list[RunReading], int, int]:
+    """The failed runs, the number of successful ones, and of those that show the signal."""
+    successful = [run for run in runs if not run.label.failed]
+    shown = sum(signal in run.first for run in successful)
+    return [run for run in runs if run.label.failed], len(successful), shown
 
 
 def by(runs: Iterable[RunReading], key: Callable[[RunReading], str]) -> dict[str, list[RunReading]]:

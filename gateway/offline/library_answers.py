@@ -18,16 +18,16 @@ from gateway.embedding import EmbeddingSettings, open_embedder
 from gateway.errors import ConfigError
 from gateway.learning.book import LessonBook
 from gateway.library import PatternLibrary
+from gateway.offline.recordings import file_lines
 from gateway.offline.replayed_calls import LookUps
 from gateway.steering.guidance.codec import from_record
 from gateway.steering.guidance.lessons import LessonMatch, LessonQuery
-from gateway.steering.guidance.pattern import Pattern, Query
+from gateway.steering.guidance.pattern import Query
 from gateway.steering.guidance.settings import EtraceSettings
 from gateway.steering.steer import Found
 from gateway.stores.learning import Posterior
 
-STARTER = "starter"
-"""Names the library that ships, in place of a file."""
+STARTER = "starter"  # names the library that ships, in place of a file
 
 
 @contextmanager
@@ -40,16 +40,20 @@ def library_look_ups(
     Raises:
         ConfigError: the file cannot be read, or has a line that is no pattern.
     """
-    lines = None if patterns == STARTER else _read(Path(patterns))
+    starter = patterns == STARTER
+    lines = [] if starter else file_lines(Path(patterns))
     with _background_loop() as wait:
         stores = wait(open_stores(StorageSettings(path=":memory:"), vectors=True))
         try:
-            lessons, others = _sorted(patterns, lines)
-            library = wait(_open(stores, embedding, etraces, patterns, others))
-            wait(_learn(stores, lessons))
-            book = LessonBook(
-                stores.learning, library.embedder, similarity=lambda: similarity, failed=_raise
-            )
+            embedder = wait(open_embedder(embedding))
+            opening = PatternLibrary.open(stores.patterns, embedder, etraces, starter=starter)
+            library = wait(opening)
+            wait(_import(stores, library, patterns, lines))
+
+            def fail(error: Exception) -> None:
+                raise error
+
+            book = LessonBook(stores.learning, embedder, similarity=lambda: similarity, failed=fail)
 
             def look_up(queries: Sequence[Query]) -> Found:
                 return wait(library.look_up_all(queries, DEFAULT_TENANT)) if queries else {}
@@ -76,39 +80,11 @@ def _background_loop() -> Iterator[Callable[[Coroutine[Any, Any, Any]], Any]]:
         loop.close()
 
 
-async def _open(
-    stores: Stores,
-    embedding: EmbeddingSettings,
-    etraces: EtraceSettings,
-    patterns: str,
-    lines: Sequence[bytes] | None,
-) -> PatternLibrary:
-    embedder = await open_embedder(embedding)
-    starter = lines is None
-    library = await PatternLibrary.open(stores.patterns, embedder, etraces, starter=starter)
-    try:
-        await library.import_lines(lines or (), DEFAULT_TENANT)
-    except ValueError as exc:
-        raise ConfigError(f"{patterns}: {exc}") from exc
-    return library
-
-
-async def _learn(stores: Stores, lessons: Sequence[Pattern]) -> None:
-    """Store lessons, each to be given as often as its line says."""
-    await stores.learning.learn([(pattern, ()) for pattern in lessons])
-    for pattern in lessons:
-        if pattern.lesson is not None:
-            share = Posterior(share=pattern.lesson.share)
-            own = (pattern.tenant, pattern.pattern_id, pattern.lesson.version)
-            await stores.learning.put_posterior(*own, share, 0.0)
-
-
-def _sorted(
-    patterns: str, lines: Sequence[bytes] | None
-) -> tuple[list[Pattern], Sequence[bytes] | None]:
-    """The lessons among the lines, as those of the replay's tenant, and the other lines."""
-    if lines is None:
-        return [], None
+async def _import(
+    stores: Stores, library: PatternLibrary, patterns: str, lines: Sequence[bytes]
+) -> None:
+    """Add the lines' patterns to the library; their lessons are stored as those of the replay's
+    tenant, each to be given as often as its line says."""
     lessons, others = [], []
     for number, line in enumerate(lines, start=1):
         if b'"lesson"' not in line:
@@ -119,15 +95,13 @@ def _sorted(
             lessons.append(from_record(record, tenant=DEFAULT_TENANT, lessons=True))
         except ValueError as exc:
             raise ConfigError(f"{patterns}: line {number}: {exc}") from exc
-    return lessons, others
-
-
-def _raise(error: Exception) -> None:
-    raise error
-
-
-def _read(file: Path) -> list[bytes]:
     try:
-        return file.read_bytes().split(b"\n")
-    except OSError as exc:
-        raise ConfigError(f"{file}: cannot be read: {exc.strerror}") from exc
+        await library.import_lines(others, DEFAULT_TENANT)
+    except ValueError as exc:
+        raise ConfigError(f"{patterns}: {exc}") from exc
+    await stores.learning.learn([(pattern, ()) for pattern in lessons])
+    for pattern in lessons:
+        if pattern.lesson is not None:
+            share = Posterior(share=pattern.lesson.share)
+            own = (pattern.tenant, pattern.pattern_id, pattern.lesson.version)
+            await stores.learning.put_posterior(*own, share, 0.0)

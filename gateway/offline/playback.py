@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import orjson
 
 from gateway.config import Settings
 from gateway.errors import ConfigError
-from gateway.offline.recordings import Recording, parse_recording, recorded_scores, recorded_steps
+from gateway.offline.recordings import Recording, parse_recording, scored_steps
 from gateway.offline.replayed_calls import ANSWERED, LookUps, ReplayedCalls, ReplayPolicy, given
 from gateway.steering.fold import ConversationFold, RunFold, StepOutcome
 from gateway.steering.fsm import FSMState
@@ -29,10 +29,8 @@ from gateway.wire.search import use_engine
 
 DIGITS = 6
 _KEPT_STEPS = 8  # the newest steps a look-up may read, as many as the gateway keeps
-ALARM = "alarm"
-"""A monitor fired, SLOW was reached, or the run is likely to fail."""
-RISK = "risk"
-"""The run is likely to fail: its evidence has lasted where few solved runs come."""
+ALARM = "alarm"  # a monitor fired, SLOW was reached, or the run is likely to fail
+RISK = "risk"  # it is likely to fail: its evidence has lasted where few solved runs come
 STATE_SIGNALS = ("FAST", "SLOW", "SKIP")
 
 
@@ -50,26 +48,16 @@ def play(
     else:
         outcomes, decisions = _play_messages(recording.messages, policy.rules.policy, calls)
     steps = []
-    last: Mapping[str, Any] = {"difficulty": UNKNOWN, "risk": UNKNOWN}
+    entry: dict[str, Any] = {"difficulty": UNKNOWN, "risk": UNKNOWN}
     for index, decision in enumerate(decisions):
         outcome = outcomes.get(index)
-        entry = _unscored(index, last) if outcome is None else _scored(index, outcome)
-        last = entry
+        entry = _unscored(index, entry) if outcome is None else _scored(index, outcome)
         entry["model"] = decision.model
         if guidance := given(decision):
             entry["guidance"] = guidance
         steps.append(entry)
-    return {
-        "id": recording.id,
-        "source": recording.source,
-        "model": recording.model,
-        "group": recording.group,
-        "success": recording.success,
-        "mistake_step": recording.mistake_step,
-        "first": first_showings(steps),
-        "tokens": calls.usage(),
-        "steps": steps,
-    }
+    found = {"first": first_showings(steps), "tokens": calls.usage(), "steps": steps}
+    return asdict(recording.label) | found
 
 
 def _play_messages(
@@ -83,14 +71,13 @@ def _play_messages(
     fold = ConversationFold(policy, keep=_KEPT_STEPS)
     found: dict[int, StepOutcome] = {}
     decisions = []
-    length = count_steps(messages)
-    for index in range(length):
+    last = count_steps(messages) - 1
+    for index in range(last + 1):
         outcomes = fold.extend(messages[: calls.sent_with(index + 1)])
         found |= {outcome.step.index: outcome for outcome in outcomes}
-        if index == length - 1 and index not in found:
-            decisions.append(calls.after_the_end())
-        else:
-            decisions.append(calls.next_call(outcomes, fold.current))
+        ends = index == last and index not in found
+        decision = calls.after_the_end() if ends else calls.next_call(outcomes, fold.current)
+        decisions.append(decision)
     return found, decisions
 
 
@@ -101,7 +88,7 @@ def _play_steps(
     run = RunFold(policy, keep=_KEPT_STEPS)
     found: dict[int, StepOutcome] = {}
     decisions = []
-    for step, score in zip(recorded_steps(recorded), recorded_scores(recorded), strict=True):
+    for step, score in scored_steps(recorded):
         found[step.index] = run.push(step)
         if score is not None and run.score_key:
             # What a model gave cannot be derived again; a calibrated score is the same once more.
@@ -152,12 +139,10 @@ def first_showings(steps: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     """
     first: dict[str, int] = {}
     for step in steps:
-        signals = [*step["fired"]]
-        if step["state"] in STATE_SIGNALS:
-            signals.append(step["state"])
+        signals = [*step["fired"], *[name for name in STATE_SIGNALS if name == step["state"]]]
         if step.get("likely_fails"):
             signals.append(RISK)
-        if step["fired"] or step["state"] in ("SLOW", "SKIP") or step.get("likely_fails"):
+        if signals and signals != ["FAST"]:
             signals.append(ALARM)
         for signal in signals:
             first.setdefault(signal, step["index"])
@@ -166,20 +151,15 @@ def first_showings(steps: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The steps on which two replays of one recording decide differently, each value as a pair."""
+    keys = ("state", "fired", "model", "guidance")
     changes = []
     for a, b in zip(one["steps"], other["steps"], strict=True):
-        changed = {
-            key: [a.get(key), b.get(key)]
-            for key in ("state", "fired", "model", "guidance")
-            if a.get(key) != b.get(key)
-        }
-        if changed:
+        if changed := {key: [a.get(key), b.get(key)] for key in keys if a.get(key) != b.get(key)}:
             changes.append({"index": a["index"], **changed})
     return changes
 
 
-Line = tuple[str, str]
-"""The place of a recording, and its text."""
+Line = tuple[str, str]  # the place of a recording, and its text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,15 +205,19 @@ class Work:
         except ConfigError as exc:
             return Replayed(place=place, problem=str(exc))
         played = play(recording, self.policy, look_ups)
-        other = None if self.other is None else play(recording, self.other, other_look_ups)
-        changes = [] if other is None else differences(played, other)
-        return Replayed(
-            place=place,
-            line=_json_line(played, other, changes) if self.lines else None,
-            played=_slim(played) if self.runs else None,
-            other=_slim(other) if self.runs else None,
-            changes=changes if self.runs else (),
-        )
+        other = play(recording, self.other, other_look_ups) if self.other else None
+        changes = differences(played, other) if other else []
+        line = None
+        if self.lines:
+            data = dict(played)
+            if other:
+                data["other"] = {key: other[key] for key in ("first", "tokens", "steps")}
+                data["changes"] = changes
+            line = orjson.dumps(data, option=orjson.OPT_APPEND_NEWLINE).decode()
+        if not self.runs:
+            return Replayed(place=place, line=line)
+        slim = other and _slim(other)
+        return Replayed(place=place, line=line, played=_slim(played), other=slim, changes=changes)
 
 
 @contextmanager
@@ -254,20 +238,8 @@ def look_ups_of(policy: ReplayPolicy) -> Iterator[LookUps]:
         yield library
 
 
-def _json_line(
-    played: Mapping[str, Any], other: Mapping[str, Any] | None, changes: Sequence[Any]
-) -> str:
-    data = dict(played)
-    if other is not None:
-        data["other"] = {key: other[key] for key in ("first", "tokens", "steps")}
-        data["changes"] = changes
-    return orjson.dumps(data, option=orjson.OPT_APPEND_NEWLINE).decode()
-
-
-def _slim(played: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+def _slim(played: Mapping[str, Any]) -> Mapping[str, Any]:
     """Without scores and evidence, so that thousands of runs fit into memory."""
-    if played is None:
-        return None
     kept = ("index", "difficulty", "risk", "trouble", "state", "fired", "guidance", "model")
     steps = [{key: step[key] for key in kept if key in step} for step in played["steps"]]
     return {**played, "steps": steps}

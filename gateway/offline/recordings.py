@@ -16,22 +16,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from msgspec.structs import replace
+
 from gateway.errors import ConfigError
 from gateway.steering.transcript.steps import Action, Step, extract, steps_from_records
 from gateway.wire.coerce import as_bool, as_int, as_list, as_mapping, as_number, as_text
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".ndjson")
 STDIN = Path("-")
-_SUCCESS = {"success": True, "failure": False}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recording:
-    """One run as it was recorded; `success` is None when its outcome is unknown.
+class RunLabel:
+    """Origin and outcome of a recorded run; `success` is None when its outcome is unknown.
 
     `group` names what must stay on one side of a split; `mistake_step` is the step an annotator
-    blamed. Exactly one of `messages` and `steps` is not None. `request`: what else the agent's
-    requests held, such as `tools`.
+    blamed.
     """
 
     id: str
@@ -40,10 +40,29 @@ class Recording:
     group: str = ""
     success: bool | None = None
     mistake_step: int | None = None
+
+    @property
+    def failed(self) -> bool:
+        """True for a run whose outcome is known to be a failure."""
+        return self.success is False
+
+    @property
+    def stratum(self) -> tuple[str, str]:
+        """Runs are compared only with runs of the same source and model."""
+        return self.source, self.model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """One run as it was recorded; exactly one of `messages` and `steps` is not None.
+
+    `request`: what else the agent's requests held, such as `tools`.
+    """
+
+    label: RunLabel
     license: str = ""
     messages: Sequence[Any] | None = None
     steps: Sequence[Mapping[str, Any]] | None = None
-    labels: Mapping[str, Any] = field(default_factory=dict)
     request: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -88,6 +107,14 @@ def read_lines(files: Iterable[Path]) -> Iterator[tuple[Path, int, str]]:
             raise ConfigError(f"{file}:{number + 1}: cannot be read: {exc}") from exc
 
 
+def file_lines(file: Path) -> list[bytes]:
+    """The lines of a file. Raises: ConfigError."""
+    try:
+        return file.read_bytes().split(b"\n")
+    except OSError as exc:
+        raise ConfigError(f"{file}: cannot be read: {exc.strerror}") from exc
+
+
 def write_output(path: Path, text: str) -> None:
     """Write an output file of a command.
 
@@ -128,24 +155,28 @@ def parse_recording(line: str, place: str) -> Recording:
         raise ConfigError(f"{place}: not JSON: {exc}") from exc
     if not isinstance(data, dict):
         raise ConfigError(f"{place}: expected an object, got {type(data).__name__}")
-    run = as_mapping(data.get("run")) or data
     messages, steps = data.get("messages"), data.get("steps")
     if not isinstance(messages, list) and not isinstance(steps, list):
         raise ConfigError(f"{place}: neither `messages` nor `steps` is a list")
-    labels, origin = as_mapping(data.get("labels")), as_mapping(data.get("origin"))
-    own_id = as_text(run.get("id"), "") or place
     return Recording(
+        label=_label(as_mapping(data.get("run")) or data, as_mapping(data.get("labels")), place),
+        license=as_text(as_mapping(data.get("origin")).get("license"), ""),
+        messages=messages if isinstance(messages, list) else None,
+        steps=None if isinstance(messages, list) else steps,
+        request=_request(data, messages),
+    )
+
+
+def _label(run: Mapping[str, Any], labels: Mapping[str, Any], place: str) -> RunLabel:
+    own_id = as_text(run.get("id"), "") or place
+    outcome = {"success": True, "failure": False}.get(as_text(run.get("outcome"), ""))
+    return RunLabel(
         id=own_id,
         source=as_text(run.get("source"), "") or as_text(run.get("agent"), ""),
         model=as_text(run.get("model"), "") or as_text(run.get("model_requested"), ""),
         group=as_text(run.get("group"), "") or own_id,
-        success=_success(run),
+        success=as_bool(run.get("success"), outcome),
         mistake_step=as_int(labels.get("mistake_step"), None),
-        license=as_text(origin.get("license"), ""),
-        messages=messages if isinstance(messages, list) else None,
-        steps=None if isinstance(messages, list) else steps,
-        labels=labels,
-        request=_request(data, messages),
     )
 
 
@@ -154,56 +185,41 @@ def _request(data: Mapping[str, Any], messages: object) -> Mapping[str, Any]:
     request = dict(as_mapping(data.get("request")))
     tools = data.get("tools", request.get("tools"))
     if not isinstance(tools, list):
-        tools = [{"type": "function", "function": {"name": name}} for name in _called(messages)]
+        calls = (
+            call for m in as_list(messages) for call in as_list(as_mapping(m).get("tool_calls"))
+        )
+        functions = (as_mapping(as_mapping(call).get("function")) for call in calls)
+        names = dict.fromkeys(as_text(each.get("name"), "") or "tool" for each in functions)
+        tools = [{"type": "function", "function": {"name": name}} for name in names]
     return {**request, "tools": tools} if tools else request
-
-
-def _called(messages: object) -> list[str]:
-    """The names of the functions that were called, in order of their first call."""
-    names: dict[str, None] = {}
-    for message in messages if isinstance(messages, list) else ():
-        calls = as_mapping(message).get("tool_calls")
-        for call in calls if isinstance(calls, list) else ():
-            name = as_mapping(as_mapping(call).get("function")).get("name")
-            names.setdefault(as_text(name, "") or "tool")
-    return list(names)
 
 
 def steps_of(recording: Recording) -> tuple[Step, ...]:
     """The steps of a recording of either form."""
     if recording.messages is not None:
         return extract(recording.messages)
-    return recorded_steps(recording.steps or ())
+    return tuple(step for step, _ in scored_steps(recording.steps or ()))
 
 
-def recorded_steps(records: Iterable[Mapping[str, Any]]) -> tuple[Step, ...]:
-    """Steps from exported rows (texts under `content`) or plain records; others are left out.
+def scored_steps(records: Iterable[Mapping[str, Any]]) -> list[tuple[Step, float | None]]:
+    """Steps from exported rows (texts under `content`) or plain records, each with its recorded
+    difficulty, or None; others are left out.
 
     The gateway exports a row without content for a run's first call, and for every call when
     content storage is switched off: such a row cannot be scored.
     """
-    return tuple(step for step, _ in _recorded(records))
-
-
-def recorded_scores(records: Iterable[Mapping[str, Any]]) -> tuple[float | None, ...]:
-    """The recorded difficulty of each of `recorded_steps`; None if a step has none."""
-    return tuple(score for _, score in _recorded(records))
-
-
-def _recorded(records: Iterable[Mapping[str, Any]]) -> list[tuple[Step, float | None]]:
     steps: list[tuple[Step, float | None]] = []
     for record in records:
         content = record.get("content") if isinstance(record, Mapping) else None
         if isinstance(content, Mapping):
-            steps.append((_content_step(len(steps), content), _score(record)))
+            step = _content_step(len(steps), content)
         elif isinstance(record, Mapping) and not {"state", "at"} <= record.keys():
-            plain = steps_from_records([record])[0]
-            steps.append((_numbered(plain, len(steps)), _score(record)))
+            (step,) = steps_from_records([record])
+            step = replace(step, index=len(steps))
+        else:
+            continue
+        steps.append((step, as_number(record.get("difficulty"), None)))
     return steps
-
-
-def _score(record: Mapping[str, Any]) -> float | None:
-    return as_number(record.get("difficulty"), None)
 
 
 def _content_step(index: int, content: Mapping[str, Any]) -> Step:
@@ -224,12 +240,3 @@ def _content_step(index: int, content: Mapping[str, Any]) -> Step:
             if isinstance(action, Mapping)
         ),
     )
-
-
-def _numbered(step: Step, index: int) -> Step:
-    return Step(index=index, thought=step.thought, actions=step.actions, reasoning=step.reasoning)
-
-
-def _success(run: Mapping[str, Any]) -> bool | None:
-    stated = as_bool(run.get("success"), None)
-    return _SUCCESS.get(as_text(run.get("outcome"), "")) if stated is None else stated

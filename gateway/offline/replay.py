@@ -27,15 +27,14 @@ from gateway.errors import ConfigError
 from gateway.offline.playback import Line, Replayed, Work
 from gateway.offline.recordings import read_lines, recording_files, write_output
 from gateway.offline.replayed_calls import Price, ReplayPolicy
-from gateway.steering.experiments import ExperimentSettings, RandomArm
+from gateway.steering.experiments import RandomArm
 from gateway.steering.fsm import FSMSettings
 from gateway.steering.monitors import SuiteName
 from gateway.steering.scoring.scorer import ScorerName
 from gateway.text.formatting import progress_bar
 
 CHUNK_RUNS = 16
-IN_PROCESS_RUNS = 100
-"""Up to this number of runs, starting other processes costs more than it saves."""
+IN_PROCESS_RUNS = 100  # up to which starting other processes costs more than it saves
 CHUNKS_AHEAD = 4
 
 
@@ -58,10 +57,9 @@ def policy_from_dict(raw: Mapping[str, Any], env: Mapping[str, str] | None = Non
     prices = own.pop("prices", None) or {}
     if not isinstance(prices, Mapping):
         raise ConfigError("prices: expected a mapping of model names")
-    return policy_of(
-        settings_from_dict(own, env),
-        {name: build(Price, price, f"prices.{name}") for name, price in prices.items()},
-    )
+    settings = settings_from_dict(own, env)
+    found = {name: build(Price, price, f"prices.{name}") for name, price in prices.items()}
+    return policy_of(settings, found)
 
 
 def policy_of(settings: Settings, prices: Mapping[str, Price] | None = None) -> ReplayPolicy:
@@ -69,22 +67,14 @@ def policy_of(settings: Settings, prices: Mapping[str, Price] | None = None) -> 
 
     An experiment with no arm but `random` is replayed, with each recording's id as its unit.
     """
-    return ReplayPolicy(
-        rules=settings.rules(),
-        arm=_random_arm(settings.experiment),
-        prices=prices or {},
-        models=settings,
-    )
-
-
-def _random_arm(experiment: ExperimentSettings) -> RandomArm | None:
-    if not experiment.id or [arm for arm, share in experiment.arms.items() if share] != ["random"]:
-        return None
-    return RandomArm(
-        experiment=experiment.id,
-        routing_share=experiment.random_routing_share,
-        guidance_share=experiment.random_guidance_share,
-    )
+    experiment, arm = settings.experiment, None
+    if experiment.id and [name for name, share in experiment.arms.items() if share] == ["random"]:
+        arm = RandomArm(
+            experiment=experiment.id,
+            routing_share=experiment.random_routing_share,
+            guidance_share=experiment.random_guidance_share,
+        )
+    return ReplayPolicy(rules=settings.rules(), arm=arm, prices=prices or {}, models=settings)
 
 
 def replay_lines(
@@ -94,25 +84,22 @@ def replay_lines(
     lines = iter(lines)
     first = list(islice(lines, IN_PROCESS_RUNS))
     jobs = jobs or os.cpu_count() or 1
+    rest = chain(first, lines)
+    chunks = iter(lambda: list(islice(rest, CHUNK_RUNS)), [])
     if jobs == 1 or len(first) < IN_PROCESS_RUNS:
-        for chunk in _chunks(chain(first, lines)):
+        for chunk in chunks:
             yield from work(chunk)
         return
     # A forked child would inherit the progress bar's threads.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=context) as pool:
         waiting: deque[Future[list[Replayed]]] = deque()
-        for chunk in _chunks(chain(first, lines)):
+        for chunk in chunks:
             waiting.append(pool.submit(work, chunk))
             if len(waiting) > jobs * CHUNKS_AHEAD:
                 yield from waiting.popleft().result()
         while waiting:
             yield from waiting.popleft().result()
-
-
-def _chunks(lines: Iterator[Line]) -> Iterator[list[Line]]:
-    while chunk := list(islice(lines, CHUNK_RUNS)):
-        yield chunk
 
 
 def run_replay(
@@ -148,9 +135,8 @@ def run_replay(
     kept, problems = replay_files(files, work, jobs=jobs, out=out, err=err)
     if routing:
         _report_routing(kept, routing, policy, as_json=as_json, out=out)
-        return 1 if problems else 0
-    fsm = policy.rules.policy.fsm
-    _report(kept, fsm=fsm, as_json=as_json, html=html, out=out)
+    else:
+        _report(kept, fsm=policy.rules.policy.fsm, as_json=as_json, html=html, out=out)
     return 1 if problems else 0
 
 
@@ -164,36 +150,27 @@ def replay_files(
     Raises:
         ConfigError: a path that does not exist or cannot be read, or files without any recording.
     """
-    total = _count(files) if err.isatty() and all(file.is_file() for file in files) else None
-    lines = _lines(recording_files(files))
+    known = err.isatty() and all(file.is_file() for file in files)
+    total = sum(1 for _ in read_lines(recording_files(files))) if known else None
+    found = read_lines(recording_files(files))
+    lines = ((f"{file.name}:{number}", text) for file, number, text in found)
+    kept: list[Replayed] = []
+    seen = problems = 0
     with progress_bar(err) as bar:
-        replayed = bar.track(
-            replay_lines(lines, work, jobs=jobs), total=total, description="replaying"
-        )
-        kept, seen, problems = _collect(replayed, work, out, err)
+        replays = replay_lines(lines, work, jobs=jobs)
+        for replayed in bar.track(replays, total=total, description="replaying"):
+            seen += 1
+            if replayed.problem is not None:
+                problems += 1
+                err.write(f"gateway: {replayed.problem}\n")
+                continue
+            out.write(replayed.line or "")
+            if work.runs:
+                kept.append(replayed)
     if not seen:
         names = ", ".join(str(file) for file in files)
         raise ConfigError(f"{names}: no recorded run in it (one JSON object per line is expected)")
     return kept, problems
-
-
-def _collect(
-    replays: Iterable[Replayed], work: Work, out: TextIO, err: TextIO
-) -> tuple[list[Replayed], int, int]:
-    """The replays that the report needs, the number of recordings, and of those not readable."""
-    kept: list[Replayed] = []
-    seen = problems = 0
-    for replayed in replays:
-        seen += 1
-        if replayed.problem is not None:
-            problems += 1
-            err.write(f"gateway: {replayed.problem}\n")
-            continue
-        if replayed.line is not None:
-            out.write(replayed.line)
-        if work.runs:
-            kept.append(replayed)
-    return kept, seen, problems
 
 
 def with_scorer(policy: ReplayPolicy, scorer: ScorerName, suite: SuiteName) -> ReplayPolicy:
@@ -208,13 +185,9 @@ def with_scorer(policy: ReplayPolicy, scorer: ScorerName, suite: SuiteName) -> R
     return dataclasses.replace(policy, rules=replace(policy.rules, policy=core))
 
 
-def _lines(files: Iterable[Path]) -> Iterator[Line]:
-    for file, number, text in read_lines(files):
-        yield f"{file.name}:{number}", text
-
-
-def _count(paths: Sequence[Path]) -> int:
-    return sum(1 for _ in read_lines(recording_files(paths)))
+def report_console(out: TextIO) -> Console:
+    """A console for the tables of a report, 120 columns wide if `out` is no terminal."""
+    return Console(file=out, width=None if out.isatty() else 120, highlight=False)
 
 
 def _report_routing(
@@ -231,9 +204,8 @@ def _report_routing(
     results = compare_policies(played, names, policy.prices, regret=policy.rules.routing.regret)
     if as_json:
         out.write(orjson.dumps(results, option=orjson.OPT_APPEND_NEWLINE).decode())
-        return
-    console = Console(file=out, width=None if out.isatty() else 120, highlight=False)
-    console.print(policy_table(results))
+    else:
+        report_console(out).print(policy_table(results))
 
 
 def _report(
@@ -245,7 +217,7 @@ def _report(
         write_output(html, page(kept, fsm))
     if as_json:
         return
-    console = Console(file=out, width=None if out.isatty() else 120, highlight=False)
+    console = report_console(out)
     print_summary(kept, console)
     if any(replayed.other is not None for replayed in kept):
         print_comparison(kept, console)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from rich.table import Table
 
 from gateway.offline.evaluation import POINTS, RunReading, auroc
 from gateway.offline.playback import ALARM, Replayed
+from gateway.offline.recordings import RunLabel
 from gateway.steering.fsm import FSMSettings
 from gateway.text.difficulty_chart import state_bands, step_dots, threshold_lines
 from gateway.text.page import page_templates, style_sheet
@@ -24,42 +27,28 @@ from gateway.text.svg import drawing, joined, slot_curve
 SHOWN_CHANGES = 20
 FEW_ROUNDS = 200
 
-Side = Callable[[Replayed], Mapping[str, Any] | None]
+Run = Mapping[str, Any]
+Side = Callable[[Replayed], Run | None]
+first_side: Side = attrgetter("played")  # the run under the policy
+other_side: Side = attrgetter("other")  # the run under the policy it is compared with
 
 
 def readings(kept: Iterable[Replayed], side: Side, *, risks: bool = True) -> list[RunReading]:
     """The labelled runs of one side, for the evaluation; without `risks` difficulty ranks them."""
     found = []
-    for replayed in kept:
-        played = side(replayed)
-        if played is None or played["success"] is None or not played["steps"]:
-            continue
-        found.append(
-            RunReading(
-                id=played["id"],
-                source=played["source"],
-                model=played["model"],
-                group=played["group"],
-                failed=not played["success"],
-                scores=tuple(step["difficulty"] for step in played["steps"]),
+    for played in filter(None, map(side, kept)):
+        steps = played["steps"]
+        if played["success"] is not None and steps:
+            reading = RunReading(
+                label=RunLabel(**{field.name: played[field.name] for field in fields(RunLabel)}),
+                scores=tuple(step["difficulty"] for step in steps),
                 first=played["first"],
-                risks=tuple(step["risk"] for step in played["steps"]) if risks else (),
-                troubles=tuple(float(step["trouble"] is not None) for step in played["steps"]),
-                states=tuple(step["state"] for step in played["steps"]),
-                mistake_step=played["mistake_step"],
+                risks=tuple(step["risk"] for step in steps) if risks else (),
+                troubles=tuple(float(step["trouble"] is not None) for step in steps),
+                states=tuple(step["state"] for step in steps),
             )
-        )
+            found.append(reading)
     return found
-
-
-def first_side(replayed: Replayed) -> Mapping[str, Any] | None:
-    """The run under the policy."""
-    return replayed.played
-
-
-def other_side(replayed: Replayed) -> Mapping[str, Any] | None:
-    """The run under the policy it is compared with."""
-    return replayed.other
 
 
 def print_summary(kept: Sequence[Replayed], console: Console) -> None:
@@ -69,21 +58,28 @@ def print_summary(kept: Sequence[Replayed], console: Console) -> None:
         table.add_column(name, overflow="fold")
     for name in ("runs", "failed", "steps", "FAST", "SLOW", "alarm failed", "alarm ok", "ahead"):
         table.add_column(name, justify="right")
-    parts: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-    for replayed in kept:
-        if replayed.played is not None:
-            key = (replayed.played["source"] or "-", replayed.played["model"] or "-")
-            parts.setdefault(key, []).append(replayed.played)
-    for (source, model), runs in sorted(parts.items()):
-        table.add_row(source, model, *_summary_cells(runs))
-    everything = [run for runs in parts.values() for run in runs]
+    runs = list(filter(None, map(first_side, kept)))
+    for (source, model), members in _by_model(runs):
+        table.add_row(source, model, *_summary_cells(members))
     table.add_section()
-    table.add_row("all", "", *_summary_cells(everything))
+    table.add_row("all", "", *_summary_cells(runs))
     console.print(table)
-    _print_ranking(readings(kept, first_side), console)
+    labelled = readings(kept, first_side)
+    rankings = {point: auroc(labelled, point, rounds=FEW_ROUNDS) for point in POINTS}
+    if any(ranking.pairs for ranking in rankings.values()):
+        text = ", ".join(f"{point} {ranking}" for point, ranking in rankings.items())
+        console.print(f"AUROC for failure within source and model: {text}")
 
 
-def _summary_cells(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+def _by_model(runs: Iterable[Run]) -> list[tuple[tuple[str, str], list[Run]]]:
+    """The runs of each source and model, in their order."""
+    parts: dict[tuple[str, str], list[Run]] = {}
+    for run in runs:
+        parts.setdefault((run["source"] or "-", run["model"] or "-"), []).append(run)
+    return sorted(parts.items())
+
+
+def _summary_cells(runs: Sequence[Run]) -> list[str]:
     steps = [step for run in runs for step in run["steps"]]
     states = Counter(step["state"] for step in steps)
     failed = [run for run in runs if run["success"] is False]
@@ -107,24 +103,14 @@ def _share(count: int, total: int) -> str:
     return f"{100 * count / total:.0f} %" if total else "-"
 
 
-def _print_ranking(runs: Sequence[RunReading], console: Console) -> None:
-    rankings = [(point, auroc(runs, point, rounds=FEW_ROUNDS)) for point in POINTS]
-    if all(ranking.pairs == 0 for _, ranking in rankings):
-        return
-    text = ", ".join(f"{point} {ranking}" for point, ranking in rankings)
-    console.print(f"AUROC for failure within source and model: {text}")
-
-
 def print_comparison(kept: Sequence[Replayed], console: Console) -> None:
     """Print both policies: states, alarms, guidance, models, cost, and the runs that differ."""
     table = Table(title="two policies", title_justify="left")
     for name in ("", "policy", "other"):
         table.add_column(name, justify="left" if not name else "right")
-    for name, value in _totals(kept, first_side).items():
-        table.add_row(name, value, _totals(kept, other_side).get(name, "-"))
-    for name, value in _totals(kept, other_side).items():
-        if name not in _totals(kept, first_side):
-            table.add_row(name, "-", value)
+    first, other = _totals(kept, first_side), _totals(kept, other_side)
+    for name in first | other:
+        table.add_row(name, first.get(name, "-"), other.get(name, "-"))
     console.print(table)
     changed = [replayed for replayed in kept if replayed.changes]
     console.print(f"{len(changed)} of {len(kept)} runs change")
@@ -135,7 +121,7 @@ def print_comparison(kept: Sequence[Replayed], console: Console) -> None:
 
 
 def _totals(kept: Iterable[Replayed], side: Side) -> dict[str, str]:
-    runs = [played for replayed in kept if (played := side(replayed)) is not None]
+    runs = list(filter(None, map(side, kept)))
     steps = [step for run in runs for step in run["steps"]]
     states = Counter(step["state"] for step in steps)
     guidance = Counter(item["source"] for step in steps for item in step.get("guidance", ()))
@@ -158,18 +144,14 @@ def _totals(kept: Iterable[Replayed], side: Side) -> dict[str, str]:
 
 def _change_line(replayed: Replayed) -> str:
     first = replayed.changes[0]
-    parts = [
-        f"{key} {pair[0]} -> {pair[1]}"
-        for key, pair in first.items()
-        if key in ("state", "fired", "model")
-    ]
-    name = replayed.played["id"] if replayed.played else replayed.place
+    keys = [key for key in ("state", "fired", "model") if key in first]
+    parts = [f"{key} {first[key][0]} -> {first[key][1]}" for key in keys]
     detail = "; ".join(parts) or "guidance"
+    name = replayed.played["id"] if replayed.played else replayed.place
     return f"  {name}: {len(replayed.changes)} steps, first {first['index']}: {detail}"
 
 
-CURVE_POINTS = 20
-"""Points of a mean curve: one for each 5 % of a run."""
+CURVE_POINTS = 20  # of a mean curve: one for each 5 % of a run
 MEAN_PX = 120
 RUN_PX = 64
 _OUTCOMES: Mapping[bool | None, tuple[str, str]] = {
@@ -179,41 +161,27 @@ _OUTCOMES: Mapping[bool | None, tuple[str, str]] = {
 }
 """Name of each value of `success` on the page, and its style."""
 
-Run = Mapping[str, Any]
-
 
 def page(kept: Sequence[Replayed], fsm: FSMSettings | None = None) -> str:
     """A self-contained HTML document about the replayed runs; `fsm` sets the threshold lines."""
     fsm = fsm or FSMSettings()
-    thresholds = {
-        "fast": fsm.fast_threshold,
-        "slow": fsm.slow_threshold,
-        "skip": fsm.skip_threshold,
-    }
-    shown = [replayed for replayed in kept if replayed.played is not None]
-    runs = [replayed.played for replayed in shown if replayed.played is not None]
+    thresholds = {name: getattr(fsm, f"{name}_threshold") for name in ("fast", "slow", "skip")}
+    shown = [(run, replayed) for replayed in kept if (run := replayed.played) is not None]
+    runs = [run for run, _ in shown]
     values = {
         "title": f"Replay of {len(runs):,} runs",
         "style": Markup(style_sheet()),  # noqa: S704 - a file of this package
         "total": _group_row(runs),
         "thresholds": thresholds,
-        "compared": any(replayed.other is not None for replayed in shown),
-        "groups": _groups(runs),
+        "compared": any(replayed.other is not None for _, replayed in shown),
+        "groups": [
+            {"source": source, "model": model, **_group_row(members)}
+            for (source, model), members in _by_model(runs)
+        ],
         "means": _mean_charts(runs, thresholds),
-        "runs": [_run_row(replayed, thresholds) for replayed in shown],
+        "runs": [_run_row(run, replayed, thresholds) for run, replayed in shown],
     }
     return page_templates(Path(__file__).parent).get_template("replay.html").render(values)
-
-
-def _groups(runs: Iterable[Run]) -> list[dict[str, Any]]:
-    """One row of the table per source and model."""
-    parts: dict[tuple[str, str], list[Run]] = {}
-    for run in runs:
-        parts.setdefault((run["source"] or "-", run["model"] or "-"), []).append(run)
-    return [
-        {"source": source, "model": model, **_group_row(members)}
-        for (source, model), members in sorted(parts.items())
-    ]
 
 
 def _group_row(runs: Sequence[Run]) -> dict[str, Any]:
@@ -237,72 +205,43 @@ def _mean_charts(runs: Sequence[Run], thresholds: Mapping[str, float]) -> list[d
     charts = []
     for source in sorted({run["source"] for run in runs}):
         members = [run for run in runs if run["source"] == source and run["steps"]]
-        counts = Counter(run["success"] for run in members)
-        curves = [
-            slot_curve(
-                _mean_difficulty([run for run in members if run["success"] is success]),
-                MEAN_PX,
-                class_=f"curve-mean-outcome outcome-{style}",
-            )
-            for success, (_, style) in _OUTCOMES.items()
-            if counts[success]
-        ]
-        charts.append(
-            {
-                "source": source or "-",
-                "counts": [
-                    (name, style, counts[success])
-                    for success, (name, style) in _OUTCOMES.items()
-                    if counts[success]
-                ],
-                "drawing": drawing(
-                    MEAN_PX,
-                    *threshold_lines(thresholds, MEAN_PX),
-                    *curves,
-                    class_="plot",
-                    role="img",
-                    aria_label=f"Mean difficulty of {source or 'all runs'} by outcome",
-                ),
-            }
+        parts, curves = [], []
+        for success, (name, style) in _OUTCOMES.items():
+            if own := [run["steps"] for run in members if run["success"] is success]:
+                parts.append((name, style, len(own)))
+                class_ = f"curve-mean-outcome outcome-{style}"
+                curves.append(slot_curve(_mean_difficulty(own), MEAN_PX, class_=class_))
+        chart = drawing(
+            MEAN_PX,
+            *threshold_lines(thresholds, MEAN_PX),
+            *curves,
+            class_="plot",
+            role="img",
+            aria_label=f"Mean difficulty of {source or 'all runs'} by outcome",
         )
+        charts.append({"source": source or "-", "counts": parts, "drawing": chart})
     return charts
 
 
-def _mean_difficulty(runs: Iterable[Run]) -> list[float]:
+def _mean_difficulty(runs: Sequence[Sequence[Mapping[str, Any]]]) -> list[float]:
     """Mean difficulty after 5 %, 10 %, ... of the steps of each run."""
-    scores = [[step["difficulty"] for step in run["steps"]] for run in runs]
     means = []
     for k in range(1, CURVE_POINTS + 1):
-        reached = [run[max(0, -(-k * len(run) // CURVE_POINTS) - 1)] for run in scores]
-        means.append(sum(reached) / len(reached))
+        reached = [steps[max(0, -(-k * len(steps) // CURVE_POINTS) - 1)] for steps in runs]
+        means.append(sum(step["difficulty"] for step in reached) / len(reached))
     return means
 
 
-def _run_row(replayed: Replayed, thresholds: Mapping[str, float]) -> dict[str, Any]:
-    run = replayed.played
-    assert run is not None
+def _run_row(run: Run, replayed: Replayed, thresholds: Mapping[str, float]) -> dict[str, Any]:
     steps = run["steps"]
     outcome, style = _OUTCOMES[run["success"]]
-    return {
-        "id": run["id"],
-        "outcome": outcome,
-        "style": style,
-        "steps": len(steps),
-        "fired": sorted({name for step in steps for name in step["fired"]}),
-        "changes": replayed.changes,
-        "drawing": _run_chart(run, replayed.other, thresholds),
-    }
-
-
-def _run_chart(run: Run, other: Run | None, thresholds: Mapping[str, float]) -> Markup:
-    steps = run["steps"]
     difficulties = [step["difficulty"] for step in steps]
     fired = [bool(step["fired"]) for step in steps]
     second = Markup("")
-    if other is not None:
-        compared = [step["difficulty"] for step in other["steps"]]
+    if replayed.other is not None:
+        compared = [step["difficulty"] for step in replayed.other["steps"]]
         second = slot_curve(compared, RUN_PX, class_="curve-other")
-    return drawing(
+    chart = drawing(
         RUN_PX,
         joined(state_bands([step["state"] for step in steps], RUN_PX, named=False)),
         joined(threshold_lines(thresholds, RUN_PX)),
@@ -313,3 +252,12 @@ def _run_chart(run: Run, other: Run | None, thresholds: Mapping[str, float]) -> 
         role="img",
         aria_label=f"Difficulty by step of {run['id']}, on bands of its states",
     )
+    return {
+        "id": run["id"],
+        "outcome": outcome,
+        "style": style,
+        "steps": len(steps),
+        "fired": sorted({name for step in steps for name in step["fired"]}),
+        "changes": replayed.changes,
+        "drawing": chart,
+    }

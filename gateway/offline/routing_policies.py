@@ -9,7 +9,8 @@ the cheapest: any router can buy success, a good one buys it where it is to be h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,8 +32,7 @@ ALWAYS = "always:"
 NAMED = ("learned", "states", "cheapest", "dearest")
 _TROUBLE = ("SLOW", "SKIP")
 
-Outcome = tuple[float, float]
-"""Success in [0, 1], and cost in US dollars."""
+Outcome = tuple[float, float]  # success in [0, 1], and cost in US dollars
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,7 @@ class PolicyResult:
 
 
 def is_policy(name: str) -> bool:
-    """Whether a text names a routing policy, and not a file."""
+    """True if a text names a routing policy, and not a file."""
     return name in NAMED or name.startswith(ALWAYS)
 
 
@@ -109,36 +109,31 @@ def price_of(model: str, prices: Mapping[str, Price]) -> Price | None:
 
 
 def _tasks(played: Sequence[Mapping[str, Any]], prices: Mapping[str, Price]) -> list[Task]:
-    known = {run["model"]: price_of(run["model"], prices) for run in played}
-    usable = [r for r in played if r["success"] is not None and known[r["model"]] is not None]
-    tasks = []
-    for runs in _grouped(usable, lambda run: f"{run['source']}\0{run['group']}").values():
-        models = _grouped(runs, lambda run: str(run["model"]))
-        if len(models) < 2:
-            continue
-        priced = {name: [_priced(run, known[name]) for run in own] for name, own in models.items()}
-        ranked = sorted(models, key=lambda name: (_rank(known[name]), name))
-        source, group = str(runs[0]["source"]), str(runs[0]["group"])
-        tasks.append(Task(source=source, group=group, runs=priced, models=tuple(ranked)))
-    return tasks
+    known = {name: price_of(name, prices) for name in {run["model"] for run in played}}
+    tasks: dict[tuple[str, str], dict[str, list[PricedRun]]] = {}
+    for run in played:
+        if run["success"] is not None and (price := known[run["model"]]) is not None:
+            models = tasks.setdefault((run["source"], run["group"]), {})
+            models.setdefault(run["model"], []).append(_priced(run, price))
+    return [
+        Task(source=source, group=group, runs=models, models=_by_price(models, prices))
+        for (source, group), models in tasks.items()
+        if len(models) > 1
+    ]
 
 
-def _grouped(
-    runs: Sequence[Mapping[str, Any]], key: Callable[[Mapping[str, Any]], str]
-) -> dict[str, list[Mapping[str, Any]]]:
-    groups: dict[str, list[Mapping[str, Any]]] = {}
-    for run in runs:
-        groups.setdefault(key(run), []).append(run)
-    return groups
+def _ranks(models: Iterable[str], prices: Mapping[str, Price]) -> dict[str, float]:
+    """The size of each model's price."""
+    known = {name: price for name in models if (price := price_of(name, prices)) is not None}
+    return {name: each.input * INPUT_PER_OUTPUT + each.output for name, each in known.items()}
 
 
-def _rank(price: Price | None) -> float:
-    assert price is not None
-    return price.input * INPUT_PER_OUTPUT + price.output
+def _by_price(models: Iterable[str], prices: Mapping[str, Price]) -> tuple[str, ...]:
+    ranks = _ranks(models, prices)
+    return tuple(sorted(ranks, key=lambda name: (ranks[name], name)))
 
 
-def _priced(run: Mapping[str, Any], price: Price | None) -> PricedRun:
-    assert price is not None
+def _priced(run: Mapping[str, Any], price: Price) -> PricedRun:
     used = run["tokens"].values()
     sent, received = (sum(row[name] for row in used) for name in ("input", "output"))
     first = [run["first"][state] for state in _TROUBLE if state in run["first"]]
@@ -200,7 +195,7 @@ def _learned(
                 for run in runs:
                     prior = prior.with_outcome(failed=not run.solved)
                 known[model] = prior
-    ranks = {model: _rank(price_of(model, prices)) for model in task.models}
+    ranks = _ranks(task.models, prices)
     rates = WorkloadRates(key=task.source, run=task.group, outcomes=known, prices=ranks)
     default, models = task.models[0], dict.fromkeys(task.models, 0)
     choice = begin(rates, models, default, regret=regret, explore=0.0)
@@ -220,9 +215,7 @@ def _result(name: str, tasks: Sequence[Task], choose: Choose) -> PolicyResult:
     draw = np.random.default_rng(SEED)
     drawn = [rows[draw.integers(0, len(rows), len(rows))].mean(axis=0) for _ in range(ROUNDS)]
     middle = rows.mean(axis=0)
-    given: dict[str, int] = {}
-    for _, (model, _) in found:
-        given[model] = given.get(model, 0) + 1
+    given = Counter(model for _, (model, _) in found)
     return PolicyResult(
         policy=name,
         tasks=len(rows),

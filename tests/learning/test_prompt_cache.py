@@ -62,10 +62,10 @@ async def learn_all(path: Path) -> int:
             recording = parse_recording(line, f"{file}:{number}")
             steps = steps_of(recording)
             run = MinedRun(
-                id=recording.id,
+                id=recording.label.id,
                 tenant=TENANT,
-                conversation=recording.id,
-                task=recording.group,
+                conversation=recording.label.id,
+                task=recording.label.group,
                 steps=steps,
                 at=0.0,
             )

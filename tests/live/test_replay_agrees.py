@@ -19,7 +19,7 @@ from gateway.library import starter_patterns
 from gateway.offline.playback import look_ups_of, play
 from gateway.offline.recordings import Recording, parse_recording, steps_of
 from gateway.offline.replay import policy_from_dict
-from gateway.offline.replayed_calls import ReplayPolicy, call_tokens
+from gateway.offline.replayed_calls import ReplayPolicy, recorded_calls
 from gateway.steering.acting import ACTIONS
 from gateway.steering.guidance.codec import to_line
 from gateway.steering.guidance.pattern import Pattern, Status
@@ -130,10 +130,10 @@ def scripted(runs: Sequence[Run], recordings: Mapping[str, Recording]) -> Callab
     """A provider that replies as recorded, with the token usage that the replay estimates."""
     messages = {(run["id"], i): m for run in runs for i, m in enumerate(run["messages"])}
     bills = {
-        (run["id"], index): tokens
+        (run["id"], index): call.tokens
         for run in runs
-        for index, tokens in zip(
-            calls_of(run["messages"]), call_tokens(recordings[run["id"]]), strict=True
+        for index, call in zip(
+            calls_of(run["messages"]), recorded_calls(recordings[run["id"]]), strict=True
         )
     }
 
@@ -250,7 +250,7 @@ def mined(recordings: Mapping[str, Recording]) -> list[Pattern]:
     for recording in recordings.values():
         steps = steps_of(recording)
         run = MinedRun(
-            id=recording.id, tenant="default", conversation="", task="", steps=steps, at=0.0
+            id=recording.label.id, tenant="default", conversation="", task="", steps=steps, at=0.0
         )
         for each in mine(run, read_run(steps), expires_s=1.0):
             if each.pattern is not None and each.pattern.lesson is not None:

@@ -43,7 +43,7 @@ def healthy_runs() -> list[list[Step]]:
     runs = [coding_run(seed) for seed in range(10)]
     for file, number, text in read_lines([SAMPLE]):
         recording = parse_recording(text, f"{file.name}:{number}")
-        if recording.success and recording.messages is not None:
+        if recording.label.success and recording.messages is not None:
             steps = list(extract(recording.messages))
             if sum(bool(s.actions) for s in steps) >= 3:
                 runs.append(steps)
