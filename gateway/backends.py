@@ -1,4 +1,9 @@
-"""Opens the stores that the settings name. The only module that knows which stores exist."""
+"""Opens the stores that the settings name.
+
+A store is a row of `STORES` in `gateway/config/storage.py`: the function that opens it. It gets the
+settings and, by name, `vectors` and `existing` (see `open_stores`), and returns `Stores`. Another
+package adds one with an entry point of the group `steering_gateway.stores`.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gateway.config.storage import StorageSettings
+from gateway.config.storage import STORES, StorageSettings
+from gateway.steering.plugins import load_class
 from gateway.stores.alerts import AlertStore
 from gateway.stores.budgets import BudgetStore, ControlStore
 from gateway.stores.exchanges import AnswerStore, RawStore
@@ -64,17 +70,16 @@ async def open_stores(
     `:memory:` is a new, empty database that ends with `close`. `vectors`: patterns will be
     searched. `existing`: only open what a gateway has recorded, never create a database.
 
-    To add a store, add a branch here, before SQLite's: `docs/architecture.md`.
-
     Raises:
         StoreError: the store cannot be opened; with `existing`, there is none.
     """
-    if settings.url is not None:
-        return await _open_postgres(settings, vectors=vectors)
-    return await _open_sqlite(settings, vectors=vectors, existing=existing)
+    opener = load_class(__package__, STORES[settings.kind])
+    stores: Stores = await opener(settings, vectors=vectors, existing=existing)
+    return stores
 
 
-async def _open_postgres(settings: StorageSettings, *, vectors: bool) -> Stores:
+async def open_postgres(settings: StorageSettings, *, vectors: bool, existing: bool) -> Stores:
+    """The stores in the PostgreSQL database at `settings.url`, which has to exist."""
     try:
         from gateway.stores.engines.postgres import PostgresEngine
         from gateway.stores.postgres.database import Database
@@ -89,7 +94,8 @@ async def _open_postgres(settings: StorageSettings, *, vectors: bool) -> Stores:
     return replace(stores, signals=PostgresSignals(database), identity=database.identity)
 
 
-async def _open_sqlite(settings: StorageSettings, *, vectors: bool, existing: bool) -> Stores:
+async def open_sqlite(settings: StorageSettings, *, vectors: bool, existing: bool) -> Stores:
+    """The stores in the SQLite file at `settings.path`, or in memory."""
     # Imported here: SQLite's library is loaded only when it is used.
     from gateway.stores.engines.sqlite import SQLiteEngine
     from gateway.stores.sqlite.connection import load_vector_extension
@@ -98,8 +104,7 @@ async def _open_sqlite(settings: StorageSettings, *, vectors: bool, existing: bo
     if existing:
         _require_file(settings)
     hooks = (load_vector_extension,) if vectors else ()
-    database = await Database.open(settings, hooks=hooks)
-    engine = SQLiteEngine(database)
+    engine = SQLiteEngine(await Database.open(settings, hooks=hooks))
     return _over(engine, SQLStateStore(engine))
 
 

@@ -12,7 +12,7 @@ import aiohttp
 import orjson
 
 from gateway import __version__
-from gateway.config.alerts import AlertSettings, AlertSink, SinkKind
+from gateway.config.alerts import SINK_PLUGINS, AlertSettings, AlertSink, SinkKind
 from gateway.stores.alerts import AlertRecord
 from gateway.text.formatting import iso
 from gateway.text.sanitize import one_line
@@ -92,8 +92,9 @@ KINDS: Mapping[SinkKind, Callable[[Sequence[AlertRecord], str | None], dict[str,
     "webhook": _webhook,
     "slack": _slack,
     "discord": _discord,
+    **{each.name: each.load() for each in SINK_PLUGINS},
 }
-"""Each kind of receiver, with the JSON body of its messages."""
+"""Each kind of receiver, with the JSON body of its messages from the alerts and `base_url`."""
 
 
 _READ_BYTES = 2048

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from gateway.config.values import Secret, at_least, http_url
+from gateway.steering.plugins import plugins
 
 RuleName = Literal[
     "run_stuck",
@@ -19,7 +20,13 @@ RuleName = Literal[
 ]
 """Subjects of alerts; `gateway.alerts.rules.RULES` has the rule of each."""
 
-SinkKind = Literal["webhook", "slack", "discord"]
+SINKS = ("webhook", "slack", "discord")
+SINK_PLUGINS = plugins("steering_gateway.sinks", SINKS)
+"""Entry points of other packages: each names what makes a message, as in `KINDS`."""
+if TYPE_CHECKING:
+    SinkKind = str
+else:
+    SinkKind = Literal[(*SINKS, *(each.name for each in SINK_PLUGINS))]
 """Kinds of receivers; `gateway.alerts.sender.KINDS` has the message of each."""
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,40}")

@@ -7,10 +7,17 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from gateway.config.values import Secret
+from gateway.steering.plugins import plugins
 
 IN_MEMORY = ":memory:"
 SYNCHRONOUS = ("normal", "full")
-URL_SCHEMES = ("postgresql", "postgres")
+STORES: dict[str, str] = {
+    "": ".backends:open_sqlite",  # the file at `storage.path`
+    "postgresql": ".backends:open_postgres",
+    "postgres": ".backends:open_postgres",
+}
+"""By the scheme of `storage.url`: what opens the stores, imported when they are opened."""
+STORES |= {each.name: each.value for each in plugins("steering_gateway.stores", STORES)}
 
 _NOT_NEGATIVE = (
     "raw_mb",
@@ -101,6 +108,11 @@ class StorageSettings:
             _check_url(name, getattr(self, name))
 
     @property
+    def kind(self) -> str:
+        """The row of `STORES`: the scheme of `url`; empty for a file."""
+        return urlsplit(self.url or "").scheme
+
+    @property
     def in_memory(self) -> bool:
         """Whether everything stays in memory and ends with the process."""
         return self.url is None and self.path == IN_MEMORY
@@ -157,7 +169,7 @@ def _check_url(name: str, url: str | None) -> None:
         raise ValueError(
             f"{name}: is not a URL; in a user or password / ? # @ % are %2F %3F %23 %40 %25"
         ) from None
-    if parts.scheme not in URL_SCHEMES:
+    if parts.scheme not in STORES or not parts.scheme:
         raise ValueError(f"{name}: must begin with postgresql://")
     if not parts.path.strip("/"):
         raise ValueError(f"{name}: names no database: postgresql://user:password@host/database")

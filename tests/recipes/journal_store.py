@@ -32,12 +32,10 @@ from gateway.stores.records import (
 )
 from gateway.stores.totals import RunRecord, RunTotals
 
-SCHEME = "journal:"
 
-
-async def open_journal(settings: StorageSettings) -> Stores:
-    """The stores in the file that `storage.path` names after `journal:`."""
-    journal = Journal(Path(settings.path.removeprefix(SCHEME)))
+async def open_journal(settings: StorageSettings, *, vectors: bool, existing: bool) -> Stores:
+    """The stores in the file that `storage.url` names: `journal://here/FILE`."""
+    journal = Journal(Path(str(settings.url).removeprefix("journal://here/")))
     return Stores(
         states=cast(StateStore, JournalStates(journal)),
         runs=cast(RunStore, JournalRuns(journal)),

@@ -127,7 +127,7 @@ def test_a_rule_and_a_receiver_of_alerts_are_a_name_and_a_row_each(scratch: Scra
         "    window_s: float = 600\n",
         "    idle: bool = False\n    window_s: float = 600\n",
     )
-    scratch.replace(ALERT_SETTINGS, '"slack", "discord"]\n', '"slack", "discord", "plain"]\n')
+    scratch.replace(ALERT_SETTINGS, '"slack", "discord")\n', '"slack", "discord", "plain")\n')
     rule = """def _idle(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]:
     if settings.idle and not signals.window.calls:
         yield Finding(rule="idle", subject="calls", severity="warn", title="No calls")

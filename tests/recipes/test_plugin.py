@@ -1,9 +1,14 @@
-"""A monitor and a scorer of another package, which is found by its entry points."""
+"""A monitor, scorer, store and receiver of another package, found by its entry points."""
 
 from __future__ import annotations
 
+import json
 import shutil
+import threading
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
@@ -20,6 +25,19 @@ class Short:
 
     def push(self, step):
         return 0.125
+'''
+
+STORE = '''"""A store in files: the path of its URL, with `.db`."""
+
+from dataclasses import replace
+
+from gateway.backends import open_sqlite
+
+
+async def open_kept(settings, *, vectors, existing):
+    path = settings.url.rpartition("/")[2] + ".db"
+    own = replace(settings, url=None, path=path)
+    return await open_sqlite(own, vectors=vectors, existing=existing)
 '''
 
 
@@ -64,6 +82,57 @@ def test_a_scorer_of_another_package_can_be_configured(installed: ScratchCopy) -
     installed.write("own.yaml", "difficulty: {scorer: long}\n")
     refused = installed.run(*command, status=2)
     assert "short" in refused.stdout + refused.stderr
+
+
+def test_a_store_of_another_package_is_opened_by_its_scheme(installed: ScratchCopy) -> None:
+    """Commands keep what they store in it; a scheme of no store is refused as before."""
+    installed.write("kept.py", STORE)
+    entries(installed, {"steering_gateway.stores": {"kept": "kept:open_kept"}})
+    installed.write("own.yaml", "storage: {url: 'kept://here/one'}\n")
+    command = ("-m", "gateway", "keys", "create", "acme", "--config", "own.yaml", "--json")
+    key = json.loads(installed.run(*command).stdout)
+    assert (installed.root / "one.db").exists()
+    listed = installed.run("-m", "gateway", "keys", "list", "--config", "own.yaml").stdout
+    assert key["id"] in listed
+    installed.write("own.yaml", "storage: {url: 'lost://here/one'}\n")
+    refused = installed.run(*command, status=2)
+    assert "storage.url: must begin with postgresql://" in refused.stderr
+
+
+def test_a_receiver_of_another_package_gets_messages_of_its_own_form(
+    installed: ScratchCopy,
+) -> None:
+    """Its kind is valid in the configuration, and its function makes the body of a message."""
+    installed.write("counting.py", "def body(alerts, base_url):\n    return {'n': len(alerts)}\n")
+    entries(installed, {"steering_gateway.sinks": {"counting": "counting:body"}})
+    answered: list[bytes] = []
+    with listening(answered) as url:
+        sink = f"{{name: own, kind: counting, url: '{url}'}}"
+        installed.write("own.yaml", f"alerts: {{sinks: [{sink}]}}\n")
+        said = installed.run("-m", "gateway", "alerts", "test", "--config", "own.yaml").stdout
+    assert said == "own: sent\n"
+    assert answered == [b'{"n":1}']
+
+
+@contextmanager
+def listening(received: list[bytes]) -> Iterator[str]:
+    """A receiver on loopback; the bodies of its requests are added to `received`."""
+
+    class Receiver(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            received.append(self.rfile.read(int(self.headers["content-length"])))
+            self.send_response(204)
+            self.end_headers()
+
+    server = HTTPServer(("127.0.0.1", 0), Receiver)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 @pytest.mark.parametrize(

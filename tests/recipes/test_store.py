@@ -1,4 +1,4 @@
-"""The recipe "a store": one package in `gateway/stores` and one branch in `gateway/backends.py`."""
+"""The recipe "a store": one package in `gateway/stores` and one row of `STORES`."""
 
 from __future__ import annotations
 
@@ -20,12 +20,7 @@ OWNERS = (
     "gateway/stores/guard/spool_file.py",
 )
 
-BRANCH = """\
-    if settings.path.startswith("journal:"):
-        from gateway.stores.journal import open_journal
-
-        return await open_journal(settings)
-"""
+ROW = '    "journal": ".stores.journal:open_journal",\n'
 CONFIG = "etraces: {enabled: false}\n"
 
 # Every check that the example, which is no complete store, has to pass.
@@ -39,7 +34,7 @@ chosen = {check.__name__: check for check in ALL_CHECKS}
 
 async def main():
     for name in sys.argv[1:]:
-        stores = await open_stores(StorageSettings(path=f"journal:{name}.journal"))
+        stores = await open_stores(StorageSettings(url=f"journal://here/{name}.journal"))
         await chosen[name](stores)
         await stores.close()
         print("kept", name)
@@ -69,7 +64,7 @@ from gateway.config.storage import StorageSettings
 from steering_gateway_testing.store_conformance.records import one_run
 
 async def main():
-    stores = await open_stores(StorageSettings(path="journal:runs.journal"))
+    stores = await open_stores(StorageSettings(url="journal://here/runs.journal"))
     await stores.states.commit(one_run(7))
     await stores.close()
 
@@ -92,14 +87,14 @@ for command in ("runs list", "keys create acme", "keys list", "migrate"):
 def journal(scratch: ScratchCopy, monkeypatch: pytest.MonkeyPatch) -> ScratchCopy:
     """The package with the example store added as the recipe says."""
     scratch.write("gateway/stores/journal/__init__.py", EXAMPLE.read_text())
-    sqlite = "    return await _open_sqlite("
-    scratch.replace("gateway/backends.py", sqlite, BRANCH + sqlite)
+    postgres = '    "postgres": '
+    scratch.replace("gateway/config/storage.py", postgres, ROW + postgres)
     (scratch.root / "config.yaml").write_text(CONFIG)
-    monkeypatch.setenv("GATEWAY_STORAGE__PATH", "journal:runs.journal")
+    monkeypatch.setenv("GATEWAY_STORAGE__URL", "journal://here/runs.journal")
     return scratch
 
 
-def test_one_package_and_one_branch_add_a_store(journal: ScratchCopy) -> None:
+def test_one_package_and_one_row_add_a_store(journal: ScratchCopy) -> None:
     """The conformance suite runs on it and the commands use it; nothing else had to change."""
     kept = journal.run("-c", CONFORMANCE, *CHECKS).stdout.split()
     assert kept == [word for name in CHECKS for word in ("kept", name)]
@@ -111,7 +106,7 @@ def test_one_package_and_one_branch_add_a_store(journal: ScratchCopy) -> None:
     assert migrated["ok"]
     written = [path for path in journal.root.iterdir() if path.is_file()]
     assert not [path for path in written if path.read_bytes().startswith(b"SQLite format 3")]
-    assert journal.changed() == {"gateway/backends.py", "gateway/stores/journal/__init__.py"}
+    assert journal.changed() == {"gateway/config/storage.py", "gateway/stores/journal/__init__.py"}
 
 
 def imported(path: Path) -> Iterator[str]:
@@ -137,8 +132,8 @@ def test_only_one_module_knows_sqlite() -> None:
 
 
 def test_the_recipe_is_documented() -> None:
-    """`docs/architecture.md` names the package, the branch and the proof."""
+    """`docs/architecture.md` names the package, the row and the proof."""
     lines = (ROOT / "docs" / "architecture.md").read_text().splitlines()
     (row,) = [line for line in lines if line.startswith("| a store |")]
-    for part in ("`gateway/stores`", "`gateway/backends.py`", "conformance"):
+    for part in ("`gateway/stores`", "`gateway/config/storage.py`", "conformance"):
         assert part in row
