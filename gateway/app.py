@@ -28,13 +28,11 @@ from gateway.stores.protocols import StoreError
 
 _CONTROL_PATHS = ("/api/{rest:path}", "/dashboard", "/dashboard/{rest:path}")
 
-ASGIHandler = Callable[[Scope, Receive, Send], Awaitable[None]]
-
 
 class _Endpoint:
     """A handler as an ASGI application: Starlette would take a bare function for a view."""
 
-    def __init__(self, handler: ASGIHandler) -> None:
+    def __init__(self, handler: Callable[[Scope, Receive, Send], Awaitable[None]]) -> None:
         self._handler = handler
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -99,7 +97,11 @@ def build_app(settings: Settings) -> Edge:
     ]
     routes = [
         *endpoints,
-        *_refusing_other_methods(endpoints),
+        *(  # Answers 405 in OpenAI's error shape; below `/v1` other methods are passed through.
+            Route(route.path, OnlyMethods(*sorted(route.methods or ())))
+            for route in endpoints
+            if not route.path.startswith("/v1/")
+        ),
         Route("/", _Endpoint(front_door)),
         *(Route(path, control) for path in _CONTROL_PATHS),
         *(Route(path, RealtimeEndpoint(runtime, auth, anything)) for path in REALTIME_PATHS),
@@ -107,38 +109,25 @@ def build_app(settings: Settings) -> Edge:
     ]
     router = Router(routes, default=not_found, redirect_slashes=False)
     limit = settings.server.max_concurrent_requests
-    return Edge(router, _Lifespan(runtime), runtime, guard, max_concurrent=limit)
+    lifespan = partial(_lifespan, runtime)
+    return Edge(router, lifespan, runtime, guard, max_concurrent=limit)
 
 
-def _refusing_other_methods(endpoints: list[Route]) -> list[Route]:
-    """Answers 405 in OpenAI's error shape; below `/v1` other methods are passed through."""
-    return [
-        Route(route.path, OnlyMethods(*sorted(route.methods or ())))
-        for route in endpoints
-        if not route.path.startswith("/v1/")
-    ]
-
-
-class _Lifespan:
-    """Opens the services before the first request and closes them after the last.
+async def _lifespan(runtime: Runtime, _scope: Scope, receive: Receive, send: Send) -> None:
+    """Open the services before the first request and close them after the last.
 
     Not Starlette's own, because a failed start should report its reason in one line, without a
     traceback.
     """
-
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await receive()
-        try:
-            await self._runtime.start()
-        except (StoreError, EmbeddingError, ConfigError) as exc:
-            await self._runtime.aclose()
-            await send({"type": "lifespan.startup.failed", "message": f"cannot start: {exc}"})
-            return
-        await send({"type": "lifespan.startup.complete"})
-        await receive()
-        self._runtime.draining = True
-        await self._runtime.aclose()
-        await send({"type": "lifespan.shutdown.complete"})
+    await receive()
+    try:
+        await runtime.start()
+    except (StoreError, EmbeddingError, ConfigError) as exc:
+        await runtime.aclose()
+        await send({"type": "lifespan.startup.failed", "message": f"cannot start: {exc}"})
+        return
+    await send({"type": "lifespan.startup.complete"})
+    await receive()
+    runtime.draining = True
+    await runtime.aclose()
+    await send({"type": "lifespan.shutdown.complete"})

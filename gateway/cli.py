@@ -38,7 +38,8 @@ class _Parser(argparse.ArgumentParser):
         parses the rest itself."""
         found, rest = super().parse_known_args(args, namespace)
         if rest and not getattr(found, "passes_rest", False):
-            hint = "; a config file is named with --config" if _is_config(rest[0]) else ""
+            is_config = rest[0].endswith((".yaml", ".yml"))
+            hint = "; a config file is named with --config" if is_config else ""
             self.error(f"unrecognized arguments: {' '.join(rest)}{hint}")
         return found, rest
 
@@ -73,10 +74,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
 
 
-def _is_config(word: str) -> bool:
-    return word.endswith((".yaml", ".yml"))
-
-
 def build_parser(command: str = "") -> argparse.ArgumentParser:
     """The parser of all commands; the reference and the completions are made from it.
 
@@ -92,12 +89,23 @@ def build_parser(command: str = "") -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"gateway {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     known = any(command in names for names in _MODULES.values())
-    _add_demo(commands)
+    demo = commands.add_parser("demo", help="show a steered run, offline and without a key")
+    keep = "record its runs in storage.path, for the dashboard"
+    demo.add_argument("--keep", action="store_true", help=keep)
+    config = f"config file that --keep reads (default: ./{DEFAULT_FILE})"
+    demo.add_argument("--config", type=Path, help=config)
+    demo.set_defaults(run=_demo)
     for module, names in _MODULES.items():
         if command in names or not known:
             importlib.import_module(f"gateway.commands.{module}").add_parser(commands)
-    _add_bench(commands)
-    _add_completion(commands)
+    # The benchmark parses its own arguments, --help included.
+    summary = "measure this gateway and others side by side"
+    bench = commands.add_parser("bench", help=summary, add_help=False)
+    bench.set_defaults(run=_bench, passes_rest=True)
+    summary = 'print the completions of a shell: eval "$(gateway completion bash)"'
+    completion = commands.add_parser("completion", help=summary)
+    completion.add_argument("shell", choices=tuple(_SHELLS), help="your shell")
+    completion.set_defaults(run=_completion)
     return parser
 
 
@@ -114,25 +122,6 @@ def tree(
                     yield words, below, said or helps.get(words[-1], "")
 
 
-def _add_demo(commands: Any) -> None:
-    demo = commands.add_parser("demo", help="show a steered run, offline and without a key")
-    demo.add_argument(
-        "--keep", action="store_true", help="record its runs in storage.path, for the dashboard"
-    )
-    demo.add_argument(
-        "--config", type=Path, help=f"config file that --keep reads (default: ./{DEFAULT_FILE})"
-    )
-    demo.set_defaults(run=_demo)
-
-
-def _add_bench(commands: Any) -> None:
-    # The benchmark parses its own arguments, --help included.
-    bench = commands.add_parser(
-        "bench", help="measure this gateway and others side by side", add_help=False
-    )
-    bench.set_defaults(run=_bench, passes_rest=True)
-
-
 _SHELLS = {
     # Both programs; and files where a command has nothing to offer.
     "bash": "complete -o bashdefault -o default -F _shtab_gateway gateway steering-gateway",
@@ -141,14 +130,6 @@ _SHELLS = {
 }
 """By shell: what follows its completions."""
 _ZSH_START = "(( $+functions[compdef] )) || { autoload -U compinit && compinit }\n"
-
-
-def _add_completion(commands: Any) -> None:
-    completion = commands.add_parser(
-        "completion", help='print the completions of a shell: eval "$(gateway completion bash)"'
-    )
-    completion.add_argument("shell", choices=tuple(_SHELLS), help="your shell")
-    completion.set_defaults(run=_completion)
 
 
 def _completion(args: argparse.Namespace) -> None:
@@ -169,7 +150,7 @@ def _demo(args: argparse.Namespace) -> int:
     if not args.keep:
         return 0 if run_demo() else 1
     storage = load_settings(args.config).storage
-    if storage.in_memory or storage.url is not None:
+    if not storage.file:
         raise ConfigError("demo --keep: storage.path must name a file")
     worked = run_demo(database=Path(storage.path))
     _print(f"The two runs are in {storage.path}: `gateway serve`, then open its /dashboard.")

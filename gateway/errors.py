@@ -30,6 +30,7 @@
 from __future__ import annotations
 
 import json
+from typing import TypedDict, Unpack
 
 Headers = tuple[tuple[str, str], ...]
 
@@ -42,6 +43,17 @@ class ConfigError(Exception):
         self.faults = faults
 
 
+class Answer(TypedDict, total=False):
+    """The parts of one error answer that differ from those of its class."""
+
+    status: int | None
+    type: str | None
+    code: str | None
+    param: str | None
+    headers: Headers
+    label: str | None
+
+
 class GatewayError(Exception):
     """An error answer in OpenAI's shape: status, `type`, `code`, `param` and a message."""
 
@@ -50,36 +62,20 @@ class GatewayError(Exception):
     code: str | None = None
     label = "internal"
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        status: int | None = None,
-        type: str | None = None,
-        code: str | None = None,
-        param: str | None = None,
-        headers: Headers = (),
-        label: str | None = None,
-    ) -> None:
+    def __init__(self, message: str, **answer: Unpack[Answer]) -> None:
         super().__init__(message)
         self.message = message
-        self.status = status or self.status
-        self.type = type or self.type
-        self.code = code or self.code
-        self.param = param
-        self.headers = headers
-        self.label = label or self.label
+        self.status = answer.get("status") or self.status
+        self.type = answer.get("type") or self.type
+        self.code = answer.get("code") or self.code
+        self.param = answer.get("param")
+        self.headers = answer.get("headers", ())
+        self.label = answer.get("label") or self.label
 
     def payload(self) -> dict[str, dict[str, str | None]]:
         """The error object of the OpenAI API."""
-        return {
-            "error": {
-                "message": self.message,
-                "type": self.type,
-                "param": self.param,
-                "code": self.code,
-            }
-        }
+        kinds = {"type": self.type, "param": self.param, "code": self.code}
+        return {"error": {"message": self.message, **kinds}}
 
     def body(self) -> bytes:
         """The payload as UTF-8 JSON."""
@@ -187,8 +183,7 @@ class RunStopped(RunRefused):
     type, code, label = "permission_error", "run_stopped", "stopped"
 
 
-BY_OPERATOR = "by the operator"
-"""In the message of a stop that a person has ordered."""
+BY_OPERATOR = "by the operator"  # in the message of a stop that a person has ordered
 
 
 class RunPaused(RunRefused):
@@ -210,19 +205,12 @@ class UpstreamFailure(GatewayError):
         self,
         message: str,
         *,
-        status: int | None = None,
-        type: str | None = None,
-        code: str | None = None,
-        param: str | None = None,
-        headers: Headers = (),
-        label: str | None = None,
         raw_body: bytes | None = None,
         retryable: bool = False,
         retry_after_s: float | None = None,
+        **answer: Unpack[Answer],
     ) -> None:
-        super().__init__(
-            message, status=status, type=type, code=code, param=param, headers=headers, label=label
-        )
+        super().__init__(message, **answer)
         self.raw_body = raw_body
         self.retryable = retryable
         self.retry_after_s = retry_after_s

@@ -8,9 +8,8 @@ import secrets
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from gateway import __version__
 from gateway.alerts.watch import open_alerts
@@ -20,13 +19,12 @@ from gateway.budgets.accounting import Accounting
 from gateway.budgets.holds import Holds
 from gateway.config import Settings
 from gateway.config.restart import as_started, changes_at_restart, removals
-from gateway.config.settings import SteeringSettings
 from gateway.conversations.index import ConversationIndex, StoredAnswers
-from gateway.conversations.loading import ConversationLoader, LoggedSteps, merged_call
+from gateway.conversations.loading import merged_call
 from gateway.conversations.workloads import Workloads
 from gateway.embedding import open_embedder
 from gateway.errors import ConfigError
-from gateway.learning.worker import Learning, open_learning
+from gateway.learning.worker import open_learning
 from gateway.library import PatternLibrary, PatternTally
 from gateway.lifecycle.replicas import Refresh, Replicas
 from gateway.lifecycle.retention import Retention
@@ -35,46 +33,17 @@ from gateway.observability.live_events import EventHub
 from gateway.observability.logging import get_logger
 from gateway.observability.metrics import Metrics, SharedMetrics, TaggedCalls, UnsteeredCalls
 from gateway.observability.otel import open_telemetry
-from gateway.services import KnownRefusals, Services
-from gateway.steering.guidance.pattern import Tier
+from gateway.services import KnownRefusals, Opened, Patterns, Services
 from gateway.stores.alerts import AlertStore
-from gateway.stores.exchanges import RawKeeper, RawStore, open_keeper
+from gateway.stores.exchanges import RawStore, open_keeper
 from gateway.stores.guard.guarded import GuardedStateStore, StoreHealth
 from gateway.stores.learning import LearningStore
-from gateway.stores.protocols import CONTROLS, KEYS, PATTERNS, RunStore, StoreError
+from gateway.stores.protocols import CONTROLS, KEYS, PATTERNS, RunStore
 from gateway.stores.usage import AttributionStore
 from gateway.tasks import Unfinished, spawn
 
-STOP_S = 5.0
-"""Longest wait for background work that gives back what it holds when the gateway stops."""
-_LOOKUP_LOG_S = 60.0
-"""A tier's failing look-ups are logged once in this time; the metric counts all."""
-
-
-class Patterns(NamedTuple):
-    """The guidance patterns, and the count of how they did."""
-
-    library: PatternLibrary
-    tally: PatternTally
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
-    """Everything that the start has opened: the stores, and what reads and writes them.
-
-    `states`: the store of conversations, which never makes an answer wait for long. `patterns`:
-    None when `etraces.enabled` is false. `workloads`: None for a store without. `raw_calls`: keeps
-    calls as they were sent and received; None if that is switched off.
-    """
-
-    stores: Stores
-    states: GuardedStateStore
-    accounting: Accounting
-    index: ConversationIndex
-    patterns: Patterns | None
-    learning: Learning
-    workloads: Workloads | None
-    raw_calls: RawKeeper | None
+STOP_S = 5.0  # longest wait for background work that gives back what it holds, at the end
+_LOOKUP_LOG_S = 60.0  # in which a tier's failing look-ups are logged once; the metric counts all
 
 
 class Runtime:
@@ -86,23 +55,16 @@ class Runtime:
         self.settings = settings
         self.log = get_logger("gateway")
         self.draining = False
+        # Sent upstream, to detect a request to itself: random, or the shared store's identity.
         self.instance = secrets.token_hex(8)
-        """Sent upstream, to detect a request to itself: random, or the shared store's identity."""
-
-        self.shared_metrics: SharedMetrics | None = None
-        """The metrics of all workers; None for a gateway of one process."""
-
+        self.shared_metrics: SharedMetrics | None = None  # of all workers, if there are several
         self.events = EventHub()
         self.metrics.subscribers.set_function(lambda: self.events.subscribers)
         self.unsteered = UnsteeredCalls(self.metrics.unsteered)
         self.telemetry = open_telemetry(os.environ, __version__)
         self.keys = KeyRing()
         self.replicas = Replicas(self.events)
-        """The other gateways on the store."""
-
-        self.reloaded: list[Callable[[Settings], None]] = []
-        """Called with the new settings after each reload."""
-
+        self.reloaded: list[Callable[[Settings], None]] = []  # called with the new settings
         self.stored_answers = StoredAnswers()
         self.unfinished = Unfinished()
         self._refusals = KnownRefusals()
@@ -186,16 +148,15 @@ class Runtime:
 
     async def _open(self, wait: Wait) -> Opened:
         """Open the stores and what works on them; what is open is closed with `aclose`."""
-        storage, closing = self.settings.storage, self._closing
+        storage, steering, closing = self.settings.storage, self.settings.steering, self._closing
         searched = self.settings.etraces.enabled
         stores = await wait(lambda: open_stores(storage, vectors=searched))
         closing.push_async_callback(stores.close)
         self.instance = stores.identity or self.instance
         states = await self._open_states(stores)
         await wait(lambda: self.keys.refresh(stores.keys))
-        self._follow(
-            self.keys.follow(stores.keys, lambda: self.settings.auth), "watch gateway keys"
-        )
+        following = self.keys.follow(stores.keys, lambda: self.settings.auth)
+        self._follow(following, "watch gateway keys")
         self._follow(states.follow(), "watch store")
         accounting = Accounting(
             (stores.budgets, stores.controls), lambda: self.settings, self.events, self.metrics
@@ -217,7 +178,12 @@ class Runtime:
             stores=stores,
             states=states,
             accounting=accounting,
-            index=_open_index(self.settings.steering),
+            index=ConversationIndex(
+                max_conversations=steering.max_conversations_in_memory,
+                max_transcripts=steering.max_transcripts_in_memory,
+                max_transcript_bytes=int(steering.max_transcript_memory_mb * 2**20),
+                max_prefix_bytes=int(steering.max_prefix_memory_mb * 2**20),
+            ),
             patterns=patterns,
             learning=open_learning(self, stores, states, embedder, lookup_failed),
             workloads=workloads,
@@ -255,13 +221,16 @@ class Runtime:
             stores.patterns,
             embedder,
             self.settings.etraces,
-            failed=self._lookup_failed,
+            failed=lambda tier, error: self._note_failed_lookup(tier.value, error),
             read=states.read_beside,
             masks_secrets=self.settings.storage.mask_secrets,
         )
         self._closing.push_async_callback(library.embedder.close)
         missing = await stores.patterns.without_vector(1)
-        tally = PatternTally(stores.patterns, self._tally_failed)
+        tally = PatternTally(
+            stores.patterns,
+            lambda exc: self.log.warning("pattern statistics not stored", reason=str(exc)),
+        )
         self._closing.push_async_callback(tally.flush)
         self._follow(tally.follow(), "pattern statistics")
         if missing:
@@ -314,12 +283,6 @@ class Runtime:
         await states.take_over()
         return states
 
-    def _tally_failed(self, error: StoreError) -> None:
-        self.log.warning("pattern statistics not stored", reason=str(error))
-
-    def _lookup_failed(self, tier: Tier, error: Exception) -> None:
-        self._note_failed_lookup(tier.value, error)
-
     def _note_failed_lookup(self, tier: str, error: Exception) -> None:
         self.metrics.lookup_failures.labels(tier).inc()
         now = time.monotonic()
@@ -330,12 +293,11 @@ class Runtime:
 
     def problems(self) -> list[str]:
         """Why the gateway cannot serve requests now; empty when it can."""
-        found = []
-        if self.draining:
-            found.append("the gateway is shutting down")
-        if self._services is None:
-            found.append("the gateway is starting")
-        return found
+        found = {
+            "the gateway is shutting down": self.draining,
+            "the gateway is starting": self._services is None,
+        }
+        return [problem for problem, is_so in found.items() if is_so]
 
     def degraded(self) -> StoreHealth | None:
         """The state of a store that is unavailable; None while it works. Requests are served."""
@@ -372,23 +334,13 @@ class Runtime:
         return True
 
     def _build(self, opened: Opened, settings: Settings) -> Services:
-        states, patterns = opened.states, opened.patterns
-        # Without content the run log has no texts that monitors could read.
-        kept = self.settings.storage.store_content
-        reader = LoggedSteps(opened.stores.runs, states, states.read_beside) if kept else None
         return Services(
             settings,
+            opened,
             self.metrics,
-            opened.index,
-            ConversationLoader(opened.index, states),
-            lookup=patterns.library.with_settings(settings.etraces) if patterns else None,
-            history=reader,
             refusals=self._refusals,
             keys_required=lambda: self.keys.required,
             instance=self.instance,
-            lessons=opened.learning.book,
-            accounting=opened.accounting,
-            workloads=opened.workloads,
         )
 
     async def _close_services(self) -> None:
@@ -404,15 +356,6 @@ class Runtime:
         await self._closing.aclose()
         if self.telemetry is not None:
             await asyncio.to_thread(self.telemetry.close)
-
-
-def _open_index(steering: SteeringSettings) -> ConversationIndex:
-    return ConversationIndex(
-        max_conversations=steering.max_conversations_in_memory,
-        max_transcripts=steering.max_transcripts_in_memory,
-        max_transcript_bytes=int(steering.max_transcript_memory_mb * 2**20),
-        max_prefix_bytes=int(steering.max_prefix_memory_mb * 2**20),
-    )
 
 
 def _degraded(states: GuardedStateStore) -> StoreHealth | None:

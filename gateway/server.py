@@ -29,6 +29,7 @@ from gateway.observability.metrics import SharedMetrics
 from gateway.process.running import announced
 from gateway.process.start_checks import check
 from gateway.process.workers import Place, Supervisor, bind, freeze_startup_objects, shared_sockets
+from gateway.runtime import Runtime
 from gateway.tasks import spawn
 
 _WATCH_PERIOD_S = 1.0
@@ -56,54 +57,38 @@ def serve(
     loaded = read_now(config_path)
     configure_logging(settings.logging)
     check(settings)
+    log = get_logger("gateway")
     if ignored := ignored_keys(read_file(config_path)) if config_path else []:
-        get_logger("gateway").warning(
-            "keys of the LiteLLM proxy that have no meaning here", keys=ignored
-        )
+        log.warning("keys of the LiteLLM proxy that have no meaning here", keys=ignored)
     for name, meant in misspelt_variables(os.environ):
-        get_logger("gateway").warning(f"{name} sets nothing: two underscores, {meant}")
+        log.warning(f"{name} sets nothing: two underscores, {meant}")
     sock = bind(settings.server.host, settings.server.port)
     process_key()  # one for all workers, which are forked from here
+
+    def work(place: Place | None, own: socket.socket) -> bool:
+        """Serve in this process; `place`: which worker it is."""
+        app = build_app(settings)
+        reloads = Reloads(app.runtime, load, config_path, loaded)
+        server = GatewayServer(uvicorn_config(app, settings), app, place, reloads)
+        server.listening = listening
+        # uvicorn raises the signal again after the drain; a requested end has exit status 0.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        with contextlib.suppress(SystemExit):  # raised by uvicorn when the start failed
+            server.run(sockets=[own])
+        return server.started
+
     if settings.server.workers == 1:
-        return _serve_on(sock, settings, load, config_path, listening, loaded)
-
-    def work(place: Place, own: socket.socket) -> bool:
-        first = listening if place.index == 0 else None
-        return _serve_on(own, settings, load, config_path, first, loaded, place)
-
+        return work(None, sock)
     sockets = shared_sockets(sock, settings.server.workers)
     return Supervisor(sockets, work, settings.server.drain_s).run()
 
 
-def _serve_on(
-    sock: socket.socket,
-    settings: Settings,
-    load: Callable[[], Settings],
-    config_path: Path | None,
-    listening: Callable[[str], None] | None,
-    loaded: Loaded,
-    place: Place | None = None,
-) -> bool:
-    """Serve in this process; `place`: which worker it is."""
-    app = build_app(settings)
-    server = GatewayServer(uvicorn_config(app, settings), app, place)
-    server.reload_from(load, config_path, loaded)
-    server.listening = listening
-    # uvicorn raises the signal again after the drain; a requested end has exit status 0.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    with contextlib.suppress(SystemExit):  # raised by uvicorn when the start failed
-        server.run(sockets=[sock])
-    return server.started
-
-
 def uvicorn_config(app: Edge, settings: Settings) -> uvicorn.Config:
     """uvicorn's settings: fast parsers, no headers and no log lines added."""
+    protocol = functools.partial(HttpProtocol, limits=settings.server, refused=app.refused)
     return uvicorn.Config(
         app,
-        http=cast(
-            type[asyncio.Protocol],
-            functools.partial(HttpProtocol, limits=settings.server, refused=app.refused),
-        ),
+        http=cast(type[asyncio.Protocol], protocol),
         loop="uvloop" if os.name != "nt" else "auto",
         ws="none",
         lifespan="on",
@@ -113,9 +98,7 @@ def uvicorn_config(app: Edge, settings: Settings) -> uvicorn.Config:
         date_header=False,
         proxy_headers=False,
         timeout_keep_alive=cast(int, settings.server.keep_alive_s),  # and fractions
-        timeout_graceful_shutdown=cast(
-            int, settings.server.drain_s
-        ),  # uvicorn accepts fractions, too
+        timeout_graceful_shutdown=cast(int, settings.server.drain_s),  # and fractions
         backlog=4096,
         h11_max_incomplete_event_size=None,
     )
@@ -128,42 +111,27 @@ class GatewayServer(uvicorn.Server):
     balancers and clients handle better than a refused connection.
     """
 
-    def __init__(self, config: uvicorn.Config, app: Edge, place: Place | None = None) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        app: Edge,
+        place: Place | None = None,
+        reloads: Reloads | None = None,
+    ) -> None:
         super().__init__(config)
         self._app = app
         self._place = place
         if place is not None:
-            self._join(place)
-        self._load: Callable[[], Settings] | None = None
-        self._watched: Path | None = None
-        self._loaded: _Stamp | None = None
-        self._text = ""
-        self._reloading: asyncio.Task[None] | None = None
+            runtime = app.runtime
+            runtime.instance = place.instance
+            runtime.shared_metrics = SharedMetrics(
+                place.index, place.count, place.metrics_socket, runtime.metrics.render
+            )
+            label_lines(worker=place.index)
+        self._reloads = reloads
         self.listening: Callable[[str], None] | None = None
-        self.announces_key = True
-        """Whether other commands of this user find the key with which the gateway is controlled."""
-
+        self.announces_key = True  # so that other commands of this user may control the gateway
         self._announced = contextlib.ExitStack()
-        self._first = (
-            place is None or place.index == 0
-        )  # of several workers, it says where they are
-
-    def _join(self, place: Place) -> None:
-        """Become one of several workers."""
-        runtime = self._app.runtime
-        runtime.instance = place.instance
-        runtime.shared_metrics = SharedMetrics(
-            place.index, place.count, place.metrics_socket, runtime.metrics.render
-        )
-        label_lines(worker=place.index)
-
-    def reload_from(
-        self, load: Callable[[], Settings], path: Path | None, loaded: Loaded | None = None
-    ) -> None:
-        """Set where new settings come from; `loaded`: the file as the settings in use have it, by
-        default as it is now. A worker that takes another's place reads what has changed since."""
-        self._load, self._watched = load, path
-        self._loaded, self._text = loaded or read_now(path)
 
     def handle_exit(self, sig: int, frame: object) -> None:
         """Drain at the first signal: refuse new requests and wait for the running ones."""
@@ -183,7 +151,8 @@ class GatewayServer(uvicorn.Server):
             asyncio.get_running_loop().add_reader(self._place.parent, drain)
         host, port = runtime.settings.server.host, self.servers[0].sockets[0].getsockname()[1]
         url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-        if self._first:
+        first = self._place is None or self._place.index == 0
+        if first:
             own = "" if runtime.settings.auth.admin_key else process_key()
             shown = own if self.announces_key else ""
             self._announced.enter_context(announced(url, runtime.settings.storage.file, shown))
@@ -207,7 +176,7 @@ class GatewayServer(uvicorn.Server):
                 "anyone who reaches this address can spend the configured provider keys: "
                 "set auth.gateway_keys, or create keys with `gateway keys`"
             )
-        if self.listening is not None:
+        if self.listening is not None and first:
             self.listening(url)
 
     def _without_parent(self, parent: int) -> None:
@@ -234,16 +203,33 @@ class GatewayServer(uvicorn.Server):
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve, with the triggers of a reload active while the server runs."""
-        async with self._reloads():
+        async with self._reloads.active() if self._reloads else contextlib.nullcontext():
             await super().serve(sockets=sockets)
 
+
+class Reloads:
+    """Gives the runtime new settings from `load` on SIGHUP, or when the file at `path` changes.
+
+    `loaded`: the file as the settings in use have it; a worker that takes another's place reads
+    what has changed since.
+    """
+
+    def __init__(
+        self, runtime: Runtime, load: Callable[[], Settings], path: Path | None, loaded: Loaded
+    ) -> None:
+        self._runtime = runtime
+        self._load = load
+        self._path = path
+        self._stamp, self._text = loaded
+        self._reloading: asyncio.Task[None] | None = None
+
     @contextlib.asynccontextmanager
-    async def _reloads(self) -> AsyncIterator[None]:
-        loop = asyncio.get_running_loop()
-        watcher = spawn(self._watch_file()) if self._watched else None
+    async def active(self) -> AsyncIterator[None]:
+        """Watch for changes and signals while the block runs."""
+        watcher = spawn(self._watch_file()) if self._path else None
         # Windows has no SIGHUP, and a loop outside the main thread gets none; watching still works.
         with contextlib.suppress(NotImplementedError, ValueError, AttributeError):
-            loop.add_signal_handler(signal.SIGHUP, self._reload_soon)
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload_soon)
         try:
             yield
         finally:
@@ -258,59 +244,50 @@ class GatewayServer(uvicorn.Server):
     async def _reload_when_quiet(self) -> None:
         before = None
         # Nothing reports that a file is written to its end: it is looked at until it stays.
-        while self._watched is not None and before != (before := _stamp(self._watched)):  # noqa: ASYNC110
+        while self._path is not None and before != (before := _stamp(self._path)):  # noqa: ASYNC110
             await asyncio.sleep(_QUIET_S)
         self._reload()
 
     def _reload(self) -> None:
-        if self._load is None:
-            return
-        load, self._loaded = self._load, _stamp(self._watched)
-        text = _text(self._watched)
+        self._stamp, text = read_now(self._path)
 
         def checked() -> Settings:
-            settings = load()
+            settings = self._load()
             check(settings)
-            if _stamp(self._watched) != self._loaded:
-                raise ConfigError(f"{self._watched}: is being written")
-            if is_cut(self._text, text) and settings != self._app.runtime.settings:
+            if _stamp(self._path) != self._stamp:
+                raise ConfigError(f"{self._path}: is being written")
+            if is_cut(self._text, text) and settings != self._runtime.settings:
                 raise ConfigError(
-                    f"{self._watched}: is the beginning of the file in use, as if it were cut: "
+                    f"{self._path}: is the beginning of the file in use, as if it were cut: "
                     "restart the gateway to remove what is missing"
                 )
             return settings
 
-        if self._app.runtime.replace(checked):
+        if self._runtime.replace(checked):
             self._text = text
 
     async def _watch_file(self) -> None:
-        before = self._loaded
+        before = self._stamp
         while True:
             await asyncio.sleep(_WATCH_PERIOD_S)
-            now = _stamp(self._watched)
+            now = _stamp(self._path)
             # Wait until the file stops changing: a half-written file may be valid, too.
-            if now == before and now != self._loaded:
+            if now == before and now != self._stamp:
                 self._reload()
             before = now
 
 
-_Stamp = tuple[int, int, int]
-"""Time of the last change in ns, size and number of a file."""
-
-Loaded = tuple[_Stamp | None, str]
-"""A file when it was read: what changes with it, and its text."""
+_Stamp = tuple[int, int, int]  # time of the last change in ns, size and number of a file
+Loaded = tuple[_Stamp | None, str]  # a file when it was read, and its text
 
 
 def read_now(path: Path | None) -> Loaded:
-    """The file as it is now."""
-    return _stamp(path), _text(path)
-
-
-def _text(path: Path | None) -> str:
+    """The file as it is now; without a stamp or text if it cannot be read."""
+    stamp = _stamp(path)
     try:
-        return path.read_text(encoding="utf-8", errors="replace") if path else ""
+        return stamp, path.read_text(encoding="utf-8", errors="replace") if path else ""
     except OSError:
-        return ""
+        return stamp, ""
 
 
 def _stamp(path: Path | None) -> _Stamp | None:
@@ -323,8 +300,6 @@ def _stamp(path: Path | None) -> _Stamp | None:
 
 def exposes_provider_keys(settings: Settings) -> bool:
     """Whether other machines can use the configured provider keys without a gateway key."""
-    if is_loopback_name(settings.server.host) or settings.auth.gateway_keys:
-        return False
-    keys = [settings.default_upstream.api_key]
-    keys += [d.litellm_params.get("api_key") for d in settings.model_list]
-    return any(keys)
+    keys = [d.litellm_params.get("api_key") for d in settings.model_list]
+    local = is_loopback_name(settings.server.host) or settings.auth.gateway_keys
+    return not local and any([settings.default_upstream.api_key, *keys])

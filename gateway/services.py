@@ -6,26 +6,25 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from gateway.budgets.accounting import Accounting, OwnCalls
+from gateway.backends import Stores
+from gateway.budgets.accounting import Accounting
 from gateway.config import Settings
 from gateway.conversations.index import ConversationIndex
 from gateway.conversations.judge import ModelJudge
-from gateway.conversations.loading import ConversationLoader
+from gateway.conversations.loading import ConversationLoader, LoggedSteps
 from gateway.conversations.resolve import ConversationResolver, UnreadResolver
-from gateway.conversations.steer_request import (
-    LessonLookup,
-    ModelTraits,
-    PatternLookup,
-    RefusedPlaces,
-    RequestSteerer,
-    StepHistory,
-)
+from gateway.conversations.steer_request import ModelTraits, RefusedPlaces, RequestSteerer
 from gateway.conversations.workloads import RunWorkloads, Workloads
+from gateway.learning.worker import Learning
+from gateway.library import PatternLibrary, PatternTally
 from gateway.observability.metrics import Metrics
 from gateway.steering.guidance.target import GuidanceTarget, target_for
+from gateway.stores.exchanges import RawKeeper
+from gateway.stores.guard.guarded import GuardedStateStore
 from gateway.tasks import Turns, spawn
 from gateway.upstream.catalogue import ModelCatalogue
 from gateway.upstream.deployments import DeploymentRests, DeploymentTable
@@ -44,32 +43,50 @@ class KnownRefusals:
     places: RefusedPlaces = field(default_factory=RefusedPlaces)
 
 
+class Patterns(NamedTuple):
+    """The guidance patterns, and the count of how they did."""
+
+    library: PatternLibrary
+    tally: PatternTally
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """Everything that the start has opened: the stores, and what reads and writes them.
+
+    `states`: the store of conversations, which never makes an answer wait for long. `patterns`:
+    None when `etraces.enabled` is false. `workloads`: None for a store without. `raw_calls`: keeps
+    calls as they were sent and received; None if that is switched off.
+    """
+
+    stores: Stores
+    states: GuardedStateStore
+    accounting: Accounting
+    index: ConversationIndex
+    patterns: Patterns | None
+    learning: Learning
+    workloads: Workloads | None
+    raw_calls: RawKeeper | None
+
+
 class Services:
     """Everything a request needs, built from one version of the settings, on the event loop."""
 
     def __init__(
         self,
         settings: Settings,
+        opened: Opened,
         metrics: Metrics,
-        index: ConversationIndex,
-        loader: ConversationLoader,
         *,
-        lookup: PatternLookup | None,
-        history: StepHistory | None,
         refusals: KnownRefusals,
         keys_required: Callable[[], bool],
         instance: str,
-        accounting: Accounting,
-        lessons: LessonLookup | None = None,
-        workloads: Workloads | None = None,
     ) -> None:
         self.settings = settings
-        self.loader = loader
         self.table = DeploymentTable(settings, os.environ, refusals.rests, keys_required)
         self.native = NativeLane(settings.timeouts, max_connections=settings.router.max_connections)
-        self.litellm_lane = LiteLLMLane(
-            self.native, settings.timeouts, headers={INSTANCE_HEADER.decode(): instance}
-        )
+        headers = {INSTANCE_HEADER.decode(): instance}
+        self.litellm_lane = LiteLLMLane(self.native, settings.timeouts, headers=headers)
         lanes = (self.native, self.litellm_lane)
         self.dispatcher = Dispatcher(
             self.table, *lanes, settings.router, metrics, instance=instance.encode()
@@ -78,35 +95,39 @@ class Services:
         self.catalogue = ModelCatalogue(self.table, infos)
         self.usage_refusals = refusals.usage
         self.turns = Turns(settings.steering.max_at_once)
-        self.index = index
-        self.resolver = ConversationResolver(
-            index, loader, settings.conversations, shared=settings.shares_store
-        )
-        self.unread_resolver = UnreadResolver(index, loader, settings.conversations)
+        self.index, states = opened.index, opened.states
+        self.loader = ConversationLoader(self.index, states)
+        shared, own = settings.shares_store, settings.conversations
+        self.resolver = ConversationResolver(self.index, self.loader, own, shared=shared)
+        self.unread_resolver = UnreadResolver(self.index, self.loader, own)
+        accounting, patterns = opened.accounting, opened.patterns
         self.budgets = accounting.guard(settings, self.catalogue.cost)
         # Live runs are asked to wrap up by their budgets' accounts, which an operator may change.
         rules = replace(settings.rules(), wrap_up_at=None)
         self.policy_digest = rules.policy.digest()
-        traits = ModelTraits(target_of=self._guidance_target, refusal=self.catalogue.refusal)
-        judge = self._judge(metrics, accounting.own_calls)
-        run_workloads = RunWorkloads(rules, workloads, self.catalogue.price)
+        judge = history = None
+        if (limit_s := settings.judge_limit_s()) is not None:
+            judge = ModelJudge(
+                settings.difficulty.judge,
+                self.dispatcher,
+                limit_s=limit_s,
+                count=lambda result: metrics.judgements.labels(result).inc(),
+                meter=accounting.own_calls,
+            )
+        if settings.storage.store_content:  # else the run log has no texts for monitors to read
+            history = LoggedSteps(opened.stores.runs, states, states.read_beside)
         self.steerer = RequestSteerer(
-            rules, traits, lookup, history, judge, lessons, run_workloads, refusals.places
+            rules,
+            ModelTraits(target_of=self._guidance_target, refusal=self.catalogue.refusal),
+            patterns.library.with_settings(settings.etraces) if patterns else None,
+            history,
+            judge,
+            opened.learning.book,
+            RunWorkloads(rules, opened.workloads, self.catalogue.price),
+            refusals.places,
         )
         self._users = 0
         self._retired = False
-
-    def _judge(self, metrics: Metrics, own_calls: OwnCalls) -> ModelJudge | None:
-        limit_s = self.settings.judge_limit_s()
-        if limit_s is None:
-            return None
-        return ModelJudge(
-            self.settings.difficulty.judge,
-            self.dispatcher,
-            limit_s=limit_s,
-            count=lambda result: metrics.judgements.labels(result).inc(),
-            meter=own_calls,
-        )
 
     def _guidance_target(self, model: str) -> GuidanceTarget:
         target = self.table.resolve(model)[0]

@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Generator
-from types import TracebackType
 from typing import Any, Final, Generic, TypeVar
 
 T = TypeVar("T")
 _running: set[asyncio.Task[Any]] = set()
+# A step that holds the event loop for longer counts whole, also where it used no processor time:
+# then it was blocked, which a busy machine alone does not do for so long.
 HELD_LOOP_S = 1.0
-"""A step that holds the event loop for longer counts whole, also where it used no processor time:
-then it was blocked, which a busy machine alone does not do for so long."""
+# A request that waits for longer, for the store or a model, lends its place to the next: a part
+# that hangs must not stop the requests that do not need it.
 LENDING_S: Final = 0.1
-"""A request that waits for longer than this, for the store or a model, lends its place to the next:
-a part that hangs must not stop the requests that do not need it."""
 
 
 def spawn(coro: Coroutine[Any, Any, T], *, name: str | None = None) -> asyncio.Task[T]:
@@ -170,13 +169,12 @@ class Turns:
         self._places = asyncio.Semaphore(places)
 
     def turn(self, own_time: OwnTime) -> _Turn:
-        """One request's turn, as an asynchronous context."""
+        """One request's turn, as an asynchronous context: a place, from the moment it is free until
+        the work is done or waits for too long."""
         return _Turn(self._places, own_time)
 
 
 class _Turn:
-    """A place, from the moment it is free until the work is done or waits for too long."""
-
     def __init__(self, places: asyncio.Semaphore, own_time: OwnTime) -> None:
         self._places = places
         self._own_time = own_time
@@ -188,12 +186,7 @@ class _Turn:
         self._held = True
         self._own_time.on_wait(self._look_later)
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._timer is not None:
             self._timer.cancel()
         if self._held:

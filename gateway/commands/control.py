@@ -264,8 +264,10 @@ async def _test_alerts(args: argparse.Namespace) -> int:
         names = ", ".join(s.name for s in known)
         raise ConfigError(f"alerts test: no {args.sink!r} among alerts.sinks: {names}")
     title = "A test of the gateway's alerts: nothing is wrong"
-    named = {"key": "test", "rule": "test", "title": title}
-    alert = AlertRecord(id=secrets.token_hex(8), severity="warn", raised_at=time.time(), **named)
+    own_id, now = secrets.token_hex(8), time.time()
+    alert = AlertRecord(
+        id=own_id, key="test", rule="test", severity="warn", title=title, raised_at=now
+    )
     sender, failed = AlertSender(), 0
     try:
         for sink in sinks:

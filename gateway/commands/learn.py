@@ -36,23 +36,17 @@ def add_parser(commands: Any) -> None:
     _add_filters(status)
     status.add_argument("--limit", type=int, default=50, help="most lessons (default: 50)")
     show = add_verb(verbs, "show", "one lesson, its evidence and its trial", _show)
-    approve = add_verb(
-        verbs, "approve", "approve a lesson: runs are given it", _approve, existing=True
-    )
+    approve = add_verb(verbs, "approve", "approve a lesson: runs are given it", _approve)
     approve.add_argument("--active", action="store_true", help="without a trial")
     approve.add_argument("--share", action="store_true", help="give an e2 lesson to all tenants")
     retire = add_verb(verbs, "retire", "stop giving a lesson", _retire)
     retire.add_argument("--pause", action="store_true", help="only until it is approved again")
-    edit = add_verb(
-        verbs, "edit", "give a lesson another text: a new version, in trial", _edit, existing=True
-    )
+    edit = add_verb(verbs, "edit", "give a lesson another text: a new version, in trial", _edit)
     for parser in (show, approve, retire, edit):
         parser.add_argument("pattern_id", help="the id that `gateway learn status` shows")
         parser.add_argument("--tenant", help="the lesson's owner, if several have one of this id")
     edit.add_argument("advice", help="what it says from now on, at most 600 characters")
-    forget = add_verb(
-        verbs, "forget", "remove the lessons that only this run supports", _forget, existing=True
-    )
+    forget = add_verb(verbs, "forget", "remove the lessons that only this run supports", _forget)
     forget.add_argument("run_id", help="the run's id")
     forget.add_argument("--tenant", help="only a run of this tenant")
     jobs = add_verb(verbs, "jobs", "what a model was asked, and what it used", _jobs)

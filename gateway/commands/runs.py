@@ -239,11 +239,13 @@ def _print_run(trace: RunTrace, settings: Settings) -> None:
         console.print(Text(f"{name:12} ").append_text(strip(readings, fire, width=width)))
     if trace.injections:
         console.print(Text("\nguidance", style="bold"))
-    for row in trace.injections:
-        where = row.placement if row.applied else "shadow"
-        head = f"step {row.step_index:<4} {row.source:8} {where:8} "
+    for given in trace.injections:
+        where = given.placement if given.applied else "shadow"
+        head = f"step {given.step_index:<4} {given.source:8} {where:8} "
         # One text holds many rules: their names say more than the beginning of the first.
-        summary = (row.pattern_id or "").replace(",", ", ") if row.source == "e3" else row.text
+        summary = given.text
+        if given.source == "e3":
+            summary = (given.pattern_id or "").replace(",", ", ")
         console.print(
             Text(head, style="magenta").append(one_line(summary, 120), style="not magenta")
         )

@@ -116,11 +116,12 @@ def found_storage(storage: StorageSettings, subject: str | None = None) -> Stora
 @contextmanager
 def reported(*kinds: type[Exception]) -> Iterator[None]:
     """Report errors of the stores, and of `kinds`, as the command's. Raises: ConfigError."""
+    own: tuple[type[Exception], ...] = (StoreError, ValueError, OSError, *kinds)
     try:
         yield
     except BrokenPipeError:
         raise
-    except (StoreError, ValueError, OSError, *kinds) as exc:
+    except own as exc:
         raise ConfigError(str(exc)) from exc
 
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Literal
 
-from gateway.config.values import at_least
+from gateway.config.values import above_zero, at_least
 
 Scope = Literal["run", "tree", "key", "tenant", "day"]
 Ending = Literal["error", "answer"]
 StepAction = Literal["warn", "wrap_up", "stop"]
 """Actions of a ladder besides `cheaper`; `gateway.budgets.rules.ACTIONS` has a row for each."""
 
+# The name of the budget that `steering.token_budget` sets.
 TOKEN_BUDGET = "token_budget"  # noqa: S105 - not a secret
-"""The name of the budget that `steering.token_budget` sets."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _HIGHEST_SHARE = 100.0
@@ -37,9 +37,7 @@ class BudgetLimits:
     minutes: float | None = None
 
     def __post_init__(self) -> None:
-        for name, limit in self.given().items():
-            if limit <= 0:
-                raise ValueError(f"{name}: must be above 0")
+        above_zero(self, *self.given())
 
     def given(self) -> dict[str, float]:
         """The limits that are set, by name."""
@@ -92,11 +90,8 @@ _USUAL_LADDER = (LadderStep(at=0.8, do="warn"), LadderStep(at=1.0, do="stop"))
 class BudgetSettings:
     """One budget: its scope, its limits, and the actions when they are reached.
 
-    `scope`: what is counted together: the calls of a `run`, of a conversation with its sub-agents
-    (`tree`), of a gateway `key`, of a `tenant`, or all calls of a `day` (UTC). `period`: `day`
-    counts a key, tenant or tree each day. `limits`: at least one; the one that is used most
-    decides. `reserve`: how much output a call is expected to have while it is on its way: `usual`
-    = what the model's calls had so far, at most the request's own maximum; `most` = that maximum.
+    `limits`: at least one; the one that is used most decides. `reserve`: `usual` = the output that
+    the model's calls had so far, at most the request's own maximum; `most` = that maximum.
     """
 
     name: str
@@ -130,18 +125,7 @@ class BudgetSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlSettings:
-    """Settings of stopping and pausing runs, and of keeping budgets; times in seconds.
-
-    `pause_wait_s`: how long a call of a paused run waits before it is answered 429, with
-    `pause_retry_s` as its `retry-after`. `stop_with`: how a call of a stopped run is answered.
-    `stop_status`: the HTTP status of an error that stops a run, for budgets, too; 401 is for
-    clients on LiteLLM that send all else again. `poll_s`: how often a gateway looks for what
-    another one stopped, paused or resumed. `store_wait_ms`: how long a call waits for its budgets'
-    store before they are counted in memory. `reservation_s`: when a call whose gateway died counts
-    with its estimate. `first_output_tokens`: the output expected of a model's first call.
-    `unpriced_usd_per_million`: US dollars that budgets count for a million tokens, in and out, of a
-    model whose price is unknown; 0 counts none.
-    """
+    """Settings of stopping and pausing runs, and of keeping budgets."""
 
     stop_with: Ending = "error"
     stop_status: Literal[429, 401] = 429
@@ -154,16 +138,9 @@ class ControlSettings:
     unpriced_usd_per_million: float = 3.0
 
     def __post_init__(self) -> None:
-        for name in (
-            "pause_wait_s",
-            "pause_retry_s",
-            "first_output_tokens",
-            "unpriced_usd_per_million",
-        ):
-            at_least(getattr(self, name), 0, name)
-        for name in ("poll_s", "store_wait_ms", "reservation_s"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name}: must be above 0")
+        names = ("pause_wait_s", "pause_retry_s", "first_output_tokens", "unpriced_usd_per_million")
+        at_least(self, 0, *names)
+        above_zero(self, "poll_s", "store_wait_ms", "reservation_s")
 
 
 def token_budget(tokens: int, *, wraps_up: bool) -> BudgetSettings:
@@ -175,8 +152,8 @@ def token_budget(tokens: int, *, wraps_up: bool) -> BudgetSettings:
 
 def check_budgets(budgets: Sequence[BudgetSettings]) -> None:
     """Refuse two budgets of one name. Raises: ValueError."""
-    seen: Mapping[str, int] = {TOKEN_BUDGET: -1}
+    seen = {TOKEN_BUDGET}
     for index, budget in enumerate(budgets):
         if budget.name in seen:
             raise ValueError(f"budgets[{index}].name: {budget.name!r} is taken")
-        seen = {**seen, budget.name: index}
+        seen.add(budget.name)

@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 
 from gateway.config.schema import build, join
-from gateway.config.settings import Settings, fill
+from gateway.config.settings import PRESETS, Settings, fill
 from gateway.config.values import SET_BY, Faults, Secret, key_path
 from gateway.config.yaml_file import environment_variables, misplaced, read_config_file, translate
 from gateway.errors import ConfigError
@@ -43,21 +43,20 @@ def overlay(merged: dict[str, Any], env: Mapping[str, str]) -> None:
     """
     faults = Faults()
     for name, keys in _key_paths(env):
-        text: Any = env[name]
+        value: Any = env[name]
         if _is_collection(_hint(keys)):
-            with faults.collected():
-                _put(merged, keys, _yaml(text, keys))
-        else:
-            _put(merged, keys, text)
+            try:
+                value = yaml.safe_load(value)
+            except yaml.YAMLError as exc:
+                problem = exc.problem if isinstance(exc, yaml.MarkedYAMLError) else exc
+                faults.found.append(f"{'.'.join(keys)}: neither YAML nor JSON: {problem}")
+                continue
+        node = merged
+        for key in keys[:-1]:
+            child = node.get(key)
+            node[key] = node = dict(child) if isinstance(child, dict) else {}
+        node[keys[-1]] = value
     faults.raise_any()
-
-
-def _put(merged: dict[str, Any], keys: list[str], value: Any) -> None:
-    node = merged
-    for key in keys[:-1]:
-        child = node.get(key)
-        node[key] = node = dict(child) if isinstance(child, dict) else {}
-    node[keys[-1]] = value
 
 
 def naming_the_variable(fault: str, env: Mapping[str, str]) -> str:
@@ -76,12 +75,12 @@ def misspelt_variables(env: Mapping[str, str]) -> list[tuple[str, str]]:
     that Kubernetes puts into variables of such names (`tcp://...`) are not meant as settings.
     """
     right = {_single(name): name for name in _variables(Settings, ENV_PREFIX)}
-    found = []
-    for name, text in env.items():
-        meant = right.get(_single(name), name)
-        if meant != name and meant not in env and not text.startswith("tcp://"):
-            found.append((name, meant))
-    return found
+    meant = {name: right.get(_single(name), name) for name in env}
+    return [
+        (name, each)
+        for name, each in meant.items()
+        if each != name and each not in env and not env[name].startswith("tcp://")
+    ]
 
 
 def _single(name: str) -> str:
@@ -99,11 +98,8 @@ def _variables(section: type, prefix: str) -> Iterator[str]:
 
 
 def _key_paths(env: Mapping[str, str]) -> Iterator[tuple[str, list[str]]]:
-    """(variable, keys) of each variable that is a setting.
-
-    A name of one part is a setting only if it is the preset, or a list or map at the top of the
-    tree.
-    """
+    """(variable, keys) of each variable that is a setting; one of a single key is one only for the
+    preset, or a list or map at the top of the tree."""
     for name in env:
         keys = name.removeprefix(ENV_PREFIX).lower().split(ENV_SEPARATOR)
         if not name.startswith(ENV_PREFIX) or (len(keys) == 1 and keys[0] not in _TOP_LEVEL_VALUES):
@@ -128,14 +124,6 @@ def _is_collection(hint: Any) -> bool:
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
         return any(map(_is_collection, typing.get_args(hint)))
     return typing.get_origin(hint) in (tuple, list, dict, Mapping)
-
-
-def _yaml(text: str, keys: list[str]) -> Any:
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as exc:
-        problem = exc.problem if isinstance(exc, yaml.MarkedYAMLError) else exc
-        raise ConfigError(f"{'.'.join(keys)}: neither YAML nor JSON: {problem}") from exc
 
 
 DEFAULT_FILE = "config.yaml"
@@ -169,21 +157,20 @@ def load_settings(
             each with its line.
     """
     env = dict(os.environ if env is None else env)
-    chosen = (
-        path or env.get("GATEWAY_CONFIG") or (DEFAULT_FILE if Path(DEFAULT_FILE).exists() else None)
-    )
+    default = DEFAULT_FILE if Path(DEFAULT_FILE).exists() else None
+    chosen = path or env.get("GATEWAY_CONFIG") or default
     file = read_config_file(chosen) if chosen else None
-    raw = file.values if file is not None else {}
+    raw = file.values if file else {}
     if not upstreams:
         raw, env = left_out(_UPSTREAM_KEYS, raw, env)
         env.pop("OPENAI_BASE_URL", None)
-    faults = Faults()
-    faults.found.extend(file.repeated if file is not None else ())
+    faults = list(file.repeated) if file else []
     try:
         settings = settings_from_dict(raw, env)
     except ConfigError as exc:
-        faults.found.extend(file.located(exc.faults) if file is not None else exc.faults)
-    faults.raise_any()
+        faults += file.located(exc.faults) if file else exc.faults
+    if faults:
+        raise ConfigError(*faults)
     return settings
 
 
@@ -192,10 +179,8 @@ def left_out(
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """The values of a file, and the variables, without some sections."""
     prefixes = tuple(f"{ENV_PREFIX}{key.upper()}" for key in sections)
-    return (
-        {key: value for key, value in raw.items() if key not in sections},
-        {name: text for name, text in env.items() if not name.startswith(prefixes)},
-    )
+    kept = {key: value for key, value in raw.items() if key not in sections}
+    return kept, {name: text for name, text in env.items() if not name.startswith(prefixes)}
 
 
 def settings_from_dict(raw: Mapping[str, Any], env: Mapping[str, str] | None = None) -> Settings:
@@ -213,7 +198,8 @@ def settings_from_dict(raw: Mapping[str, Any], env: Mapping[str, str] | None = N
         upstream = merged.setdefault("default_upstream", {})
         if isinstance(upstream, dict):
             upstream.setdefault("api_base", base)
-    fill(merged, env.get(f"{ENV_PREFIX}PRESET", merged.get("preset")), Settings())
+    preset = env.get(f"{ENV_PREFIX}PRESET", merged.get("preset"))
+    fill(merged, PRESETS.get(preset, {}) if isinstance(preset, str) else {}, Settings())
     with faults.collected():
         overlay(merged, env)
     resolved = resolve(merged, env, faults)
@@ -234,39 +220,26 @@ def resolve(
     A variable that is not set and has no default is a fault; the reference stays.
     """
     if isinstance(value, Mapping):
+        secrets = {k: secret or bool(_SECRET_KEYS.search(str(k))) for k in value}
         return {
-            k: resolve(
-                v, env, faults, join(path, str(k)), secret or bool(_SECRET_KEYS.search(str(k)))
-            )
-            for k, v in value.items()
+            k: resolve(v, env, faults, join(path, str(k)), secrets[k]) for k, v in value.items()
         }
     if isinstance(value, (list, tuple)):
         return [resolve(v, env, faults, f"{path}[{i}]", secret) for i, v in enumerate(value)]
     if isinstance(value, str):
         text = value
         with faults.collected():
-            if secret:
-                _refuse_cut(value, path)
-            text = _resolve_text(value, env, path)
+            begins = value and value != _LITELLM_REF and _LITELLM_REF.startswith(value)
+            # A reference that was cut would be taken for the key itself, and is easy to guess.
+            if secret and ("${" in _BRACED.sub("", value) or begins):
+                raise ConfigError(f"{path}: a reference to a variable that is not complete")
+            if value.startswith(_LITELLM_REF):
+                text = _lookup(value.removeprefix(_LITELLM_REF), None, env, path)
+            else:
+                text = _BRACED.sub(lambda m: _lookup(m[1], m[2], env, path), value)
         # Keys from files and secret managers often end with a newline.
         return Secret(text.strip()) if secret else text
     return value
-
-
-def _refuse_cut(text: str, path: str) -> None:
-    """Refuse a reference that was cut: it would be taken for the key itself, and is easy to guess.
-
-    Raises: ConfigError.
-    """
-    rest = _BRACED.sub("", text)
-    if "${" in rest or (text and text != _LITELLM_REF and _LITELLM_REF.startswith(text)):
-        raise ConfigError(f"{path}: a reference to a variable that is not complete")
-
-
-def _resolve_text(text: str, env: Mapping[str, str], path: str) -> str:
-    if text.startswith(_LITELLM_REF):
-        return _lookup(text.removeprefix(_LITELLM_REF), None, env, path)
-    return _BRACED.sub(lambda m: _lookup(m[1], m[2], env, path), text)
 
 
 def _lookup(name: str, default: str | None, env: Mapping[str, str], path: str) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from gateway.config.values import at_least
+from gateway.config.values import at_least, finite
 from gateway.steering.guidance.lessons import LessonSettings
 from gateway.steering.scoring.calibration import calibration_from_json
 from gateway.steering.scoring.scorer import DifficultySettings, ScorerName
@@ -19,9 +19,8 @@ class EmbeddingSettings:
     """The embedder, and the access to a provider's.
 
     `embedder`: `static` (built in), `hashing` (no model), or `litellm/<model>` for an embedding
-    model of any provider LiteLLM knows. `dimensions`: requested of the provider, None = its
-    default; `api_base`, `api_key`: None = LiteLLM's own; `timeout_s`: of one provider call;
-    `cache_entries`: how many texts' vectors are cached in memory, 0 = none.
+    model of any provider LiteLLM knows. `dimensions`, `api_base`, `api_key`: None = the default of
+    the provider or of LiteLLM.
 
     Raises: ValueError (`<field>: <what is wrong>`).
     """
@@ -42,8 +41,7 @@ class EmbeddingSettings:
             )
         if self.dimensions is not None and not 1 <= self.dimensions <= 4096:
             raise ValueError(f"dimensions: must be 1 to 4096, got {self.dimensions}")
-        if not 0 < self.timeout_s < float("inf"):
-            raise ValueError("timeout_s: must be above 0, and finite")
+        finite(self, "timeout_s")
         if self.cache_entries < 0:
             raise ValueError("cache_entries: must be 0 or more")
 
@@ -53,18 +51,15 @@ class EmbeddingSettings:
         return self.embedder.removeprefix(LITELLM_PREFIX) if "/" in self.embedder else ""
 
 
-LEAST_JUDGE_MS = 100
-"""The shortest useful limit: no model answers faster over a network."""
+LEAST_JUDGE_MS = 100  # the shortest useful limit: no model answers faster over a network
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeSettings:
     """The model that the scorer `judge` asks, and how long a request waits for it.
 
-    `model`: a model name as a client would request it; its deployment has the key. `timeout_ms`:
-    longest wait, in milliseconds. `deadline_share`: longest wait as a share of
-    `steering.deadline_ms`, in (0, 1); the shorter of the two holds. `cache_entries`: number of
-    questions whose scores are kept in memory, 0 = none.
+    `model`: a model name as a client would request it; its deployment has the key.
+    `deadline_share`: of `steering.deadline_ms`, in (0, 1); the shorter of the two limits holds.
     """
 
     model: str = ""
@@ -73,11 +68,10 @@ class JudgeSettings:
     cache_entries: int = 1000
 
     def __post_init__(self) -> None:
-        if not 0 < self.timeout_ms < float("inf"):
-            raise ValueError("timeout_ms: must be above 0, and finite")
+        finite(self, "timeout_ms")
         if not 0 < self.deadline_share < 1:
             raise ValueError("deadline_share: must be above 0 and below 1")
-        at_least(self.cache_entries, 0, "cache_entries")
+        at_least(self, 0, "cache_entries")
 
     def limit_s(self, deadline_ms: float) -> float:
         """Longest wait for a score, in seconds.
@@ -131,16 +125,7 @@ DAY_S = 86_400.0
 class LearningSettings:
     """Limits of learning from runs, and the switches for mining and for giving lessons to runs.
 
-    `mining`: whether runs are read for lessons when they are over; the lessons stay candidates.
-    `trials`: `on` = lessons with enough support are tried, and those that pass are given.
-    `idle_s`: seconds without a call after which a run counts as over. `interval_s`: between two
-    looks for runs that are over. `per_call`, `per_run`: most lessons given. `max_chars`: longest
-    lesson. `similarity`: in [0, 1], that a lesson for another failure of the same tool needs.
-    `max_instances`, `max_general`: most lessons of tier e1 and e2 of a tenant. `expire_days`:
-    without being given or confirmed. `model`: the name of a model, as a client would request it,
-    that is asked about failures which the templates cannot put into words; empty = none.
-    `model_tokens_per_day`, `model_usd_per_day`: most that it may use for one tenant and day (UTC),
-    exceeded by one call at most. `model_timeout_s`: longest wait for one answer.
+    `model`: its name as a client would request it.
     """
 
     mining: bool = True
@@ -160,16 +145,12 @@ class LearningSettings:
     model_timeout_s: float = 60.0
 
     def __post_init__(self) -> None:
-        positive = ("idle_s", "interval_s", "expire_days", "model_usd_per_day", "model_timeout_s")
-        for name in positive:
-            if not 0 < getattr(self, name) < float("inf"):
-                raise ValueError(f"{name}: must be above 0, and finite")
-        for name, least in (("per_call", 0), ("per_run", 0), ("max_chars", 120)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name}: must be {least} or more")
-        for name in ("max_instances", "max_general", "model_tokens_per_day"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: must be 1 or more")
+        times = ("idle_s", "interval_s", "expire_days", "model_usd_per_day", "model_timeout_s")
+        finite(self, *times)
+        least = {"per_call": 0, "per_run": 0, "max_chars": 120, "max_instances": 1}
+        for name, low in (least | {"max_general": 1, "model_tokens_per_day": 1}).items():
+            if getattr(self, name) < low:
+                raise ValueError(f"{name}: must be {low} or more")
         if not 0.0 <= self.similarity <= 1.0:
             raise ValueError("similarity: must be in [0, 1]")
 
@@ -180,10 +161,6 @@ class LearningSettings:
 
     def rules(self) -> LessonSettings:
         """The settings that decide about lessons for a call."""
-        return LessonSettings(
-            trials=self.trials == "on",
-            per_call=self.per_call,
-            per_run=self.per_run,
-            max_chars=self.max_chars,
-            similarity=self.similarity,
-        )
+        names = ("per_call", "per_run", "max_chars", "similarity")
+        same = {name: getattr(self, name) for name in names}
+        return LessonSettings(trials=self.trials == "on", **same)

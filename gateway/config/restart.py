@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any, Final
@@ -45,15 +45,29 @@ def removals(old: Settings, new: Settings) -> list[str]:
     refused, and a restart, which somebody asks for, applies it. A value that is the beginning of
     the old one counts as cut. Further keys, deployments and budgets, and other values, are taken.
     """
-    return [
-        *_reset(old, new),
-        *_cut_keys(old, new),
-        *_lifted_rights(old.auth.rights, new.auth.rights),
-        *_missing_deployments(old.model_list, new.model_list),
-        *(f"model_routing.{state}" for state in _lost(old.model_routing, new.model_routing)),
-        *_lost_routes(old.model_routing_by_model, new.model_routing_by_model),
-        *(f"budgets[{name}]" for name in _missing(_budgets(old), _budgets(new))),
-    ]
+    lost = []
+    defaults = Settings()
+    for key in _CLOSING:
+        before, after, default = (attrgetter(key)(each) for each in (old, new, defaults))
+        if before != after and (after == default or _is_cut(before, after)):
+            lost.append(key)
+    keys = new.auth.gateway_keys
+    for tenant, gateway_key in old.auth.gateway_keys.items():
+        if tenant not in keys or _is_cut(gateway_key, keys[tenant]):
+            lost.append(f"auth.gateway_keys.{tenant}")
+    for name, rights in old.auth.rights.items():
+        now = new.auth.rights.get(name, KeyRights())
+        for kind in ("routes", "models"):
+            if "*" in getattr(now, kind) and "*" not in getattr(rights, kind):
+                lost.append(f"auth.rights.{name}.{kind}")
+    lost += _missing_deployments(old.model_list, new.model_list)
+    own, other = old.model_routing, new.model_routing
+    lost += [f"model_routing.{state}" for state in own if state not in other]
+    for model, routes in old.model_routing_by_model.items():
+        kept = new.model_routing_by_model.get(model, {})
+        lost += [f"model_routing_by_model.{model}.{state}" for state in routes if state not in kept]
+    missing = (_budgets(old) - _budgets(new)).elements()
+    return lost + [f"budgets[{name}]" for name in sorted(missing)]
 
 
 def as_started(old: Settings, new: Settings) -> Settings:
@@ -73,29 +87,6 @@ def is_cut(before: str, after: str) -> bool:
     return before.rstrip() != after.rstrip() and before.startswith(after.rstrip())
 
 
-def _reset(old: Settings, new: Settings) -> Iterator[str]:
-    defaults = Settings()
-    for key in _CLOSING:
-        before, after, default = (attrgetter(key)(each) for each in (old, new, defaults))
-        if before != after and (after == default or _is_cut(before, after)):
-            yield key
-
-
-def _cut_keys(old: Settings, new: Settings) -> Iterator[str]:
-    keys = new.auth.gateway_keys
-    for tenant, key in old.auth.gateway_keys.items():
-        if tenant not in keys or _is_cut(key, keys[tenant]):
-            yield f"auth.gateway_keys.{tenant}"
-
-
-def _lifted_rights(old: Mapping[str, KeyRights], new: Mapping[str, KeyRights]) -> Iterator[str]:
-    for name, before in old.items():
-        after = new.get(name, KeyRights())
-        for kind in ("routes", "models"):
-            if "*" in getattr(after, kind) and "*" not in getattr(before, kind):
-                yield f"auth.rights.{name}.{kind}"
-
-
 def _is_cut(before: Any, after: Any) -> bool:
     texts = isinstance(before, str) and isinstance(after, str)
     return texts and before != after and before.startswith(after)
@@ -105,30 +96,15 @@ def _missing_deployments(old: Iterable[Deployment], new: Iterable[Deployment]) -
     """Old deployments for which none of the same name has at least the same keys."""
     left = list(new)
     for deployment in old:
-        found = next((each for each in left if _replaces(each, deployment)), None)
-        if found is None:
-            yield f"model_list[{deployment.model_name}]"
+        before = deployment.litellm_params
+        for each in left:
+            given = each.litellm_params
+            same = (each.model_name, each.lane) == (deployment.model_name, deployment.lane)
+            if same and all(k in given and not _is_cut(before[k], given[k]) for k in before):
+                left.remove(each)
+                break
         else:
-            left.remove(found)
-
-
-def _replaces(new: Deployment, old: Deployment) -> bool:
-    if new.model_name != old.model_name or new.lane != old.lane:
-        return False
-    given, before = new.litellm_params, old.litellm_params
-    return all(name in given and not _is_cut(before[name], given[name]) for name in before)
-
-
-def _lost(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    return [name for name in old if name not in new]
-
-
-def _lost_routes(
-    old: Mapping[str, Mapping[str, str]], new: Mapping[str, Mapping[str, str]]
-) -> Iterator[str]:
-    for model, routes in old.items():
-        for state in _lost(routes, new.get(model, {})):
-            yield f"model_routing_by_model.{model}.{state}"
+            yield f"model_list[{deployment.model_name}]"
 
 
 def _budgets(settings: Settings) -> Counter[str]:
@@ -138,7 +114,3 @@ def _budgets(settings: Settings) -> Counter[str]:
         what = [*budget.limits.given(), *(step.name for step in budget.ladder)]
         parts.update([budget.name, *(f"{budget.name}.{each}" for each in set(what))])
     return parts
-
-
-def _missing(old: Counter[str], new: Counter[str]) -> list[str]:
-    return sorted((old - new).elements())

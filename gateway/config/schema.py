@@ -6,6 +6,7 @@ more with `ValueError("<field>: <reason>")`.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import enum
@@ -14,7 +15,7 @@ import math
 import re
 import types
 import typing
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from gateway.config.values import Faults
@@ -46,9 +47,10 @@ def build(cls: type[T], value: Any, path: str = "") -> T:
             continue
         with faults.collected():
             kwargs[key] = convert(hints[key], each, join(path, key))
-    required = {name for name, field in fields.items() if _required(field)}
-    for name in fields:
-        if name in required and name not in value:
+    missing = dataclasses.MISSING
+    required = [f.name for f in fields.values() if f.default is f.default_factory is missing]
+    for name in required:
+        if name not in value:
             faults.add(f"{join(path, name)}: required")
     made = _made(cls, kwargs, required, path, faults)
     faults.raise_any()
@@ -57,13 +59,13 @@ def build(cls: type[T], value: Any, path: str = "") -> T:
 
 
 def _made(
-    cls: type[T], kwargs: dict[str, Any], required: Set[str], path: str, faults: Faults
+    cls: type[T], kwargs: dict[str, Any], required: Iterable[str], path: str, faults: Faults
 ) -> T | None:
     """`cls(**kwargs)`; None, with the faults, when it refuses a value.
 
     A refused value is left out, and the others are tried again, until nothing is refused.
     """
-    while required <= set(kwargs):
+    while kwargs.keys() >= set(required):
         try:
             return cls(**kwargs)
         except ConfigError as exc:
@@ -95,7 +97,11 @@ def convert(hint: Any, value: Any, path: str) -> Any:
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return build(hint, value, path)
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
-        return _convert_enum(hint, value, path)
+        try:
+            return value if isinstance(value, hint) else hint(value)
+        except ValueError:
+            names = ", ".join(str(m.value) for m in hint)
+            raise ConfigError(f"{path}: {value!r} is not one of {names}") from None
     return _convert_scalar(hint, value, path)
 
 
@@ -108,10 +114,6 @@ def join(path: str, key: str) -> str:
 def _hints(cls: type) -> dict[str, Any]:
     """The type of each field; found once, because evaluating annotations takes milliseconds."""
     return typing.get_type_hints(cls)
-
-
-def _required(field: dataclasses.Field[Any]) -> bool:
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
 def _unknown(path: str, key: str, known: Mapping[str, Any]) -> str:
@@ -127,10 +129,8 @@ def _convert_union(hint: Any, value: Any, path: str) -> Any:
             return None
         raise ConfigError(f"{path}: may not be null")
     for option in options[:-1]:
-        try:
+        with contextlib.suppress(ConfigError):
             return convert(option, value, path)
-        except ConfigError:
-            continue
     return convert(options[-1], value, path)
 
 
@@ -142,11 +142,10 @@ def _convert_literal(hint: Any, value: Any, path: str) -> Any:
     if isinstance(value, str):  # variables are text, also where a number is meant
         value = next((each for each in allowed if str(each) == value), value)
     if value not in allowed:
-        near = difflib.get_close_matches(str(value), [str(a) for a in allowed], n=1)
-        hint_text = f"; did you mean {near[0]!r}?" if near else ""
-        raise ConfigError(
-            f"{path}: {value!r} is not one of {', '.join(map(str, allowed))}{hint_text}"
-        )
+        words = [str(each) for each in allowed]
+        near = difflib.get_close_matches(str(value), words, n=1)
+        meant = f"; did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(f"{path}: {value!r} is not one of {', '.join(words)}{meant}")
     return value
 
 
@@ -177,14 +176,6 @@ def _convert_mapping(hint: Any, value: Any, path: str) -> Any:
             out[key] = convert(args[1], v, join(path, str(k)))
     faults.raise_any()
     return out
-
-
-def _convert_enum(hint: type[enum.Enum], value: Any, path: str) -> Any:
-    try:
-        return value if isinstance(value, hint) else hint(value)
-    except ValueError:
-        names = ", ".join(str(m.value) for m in hint)
-        raise ConfigError(f"{path}: {value!r} is not one of {names}") from None
 
 
 def _convert_scalar(hint: Any, value: Any, path: str) -> Any:

@@ -1,8 +1,8 @@
-"""The tree of settings: sections, defaults, units and limits; and the presets.
+"""The tree of settings: sections, defaults and limits; and the presets.
 
-A preset takes the place of defaults. A value of the file that is not the default, and any value of
-the environment, wins over the preset's. A file may therefore name every key, as the shipped
-`config.yaml` does.
+`config.yaml` documents every key with its unit; the docstrings add what its lines cannot hold. A
+preset takes the place of defaults. A value of the file that is not the default, and any value of
+the environment, wins over the preset's: a file may name every key, as `config.yaml` does.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from gateway.config.budgets import BudgetSettings, ControlSettings, check_budget
 from gateway.config.models import EmbeddingSettings, LearningSettings, ScorerSettings
 from gateway.config.storage import StorageSettings
 from gateway.config.upstreams import Deployment, RouterSettings, TimeoutSettings, UpstreamSettings
-from gateway.config.values import Secret, at_least, host_pattern, origin_pattern
-from gateway.steering.acting import ActSettings
+from gateway.config.values import Secret, above_zero, at_least, host_pattern, origin_pattern
+from gateway.steering.acting import ACTIONS, ActSettings
 from gateway.steering.experiments import ExperimentSettings
 from gateway.steering.fsm import FSMSettings
 from gateway.steering.guidance.settings import EtraceSettings, InjectionSettings
@@ -37,16 +37,7 @@ SEEDS: Mapping[str, Any] = {
     "fsm": {"skip_exit": "demote"},
     "monitors": {"suite": "reference"},
     "conversations": {"run_boundary": "never"},
-    "steering": {
-        "act_above": {
-            "route_fast": 0.0,
-            "route_slow": 0.0,
-            "monitor_text": 0.0,
-            "e1": 0.0,
-            "e2": 0.0,
-            "skip_directive": 0.0,
-        }
-    },
+    "steering": {"act_above": dict.fromkeys(ACTIONS, 0.0)},
     "routing": {"escalate_at_severity": 0},
     "etraces": {
         "e1_per_run": 1,
@@ -79,16 +70,11 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {"default": {}, "seeds": SEEDS}
 assert set(PRESETS) == set(get_args(PresetName))
 
 
-def fill(values: dict[str, Any], name: object, defaults: object) -> None:
-    """Put the values of preset `name` into `values` where they have none but the default.
+def fill(values: dict[str, Any], preset: Mapping[str, Any], defaults: object) -> None:
+    """Put the values of a preset into `values` where they have none but the default.
 
-    `defaults`: the settings without any file. An unknown name adds nothing.
+    `defaults`: the settings without any file.
     """
-    if isinstance(name, str):
-        _fill(values, PRESETS.get(name, {}), defaults)
-
-
-def _fill(values: dict[str, Any], preset: Mapping[str, Any], defaults: object) -> None:
     for key, wanted in preset.items():
         default = getattr(defaults, key, None)
         own = values.get(key)
@@ -97,7 +83,7 @@ def _fill(values: dict[str, Any], preset: Mapping[str, Any], defaults: object) -
                 values[key] = wanted
         elif own is None or isinstance(own, dict):
             values[key] = own or {}
-            _fill(values[key], wanted, default)
+            fill(values[key], wanted, default)
 
 
 Mode = Literal["on", "shadow", "off"]
@@ -107,16 +93,10 @@ Mode = Literal["on", "shadow", "off"]
 class ServerSettings:
     """Address of the gateway and limits of requests; sizes in MiB and KiB, times in seconds.
 
-    `trusted_hosts`: further values of the Host header that a gateway without keys answers: names,
-    `*.` and a domain for all names below it, or `*` for any.
-    `trusted_origins`: web pages that may call `/v1` from a browser, as the Origin header names
-    them; a `*` in place of the port or, except for http and https, of the host stands for any.
-    `null` is the origin of any page in a sandbox, and counts only where a key is required.
-    `max_bytes_in_flight_mb`: of request bodies that are held at one time, each to the end of its
-    request; 0 = no limit. A body takes four times its size in memory while it is parsed and sent
-    (measured: six of 60 MiB 1,430 MiB). `body_wait_s`: how long another waits for room.
-    `workers`: processes that serve on the address, on one store; each other limit of this section
-    is that of one worker.
+    `trusted_origins`: a `*` in place of the port or, except for http and https, of the host stands
+    for any. `null` is the origin of any page in a sandbox, and counts only where a key is required.
+    `max_bytes_in_flight_mb`: a body is held to the end of its request, and takes four times its
+    size in memory while it is parsed and sent (measured: six of 60 MiB 1,430 MiB).
     """
 
     host: str = "127.0.0.1"
@@ -142,17 +122,11 @@ class ServerSettings:
             raise ValueError("host: may not be empty; 0.0.0.0 listens on all addresses")
         if not 0 <= self.port <= 65535:
             raise ValueError(f"port: must be 0 to 65535, got {self.port}")
-        for name in ("max_body_mb", "max_buffered_response_mb", "max_head_kb", "max_head_s"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name}: must be above 0")
-        if self.keep_alive_s <= 0:
-            raise ValueError("keep_alive_s: must be above 0")
-        at_least(self.workers, 1, "workers")
-        at_least(self.max_head_fields, 1, "max_head_fields")
-        at_least(self.max_pipelined_requests, 1, "max_pipelined_requests")
-        waits = ("sse_keepalive_s", "drain_s", "body_wait_s")
-        for name in ("max_concurrent_requests", "max_bytes_in_flight_mb", *waits):
-            at_least(getattr(self, name), 0, name)
+        above_zero(self, "max_body_mb", "max_buffered_response_mb", "max_head_kb", "max_head_s")
+        above_zero(self, "keep_alive_s")
+        at_least(self, 1, "workers", "max_head_fields", "max_pipelined_requests")
+        at_least(self, 0, "max_concurrent_requests", "max_bytes_in_flight_mb")
+        at_least(self, 0, "sse_keepalive_s", "drain_s", "body_wait_s")
         for host in self.trusted_hosts:
             host_pattern(host, "trusted_hosts")
         for origin in self.trusted_origins:
@@ -185,14 +159,8 @@ class KeyRights:
 class AuthSettings:
     """Keys that requests must send; without any, none is required on loopback.
 
-    `provider_resources`: the tenants whose keys may use files, batches, fine-tuning and whatever
-    else is no inference of the operator's provider account; `*`: all of them.
-    `rights`: limits of a key by its name, of a tenant, or of all (`*`); each that applies holds.
-
-    `wrong_keys_per_minute`: how many wrong keys one address may send; 0 = no limit. A further one,
-    and a right key that is short enough to be guessed, is refused until the minute is over.
-    `poll_s`: how often the keys of the store are read, and so the longest time for which a revoked
-    one is accepted. `stale_s`: how long they stay good while the store cannot be read, 0 = always.
+    `rights`: each that applies holds. `wrong_keys_per_minute`: beyond it a right key that is short
+    enough to be guessed is refused, too, until the minute is over.
     """
 
     gateway_keys: Mapping[str, Secret] = field(default_factory=dict)
@@ -206,34 +174,20 @@ class AuthSettings:
     def __post_init__(self) -> None:
         if empty := [name for name, key in self.gateway_keys.items() if not key]:
             raise ValueError(f"gateway_keys.{empty[0]}: may not be empty")
-        if self.poll_s <= 0:
-            raise ValueError("poll_s: must be above 0")
-        at_least(self.stale_s, 0, "stale_s")
-        at_least(self.wrong_keys_per_minute, 0, "wrong_keys_per_minute")
+        above_zero(self, "poll_s")
+        at_least(self, 0, "stale_s", "wrong_keys_per_minute")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SteeringSettings(ActSettings):
     """Whether requests are steered, how long that may take, and how much memory it may use.
 
-    What decides about a call is in `ActSettings`.
-
-    `deadline_ms`: the longest time that steering one request may itself take, its turn on the loop
-    and what it waits for left out. `max_wait_ms`: the longest time from its first step until the
-    request is forwarded, waits for the store, look-ups and a judge included. `max_at_once`: how
-    many requests are steered at one time; the others wait for their turn, in order of arrival.
-    `max_body_mb`: the largest body that is read, in MiB, without the beginning that is known from
-    the call before; a larger one is forwarded unsteered, and so is one with so many values that
-    reading it would stop all else (`gateway/wire/skim.py`).
-    `mode`: `on`; `shadow` computes and records everything but changes no byte; `off` only records.
-    `token_budget`: tokens of one run, tracked and shown; with `budget_action: wrap_up` each further
-    call of a run that has used them asks the agent to hand over its results.
-    `max_transcripts_in_memory`, `max_transcript_memory_mb`: how many of the conversations in memory
-    keep what was read of their history, and about how many MiB that may take (0.2 MiB for thirty
-    steps, 1 MiB for a thousand). Any other is read from its first message with each call.
-    `stream_usage`: whether in mode `on` `stream_options.include_usage` is added to streams whose
-    client did not ask for it (the extra chunk is removed again): `always` to know the tokens and
-    the cost of every call, `auto` where tokens are needed to decide, `never`. Tokens that are not
+    What decides about a call is in `ActSettings`. `deadline_ms`: of the request's own turns on the
+    loop. `max_wait_ms`: from its first step until it is forwarded, all waits included.
+    `max_body_mb`: without the beginning that is known from the call before; a body with so many
+    values that reading it would stop all else is forwarded unsteered, too (`gateway/wire/skim.py`).
+    `max_transcript_memory_mb`: 0.2 MiB for thirty steps, 1 MiB for a thousand. `stream_usage`: the
+    chunk that `stream_options.include_usage` adds for us is removed again; tokens that are not
     reported are estimated.
     """
 
@@ -251,22 +205,14 @@ class SteeringSettings(ActSettings):
     max_prefix_memory_mb: float = 32
 
     def __post_init__(self) -> None:
-        if self.deadline_ms <= 0:
-            raise ValueError("deadline_ms: must be above 0")
-        if self.max_wait_ms <= 0:
-            raise ValueError("max_wait_ms: must be above 0")
-        if self.max_body_mb <= 0:
-            raise ValueError("max_body_mb: must be above 0")
+        above_zero(self, "deadline_ms", "max_wait_ms", "max_body_mb")
         ActSettings.__post_init__(self)
         if self.token_budget is not None:
-            at_least(self.token_budget, 1, "token_budget")
+            at_least(self, 1, "token_budget")
         elif self.budget_action != "none":
             raise ValueError(f"budget_action: {self.budget_action} needs a token_budget")
-        at_least(self.max_at_once, 1, "max_at_once")
-        at_least(self.max_conversations_in_memory, 1, "max_conversations_in_memory")
-        at_least(self.max_transcripts_in_memory, 1, "max_transcripts_in_memory")
-        at_least(self.max_transcript_memory_mb, 0, "max_transcript_memory_mb")
-        at_least(self.max_prefix_memory_mb, 0, "max_prefix_memory_mb")
+        at_least(self, 1, "max_at_once", "max_conversations_in_memory", "max_transcripts_in_memory")
+        at_least(self, 0, "max_transcript_memory_mb", "max_prefix_memory_mb")
 
     @property
     def wrap_up_at(self) -> int | None:
@@ -276,10 +222,7 @@ class SteeringSettings(ActSettings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """All settings of a gateway.
-
-    `preset`: values that take the place of the defaults, see `presets`.
-    """
+    """All settings of a gateway."""
 
     preset: PresetName = "default"
     server: ServerSettings = field(default_factory=ServerSettings)
@@ -321,6 +264,7 @@ class Settings:
 
     def rules(self) -> SteeringRules:
         """Everything that decides about a call. Raises ValueError for a value without meaning."""
+        kept = self.storage.store_content
         return SteeringRules(
             policy=self.policy(),
             routes=self.routes(),
@@ -328,14 +272,10 @@ class Settings:
             acting=self.steering,
             wrap_up_at=self.steering.wrap_up_at,
             etraces=self.etraces,
-            injection=self._injection(),
+            # Guidance is stored, to be sent again: it must not hold what may not be stored.
+            injection=self.injection if kept else replace(self.injection, quotes=False),
             lessons=self.learning.rules(),
         )
-
-    def _injection(self) -> InjectionSettings:
-        """Guidance is stored, to be sent again: it must not hold what may not be stored."""
-        kept = self.storage.store_content
-        return self.injection if kept else replace(self.injection, quotes=False)
 
     def all_budgets(self) -> tuple[BudgetSettings, ...]:
         """The budgets, with the one that `steering.token_budget` sets."""

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from gateway.config.values import Secret
+from gateway.config.values import Secret, finite
 from gateway.steering.plugins import plugins
 
 IN_MEMORY = ":memory:"
@@ -36,26 +36,13 @@ _POSITIVE = (
 class StorageSettings:
     """Database of the runs: its place, durability and retention.
 
-    `url`: a PostgreSQL database in place of the file at `path`, as libpq writes it, with its TLS
-    options: `postgresql://user:password@host:5432/name?sslmode=verify-full&sslrootcert=ca.pem`.
-    `listen_url`: the same database without a pooler, for notifications; without it they
-    use `url`. `prepared_statements`: false for a pooler that does not keep them for a transaction.
+    `url`: as libpq writes it, with its TLS options such as `sslmode` and `sslrootcert`.
     `synchronous`: with `normal` no commit is lost when the process dies (`kill -9` included), but
-    a power cut may lose the most recent ones; `full` waits for the disk at every commit and loses
-    none. The file stays consistent in both cases.
-    `mask_secrets`: keys, tokens and passwords in the texts are replaced before they are stored
-    (docs/security.md); what is sent upstream is not touched.
-    `retention_days` and `max_size_mb`: 0 switches the limit off. In memory the limit is 1,535 MB
-    at most, and more than 2,047 MB cannot be stored.
-    `commit_limit_ms`, `breaker_failures`, `probe_interval_s`, `spool_records`, `spool_mb`: when the
-    store counts as unavailable, and how much waits in memory until it works again
-    (`gateway/stores/guard/guarded.py`). `spool_path`: a folder on a local disk in which records
-    wait for the database at `url`, too, so that a killed gateway does not lose them; None or
-    empty: in memory only. `spool_limit_ms`: how long an answer waits for its record to be written
-    there (`gateway/stores/guard/disk_spool.py`). `start_wait_s`: how long a gateway that starts
-    waits for a server that does not answer (`gateway/lifecycle/start_wait.py`). `clock_jump_s`,
-    `clock_settle_s`: when the wall clock is not trusted with the age of runs, and for how long
-    (`gateway/lifecycle/retention.py`).
+    a power cut may lose the most recent ones; `full` waits for the disk at every commit. The file
+    stays consistent in both cases. `mask_secrets`: docs/security.md; what is sent upstream is not
+    touched. `max_size_mb`: in memory 1,535 MB at most, and more than 2,047 MB cannot be stored.
+    When a store counts as unavailable, and what waits for it: `gateway/stores/guard/guarded.py`,
+    on disk `disk_spool.py`. The clock: `gateway/lifecycle/retention.py`.
 
     Raises: ValueError (`<field>: <what is wrong>`).
     """
@@ -97,9 +84,7 @@ class StorageSettings:
         for name in _NOT_NEGATIVE:
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError(f"{name}: must be 0 or more, and finite")
-        for name in _POSITIVE:
-            if not 0 < getattr(self, name) < float("inf"):
-                raise ValueError(f"{name}: must be above 0, and finite")
+        finite(self, *_POSITIVE)
         if self.reader_threads > 64:
             raise ValueError("reader_threads: must be at most 64")
         if self.listen_url is not None and self.url is None:

@@ -28,8 +28,7 @@ class TimeoutSettings:
     total_s: float = 3600
 
     def __post_init__(self) -> None:
-        for name in ("connect_s", "first_byte_s", "idle_s", "total_s"):
-            at_least(getattr(self, name), 0, name)
+        at_least(self, 0, "connect_s", "first_byte_s", "idle_s", "total_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +80,7 @@ class Deployment:
         weight = self.litellm_params.get("weight", 1)
         if isinstance(weight, bool) or not isinstance(weight, (int, float)):
             raise ValueError(f"litellm_params.weight: expected a number, got {weight!r}")
-        at_least(self.weight, 0, "weight")
+        at_least(self, 0, "weight")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +96,6 @@ class RouterSettings:
     fallbacks: tuple[Mapping[str, tuple[str, ...]], ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("num_retries", "backoff_s", "max_retry_after_s", "cooldown_s"):
-            at_least(getattr(self, name), 0, name)
-        at_least(self.allowed_fails, 1, "allowed_fails")
-        at_least(self.max_connections, 0, "max_connections")
+        at_least(self, 0, "num_retries", "backoff_s", "max_retry_after_s", "cooldown_s")
+        at_least(self, 1, "allowed_fails")
+        at_least(self, 0, "max_connections")

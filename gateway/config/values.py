@@ -13,10 +13,7 @@ _HOST_PATTERN = re.compile(r"\*|(\*\.)?[\w.-]+|\[?[0-9a-f:.]+\]?", re.ASCII | re
 _ORIGIN_PATTERN = re.compile(
     r"https?://[^/*\s]+(:\*)?|(?!https?:)[a-z][a-z0-9+.-]*://[^/*\s]*\*?", re.IGNORECASE
 )
-
-
-SET_BY = " (set by "
-"""Ends the fault of a value that a variable set; its name and a bracket follow."""
+SET_BY = " (set by "  # ends the fault of a value that a variable set; name and bracket follow
 
 
 class Secret(str):
@@ -28,10 +25,25 @@ class Secret(str):
         return "'*****'"
 
 
-def at_least(value: float, low: float, name: str) -> None:
-    """Refuse a value of the key `name` below `low`. Raises: ValueError."""
-    if value < low:
-        raise ValueError(f"{name}: must be at least {low:g}, got {value:g}")
+def at_least(settings: object, low: float, *names: str) -> None:
+    """Refuse values of these keys below `low`. Raises: ValueError."""
+    for name in names:
+        if (value := getattr(settings, name)) < low:
+            raise ValueError(f"{name}: must be at least {low:g}, got {value:g}")
+
+
+def above_zero(settings: object, *names: str) -> None:
+    """Refuse values of these keys that are 0 or less. Raises: ValueError."""
+    for name in names:
+        if getattr(settings, name) <= 0:
+            raise ValueError(f"{name}: must be above 0")
+
+
+def finite(settings: object, *names: str) -> None:
+    """Refuse values of these keys that are 0 or less, or not finite. Raises: ValueError."""
+    for name in names:
+        if not 0 < getattr(settings, name) < float("inf"):
+            raise ValueError(f"{name}: must be above 0, and finite")
 
 
 def http_url(value: str, name: str) -> None:
@@ -85,8 +97,11 @@ class Faults:
 
     def explain(self, fault: str) -> bool:
         """Whether the key of `fault`, one above or one below it is known to be wrong."""
-        path = key_path(fault)
-        return any(_is_within(path, key_path(one)) for one in self.found)
+        for one in self.found:
+            short, long = sorted((key_path(fault), key_path(one)), key=len)
+            if long.startswith(short) and long[len(short) : len(short) + 1] in ("", ".", "["):
+                return True
+        return False
 
     def raise_any(self) -> None:
         """Raises: ConfigError with everything that was found."""
@@ -97,8 +112,3 @@ class Faults:
 def key_path(fault: str) -> str:
     """The key path that a fault begins with."""
     return fault.partition(": ")[0]
-
-
-def _is_within(one: str, other: str) -> bool:
-    short, long = sorted((one, other), key=len)
-    return long.startswith(short) and long[len(short) : len(short) + 1] in ("", ".", "[")

@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,7 @@ _ROUTER_KEYS = {
 }
 _TIMEOUT_KEYS = {"timeout": "first_byte_s", "request_timeout": "first_byte_s"}
 LITELLM_SECTIONS = (
-    "router_settings",
-    "litellm_settings",
-    "general_settings",
+    *("router_settings", "litellm_settings", "general_settings"),
     "environment_variables",
 )
 _CLOSING_SECTIONS = (
@@ -53,7 +52,10 @@ def translate(raw: dict[str, Any]) -> dict[str, Any]:
         values = raw.get(section)
         if not isinstance(values, dict):
             continue
-        _move(_with_default_fallbacks(values), _ROUTER_KEYS, out, "router")
+        default, own = values.get("default_fallbacks"), values.get("fallbacks") or []
+        if isinstance(default, list) and isinstance(own, list):
+            values = {**values, "fallbacks": [*own, {"*": default}]}
+        _move(values, _ROUTER_KEYS, out, "router")
         _move(values, _TIMEOUT_KEYS, out, "timeouts")
         _add_aliases(values.get("model_group_alias"), out)
     general = raw.get("general_settings")
@@ -117,13 +119,6 @@ def environment_variables(raw: Mapping[str, Any]) -> dict[str, str]:
     return {str(k): str(v) for k, v in values.items()} if isinstance(values, dict) else {}
 
 
-def _with_default_fallbacks(values: dict[str, Any]) -> dict[str, Any]:
-    default, own = values.get("default_fallbacks"), values.get("fallbacks") or []
-    if not isinstance(default, list) or not isinstance(own, list):
-        return values
-    return {**values, "fallbacks": [*own, {"*": default}]}
-
-
 def _add_aliases(aliases: Any, out: dict[str, Any]) -> None:
     """Add the deployments of each name again under its aliases."""
     listed = out.get("model_list")
@@ -162,9 +157,13 @@ class ConfigFile:
 
     def located(self, faults: Iterable[str]) -> list[str]:
         """`faults`, each with the file and the line of its key, in the order of the lines."""
-        placed = [(self._line(fault), fault) for fault in faults]
-        placed.sort(key=lambda pair: pair[0])
-        return [self._placed(line, fault) for line, fault in placed]
+        lines = [(self._line(fault), fault) for fault in faults]
+        return [
+            f"{self.name}, line {line}: {fault}"
+            if line
+            else (fault if SET_BY in fault else f"{self.name}: {fault}")
+            for line, fault in sorted(lines, key=itemgetter(0))
+        ]
 
     def _line(self, fault: str) -> int:
         """The line of the key, or of the nearest key above it; 0 for what is not in the file."""
@@ -176,11 +175,6 @@ class ConfigFile:
                     return line
                 path = path[: max(path.rfind("."), path.rfind("["), 0)]
         return 0
-
-    def _placed(self, line: int, fault: str) -> str:
-        if line:
-            return f"{self.name}, line {line}: {fault}"
-        return fault if SET_BY in fault else f"{self.name}: {fault}"
 
 
 def read_config_file(path: str | os.PathLike[str]) -> ConfigFile:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,7 +70,7 @@ class Workspace:
         return f"{path}: 1 replacement"
 
     def run_tests(self) -> str:
-        """What unittest prints, without its timing."""
+        """The output of unittest, without its time."""
         done = subprocess.run(
             [sys.executable, "-B", "-m", "unittest", "-q", "test_orders"],
             cwd=self.folder,
@@ -81,40 +81,25 @@ class Workspace:
         )
         return "\n".join(x for x in done.stderr.splitlines() if not x.startswith("Ran ")).strip()
 
-    def call(self, name: str, arguments: dict[str, Any]) -> str:
-        """Run one tool by name."""
-        tools: dict[str, Callable[..., str]] = {
-            "list_files": self.list_files,
-            "read_file": self.read_file,
-            "edit_file": self.edit_file,
-            "run_tests": self.run_tests,
-        }
-        return tools[name](**arguments)
+
+TOOLS: Mapping[Callable[..., str], tuple[str, ...]] = {
+    Workspace.list_files: (),
+    Workspace.read_file: ("path",),
+    Workspace.edit_file: ("path", "old", "new"),
+    Workspace.run_tests: (),
+}
+"""The tools with their parameters, all of them texts."""
 
 
 def tool_definitions() -> list[dict[str, Any]]:
     """The tools as a chat request offers them."""
-    parameters = {
-        "list_files": (),
-        "read_file": ("path",),
-        "edit_file": ("path", "old", "new"),
-        "run_tests": (),
-    }
-    return [
-        {
-            "type": "function",
-            "function": {
-                "name": name,
-                "description": getattr(Workspace, name).__doc__,
-                "parameters": {
-                    "type": "object",
-                    "properties": {p: {"type": "string"} for p in names},
-                    "required": list(names),
-                },
-            },
-        }
-        for name, names in parameters.items()
-    ]
+    definitions = []
+    for tool, names in TOOLS.items():
+        properties = {name: {"type": "string"} for name in names}
+        parameters = {"type": "object", "properties": properties, "required": list(names)}
+        about = {"name": tool.__name__, "description": tool.__doc__, "parameters": parameters}
+        definitions.append({"type": "function", "function": about})
+    return definitions
 
 
 SYSTEM = "You are a careful engineer. Repair the repository with the tools you have."
@@ -138,8 +123,7 @@ class Outcome:
     """The calls of a run, and how it ended."""
 
     turns: tuple[Turn, ...]
-    answer: str | None
-    """None when the agent gave up at its limit of calls."""
+    answer: str | None  # None when the agent gave up at its limit of calls
 
 
 def run_agent(
@@ -166,7 +150,7 @@ def run_agent(
             if call.type != "function":
                 continue
             arguments = json.loads(call.function.arguments)
-            result = workspace.call(call.function.name, arguments)
+            result: str = getattr(workspace, call.function.name)(**arguments)
             messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
             failed = "FAILED" in result or result.startswith("error")
             action = " ".join([call.function.name, *list(arguments.values())[:1]])

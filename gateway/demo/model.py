@@ -61,8 +61,7 @@ class ScriptedModel:
         self._calls = 0
         self._frames_before = 0
         self.advice = ""
-        self.told = ""
-        """The block with lessons from earlier runs, once there was one."""
+        self.lessons = ""  # the block with lessons from earlier runs, once there was one
 
     def completion(self, body: bytes) -> dict[str, Any]:
         """The next chat completion; of the request, only the model and the guidance are read."""
@@ -72,24 +71,19 @@ class ScriptedModel:
         if name:
             self._calls += 1
             function = {"name": name, "arguments": json.dumps(arguments)}
-            message["tool_calls"] = [
-                {"id": f"call_{self._calls}", "type": "function", "function": function}
-            ]
+            call = {"id": f"call_{self._calls}", "type": "function", "function": function}
+            message["tool_calls"] = [call]
+        choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if name else "stop"}
         sent = len(body) // 4  # the usual rule of thumb: four characters per token
         received = 40 + len(text) // 4
+        usage = {"prompt_tokens": sent, "completion_tokens": received}
         return {
             "id": "chatcmpl-demo",
             "object": "chat.completion",
             "created": int(time.time()),
             "model": request["model"],
-            "choices": [
-                {"index": 0, "message": message, "finish_reason": "tool_calls" if name else "stop"}
-            ],
-            "usage": {
-                "prompt_tokens": sent,
-                "completion_tokens": received,
-                "total_tokens": sent + received,
-            },
+            "choices": [choice],
+            "usage": usage | {"total_tokens": sent + received},
         }
 
     def _next(self, request: Any) -> tuple[str, str | None, dict[str, str]]:
@@ -98,25 +92,22 @@ class ScriptedModel:
             self._frames_before = len(frames)
             self._step += 1
             return _EXPLORE[self._step - 1]
-        self.told = self.told or next((frame for frame in frames if LEARNED in frame), "")
-        if not self.advice and self.told:
-            self.advice = self.told
+        self.lessons = self.lessons or next((frame for frame in frames if LEARNED in frame), "")
+        self.advice = self.advice or self.lessons
         if not self.advice and len(frames) >= self._frames_before + _NOTES_NEEDED:
             self.advice = frames[-1]
         if not self.advice:
+            # Alternate between running the test and changing the rounding back and forth.
             self._step += 1
-            return self._repeat(self._step - len(_EXPLORE))
+            turn = self._step - len(_EXPLORE)
+            if turn % 2:
+                return _DOUBT, "run_tests", {}
+            old, new = (_ROUND, _PLAIN) if turn % 4 else (_PLAIN, _ROUND)
+            return _DOUBT, "edit_file", {"path": "pricing.py", "old": old, "new": new}
         if self._recovery < len(_RECOVER):
             self._recovery += 1
             return _RECOVER[self._recovery - 1]
         return _DONE, None, {}
-
-    def _repeat(self, turn: int) -> Move:
-        """Alternate between running the test and changing the rounding back and forth."""
-        if turn % 2:
-            return _DOUBT, "run_tests", {}
-        old, new = (_ROUND, _PLAIN) if turn % 4 else (_PLAIN, _ROUND)
-        return _DOUBT, "edit_file", {"path": "pricing.py", "old": old, "new": new}
 
 
 def guidance_frames(body: Any) -> list[str]:
@@ -132,8 +123,7 @@ def guidance_frames(body: Any) -> list[str]:
 
 
 LOOPBACK = "127.0.0.1"
-START_S = 120.0
-"""Longest wait for the gateway's start-up, and for its end."""
+START_S = 120.0  # longest wait for the gateway's start-up, and for its end
 _POLL_S = 0.01
 
 

@@ -5,6 +5,7 @@ At the end it shows the lessons that were mined from its runs, and a third run t
 
 from __future__ import annotations
 
+import itertools
 import os
 import tempfile
 import time
@@ -32,9 +33,8 @@ from gateway.steering.transcript.content import FRAME_CLOSE
 from gateway.text.plots import STATE_COLOURS, column
 from gateway.upstream.prices import default_list
 
+# A run that was given up is over soon, one that waits for a busy machine is not.
 LEARNING = {"trials": "on", "interval_s": 0.05, "idle_s": 2.0}
-"""The demo's settings of learning: a run that was given up is over soon, one that waits for a busy
-machine is not."""
 MINED_WITHIN_S = 10.0
 _POLL_S = 0.05
 # The draw depends on the conversation: with this name the lesson is not held back. In a real trial
@@ -42,73 +42,10 @@ _POLL_S = 0.05
 _NAME = "demo-third"
 
 
-def play_learned(
-    console: Console, url: str, script: Callable[[ScriptedModel], None], model: str, calls: int
-) -> bool:
-    """Approve what was mined, run the agent once more, and show both; True if it was given.
-
-    `script` sets the model that answers; `url` is the gateway's, with `/v1`.
-    """
-    operator = {"x-gateway-key": process_key()}  # the gateway runs in this process
-    root = url.removesuffix("/v1")
-    with httpx.Client(base_url=root, headers=operator, timeout=30) as api:
-        lessons = _mined(api)
-        for lesson in lessons:
-            name = lesson["pattern_id"]
-            api.patch(f"/api/lessons/{name}", json={"status": "active"}).raise_for_status()
-    scripted = ScriptedModel()
-    script(scripted)
-    headers = {"x-conversation-id": _NAME}
-    turns: list[Turn] = []
-    with (
-        tempfile.TemporaryDirectory(prefix="gateway-demo-repo-") as folder,
-        OpenAI(base_url=url, api_key="not-needed", default_headers=headers) as client,
-    ):
-        outcome = run_agent(
-            client, Workspace(Path(folder)), model=model, max_calls=calls, on_turn=turns.append
-        )
-    console.print(_panel(lessons, outcome))
-    return bool(scripted.told) and outcome.answer is not None
-
-
-def _mined(api: httpx.Client) -> list[dict[str, Any]]:
-    """The lessons of the first two runs, as soon as the gateway has read both."""
-    deadline, found = time.monotonic() + MINED_WITHIN_S, list[dict[str, Any]]()
-    while time.monotonic() < deadline and len({each["source_trace_id"] for each in found}) < 2:
-        time.sleep(_POLL_S)
-        found = api.get("/api/lessons").json()["lessons"]
-    return found
-
-
-def _panel(lessons: list[dict[str, Any]], outcome: Outcome) -> Panel:
-    lines = [Text("Read off the two runs, and approved by the operator:", style="dim")]
-    lines += [Text(f"  {lesson['advice']}", style="magenta") for lesson in lessons]
-    told = next((n for n, turn in enumerate(outcome.turns, 1) if _has_lesson(turn, lessons)), None)
-    lines.append(Text(""))
-    if told is None:
-        lines.append(Text("The third run was not given the lesson.", style="bold red"))
-    else:
-        end = "repaired" if outcome.answer is not None else "gave up"
-        lines.append(
-            Text(
-                f"The third run is told at call {told}, right behind its first failing test: "
-                f"{end} in {len(outcome.turns)} calls.",
-                style="bold green",
-            )
-        )
-    return Panel(Group(*lines), title="3  What was learned", title_align="left")
-
-
-def _has_lesson(turn: Turn, lessons: list[dict[str, Any]]) -> bool:
-    given = turn.headers.get("x-gateway-guidance", "")
-    return any(lesson["pattern_id"] in given for lesson in lessons)
-
-
 REQUESTED = "gpt-4o"
 ROUTING = {"FAST": "gpt-4o-mini", "SLOW": "gpt-4.1"}
 MAX_CALLS = 30
-WIDTH = 80
-"""Columns that every line fits into; a wider terminal is not filled."""
+WIDTH = 80  # columns that every line fits into; a wider terminal is not filled
 
 
 def run_demo(console: Console | None = None, *, database: Path | None = None) -> bool:
@@ -117,24 +54,24 @@ def run_demo(console: Console | None = None, *, database: Path | None = None) ->
 
     database: where the runs are recorded; None for a file that is removed at the end.
     """
-    console = console or Console(highlight=False, width=_width())
+    # A fixed width if the output is not a terminal.
+    console = console or Console(highlight=False, width=None if os.isatty(1) else WIDTH)
     console.width = min(console.width, WIDTH)
     console.print(_opening())
     with _demo_gateway(database) as (provider, url):
         console.rule("[bold]1  The agent alone[/], steering off", align="left", style="dim")
-        alone = _run_agent(console, provider, url, "off")
+        alone = _shown_run(console, provider, url, "off")
         console.rule("[bold]2  The same agent, steered[/]", align="left", style="dim")
-        steered = _run_agent(console, provider, url, "on")
+        steered = _shown_run(console, provider, url, "on")
         advice = provider.model.advice
         console.print(_timeline(steered))
         console.print(_comparison(alone, steered))
-
-        def answer_with(model: ScriptedModel) -> None:
-            provider.model = model
-
-        told = play_learned(console, url, answer_with, REQUESTED, MAX_CALLS)
+        lessons = _approved_lessons(url.removesuffix("/v1"))
+        learned = _run_agent(provider, url, {"x-conversation-id": _NAME}, lambda turn: None)
+        console.print(_lessons_panel(lessons, learned))
     console.print(_closing(advice))
-    return alone.answer is None and steered.answer is not None and told
+    repaired = steered.answer is not None and learned.answer is not None
+    return alone.answer is None and repaired and bool(provider.model.lessons)
 
 
 @contextmanager
@@ -160,30 +97,66 @@ def _demo_gateway(database: Path | None) -> Iterator[tuple[Provider, str]]:
         yield provider, f"{url}/v1"
 
 
-def _run_agent(console: Console, provider: Provider, url: str, mode: str) -> Outcome:
+def _run_agent(
+    provider: Provider, url: str, headers: dict[str, str], on_turn: Callable[[Turn], None]
+) -> Outcome:
+    """One run of the agent on a fresh copy of its repository, against a fresh model."""
     provider.model = ScriptedModel()
-    client = OpenAI(base_url=url, api_key="not-needed", default_headers={"x-gateway-mode": mode})
-    console.print(_heading())
-    number = 0
+    with (
+        tempfile.TemporaryDirectory(prefix="gateway-demo-repo-") as folder,
+        OpenAI(base_url=url, api_key="not-needed", default_headers=headers) as client,
+    ):
+        workspace = Workspace(Path(folder))
+        return run_agent(client, workspace, model=REQUESTED, max_calls=MAX_CALLS, on_turn=on_turn)
+
+
+def _shown_run(console: Console, provider: Provider, url: str, mode: str) -> Outcome:
+    columns = f"{'state':<7}{'difficulty':<12}{'model':<12}{'what the agent did':<22}fired"
+    console.print(Text(f"call  {columns}", style="dim"))
+    numbers = itertools.count(1)
 
     def show(turn: Turn) -> None:
-        nonlocal number
-        number += 1
-        console.print(_line(number, turn))
+        console.print(_line(next(numbers), turn))
         for source in _sources(turn):
             console.print(Text(f"      └ guidance: {source}", style="magenta"))
 
-    with tempfile.TemporaryDirectory(prefix="gateway-demo-repo-") as folder, client:
-        outcome = run_agent(
-            client, Workspace(Path(folder)), model=REQUESTED, max_calls=MAX_CALLS, on_turn=show
-        )
-    if outcome.answer is None:
-        console.print(
-            Text(f"  gave up after {MAX_CALLS} calls, the test still fails\n", "bold red")
-        )
-    else:
-        console.print(Text(f"  done: {outcome.answer}\n", style="bold green"))
+    outcome = _run_agent(provider, url, {"x-gateway-mode": mode}, show)
+    end = Text(f"  gave up after {MAX_CALLS} calls, the test still fails\n", "bold red")
+    if outcome.answer is not None:
+        end = Text(f"  done: {outcome.answer}\n", "bold green")
+    console.print(end)
     return outcome
+
+
+def _approved_lessons(root: str) -> list[dict[str, Any]]:
+    """The lessons of the first two runs, approved as soon as the gateway has read both."""
+    deadline, found = time.monotonic() + MINED_WITHIN_S, list[dict[str, Any]]()
+    operator = {"x-gateway-key": process_key()}  # the gateway runs in this process
+    with httpx.Client(base_url=root, headers=operator, timeout=30) as api:
+        while time.monotonic() < deadline and len({each["source_trace_id"] for each in found}) < 2:
+            time.sleep(_POLL_S)
+            found = api.get("/api/lessons").json()["lessons"]
+        for lesson in found:
+            name = lesson["pattern_id"]
+            api.patch(f"/api/lessons/{name}", json={"status": "active"}).raise_for_status()
+    return found
+
+
+def _lessons_panel(lessons: list[dict[str, Any]], outcome: Outcome) -> Panel:
+    lines = [Text("Read off the two runs, and approved by the operator:", style="dim")]
+    lines += [Text(f"  {lesson['advice']}", style="magenta") for lesson in lessons]
+    given = [turn.headers.get("x-gateway-guidance", "") for turn in outcome.turns]
+    names = [lesson["pattern_id"] for lesson in lessons]
+    first = next((n for n, text in enumerate(given, 1) if any(x in text for x in names)), None)
+    end = Text("The third run was not given the lesson.", style="bold red")
+    if first is not None:
+        end = Text(
+            f"The third run is told at call {first}, right behind its first failing test: "
+            f"{'repaired' if outcome.answer is not None else 'gave up'} in "
+            f"{len(outcome.turns)} calls.",
+            style="bold green",
+        )
+    return Panel(Group(*lines, Text(""), end), title="3  What was learned", title_align="left")
 
 
 def _opening() -> Panel:
@@ -197,11 +170,6 @@ def _opening() -> Panel:
         ("Nothing leaves this machine, and it takes about ten seconds.", "dim"),
     )
     return Panel(text, title="steering gateway", title_align="left", border_style="cyan")
-
-
-def _heading() -> Text:
-    columns = f"{'state':<7}{'difficulty':<12}{'model':<12}{'what the agent did':<22}fired"
-    return Text(f"call  {columns}", style="dim")
 
 
 def _line(number: int, turn: Turn) -> Text:
@@ -305,28 +273,16 @@ def _dollars(cost: float | None) -> str:
 
 
 def _closing(advice: str) -> Panel:
-    text = _first_text(advice)
+    # The first text of the guidance block, without its frame.
+    text = advice.partition(ADVISORY)[2].replace(FRAME_CLOSE, "").strip().split("\n\n")[0]
+    agent = ("Your agent:  ", "dim"), ("gateway wrap -- claude", "bold"), "   or codex, ..."
+    server = ("a server:    ", "dim"), "gateway serve", ("  (then OPENAI_BASE_URL)", "dim")
     lines = [
         Text("The text that changed the run:", style="dim"),
         Text(text or "(none)", style="magenta"),
         Text(""),
-        Text.assemble(
-            ("Your agent:  ", "dim"), ("gateway wrap -- claude", "bold"), "   or codex, ..."
-        ),
+        Text.assemble(*agent),
         Text.assemble(("only watch:  ", "dim"), "gateway wrap --mode shadow -- claude"),
-        Text.assemble(
-            ("a server:    ", "dim"), "gateway serve", ("  (then OPENAI_BASE_URL)", "dim")
-        ),
+        Text.assemble(*server),
     ]
     return Panel(Group(*lines), border_style="cyan")
-
-
-def _first_text(frame: str) -> str:
-    """The first text of a guidance block, without its frame."""
-    _, _, texts = frame.partition(ADVISORY)
-    return texts.replace(FRAME_CLOSE, "").strip().split("\n\n")[0]
-
-
-def _width() -> int | None:
-    """A fixed width if the output is not a terminal."""
-    return None if os.isatty(1) else WIDTH

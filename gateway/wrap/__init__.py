@@ -1,7 +1,7 @@
 """`gateway wrap`: one command with a gateway in front of its provider, and a summary at its end.
 
-`clients` says what each agent reads, `child` runs it with the terminal untouched, `own_gateway`
-serves it, `summary` tells what happened. May import the whole gateway.
+`command` has what each agent reads and runs it with the terminal untouched, `own_gateway` serves
+it, `summary` reports what happened. May import the whole gateway.
 """
 
 from gateway.wrap.wrap import WrapOptions, wrap

@@ -23,12 +23,8 @@ from typing import Any
 
 from gateway.errors import ConfigError
 
-BASE = "{base}"
-"""The gateway's base URL with its version, as OpenAI's clients want it."""
-
-ROOT = "{root}"
-"""The same without `/v1`, as Anthropic's clients want it."""
-
+BASE = "{base}"  # the gateway's base URL with its version, as OpenAI's clients want it
+ROOT = "{root}"  # the same without `/v1`, as Anthropic's clients want it
 COMMON = {
     "OPENAI_BASE_URL": BASE,  # the openai package and what is built on it
     "OPENAI_API_BASE": BASE,  # LiteLLM, LangChain, aider
@@ -55,17 +51,12 @@ class Client:
     by_hand: str = ""
 
 
-def _opencode() -> Mapping[str, Any]:
-    return {"provider": {name: {"options": {"baseURL": BASE}} for name in ("openai", "anthropic")}}
-
-
+_OPENCODE = {"provider": {x: {"options": {"baseURL": BASE}} for x in ("openai", "anthropic")}}
 CLIENTS = (
     Client(title="Claude Code", names=("claude",)),
     Client(title="Codex", names=("codex",), options=("-c", f'openai_base_url="{BASE}"')),
     Client(
-        title="opencode",
-        names=("opencode",),
-        json_variable=("OPENCODE_CONFIG_CONTENT", _opencode()),
+        title="opencode", names=("opencode",), json_variable=("OPENCODE_CONFIG_CONTENT", _OPENCODE)
     ),
     Client(title="aider", names=("aider",), variables={"AIDER_OPENAI_API_BASE": BASE}),
     Client(title="mini-swe-agent", names=("mini", "mini-swe-agent", "mini-extra", "mini-e")),
@@ -129,35 +120,34 @@ def client_of(command: Sequence[str]) -> Client | None:
 def prepared(command: Sequence[str], environment: Mapping[str, str], root: str) -> Prepared:
     """`command` and its variables, pointed to the gateway at `root` (`http://127.0.0.1:8080`)."""
     client = client_of(command)
-    values = dict(COMMON)
-    options: tuple[str, ...] = ()
-    after, note = 1, ""
-    if client is not None:
-        values |= client.variables
-        options = tuple(_filled(option, root) for option in client.options)
+    if client is None:
+        client, after = Client(title="", names=()), 1
+    else:
         after = 1 + next(i for i, word in enumerate(command) if client_of([word]) is client)
-        note = _filled(client.by_hand, root)
+    values = {**COMMON, **client.variables}
     fresh = dict(environment) | {name: _filled(value, root) for name, value in values.items()}
-    if client is not None and client.json_variable is not None:
+    if client.json_variable is not None:
         name, value = client.json_variable
-        fresh[name] = _merged_json(environment.get(name), value, root)
-    _leave_out_proxies(fresh)
+        own: Any = None
+        with contextlib.suppress(ValueError):
+            own = json.loads(environment.get(name) or "{}")
+        filled = json.loads(_filled(json.dumps(value), root))
+        fresh[name] = json.dumps(_merged(own if isinstance(own, dict) else {}, filled))
+    if any(name.lower() in _PROXIES and value for name, value in fresh.items()):
+        # A proxy for web traffic cannot reach this machine's loopback interface.
+        for name in ("NO_PROXY", "no_proxy"):
+            known = fresh.get(name, "")
+            fresh[name] = ",".join(filter(None, [known, "127.0.0.1", "localhost"]))
+    options = tuple(_filled(option, root) for option in client.options)
     return Prepared(
-        command=(*command[:after], *options, *command[after:]), environment=fresh, note=note
+        command=(*command[:after], *options, *command[after:]),
+        environment=fresh,
+        note=_filled(client.by_hand, root),
     )
 
 
 def _filled(text: str, root: str) -> str:
     return text.replace(BASE, f"{root}/v1").replace(ROOT, root)
-
-
-def _merged_json(own: str | None, value: Mapping[str, Any], root: str) -> str:
-    try:
-        before = json.loads(own) if own else {}
-    except ValueError:
-        before = {}
-    filled = json.loads(_filled(json.dumps(value), root))
-    return json.dumps(_merged(before if isinstance(before, dict) else {}, filled))
 
 
 def _merged(before: dict[str, Any], fresh: Mapping[str, Any]) -> dict[str, Any]:
@@ -167,15 +157,6 @@ def _merged(before: dict[str, Any], fresh: Mapping[str, Any]) -> dict[str, Any]:
         both = isinstance(known, dict) and isinstance(value, dict)
         result[key] = _merged(known, value) if both else value  # type: ignore[arg-type]
     return result
-
-
-def _leave_out_proxies(environment: dict[str, str]) -> None:
-    """A proxy for web traffic cannot reach this machine's loopback interface."""
-    if not any(name.lower() in _PROXIES and value for name, value in environment.items()):
-        return
-    for name in ("NO_PROXY", "no_proxy"):
-        known = environment.get(name, "")
-        environment[name] = ",".join(filter(None, [known, "127.0.0.1", "localhost"]))
 
 
 NOT_FOUND = 127
@@ -210,7 +191,7 @@ def signals_held() -> Iterator[None]:
         return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _signals(_WAITED_FOR))
     handlers = {
-        number: signal.signal(number, _note)
+        number: signal.signal(number, lambda number, _: _noted.append(number))
         for number in _signals((*_PASSED_ON, "SIGTSTP"))
         if signal.getsignal(number) is not signal.SIG_IGN  # as `nohup` wants it, also in the child
     }
@@ -222,12 +203,7 @@ def signals_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-_noted: deque[int] = deque()
-"""Signals that another thread has got, for the next look of `run`."""
-
-
-def _note(number: int, _frame: object) -> None:
-    _noted.append(number)
+_noted: deque[int] = deque()  # signals that another thread has got, for the next look of `run`
 
 
 def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
@@ -239,14 +215,24 @@ def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
         CannotStart: there is no such command, or it cannot be executed.
     """
     try:
-        if not _HAS_SIGNALS:
-            return _status(_run_simply(command, environment))
-        return _status(_wait_for(_spawn(command, environment)))
+        if _HAS_SIGNALS:
+            mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+            child = os.posix_spawnp(
+                command[0],
+                list(command),
+                dict(environment),
+                setsigmask=mask - _signals(_WAITED_FOR),
+                setsigdef=_signals(_IGNORED_BY_PYTHON),
+            )
+            code = _wait_for(child)
+        else:
+            code = _run_simply(command, environment)
     except FileNotFoundError as exc:
         raise CannotStart(f"{command[0]}: command not found", NOT_FOUND) from exc
     except OSError as exc:
         reason = exc.strerror or str(exc)
         raise CannotStart(f"{command[0]}: cannot be started: {reason}", NOT_EXECUTABLE) from exc
+    return code if code >= 0 else 128 - code
 
 
 def _run_simply(command: Sequence[str], environment: Mapping[str, str]) -> int:
@@ -255,17 +241,6 @@ def _run_simply(command: Sequence[str], environment: Mapping[str, str]) -> int:
     with subprocess.Popen(command, env=environment) as process:  # noqa: S603 - the user's own
         signal.signal(signal.SIGTERM, lambda number, _: process.send_signal(number))
         return process.wait()
-
-
-def _spawn(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    return os.posix_spawnp(
-        command[0],
-        list(command),
-        dict(environment),
-        setsigmask=mask - _signals(_WAITED_FOR),
-        setsigdef=_signals(_IGNORED_BY_PYTHON),
-    )
 
 
 def _wait_for(child: int) -> int:
@@ -292,10 +267,6 @@ def _pass_on(child: int, number: int) -> None:
     if number in _signals(_PASSED_ON):
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, number)
-
-
-def _status(code: int) -> int:
-    return code if code >= 0 else 128 - code
 
 
 def _signals(names: Sequence[str]) -> set[int]:

@@ -9,10 +9,10 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Coroutine, Mapping
-from dataclasses import replace
+from collections.abc import Coroutine, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TextIO, TypeVar
 from urllib.parse import urlsplit
 
@@ -68,10 +68,10 @@ def wrap_settings(config: Path | None, env: Mapping[str, str], mode: str | None)
     storage = settings.storage
     if not storage.shared and storage.path == default and not Path(default).exists():
         own["GATEWAY_STORAGE__PATH"] = str(state_database())
-    if settings.default_upstream.messages_api_base is None:
-        base = _messages_base(settings, own)
-        if base is not None:
-            own["GATEWAY_DEFAULT_UPSTREAM__MESSAGES_API_BASE"] = base
+    if settings.default_upstream.messages_api_base is None and (
+        base := _messages_base(settings, own)
+    ):
+        own["GATEWAY_DEFAULT_UPSTREAM__MESSAGES_API_BASE"] = base
     return load_settings(config, own)
 
 
@@ -90,72 +90,12 @@ def _messages_base(settings: Settings, env: Mapping[str, str]) -> str | None:
     return None if is_loopback_name(urlsplit(base).hostname or "") else f"{ANTHROPIC}/v1"
 
 
-class OwnGateway:
-    """Serves between `with` and its end; `run_ids` are the runs that it has recorded."""
-
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
-        self.log = state_folder() / "wrap.log"
-        self._stream: TextIO | None = None
-        self._server: _Server | None = None
-        self._thread: threading.Thread | None = None
-        self.url = ""
-
-    def __enter__(self) -> OwnGateway:
-        self._stream = _open_log(self.log)
-        configure_logging(self.settings.logging, self._stream)
-        check(self.settings)
-        app = build_app(self.settings)
-        server = self._server = _Server(uvicorn_config(app, self.settings), app)
-        server.announces_key = False  # the agent runs as the same user, and could read it
-        sock = socket.socket()
-        sock.bind((LOOPBACK, 0))
-        self.url = f"http://{LOOPBACK}:{sock.getsockname()[1]}"
-        self._thread = threading.Thread(target=_serve, args=(server, sock), daemon=True)
-        self._thread.start()
-        deadline = time.monotonic() + START_S
-        while not server.ready.wait(_POLL_S):
-            if not self._thread.is_alive() or time.monotonic() > deadline:
-                raise ConfigError(f"the gateway did not start: the reason is in {self.log}")
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._server is not None and self._thread is not None:
-            self._server.should_exit = True
-            self._thread.join(STOP_S)
-        if self._stream is not None:
-            self._stream.close()
-
-    def run_ids(self) -> list[str]:
-        """Ids of the runs of which a step was recorded, in order of their first step."""
-        assert self._server is not None
-        self.call(asyncio.sleep(_SETTLE_S))
-        return list(self._server.run_ids)
-
-    def call(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Do `work` on the gateway's event loop, and wait for it."""
-        assert self._server is not None
-        assert self._server.loop is not None
-        return asyncio.run_coroutine_threadsafe(work, self._server.loop).result(STOP_S)
-
-    @property
-    def app(self) -> Edge:
-        """The application."""
-        assert self._server is not None
-        return self._server.edge
-
-
 class _Server(GatewayServer):
     """The gateway's server, with its loop and the runs it records."""
 
     def __init__(self, config: Any, app: Edge) -> None:
         super().__init__(config, app)
-        self.edge = app
+        self.runtime = app.runtime
         self.loop: asyncio.AbstractEventLoop | None = None
         self.ready = threading.Event()
         self.run_ids: dict[str, None] = {}
@@ -174,18 +114,60 @@ class _Server(GatewayServer):
         await super().shutdown(sockets)
 
     async def _collect(self) -> None:
-        with self.edge.runtime.events.subscribe(tenant=None) as subscription:
+        with self.runtime.events.subscribe(tenant=None) as subscription:
             while True:
                 for event in await subscription.take(_EVENTS_S):
                     if run_id := event.get("run_id"):
                         self.run_ids[str(run_id)] = None
 
 
-def _serve(server: _Server, sock: socket.socket) -> None:
-    try:
-        server.run(sockets=[sock])
-    except SystemExit:  # uvicorn's way to say that the start failed
-        return
+@dataclass(frozen=True, slots=True)
+class OwnGateway:
+    """A gateway that serves in another thread of this process."""
+
+    settings: Settings
+    url: str
+    server: _Server
+
+    def run_ids(self) -> list[str]:
+        """Ids of the runs of which a step was recorded, in order of their first step."""
+        self.call(asyncio.sleep(_SETTLE_S))
+        return list(self.server.run_ids)
+
+    def call(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Do `work` on the gateway's event loop, and wait for it."""
+        assert self.server.loop is not None
+        return asyncio.run_coroutine_threadsafe(work, self.server.loop).result(STOP_S)
+
+
+@contextmanager
+def own_gateway(settings: Settings) -> Iterator[OwnGateway]:
+    """Serve while the block runs. Raises: ConfigError."""
+    log = state_folder() / "wrap.log"
+    with _open_log(log) as stream:
+        configure_logging(settings.logging, stream)
+        check(settings)
+        app = build_app(settings)
+        server = _Server(uvicorn_config(app, settings), app)
+        server.announces_key = False  # the agent runs as the same user, and could read it
+        sock = socket.socket()
+        sock.bind((LOOPBACK, 0))
+
+        def serve() -> None:
+            with suppress(SystemExit):  # uvicorn's way to say that the start failed
+                server.run(sockets=[sock])
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        deadline = time.monotonic() + START_S
+        while not server.ready.wait(_POLL_S):
+            if not thread.is_alive() or time.monotonic() > deadline:
+                raise ConfigError(f"the gateway did not start: the reason is in {log}")
+        try:
+            yield OwnGateway(settings, f"http://{LOOPBACK}:{sock.getsockname()[1]}", server)
+        finally:
+            server.should_exit = True
+            thread.join(STOP_S)
 
 
 def _open_log(path: Path) -> TextIO:
@@ -221,7 +203,10 @@ def wrap_budget(budget: str | None, stop_after: str | None) -> BudgetSettings | 
     """
     limits: dict[str, float | int] = {}
     if budget is not None:
-        limits["usd"] = _dollars(budget)
+        with suppress(ValueError):
+            limits["usd"] = float(budget.strip().removeprefix("$"))
+        if not 0 < limits.get("usd", 0.0) < float("inf"):
+            raise ConfigError(f"wrap: --budget: dollars such as 2.00, not {budget!r}")
     if stop_after is not None:
         found = _AFTER.fullmatch(stop_after.strip().lower())
         if found is None or float(found[1]) <= 0:
@@ -239,16 +224,6 @@ def wrap_budget(budget: str | None, stop_after: str | None) -> BudgetSettings | 
         ladder=_LADDER,
         stop_with="answer",
     )
-
-
-def _dollars(text: str) -> float:
-    try:
-        value = float(text.strip().removeprefix("$"))
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise ConfigError(f"wrap: --budget: dollars such as 2.00, not {text!r}")
-    return value
 
 
 def limit_line(budget: BudgetSettings, control: ControlSettings) -> str:
@@ -270,20 +245,16 @@ def used_line(
     spent = replace(account, reserved=NOTHING)
     used = {metric: spent.used(metric, now) for metric in limits}
     share, _ = account.share(limits, now)
-    parts = ", ".join(
-        f"{_amount(m, used[m])} of {_amount(m, limit)}" for m, limit in limits.items()
-    )
-    waiting = [(m, account.reserved.of(m)) for m in limits if m != "minutes"]
-    reserved = ", ".join(_amount(m, value) for m, value in waiting if value)
-    kept = f"; {reserved} reserved for calls on their way" if reserved else ""
-    unpriced = (
-        f"; the price of {formatting.counted(account.unpriced, 'call')} is guessed"
-        if account.unpriced and "usd" in limits
-        else ""
-    )
-    up = "used up" if share >= 1 else "not enough left"
-    ended = f"; {up}, further calls were not sent" if stopped or share >= 1 else ""
-    return f"budget: {parts}{ended}{kept}{unpriced}"
+    line = ", ".join(f"{_amount(m, used[m])} of {_amount(m, most)}" for m, most in limits.items())
+    if stopped or share >= 1:
+        up = "used up" if share >= 1 else "not enough left"
+        line += f"; {up}, further calls were not sent"
+    waiting = {m: value for m in limits if m != "minutes" and (value := account.reserved.of(m))}
+    if waiting:
+        line += f"; {_amounts(waiting)} reserved for calls on their way"
+    if account.unpriced and "usd" in limits:
+        line += f"; the price of {formatting.counted(account.unpriced, 'call')} is guessed"
+    return f"budget: {line}"
 
 
 def _amounts(limits: dict[str, float]) -> str:

@@ -13,11 +13,9 @@ from gateway.stores.totals import Stop
 from gateway.text import formatting
 from gateway.text.sanitize import one_line
 
-Trace = Mapping[str, Any]
-"""One run as `GET /api/runs/{id}` gives it: `run` and `steps`."""
-
-MOST_RUNS = 20
-"""Runs that are shown one by one; all are counted."""
+Trace = Mapping[str, Any]  # one run as `GET /api/runs/{id}` gives it: `run` and `steps`
+MOST_RUNS = 20  # that are shown one by one; all are counted
+_COUNTS = ("steps", "calls", "input_tokens", "cached_tokens", "output_tokens")
 
 _TASK_CHARS = 60
 _TEXT_CHARS = 44
@@ -47,42 +45,30 @@ def as_json(traces: Sequence[Trace], *, status: int, url: str) -> dict[str, Any]
         "exit_status": status,
         "gateway": url,
         "runs": [{**trace["run"], "guidance": list(_guidance(trace))} for trace in traces],
-        "steps": _sum(totals, "steps"),
-        "calls": _sum(totals, "calls"),
-        "input_tokens": _sum(totals, "input_tokens"),
-        "cached_tokens": _sum(totals, "cached_tokens"),
-        "output_tokens": _sum(totals, "output_tokens"),
-        "cost_usd": _dollars(totals, "cost_usd"),
-        "saved_usd": _dollars(totals, "saved_usd"),
+        **{name: _sum(totals, name) for name in _COUNTS},
+        **{name: _dollars(totals, name) for name in ("cost_usd", "saved_usd")},
         "cached_share": _cached_share(totals),
     }
 
 
 def _headline(totals: Sequence[Mapping[str, Any]]) -> str:
     tokens = _sum(totals, "input_tokens") + _sum(totals, "output_tokens")
+    cost, saved = _dollars(totals, "cost_usd"), _dollars(totals, "saved_usd")
+    estimated = any(each["estimated"] for each in totals)
+    price = "cost unknown" if cost is None else formatting.about(formatting.money(cost), estimated)
+    if cost is not None and saved:
+        price += f" ({formatting.money(saved)} saved by routing)"
     parts = [
         formatting.counted(len(totals), "run"),
         formatting.counted(_sum(totals, "steps"), "step"),
         f"{formatting.count(tokens)} tokens",
-        _cost(totals),
+        price,
     ]
-    cached = _cached_share(totals)
-    if cached is not None:
+    if (cached := _cached_share(totals)) is not None:
         parts.append(f"{formatting.percent(cached)} of input from cache")
-    unsteered = sum(sum(each["unsteered"].values()) for each in totals)
-    if unsteered:
+    if unsteered := sum(sum(each["unsteered"].values()) for each in totals):
         parts.append(f"{formatting.counted(unsteered, 'call')} unsteered")
     return ", ".join(parts)
-
-
-def _cost(totals: Sequence[Mapping[str, Any]]) -> str:
-    cost = _dollars(totals, "cost_usd")
-    if cost is None:
-        return "cost unknown"
-    estimated = any(each["estimated"] for each in totals)
-    text = formatting.about(formatting.money(cost), estimated)
-    saved = _dollars(totals, "saved_usd")
-    return f"{text} ({formatting.money(saved)} saved by routing)" if saved else text
 
 
 def _run(trace: Trace, page: str) -> Iterator[str]:
@@ -95,10 +81,8 @@ def _run(trace: Trace, page: str) -> Iterator[str]:
     yield f"    states   {states}, now {run['state']}{ended}"
     if stop := run.get("stopped"):
         yield f"    {Stop(**stop).words}: {one_line(stop['why'], _WHY_CHARS) or 'no reason given'}"
-    models = "  ".join(
-        f"{one_line(name, 40)} {number}" for name, number in totals["models"].items()
-    )
-    yield f"    models   {models}"
+    models = (f"{one_line(name, 40)} {number}" for name, number in totals["models"].items())
+    yield f"    models   {'  '.join(models)}"
     if totals["fired"]:
         fired = "  ".join(f"{name} {number}" for name, number in totals["fired"].items())
         yield f"    alarms   {fired}"
@@ -123,13 +107,8 @@ def _guidance(trace: Trace) -> Iterator[dict[str, Any]]:
             if rules:
                 number = len((row["pattern_id"] or "").split(","))
                 name = formatting.counted(number, "universal rule")
-            yield {
-                "step": step["step_index"],
-                "rules": rules,
-                "name": name,
-                "text": row["text"],
-                "applied": row["applied"],
-            }
+            about = {"step": step["step_index"], "rules": rules, "name": name}
+            yield about | {"text": row["text"], "applied": row["applied"]}
 
 
 def _sum(totals: Sequence[Mapping[str, Any]], name: str) -> int:

@@ -19,16 +19,21 @@ import orjson
 
 from gateway.api.views import run_view, step_views
 from gateway.config import Mode
-from gateway.config.budgets import BudgetSettings
 from gateway.errors import ConfigError
 from gateway.process.running import running_gateways, state_database
 from gateway.wire.coerce import as_json_value
 from gateway.wrap import command, summary
-from gateway.wrap.own_gateway import OwnGateway, limit_line, used_line, wrap_budget, wrap_settings
+from gateway.wrap.own_gateway import (
+    OwnGateway,
+    limit_line,
+    own_gateway,
+    used_line,
+    wrap_budget,
+    wrap_settings,
+)
 from gateway.wrap.summary import OtherGateway, gateway_at
 
-RUNNING = "running"
-"""The value of `gateway` for the one that was started last."""
+RUNNING = "running"  # the value of `gateway` for the one that was started last
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,25 +86,31 @@ def wrap(options: WrapOptions) -> int:
             settings = wrap_settings(options.config, os.environ, options.mode)
             if budget is not None:
                 settings = replace(settings, budgets=(*settings.budgets, budget))
-            own = OwnGateway(settings)
-            stack.enter_context(own)
+            own = stack.enter_context(own_gateway(settings))
             url, read = own.url, partial(_own_traces, own)
-            page, others = _commands(options, own)
+            # Commands that show a run and list all, also later while other gateways run.
+            config = f" --config {shlex.quote(str(options.config))}" if options.config else ""
+            page, path = f"gateway dashboard{config} {{run}}", settings.storage.path
+            others = f"gateway runs list{config}"
+            if path == str(state_database()):
+                others = f"GATEWAY_STORAGE__PATH={shlex.quote(path)} {others}"
         mode = own.settings.steering.mode if own is not None else None
         if budget is not None and own is not None and not options.as_json:
             say(limit_line(budget, own.settings.control))
         status = _run(options, url, say if not options.as_json else _silent, mode)
         traces = _read(read, say)
         if options.as_json:
-            sys.stderr.write(orjson.dumps(summary.as_json(traces, status=status, url=url)).decode())
-            sys.stderr.write("\n")
+            line = orjson.dumps(summary.as_json(traces, status=status, url=url)).decode()
+            sys.stderr.write(line + "\n")
         else:
             for number, line in enumerate(summary.lines(traces, page=page, others=others)):
                 say(line, first=number == 0)
             if budget is not None and own is not None:
                 stops = [stop for trace in traces if (stop := trace["run"].get("stopped"))]
                 stopped = any(stop["by"] == "budget" for stop in stops)
-                say(_used(own, budget, stopped), first=False)
+                store = own.server.runtime.accounting.ledger.store
+                found = own.call(store.list_accounts(budget=budget.name))
+                say(used_line(budget, found, time.time(), stopped=stopped), first=False)
         return status
 
 
@@ -143,22 +154,8 @@ def _other(options: WrapOptions) -> OtherGateway | None:
     return found
 
 
-def _commands(options: WrapOptions, own: OwnGateway) -> tuple[str, str]:
-    """Commands that show one run and list all of them, also later while other gateways run."""
-    config = f" --config {shlex.quote(str(options.config))}" if options.config else ""
-    path = own.settings.storage.path
-    named = f"GATEWAY_STORAGE__PATH={shlex.quote(path)} " if path == str(state_database()) else ""
-    return f"gateway dashboard{config} {{run}}", f"{named}gateway runs list{config}"
-
-
-def _used(own: OwnGateway, budget: BudgetSettings, stopped: bool) -> str:
-    store = own.app.runtime.accounting.ledger.store
-    found = own.call(store.list_accounts(budget=budget.name))
-    return used_line(budget, found, time.time(), stopped=stopped)
-
-
 def _own_traces(own: OwnGateway) -> list[summary.Trace]:
-    runtime = own.app.runtime
+    runtime = own.server.runtime
     found = []
     for run_id in own.run_ids():
         trace = own.call(runtime.runs.get_run(run_id, tenant=None, content=False))
