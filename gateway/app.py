@@ -114,11 +114,8 @@ def build_app(settings: Settings) -> Edge:
 
 
 async def _lifespan(runtime: Runtime, _scope: Scope, receive: Receive, send: Send) -> None:
-    """Open the services before the first request and close them after the last.
-
-    Not Starlette's own, because a failed start should report its reason in one line, without a
-    traceback.
-    """
+    """Open the services before the first request and close them after the last. Not Starlette's
+    own, because a failed start should report its reason in one line, without a traceback."""
     await receive()
     try:
         await runtime.start()

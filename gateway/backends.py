@@ -68,10 +68,8 @@ async def open_stores(
     """The stores at `settings.url` or `settings.path`, created or migrated as needed.
 
     `:memory:` is a new, empty database that ends with `close`. `vectors`: patterns will be
-    searched. `existing`: only open what a gateway has recorded, never create a database.
-
-    Raises:
-        StoreError: the store cannot be opened; with `existing`, there is none.
+    searched. `existing`: only open what a gateway has recorded, never create a database. Raises
+    StoreError: the store cannot be opened; with `existing`, there is none.
     """
     opener = load_class(__package__, STORES[settings.kind])
     stores: Stores = await opener(settings, vectors=vectors, existing=existing)

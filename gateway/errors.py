@@ -163,10 +163,8 @@ class ShuttingDown(GatewayError):
 
 
 class RunRefused(GatewayError):
-    """A call that is not sent, because its run may go no further now.
-
-    Clients of OpenAI and Anthropic send a 429 again, unless `x-should-retry` says otherwise.
-    """
+    """A call that is not sent, because its run may go no further now. Clients of OpenAI and
+    Anthropic send a 429 again, unless `x-should-retry` says otherwise."""
 
     status, type = 429, "insufficient_quota"
 

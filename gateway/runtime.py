@@ -129,11 +129,8 @@ class Runtime:
         return self.opened.stores.learning
 
     async def start(self) -> Opened:
-        """Open everything, on the event loop that will serve the requests.
-
-        Raises:
-            StoreError: the store cannot be used.
-        """
+        """Open everything, on the event loop that will serve the requests. Raises StoreError: the
+        store cannot be used."""
         wait = StartWait(self.settings.storage, lambda: self.draining).until_reachable
         self._opened = opened = await self._open(wait)
         self._services = services = self._build(opened, self.settings)

@@ -18,10 +18,8 @@ LENDING_S: Final = 0.1
 
 
 def spawn(coro: Coroutine[Any, Any, T], *, name: str | None = None) -> asyncio.Task[T]:
-    """Start `coro` and hold the task until it ends.
-
-    The event loop keeps only a weak reference to a task, so an unreferenced one may vanish.
-    """
+    """Start `coro` and hold the task until it ends. The event loop keeps only a weak reference to a
+    task, so an unreferenced one may vanish."""
     task = asyncio.get_running_loop().create_task(coro, name=name)
     _running.add(task)
     task.add_done_callback(_running.discard)
@@ -86,11 +84,8 @@ class OwnTime:
         self._on_wait = call
 
     async def run(self, work: Coroutine[Any, Any, T], wait_s: float) -> T:
-        """The result of `work`, whose own time is counted.
-
-        Raises:
-            TimeoutError: it was still waiting for something `wait_s` after its first wait began.
-        """
+        """The result of `work`, whose own time is counted. Raises TimeoutError: it was still
+        waiting for something `wait_s` after its first wait began."""
         self._begin()
         try:
             waits_for = work.send(None)

@@ -88,10 +88,8 @@ def found_storage(storage: StorageSettings, subject: str | None = None) -> Stora
     """The database of the runs: as set, else this folder's, a running gateway's or `wrap`'s.
 
     `subject`: a run or conversation; the database that has it comes before the others. Says on
-    stderr which database is read when it is not the one that is set.
-
-    Raises:
-        ConfigError: there is none.
+    stderr which database is read when it is not the one that is set. Raises ConfigError: there is
+    none.
     """
     default = StorageSettings().path
     if storage.shared or storage.path != default:

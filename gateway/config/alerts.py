@@ -35,10 +35,8 @@ _HOURS = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertSink:
-    """One receiver; logs, metrics and pages never show its URL, which may hold a secret.
-
-    `secret` signs what a webhook is sent (docs/monitoring.md).
-    """
+    """One receiver; logs, metrics and pages never show its URL, which may hold a secret. `secret`
+    signs what a webhook is sent (docs/monitoring.md)."""
 
     name: str
     url: Secret

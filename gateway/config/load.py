@@ -36,11 +36,8 @@ _TOP_LEVEL_VALUES = frozenset(
 
 
 def overlay(merged: dict[str, Any], env: Mapping[str, str]) -> None:
-    """Put the settings of `env` into `merged`; lists and maps are written as YAML or JSON.
-
-    Raises:
-        ConfigError: the text of a list or map is not YAML; that variable is left out.
-    """
+    """Put the settings of `env` into `merged`; lists and maps are written as YAML or JSON. Raises
+    ConfigError: the text of a list or map is not YAML; that variable is left out."""
     faults = Faults()
     for name, keys in _key_paths(env):
         value: Any = env[name]
@@ -150,11 +147,9 @@ def load_settings(
 ) -> Settings:
     """Settings from `path` (or `./config.yaml` when there is one) and the environment.
 
-    upstreams: False leaves out the providers and their keys, which then need not be set.
-
-    Raises:
-        ConfigError: the file is missing or is not YAML, or has wrong keys or values: all of them,
-            each with its line.
+    upstreams: False leaves out the providers and their keys, which then need not be set. Raises
+    ConfigError: the file is missing or is not YAML, or has wrong keys or values: all of them, each
+    with its line.
     """
     env = dict(os.environ if env is None else env)
     default = DEFAULT_FILE if Path(DEFAULT_FILE).exists() else None
@@ -186,9 +181,8 @@ def left_out(
 def settings_from_dict(raw: Mapping[str, Any], env: Mapping[str, str] | None = None) -> Settings:
     """Settings from plain values; references are resolved, `GATEWAY_*` variables win.
 
-    Raises:
-        ConfigError: keys are unknown or values refused: all of them, each with its key path and
-            the variable that set it.
+    Raises ConfigError: keys are unknown or values refused: all of them, each with its key path and
+    the variable that set it.
     """
     faults = Faults()
     faults.found += misplaced(raw)
@@ -215,10 +209,8 @@ def settings_from_dict(raw: Mapping[str, Any], env: Mapping[str, str] | None = N
 def resolve(
     value: Any, env: Mapping[str, str], faults: Faults, path: str = "", secret: bool = False
 ) -> Any:
-    """`value` with `os.environ/NAME` and `${NAME}` (or `${NAME:-default}`) replaced.
-
-    A variable that is not set and has no default is a fault; the reference stays.
-    """
+    """`value` with `os.environ/NAME` and `${NAME}` (or `${NAME:-default}`) replaced. A variable
+    that is not set and has no default is a fault; the reference stays."""
     if isinstance(value, Mapping):
         secrets = {k: secret or bool(_SECRET_KEYS.search(str(k))) for k in value}
         return {

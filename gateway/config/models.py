@@ -20,9 +20,7 @@ class EmbeddingSettings:
 
     `embedder`: `static` (built in), `hashing` (no model), or `litellm/<model>` for an embedding
     model of any provider LiteLLM knows. `dimensions`, `api_base`, `api_key`: None = the default of
-    the provider or of LiteLLM.
-
-    Raises: ValueError (`<field>: <what is wrong>`).
+    the provider or of LiteLLM. Raises: ValueError (`<field>: <what is wrong>`).
     """
 
     embedder: str = "static"
@@ -74,11 +72,8 @@ class JudgeSettings:
         at_least(self, 0, "cache_entries")
 
     def limit_s(self, deadline_ms: float) -> float:
-        """Longest wait for a score, in seconds.
-
-        Raises:
-            ValueError: no model is named, or the deadline leaves it less than LEAST_JUDGE_MS.
-        """
+        """Longest wait for a score, in seconds. Raises ValueError: no model is named, or the
+        deadline leaves it less than LEAST_JUDGE_MS."""
         if not self.model:
             raise ValueError("difficulty.judge.model: needed by scorer judge")
         limit_ms = min(self.timeout_ms, self.deadline_share * deadline_ms)
@@ -92,21 +87,16 @@ class JudgeSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScorerSettings:
-    """The difficulty scorer, with the shipped weights or those of a file.
-
-    `judge`: the model that the scorer `judge` asks about each new step.
-    """
+    """The difficulty scorer, with the shipped weights or those of a file. `judge`: the model that
+    the scorer `judge` asks about each new step."""
 
     scorer: ScorerName = "calibrated"
     weights_file: str | None = None
     judge: JudgeSettings = field(default_factory=JudgeSettings)
 
     def load(self) -> DifficultySettings:
-        """The scorer's settings with the weights read.
-
-        Raises:
-            ValueError: the file cannot be read, or does not contain weights.
-        """
+        """The scorer's settings with the weights read. Raises ValueError: the file cannot be read,
+        or does not contain weights."""
         if self.weights_file is None:
             return DifficultySettings(scorer=self.scorer)
         try:
@@ -124,9 +114,7 @@ DAY_S = 86_400.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearningSettings:
     """Limits of learning from runs, and the switches for mining and for giving lessons to runs.
-
-    `model`: its name as a client would request it.
-    """
+    `model`: its name as a client would request it."""
 
     mining: bool = True
     trials: Literal["off", "on"] = "off"

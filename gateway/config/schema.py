@@ -29,9 +29,8 @@ _TRUE, _FALSE = {"true", "yes", "on", "1"}, {"false", "no", "off", "0"}
 def build(cls: type[T], value: Any, path: str = "") -> T:
     """`value` (a mapping, or None for all defaults) as an instance of dataclass `cls`.
 
-    Raises:
-        ConfigError: unknown keys (with the nearest valid name), wrong types, refused values; all of
-            them, in this order.
+    Raises ConfigError: unknown keys (with the nearest valid name), wrong types, refused values; all
+    of them, in this order.
     """
     if value is None:
         value = {}
@@ -61,10 +60,8 @@ def build(cls: type[T], value: Any, path: str = "") -> T:
 def _made(
     cls: type[T], kwargs: dict[str, Any], required: Iterable[str], path: str, faults: Faults
 ) -> T | None:
-    """`cls(**kwargs)`; None, with the faults, when it refuses a value.
-
-    A refused value is left out, and the others are tried again, until nothing is refused.
-    """
+    """`cls(**kwargs)`; None, with the faults, when it refuses a value. A refused value is left out,
+    and the others are tried again, until nothing is refused."""
     while kwargs.keys() >= set(required):
         try:
             return cls(**kwargs)

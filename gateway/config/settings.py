@@ -71,10 +71,8 @@ assert set(PRESETS) == set(get_args(PresetName))
 
 
 def fill(values: dict[str, Any], preset: Mapping[str, Any], defaults: object) -> None:
-    """Put the values of a preset into `values` where they have none but the default.
-
-    `defaults`: the settings without any file.
-    """
+    """Put the values of a preset into `values` where they have none but the default. `defaults`:
+    the settings without any file."""
     for key, wanted in preset.items():
         default = getattr(defaults, key, None)
         own = values.get(key)
@@ -286,11 +284,8 @@ class Settings:
         return (*self.budgets, token_budget(steering.token_budget, wraps_up=wraps_up))
 
     def judge_limit_s(self) -> float | None:
-        """Longest wait for a judged score, in seconds; None when no model judges.
-
-        Raises:
-            ValueError: no model is named, or it would have too little time.
-        """
+        """Longest wait for a judged score, in seconds; None when no model judges. Raises
+        ValueError: no model is named, or it would have too little time."""
         if self.difficulty.scorer != "judge":
             return None
         return self.difficulty.judge.limit_s(self.steering.deadline_ms)

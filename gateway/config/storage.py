@@ -37,14 +37,13 @@ class StorageSettings:
     """Database of the runs: its place, durability and retention.
 
     `url`: as libpq writes it, with its TLS options such as `sslmode` and `sslrootcert`.
-    `synchronous`: with `normal` no commit is lost when the process dies (`kill -9` included), but
-    a power cut may lose the most recent ones; `full` waits for the disk at every commit. The file
+    `synchronous`: with `normal` no commit is lost when the process dies (`kill -9` included), but a
+    power cut may lose the most recent ones; `full` waits for the disk at every commit. The file
     stays consistent in both cases. `mask_secrets`: docs/security.md; what is sent upstream is not
     touched. `max_size_mb`: in memory 1,535 MB at most, and more than 2,047 MB cannot be stored.
-    When a store counts as unavailable, and what waits for it: `gateway/stores/guard/guarded.py`,
-    on disk `disk_spool.py`. The clock: `gateway/lifecycle/retention.py`.
-
-    Raises: ValueError (`<field>: <what is wrong>`).
+    When a store counts as unavailable, and what waits for it: `gateway/stores/guard/guarded.py`, on
+    disk `disk_spool.py`. The clock: `gateway/lifecycle/retention.py`. Raises: ValueError (`<field>:
+    <what is wrong>`).
     """
 
     path: str = "gateway.db"

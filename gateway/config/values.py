@@ -88,10 +88,8 @@ class Faults:
             self.found.extend(exc.faults)
 
     def add(self, fault: str) -> None:
-        """Keep a fault, unless those that are known explain it.
-
-        A value that was refused is replaced by its default, of which another check may complain.
-        """
+        """Keep a fault, unless those that are known explain it. A value that was refused is
+        replaced by its default, of which another check may complain."""
         if not self.explain(fault):
             self.found.append(fault)
 

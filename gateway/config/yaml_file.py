@@ -145,10 +145,8 @@ def _move(values: dict[str, Any], names: dict[str, str], out: dict[str, Any], se
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigFile:
-    """The values of a config file; `lines`: the line of each key path, from 1.
-
-    `repeated`: faults of keys that are set twice, of which YAML would use the last.
-    """
+    """The values of a config file; `lines`: the line of each key path, from 1. `repeated`: faults
+    of keys that are set twice, of which YAML would use the last."""
 
     name: str
     values: dict[str, Any] = field(default_factory=dict)
@@ -180,9 +178,8 @@ class ConfigFile:
 def read_config_file(path: str | os.PathLike[str]) -> ConfigFile:
     """The file at `path`, which is YAML with a mapping at its top.
 
-    Raises:
-        ConfigError: names the file, and the line of a YAML error. A file without any key is one,
-            too: it may be about to be written. `{}` says that nothing is set.
+    Raises ConfigError: names the file, and the line of a YAML error. A file without any key is one,
+    too: it may be about to be written. `{}` says that nothing is set.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -202,11 +199,8 @@ def read_config_file(path: str | os.PathLike[str]) -> ConfigFile:
 
 
 def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The values of a config file.
-
-    Raises:
-        ConfigError: as for `read_config_file`, and for keys that are set twice.
-    """
+    """The values of a config file. Raises ConfigError: as for `read_config_file`, and for keys that
+    are set twice."""
     file = read_config_file(path)
     if file.repeated:
         raise ConfigError(*file.repeated)

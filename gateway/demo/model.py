@@ -166,11 +166,8 @@ class _Completions(BaseHTTPRequestHandler):
 
 @contextmanager
 def served(config: uvicorn.Config) -> Iterator[str]:
-    """Serve an application in a thread, with its lifespan; yields its address.
-
-    Raises:
-        RuntimeError: the start-up fails or takes too long.
-    """
+    """Serve an application in a thread, with its lifespan; yields its address. Raises RuntimeError:
+    the start-up fails or takes too long."""
     server = uvicorn.Server(config)
     listener = socket.socket()
     listener.bind((LOOPBACK, 0))

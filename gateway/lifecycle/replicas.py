@@ -16,10 +16,8 @@ from gateway.stores.protocols import RESYNC, STEP, WATCHING, RunStore, Signals, 
 from gateway.stores.records import CallRecord
 from gateway.tasks import spawn
 
-_WATCH_S = 5.0
-"""While somebody reads live events here, the others are notified this often."""
-_WATCHED_S = 3 * _WATCH_S
-"""For this long after that they send theirs."""
+_WATCH_S = 5.0  # how often the others are notified while somebody reads live events here
+_WATCHED_S = 3 * _WATCH_S  # for this long after that they send theirs
 
 Refresh = Callable[[], Awaitable[None]]
 
@@ -51,14 +49,15 @@ class Replicas:
 
     async def follow(self) -> None:
         """Listen to the others, without end."""
-        if self._signals is not None:
-            await asyncio.gather(self._signals.follow(self._received), self._announce_watching())
 
-    async def _announce_watching(self) -> None:
-        while True:
-            if self._events.active:
-                await self._send(WATCHING)
-            await asyncio.sleep(_WATCH_S)
+        async def announce_watching() -> None:
+            while True:
+                if self._events.active:
+                    await self._send(WATCHING)
+                await asyncio.sleep(_WATCH_S)
+
+        if self._signals is not None:
+            await asyncio.gather(self._signals.follow(self._received), announce_watching())
 
     async def _send(self, kind: str, **ids: str) -> None:
         if self._signals is None:
@@ -73,11 +72,9 @@ class Replicas:
             self._watched_until = time.monotonic() + _WATCHED_S
         elif kind == STEP and self._events.active:
             spawn(self._pass_on(ids), name="pass an event on")
-        elif kind == RESYNC:
-            for refresh in self._refresh.values():
+        for name, refresh in self._refresh.items():
+            if kind in (RESYNC, name):
                 spawn(self._read_again(refresh), name="read again")
-        elif kind in self._refresh:
-            spawn(self._read_again(self._refresh[kind]), name="read again")
 
     async def _read_again(self, refresh: Refresh) -> None:
         try:
@@ -98,8 +95,7 @@ class Replicas:
             self._log.debug("a call of another gateway cannot be read", reason=str(error))
             return
         if trace is not None and trace.steps:
-            run = trace.run
-            step, given = trace.steps[0], trace.injections
-            event = step_event(run.tenant, run.conversation_id, run, step, given)
+            run, step = trace.run, trace.steps[0]
+            event = step_event(run.tenant, run.conversation_id, run, step, trace.injections)
             if event is not None:
                 self._events.publish(event)

@@ -34,10 +34,8 @@ def steady_clock() -> float:
 
 
 class WallClock:
-    """The wall clock, which is not believed for a while after it has jumped.
-
-    `steady`: seconds of a clock that nobody sets.
-    """
+    """The wall clock, which is not believed for a while after it has jumped. `steady`: seconds of a
+    clock that nobody sets."""
 
     def __init__(
         self,
@@ -62,21 +60,19 @@ class WallClock:
         """Seconds of the epoch; a jump since the last reading is noted. Raises: StoreError."""
         now, steady, last = self._wall(), self._steady(), self._last
         if last is None:
-            await self._check_start(runs, now, steady)
+            # At the start there is nothing to compare the clock with but the newest run.
+            newest = await runs.list_runs(RunFilter(), PageRequest(limit=1, sort="updated_at"))
+            kept_s = self._settings.retention_days * _DAY_S
+            idle_s = now - newest.runs[0].updated_at if newest.runs else 0.0
+            if kept_s and idle_s > kept_s:
+                days = round(idle_s / _DAY_S)
+                self._distrust(steady, "every run is old by the clock", idle_days=days)
         else:
             jump_s = (now - last[0]) - (steady - last[1])
             if abs(jump_s) > self._settings.clock_jump_s:
                 self._distrust(steady, "the clock jumped", by_s=round(jump_s))
         self._last = (now, steady)
         return now
-
-    async def _check_start(self, runs: RunStore, now: float, steady: float) -> None:
-        """At the start there is nothing to compare the clock with but the newest run."""
-        newest = await runs.list_runs(RunFilter(), PageRequest(limit=1, sort="updated_at"))
-        kept_s = self._settings.retention_days * _DAY_S
-        if newest.runs and kept_s and now - newest.runs[0].updated_at > kept_s:
-            idle_days = (now - newest.runs[0].updated_at) / _DAY_S
-            self._distrust(steady, "every run is old by the clock", idle_days=round(idle_days))
 
     def _distrust(self, steady: float, why: str, **facts: int) -> None:
         self._trusted_from = steady + self._settings.clock_settle_s

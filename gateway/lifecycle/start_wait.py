@@ -50,25 +50,19 @@ class StartWait:
             try:
                 return await work()
             except StoreUnreachable as error:
-                if not self._goes_on(error):
+                now = time.monotonic()
+                self._waited_since = self._waited_since or now
+                left_s = self._waited_since + self._limit_s - now
+                if left_s <= 0 or self._stopping():
                     raise
+                if now - self._said_at >= _SAID_EVERY_S:
+                    self._said_at = now
+                    self._log.warning(
+                        "the database does not answer: the start waits for it",
+                        reason=str(error),
+                        gives_up_in_s=round(left_s),
+                    )
             await asyncio.sleep(self._pause_s)
-
-    def _goes_on(self, error: StoreUnreachable) -> bool:
-        now = time.monotonic()
-        if self._waited_since is None:
-            self._waited_since = now
-        left_s = self._waited_since + self._limit_s - now
-        if left_s <= 0 or self._stopping():
-            return False
-        if now - self._said_at >= _SAID_EVERY_S:
-            self._said_at = now
-            self._log.warning(
-                "the database does not answer: the start waits for it",
-                reason=str(error),
-                gives_up_in_s=round(left_s),
-            )
-        return True
 
 
 def warm_up(settings: Settings) -> None:

@@ -58,10 +58,8 @@ class Estimate:
 
 
 def step_at(steps: int, point: str) -> int | None:
-    """Index of the step at a point of a run of so many steps; None if the run is shorter.
-
-    A point is the end, half of the steps, or ten or five steps.
-    """
+    """Index of the step at a point of a run of so many steps; None if the run is shorter. A point
+    is the end, half of the steps, or ten or five steps."""
     points = {"end": steps, "half": max(1, steps // 2), "10 steps": 10, "5 steps": 5}
     return points[point] - 1 if 0 < points[point] <= steps else None
 
@@ -115,10 +113,8 @@ def _blocks(
 def _weighted(
     blocks: Iterable[tuple[np.ndarray, np.ndarray, np.ndarray]], weights: Floats
 ) -> Floats:
-    """Share of the pairs that are won, for each row of weights; NaN where no pair has any.
-
-    The sums are of halves, which floats hold exactly: their order does not matter.
-    """
+    """Share of the pairs that are won, for each row of weights; NaN where no pair has any. The sums
+    are of halves, which floats hold exactly: their order does not matter."""
     won, total = np.zeros(len(weights)), np.zeros(len(weights))
     for wins, rows, columns in blocks:
         above, below = weights[:, rows], weights[:, columns]
@@ -171,10 +167,8 @@ def signal_rates(runs: Sequence[RunReading], signal: str) -> SignalRates:
 
 
 def balanced_precision(runs: Sequence[RunReading], signal: str) -> float:
-    """Share of failed runs among those with the signal, if half of all runs failed.
-
-    Rates are smoothed by half a run each, so that a rare signal does not count as certain.
-    """
+    """Share of failed runs among those with the signal, if half of all runs failed. Rates are
+    smoothed by half a run each, so that a rare signal does not count as certain."""
     failed, successful, shown = _counts(runs, signal)
     hit = (sum(signal in run.first for run in failed) + 0.5) / (len(failed) + 1)
     false = (shown + 0.5) / (successful + 1)

@@ -260,9 +260,7 @@ def folds_of(groups: Iterable[str], folds: int, seed: int) -> dict[str, int]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RiskModel:
     """Fitted weights, and the mean evidence of runs that work on files or programs, and of others.
-
-    A risk is about what is unusual for a run of its kind; how often runs fail is for the prior.
-    """
+    A risk is about what is unusual for a run of its kind; how often runs fail is for the prior."""
 
     model: Model
     works: float
@@ -319,9 +317,7 @@ class AlarmLevels:
 
 def alarm_levels(runs: Sequence[LabelledRun], evidence: Sequence[Array]) -> AlarmLevels:
     """The levels above which the evidence of ALARM_SHARE of the solved runs of a kind lasts.
-
-    `evidence` per step of each run, by a model that never saw it. Too few solved runs set none.
-    """
+    `evidence` per step of each run, by a model that never saw it. Too few solved runs set none."""
     levels = []
     for works in (True, False):
         peaks = sorted(
@@ -347,9 +343,7 @@ def _lasting(values: Array) -> Array:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
     """A calibration, and how each run is read by a model fitted without the run's group.
-
-    `reference`: the same runs read by the reference scorer and monitors.
-    """
+    `reference`: the same runs read by the reference scorer and monitors."""
 
     calibration: Calibration
     held_out: tuple[RunReading, ...]
@@ -357,11 +351,8 @@ class Fitted:
 
 
 def fit(runs: Sequence[LabelledRun], *, seed: int = SEED, solve: Solve = newton) -> Fitted:
-    """Fit the scorer to these runs; the same runs and seed give the same numbers.
-
-    Raises:
-        ConfigError: too few runs or groups, or no stratum with both outcomes.
-    """
+    """Fit the scorer to these runs; the same runs and seed give the same numbers. Raises
+    ConfigError: too few runs or groups, or no stratum with both outcomes."""
     runs = sorted(runs, key=lambda run: (run.label.id, run.digest))
     _require_enough(runs)
     fold = folds_of((run.label.group for run in runs), FOLDS, seed)
@@ -455,10 +446,8 @@ def _reading(run: LabelledRun, odds: Array, evidence: Array, likely: Array) -> R
 
 
 def _budgets(runs: Sequence[LabelledRun]) -> list[int]:
-    """Budgets in calls, for agents that work on files and for others.
-
-    BUDGET_FACTOR times the calls within which nearly all successful runs ended.
-    """
+    """Budgets in calls, for agents that work on files and for others. BUDGET_FACTOR times the calls
+    within which nearly all successful runs ended."""
     budgets = []
     for works, default in zip((True, False), DEFAULT_BUDGETS, strict=True):
         calls = [run.calls for run in runs if not run.label.failed and run.works == works]

@@ -37,8 +37,7 @@ def library_look_ups(
     """A pattern library in memory; `patterns`: STARTER, or a JSONL file of `patterns export`, which
     may have the lines of `learn export` too.
 
-    Raises:
-        ConfigError: the file cannot be read, or has a line that is no pattern.
+    Raises ConfigError: the file cannot be read, or has a line that is no pattern.
     """
     starter = patterns == STARTER
     lines = [] if starter else file_lines(Path(patterns))

@@ -134,9 +134,7 @@ def _unscored(index: int, last: Mapping[str, Any]) -> dict[str, Any]:
 
 def first_showings(steps: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     """Index of the first step on which each signal showed: monitors, FAST, SLOW, SKIP, risk, alarm.
-
-    Steps without `likely_fails` are none of a run that is likely to fail.
-    """
+    Steps without `likely_fails` are none of a run that is likely to fail."""
     first: dict[str, int] = {}
     for step in steps:
         signals = [*step["fired"], *[name for name in STATE_SIGNALS if name == step["state"]]]
@@ -180,10 +178,8 @@ class Replayed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """Work to do with each recording; sent to worker processes.
-
-    `lines` asks for JSON lines, `runs` for the replays themselves.
-    """
+    """Work to do with each recording; sent to worker processes. `lines` asks for JSON lines, `runs`
+    for the replays themselves."""
 
     policy: ReplayPolicy
     other: ReplayPolicy | None = None
@@ -222,11 +218,8 @@ class Work:
 
 @contextmanager
 def look_ups_of(policy: ReplayPolicy) -> Iterator[LookUps]:
-    """The answers to look-ups of any number of recordings.
-
-    Raises:
-        ConfigError: the file of patterns cannot be used.
-    """
+    """The answers to look-ups of any number of recordings. Raises ConfigError: the file of patterns
+    cannot be used."""
     if not policy.patterns:
         yield ANSWERED
         return

@@ -28,11 +28,8 @@ STDIN = Path("-")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLabel:
-    """Origin and outcome of a recorded run; `success` is None when its outcome is unknown.
-
-    `group` names what must stay on one side of a split; `mistake_step` is the step an annotator
-    blamed.
-    """
+    """Origin and outcome of a recorded run; `success` is None when its outcome is unknown. `group`
+    names what must stay on one side of a split; `mistake_step` is the step an annotator blamed."""
 
     id: str
     source: str = ""
@@ -54,10 +51,8 @@ class RunLabel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """One run as it was recorded; exactly one of `messages` and `steps` is not None.
-
-    `request`: what else the agent's requests held, such as `tools`.
-    """
+    """One run as it was recorded; exactly one of `messages` and `steps` is not None. `request`:
+    what else the agent's requests held, such as `tools`."""
 
     label: RunLabel
     license: str = ""
@@ -69,10 +64,8 @@ class Recording:
 def recording_files(paths: Iterable[Path]) -> list[Path]:
     """The files meant by `paths`: files as they are, directories by suffix, sorted.
 
-    `STDIN` is standard input, which like any pipe can be read once.
-
-    Raises:
-        ConfigError: a path does not exist, or a directory holds no recording.
+    `STDIN` is standard input, which like any pipe can be read once. Raises ConfigError: a path does
+    not exist, or a directory holds no recording.
     """
     files: list[Path] = []
     for path in paths:
@@ -91,10 +84,8 @@ def recording_files(paths: Iterable[Path]) -> list[Path]:
 def read_lines(files: Iterable[Path]) -> Iterator[tuple[Path, int, str]]:
     """Each line that is not blank, with its file and number from 1.
 
-    A line that is not UTF-8 is yielded too: `parse_recording` then refuses only this line.
-
-    Raises:
-        ConfigError: a file cannot be read, or not to its end.
+    A line that is not UTF-8 is yielded too: `parse_recording` then refuses only this line. Raises
+    ConfigError: a file cannot be read, or not to its end.
     """
     for file in files:
         number = 0
@@ -116,11 +107,7 @@ def file_lines(file: Path) -> list[bytes]:
 
 
 def write_output(path: Path, text: str) -> None:
-    """Write an output file of a command.
-
-    Raises:
-        ConfigError: it cannot be written.
-    """
+    """Write an output file of a command. Raises ConfigError: it cannot be written."""
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as exc:
@@ -141,8 +128,7 @@ def _open(file: Path) -> IO[str]:
 def parse_recording(line: str, place: str) -> Recording:
     """The recording in one line; `place` names it in error messages and replaces a missing id.
 
-    Raises:
-        ConfigError: not UTF-8, not a JSON object, or neither `messages` nor `steps` is a list.
+    Raises ConfigError: not UTF-8, not a JSON object, or neither `messages` nor `steps` is a list.
     """
     try:
         line.encode()

@@ -40,19 +40,13 @@ CHUNKS_AHEAD = 4
 
 def load_policy(path: Path) -> ReplayPolicy:
     """The replay policy in a config file, which may also name `prices` (USD per million tokens).
-
-    Raises:
-        ConfigError: unreadable file, unknown key or refused value.
-    """
+    Raises ConfigError: unreadable file, unknown key or refused value."""
     return policy_from_dict(read_file(path), os.environ)
 
 
 def policy_from_dict(raw: Mapping[str, Any], env: Mapping[str, str] | None = None) -> ReplayPolicy:
-    """The policy in the plain values of a config file.
-
-    Raises:
-        ConfigError: unknown key or refused value.
-    """
+    """The policy in the plain values of a config file. Raises ConfigError: unknown key or refused
+    value."""
     own = dict(raw)
     prices = own.pop("prices", None) or {}
     if not isinstance(prices, Mapping):
@@ -63,10 +57,8 @@ def policy_from_dict(raw: Mapping[str, Any], env: Mapping[str, str] | None = Non
 
 
 def policy_of(settings: Settings, prices: Mapping[str, Price] | None = None) -> ReplayPolicy:
-    """The policy of the gateway's settings, for a replay.
-
-    An experiment with no arm but `random` is replayed, with each recording's id as its unit.
-    """
+    """The policy of the gateway's settings, for a replay. An experiment with no arm but `random` is
+    replayed, with each recording's id as its unit."""
     experiment, arm = settings.experiment, None
     if experiment.id and [name for name, share in experiment.arms.items() if share] == ["random"]:
         arm = RandomArm(
@@ -119,11 +111,8 @@ def run_replay(
 
     `other` is the policy to compare `policy` with. `patterns` answers look-ups: `starter`, or a
     JSONL file; "" counts each look-up as answered. `routing` names routing policies to judge by the
-    recorded outcomes instead.
-
-    Raises:
-        ConfigError: a path that does not exist or cannot be read, files without any recording, or a
-            page that cannot be written.
+    recorded outcomes instead. Raises ConfigError: a path that does not exist or cannot be read,
+    files without any recording, or a page that cannot be written.
     """
     out, err = out or sys.stdout, err or sys.stderr
     policy = dataclasses.replace(policy or ReplayPolicy(), patterns=patterns)
@@ -145,10 +134,8 @@ def replay_files(
 ) -> tuple[list[Replayed], int]:
     """The replays that a report needs, and the number of recordings that cannot be read.
 
-    JSON lines go to `out` as they come, problems and progress to `err`.
-
-    Raises:
-        ConfigError: a path that does not exist or cannot be read, or files without any recording.
+    JSON lines go to `out` as they come, problems and progress to `err`. Raises ConfigError: a path
+    that does not exist or cannot be read, or files without any recording.
     """
     known = err.isatty() and all(file.is_file() for file in files)
     total = sum(1 for _ in read_lines(recording_files(files))) if known else None
@@ -174,10 +161,8 @@ def replay_files(
 
 
 def with_scorer(policy: ReplayPolicy, scorer: ScorerName, suite: SuiteName) -> ReplayPolicy:
-    """The same policy with another scorer and suite, for recordings that are one task each.
-
-    A labelled recording counts as one run, because its outcome is that of the whole recording.
-    """
+    """The same policy with another scorer and suite, for recordings that are one task each. A
+    labelled recording counts as one run, because its outcome is that of the whole recording."""
     core = policy.rules.policy
     difficulty = dataclasses.replace(core.difficulty, scorer=scorer)
     monitors = dataclasses.replace(core.monitors, suite=suite)

@@ -60,10 +60,8 @@ class Price:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookUps:
-    """Answers to a replay's look-ups, and the similarity that an injection needs there.
-
-    `lessons`: those that fit failures; nothing where no lessons are known.
-    """
+    """Answers to a replay's look-ups, and the similarity that an injection needs there. `lessons`:
+    those that fit failures; nothing where no lessons are known."""
 
     look_up: Callable[[Sequence[Query]], Found]
     gates: Gates
@@ -142,10 +140,8 @@ def _reported(usage: object) -> tuple[int, int] | None:
 
 
 class ReplayedCalls:
-    """Decides about the calls of one recording, in order; the first is decided at once.
-
-    `models`: the model of each call so far, from the call with no step before it on.
-    """
+    """Decides about the calls of one recording, in order; the first is decided at once. `models`:
+    the model of each call so far, from the call with no step before it on."""
 
     def __init__(
         self, policy: ReplayPolicy, recording: Recording, look_ups: LookUps = ANSWERED

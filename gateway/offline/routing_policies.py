@@ -89,8 +89,7 @@ def compare_policies(
     """Each policy on the tasks that several priced models ran; `played` as `playback.play` gives
     them. `regret` in points, as in `routing.regret`.
 
-    Raises:
-        ConfigError: no such task, or a policy that applies to none.
+    Raises ConfigError: no such task, or a policy that applies to none.
     """
     tasks = _tasks(played, prices)
     if not tasks:
@@ -183,10 +182,8 @@ def _by_state(task: Task) -> Outcome:
 def _learned(
     task: Task, tasks: Sequence[Task], prices: Mapping[str, Price], regret: float
 ) -> tuple[str, Outcome]:
-    """Choice of the gateway's own policy, from the outcomes of the other tasks of the source.
-
-    The requested model is the cheapest, as for the states.
-    """
+    """Choice of the gateway's own policy, from the outcomes of the other tasks of the source. The
+    requested model is the cheapest, as for the states."""
     known: dict[str, WorkloadPrior] = {}
     for other in tasks:
         if other.source == task.source and other.group != task.group:
@@ -227,10 +224,8 @@ def _result(name: str, tasks: Sequence[Task], choose: Choose) -> PolicyResult:
 
 
 def _over_coin(row: Floats) -> float:
-    """Points of success over a coin between the cheapest and the dearest model at equal cost.
-
-    A coin costs between the two: what a policy costs beyond is not made up for.
-    """
+    """Points of success over a coin between the cheapest and the dearest model at equal cost. A
+    coin costs between the two: what a policy costs beyond is not made up for."""
     solved, cost, cheap, cheap_cost, dear, dear_cost = row
     share = (cost - cheap_cost) / (dear_cost - cheap_cost) if dear_cost > cheap_cost else 0.0
     return float(100.0 * (solved - cheap - min(max(share, 0.0), 1.0) * (dear - cheap)))

@@ -12,16 +12,14 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningGateway:
-    """One gateway: `url` without `/v1`; `database`: its file, empty when it has none.
-
-    `key`: the one with which it is controlled; empty if the operator has set one, or it is hidden.
-    """
+    """One gateway: `url` without `/v1`; `database`: its file, empty when it has none. `key`: the
+    one with which it is controlled; empty if the operator has set one, or it is hidden."""
 
     pid: int
     url: str
@@ -32,13 +30,9 @@ class RunningGateway:
 
 @contextlib.contextmanager
 def announced(url: str, database: str, key: str = "") -> Iterator[None]:
-    """List this process among the running gateways while the block runs.
-
-    `key`: the one with which it is controlled; the file is readable for this user only.
-    """
-    gateway = RunningGateway(
-        pid=os.getpid(), url=url, database=database, started_at=time.time(), key=key
-    )
+    """List this process among the running gateways while the block runs. `key`: the one with which
+    it is controlled; the file is readable for this user only."""
+    facts = {"url": url, "database": database, "started_at": time.time(), "key": key}
     file = None
     with contextlib.suppress(OSError):
         folder = _folder()
@@ -46,14 +40,14 @@ def announced(url: str, database: str, key: str = "") -> Iterator[None]:
             if known is None:
                 entry.unlink(missing_ok=True)
         # One process may run several gateways.
-        file = folder / f"{gateway.pid}-{url.rpartition(':')[2]}.json"
+        file = folder / f"{os.getpid()}-{url.rpartition(':')[2]}.json"
         file.touch(mode=0o600)
-        file.write_text(json.dumps(asdict(gateway)), encoding="utf-8")
+        file.write_text(json.dumps({"pid": os.getpid(), **facts}), encoding="utf-8")
     try:
         yield
     finally:
-        if file is not None:
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
+            if file is not None:
                 file.unlink(missing_ok=True)
 
 
@@ -81,12 +75,9 @@ def _folder() -> Path:
     """A folder that only this user can write. Raises: OSError when it is another's."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     user = os.getuid() if hasattr(os, "getuid") else 0
-    base, name = (
-        (Path(runtime), "steering-gateway")
-        if runtime
-        else (Path(tempfile.gettempdir()), f"steering-gateway-{user}")
-    )
-    folder = base / name
+    folder = Path(tempfile.gettempdir()) / f"steering-gateway-{user}"
+    if runtime:
+        folder = Path(runtime) / "steering-gateway"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     stat = folder.lstat()
     if folder.is_symlink() or (hasattr(os, "getuid") and (stat.st_uid != user or stat.st_mode & 2)):
@@ -108,10 +99,9 @@ def _entries(folder: Path) -> Iterator[tuple[Path, RunningGateway | None]]:
 def _is_alive(pid: int) -> bool:
     if os.name == "nt":  # signal 0 is not a question there
         return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
+    with contextlib.suppress(PermissionError):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return False
     return True

@@ -25,12 +25,9 @@ from types import FrameType
 from gateway.errors import ConfigError
 from gateway.observability.logging import get_logger
 
-NOT_STARTED = 3
-"""Exit status of a worker that could not start; its log says why."""
-_RESTART_S = 1.0
-"""Pause before a worker is started again, so that one that cannot start does not use up a core."""
-_CLOSE_S = 5.0
-"""Beyond the drain: to write what waits for the store."""
+NOT_STARTED = 3  # exit status of a worker that could not start; its log says why
+_RESTART_S = 1.0  # before a worker is started again: one that cannot start must not use up a core
+_CLOSE_S = 5.0  # beyond the drain: to write what waits for the store
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -55,10 +52,8 @@ class Place:
 
 
 class Supervisor:
-    """Starts a worker for each socket, which runs `serve` with it, and keeps them running.
-
-    `serve` returns whether it served. `drain_s`: how long workers may take to end.
-    """
+    """Starts a worker for each socket, which runs `serve` with it, and keeps them running. `serve`
+    returns whether it served. `drain_s`: how long workers may take to end."""
 
     def __init__(
         self,
@@ -115,12 +110,9 @@ class Supervisor:
             for sig in (*_PASSED_ON, signal.SIGHUP, signal.SIGALRM):
                 signal.signal(sig, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, (*_PASSED_ON, signal.SIGHUP))
+            count, folder, instance = len(self._sockets), self._directory, self._instance
             place = Place(
-                index=index,
-                count=len(self._sockets),
-                directory=self._directory,
-                instance=self._instance,
-                parent=self._parent,
+                index=index, count=count, directory=folder, instance=instance, parent=self._parent
             )
             status = 0 if self._serve(place, own) else NOT_STARTED
         except SystemExit as exc:
@@ -188,8 +180,7 @@ def shared_sockets(first: socket.socket, count: int) -> list[socket.socket]:
     """
     if sys.platform != "linux":
         return [first] * count
-    address = first.getsockname()
-    family = first.family
+    address, family = first.getsockname(), first.family
     first.close()  # it was bound without sharing, to notice another program on the address
     sockets = []
     for _ in range(count):
@@ -201,9 +192,9 @@ def shared_sockets(first: socket.socket, count: int) -> list[socket.socket]:
     return sockets
 
 
+# Python has 700, 10 and 10. Source of the first: bench/steps.py, see `freeze_startup_objects`. The
+# second is low, so that a pass over the middle generation, which stops all else, covers less.
 _THRESHOLDS = (20_000, 5, 80)
-"""Python's are 700, 10 and 10. Source of the first: bench/steps.py, see `freeze_startup_objects`.
-The second is low, so that a pass over the middle generation, which stops all else, covers less."""
 
 
 def collect_less_often() -> None:

@@ -209,10 +209,8 @@ _noted: deque[int] = deque()  # signals that another thread has got, for the nex
 def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
     """The exit status of `command`; 128 + n when signal n ended it, as a shell says it.
 
-    To be called inside `signals_held`.
-
-    Raises:
-        CannotStart: there is no such command, or it cannot be executed.
+    To be called inside `signals_held`. Raises CannotStart: there is no such command, or it cannot
+    be executed.
     """
     try:
         if _HAS_SIGNALS:

@@ -47,10 +47,8 @@ def wrap_settings(config: Path | None, env: Mapping[str, str], mode: str | None)
     """The settings of a gateway for one command: the user's, with a free port.
 
     Its database is the one of the working folder if there is one or the config names one, else one
-    in the user's state folder: a command leaves no file in the project it works on.
-
-    Raises:
-        ConfigError: the user's settings are refused.
+    in the user's state folder: a command leaves no file in the project it works on. Raises
+    ConfigError: the user's settings are refused.
     """
     own = dict(env) | {
         "GATEWAY_SERVER__HOST": LOOPBACK,
@@ -196,10 +194,7 @@ def wrap_budget(budget: str | None, stop_after: str | None) -> BudgetSettings | 
     """The budget of one wrapped command; None without a limit.
 
     budget: US dollars. stop_after: `30m`, `2h`, `90s`, or a number of calls. Its name is drawn, so
-    that nothing of another command counts on it.
-
-    Raises:
-        ConfigError: a limit cannot be read.
+    that nothing of another command counts on it. Raises ConfigError: a limit cannot be read.
     """
     limits: dict[str, float | int] = {}
     if budget is not None:

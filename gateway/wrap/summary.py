@@ -24,10 +24,8 @@ _MOST_TEXTS = 8
 
 
 def lines(traces: Sequence[Trace], *, page: str, others: str) -> Iterator[str]:
-    """The summary, at most 80 characters a line where ids allow it.
-
-    page: how one run is shown, with `{run}` in place of its id; others: how all are listed.
-    """
+    """The summary, at most 80 characters a line where ids allow it. page: how one run is shown,
+    with `{run}` in place of its id; others: how all are listed."""
     if not traces:
         yield "nothing was recorded: no request of the command came here"
         return
@@ -137,11 +135,8 @@ class OtherGateway:
         self.url = url
 
     def traces(self, since: float) -> list[Mapping[str, Any]]:
-        """Every run with a call after `since` (seconds since 1970), oldest first.
-
-        Raises:
-            ConfigError: the control plane is closed, or does not answer.
-        """
+        """Every run with a call after `since` (seconds since 1970), oldest first. Raises
+        ConfigError: the control plane is closed, or does not answer."""
         try:
             with httpx.Client(base_url=self.url, timeout=_ANSWER_S, trust_env=False) as client:
                 page: dict[str, str | int] = {"sort": "updated_at", "limit": _MOST_RUNS}

@@ -63,11 +63,8 @@ _DONE: dict[Mode, str] = {
 
 
 def wrap(options: WrapOptions) -> int:
-    """Run the command with a gateway before its provider; returns its exit status.
-
-    Raises:
-        ConfigError: no command, settings that are refused, no gateway where one should be.
-    """
+    """Run the command with a gateway before its provider; returns its exit status. Raises
+    ConfigError: no command, settings that are refused, no gateway where one should be."""
     if not options.command:
         raise ConfigError("wrap: which command? For example: gateway wrap -- claude")
     say = _silent if options.quiet else _say
