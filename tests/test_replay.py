@@ -18,7 +18,7 @@ import pytest
 from msgspec import to_builtins
 
 from gateway.errors import ConfigError
-from gateway.offline.playback import play
+from gateway.offline.playback import LookUps, ReplayPolicy, play
 from gateway.offline.recordings import (
     Recording,
     RunLabel,
@@ -27,7 +27,6 @@ from gateway.offline.recordings import (
     recording_files,
 )
 from gateway.offline.replay import load_policy, policy_from_dict, run_replay
-from gateway.offline.replayed_calls import LookUps, ReplayPolicy
 from gateway.steering.experiments import random_switch
 from gateway.steering.fold import ConversationFold
 from gateway.steering.guidance.pattern import Query, Tier

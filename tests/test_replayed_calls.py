@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gateway.offline.playback import play
+from gateway.offline.playback import LookUps, play
 from gateway.offline.recordings import Recording, parse_recording
 from gateway.offline.replay import policy_from_dict
-from gateway.offline.replayed_calls import LookUps
 from gateway.steering.acting import ACTIONS
 from gateway.steering.guidance.lessons import LessonMatch, LessonQuery
 from gateway.steering.guidance.pattern import (

@@ -18,8 +18,8 @@ from gateway.embedding import EmbeddingSettings, open_embedder
 from gateway.errors import ConfigError
 from gateway.learning.book import LessonBook
 from gateway.library import PatternLibrary
+from gateway.offline.playback import LookUps
 from gateway.offline.recordings import file_lines
-from gateway.offline.replayed_calls import LookUps
 from gateway.steering.guidance.codec import from_record
 from gateway.steering.guidance.lessons import LessonMatch, LessonQuery
 from gateway.steering.guidance.pattern import Query

@@ -1,37 +1,256 @@
 """One recorded run through the same core that serves requests: states, readings, decisions.
 
 Each entry uses its step and the steps before it, nothing after. Its injections are those of the
-call after that step; look-ups are counted as answered, because a recording does not hold the
-pattern store of its time.
+call after that step. A recording has no pattern store: look-ups are answered from the library that
+the policy names, or count as answered, with one pattern each. It has no bill: tokens are estimated
+from its texts where it does not report them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import functools
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
+from msgspec.structs import replace
 
 from gateway.config import Settings
+from gateway.dialects.chat import CHAT
 from gateway.errors import ConfigError
 from gateway.offline.recordings import Recording, parse_recording, scored_steps
-from gateway.offline.replayed_calls import ANSWERED, LookUps, ReplayedCalls, ReplayPolicy, given
+from gateway.steering import steer
+from gateway.steering.experiments import RandomArm
 from gateway.steering.fold import ConversationFold, RunFold, StepOutcome
 from gateway.steering.fsm import FSMState
+from gateway.steering.guidance.lessons import LessonMatch, LessonQuery
+from gateway.steering.guidance.pattern import Pattern, PatternMatch, Query, Tier
+from gateway.steering.guidance.settings import Gates
 from gateway.steering.policy import Policy
+from gateway.steering.routing import Serves
 from gateway.steering.scoring.scorer import UNKNOWN
-from gateway.steering.steer import Decision
+from gateway.steering.steer import Decision, RunMemory, RunPosition, SteeringRules
 from gateway.steering.transcript.steps import count_steps
 from gateway.text.finder import Finder
+from gateway.wire.messages import tool_names
 from gateway.wire.search import use_engine
+from gateway.wire.usage import token_usage
 
+if TYPE_CHECKING:
+    from gateway.upstream.catalogue import ModelCatalogue
+
+CHARS_PER_TOKEN = 4  # rough: costs from it compare policies, they are no bill
+USD_DIGITS = 6
 DIGITS = 6
 _KEPT_STEPS = 8  # the newest steps a look-up may read, as many as the gateway keeps
 ALARM = "alarm"  # a monitor fired, SLOW was reached, or the run is likely to fail
 RISK = "risk"  # it is likely to fail: its evidence has lasted where few solved runs come
 STATE_SIGNALS = ("FAST", "SLOW", "SKIP")
+_STAND_IN = "replay-"
+_FIRST_CALL = RunPosition(run=0, step=0, state=FSMState.INIT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """USD per million tokens."""
+
+    input: float
+    output: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookUps:
+    """Answers to a replay's look-ups, and the similarity that an injection needs there. `lessons`:
+    those that fit failures; nothing where no lessons are known."""
+
+    look_up: Callable[[Sequence[Query]], steer.Found]
+    gates: Gates
+    lessons: Callable[[LessonQuery], Sequence[LessonMatch]] = lambda query: ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayPolicy:
+    """Everything that decides a replay, and prices per model.
+
+    `arm`: the control arm, for recordings to be steered as its units; None = as `on`. `models`: the
+    settings that say what routed models can do; None = every model can serve every call.
+    `patterns`: what answers look-ups, `starter` or a JSONL file; "" = they count as answered.
+    """
+
+    rules: SteeringRules = field(default_factory=SteeringRules)
+    arm: RandomArm | None = None
+    prices: Mapping[str, Price] = field(default_factory=dict)
+    models: Settings | None = None
+    patterns: str = ""
+
+
+@functools.lru_cache(maxsize=256)
+def _stand_in(tier: Tier, given: int) -> PatternMatch:
+    """Answer to a look-up after `given` patterns of the run; the short text always fits into a
+    block."""
+    fields = {"instruction": "recorded"}
+    pattern = Pattern(tier=tier, fields=fields, pattern_id=f"{_STAND_IN}{tier.value}-{given}")
+    return PatternMatch(pattern=pattern, similarity=1.0)
+
+
+ANSWERED = LookUps(
+    look_up=lambda queries: {q.tier: [_stand_in(q.tier, len(q.exclude))] for q in queries},
+    gates=Gates(e1=0.0, e2=0.0),
+)
+"""Every look-up counts as answered, with one pattern that has not been given before."""
+
+
+class RecordedCall(NamedTuple):
+    """One call of a recording; a call of an exported row has tokens only.
+
+    `before`: number of messages it was sent with; `sent`, `received`: characters. `tokens`: input
+    and output, as reported next to the assistant message (`usage`) or in the exported row (`call`),
+    else estimated from the characters.
+    """
+
+    before: int
+    sent: int
+    received: int
+    tokens: tuple[int, int]
+
+
+def recorded_calls(recording: Recording) -> list[RecordedCall]:
+    """The calls of a recording, in order: one for each assistant message or exported row."""
+    if recording.messages is None:
+        rows = [row.get("call") for row in recording.steps or () if isinstance(row, Mapping)]
+        return [RecordedCall(0, 0, 0, _reported(row) or (0, 0)) for row in rows]
+    calls, sent = [], 0
+    for at, message in enumerate(recording.messages):
+        if isinstance(message, Mapping):
+            texts = (message.get("content") or "", message.get("tool_calls") or "")
+            own = sum(len(str(text)) for text in texts)
+            if message.get("role") == "assistant":
+                estimate = sent // CHARS_PER_TOKEN, own // CHARS_PER_TOKEN
+                tokens = _reported(message.get("usage")) or estimate
+                calls.append(RecordedCall(at, sent, own, tokens))
+            sent += own
+    return calls
+
+
+def _reported(usage: object) -> tuple[int, int] | None:
+    tokens = token_usage(usage if isinstance(usage, dict) else None)
+    if tokens.input is None and tokens.output is None:
+        return None
+    return tokens.input or 0, tokens.output or 0
+
+
+class ReplayedCalls:
+    """Decides about the calls of one recording, in order; the first is decided at once. `models`:
+    the model of each call so far, from the call with no step before it on."""
+
+    def __init__(
+        self, policy: ReplayPolicy, recording: Recording, look_ups: LookUps = ANSWERED
+    ) -> None:
+        self._policy = policy
+        self._recording = recording
+        self._look_ups = look_ups
+        self._catalogue = _catalogue(policy)
+        self._calls = recorded_calls(recording)
+        self._run = 0
+        self._memory = RunMemory()
+        self.models: list[str] = []
+        self._decide(_FIRST_CALL)
+
+    def next_call(self, outcomes: Sequence[StepOutcome], run: RunFold) -> Decision:
+        """The decision about the call that brings these newly scored steps; `run` is its run."""
+        self._begin(run.index)
+        self._memory = steer.observe(self._memory, outcomes, run.index)
+        return self._decide(RunPosition.of(run))
+
+    def after_the_end(self) -> Decision:
+        """The decision about the first call after a final answer that ends the recording."""
+        self._begin(self._run + 1)
+        return self._decide(replace(_FIRST_CALL, run=self._run))
+
+    def sent_with(self, call: int) -> int:
+        """Number of messages in the recorded call; all of them after the last one."""
+        messages = self._recording.messages or ()
+        return self._calls[call].before if call < len(self._calls) else len(messages)
+
+    def _decide(self, position: RunPosition) -> Decision:
+        rules, recording = self._policy.rules, self._recording
+        call = steer.CallFacts(
+            requested=recording.label.model,
+            serves=self._serves(),
+            gates=self._look_ups.gates,
+            arm=self._policy.arm and replace(self._policy.arm, unit=recording.label.id),
+            tools=lambda: tool_names(recording.request),
+            unit=recording.label.id,
+        )
+        proposal = steer.propose(rules, self._memory, position, call)
+        found = self._look_ups.look_up(proposal.plan.queries)
+        lessons = self._look_ups.lessons(proposal.lessons) if proposal.lessons else ()
+        decision = steer.conclude(rules, self._memory, proposal, found, lessons)
+        self._memory = decision.memory
+        self.models.append(decision.model)
+        return decision
+
+    def _begin(self, run: int) -> None:
+        """Add what the call just answered took to its run, and note the run of the next one."""
+        if len(self.models) <= len(self._calls):
+            tokens = sum(self._calls[len(self.models) - 1].tokens)
+            self._memory = replace(self._memory, tokens=self._memory.tokens + tokens)
+        if run != self._run:
+            self._run = run
+            self._memory = self._memory.next_run()
+
+    def _serves(self) -> Serves | None:
+        catalogue, recording = self._catalogue, self._recording
+        if catalogue is None or recording.messages is None:
+            return None
+        # The chat request that the recorded call was, as far as the recording tells.
+        messages = list(recording.messages[: self.sent_with(len(self.models))])
+        body = {**recording.request, "model": recording.label.model or "-", "messages": messages}
+        return lambda model: catalogue.refusal(model, CHAT.parse(orjson.dumps(body), orjson.loads))
+
+    def usage(self) -> dict[str, Any]:
+        """Rough tokens and USD per model, from each call's characters sent and received."""
+        usage: dict[str, dict[str, float]] = {}
+        calls = self._calls if self._recording.messages is not None else ()
+        for model, call in zip(self.models, calls, strict=False):
+            row = usage.setdefault(model, {"calls": 0, "input": 0, "output": 0})
+            row["calls"] += 1
+            row["input"] += call.sent // CHARS_PER_TOKEN
+            row["output"] += call.received // CHARS_PER_TOKEN
+        for model, row in usage.items():
+            if price := self._policy.prices.get(model):
+                paid = row["input"] * price.input + row["output"] * price.output
+                row["usd"] = round(paid / 1e6, USD_DIGITS)
+        return usage
+
+
+def _catalogue(policy: ReplayPolicy) -> ModelCatalogue | None:
+    settings = policy.models
+    if settings is None or not (policy.rules.routes.by_state or policy.rules.routes.by_model):
+        return None
+    from gateway.upstream.catalogue import ModelCatalogue
+    from gateway.upstream.deployments import DeploymentTable
+
+    infos = {d.model_name: d.model_info for d in settings.model_list}
+    return ModelCatalogue(DeploymentTable(settings, os.environ), infos)
+
+
+def given(decision: Decision) -> list[dict[str, Any]]:
+    """The guidance of one call by its sources; universal rules are left out."""
+    given: list[dict[str, Any]] = [{"source": "skip"}] if decision.decided.directive else []
+    for item in decision.decided.items:
+        if item.tier is None:
+            given.append(
+                {"source": "monitor", "failure_type": item.failure_type, "severity": item.severity}
+            )
+        elif item.tier is not Tier.E3:
+            pattern_id = item.match.pattern.pattern_id if item.match else ""
+            named = {} if pattern_id.startswith(_STAND_IN) else {"pattern_id": pattern_id}
+            given.append({"source": item.tier.value, **named})
+    return given
 
 
 def play(

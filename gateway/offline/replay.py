@@ -24,9 +24,8 @@ from rich.console import Console
 from gateway.config import Settings, read_file, settings_from_dict
 from gateway.config.schema import build
 from gateway.errors import ConfigError
-from gateway.offline.playback import Line, Replayed, Work
+from gateway.offline.playback import Line, Price, Replayed, ReplayPolicy, Work
 from gateway.offline.recordings import read_lines, recording_files, write_output
-from gateway.offline.replayed_calls import Price, ReplayPolicy
 from gateway.steering.experiments import RandomArm
 from gateway.steering.fsm import FSMSettings
 from gateway.steering.monitors import SuiteName

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from gateway.errors import ConfigError
 from gateway.offline.evaluation import Estimate, Floats
-from gateway.offline.replayed_calls import Price
+from gateway.offline.playback import Price
 from gateway.steering.routing_policy import WorkloadRates, begin
 from gateway.steering.scoring.risk import NO_OUTCOMES, WorkloadPrior
 from gateway.text import formatting
