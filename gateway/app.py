@@ -40,11 +40,9 @@ class _Endpoint:
 
 
 class _OnFirstUse:
-    """An application that is built at its first request, off the event loop.
-
-    The control plane and the dashboard need pydantic and jinja2: 80 ms and 6 MB that neither the
-    start nor a gateway without visitors has to pay.
-    """
+    """An application that is built at its first request, off the event loop. The control plane and
+    the dashboard need pydantic and jinja2: 80 ms and 6 MB that neither the start nor a gateway
+    without visitors has to pay."""
 
     def __init__(self, build: Callable[[], Router]) -> None:
         self._build = build

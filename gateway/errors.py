@@ -191,11 +191,9 @@ class RunPaused(RunRefused):
 
 
 class UpstreamFailure(GatewayError):
-    """A failed upstream call.
-
-    `raw_body`: the upstream's own error body, relayed unchanged; None if it sent none. `retryable`:
-    whether another attempt may succeed. `retry_after_s`: the wait that the upstream asked for.
-    """
+    """A failed upstream call. `raw_body`: the upstream's own error body, relayed unchanged; None if
+    it sent none. `retryable`: whether another attempt may succeed. `retry_after_s`: the wait that
+    the upstream asked for."""
 
     status, type, code, label = 502, "upstream_error", "upstream_error", "upstream"
 

@@ -134,7 +134,7 @@ class Runtime:
         wait = StartWait(self.settings.storage, lambda: self.draining).until_reachable
         self._opened = opened = await self._open(wait)
         self._services = services = self._build(opened, self.settings)
-        self._closing.push_async_callback(self._close_services)
+        self._closing.push_async_callback(lambda: self.services.aclose())
         # Who learns may ask a model, which takes services.
         for loop, name in opened.learning.loops():
             self._follow(loop, name)
@@ -161,7 +161,7 @@ class Runtime:
         closing.push_async_callback(accounting.ledger.flush)
         await wait(accounting.holds.refresh)
         self._follow(accounting.follow(), "budgets and holds")
-        self._follow(Retention(stores.runs, states, storage).follow(), "retention")
+        self._follow(Retention(stores.runs, states.active_within, storage).follow(), "retention")
         self._watch_for_alerts(stores, states, accounting)
         workloads = None
         if stores.workloads is not None:
@@ -339,9 +339,6 @@ class Runtime:
             keys_required=lambda: self.keys.required,
             instance=self.instance,
         )
-
-    async def _close_services(self) -> None:
-        await self.services.aclose()
 
     async def aclose(self) -> None:
         """Close everything that was opened, in reverse order."""

@@ -101,11 +101,9 @@ def uvicorn_config(app: Edge, settings: Settings) -> uvicorn.Config:
 
 
 class GatewayServer(uvicorn.Server):
-    """uvicorn with a drain that `/readyz` reports, and with reload on SIGHUP or file change.
-
-    It still listens while it drains: probes are answered and new requests get 503, which load
-    balancers and clients handle better than a refused connection.
-    """
+    """uvicorn with a drain that `/readyz` reports, and with reload on SIGHUP or file change. It
+    still listens while it drains: probes are answered and new requests get 503, which load
+    balancers and clients handle better than a refused connection."""
 
     def __init__(
         self,
@@ -205,10 +203,8 @@ class GatewayServer(uvicorn.Server):
 
 class Reloads:
     """Gives the runtime new settings from `load` on SIGHUP, or when the file at `path` changes.
-
     `loaded`: the file as the settings in use have it; a worker that takes another's place reads
-    what has changed since.
-    """
+    what has changed since."""
 
     def __init__(
         self, runtime: Runtime, load: Callable[[], Settings], path: Path | None, loaded: Loaded

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+import types
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 _running: set[asyncio.Task[Any]] = set()
@@ -50,11 +51,9 @@ class DeadlinePassed(Exception):
 
 
 class OwnTime:
-    """Adds up the processor time of one coroutine, step by step, and compares it with a limit.
-
-    A step is what runs between two waits. A step cannot be interrupted: the work calls `check`
-    where it can stop.
-    """
+    """Adds up the processor time of one coroutine, step by step, and compares it with a limit. A
+    step is what runs between two waits. A step cannot be interrupted: the work calls `check` where
+    it can stop."""
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
@@ -100,7 +99,7 @@ class OwnTime:
         async with asyncio.timeout(None) as limit:
             self._timer = loop.call_later(wait_s, self._expire, loop, limit)
             try:
-                return await _Driven(self, work, waits_for)
+                return await _driven(self, work, waits_for)
             finally:
                 self._timer.cancel()
 
@@ -126,39 +125,32 @@ class OwnTime:
         self._begun = None
 
 
-class _Driven(Generic[T]):
-    """Awaits a coroutine that waits for something, one step at a time; each step is counted."""
-
-    def __init__(self, own_time: OwnTime, work: Coroutine[Any, Any, T], waits_for: Any) -> None:
-        self._own_time = own_time
-        self._work = work
-        self._waits_for = waits_for
-
-    def __await__(self) -> Generator[Any, Any, T]:
-        own_time, work, waits_for = self._own_time, self._work, self._waits_for
-        while True:
-            own_time._waits_for = waits_for
-            thrown: BaseException | None = None
-            try:
-                yield waits_for
-            except BaseException as exc:  # a cancellation, for the work to handle
-                thrown = exc
-            own_time._begin()
-            try:
-                waits_for = work.send(None) if thrown is None else work.throw(thrown)
-            except StopIteration as end:
-                value: T = end.value
-                return value
-            finally:
-                own_time._pause()
+@types.coroutine
+def _driven(
+    own_time: OwnTime, work: Coroutine[Any, Any, T], waits_for: Any
+) -> Generator[Any, Any, T]:
+    """Await a coroutine that waits for something, one step at a time; each step is counted."""
+    while True:
+        own_time._waits_for = waits_for
+        thrown: BaseException | None = None
+        try:
+            yield waits_for
+        except BaseException as exc:  # a cancellation, for the work to handle
+            thrown = exc
+        own_time._begin()
+        try:
+            waits_for = work.send(None) if thrown is None else work.throw(thrown)
+        except StopIteration as end:
+            value: T = end.value
+            return value
+        finally:
+            own_time._pause()
 
 
 class Turns:
-    """A limited number of places, given in the order of arrival.
-
-    Without a limit a thousand requests that arrive at once would each do one step at a time: all of
-    them would be in memory half done, and all would be sent late.
-    """
+    """A limited number of places, given in the order of arrival. Without a limit a thousand
+    requests that arrive at once would each do one step at a time: all of them would be in memory
+    half done, and all would be sent late."""
 
     def __init__(self, places: int) -> None:
         self._places = asyncio.Semaphore(places)

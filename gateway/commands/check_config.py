@@ -41,31 +41,25 @@ def config_warnings(settings: Settings, env: Mapping[str, str]) -> Iterator[str]
     """One line for each doubtful setting, beginning with its path or variable. Shows no key."""
     for name, meant in misspelt_variables(env):
         yield f"{name}: sets nothing, because keys are joined by two underscores: {meant}"
-    yield from _undeployed_models(settings, env)
+    table, upstream = DeploymentTable(settings, env), settings.default_upstream
+    key = "default_upstream.api_key" if upstream.api_key else "the client's own key"
+    for path, model in dict.fromkeys(named_models(settings)):
+        if table.resolve(model) == [table.default]:
+            near = difflib.get_close_matches(model, table.names, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            yield (
+                f"{path}: no deployment of model_list serves {model!r}: it is asked of "
+                f"{upstream.api_base} with {key}{hint}"
+            )
     yield from _unknown_models(settings)
     keys = {f"auth.gateway_keys.{name}": k for name, k in settings.auth.gateway_keys.items()}
     if settings.auth.admin_key:
         keys["auth.admin_key"] = settings.auth.admin_key
-    for path, key in keys.items():
-        if len(key) < _SHORTEST_KEY:
-            yield f"{path}: {len(key)} characters can be guessed; use {_SHORTEST_KEY} or more"
-        elif len(set(key)) < _FEWEST_DISTINCT:
+    for path, secret in keys.items():
+        if len(secret) < _SHORTEST_KEY:
+            yield f"{path}: {len(secret)} characters can be guessed; use {_SHORTEST_KEY} or more"
+        elif len(set(secret)) < _FEWEST_DISTINCT:
             yield f"{path}: few different characters can be guessed; use a random key"
-
-
-def _undeployed_models(settings: Settings, env: Mapping[str, str]) -> Iterator[str]:
-    table = DeploymentTable(settings, env)
-    upstream = settings.default_upstream
-    key = "default_upstream.api_key" if upstream.api_key else "the client's own key"
-    for path, model in dict.fromkeys(named_models(settings)):
-        if table.resolve(model) != [table.default]:
-            continue
-        near = difflib.get_close_matches(model, table.names, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        yield (
-            f"{path}: no deployment of model_list serves {model!r}: it is asked of "
-            f"{upstream.api_base} with {key}{hint}"
-        )
 
 
 def _unknown_models(settings: Settings) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from gateway.reporting import ExperimentReport, report
 from gateway.reporting.amounts import Amount
 from gateway.reporting.experiment import STRATA
 from gateway.reporting.rates import read_shares
-from gateway.reporting.results import Comparison, effects_of
+from gateway.reporting.results import effects_of
 from gateway.reporting.routing import RoutingReport, routing_report
 from gateway.stores.queries import HealthSummary, RunFilter
 from gateway.text import formatting
@@ -80,9 +80,7 @@ async def _report(stores: Stores, settings: Settings, args: argparse.Namespace) 
 
 def _print_routing(console: Console, found: RoutingReport) -> None:
     """Both tables; the newest workloads only."""
-    shown = Table(box=None, pad_edge=False, header_style="dim")
-    for name in ("client", "requested", "model", "runs", "success"):
-        shown.add_column(name, justify="left" if name != "runs" else "right")
+    shown = _wrapped_table("client", "requested", "model", "runs", "success", right=("runs",))
     for rate in found.workloads[:_SHOWN]:
         runs = rate.solved + rate.failed
         cells = (rate.client or "-", rate.requested, rate.model)
@@ -92,9 +90,8 @@ def _print_routing(console: Console, found: RoutingReport) -> None:
     console.print(Text(f"\n{found.decided:,} runs decided by what was learned", style="bold"))
     if not found.values:
         return
-    shown = Table(box=None, pad_edge=False, header_style="dim")
-    for name in ("policy", "runs", "as many as", "success", "95 %", "cost a run", "over states"):
-        shown.add_column(name, justify="left" if name == "policy" else "right")
+    columns = ("runs", "as many as", "success", "95 %", "cost a run", "over states")
+    shown = _wrapped_table("policy", *columns, right=columns)
     for value in found.values:
         shown.add_row(
             Text(one_line(value.policy, 40)),
@@ -108,12 +105,26 @@ def _print_routing(console: Console, found: RoutingReport) -> None:
     console.print(shown)
 
 
+def _wrapped_table(*columns: str, right: Sequence[str]) -> Table:
+    shown = Table(box=None, pad_edge=False, header_style="dim")
+    for name in columns:
+        shown.add_column(name, justify="right" if name in right else "left")
+    return shown
+
+
 def _print_report(console: Console, found: ExperimentReport) -> None:
     console.print(Text(f"{one_line(found.experiment, 80)}: {found.runs} runs", style="bold"))
     console.print(_arms(found))
     for comparison in found.comparisons:
         console.print(Text(f"\n{comparison.arm} against {comparison.baseline}", style="bold"))
-        console.print(_forest(comparison))
+        shown = Table(box=None, pad_edge=False, show_header=False)
+        for effect in effects_of(comparison):
+            low, value, high = effect.low, effect.estimate, effect.high
+            drawn = interval(low, value, high, bounds=effect.bounds, none=effect.none)
+            show = formatting.points if effect.kind == "points" else formatting.change
+            limits = Text(f"{show(low)} to {show(high)}", style="dim")
+            shown.add_row(effect.name, drawn, show(value), limits)
+        console.print(shown)
     if len(found.strata) > 1:
         console.print(Text(f"\nwithin strata, by {found.stratum}", style="bold"))
         console.print(_strata(found))
@@ -148,18 +159,6 @@ def _mean(amount: Amount | None) -> float | None:
     return None if amount is None else amount.mean
 
 
-def _forest(comparison: Comparison) -> Table:
-    shown = Table(box=None, pad_edge=False, show_header=False)
-    for effect in effects_of(comparison):
-        drawn = interval(
-            effect.low, effect.estimate, effect.high, bounds=effect.bounds, none=effect.none
-        )
-        show = formatting.points if effect.kind == "points" else formatting.change
-        limits = f"{show(effect.low)} to {show(effect.high)}"
-        shown.add_row(effect.name, drawn, show(effect.estimate), Text(limits, style="dim"))
-    return shown
-
-
 def _strata(found: ExperimentReport) -> Table:
     shown = table((found.stratum,), ("arm", "runs", "success", "difference"))
     for stratum in found.strata:
@@ -170,13 +169,13 @@ def _strata(found: ExperimentReport) -> Table:
                 arm.arm,
                 f"{arm.runs:,}",
                 formatting.percent(rate.rate if rate else None, 1),
-                "{} ({} to {})".format(
-                    *map(formatting.points, (change.estimate, change.low, change.high))
-                )
-                if change
-                else "",
+                _points(change.estimate, change.low, change.high) if change else "",
             )
     return shown
+
+
+def _points(value: float, low: float, high: float) -> str:
+    return f"{formatting.points(value)} ({formatting.points(low)} to {formatting.points(high)})"
 
 
 def _print_summary(console: Console, found: HealthSummary) -> None:

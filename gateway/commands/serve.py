@@ -163,15 +163,6 @@ def _wrap(args: argparse.Namespace) -> int:
     command = [*args.rest, *args.command]
     if command and command[0] == "--":
         del command[0]
-    return wrap(
-        WrapOptions(
-            command=tuple(command),
-            config=args.config,
-            mode=args.mode,
-            budget=args.budget,
-            stop_after=args.stop_after,
-            gateway=args.gateway,
-            as_json=args.json,
-            quiet=args.quiet,
-        )
-    )
+    names = ("config", "mode", "budget", "stop_after", "gateway", "quiet")
+    options = {name: getattr(args, name) for name in names}
+    return wrap(WrapOptions(command=tuple(command), as_json=args.json, **options))

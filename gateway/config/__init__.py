@@ -24,24 +24,7 @@ from gateway.config.upstreams import (
 from gateway.config.values import Secret
 from gateway.config.yaml_file import ignored_keys, read_file
 
-__all__ = [
-    "DEFAULT_FILE",
-    "OPENAI_API_BASE",
-    "AuthSettings",
-    "Deployment",
-    "KeyRights",
-    "Lane",
-    "LoggingSettings",
-    "Mode",
-    "RouterSettings",
-    "Secret",
-    "ServerSettings",
-    "Settings",
-    "TimeoutSettings",
-    "UpstreamSettings",
-    "ignored_keys",
-    "load_settings",
-    "misspelt_variables",
-    "read_file",
-    "settings_from_dict",
-]
+__all__ = ["DEFAULT_FILE", "OPENAI_API_BASE", "AuthSettings", "Deployment", "KeyRights", "Lane"]
+__all__ += ["LoggingSettings", "Mode", "RouterSettings", "Secret", "ServerSettings", "Settings"]
+__all__ += ["TimeoutSettings", "UpstreamSettings", "ignored_keys", "load_settings"]
+__all__ += ["misspelt_variables", "read_file", "settings_from_dict"]

@@ -55,11 +55,9 @@ class UpstreamSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """One entry of `model_list`: a deployment that serves a requested model name.
-
-    `dialects`: the dialects that the upstream speaks, if not the default (`chat` and `responses`
-    for OpenAI's API, `messages` for Anthropic's); requests in any other are translated by LiteLLM.
-    """
+    """One entry of `model_list`: a deployment that serves a requested model name. `dialects`: the
+    dialects that the upstream speaks, if not the default (`chat` and `responses` for OpenAI's API,
+    `messages` for Anthropic's); requests in any other are translated by LiteLLM."""
 
     model_name: str
     litellm_params: Mapping[str, Any]

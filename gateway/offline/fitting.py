@@ -94,11 +94,9 @@ class StepArrays:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelledRun:
-    """A recording with an outcome, as calibration uses it.
-
-    `reference`: the same steps read by the reference scorer and monitors. `calls`: how many count
-    towards the budget. `digest`: SHA-256 of the id, the outcome and the steps.
-    """
+    """A recording with an outcome, as calibration uses it. `reference`: the same steps read by the
+    reference scorer and monitors. `calls`: how many count towards the budget. `digest`: SHA-256 of
+    the id, the outcome and the steps."""
 
     label: RunLabel
     license: str

@@ -253,6 +253,17 @@ def given(decision: Decision) -> list[dict[str, Any]]:
     return given
 
 
+_UNSCORED: Mapping[str, Any] = {
+    "likely_fails": False,
+    "trouble": None,
+    "state": FSMState.END.value,
+    "scores": {},
+    "composite": 0.0,
+    "fired": [],
+    "failure_type": None,
+}
+
+
 def play(
     recording: Recording, policy: ReplayPolicy, look_ups: LookUps = ANSWERED
 ) -> dict[str, Any]:
@@ -270,7 +281,11 @@ def play(
     entry: dict[str, Any] = {"difficulty": UNKNOWN, "risk": UNKNOWN}
     for index, decision in enumerate(decisions):
         outcome = outcomes.get(index)
-        entry = _unscored(index, entry) if outcome is None else _scored(index, outcome)
+        if outcome is not None:
+            entry = _scored(index, outcome)
+        else:
+            last = {"difficulty": entry["difficulty"], "risk": entry["risk"]}
+            entry = {"index": index, "scored": False, **last, **_UNSCORED}
         entry["model"] = decision.model
         if guidance := given(decision):
             entry["guidance"] = guidance
@@ -282,11 +297,9 @@ def play(
 def _play_messages(
     messages: Sequence[Any], policy: Policy, calls: ReplayedCalls
 ) -> tuple[dict[int, StepOutcome], list[Decision]]:
-    """Outcomes by step index, and the decision after each step.
-
-    Each call is decided with the messages that it was sent with: a step that the next message
-    completes, such as one without a call, is not scored before that.
-    """
+    """Outcomes by step index, and the decision after each step. Each call is decided with the
+    messages that it was sent with: a step that the next message completes, such as one without a
+    call, is not scored before that."""
     fold = ConversationFold(policy, keep=_KEPT_STEPS)
     found: dict[int, StepOutcome] = {}
     decisions = []
@@ -335,22 +348,6 @@ def _scored(index: int, outcome: StepOutcome) -> dict[str, Any]:
     }
 
 
-def _unscored(index: int, last: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "index": index,
-        "scored": False,
-        "difficulty": last["difficulty"],
-        "risk": last["risk"],
-        "likely_fails": False,
-        "trouble": None,
-        "state": FSMState.END.value,
-        "scores": {},
-        "composite": 0.0,
-        "fired": [],
-        "failure_type": None,
-    }
-
-
 def first_showings(steps: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     """Index of the first step on which each signal showed: monitors, FAST, SLOW, SKIP, risk, alarm.
     Steps without `likely_fails` are none of a run that is likely to fail."""
@@ -381,11 +378,9 @@ Line = tuple[str, str]  # the place of a recording, and its text
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """One run's replay, as far as it was asked for.
-
-    `line`: the run as a JSON line; `played`, `other`: under the policy and the one compared with,
-    without evidence texts; `changes`: where they differ; `problem`: why it could not be read.
-    """
+    """One run's replay, as far as it was asked for. `line`: the run as a JSON line; `played`,
+    `other`: under the policy and the one compared with, without evidence texts; `changes`: where
+    they differ; `problem`: why it could not be read."""
 
     place: str
     line: str | None = None

@@ -27,7 +27,6 @@ from gateway.errors import ConfigError
 from gateway.offline.playback import Line, Price, Replayed, ReplayPolicy, Work
 from gateway.offline.recordings import read_lines, recording_files, write_output
 from gateway.steering.experiments import RandomArm
-from gateway.steering.fsm import FSMSettings
 from gateway.steering.monitors import SuiteName
 from gateway.steering.scoring.scorer import ScorerName
 from gateway.text.formatting import progress_bar
@@ -121,10 +120,28 @@ def run_replay(
     lines_only = as_json and html is None and not routing
     work = Work(policy=policy, other=other, lines=as_json and not routing, runs=not lines_only)
     kept, problems = replay_files(files, work, jobs=jobs, out=out, err=err)
+    console = report_console(out)
     if routing:
-        _report_routing(kept, routing, policy, as_json=as_json, out=out)
-    else:
-        _report(kept, fsm=policy.rules.policy.fsm, as_json=as_json, html=html, out=out)
+        from gateway.offline.routing_policies import compare_policies, policy_table
+
+        played = [replayed.played for replayed in kept if replayed.played is not None]
+        regret = policy.rules.routing.regret
+        results = compare_policies(played, routing, policy.prices, regret=regret)
+        if as_json:
+            out.write(orjson.dumps(results, option=orjson.OPT_APPEND_NEWLINE).decode())
+        else:
+            console.print(policy_table(results))
+        return 1 if problems else 0
+    from gateway.offline.replay_summary import page, print_comparison, print_summary
+
+    if html is not None:
+        write_output(html, page(kept, policy.rules.policy.fsm))
+    if not as_json:
+        print_summary(kept, console)
+        if any(replayed.other is not None for replayed in kept):
+            print_comparison(kept, console)
+        if html is not None:
+            console.print(f"page: {html}")
     return 1 if problems else 0
 
 
@@ -172,38 +189,3 @@ def with_scorer(policy: ReplayPolicy, scorer: ScorerName, suite: SuiteName) -> R
 def report_console(out: TextIO) -> Console:
     """A console for the tables of a report, 120 columns wide if `out` is no terminal."""
     return Console(file=out, width=None if out.isatty() else 120, highlight=False)
-
-
-def _report_routing(
-    kept: Sequence[Replayed],
-    names: Sequence[str],
-    policy: ReplayPolicy,
-    *,
-    as_json: bool,
-    out: TextIO,
-) -> None:
-    from gateway.offline.routing_policies import compare_policies, policy_table
-
-    played = [replayed.played for replayed in kept if replayed.played is not None]
-    results = compare_policies(played, names, policy.prices, regret=policy.rules.routing.regret)
-    if as_json:
-        out.write(orjson.dumps(results, option=orjson.OPT_APPEND_NEWLINE).decode())
-    else:
-        report_console(out).print(policy_table(results))
-
-
-def _report(
-    kept: Sequence[Replayed], *, fsm: FSMSettings, as_json: bool, html: Path | None, out: TextIO
-) -> None:
-    from gateway.offline.replay_summary import page, print_comparison, print_summary
-
-    if html is not None:
-        write_output(html, page(kept, fsm))
-    if as_json:
-        return
-    console = report_console(out)
-    print_summary(kept, console)
-    if any(replayed.other is not None for replayed in kept):
-        print_comparison(kept, console)
-    if html is not None:
-        console.print(f"page: {html}")

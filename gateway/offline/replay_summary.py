@@ -162,9 +162,8 @@ _OUTCOMES: Mapping[bool | None, tuple[str, str]] = {
 """Name of each value of `success` on the page, and its style."""
 
 
-def page(kept: Sequence[Replayed], fsm: FSMSettings | None = None) -> str:
+def page(kept: Sequence[Replayed], fsm: FSMSettings) -> str:
     """A self-contained HTML document about the replayed runs; `fsm` sets the threshold lines."""
-    fsm = fsm or FSMSettings()
     thresholds = {name: getattr(fsm, f"{name}_threshold") for name in ("fast", "slow", "skip")}
     shown = [(run, replayed) for replayed in kept if (run := replayed.played) is not None]
     runs = [run for run, _ in shown]

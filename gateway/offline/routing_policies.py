@@ -114,22 +114,19 @@ def _tasks(played: Sequence[Mapping[str, Any]], prices: Mapping[str, Price]) -> 
         if run["success"] is not None and (price := known[run["model"]]) is not None:
             models = tasks.setdefault((run["source"], run["group"]), {})
             models.setdefault(run["model"], []).append(_priced(run, price))
-    return [
-        Task(source=source, group=group, runs=models, models=_by_price(models, prices))
-        for (source, group), models in tasks.items()
-        if len(models) > 1
-    ]
+    found = []
+    for (source, group), models in tasks.items():
+        if len(models) > 1:
+            ranks = _ranks(models, prices)
+            ranked = tuple(sorted(ranks, key=lambda name: (ranks[name], name)))
+            found.append(Task(source=source, group=group, runs=models, models=ranked))
+    return found
 
 
 def _ranks(models: Iterable[str], prices: Mapping[str, Price]) -> dict[str, float]:
     """The size of each model's price."""
     known = {name: price for name in models if (price := price_of(name, prices)) is not None}
     return {name: each.input * INPUT_PER_OUTPUT + each.output for name, each in known.items()}
-
-
-def _by_price(models: Iterable[str], prices: Mapping[str, Price]) -> tuple[str, ...]:
-    ranks = _ranks(models, prices)
-    return tuple(sorted(ranks, key=lambda name: (ranks[name], name)))
 
 
 def _priced(run: Mapping[str, Any], price: Price) -> PricedRun:
@@ -166,11 +163,9 @@ def _chooser(
 
 
 def _by_state(task: Task) -> Outcome:
-    """The cheapest model, and the dearest from where a run of it is in trouble.
-
-    A recording cannot be continued by another model, so that one starts over; what the cheap run
-    had cost by then is paid.
-    """
+    """The cheapest model, and the dearest from where a run of it is in trouble. A recording cannot
+    be continued by another model, so that one starts over; what the cheap run had cost by then is
+    paid."""
     solved, cost = task.outcome(task.models[-1])
     outcomes = [
         (run.solved, run.cost) if run.trouble is None else (solved, cost + run.trouble * run.cost)

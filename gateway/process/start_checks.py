@@ -98,17 +98,13 @@ def refuse_workers(settings: Settings) -> None:
         )
 
 
-def refuse_deployments(settings: Settings) -> None:
-    """Refuse deployments without provider or address. Raises: ConfigError."""
-    DeploymentTable(settings, os.environ)
-
-
 _UPSTREAMS = ("default_upstream", "model_list")
-_CHECKS: Mapping[Callable[[Settings], None], tuple[str, ...]] = {
+_CHECKS: Mapping[Callable[[Settings], object], tuple[str, ...]] = {
     refuse_self_upstream: (*_UPSTREAMS, "server"),
     refuse_shared_keys: ("auth",),
     refuse_unwritable_storage: ("storage",),
     refuse_workers: ("server", "storage"),
-    refuse_deployments: _UPSTREAMS,
+    # Deployments without provider or address are refused by their table.
+    lambda settings: DeploymentTable(settings, os.environ): _UPSTREAMS,
 }
 """The checks, each with the sections that it needs; the others may be at their defaults."""

@@ -33,12 +33,9 @@ _PASSED_ON = (signal.SIGTERM, signal.SIGINT)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """One worker among several.
-
-    `directory`: where each has a socket on which it tells the others its metrics. `instance`: the
-    random id of them all, by which a request to the gateway itself is noticed. `parent`: becomes
-    readable when the parent has ended.
-    """
+    """One worker among several. `directory`: where each has a socket on which it tells the others
+    its metrics. `instance`: the random id of them all, by which a request to the gateway itself is
+    noticed. `parent`: becomes readable when the parent has ended."""
 
     index: int
     count: int

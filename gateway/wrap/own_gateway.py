@@ -74,11 +74,9 @@ def wrap_settings(config: Path | None, env: Mapping[str, str], mode: str | None)
 
 
 def _messages_base(settings: Settings, env: Mapping[str, str]) -> str | None:
-    """Address for requests in Anthropic's dialect without the gateway; None: as set.
-
-    An OPENAI_BASE_URL on another machine is some other provider's, which must not get the key for
-    Anthropic; one on this machine may serve every dialect.
-    """
+    """Address for requests in Anthropic's dialect without the gateway; None: as set. An
+    OPENAI_BASE_URL on another machine is some other provider's, which must not get the key for
+    Anthropic; one on this machine may serve every dialect."""
     if chosen := env.get("ANTHROPIC_BASE_URL") or env.get("ANTHROPIC_API_BASE"):
         chosen = chosen.rstrip("/")
         return chosen if chosen.endswith("/v1") else f"{chosen}/v1"

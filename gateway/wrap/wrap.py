@@ -31,19 +31,16 @@ from gateway.wrap.own_gateway import (
     wrap_budget,
     wrap_settings,
 )
-from gateway.wrap.summary import OtherGateway, gateway_at
+from gateway.wrap.summary import gateway_at, traces_of
 
 RUNNING = "running"  # the value of `gateway` for the one that was started last
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrapOptions:
-    """Options of `gateway wrap`.
-
-    `gateway`: the address of one that runs, or RUNNING; None starts one. `mode`: on, shadow or off;
-    None: as the settings say. `budget`, `stop_after`: see `limits.wrap_budget`. `as_json`: the
-    summary as one JSON object. `quiet`: no lines of ours.
-    """
+    """Options of `gateway wrap`. `gateway`: the address of one that runs, or RUNNING; None starts
+    one. `mode`: on, shadow or off; None: as the settings say. `budget`, `stop_after`: see
+    `limits.wrap_budget`. `as_json`: the summary as one JSON object. `quiet`: no lines of ours."""
 
     command: tuple[str, ...]
     config: Path | None = None
@@ -76,8 +73,8 @@ def wrap(options: WrapOptions) -> int:
     with ExitStack() as stack:
         stack.enter_context(command.signals_held())
         own: OwnGateway | None = None
-        if other is not None:
-            url, read = other.url, partial(other.traces, time.time())
+        if other:
+            url, read = other, partial(traces_of, other, time.time())
             page, others = f"{url}/dashboard/runs/{{run}}", f"{url}/dashboard/runs"
         else:
             settings = wrap_settings(options.config, os.environ, options.mode)
@@ -127,26 +124,27 @@ def _run(options: WrapOptions, url: str, say: Callable[..., None], mode: Mode | 
         return exc.status
 
 
-def _other(options: WrapOptions) -> OtherGateway | None:
-    """The gateway that runs and is to be used: the named one, or the one the variables name."""
+def _other(options: WrapOptions) -> str:
+    """The address of a gateway that runs and is to be used: the named one, or the one that the
+    variables name; empty for none."""
     if options.gateway == RUNNING:
-        found = next(filter(None, (gateway_at(each.url) for each in running_gateways())), None)
-        if found is None:
+        found = next(filter(None, (gateway_at(each.url) for each in running_gateways())), "")
+        if not found:
             raise ConfigError("wrap: no gateway runs; without --gateway one is started")
     elif options.gateway is not None:
         found = gateway_at(options.gateway)
-        if found is None:
+        if not found:
             raise ConfigError(f"wrap: no gateway answers at {options.gateway}")
     else:
         named = (os.environ.get(name) for name in ("OPENAI_BASE_URL", "ANTHROPIC_BASE_URL"))
         known = {each.url for each in running_gateways()}
         bases = [base.rstrip("/").removesuffix("/v1") for base in named if base]
-        found = next(filter(None, (gateway_at(base) for base in bases if base in known)), None)
+        found = next(filter(None, (gateway_at(base) for base in bases if base in known)), "")
     given = {"--mode": options.mode, "--budget": options.budget, "--stop-after": options.stop_after}
-    if found is not None and any(given.values()):
+    if found and any(given.values()):
         names = ", ".join(name for name, value in given.items() if value)
         raise ConfigError(
-            f"wrap: {names}: only for a gateway that is started here; {found.url} has its own"
+            f"wrap: {names}: only for a gateway that is started here; {found} has its own"
         )
     return found
 
