@@ -22,10 +22,9 @@ from gateway.config import (
     misspelt_variables,
     settings_from_dict,
 )
-from gateway.config.load import left_out
+from gateway.config.load import ConfigFile, left_out, read_config_file, written_as
 from gateway.config.settings import named_models
 from gateway.config.values import Faults, key_path
-from gateway.config.yaml_file import ConfigFile, read_config_file, written_as
 from gateway.errors import ConfigError
 from gateway.upstream.deployments import DeploymentTable
 from gateway.upstream.prices import capabilities

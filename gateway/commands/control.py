@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import secrets
 import sys
 import time
@@ -43,9 +42,8 @@ def add_parser(commands: Any) -> None:
     migrate = commands.add_parser("migrate", help="create or migrate the database, then stop")
     migrate.add_argument("--config", type=Path, help="config file (default: ./config.yaml)")
     migrate.add_argument("--json", action="store_true", help="one JSON object on stdout")
-    migrate.add_argument(
-        "--to", metavar="URL", help="copy the SQLite file at storage.path to a PostgreSQL database"
-    )
+    to = "copy the SQLite file at storage.path to a PostgreSQL database"
+    migrate.add_argument("--to", metavar="URL", help=to)
     migrate.set_defaults(run=lambda args: asyncio.run(_migrate(args)))
 
 
@@ -62,12 +60,9 @@ def _add_budgets(commands: Any) -> None:
     listing.add_argument("--limit", type=int, default=50, help="most accounts (default: 50)")
     more = add_verb(verbs, "raise", "set limits of one subject", _raise)
     for metric in METRICS:
-        more.add_argument(
-            f"--{metric.replace('_', '-')}",
-            type=float,
-            metavar="LIMIT",
-            help=f"new limit in {_UNITS.get(metric, 'tokens')}",
-        )
+        summary = f"new limit in {_UNITS.get(metric, 'tokens')}"
+        option = f"--{metric.replace('_', '-')}"
+        more.add_argument(option, type=float, metavar="LIMIT", help=summary)
     lift = add_verb(verbs, "lift", "remove the limits of one subject", _lift)
     summary = "start the account of one subject again at zero"
     for parser in (more, lift, add_verb(verbs, "reset", summary, _reset_account)):
@@ -181,11 +176,9 @@ async def _create_key(stores: Stores, settings: Settings, args: argparse.Namespa
             "this is the first key: from now on every request needs one; "
             "`gateway keys reset` deletes all keys and ends that"
         )
-    if args.json:
-        say(json.dumps({**_plain_key(made.record), "key": made.text}))
-        return
-    say(made.text)
-    say(f"  {made.record.id}, tenant {args.tenant}; store the key now, it is not shown again")
+    about = f"{made.record.id}, tenant {args.tenant}; store the key now, it is not shown again"
+    shown = {**_plain_key(made.record), "key": made.text}
+    answer(args, shown, f"{made.text}\n  {about}")
 
 
 async def _list_keys(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
@@ -214,10 +207,8 @@ async def _reset_keys(stores: Stores, settings: Settings, args: argparse.Namespa
             raise ConfigError("keys reset: not confirmed, nothing is changed")
     deleted = await stores.keys.delete_keys()
     answer(args, {"deleted": deleted}, f"{deleted} valid keys deleted")
-    if settings.auth.gateway_keys:
-        _note("requests still need a key: auth.gateway_keys of the config has some")
-    else:
-        _note("no request needs a key now")
+    some = "requests still need a key: auth.gateway_keys of the config has some"
+    _note(some if settings.auth.gateway_keys else "no request needs a key now")
 
 
 def _note(text: str) -> None:
@@ -291,9 +282,8 @@ async def _list_alerts(stores: Stores, settings: Settings, args: argparse.Namesp
             for d in stored.deliveries
         )
         title = f"{one_line(alert.title, 100)}  [{states}]"
-        line = (
-            f"{formatting.ago(alert.raised_at):>10}  {alert.severity:6}  {alert.rule:18}  {title}"
-        )
+        when = formatting.ago(alert.raised_at)
+        line = f"{when:>10}  {alert.severity:6}  {alert.rule:18}  {title}"
         answer(args, stored_alert_view(stored, settings), line)
     if not found and not args.json:
         say("no alerts")
@@ -338,10 +328,7 @@ async def _copy_database(settings: Settings, args: argparse.Namespace) -> int:
             )
         except StoreError as exc:
             raise ConfigError(f"storage: {exc}") from exc
-    answer(
-        args,
-        {"path": target.place, "ok": True, "rows": dict(copied)},
-        f"{sum(copied.values())} rows of {source.path} are in {target.place} now; "
-        "set storage.url to it",
-    )
+    moved = f"{sum(copied.values())} rows of {source.path} are in {target.place} now"
+    shown = {"path": target.place, "ok": True, "rows": dict(copied)}
+    answer(args, shown, f"{moved}; set storage.url to it")
     return 0

@@ -195,9 +195,8 @@ async def _tail(stores: Stores, _settings: Settings, args: argparse.Namespace) -
 
 
 def _runs_table(runs: tuple[RunRecord, ...], task_cells: int) -> Table:
-    shown = table(
-        ("run", "started", "task", "model", "state"), ("steps", "peak", "guid.", "tokens", "cost")
-    )
+    left = ("run", "started", "task", "model", "state")
+    shown = table(left, ("steps", "peak", "guid.", "tokens", "cost"))
     shown.add_column("outcome", no_wrap=True)
     for run in runs:
         totals = run.totals
@@ -246,9 +245,8 @@ def _print_run(trace: RunTrace, settings: Settings) -> None:
         summary = given.text
         if given.source == "e3":
             summary = (given.pattern_id or "").replace(",", ", ")
-        console.print(
-            Text(head, style="magenta").append(one_line(summary, 120), style="not magenta")
-        )
+        shown = Text(head, style="magenta")
+        console.print(shown.append(one_line(summary, 120), style="not magenta"))
 
 
 def _facts(run: RunRecord) -> Iterator[str]:
@@ -288,9 +286,8 @@ async def _hold(
 ) -> None:
     found = await known_subject(stores.runs, args.subject, None)
     subject, tenant = kept(found, f"there is no run or conversation {args.subject!r}")
-    control = Control(
-        subject=subject, tenant=tenant, action=action, reason=args.reason, at=time.time()
-    )
+    why, now = args.reason, time.time()
+    control = Control(subject=subject, tenant=tenant, action=action, reason=why, at=now)
     await kept(stores.controls, _NO_STOPS).hold(control)
     _say_held(args, subject, action)
 

@@ -8,8 +8,7 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any, Final
 
-from gateway.config.settings import KeyRights, Settings
-from gateway.config.upstreams import Deployment
+from gateway.config.settings import Deployment, KeyRights, Settings
 
 _AT_START: Final = (
     *("server.host", "server.port", "server.workers", "server.drain_s"),

@@ -15,7 +15,7 @@ import math
 import re
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from gateway.config.values import Faults
@@ -32,8 +32,7 @@ def build(cls: type[T], value: Any, path: str = "") -> T:
     Raises ConfigError: unknown keys (with the nearest valid name), wrong types, refused values; all
     of them, in this order.
     """
-    if value is None:
-        value = {}
+    value = {} if value is None else value
     if not isinstance(value, Mapping):
         raise ConfigError(f"{path or 'config'}: expected a mapping, got {_kind(value)}")
     hints = _hints(cls)  # type: ignore[arg-type]
@@ -42,7 +41,9 @@ def build(cls: type[T], value: Any, path: str = "") -> T:
     kwargs: dict[str, Any] = {}
     for key, each in value.items():
         if key not in fields:
-            faults.found.append(_unknown(join(path, str(key)), str(key), fields))
+            near = difflib.get_close_matches(str(key), fields, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(fields))}"
+            faults.found.append(f"{join(path, str(key))}: unknown key; {hint}")
             continue
         with faults.collected():
             kwargs[key] = convert(hints[key], each, join(path, key))
@@ -51,31 +52,23 @@ def build(cls: type[T], value: Any, path: str = "") -> T:
     for name in required:
         if name not in value:
             faults.add(f"{join(path, name)}: required")
-    made = _made(cls, kwargs, required, path, faults)
-    faults.raise_any()
-    assert made is not None
-    return made
-
-
-def _made(
-    cls: type[T], kwargs: dict[str, Any], required: Iterable[str], path: str, faults: Faults
-) -> T | None:
-    """`cls(**kwargs)`; None, with the faults, when it refuses a value. A refused value is left out,
-    and the others are tried again, until nothing is refused."""
+    # A refused value is left out, and the others are tried again, until nothing is refused.
     while kwargs.keys() >= set(required):
         try:
-            return cls(**kwargs)
+            made = cls(**kwargs)
         except ConfigError as exc:
             faults.found.extend(exc.faults)
-            return None
+            break
         except ValueError as exc:
             faults.add(join(path, str(exc)))
             name = re.split(r"\W", str(exc), maxsplit=1)[0]
-            if name not in kwargs:
-                # Of a value that was left out, or of no single one.
-                faults.raise_any()
+            if name not in kwargs:  # of a value that was left out, or of no single one
+                break
             del kwargs[name]
-    return None
+        else:
+            faults.raise_any()
+            return made
+    raise ConfigError(*faults.found)
 
 
 def convert(hint: Any, value: Any, path: str) -> Any:
@@ -111,12 +104,6 @@ def join(path: str, key: str) -> str:
 def _hints(cls: type) -> dict[str, Any]:
     """The type of each field; found once, because evaluating annotations takes milliseconds."""
     return typing.get_type_hints(cls)
-
-
-def _unknown(path: str, key: str, known: Mapping[str, Any]) -> str:
-    near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known))}"
-    return f"{path}: unknown key; {hint}"
 
 
 def _convert_union(hint: Any, value: Any, path: str) -> Any:
@@ -192,13 +179,10 @@ def _convert_scalar(hint: Any, value: Any, path: str) -> Any:
             return number
     elif hint is object:
         return value
-    raise ConfigError(f"{path}: expected {_name(hint)}, got {_kind(value)}")
-
-
-def _name(hint: Any) -> str:
-    if isinstance(hint, type) and issubclass(hint, str):
-        return "text"
-    return {bool: "true or false", int: "a whole number", float: "a number"}.get(hint, str(hint))
+    names = {bool: "true or false", int: "a whole number", float: "a number"}
+    is_text = isinstance(hint, type) and issubclass(hint, str)
+    name = "text" if is_text else names.get(hint, str(hint))
+    raise ConfigError(f"{path}: expected {name}, got {_kind(value)}")
 
 
 def _kind(value: Any) -> str:

@@ -19,18 +19,6 @@ STORES: dict[str, str] = {
 """By the scheme of `storage.url`: what opens the stores, imported when they are opened."""
 STORES |= {each.name: each.value for each in plugins("steering_gateway.stores", STORES)}
 
-_NOT_NEGATIVE = (
-    "raw_mb",
-    *("retention_days", "max_size_mb", "busy_timeout_ms"),
-    *("spool_records", "spool_mb", "clock_settle_s", "start_wait_s"),
-)
-_POSITIVE = (
-    "raw_max_kb",
-    *("retention_interval_s", "queue_limit", "reader_threads", "cache_mb"),
-    *("commit_limit_ms", "breaker_failures", "probe_interval_s", "clock_jump_s"),
-    "spool_limit_ms",
-)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageSettings:
@@ -80,10 +68,14 @@ class StorageSettings:
             raise ValueError("path: is a URL; the key for a PostgreSQL database is storage.url")
         if self.synchronous not in SYNCHRONOUS:
             raise ValueError(f"synchronous: must be one of {', '.join(SYNCHRONOUS)}")
-        for name in _NOT_NEGATIVE:
+        sizes = ("raw_mb", "max_size_mb", "spool_records", "spool_mb")
+        times = ("retention_days", "busy_timeout_ms", "clock_settle_s", "start_wait_s")
+        for name in (*sizes, *times):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError(f"{name}: must be 0 or more, and finite")
-        finite(self, *_POSITIVE)
+        finite(self, "raw_max_kb", "queue_limit", "reader_threads", "cache_mb", "breaker_failures")
+        finite(self, "retention_interval_s", "commit_limit_ms", "probe_interval_s", "clock_jump_s")
+        finite(self, "spool_limit_ms")
         if self.reader_threads > 64:
             raise ValueError("reader_threads: must be at most 64")
         if self.listen_url is not None and self.url is None:

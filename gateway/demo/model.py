@@ -34,13 +34,10 @@ _EXPLORE: tuple[Move, ...] = (
 _DOUBT = "The test failed again. Maybe the error is still in the rounding of pricing.line_total."
 _ROUND, _PLAIN = "round(price * count * (1 + VAT))", "int(price * count * (1 + VAT) + 0.5)"
 
+_REPAIR = {"path": "rates.py", "old": "VAT = 0.16", "new": "VAT = 0.19"}
 _RECOVER: tuple[Move, ...] = (
     ("The law file says what the rate must be.", "read_file", {"path": "LAW.md"}),
-    (
-        "The rate is out of date, the rounding was fine.",
-        "edit_file",
-        {"path": "rates.py", "old": "VAT = 0.16", "new": "VAT = 0.19"},
-    ),
+    ("The rate is out of date, the rounding was fine.", "edit_file", _REPAIR),
     ("Running the tests on the new rate.", "run_tests", {}),
     ("Checking that the change is what I meant.", "read_file", {"path": "rates.py"}),
     ("Checking that pricing is as it was.", "read_file", {"path": "pricing.py"}),

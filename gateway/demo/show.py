@@ -40,8 +40,6 @@ _POLL_S = 0.05
 # The draw depends on the conversation: with this name the lesson is not held back. In a real trial
 # it is, on a share of the occasions.
 _NAME = "demo-third"
-
-
 REQUESTED = "gpt-4o"
 ROUTING = {"FAST": "gpt-4o-mini", "SLOW": "gpt-4.1"}
 MAX_CALLS = 30
@@ -180,17 +178,13 @@ def _line(number: int, turn: Turn) -> Text:
     text.append(f"{state:<7}", STATE_COLOURS.get(state, ""))
     text.append(_meter(headers.get("x-gateway-difficulty")))
     text.append(f"{model:<12}", "" if model == REQUESTED else "bold")
-    mark = "✗ " if turn.failed else "  "
-    text.append(mark, "red")
+    text.append("✗ " if turn.failed else "  ", "red")
     text.append(f"{turn.action.replace('_file ', ' ') or 'final answer':<20}")
-    text.append(_named(headers.get("x-gateway-monitors", "")), "yellow")
+    # The first two monitors by name, the others as a number: a line has 80 columns.
+    monitors = headers.get("x-gateway-monitors", "").split(",")
+    more = f" +{len(monitors) - 2}" if len(monitors) > 2 else ""
+    text.append(" ".join(monitors[:2]) + more, "yellow")
     return text
-
-
-def _named(monitors: str) -> str:
-    """The first two monitors by name, the others as a number: a line has 80 columns."""
-    first, more = monitors.split(",")[:2], monitors.split(",")[2:]
-    return " ".join([*first, *([f"+{len(more)}"] if more else [])])
 
 
 def _meter(difficulty: str | None) -> Text:
@@ -247,15 +241,13 @@ def _comparison(alone: Outcome, steered: Outcome) -> Table:
     table.add_row("model calls", *(str(len(r.turns)) for r in runs))
     tokens = [sum(t.prompt_tokens + t.completion_tokens for t in r.turns) for r in runs]
     table.add_row("tokens", *(f"{n:,}" for n in tokens))
-    table.add_row("cost at list prices", *(_dollars(_cost(r)) for r in runs))
-    table.add_row(
-        f"  if every call went to {REQUESTED}", *(_dollars(_cost(r, REQUESTED)) for r in runs)
-    )
+    table.add_row("cost at list prices", *(_cost(r) for r in runs))
+    table.add_row(f"  if every call went to {REQUESTED}", *(_cost(r, REQUESTED) for r in runs))
     return table
 
 
-def _cost(outcome: Outcome, model: str | None = None) -> float | None:
-    """US dollars at LiteLLM's packaged prices; None if a price is missing."""
+def _cost(outcome: Outcome, model: str | None = None) -> str:
+    """US dollars at LiteLLM's packaged prices; `unknown` if a price is missing."""
     prices = default_list()
     total = 0.0
     for turn in outcome.turns:
@@ -263,13 +255,9 @@ def _cost(outcome: Outcome, model: str | None = None) -> float | None:
         name = model or turn.headers.get("x-gateway-model", REQUESTED)
         cost = prices.cost(name, usage) if prices else None
         if cost is None:
-            return None
+            return "unknown"
         total += cost
-    return total
-
-
-def _dollars(cost: float | None) -> str:
-    return "unknown" if cost is None else f"${cost:.4f}"
+    return f"${total:.4f}"
 
 
 def _closing(advice: str) -> Panel:

@@ -15,7 +15,7 @@ from gateway.offline.evaluation import CODING, POINTS, RunReading, auroc, by, si
 from gateway.offline.fitting import SEED, Fitted, LabelledRun, fit, label_run
 from gateway.offline.playback import ALARM, RISK, STATE_SIGNALS
 from gateway.offline.recordings import parse_recording, read_lines, recording_files, write_output
-from gateway.offline.replay import report_console
+from gateway.offline.replay import report_console, report_table
 from gateway.steering.acting import ACTIONS, NO_EVIDENCE, ActSettings
 from gateway.steering.monitors import MONITORS
 from gateway.steering.scoring.calibration import (
@@ -125,7 +125,7 @@ def _by_source(runs: Sequence[RunReading]) -> dict[str, list[RunReading]]:
 def alarm_table(runs: Mapping[str, Sequence[RunReading]]) -> Table:
     """Alarms in failed and in successful runs, per source and side, and for all coding sources."""
     title = "alarm: a monitor fired, SLOW was reached, or the run is likely to fail"
-    table = _table(title, ("source", ""), ("failed", "successful", "ratio", "run ahead"))
+    table = report_table(title, ("source", ""), ("failed", "successful", "ratio", "run ahead"))
     parts = {name: _by_source(side) for name, side in runs.items()}
     for side_parts in parts.values():
         coding = [run for run in side_parts["all"] if run.label.source.startswith(CODING)]
@@ -153,18 +153,9 @@ def _percent(share: float, digits: int = 1) -> str:
     return f"{100 * share:.{digits}f} %" if share == share else "-"
 
 
-def _table(title: str, left: Sequence[str], right: Sequence[str]) -> Table:
-    table = Table(title=title, title_justify="left")
-    for name in left:
-        table.add_column(name)
-    for name in right:
-        table.add_column(name, justify="right")
-    return table
-
-
 def _signals(fitted: Fitted) -> Table:
     columns = ("failed", "successful", "expected precision", "run ahead", "steps after mistake")
-    table = _table("signals, held out, all runs", ("signal",), columns)
+    table = report_table("signals, held out, all runs", ("signal",), columns)
     for signal in _SIGNALS:
         rates = signal_rates(fitted.held_out, signal)
         precision = fitted.calibration.precision.get(signal, NO_EVIDENCE)
@@ -184,15 +175,14 @@ def action_rows(fitted: Fitted, acting: ActSettings) -> list[dict[str, Any]]:
         found = {name: known.get(name, NO_EVIDENCE) for name in SIGNALS_OF[action]}
         if action == "route_fast":
             found = {name: round(1.0 - value, 3) for name, value in found.items()}
-        if not found:
-            found = {"no signal": NO_EVIDENCE}
+        found = found or {"no signal": NO_EVIDENCE}
         excluded = [name for name, value in found.items() if value < bar]
         rows.append({"action": action, "bar": bar, "precision": found, "excluded": excluded})
     return rows
 
 
 def _actions(fitted: Fitted, acting: ActSettings) -> Table:
-    table = _table("actions (steering.act_above)", ("action",), ("bar",))
+    table = report_table("actions (steering.act_above)", ("action",), ("bar",))
     table.add_column("expected precision", overflow="fold")
     table.add_column("excluded", overflow="fold")
     for row in action_rows(fitted, acting):
@@ -203,11 +193,9 @@ def _actions(fitted: Fitted, acting: ActSettings) -> Table:
 
 def _weights(fitted: Fitted) -> Table:
     calibration = fitted.calibration
-    title = (
-        f"weights; bias {calibration.bias:g}, budgets {calibration.budget_works} calls (works) and "
-        f"{calibration.budget_talks} (talks)"
-    )
-    table = _table(title, ("difficulty",), SPANS)
+    budgets = f"{calibration.budget_works} calls (works) and {calibration.budget_talks} (talks)"
+    title = f"weights; bias {calibration.bias:g}, budgets {budgets}"
+    table = report_table(title, ("difficulty",), SPANS)
     weights = dict(zip(FEATURES, calibration.weights, strict=True))
     for signal in SIGNALS:
         table.add_row(signal, *[f"{weights[f'{signal}.{span}']:g}" for span in SPANS])
@@ -226,23 +214,17 @@ def report_json(fitted: Fitted, acting: ActSettings) -> str:
         for side, runs in sides.items()
     }
     calibration = fitted.calibration
-    return json.dumps(
-        data
-        | {
-            "actions": action_rows(fitted, acting),
-            "weights": dict(zip(FEATURES, calibration.weights, strict=True)),
-            "bias": calibration.bias,
-            "risk_weights": dict(zip(RISK_FEATURES, calibration.risk.weights, strict=True)),
-            "provenance": calibration.provenance,
-        }
-    )
+    data["actions"] = action_rows(fitted, acting)
+    data["weights"] = dict(zip(FEATURES, calibration.weights, strict=True))
+    data["bias"] = calibration.bias
+    data["risk_weights"] = dict(zip(RISK_FEATURES, calibration.risk.weights, strict=True))
+    return json.dumps(data | {"provenance": calibration.provenance})
 
 
 def _part(runs: Sequence[RunReading]) -> dict[str, Any]:
     found: dict[str, Any] = {"auroc": {}, "signals": {}}
     for point in POINTS:
-        estimate = auroc(runs, point)
-        if estimate.pairs:
+        if (estimate := auroc(runs, point)).pairs:
             interval = [round(estimate.low, 4), round(estimate.high, 4)]
             found["auroc"][point] = {"value": round(estimate.value, 4), "interval": interval}
     for signal in _SIGNALS:

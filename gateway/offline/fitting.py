@@ -118,30 +118,28 @@ def label_run(recording: Recording) -> LabelledRun | None:
         return None
     observer, features, totals = RunObserver(), StretchFeatures(), RunTotals()
     suite = RobustSuite(MonitorSettings(suite="robust"))
-    rows, known, risk_rows, works_from, troubles, fired = [], [], [], [], [], []
+    rows: list[tuple[Any, ...]] = []
     calls = 0
     for step in steps:
         observed = observer.observe(step)
         features.push(observed)
-        rows.append(features.values())
-        known.append(features.known)
         totals.push(observed)
-        risk_rows.append(totals.values())
-        works_from.append(totals.works)
-        troubles.append(observed.trouble is not None)
         suite.push_observed(observed)
-        fired.append(suite.readings().fired)
+        read = features.values(), features.known, totals.values(), totals.works
+        rows.append((*read, observed.trouble is not None, suite.readings().fired))
         calls += sum(spends(action, repeat) for action, repeat in observed.actions)
+    *columns, fired = zip(*rows, strict=True)
+    stretch, known, risk, works_from, troubles = (np.array(x, dtype=np.float64) for x in columns)
     text = repr((label.id, label.success, steps))
     return LabelledRun(
         label=label,
         license=recording.license,
         steps=StepArrays(
-            features=np.array(rows, dtype=np.float64),
-            known=np.array(known, dtype=np.float64),
-            totals=np.array(risk_rows, dtype=np.float64),
-            works_from=np.array(works_from, dtype=np.bool_),
-            troubles=np.array(troubles, dtype=np.float64),
+            features=stretch,
+            known=known,
+            totals=risk,
+            works_from=works_from.astype(bool),
+            troubles=troubles,
             fired=fired,
         ),
         reference=_reference(label, steps),

@@ -209,20 +209,19 @@ def scored_steps(records: Iterable[Mapping[str, Any]]) -> list[tuple[Step, float
 
 
 def _content_step(index: int, content: Mapping[str, Any]) -> Step:
+    actions = []
+    for each in as_list(content.get("actions")):
+        if isinstance(each, Mapping):
+            name, arguments, observation = (
+                as_text(each.get(key), "") for key in ("name", "arguments", "observation")
+            )
+            action = Action(name=name, arguments=arguments, observation=observation)
+            image = as_int(each.get("image"), 0)
+            actions.append(replace(action, is_error=bool(each.get("is_error")), image=image))
     return Step(
         index=index,
         thought=as_text(content.get("thought"), ""),
         reasoning=as_text(content.get("reasoning"), ""),
         prompted=content.get("prompted") is True,
-        actions=tuple(
-            Action(
-                name=as_text(action.get("name"), ""),
-                arguments=as_text(action.get("arguments"), ""),
-                observation=as_text(action.get("observation"), ""),
-                is_error=bool(action.get("is_error")),
-                image=as_int(action.get("image"), 0),
-            )
-            for action in as_list(content.get("actions"))
-            if isinstance(action, Mapping)
-        ),
+        actions=tuple(actions),
     )

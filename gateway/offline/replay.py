@@ -20,6 +20,7 @@ from typing import Any, TextIO
 import orjson
 from msgspec.structs import replace
 from rich.console import Console
+from rich.table import Table
 
 from gateway.config import Settings, read_file, settings_from_dict
 from gateway.config.schema import build
@@ -189,3 +190,13 @@ def with_scorer(policy: ReplayPolicy, scorer: ScorerName, suite: SuiteName) -> R
 def report_console(out: TextIO) -> Console:
     """A console for the tables of a report, 120 columns wide if `out` is no terminal."""
     return Console(file=out, width=None if out.isatty() else 120, highlight=False)
+
+
+def report_table(title: str, left: Sequence[str], right: Sequence[str]) -> Table:
+    """A table with its title above, and columns on the left and on the right."""
+    table = Table(title=title, title_justify="left")
+    for name in left:
+        table.add_column(name)
+    for name in right:
+        table.add_column(name, justify="right")
+    return table

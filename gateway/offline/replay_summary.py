@@ -19,6 +19,7 @@ from rich.table import Table
 from gateway.offline.evaluation import POINTS, RunReading, auroc
 from gateway.offline.playback import ALARM, Replayed
 from gateway.offline.recordings import RunLabel
+from gateway.offline.replay import report_table
 from gateway.steering.fsm import FSMSettings
 from gateway.text.difficulty_chart import state_bands, step_dots, threshold_lines
 from gateway.text.page import page_templates, style_sheet
@@ -105,9 +106,7 @@ def _share(count: int, total: int) -> str:
 
 def print_comparison(kept: Sequence[Replayed], console: Console) -> None:
     """Print both policies: states, alarms, guidance, models, cost, and the runs that differ."""
-    table = Table(title="two policies", title_justify="left")
-    for name in ("", "policy", "other"):
-        table.add_column(name, justify="left" if not name else "right")
+    table = report_table("two policies", ("",), ("policy", "other"))
     first, other = _totals(kept, first_side), _totals(kept, other_side)
     for name in first | other:
         table.add_row(name, first.get(name, "-"), other.get(name, "-"))

@@ -20,6 +20,7 @@ from rich.table import Table
 from gateway.errors import ConfigError
 from gateway.offline.evaluation import Estimate, Floats
 from gateway.offline.playback import Price
+from gateway.offline.replay import report_table
 from gateway.steering.routing_policy import WorkloadRates, begin
 from gateway.steering.scoring.risk import NO_OUTCOMES, WorkloadPrior
 from gateway.text import formatting
@@ -40,7 +41,6 @@ class PricedRun:
     """One recorded run: `trouble` is the share of it that was over when SLOW or SKIP first showed,
     in [0, 1]; None when neither did."""
 
-    model: str
     solved: float
     cost: float
     trouble: float | None
@@ -135,7 +135,6 @@ def _priced(run: Mapping[str, Any], price: Price) -> PricedRun:
     first = [run["first"][state] for state in _TROUBLE if state in run["first"]]
     steps = max(len(run["steps"]), 1)
     return PricedRun(
-        model=run["model"],
         solved=float(run["success"]),
         cost=(sent * price.input + received * price.output) / 1e6,
         trouble=(min(first) + 1) / steps if first else None,
@@ -198,11 +197,9 @@ def _result(name: str, tasks: Sequence[Task], choose: Choose) -> PolicyResult:
     found = [(task, chosen) for task in tasks if (chosen := choose(task)) is not None]
     if not found:
         raise ConfigError(f"--policy {name}: no task was run by it and another model")
+    ends = [(task.outcome(task.models[0]), task.outcome(task.models[-1])) for task, _ in found]
     rows = np.array(
-        [
-            [*outcome, *task.outcome(task.models[0]), *task.outcome(task.models[-1])]
-            for task, (_, outcome) in found
-        ]
+        [[*out, *low, *top] for (_, (_, out)), (low, top) in zip(found, ends, strict=True)]
     )
     draw = np.random.default_rng(SEED)
     drawn = [rows[draw.integers(0, len(rows), len(rows))].mean(axis=0) for _ in range(ROUNDS)]
@@ -239,13 +236,9 @@ def _mean(values: Sequence[float]) -> float:
 
 def policy_table(results: Sequence[PolicyResult]) -> Table:
     """One row a policy: success, cost, and points over the coin at equal cost."""
-    table = Table(
-        title="routing policies on tasks that several models ran, each task decided by the others",
-        title_justify="left",
-    )
-    table.add_column("policy")
-    for name in ("tasks", "success", "95 %", "cost a run", "over a coin", "95 %"):
-        table.add_column(name, justify="right")
+    title = "routing policies on tasks that several models ran, each task decided by the others"
+    columns = ("tasks", "success", "95 %", "cost a run", "over a coin", "95 %")
+    table = report_table(title, ("policy",), columns)
     for result in results:
         table.add_row(
             result.policy,

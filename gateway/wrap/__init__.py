@@ -1,7 +1,7 @@
 """`gateway wrap`: one command with a gateway in front of its provider, and a summary at its end.
 
 `command` has what each agent reads and runs it with the terminal untouched, `own_gateway` serves
-it, `summary` reports what happened. May import the whole gateway.
+it, `wrap` reports what happened. May import the whole gateway.
 """
 
 from gateway.wrap.wrap import WrapOptions, wrap

@@ -34,7 +34,7 @@ COMMON = {
 """Set for every command."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Client:
     """One agent: the names of its command, and what it reads besides the common variables.
 
@@ -52,44 +52,23 @@ class Client:
 
 
 _OPENCODE = {"provider": {x: {"options": {"baseURL": BASE}} for x in ("openai", "anthropic")}}
+_GOOSE = {"OPENAI_HOST": ROOT, "OPENAI_BASE_PATH": "v1/chat/completions", "ANTHROPIC_HOST": ROOT}
+_CLINE = "choose the provider `OpenAI Compatible` in Cline with the base URL {base}"
+_CONTINUE = "set `apiBase: {base}` for the model in Continue's config.yaml"
+_PI = 'set `"baseUrl": "{base}"` for the provider in pi\'s models.json'
+_GEMINI = "Gemini CLI speaks Google's own API, which the gateway does not steer"
 CLIENTS = (
-    Client(title="Claude Code", names=("claude",)),
-    Client(title="Codex", names=("codex",), options=("-c", f'openai_base_url="{BASE}"')),
-    Client(
-        title="opencode", names=("opencode",), json_variable=("OPENCODE_CONFIG_CONTENT", _OPENCODE)
-    ),
-    Client(title="aider", names=("aider",), variables={"AIDER_OPENAI_API_BASE": BASE}),
-    Client(title="mini-swe-agent", names=("mini", "mini-swe-agent", "mini-extra", "mini-e")),
-    Client(
-        title="goose",
-        names=("goose",),
-        variables={
-            "OPENAI_HOST": ROOT,
-            "OPENAI_BASE_PATH": "v1/chat/completions",
-            "ANTHROPIC_HOST": ROOT,
-        },
-    ),
-    Client(title="Qwen Code", names=("qwen",)),
-    Client(
-        title="Cline",
-        names=("cline",),
-        by_hand="choose the provider `OpenAI Compatible` in Cline with the base URL {base}",
-    ),
-    Client(
-        title="Continue",
-        names=("cn",),
-        by_hand="set `apiBase: {base}` for the model in Continue's config.yaml",
-    ),
-    Client(
-        title="pi",
-        names=("pi",),
-        by_hand='set `"baseUrl": "{base}"` for the provider in pi\'s models.json',
-    ),
-    Client(
-        title="Gemini CLI",
-        names=("gemini",),
-        by_hand="Gemini CLI speaks Google's own API, which the gateway does not steer",
-    ),
+    Client("Claude Code", ("claude",)),
+    Client("Codex", ("codex",), options=("-c", f'openai_base_url="{BASE}"')),
+    Client("opencode", ("opencode",), json_variable=("OPENCODE_CONFIG_CONTENT", _OPENCODE)),
+    Client("aider", ("aider",), {"AIDER_OPENAI_API_BASE": BASE}),
+    Client("mini-swe-agent", ("mini", "mini-swe-agent", "mini-extra", "mini-e")),
+    Client("goose", ("goose",), _GOOSE),
+    Client("Qwen Code", ("qwen",)),
+    Client("Cline", ("cline",), by_hand=_CLINE),
+    Client("Continue", ("cn",), by_hand=_CONTINUE),
+    Client("pi", ("pi",), by_hand=_PI),
+    Client("Gemini CLI", ("gemini",), by_hand=_GEMINI),
 )
 
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
@@ -121,7 +100,7 @@ def prepared(command: Sequence[str], environment: Mapping[str, str], root: str) 
     """`command` and its variables, pointed to the gateway at `root` (`http://127.0.0.1:8080`)."""
     client = client_of(command)
     if client is None:
-        client, after = Client(title="", names=()), 1
+        client, after = Client("", ()), 1
     else:
         after = 1 + next(i for i, word in enumerate(command) if client_of([word]) is client)
     values = {**COMMON, **client.variables}
