@@ -26,9 +26,7 @@ from gateway.embedding import open_embedder
 from gateway.errors import ConfigError
 from gateway.learning.worker import open_learning
 from gateway.library import PatternLibrary, PatternTally
-from gateway.lifecycle.replicas import Refresh, Replicas
-from gateway.lifecycle.retention import Retention
-from gateway.lifecycle.start_wait import StartWait, Wait, warm_up
+from gateway.lifecycle import Refresh, Replicas, Retention, StartWait, Wait, warm_up
 from gateway.observability.live_events import EventHub
 from gateway.observability.logging import get_logger
 from gateway.observability.metrics import Metrics, SharedMetrics, TaggedCalls, UnsteeredCalls

@@ -30,7 +30,7 @@ class StorageSettings:
     stays consistent in both cases. `mask_secrets`: docs/security.md; what is sent upstream is not
     touched. `max_size_mb`: in memory 1,535 MB at most, and more than 2,047 MB cannot be stored.
     When a store counts as unavailable, and what waits for it: `gateway/stores/guard/guarded.py`, on
-    disk `disk_spool.py`. The clock: `gateway/lifecycle/retention.py`. Raises: ValueError (`<field>:
+    disk `disk_spool.py`. The clock: `gateway/lifecycle.py`. Raises: ValueError (`<field>:
     <what is wrong>`).
     """
 

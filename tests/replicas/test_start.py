@@ -14,7 +14,7 @@ import pytest
 from gateway.backends import Stores, open_stores
 from gateway.config.storage import StorageSettings
 from gateway.config.values import Secret
-from gateway.lifecycle.start_wait import StartWait
+from gateway.lifecycle import StartWait
 from gateway.stores.postgres import migrations
 from gateway.stores.protocols import StoreError, StoreUnreachable
 from steering_gateway_testing import ScriptedUpstream

@@ -1,0 +1,267 @@
+"""Work that a gateway does by itself between start and end; no request calls anything here.
+
+It waits for its database, loads what the first request needs, removes old runs and listens to the
+other gateways on its store. Signals between gateways only save time: keys, holds and patterns are
+read again in intervals, too. The age of a run is the difference of two readings of the wall clock:
+after a jump it is wrong, and a clock set 400 days ahead makes every run old.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol, TypeVar
+
+from gateway.config import Settings
+from gateway.config.storage import StorageSettings
+from gateway.conversations.records import call_event, step_event
+from gateway.observability.live_events import EventHub
+from gateway.observability.logging import get_logger
+from gateway.steering.fold import ConversationFold
+from gateway.steering.scoring.calibration import shipped_calibration
+from gateway.steering.transcript.steps import Action, Step
+from gateway.stores.protocols import (
+    RESYNC,
+    STEP,
+    WATCHING,
+    RunStore,
+    Signals,
+    StoreError,
+    StoreUnreachable,
+)
+from gateway.stores.queries import PageRequest, RunFilter
+from gateway.stores.records import CallRecord
+from gateway.tasks import spawn
+from gateway.text.finder import Finder
+from gateway.text.secrets import mask_secrets
+from gateway.upstream.prices import default_list
+from gateway.wire.search import use_engine
+
+T = TypeVar("T")
+
+_SAID_EVERY_S = 10.0
+_DAY_S = 86_400.0
+_NEWEST = PageRequest(limit=1, sort="updated_at")
+_WATCH_S = 5.0  # how often the others are notified while somebody reads live events here
+_WATCHED_S = 3 * _WATCH_S  # for this long after that they send theirs
+
+Refresh = Callable[[], Awaitable[None]]
+
+
+class Wait(Protocol):
+    """Repeats work until the database answers."""
+
+    async def __call__(self, work: Callable[[], Awaitable[T]]) -> T: ...
+
+
+class StartWait:
+    """Repeats what the start needs of a database until it answers, for `storage.start_wait_s` in
+    all; every other fault ends the start at once. `stopping`: whether the process was asked to end.
+    """
+
+    def __init__(self, settings: StorageSettings, stopping: Callable[[], bool]) -> None:
+        self._pause_s = min(settings.probe_interval_s, 1.0)
+        self._limit_s = settings.start_wait_s
+        self._stopping = stopping
+        self._waited_since: float | None = None
+        self._said_at = float("-inf")
+        self._log = get_logger("gateway.store")
+
+    async def until_reachable(self, work: Callable[[], Awaitable[T]]) -> T:
+        """The result of `work`. Raises: StoreUnreachable after the limit, and whatever else `work`
+        raises."""
+        while True:
+            try:
+                return await work()
+            except StoreUnreachable as error:
+                now = time.monotonic()
+                self._waited_since = self._waited_since or now
+                left_s = self._waited_since + self._limit_s - now
+                if left_s <= 0 or self._stopping():
+                    raise
+                if now - self._said_at >= _SAID_EVERY_S:
+                    self._said_at = now
+                    self._log.warning(
+                        "the database does not answer: the start waits for it",
+                        reason=str(error),
+                        gives_up_in_s=round(left_s),
+                    )
+            await asyncio.sleep(self._pause_s)
+
+
+def warm_up(settings: Settings) -> None:
+    """Import and load what steering needs: the first request has a deadline, the start has none."""
+    use_engine(Finder)
+    fold = ConversationFold(settings.policy())
+    fold.extend([{"role": "user", "content": "-"}, {"role": "assistant", "content": "-"}])
+    action = Action(name="-", arguments="{}", observation="at 10:15")
+    fold.current.push(Step(index=0, thought="-", actions=(action,)))
+    mask_secrets("-")
+    shipped_calibration()
+    default_list()
+
+
+def steady_clock() -> float:
+    """Seconds since the machine's start, its sleep included where the system counts that."""
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.monotonic()
+
+
+class Retention:
+    """Removes runs beyond the configured age or size, except those active in this process.
+    `active_within`: ids of the conversations with a commit in the last so many seconds. The clock
+    `wall` is not believed for a while after it has jumped; nobody sets the clock `steady`."""
+
+    def __init__(
+        self,
+        runs: RunStore,
+        active_within: Callable[[float], list[str]],
+        settings: StorageSettings,
+        *,
+        wall: Callable[[], float] | None = None,
+        steady: Callable[[], float] = steady_clock,
+    ) -> None:
+        self._runs = runs
+        self._active_within = active_within
+        self._settings = settings
+        self._clocks = wall or (lambda: time.time()), steady
+        self._last: tuple[float, float] | None = None
+        self._trusted_from = float("-inf")
+        self._failing = False
+        self._log = get_logger("gateway.lifecycle.retention")
+
+    async def follow(self) -> None:
+        """Make a pass every `retention_interval_s`, without end; an error is logged once."""
+        while True:
+            try:
+                await self.run()
+                self._failing = False
+            except StoreError as exc:
+                if not self._failing:
+                    self._log.error("retention failed", reason=str(exc))
+                self._failing = True
+            await asyncio.sleep(self._settings.retention_interval_s)
+
+    async def run(self) -> int:
+        """Make one pass; the number of runs removed. Raises: StoreError."""
+        settings = self._settings
+        now, steady = (clock() for clock in self._clocks)
+        await self._check_clock(now, steady)
+        removed = 0
+        if settings.retention_days and steady >= self._trusted_from:
+            kept_s = settings.retention_days * _DAY_S
+            active = self._active_within(kept_s)
+            removed += (await self._runs.prune(older_than=now - kept_s, keep=active)).runs
+        interval_s = settings.retention_interval_s
+        report = await self._runs.prune(
+            max_bytes=int(settings.max_size_mb * 2**20) or None,
+            active_since=now - interval_s,
+            keep=self._active_within(interval_s),
+        )
+        removed += report.runs
+        if removed:
+            self._log.info("old runs removed", runs=removed)
+        return removed
+
+    async def _check_clock(self, now: float, steady: float) -> None:
+        """Note a jump of the wall clock since the last pass."""
+        settings, last = self._settings, self._last
+        if last is None:
+            # At the start there is nothing to compare the clock with but the newest run.
+            newest = await self._runs.list_runs(RunFilter(), _NEWEST)
+            idle_s = now - newest.runs[0].updated_at if newest.runs else 0.0
+            jumped = 0 < settings.retention_days * _DAY_S < idle_s
+            why, facts = "every run is old by the clock", {"idle_days": round(idle_s / _DAY_S)}
+        else:
+            jump_s = (now - last[0]) - (steady - last[1])
+            jumped = abs(jump_s) > settings.clock_jump_s
+            why, facts = "the clock jumped", {"by_s": round(jump_s)}
+        if jumped:
+            self._trusted_from = steady + settings.clock_settle_s
+            self._log.warning(
+                f"{why}: for now no run is removed for its age",
+                resumes_in_s=round(settings.clock_settle_s),
+                **facts,
+            )
+        self._last = now, steady
+
+
+class Replicas:
+    """The other gateways on the store, once it is `open`; until then there are none."""
+
+    def __init__(self, events: EventHub) -> None:
+        self._events = events
+        self._signals: Signals | None = None
+        self._runs: RunStore | None = None
+        self._refresh: Mapping[str, Refresh] = {}
+        self._watched_until = float("-inf")
+        self._log = get_logger("gateway.lifecycle.replicas")
+
+    def open(self, signals: Signals | None, runs: RunStore, refresh: Mapping[str, Refresh]) -> None:
+        """Begin; `signals` None: there are no others, or none that send signals. `refresh`: what to
+        read again, by the kind of signal."""
+        self._signals, self._runs, self._refresh = signals, runs, refresh
+
+    def publish(self, record: CallRecord) -> None:
+        """Give the event of a call to those who read live events, here or at another gateway."""
+        if self._events.active and (event := call_event(record)) is not None:
+            self._events.publish(event)
+        called = [step for step in record.steps if step.call is not None]
+        if called and self._signals is not None and time.monotonic() < self._watched_until:
+            ids = {"run": called[-1].run_id, "step": str(called[-1].step_index)}
+            spawn(self._send(STEP, **ids), name="announce a call")
+
+    async def follow(self) -> None:
+        """Listen to the others, without end."""
+
+        async def announce_watching() -> None:
+            while True:
+                if self._events.active:
+                    await self._send(WATCHING)
+                await asyncio.sleep(_WATCH_S)
+
+        if self._signals is not None:
+            await asyncio.gather(self._signals.follow(self._received), announce_watching())
+
+    async def _send(self, kind: str, **ids: str) -> None:
+        if self._signals is None:
+            return
+        try:
+            await self._signals.send(kind, **ids)
+        except StoreError as error:
+            self._log.debug("other gateways not notified", kind=kind, reason=str(error))
+
+    def _received(self, kind: str, ids: Mapping[str, str]) -> None:
+        if kind == WATCHING:
+            self._watched_until = time.monotonic() + _WATCHED_S
+        elif kind == STEP and self._events.active:
+            spawn(self._pass_on(ids), name="pass an event on")
+        for name, refresh in self._refresh.items():
+            if kind in (RESYNC, name):
+                spawn(self._read_again(refresh), name="read again")
+
+    async def _read_again(self, refresh: Refresh) -> None:
+        try:
+            await refresh()
+        except StoreError as error:
+            self._log.debug("changes of other gateways not read", reason=str(error))
+
+    async def _pass_on(self, ids: Mapping[str, str]) -> None:
+        """Publish the event of a call that another gateway has recorded."""
+        index = int(ids["step"])
+        if self._runs is None:
+            return
+        try:
+            trace = await self._runs.get_run(
+                ids["run"], tenant=None, content=False, after_step=index - 1, limit=1
+            )
+        except StoreError as error:
+            self._log.debug("a call of another gateway cannot be read", reason=str(error))
+            return
+        if trace is not None and trace.steps:
+            run, step = trace.run, trace.steps[0]
+            event = step_event(run.tenant, run.conversation_id, run, step, trace.injections)
+            if event is not None:
+                self._events.publish(event)
