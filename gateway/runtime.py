@@ -32,12 +32,10 @@ from gateway.observability.logging import get_logger
 from gateway.observability.metrics import Metrics, SharedMetrics, TaggedCalls, UnsteeredCalls
 from gateway.observability.otel import open_telemetry
 from gateway.services import KnownRefusals, Opened, Patterns, Services
-from gateway.stores.alerts import AlertStore
-from gateway.stores.exchanges import RawStore, open_keeper
+from gateway.stores.exchanges import open_keeper
 from gateway.stores.guard.guarded import GuardedStateStore, StoreHealth
 from gateway.stores.learning import LearningStore
 from gateway.stores.protocols import CONTROLS, KEYS, PATTERNS, RunStore
-from gateway.stores.usage import AttributionStore
 from gateway.tasks import Unfinished, spawn
 
 STOP_S = 5.0  # longest wait for background work that gives back what it holds, at the end
@@ -105,21 +103,6 @@ class Runtime:
     def holds(self) -> Holds:
         """The runs that an operator has stopped or paused."""
         return self.accounting.holds
-
-    @property
-    def alerts(self) -> AlertStore:
-        """The queue of alerts."""
-        return self.opened.stores.alerts
-
-    @property
-    def attribution(self) -> AttributionStore | None:
-        """Sums over trees and groups of runs; None for a store without."""
-        return self.opened.stores.attribution
-
-    @property
-    def raw(self) -> RawStore | None:
-        """The store of calls as they were sent and received; None if it keeps none."""
-        return self.opened.stores.raw
 
     @property
     def learning(self) -> LearningStore:

@@ -9,8 +9,9 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import cast
 
@@ -35,6 +36,8 @@ from gateway.tasks import spawn
 _WATCH_PERIOD_S = 1.0
 _QUIET_S = 0.3  # a file that is written in place stops growing for less than this
 _DRAIN_POLL_S = 0.05
+_START_S = 120.0  # longest wait for a gateway in a thread of this process
+_POLL_S = 0.01
 _CLOSE_S = 1.0  # to close connections that have no request
 
 
@@ -199,6 +202,31 @@ class GatewayServer(uvicorn.Server):
         """Serve, with the triggers of a reload active while the server runs."""
         async with self._reloads.active() if self._reloads else contextlib.nullcontext():
             await super().serve(sockets=sockets)
+
+
+@contextlib.contextmanager
+def in_thread(server: uvicorn.Server, stop_s: float, failed: str) -> Iterator[str]:
+    """Serve in another thread, on a free port of the loopback interface; yields the address. Raises
+    ConfigError: the text `failed`, when the start fails or takes longer than `_START_S`."""
+    sock = socket.socket()
+    sock.bind(("127.0.0.1", 0))
+
+    def serve() -> None:
+        with contextlib.suppress(SystemExit):  # uvicorn's way to say that the start failed
+            server.run(sockets=[sock])
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    deadline = time.monotonic() + _START_S
+    while not server.started:
+        if not thread.is_alive() or time.monotonic() > deadline:
+            raise ConfigError(failed)
+        time.sleep(_POLL_S)
+    try:
+        yield f"http://127.0.0.1:{sock.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(stop_s)
 
 
 class Reloads:

@@ -64,7 +64,7 @@ class AlertList(BaseModel):
 @OPERATIONS.add("listAlerts", "GET /api/alerts", AlertParameters, Content(AlertList, "The alerts."))
 async def list_alerts(request: ApiRequest[AlertParameters]) -> ApiResponse:
     """Alerts, the newest first, with their deliveries."""
-    found = await request.runtime.alerts.list_alerts(
+    found = await request.runtime.opened.stores.alerts.list_alerts(
         tenant=request.tenant, limit=request.params.limit
     )
     settings = request.runtime.settings

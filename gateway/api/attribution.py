@@ -220,7 +220,7 @@ async def _once(content: bytes) -> AsyncIterator[bytes]:
 
 
 def _store(runtime: Runtime) -> AttributionStore:
-    store = runtime.attribution
+    store = runtime.opened.stores.attribution
     if store is None:
         raise GatewayError("the store cannot sum up runs", status=503, type="server_error")
     return store

@@ -147,14 +147,17 @@ async def _trees(visit: Visit, live: Sequence[LiveRun]) -> dict[str, Tree]:
 
 async def tree_of(visit: Visit, conversation_id: str) -> Tree | None:
     """The tree of a conversation; None for one without relatives."""
-    store = visit.runtime.attribution
+    store = visit.runtime.opened.stores.attribution
     tree = None if store is None else await store.tree(conversation_id, tenant=visit.tenant)
     return tree if tree is not None and len(tree.nodes) > 1 else None
 
 
 async def _recent_alerts(visit: Visit, now: float, shown: Container[str]) -> list[StoredAlert]:
     """Those of the last day, without those about runs that are `shown` with their trouble."""
-    found = await visit.runtime.alerts.list_alerts(tenant=visit.tenant, limit=10 * _ALERTS)
+    alerts = visit.runtime.opened.stores.alerts
+    found = await alerts.list_alerts(tenant=visit.tenant, limit=10 * _ALERTS)
+        tenant=visit.tenant, limit=10 * _ALERTS
+    )
     return [
         stored
         for stored in found

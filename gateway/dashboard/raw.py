@@ -108,7 +108,7 @@ def why_not(visit: Visit) -> str:
     storage = visit.runtime.settings.storage
     if not storage.store_content:
         return "texts are not stored (storage.store_content: false)"
-    if visit.runtime.raw is None:
+    if visit.runtime.opened.stores.raw is None:
         return "this store keeps no calls as they were sent"
     if not storage.raw_mb:
         return "calls are not kept as they were sent (storage.raw_mb: 0)"
@@ -221,7 +221,7 @@ async def _step(visit: Visit) -> tuple[RunTrace, StepRow]:
 
 
 async def _find(visit: Visit, step: StepRow) -> RawCall | None:
-    store = visit.runtime.raw
+    store = visit.runtime.opened.stores.raw
     if store is None or not visit.runtime.settings.storage.store_content:
         return None
     found = await store.find_raw(step.run_id, step.step_index, tenant=visit.tenant)

@@ -1,7 +1,5 @@
-"""`gateway demo`: an agent loop against a scripted model, offline, without and with steering.
-
-May import the whole gateway.
-"""
+"""`gateway demo`: an agent loop against a scripted model, offline, without and with steering. May
+import the whole gateway."""
 
 from gateway.demo.show import run_demo
 

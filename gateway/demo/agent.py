@@ -1,7 +1,5 @@
-"""The agent: a plain tool loop on the official `openai` client, without knowledge of steering.
-
-Its repository is small; files and tests are real.
-"""
+"""The agent: a plain tool loop on the official `openai` client, without knowledge of steering. Its
+repository is small; files and tests are real."""
 
 from __future__ import annotations
 

@@ -1,20 +1,13 @@
-"""The scripted model, its provider's server, and the gateway's, on loopback ports.
-
-The model works well, then repeats itself until guidance tells it to stop.
-"""
+"""The scripted model, and its provider's server on a loopback port. The model works well, then
+repeats itself until guidance tells it to stop."""
 
 from __future__ import annotations
 
 import json
-import socket
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-
-import uvicorn
 
 from gateway.steering.guidance.lessons import LEARNED
 from gateway.steering.transcript.content import FRAME_OPEN
@@ -120,8 +113,6 @@ def guidance_frames(body: Any) -> list[str]:
 
 
 LOOPBACK = "127.0.0.1"
-START_S = 120.0  # longest wait for the gateway's start-up, and for its end
-_POLL_S = 0.01
 
 
 class Provider(ThreadingHTTPServer):
@@ -159,24 +150,3 @@ class _Completions(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Say nothing: the terminal shows the demo."""
-
-
-@contextmanager
-def served(config: uvicorn.Config) -> Iterator[str]:
-    """Serve an application in a thread, with its lifespan; yields its address. Raises RuntimeError:
-    the start-up fails or takes too long."""
-    server = uvicorn.Server(config)
-    listener = socket.socket()
-    listener.bind((LOOPBACK, 0))
-    thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
-    thread.start()
-    deadline = time.monotonic() + START_S
-    while not server.started:
-        if not thread.is_alive() or time.monotonic() > deadline:
-            raise RuntimeError("the gateway did not start")
-        time.sleep(_POLL_S)
-    try:
-        yield f"http://{LOOPBACK}:{listener.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join(START_S)

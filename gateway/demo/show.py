@@ -1,7 +1,5 @@
-"""The demo on the terminal: the run as it happens, a timeline, and the effect of steering.
-
-At the end it shows the lessons that were mined from its runs, and a third run that is given them.
-"""
+"""The demo on the terminal: the run as it happens, a timeline, and the effect of steering. At the
+end it shows the lessons that were mined from its runs, and a third run that is given them."""
 
 from __future__ import annotations
 
@@ -15,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import uvicorn
 from openai import OpenAI
 from rich.console import Console, Group
 from rich.panel import Panel
@@ -25,9 +24,9 @@ from gateway.app import build_app
 from gateway.auth.authenticator import process_key
 from gateway.config import LoggingSettings, settings_from_dict
 from gateway.demo.agent import Outcome, Turn, Workspace, run_agent
-from gateway.demo.model import Provider, ScriptedModel, served
+from gateway.demo.model import Provider, ScriptedModel
 from gateway.observability.logging import configure_logging
-from gateway.server import uvicorn_config
+from gateway.server import in_thread, uvicorn_config
 from gateway.steering.guidance.render import ADVISORY
 from gateway.steering.transcript.content import FRAME_CLOSE
 from gateway.text.plots import STATE_COLOURS, column
@@ -43,6 +42,7 @@ _NAME = "demo-third"
 REQUESTED = "gpt-4o"
 ROUTING = {"FAST": "gpt-4o-mini", "SLOW": "gpt-4.1"}
 MAX_CALLS = 30
+STOP_S = 120.0
 WIDTH = 80  # columns that every line fits into; a wider terminal is not filled
 
 
@@ -91,7 +91,8 @@ def _demo_gateway(database: Path | None) -> Iterator[tuple[Provider, str]]:
             }
         )
         app = build_app(settings)
-        url = stack.enter_context(served(uvicorn_config(app, settings)))
+        server = uvicorn.Server(uvicorn_config(app, settings))
+        url = stack.enter_context(in_thread(server, STOP_S, "the gateway did not start"))
         yield provider, f"{url}/v1"
 
 

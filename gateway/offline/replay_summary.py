@@ -1,7 +1,5 @@
 """Results of a replay: a summary per source and model, a comparison of two policies, and a page.
-
-The page is one HTML file with charts and tables that loads nothing.
-"""
+The page is one HTML file with charts and tables that loads nothing."""
 
 from __future__ import annotations
 

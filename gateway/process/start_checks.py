@@ -1,7 +1,5 @@
-"""Checks before the start and at a reload: settings that fit together.
-
-Each value was accepted by its own section; here several of them, or the machine, say no.
-"""
+"""Checks before the start and at a reload: settings that fit together. Each value was accepted by
+its own section; here several of them, or the machine, say no."""
 
 from __future__ import annotations
 

@@ -7,8 +7,6 @@ import os
 import re
 import secrets
 import socket
-import threading
-import time
 from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -26,16 +24,14 @@ from gateway.errors import ConfigError
 from gateway.observability.logging import configure_logging
 from gateway.process.running import state_database, state_folder
 from gateway.process.start_checks import check
-from gateway.server import GatewayServer, uvicorn_config
+from gateway.server import GatewayServer, in_thread, uvicorn_config
 from gateway.stores.budgets import NOTHING, Account
 from gateway.tasks import spawn
 from gateway.text import formatting
 
 LOOPBACK = "127.0.0.1"
 ANTHROPIC = "https://api.anthropic.com"
-START_S = 60.0
 STOP_S = 15.0
-_POLL_S = 0.01
 _EVENTS_S = 1.0
 _SETTLE_S = 0.05  # for the record of a call whose client has just ended
 _MOST_LOG_BYTES = 5_000_000
@@ -93,16 +89,13 @@ class _Server(GatewayServer):
         super().__init__(config, app)
         self.runtime = app.runtime
         self.loop: asyncio.AbstractEventLoop | None = None
-        self.ready = threading.Event()
         self.run_ids: dict[str, None] = {}
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve, and begin to collect."""
+        """Begin to collect, and serve."""
+        self.loop = asyncio.get_running_loop()
+        self._collector = spawn(self._collect())
         await super().startup(sockets)
-        if self.started:
-            self.loop = asyncio.get_running_loop()
-            self._collector = spawn(self._collect())
-            self.ready.set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop collecting, then serving."""
@@ -146,24 +139,8 @@ def own_gateway(settings: Settings) -> Iterator[OwnGateway]:
         app = build_app(settings)
         server = _Server(uvicorn_config(app, settings), app)
         server.announces_key = False  # the agent runs as the same user, and could read it
-        sock = socket.socket()
-        sock.bind((LOOPBACK, 0))
-
-        def serve() -> None:
-            with suppress(SystemExit):  # uvicorn's way to say that the start failed
-                server.run(sockets=[sock])
-
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        deadline = time.monotonic() + START_S
-        while not server.ready.wait(_POLL_S):
-            if not thread.is_alive() or time.monotonic() > deadline:
-                raise ConfigError(f"the gateway did not start: the reason is in {log}")
-        try:
-            yield OwnGateway(settings, f"http://{LOOPBACK}:{sock.getsockname()[1]}", server)
-        finally:
-            server.should_exit = True
-            thread.join(STOP_S)
+        with in_thread(server, STOP_S, f"the gateway did not start: the reason is in {log}") as url:
+            yield OwnGateway(settings, url, server)
 
 
 def _open_log(path: Path) -> TextIO:
