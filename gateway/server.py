@@ -21,7 +21,7 @@ from gateway.app import build_app
 from gateway.auth.authenticator import process_key
 from gateway.auth.hosts import is_loopback_name
 from gateway.config import Settings, ignored_keys, misspelt_variables, read_file
-from gateway.config.restart import is_cut
+from gateway.config.load import is_cut
 from gateway.endpoints.edge import Edge
 from gateway.endpoints.http11 import HttpProtocol
 from gateway.errors import ConfigError

@@ -135,11 +135,11 @@ async def _run(command: Command, args: argparse.Namespace, creates: bool, whole:
             await stores.close()
 
 
-def kept(store: Kept | None, otherwise: str) -> Kept:
-    """What the database keeps. Raises: ConfigError with the text `otherwise` if it is None."""
-    if store is None:
+def kept(value: Kept | None, otherwise: str) -> Kept:
+    """A store, or a stored value, that is there. Raises ConfigError: the text `otherwise`."""
+    if value is None:
         raise ConfigError(otherwise)
-    return store
+    return value
 
 
 async def connect(settings: Settings) -> None:

@@ -23,9 +23,8 @@ _HIGHEST_SHARE = 100.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetLimits:
-    """The most that one subject of a budget may use; None = any amount. `usd` in US dollars;
-    `tokens` input and output together; `calls` that were sent to a model; `minutes` since the first
-    of them."""
+    """The most that one subject of a budget may use; None = any amount. `tokens`: input and output
+    together; `minutes`: since its first call."""
 
     usd: float | None = None
     tokens: int | None = None
@@ -50,8 +49,7 @@ METRICS = tuple(f.name for f in fields(BudgetLimits))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetMatch:
     """Calls that count: patterns with `*` and `?`; one that is None fits every call. `client`: the
-    first word of the user agent (`claude-cli/2.0.1`); `model`: as the client requested it; `key`:
-    the name of the gateway key."""
+    first word of the user agent (`claude-cli/2.0.1`); `key`: the name of the gateway key."""
 
     client: str | None = None
     model: str | None = None

@@ -33,10 +33,8 @@ class EmbeddingSettings:
     def __post_init__(self) -> None:
         named = self.embedder.startswith(LITELLM_PREFIX) and self.embedder != LITELLM_PREFIX
         if self.embedder not in ("static", "hashing") and not named:
-            raise ValueError(
-                f"embedder: {self.embedder!r} is not one of static, hashing, "
-                f"{LITELLM_PREFIX}<model>"
-            )
+            known = f"static, hashing, {LITELLM_PREFIX}<model>"
+            raise ValueError(f"embedder: {self.embedder!r} is not one of {known}")
         if self.dimensions is not None and not 1 <= self.dimensions <= 4096:
             raise ValueError(f"dimensions: must be 1 to 4096, got {self.dimensions}")
         finite(self, "timeout_s")
@@ -87,8 +85,7 @@ class JudgeSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScorerSettings:
-    """The difficulty scorer, with the shipped weights or those of a file. `judge`: the model that
-    the scorer `judge` asks about each new step."""
+    """The difficulty scorer, with the shipped weights or those of a file."""
 
     scorer: ScorerName = "calibrated"
     weights_file: str | None = None
@@ -113,8 +110,7 @@ DAY_S = 86_400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearningSettings:
-    """Limits of learning from runs, and the switches for mining and for giving lessons to runs.
-    `model`: its name as a client would request it."""
+    """Limits of learning from runs, and the switches for mining and for giving lessons to runs."""
 
     mining: bool = True
     trials: Literal["off", "on"] = "off"

@@ -118,15 +118,12 @@ class StorageSettings:
     @property
     def place(self) -> str:
         """The database for messages: its path, or its URL without the password and options."""
-        return self.path if self.url is None else url_without_secrets(self.url)
-
-
-def url_without_secrets(url: str) -> str:
-    """Scheme, user, host, port and database of a URL."""
-    parts = urlsplit(url)
-    user = f"{parts.username}@" if parts.username else ""
-    host = parts.netloc.rpartition("@")[2]
-    return f"{parts.scheme}://{user}{host}{parts.path}"
+        if self.url is None:
+            return self.path
+        parts = urlsplit(self.url)
+        user = f"{parts.username}@" if parts.username else ""
+        host = parts.netloc.rpartition("@")[2]
+        return f"{parts.scheme}://{user}{host}{parts.path}"
 
 
 def _check_url(name: str, url: str | None) -> None:

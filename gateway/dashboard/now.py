@@ -156,8 +156,6 @@ async def _recent_alerts(visit: Visit, now: float, shown: Container[str]) -> lis
     """Those of the last day, without those about runs that are `shown` with their trouble."""
     alerts = visit.runtime.opened.stores.alerts
     found = await alerts.list_alerts(tenant=visit.tenant, limit=10 * _ALERTS)
-        tenant=visit.tenant, limit=10 * _ALERTS
-    )
     return [
         stored
         for stored in found

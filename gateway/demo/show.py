@@ -23,8 +23,7 @@ from rich.text import Text
 from gateway.app import build_app
 from gateway.auth.authenticator import process_key
 from gateway.config import LoggingSettings, settings_from_dict
-from gateway.demo.agent import Outcome, Turn, Workspace, run_agent
-from gateway.demo.model import Provider, ScriptedModel
+from gateway.demo.model import Outcome, Provider, ScriptedModel, Turn, Workspace, run_agent
 from gateway.observability.logging import configure_logging
 from gateway.server import in_thread, uvicorn_config
 from gateway.steering.guidance.render import ADVISORY

@@ -46,12 +46,8 @@ def wrap_settings(config: Path | None, env: Mapping[str, str], mode: str | None)
     in the user's state folder: a command leaves no file in the project it works on. Raises
     ConfigError: the user's settings are refused.
     """
-    own = dict(env) | {
-        "GATEWAY_SERVER__HOST": LOOPBACK,
-        "GATEWAY_SERVER__PORT": "0",
-        "GATEWAY_SERVER__DRAIN_S": "1",
-        "GATEWAY_SERVER__WORKERS": "1",
-    }
+    server = {"HOST": LOOPBACK, "PORT": "0", "DRAIN_S": "1", "WORKERS": "1"}
+    own = dict(env) | {f"GATEWAY_SERVER__{key}": value for key, value in server.items()}
     if mode is not None:
         own["GATEWAY_STEERING__MODE"] = mode
     # LiteLLM's names for the same addresses.
@@ -62,9 +58,7 @@ def wrap_settings(config: Path | None, env: Mapping[str, str], mode: str | None)
     storage = settings.storage
     if not storage.shared and storage.path == default and not Path(default).exists():
         own["GATEWAY_STORAGE__PATH"] = str(state_database())
-    if settings.default_upstream.messages_api_base is None and (
-        base := _messages_base(settings, own)
-    ):
+    if base := settings.default_upstream.messages_api_base or _messages_base(settings, own):
         own["GATEWAY_DEFAULT_UPSTREAM__MESSAGES_API_BASE"] = base
     return load_settings(config, own)
 
