@@ -8,6 +8,7 @@ package adds one with an entry point of the group `steering_gateway.stores`.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -67,9 +68,8 @@ async def open_stores(
 ) -> Stores:
     """The stores at `settings.url` or `settings.path`, created or migrated as needed.
 
-    `:memory:` is a new, empty database that ends with `close`. `vectors`: patterns will be
-    searched. `existing`: only open what a gateway has recorded, never create a database. Raises
-    StoreError: the store cannot be opened; with `existing`, there is none.
+    `vectors`: patterns will be searched. `existing`: only open what a gateway has recorded, never
+    create a database. Raises StoreError: they cannot be opened or, with `existing`, there are none.
     """
     opener = load_class(__package__, STORES[settings.kind])
     stores: Stores = await opener(settings, vectors=vectors, existing=existing)
@@ -132,11 +132,9 @@ async def copy_to_postgres(
     *,
     vectors: bool = True,
 ) -> dict[str, int]:
-    """Copy the SQLite file of `source` to the empty database of `target`: rows by table.
-
-    `progress` is called with the rows done and their total. `vectors`: those of the patterns, too;
-    they need the extension pgvector. Raises: StoreError.
-    """
+    """Copy the SQLite file of `source` to the empty database of `target`: rows by table. `progress`
+    gets the rows done and their total. `vectors` need the extension pgvector. Raises:
+    StoreError."""
     from gateway.stores.sqlite.database import Database as SQLiteDatabase
     from gateway.stores.sqlite.export import SQLiteExport
 
@@ -147,15 +145,12 @@ async def copy_to_postgres(
         raise _no_driver(error) from error
 
     _require_file(source)
-    file = await SQLiteDatabase.open(source)
-    try:
+    async with AsyncExitStack() as stack:
+        file = await SQLiteDatabase.open(source)
+        stack.push_async_callback(file.close)
         database = await PostgresDatabase.open(target, vectors=vectors)
-        try:
-            return await copy_all(SQLiteExport(file), database, progress, vectors=vectors)
-        finally:
-            await database.close()
-    finally:
-        await file.close()
+        stack.push_async_callback(database.close)
+        return await copy_all(SQLiteExport(file), database, progress, vectors=vectors)
 
 
 def file_has_run(path: str, name: str) -> bool:

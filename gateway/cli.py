@@ -75,11 +75,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def build_parser(command: str = "") -> argparse.ArgumentParser:
-    """The parser of all commands; the reference and the completions are made from it.
-
-    With the name of a `command` it may lack the others, whose modules are not imported then: that
-    is most of the time that a short command takes.
-    """
+    """The parser of all commands; the reference and the completions are made from it. With the name
+    of a `command` it may lack the others: importing their modules takes most of a short command."""
     parser = _Parser(
         prog="gateway",
         description="Notices when an agent's run goes wrong, between the agent and its provider, "

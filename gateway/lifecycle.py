@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from gateway.config import Settings
 from gateway.config.storage import StorageSettings
@@ -49,12 +49,6 @@ _WATCHED_S = 3 * _WATCH_S  # for this long after that they send theirs
 Refresh = Callable[[], Awaitable[None]]
 
 
-class Wait(Protocol):
-    """Repeats work until the database answers."""
-
-    async def __call__(self, work: Callable[[], Awaitable[T]]) -> T: ...
-
-
 class StartWait:
     """Repeats what the start needs of a database until it answers, for `storage.start_wait_s` in
     all; every other fault ends the start at once. `stopping`: whether the process was asked to end.
@@ -68,7 +62,7 @@ class StartWait:
         self._said_at = float("-inf")
         self._log = get_logger("gateway.store")
 
-    async def until_reachable(self, work: Callable[[], Awaitable[T]]) -> T:
+    async def __call__(self, work: Callable[[], Awaitable[T]]) -> T:
         """The result of `work`. Raises: StoreUnreachable after the limit, and whatever else `work`
         raises."""
         while True:
@@ -226,12 +220,9 @@ class Replicas:
             await asyncio.gather(self._signals.follow(self._received), announce_watching())
 
     async def _send(self, kind: str, **ids: str) -> None:
-        if self._signals is None:
-            return
-        try:
-            await self._signals.send(kind, **ids)
-        except StoreError as error:
-            self._log.debug("other gateways not notified", kind=kind, reason=str(error))
+        if self._signals is not None:
+            sending = self._signals.send(kind, **ids)
+            await self._tried(sending, "other gateways not notified", kind=kind)
 
     def _received(self, kind: str, ids: Mapping[str, str]) -> None:
         if kind == WATCHING:
@@ -240,26 +231,25 @@ class Replicas:
             spawn(self._pass_on(ids), name="pass an event on")
         for name, refresh in self._refresh.items():
             if kind in (RESYNC, name):
-                spawn(self._read_again(refresh), name="read again")
+                reading = self._tried(refresh(), "changes of other gateways not read")
+                spawn(reading, name="read again")
 
-    async def _read_again(self, refresh: Refresh) -> None:
+    async def _tried(self, work: Awaitable[T], failed: str, **facts: str) -> T | None:
         try:
-            await refresh()
+            return await work
         except StoreError as error:
-            self._log.debug("changes of other gateways not read", reason=str(error))
+            self._log.debug(failed, **facts, reason=str(error))
+            return None
 
     async def _pass_on(self, ids: Mapping[str, str]) -> None:
         """Publish the event of a call that another gateway has recorded."""
-        index = int(ids["step"])
+        after = int(ids["step"]) - 1
         if self._runs is None:
             return
-        try:
-            trace = await self._runs.get_run(
-                ids["run"], tenant=None, content=False, after_step=index - 1, limit=1
-            )
-        except StoreError as error:
-            self._log.debug("a call of another gateway cannot be read", reason=str(error))
-            return
+        reading = self._runs.get_run(
+            ids["run"], tenant=None, content=False, after_step=after, limit=1
+        )
+        trace = await self._tried(reading, "a call of another gateway cannot be read")
         if trace is not None and trace.steps:
             run, step = trace.run, trace.steps[0]
             event = step_event(run.tenant, run.conversation_id, run, step, trace.injections)

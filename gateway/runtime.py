@@ -26,7 +26,7 @@ from gateway.embedding import open_embedder
 from gateway.errors import ConfigError
 from gateway.learning.worker import open_learning
 from gateway.library import PatternLibrary, PatternTally
-from gateway.lifecycle import Refresh, Replicas, Retention, StartWait, Wait, warm_up
+from gateway.lifecycle import Refresh, Replicas, Retention, StartWait, warm_up
 from gateway.observability.live_events import EventHub
 from gateway.observability.logging import get_logger
 from gateway.observability.metrics import Metrics, SharedMetrics, TaggedCalls, UnsteeredCalls
@@ -112,7 +112,7 @@ class Runtime:
     async def start(self) -> Opened:
         """Open everything, on the event loop that will serve the requests. Raises StoreError: the
         store cannot be used."""
-        wait = StartWait(self.settings.storage, lambda: self.draining).until_reachable
+        wait = StartWait(self.settings.storage, lambda: self.draining)
         self._opened = opened = await self._open(wait)
         self._services = services = self._build(opened, self.settings)
         self._closing.push_async_callback(lambda: self.services.aclose())
@@ -124,7 +124,7 @@ class Runtime:
             spawn(services.litellm_lane.start(), name="import litellm")
         return opened
 
-    async def _open(self, wait: Wait) -> Opened:
+    async def _open(self, wait: StartWait) -> Opened:
         """Open the stores and what works on them; what is open is closed with `aclose`."""
         storage, steering, closing = self.settings.storage, self.settings.steering, self._closing
         searched = self.settings.etraces.enabled

@@ -104,12 +104,9 @@ async def _status(stores: Stores, settings: Settings, args: argparse.Namespace) 
         trial = f"{view['posterior']['decisions']} decisions"
         if effect is not None:
             trial += f", {100 * effect:+.0f} points"
-        answer(
-            args,
-            view,
-            f"{view['status']:<12} {view['tier']}  {view['pattern_id']}  "
-            f"{view['conversations']} conversations  {trial}  {one_line(view['advice'], 90)}",
-        )
+        line = f"{view['status']:<12} {view['tier']}  {view['pattern_id']}  "
+        line += f"{view['conversations']} conversations  {trial}  {one_line(view['advice'], 90)}"
+        answer(args, view, line)
     if not found and not args.json:
         say("nothing learned yet")
 

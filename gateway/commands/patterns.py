@@ -68,10 +68,8 @@ async def _run(handler: Any, args: argparse.Namespace) -> int:
             args.lines = file_lines(args.file)
         settings = load_settings(args.config)
         if settings.storage.in_memory:
-            raise ConfigError(
-                "storage.path is :memory:, only the running gateway's /api/patterns has its "
-                "patterns"
-            )
+            only = "only the running gateway's /api/patterns has its patterns"
+            raise ConfigError(f"storage.path is :memory:, {only}")
         creates = handler in (_add, _import)
         storage = settings.storage if creates else found_storage(settings.storage)
         stores = await open_stores(storage, vectors=True, existing=not creates)
@@ -97,11 +95,8 @@ async def _list(library: PatternLibrary, args: argparse.Namespace) -> None:
             pattern, injected = stored.pattern, stored.counts.get("injected", 0)
             counts = {"counts": {"injected": injected}, "indexed": stored.indexed}
             label = pattern.failure_type or "any"
-            answer(
-                args,
-                to_builtins(pattern) | counts,
-                f"{pattern.tier.value}  {label:<12} {injected:>6} injected  {pattern.pattern_id}",
-            )
+            about = f"{pattern.tier.value}  {label:<12} {injected:>6} injected"
+            answer(args, to_builtins(pattern) | counts, f"{about}  {pattern.pattern_id}")
         cursor = page.next_cursor
         if cursor is None:
             return
@@ -138,12 +133,8 @@ async def _import(library: PatternLibrary, args: argparse.Namespace) -> int:
 
 
 async def _search(library: PatternLibrary, args: argparse.Namespace) -> None:
-    query = Query(
-        tier=Tier(args.tier),
-        text=args.text,
-        top_k=args.limit,
-        failure_type=failure_label(args.failure_type),
-    )
+    failure = failure_label(args.failure_type)
+    query = Query(tier=Tier(args.tier), text=args.text, top_k=args.limit, failure_type=failure)
     gates = library.gates
     gate = gates.e2 if query.failure_type or gates.e2_untyped is None else gates.e2_untyped
     if query.tier is Tier.E1:
@@ -175,11 +166,9 @@ async def _reindex(library: PatternLibrary, args: argparse.Namespace) -> None:
 
 
 def _filter(args: argparse.Namespace) -> PatternFilter:
-    return PatternFilter(
-        tenant=args.tenant,
-        tier=Tier(args.tier) if args.tier else None,
-        failure_type=failure_label(args.failure_type),
-    )
+    tier = Tier(args.tier) if args.tier else None
+    failure = failure_label(args.failure_type)
+    return PatternFilter(tenant=args.tenant, tier=tier, failure_type=failure)
 
 
 def _count(text: str) -> int:

@@ -40,9 +40,8 @@ def add_verb(
 ) -> argparse.ArgumentParser:
     """Declare a command that works on the stores; it takes `--config` and `--json`.
 
-    It works on what is stored already: it creates no database, needs no key of a provider, and
-    finds the database of a gateway that runs, from any folder. `creates`: it creates a database
-    where there is none. `whole`: it needs all of the config, with its keys, embedder and providers.
+    It creates no database unless it `creates`, needs no key of a provider unless it needs the
+    `whole` config, and finds the database of a gateway that runs, from any folder.
     """
     parser: argparse.ArgumentParser = verbs.add_parser(name, help=summary)
     add_common(parser)
@@ -85,12 +84,9 @@ def table(left: Sequence[str], right: Sequence[str] = ()) -> Table:
 
 
 def found_storage(storage: StorageSettings, subject: str | None = None) -> StorageSettings:
-    """The database of the runs: as set, else this folder's, a running gateway's or `wrap`'s.
-
-    `subject`: a run or conversation; the database that has it comes before the others. Says on
-    stderr which database is read when it is not the one that is set. Raises ConfigError: there is
-    none.
-    """
+    """The database of the runs: as set, else this folder's, a running gateway's or `wrap`'s, first
+    that of the run or conversation `subject`. A choice is said on stderr. Raises ConfigError:
+    none."""
     default = StorageSettings().path
     if storage.shared or storage.path != default:
         return storage

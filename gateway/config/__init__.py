@@ -1,8 +1,5 @@
-"""Strict settings: defaults < `config.yaml` < environment.
-
-Each room's settings classes live next to the code they set; this package composes, reads and checks
-them. May import those classes and `errors`.
-"""
+"""Strict settings: defaults < `config.yaml` < environment. A room's settings classes may live next
+to the code they set; this package composes, reads and checks them."""
 
 from gateway.config.load import (
     DEFAULT_FILE,

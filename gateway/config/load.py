@@ -43,11 +43,8 @@ _USED_KEYS = frozenset(
 
 
 def translate(raw: dict[str, Any]) -> dict[str, Any]:
-    """`raw` without LiteLLM's sections; what applies here is moved to the gateway's sections.
-
-    The gateway's own sections win. Keys of features that only the LiteLLM proxy has are dropped;
-    `ignored_keys` lists them.
-    """
+    """`raw` without LiteLLM's sections: what applies here is moved to the gateway's own, which win;
+    keys of features that only the LiteLLM proxy has are dropped (see `ignored_keys`)."""
     out = {k: v for k, v in raw.items() if k not in LITELLM_SECTIONS}
     for section in _MOVED_SECTIONS:
         values = raw.get(section)
@@ -169,11 +166,8 @@ class ConfigFile:
 
 
 def read_config_file(path: str | os.PathLike[str]) -> ConfigFile:
-    """The file at `path`, which is YAML with a mapping at its top.
-
-    Raises ConfigError: names the file, and the line of a YAML error. A file without any key is one,
-    too: it may be about to be written. `{}` says that nothing is set.
-    """
+    """The file at `path`. Raises ConfigError, with the line: no YAML, or no mapping at its top. An
+    empty file may be about to be written; `{}` says that nothing is set."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as exc:
@@ -284,11 +278,8 @@ def naming_the_variable(fault: str, env: Mapping[str, str]) -> str:
 
 
 def misspelt_variables(env: Mapping[str, str]) -> list[tuple[str, str]]:
-    """(variable, the right name) of each that would set a key if its underscores were right.
-
-    Two are between the keys and one within them: `GATEWAY_SERVER_PORT` sets nothing. Addresses
-    that Kubernetes puts into variables of such names (`tcp://...`) are not meant as settings.
-    """
+    """(variable, the right name) of each whose underscores are wrong, as in `GATEWAY_SERVER_PORT`.
+    Addresses that Kubernetes puts into such variables (`tcp://...`) are not meant as settings."""
     right = {_single(name): name for name in _variables(Settings, ENV_PREFIX)}
     meant = {name: right.get(_single(name), name) for name in env}
     return [
@@ -363,11 +354,10 @@ def load_settings(
     *,
     upstreams: bool = True,
 ) -> Settings:
-    """Settings from `path` (or `./config.yaml` when there is one) and the environment.
+    """Settings from `path` (or `./config.yaml` when there is one) and the environment; without
+    `upstreams` those of providers, and their keys, are left out.
 
-    upstreams: False leaves out the providers and their keys, which then need not be set. Raises
-    ConfigError: the file is missing or is not YAML, or has wrong keys or values: all of them, each
-    with its line.
+    Raises ConfigError: all faults of the file and of the values, each with its line.
     """
     env = dict(os.environ if env is None else env)
     default = DEFAULT_FILE if Path(DEFAULT_FILE).exists() else None
@@ -397,11 +387,8 @@ def left_out(
 
 
 def settings_from_dict(raw: Mapping[str, Any], env: Mapping[str, str] | None = None) -> Settings:
-    """Settings from plain values; references are resolved, `GATEWAY_*` variables win.
-
-    Raises ConfigError: keys are unknown or values refused: all of them, each with its key path and
-    the variable that set it.
-    """
+    """Settings from plain values; references are resolved, `GATEWAY_*` variables win. Raises
+    ConfigError: all unknown keys and refused values, with key path and variable."""
     faults = Faults()
     faults.found += misplaced(raw)
     merged = translate(copy.deepcopy(dict(raw)))

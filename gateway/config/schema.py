@@ -27,11 +27,8 @@ _TRUE, _FALSE = {"true", "yes", "on", "1"}, {"false", "no", "off", "0"}
 
 
 def build(cls: type[T], value: Any, path: str = "") -> T:
-    """`value` (a mapping, or None for all defaults) as an instance of dataclass `cls`.
-
-    Raises ConfigError: unknown keys (with the nearest valid name), wrong types, refused values; all
-    of them, in this order.
-    """
+    """`value` (a mapping, or None for all defaults) as an instance of dataclass `cls`. Raises
+    ConfigError: all unknown keys (with the nearest valid name), wrong types and refused values."""
     value = {} if value is None else value
     if not isinstance(value, Mapping):
         raise ConfigError(f"{path or 'config'}: expected a mapping, got {_kind(value)}")

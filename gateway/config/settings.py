@@ -164,11 +164,10 @@ class TimeoutSettings:
 class UpstreamSettings:
     """The provider that serves every model name without a deployment.
 
-    `provider_prefixes`: whether names such as `anthropic/...` go to that provider through LiteLLM;
-    off for an upstream that itself uses such names (OpenRouter). None: while no gateway keys exist,
-    because whoever may name providers may use every credential in the gateway's environment.
-    `messages_api_base`: the target of
-    `/v1/messages` requests; by default Anthropic's API if `api_base` is OpenAI's, else `api_base`.
+    `provider_prefixes`: whether names such as `anthropic/...` go to that provider through LiteLLM.
+    None: while no gateway keys exist, because whoever may name providers may use every credential
+    in the gateway's environment. `messages_api_base`: of `/v1/messages`; None: Anthropic's API if
+    `api_base` is OpenAI's, else `api_base`.
     """
 
     api_base: str = OPENAI_API_BASE

@@ -1,9 +1,5 @@
-"""The demo's agent with its repository, and the model that answers it on a loopback port.
-
-The agent is a plain tool loop on the official `openai` client, without knowledge of steering; files
-and tests of its repository are real. The model is scripted: it works well, then repeats itself
-until guidance tells it to stop.
-"""
+"""The demo's agent, a plain tool loop on the official `openai` client, with a real repository; and
+the scripted model that answers it: it repeats itself until guidance tells it to stop."""
 
 from __future__ import annotations
 

@@ -46,11 +46,9 @@ WIDTH = 80  # columns that every line fits into; a wider terminal is not filled
 
 
 def run_demo(console: Console | None = None, *, database: Path | None = None) -> bool:
-    """Run the agent without and with steering, and once more with what was learned from that; True
-    if the agent succeeds in all but the first.
-
-    database: where the runs are recorded; None for a file that is removed at the end.
-    """
+    """Run the agent without and with steering, and once more with what was learned; True if it
+    succeeds in all but the first. database: where the runs are recorded; None: nowhere that
+    stays."""
     # A fixed width if the output is not a terminal.
     console = console or Console(highlight=False, width=None if os.isatty(1) else WIDTH)
     console.width = min(console.width, WIDTH)

@@ -49,11 +49,8 @@ def run_calibrate(
     out: TextIO | None = None,
     err: TextIO | None = None,
 ) -> int:
-    """Run the command: fit, report, and write the weights to a file if one is named.
-
-    Returns the exit status: 0 done, 1 some recordings could not be read and were left out. Raises
-    ConfigError: nothing to read, too few labelled runs, or the file cannot be written.
-    """
+    """Run the command. Returns the exit status: 0 done, 1 some recordings could not be read. Raises
+    ConfigError: nothing to read, too few labelled runs, or the weights cannot be written."""
     if weights is not None and not weights.parent.is_dir():
         # Checked first, because fitting takes minutes.
         raise ConfigError(f"{weights}: cannot be written: no such directory")

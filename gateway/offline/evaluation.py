@@ -28,10 +28,9 @@ _NAN, _INFINITE = float("nan"), float("inf")
 class RunReading:
     """One finished run as it was scored: one score per step, and when each signal first appeared.
 
-    `first` maps a signal (a monitor, FAST, SLOW, SKIP, alarm) to the index of the first step that
-    shows it; a signal that never appears is absent. Per step, `risks`: the risk without a prior,
-    empty when only a score of difficulty is known, which then ranks the runs; `troubles`: 1 where
-    it is trouble; `states`: the state after it.
+    `first`: signal (a monitor, FAST, SLOW, SKIP, risk, alarm) to the first step that shows it, if
+    any. Per step, `risks`: without a prior, empty when only difficulty is known, which then ranks
+    the runs; `troubles`: 1 where it is trouble; `states`: the state after it.
     """
 
     label: RunLabel

@@ -269,11 +269,9 @@ class RiskModel:
 
 
 def fit_risk(runs: Sequence[LabelledRun], solve: Solve) -> RiskModel:
-    """Fit the model; a run has the weight of its steps to the power of LENGTH_POWER.
-
-    While fitting, every source and model has its own intercept, so that a feature which only tells
-    them apart earns no weight.
-    """
+    """Fit the model; a run has the weight of its steps to the power of LENGTH_POWER. Each source
+    and model has its own intercept, so that a feature which only tells them apart earns no
+    weight."""
     strata = {name: i for i, name in enumerate(sorted({run.label.stratum for run in runs}))}
     lengths = [len(run.steps.totals) for run in runs]
     features = np.vstack([run.steps.totals for run in runs])

@@ -34,11 +34,9 @@ STARTER = "starter"  # names the library that ships, in place of a file
 def library_look_ups(
     embedding: EmbeddingSettings, etraces: EtraceSettings, patterns: str, similarity: float = 1.0
 ) -> Iterator[LookUps]:
-    """A pattern library in memory; `patterns`: STARTER, or a JSONL file of `patterns export`, which
-    may have the lines of `learn export` too.
-
-    Raises ConfigError: the file cannot be read, or has a line that is no pattern.
-    """
+    """A pattern library in memory; `patterns`: STARTER, or a file of `patterns export`, which may
+    have the lines of `learn export`. Raises ConfigError: it cannot be read, or a line is no
+    pattern."""
     starter = patterns == STARTER
     lines = [] if starter else file_lines(Path(patterns))
     with _background_loop() as wait:

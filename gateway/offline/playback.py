@@ -1,9 +1,8 @@
 """One recorded run through the same core that serves requests: states, readings, decisions.
 
-Each entry uses its step and the steps before it, nothing after. Its injections are those of the
-call after that step. A recording has no pattern store: look-ups are answered from the library that
-the policy names, or count as answered, with one pattern each. It has no bill: tokens are estimated
-from its texts where it does not report them.
+Each entry uses its step and those before it; its injections are those of the call after it. A
+recording has no pattern store: look-ups are answered from the library that the policy names, or
+count as answered. It has no bill: tokens that it does not report are estimated.
 """
 
 from __future__ import annotations
@@ -104,12 +103,8 @@ ANSWERED = LookUps(
 
 
 class RecordedCall(NamedTuple):
-    """One call of a recording; a call of an exported row has tokens only.
-
-    `before`: number of messages it was sent with; `sent`, `received`: characters. `tokens`: input
-    and output, as reported next to the assistant message (`usage`) or in the exported row (`call`),
-    else estimated from the characters.
-    """
+    """One call: number of messages `before` it, characters sent and received, and tokens of input
+    and output: as reported, else estimated. A call of an exported row has tokens only."""
 
     before: int
     sent: int
@@ -267,11 +262,8 @@ _UNSCORED: Mapping[str, Any] = {
 def play(
     recording: Recording, policy: ReplayPolicy, look_ups: LookUps = ANSWERED
 ) -> dict[str, Any]:
-    """The replay of one recording as a JSON object; see `docs/evidence.md` for its keys.
-
-    A step that is not scored (a final answer) repeats the last numbers with `scored` false. Never
-    raises for a malformed transcript.
-    """
+    """The replay of one recording as a JSON object (docs/evidence.md). A step that is not scored
+    repeats the last numbers with `scored` false. Never raises for a malformed transcript."""
     calls = ReplayedCalls(policy, recording, look_ups)
     if recording.messages is None:
         outcomes, decisions = _play_steps(recording.steps or (), policy.rules.policy, calls)

@@ -62,11 +62,8 @@ class Recording:
 
 
 def recording_files(paths: Iterable[Path]) -> list[Path]:
-    """The files meant by `paths`: files as they are, directories by suffix, sorted.
-
-    `STDIN` is standard input, which like any pipe can be read once. Raises ConfigError: a path does
-    not exist, or a directory holds no recording.
-    """
+    """The files meant by `paths`: files and STDIN as they are, directories by suffix, sorted.
+    Raises ConfigError: a path does not exist, or a directory holds no recording."""
     files: list[Path] = []
     for path in paths:
         if path.is_dir():
@@ -82,11 +79,8 @@ def recording_files(paths: Iterable[Path]) -> list[Path]:
 
 
 def read_lines(files: Iterable[Path]) -> Iterator[tuple[Path, int, str]]:
-    """Each line that is not blank, with its file and number from 1.
-
-    A line that is not UTF-8 is yielded too: `parse_recording` then refuses only this line. Raises
-    ConfigError: a file cannot be read, or not to its end.
-    """
+    """Each line that is not blank, with its file and number from 1, also one that is not UTF-8.
+    Raises ConfigError: a file cannot be read, or not to its end."""
     for file in files:
         number = 0
         try:
@@ -189,11 +183,7 @@ def steps_of(recording: Recording) -> tuple[Step, ...]:
 
 def scored_steps(records: Iterable[Mapping[str, Any]]) -> list[tuple[Step, float | None]]:
     """Steps from exported rows (texts under `content`) or plain records, each with its recorded
-    difficulty, or None; others are left out.
-
-    The gateway exports a row without content for a run's first call, and for every call when
-    content storage is switched off: such a row cannot be scored.
-    """
+    difficulty, or None. A row without content, as for a run's first call, is left out."""
     steps: list[tuple[Step, float | None]] = []
     for record in records:
         content = record.get("content") if isinstance(record, Mapping) else None

@@ -1,8 +1,5 @@
-"""`gateway replay`: recorded runs through the same core, offline and in parallel.
-
-Prints a summary per source and model, or with `--json` one JSON object per run; writes a page with
-charts; compares two policies, or judges routing policies.
-"""
+"""`gateway replay`: recorded runs through the same core, offline and in parallel; two policies
+compared, or routing policies judged."""
 
 from __future__ import annotations
 
@@ -108,10 +105,9 @@ def run_replay(
 ) -> int:
     """Run the command. Returns the exit status: 0 done, 1 some recordings could not be read.
 
-    `other` is the policy to compare `policy` with. `patterns` answers look-ups: `starter`, or a
-    JSONL file; "" counts each look-up as answered. `routing` names routing policies to judge by the
-    recorded outcomes instead. Raises ConfigError: a path that does not exist or cannot be read,
-    files without any recording, or a page that cannot be written.
+    `other`: the policy to compare with. `patterns`: see `ReplayPolicy`. `routing`: routing policies
+    to judge by the recorded outcomes instead. Raises ConfigError: a path cannot be read or written,
+    or holds no recording.
     """
     out, err = out or sys.stdout, err or sys.stderr
     policy = dataclasses.replace(policy or ReplayPolicy(), patterns=patterns)
@@ -149,11 +145,8 @@ def run_replay(
 def replay_files(
     files: Sequence[Path], work: Work, *, jobs: int | None, out: TextIO, err: TextIO
 ) -> tuple[list[Replayed], int]:
-    """The replays that a report needs, and the number of recordings that cannot be read.
-
-    JSON lines go to `out` as they come, problems and progress to `err`. Raises ConfigError: a path
-    that does not exist or cannot be read, or files without any recording.
-    """
+    """The replays that a report needs, and the number of recordings that cannot be read; JSON lines
+    go to `out`, problems and progress to `err`. Raises ConfigError: no recording can be read."""
     known = err.isatty() and all(file.is_file() for file in files)
     total = sum(1 for _ in read_lines(recording_files(files))) if known else None
     found = read_lines(recording_files(files))

@@ -86,11 +86,8 @@ def compare_policies(
     *,
     regret: float,
 ) -> list[PolicyResult]:
-    """Each policy on the tasks that several priced models ran; `played` as `playback.play` gives
-    them. `regret` in points, as in `routing.regret`.
-
-    Raises ConfigError: no such task, or a policy that applies to none.
-    """
+    """Each policy on the tasks that several priced models ran; `played`: see `playback.play`;
+    `regret` in points. Raises ConfigError: no such task, or a policy that applies to none."""
     tasks = _tasks(played, prices)
     if not tasks:
         raise ConfigError("no task with an outcome that two models with a known price ran")

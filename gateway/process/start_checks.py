@@ -19,13 +19,8 @@ _ANY_ADDRESS = ("0.0.0.0", "::", "")  # noqa: S104 - only compared with
 
 
 def check(settings: Settings, refused: Set[str] = frozenset()) -> None:
-    """Refuse settings that are well formed but cannot work.
-
-    refused: sections with faults of their own; what would read one of them is not checked. Raises
-    ConfigError: everything that is wrong: an upstream is the gateway itself, a deployment has no
-    address, tenants share a key, the database cannot be written, or there cannot be several
-    workers.
-    """
+    """Refuse settings that are well formed but cannot work; what would read one of the sections
+    `refused` is not checked. Raises ConfigError: everything that is wrong."""
     faults = Faults()
     for refuse, sections in _CHECKS.items():
         if refused.isdisjoint(sections):

@@ -195,21 +195,14 @@ _THRESHOLDS = (20_000, 5, 80)
 
 
 def collect_less_often() -> None:
-    """Look for garbage after more new objects than by default.
-
-    A start makes hundreds of thousands of objects that all stay: looking for garbage among them
-    took an eighth of the time of `import gateway.server`.
-    """
+    """Look for garbage after more new objects than by default: among the objects of a start, which
+    all stay, it took an eighth of the time of `import gateway.server`."""
     gc.set_threshold(*_THRESHOLDS)
 
 
 def freeze_startup_objects() -> None:
-    """Exclude the objects of the start from garbage collection, and collect less often.
-
-    Parsing a long body creates ten thousand objects; with the default threshold that causes
-    fourteen collections, each over all objects of the start. Source: bench/steps.py, where this
-    halved the time of a call at step 1,000.
-    """
+    """Exclude the objects of the start from garbage collection, and collect less often: parsing a
+    long body would cause fourteen collections over all of them. Source: bench/steps.py."""
     gc.collect()
     gc.freeze()
     collect_less_often()

@@ -56,7 +56,7 @@ async def test_the_start_waits_for_a_server_that_comes_later(absent: Absent) -> 
             absent.appear()
         return await open_stores(settings)
 
-    stores = await StartWait(settings, lambda: False).until_reachable(open_at_third)
+    stores = await StartWait(settings, lambda: False)(open_at_third)
     assert next(tries) == 4
     assert not await stores.keys.list_keys()
     await stores.close()
@@ -66,7 +66,7 @@ async def test_the_start_waits_for_a_server_that_comes_later(absent: Absent) -> 
 async def test_the_wait_ends(absent: Absent, limit_s: float, stopping: bool) -> None:
     """After the limit, and when the process is told to end."""
     settings = settings_of(absent.url, limit_s)
-    wait = StartWait(settings, lambda: stopping).until_reachable
+    wait = StartWait(settings, lambda: stopping)
     with pytest.raises(StoreUnreachable, match="cannot be reached"):
         await wait(lambda: open_stores(settings))
 
@@ -86,7 +86,7 @@ async def test_a_start_says_that_it_waits_for_another(monkeypatch: pytest.Monkey
 async def test_what_time_does_not_mend_is_not_waited_for(database: str) -> None:
     """A database that does not exist ends the start at once."""
     settings = settings_of(database.replace("/test_", "/nowhere_"))
-    wait = StartWait(settings, lambda: False).until_reachable
+    wait = StartWait(settings, lambda: False)
     with pytest.raises(StoreError, match="does not exist on the server") as caught:
         await wait(lambda: open_stores(settings))
     assert not isinstance(caught.value, StoreUnreachable)
