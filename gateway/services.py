@@ -11,7 +11,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from gateway.backends import Stores
-from gateway.budgets.accounting import Accounting
+from gateway.budgets.accounting import Accounting, OwnCalls
 from gateway.config import Settings
 from gateway.conversations.index import ConversationIndex
 from gateway.conversations.judge import ModelJudge
@@ -101,33 +101,35 @@ class Services:
         self.resolver = ConversationResolver(self.index, self.loader, own, shared=shared)
         self.unread_resolver = UnreadResolver(self.index, self.loader, own)
         accounting, patterns = opened.accounting, opened.patterns
+        kept = settings.storage.store_content
         self.budgets = accounting.guard(settings, self.catalogue.cost)
         # Live runs are asked to wrap up by their budgets' accounts, which an operator may change.
         rules = replace(settings.rules(), wrap_up_at=None)
         self.policy_digest = rules.policy.digest()
-        judge = history = None
-        if (limit_s := settings.judge_limit_s()) is not None:
-            judge = ModelJudge(
-                settings.difficulty.judge,
-                self.dispatcher,
-                limit_s=limit_s,
-                count=lambda result: metrics.judgements.labels(result).inc(),
-                meter=accounting.own_calls,
-            )
-        if settings.storage.store_content:  # else the run log has no texts for monitors to read
-            history = LoggedSteps(opened.stores.runs, states, states.read_beside)
         self.steerer = RequestSteerer(
             rules,
             ModelTraits(target_of=self._guidance_target, refusal=self.catalogue.refusal),
             patterns.library.with_settings(settings.etraces) if patterns else None,
-            history,
-            judge,
+            # Without content the run log has no texts that monitors could read.
+            LoggedSteps(opened.stores.runs, states, states.read_beside) if kept else None,
+            self._judge(metrics, accounting.own_calls),
             opened.learning.book,
             RunWorkloads(rules, opened.workloads, self.catalogue.price),
             refusals.places,
         )
         self._users = 0
         self._retired = False
+
+    def _judge(self, metrics: Metrics, own_calls: OwnCalls) -> ModelJudge | None:
+        if (limit_s := self.settings.judge_limit_s()) is None:
+            return None
+        return ModelJudge(
+            self.settings.difficulty.judge,
+            self.dispatcher,
+            limit_s=limit_s,
+            count=lambda result: metrics.judgements.labels(result).inc(),
+            meter=own_calls,
+        )
 
     def _guidance_target(self, model: str) -> GuidanceTarget:
         target = self.table.resolve(model)[0]

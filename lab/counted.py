@@ -17,9 +17,9 @@ from typing import Any
 import orjson
 
 from gateway.offline.evaluation import CODING, POINTS, RunReading, auroc
-from gateway.offline.playback import Work, play
+from gateway.offline.playback import play
 from gateway.offline.recordings import Recording, RunLabel, parse_recording, read_lines
-from gateway.offline.replay import policy_from_dict, replay_lines
+from gateway.offline.replay import Work, policy_from_dict, replay_lines
 from gateway.offline.replay_summary import first_side, readings
 from gateway.steering.fold import RunFold, StepOutcome
 from gateway.steering.fsm import FSMState

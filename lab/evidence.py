@@ -13,8 +13,8 @@ from rich.table import Table
 from gateway.errors import ConfigError
 from gateway.offline.calibrate import alarm_table, ranking_table, rate_cells
 from gateway.offline.evaluation import CODING, RunReading
-from gateway.offline.playback import ALARM, RISK, Replayed, ReplayPolicy, Work
-from gateway.offline.replay import replay_files, with_scorer
+from gateway.offline.playback import ALARM, RISK, Replayed, ReplayPolicy
+from gateway.offline.replay import Work, replay_files, with_scorer
 from gateway.offline.replay_summary import first_side, other_side, readings
 from gateway.steering.monitors import MONITORS
 from lab.difficulty import FIRST_COMPARED, LONG_RUN, state_changes, step_correlation, trouble_auroc

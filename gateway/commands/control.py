@@ -57,15 +57,15 @@ def _add_budgets(commands: Any) -> None:
     listing.add_argument("--tenant", help="only this tenant's")
     listing.add_argument("--limit", type=int, default=50, help="most accounts (default: 50)")
     more = add_verb(verbs, "raise", "set limits of one subject", _raise)
-    for metric in METRICS:
-        summary = f"new limit in {_UNITS.get(metric, 'tokens')}"
-        option = f"--{metric.replace('_', '-')}"
-        more.add_argument(option, type=float, metavar="LIMIT", help=summary)
     lift = add_verb(verbs, "lift", "remove the limits of one subject", _lift)
     summary = "start the account of one subject again at zero"
     for parser in (more, lift, add_verb(verbs, "reset", summary, _reset_account)):
         parser.add_argument("budget", help="name of the budget")
         parser.add_argument("subject", help="run, conversation, key, tenant or day, as listed")
+    for metric in METRICS:
+        summary = f"new limit in {_UNITS.get(metric, 'tokens')}"
+        option = f"--{metric.replace('_', '-')}"
+        more.add_argument(option, type=float, metavar="LIMIT", help=summary)
 
 
 async def _list_budgets(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:

@@ -14,8 +14,14 @@ from gateway.errors import ConfigError
 from gateway.offline.evaluation import CODING, POINTS, RunReading, auroc, by, signal_rates
 from gateway.offline.fitting import SEED, Fitted, LabelledRun, fit, label_run
 from gateway.offline.playback import ALARM, RISK, STATE_SIGNALS
-from gateway.offline.recordings import parse_recording, read_lines, recording_files, write_output
-from gateway.offline.replay import report_console, report_table
+from gateway.offline.recordings import (
+    parse_recording,
+    read_lines,
+    recording_files,
+    report_console,
+    report_table,
+    write_output,
+)
 from gateway.steering.acting import ACTIONS, NO_EVIDENCE, ActSettings
 from gateway.steering.monitors import MONITORS
 from gateway.steering.scoring.calibration import (

@@ -77,7 +77,7 @@ _REFERENCE = Policy(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepArrays:
-    """What calibration reads of the steps of a run, one row or entry per step.
+    """The steps of a run as calibration reads them, one row or entry per step.
 
     `features`, `totals`: those of difficulty and of risk (steps x features). `known`: share of the
     window that is filled. `works_from`: whether the run works on files or programs by then.

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,8 +18,7 @@ from msgspec.structs import replace
 
 from gateway.config import Settings
 from gateway.dialects.chat import CHAT
-from gateway.errors import ConfigError
-from gateway.offline.recordings import Recording, parse_recording, scored_steps
+from gateway.offline.recordings import Recording, scored_steps
 from gateway.steering import steer
 from gateway.steering.experiments import RandomArm
 from gateway.steering.fold import ConversationFold, RunFold, StepOutcome
@@ -33,9 +31,7 @@ from gateway.steering.routing import Serves
 from gateway.steering.scoring.scorer import UNKNOWN
 from gateway.steering.steer import Decision, RunMemory, RunPosition, SteeringRules
 from gateway.steering.transcript.steps import count_steps
-from gateway.text.finder import Finder
 from gateway.wire.messages import tool_names
-from gateway.wire.search import use_engine
 from gateway.wire.usage import token_usage
 
 if TYPE_CHECKING:
@@ -365,9 +361,6 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[dict[s
     return changes
 
 
-Line = tuple[str, str]  # the place of a recording, and its text
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
     """One run's replay, as far as it was asked for. `line`: the run as a JSON line; `played`,
@@ -380,65 +373,3 @@ class Replayed:
     other: Mapping[str, Any] | None = None
     changes: Sequence[Mapping[str, Any]] = ()
     problem: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """Work to do with each recording; sent to worker processes. `lines` asks for JSON lines, `runs`
-    for the replays themselves."""
-
-    policy: ReplayPolicy
-    other: ReplayPolicy | None = None
-    lines: bool = False
-    runs: bool = True
-
-    def __call__(self, lines: Sequence[Line]) -> list[Replayed]:
-        """The replays of these recordings, in order; a broken one becomes a problem."""
-        use_engine(Finder)
-        other = self.other or self.policy
-        with look_ups_of(self.policy) as look_ups, look_ups_of(other) as other_look_ups:
-            return [self._replay(place, text, look_ups, other_look_ups) for place, text in lines]
-
-    def _replay(
-        self, place: str, text: str, look_ups: LookUps, other_look_ups: LookUps
-    ) -> Replayed:
-        try:
-            recording = parse_recording(text, place)
-        except ConfigError as exc:
-            return Replayed(place=place, problem=str(exc))
-        played = play(recording, self.policy, look_ups)
-        other = play(recording, self.other, other_look_ups) if self.other else None
-        changes = differences(played, other) if other else []
-        line = None
-        if self.lines:
-            data = dict(played)
-            if other:
-                data["other"] = {key: other[key] for key in ("first", "tokens", "steps")}
-                data["changes"] = changes
-            line = orjson.dumps(data, option=orjson.OPT_APPEND_NEWLINE).decode()
-        if not self.runs:
-            return Replayed(place=place, line=line)
-        slim = other and _slim(other)
-        return Replayed(place=place, line=line, played=_slim(played), other=slim, changes=changes)
-
-
-@contextmanager
-def look_ups_of(policy: ReplayPolicy) -> Iterator[LookUps]:
-    """The answers to look-ups of any number of recordings. Raises ConfigError: the file of patterns
-    cannot be used."""
-    if not policy.patterns:
-        yield ANSWERED
-        return
-    from gateway.offline.library_answers import library_look_ups
-
-    embedding = (policy.models or Settings()).embedding
-    similarity = policy.rules.lessons.similarity
-    with library_look_ups(embedding, policy.rules.etraces, policy.patterns, similarity) as library:
-        yield library
-
-
-def _slim(played: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Without scores and evidence, so that thousands of runs fit into memory."""
-    kept = ("index", "difficulty", "risk", "trouble", "state", "fired", "guidance", "model")
-    steps = [{key: step[key] for key in kept if key in step} for step in played["steps"]]
-    return {**played, "steps": steps}

@@ -14,9 +14,11 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TextIO
 
 from msgspec.structs import replace
+from rich.console import Console
+from rich.table import Table
 
 from gateway.errors import ConfigError
 from gateway.steering.transcript.steps import Action, Step, extract, steps_from_records
@@ -106,6 +108,21 @@ def write_output(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as exc:
         raise ConfigError(f"{path}: cannot be written: {exc.strerror}") from exc
+
+
+def report_console(out: TextIO) -> Console:
+    """A console for the tables of a report, 120 columns wide if `out` is no terminal."""
+    return Console(file=out, width=None if out.isatty() else 120, highlight=False)
+
+
+def report_table(title: str, left: Sequence[str], right: Sequence[str]) -> Table:
+    """A table with its title above, and columns on the left and on the right."""
+    table = Table(title=title, title_justify="left")
+    for name in left:
+        table.add_column(name)
+    for name in right:
+        table.add_column(name, justify="right")
+    return table
 
 
 def _open(file: Path) -> IO[str]:

@@ -10,28 +10,108 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TextIO
 
 import orjson
 from msgspec.structs import replace
-from rich.console import Console
-from rich.table import Table
 
 from gateway.config import Settings, read_file, settings_from_dict
 from gateway.config.schema import build
 from gateway.errors import ConfigError
-from gateway.offline.playback import Line, Price, Replayed, ReplayPolicy, Work
-from gateway.offline.recordings import read_lines, recording_files, write_output
+from gateway.offline.playback import (
+    ANSWERED,
+    LookUps,
+    Price,
+    Replayed,
+    ReplayPolicy,
+    differences,
+    play,
+)
+from gateway.offline.recordings import (
+    parse_recording,
+    read_lines,
+    recording_files,
+    report_console,
+    write_output,
+)
 from gateway.steering.experiments import RandomArm
 from gateway.steering.monitors import SuiteName
 from gateway.steering.scoring.scorer import ScorerName
+from gateway.text.finder import Finder
 from gateway.text.formatting import progress_bar
+from gateway.wire.search import use_engine
 
 CHUNK_RUNS = 16
 IN_PROCESS_RUNS = 100  # up to which starting other processes costs more than it saves
 CHUNKS_AHEAD = 4
+
+
+Line = tuple[str, str]  # the place of a recording, and its text
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """Work to do with each recording; sent to worker processes. `lines` asks for JSON lines, `runs`
+    for the replays themselves."""
+
+    policy: ReplayPolicy
+    other: ReplayPolicy | None = None
+    lines: bool = False
+    runs: bool = True
+
+    def __call__(self, lines: Sequence[Line]) -> list[Replayed]:
+        """The replays of these recordings, in order; a broken one becomes a problem."""
+        use_engine(Finder)
+        other = self.other or self.policy
+        with look_ups_of(self.policy) as look_ups, look_ups_of(other) as other_look_ups:
+            return [self._replay(place, text, look_ups, other_look_ups) for place, text in lines]
+
+    def _replay(
+        self, place: str, text: str, look_ups: LookUps, other_look_ups: LookUps
+    ) -> Replayed:
+        try:
+            recording = parse_recording(text, place)
+        except ConfigError as exc:
+            return Replayed(place=place, problem=str(exc))
+        played = play(recording, self.policy, look_ups)
+        other = play(recording, self.other, other_look_ups) if self.other else None
+        changes = differences(played, other) if other else []
+        line = None
+        if self.lines:
+            data = dict(played)
+            if other:
+                data["other"] = {key: other[key] for key in ("first", "tokens", "steps")}
+                data["changes"] = changes
+            line = orjson.dumps(data, option=orjson.OPT_APPEND_NEWLINE).decode()
+        if not self.runs:
+            return Replayed(place=place, line=line)
+        slim = other and _slim(other)
+        return Replayed(place=place, line=line, played=_slim(played), other=slim, changes=changes)
+
+
+@contextmanager
+def look_ups_of(policy: ReplayPolicy) -> Iterator[LookUps]:
+    """The answers to look-ups of any number of recordings. Raises ConfigError: the file of patterns
+    cannot be used."""
+    if not policy.patterns:
+        yield ANSWERED
+        return
+    from gateway.offline.library_answers import library_look_ups
+
+    embedding = (policy.models or Settings()).embedding
+    similarity = policy.rules.lessons.similarity
+    with library_look_ups(embedding, policy.rules.etraces, policy.patterns, similarity) as library:
+        yield library
+
+
+def _slim(played: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Without scores and evidence, so that thousands of runs fit into memory."""
+    kept = ("index", "difficulty", "risk", "trouble", "state", "fired", "guidance", "model")
+    steps = [{key: step[key] for key in kept if key in step} for step in played["steps"]]
+    return {**played, "steps": steps}
 
 
 def load_policy(path: Path) -> ReplayPolicy:
@@ -178,18 +258,3 @@ def with_scorer(policy: ReplayPolicy, scorer: ScorerName, suite: SuiteName) -> R
     monitors = dataclasses.replace(core.monitors, suite=suite)
     core = dataclasses.replace(core, difficulty=difficulty, monitors=monitors, run_boundary="never")
     return dataclasses.replace(policy, rules=replace(policy.rules, policy=core))
-
-
-def report_console(out: TextIO) -> Console:
-    """A console for the tables of a report, 120 columns wide if `out` is no terminal."""
-    return Console(file=out, width=None if out.isatty() else 120, highlight=False)
-
-
-def report_table(title: str, left: Sequence[str], right: Sequence[str]) -> Table:
-    """A table with its title above, and columns on the left and on the right."""
-    table = Table(title=title, title_justify="left")
-    for name in left:
-        table.add_column(name)
-    for name in right:
-        table.add_column(name, justify="right")
-    return table

@@ -16,8 +16,7 @@ from rich.table import Table
 
 from gateway.offline.evaluation import POINTS, RunReading, auroc
 from gateway.offline.playback import ALARM, Replayed
-from gateway.offline.recordings import RunLabel
-from gateway.offline.replay import report_table
+from gateway.offline.recordings import RunLabel, report_table
 from gateway.steering.fsm import FSMSettings
 from gateway.text.difficulty_chart import state_bands, step_dots, threshold_lines
 from gateway.text.page import page_templates, style_sheet

@@ -20,7 +20,7 @@ from rich.table import Table
 from gateway.errors import ConfigError
 from gateway.offline.evaluation import Estimate, Floats
 from gateway.offline.playback import Price
-from gateway.offline.replay import report_table
+from gateway.offline.recordings import report_table
 from gateway.steering.routing_policy import WorkloadRates, begin
 from gateway.steering.scoring.risk import NO_OUTCOMES, WorkloadPrior
 from gateway.text import formatting

@@ -16,9 +16,9 @@ from msgspec.structs import replace
 from gateway.backends import open_stores
 from gateway.learning.mining import MinedRun, mine, read_run
 from gateway.library import starter_patterns
-from gateway.offline.playback import ReplayPolicy, look_ups_of, play, recorded_calls
+from gateway.offline.playback import ReplayPolicy, play, recorded_calls
 from gateway.offline.recordings import Recording, parse_recording, steps_of
-from gateway.offline.replay import policy_from_dict
+from gateway.offline.replay import look_ups_of, policy_from_dict
 from gateway.steering.acting import ACTIONS
 from gateway.steering.guidance.codec import to_line
 from gateway.steering.guidance.pattern import Pattern, Status
