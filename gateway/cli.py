@@ -138,7 +138,7 @@ def _completion(args: argparse.Namespace) -> None:
             if action.type is Path or action.nargs == argparse.REMAINDER:
                 action.complete = shtab.FILE  # type: ignore[attr-defined]
     start = _ZSH_START if args.shell == "zsh" else ""
-    _print(f"{start}{shtab.complete(parser, args.shell)}\n{_SHELLS[args.shell]}")
+    sys.stdout.write(f"{start}{shtab.complete(parser, args.shell)}\n{_SHELLS[args.shell]}\n")
 
 
 def _demo(args: argparse.Namespace) -> int:
@@ -150,7 +150,8 @@ def _demo(args: argparse.Namespace) -> int:
     if not storage.file:
         raise ConfigError("demo --keep: storage.path must name a file")
     worked = run_demo(database=Path(storage.path))
-    _print(f"The two runs are in {storage.path}: `gateway serve`, then open its /dashboard.")
+    shown = f"The two runs are in {storage.path}: `gateway serve`, then open its /dashboard."
+    sys.stdout.write(shown + "\n")
     return 0 if worked else 1
 
 
@@ -158,7 +159,3 @@ def _bench(args: argparse.Namespace) -> int:
     if importlib.util.find_spec("bench") is None:
         raise ConfigError("bench: not part of the package; in a clone of the source, `make bench`")
     return int(importlib.import_module("bench.__main__").main(args.rest))
-
-
-def _print(text: str) -> None:
-    sys.stdout.write(text + "\n")

@@ -11,17 +11,10 @@ from typing import Any, TextIO
 from rich.table import Table
 
 from gateway.errors import ConfigError
+from gateway.offline import recordings
 from gateway.offline.evaluation import CODING, POINTS, RunReading, auroc, by, signal_rates
 from gateway.offline.fitting import SEED, Fitted, LabelledRun, fit, label_run
 from gateway.offline.playback import ALARM, RISK, STATE_SIGNALS
-from gateway.offline.recordings import (
-    parse_recording,
-    read_lines,
-    recording_files,
-    report_console,
-    report_table,
-    write_output,
-)
 from gateway.steering.acting import ACTIONS, NO_EVIDENCE, ActSettings
 from gateway.steering.monitors import MONITORS
 from gateway.steering.scoring.calibration import (
@@ -66,7 +59,7 @@ def run_calibrate(
     fitted = fit(runs, seed=seed)
     acting = acting or ActSettings()
     if weights is not None:
-        write_output(weights, calibration_to_json(fitted.calibration))
+        recordings.write_output(weights, calibration_to_json(fitted.calibration))
     if as_json:
         out.write(report_json(fitted, acting) + "\n")
     else:
@@ -79,10 +72,10 @@ def read_labelled(files: Sequence[Path], err: TextIO) -> tuple[list[LabelledRun]
     runs, problems = [], 0
     with progress_bar(err) as bar:
         task = bar.add_task("reading", total=None)
-        for file, number, text in read_lines(recording_files(files)):
+        for file, number, text in recordings.read_lines(recordings.recording_files(files)):
             bar.advance(task)
             try:
-                run = label_run(parse_recording(text, f"{file.name}:{number}"))
+                run = label_run(recordings.parse_recording(text, f"{file.name}:{number}"))
             except ConfigError as exc:
                 problems += 1
                 err.write(f"gateway: {exc}\n")
@@ -94,7 +87,7 @@ def read_labelled(files: Sequence[Path], err: TextIO) -> tuple[list[LabelledRun]
 
 def print_report(fitted: Fitted, acting: ActSettings, out: TextIO) -> None:
     """Print the report as tables."""
-    console = report_console(out)
+    console = recordings.report_console(out)
     data = fitted.calibration.provenance
     console.print(
         f"{data['runs']} labelled runs, {data['steps']} steps, {data['groups']} groups, "
@@ -128,7 +121,8 @@ def _by_source(runs: Sequence[RunReading]) -> dict[str, list[RunReading]]:
 def alarm_table(runs: Mapping[str, Sequence[RunReading]]) -> Table:
     """Alarms in failed and in successful runs, per source and side, and for all coding sources."""
     title = "alarm: a monitor fired, SLOW was reached, or the run is likely to fail"
-    table = report_table(title, ("source", ""), ("failed", "successful", "ratio", "run ahead"))
+    columns = ("failed", "successful", "ratio", "run ahead")
+    table = recordings.report_table(title, ("source", ""), columns)
     parts = {name: _by_source(side) for name, side in runs.items()}
     for side_parts in parts.values():
         coding = [run for run in side_parts["all"] if run.label.source.startswith(CODING)]
@@ -158,7 +152,7 @@ def _percent(share: float, digits: int = 1) -> str:
 
 def _signals(fitted: Fitted) -> Table:
     columns = ("failed", "successful", "expected precision", "run ahead", "steps after mistake")
-    table = report_table("signals, held out, all runs", ("signal",), columns)
+    table = recordings.report_table("signals, held out, all runs", ("signal",), columns)
     for signal in _SIGNALS:
         rates = signal_rates(fitted.held_out, signal)
         precision = fitted.calibration.precision.get(signal, NO_EVIDENCE)
@@ -185,7 +179,7 @@ def action_rows(fitted: Fitted, acting: ActSettings) -> list[dict[str, Any]]:
 
 
 def _actions(fitted: Fitted, acting: ActSettings) -> Table:
-    table = report_table("actions (steering.act_above)", ("action",), ("bar",))
+    table = recordings.report_table("actions (steering.act_above)", ("action",), ("bar",))
     table.add_column("expected precision", overflow="fold")
     table.add_column("excluded", overflow="fold")
     for row in action_rows(fitted, acting):
@@ -198,7 +192,7 @@ def _weights(fitted: Fitted) -> Table:
     calibration = fitted.calibration
     budgets = f"{calibration.budget_works} calls (works) and {calibration.budget_talks} (talks)"
     title = f"weights; bias {calibration.bias:g}, budgets {budgets}"
-    table = report_table(title, ("difficulty",), SPANS)
+    table = recordings.report_table(title, ("difficulty",), SPANS)
     weights = dict(zip(FEATURES, calibration.weights, strict=True))
     for signal in SIGNALS:
         table.add_row(signal, *[f"{weights[f'{signal}.{span}']:g}" for span in SPANS])

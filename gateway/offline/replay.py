@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from gateway.config import Settings, read_file, settings_from_dict
 from gateway.config.schema import build
 from gateway.errors import ConfigError
+from gateway.offline import recordings
 from gateway.offline.playback import (
     ANSWERED,
     LookUps,
@@ -29,13 +30,6 @@ from gateway.offline.playback import (
     ReplayPolicy,
     differences,
     play,
-)
-from gateway.offline.recordings import (
-    parse_recording,
-    read_lines,
-    recording_files,
-    report_console,
-    write_output,
 )
 from gateway.steering.experiments import RandomArm
 from gateway.steering.monitors import SuiteName
@@ -47,7 +41,6 @@ from gateway.wire.search import use_engine
 CHUNK_RUNS = 16
 IN_PROCESS_RUNS = 100  # up to which starting other processes costs more than it saves
 CHUNKS_AHEAD = 4
-
 
 Line = tuple[str, str]  # the place of a recording, and its text
 
@@ -73,7 +66,7 @@ class Work:
         self, place: str, text: str, look_ups: LookUps, other_look_ups: LookUps
     ) -> Replayed:
         try:
-            recording = parse_recording(text, place)
+            recording = recordings.parse_recording(text, place)
         except ConfigError as exc:
             return Replayed(place=place, problem=str(exc))
         played = play(recording, self.policy, look_ups)
@@ -197,7 +190,7 @@ def run_replay(
     lines_only = as_json and html is None and not routing
     work = Work(policy=policy, other=other, lines=as_json and not routing, runs=not lines_only)
     kept, problems = replay_files(files, work, jobs=jobs, out=out, err=err)
-    console = report_console(out)
+    console = recordings.report_console(out)
     if routing:
         from gateway.offline.routing_policies import compare_policies, policy_table
 
@@ -212,7 +205,7 @@ def run_replay(
     from gateway.offline.replay_summary import page, print_comparison, print_summary
 
     if html is not None:
-        write_output(html, page(kept, policy.rules.policy.fsm))
+        recordings.write_output(html, page(kept, policy.rules.policy.fsm))
     if not as_json:
         print_summary(kept, console)
         if any(replayed.other is not None for replayed in kept):
@@ -228,9 +221,9 @@ def replay_files(
     """The replays that a report needs, and the number of recordings that cannot be read; JSON lines
     go to `out`, problems and progress to `err`. Raises ConfigError: no recording can be read."""
     known = err.isatty() and all(file.is_file() for file in files)
-    total = sum(1 for _ in read_lines(recording_files(files))) if known else None
-    found = read_lines(recording_files(files))
-    lines = ((f"{file.name}:{number}", text) for file, number, text in found)
+    found = recordings.recording_files(files)
+    total = sum(1 for _ in recordings.read_lines(found)) if known else None
+    lines = ((f"{file.name}:{number}", text) for file, number, text in recordings.read_lines(found))
     kept: list[Replayed] = []
     seen = problems = 0
     with progress_bar(err) as bar:
