@@ -22,13 +22,16 @@ def load_class(package: str, name: str) -> Callable[..., Any]:
     return loaded
 
 
+_installed = cache(entry_points)  # to look for them takes tens of milliseconds
+
+
 def plugins(group: str, built_in: Container[str]) -> list[EntryPoint]:
     """The entry points of a group, by name; read once, when a table is imported.
 
     Raises:
         ValueError: two have the same name, or one has the name of a built-in row.
     """
-    found = sorted(set(entry_points(group=group)), key=lambda each: each.name)
+    found = sorted(set(_installed().select(group=group)), key=lambda each: each.name)
     for before, each in zip([None, *found], found, strict=False):
         if each.name in built_in or (before and each.name == before.name):
             raise ValueError(f"entry point {group}: {each.name} ({each.value}) is already taken")

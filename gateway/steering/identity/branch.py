@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.steering.identity.ids import clean_call_ids, looks_unique, signature, system_digest
-from gateway.wire.coerce import as_mapping, as_text
+from gateway.wire.coerce import as_mapping
 from gateway.wire.messages import content_text, digest_fields, history, system_text, tool_names
 from gateway.wire.prefix_hash import ChainState, PrefixHashes, chain_digests
 
