@@ -97,7 +97,7 @@ def like(stored: type, *names: str) -> Callable[[type[M]], type[M]]:
         wanted = [name for name in names or hints if name not in own]
         fields: dict[str, Any] = {name: (hints[name], ...) for name in wanted}
         fields |= {name: (field.annotation, field) for name, field in own.items()}
-        return create_model(model.__name__, __doc__=model.__doc__, **fields)  # type: ignore[call-overload, no-any-return]
+        return create_model(model.__name__, __doc__=model.__doc__, **fields)  # type: ignore[no-any-return]
 
     return complete
 
