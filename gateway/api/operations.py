@@ -89,15 +89,15 @@ def shape(name: str, description: str, **fields: Any) -> type[BaseModel]:
 
 
 def like(stored: type, *names: str) -> Callable[[type[M]], type[M]]:
-    """Decorator of a model of answers: it also has these fields of a stored value, by default all
-    that it does not declare itself."""
+    """Decorator of a model of answers: it begins with these fields of a stored value, by default
+    all that it does not declare itself."""
 
     def complete(model: type[M]) -> type[M]:
-        hints = get_type_hints(stored)
-        wanted = names or [name for name in hints if name not in model.model_fields]
-        fields = {name: (hints[name], ...) for name in wanted}
-        doc = model.__doc__
-        return create_model(model.__name__, __base__=model, __doc__=doc, **fields)  # type: ignore[call-overload, no-any-return]
+        hints, own = get_type_hints(stored), model.model_fields
+        wanted = [name for name in names or hints if name not in own]
+        fields: dict[str, Any] = {name: (hints[name], ...) for name in wanted}
+        fields |= {name: (field.annotation, field) for name, field in own.items()}
+        return create_model(model.__name__, __doc__=model.__doc__, **fields)  # type: ignore[no-any-return]
 
     return complete
 
