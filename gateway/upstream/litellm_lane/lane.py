@@ -56,16 +56,15 @@ class LiteLLMLane:
         self._sdk: sdk.Sdk | None = None
 
     async def start(self) -> None:
-        """Import LiteLLM now, so that the first call does not wait for it. Raises: ImportError: it
-        is not installed."""
+        """Import LiteLLM before the first call. Raises: ImportError: it is not installed."""
         self._sdk = await asyncio.to_thread(sdk.load)
 
     async def send(
         self, target: Target, body: Mapping[str, Any], headers: RawHeaders, dialect: Dialect = CHAT
     ) -> LaneResponse:
         """One call; the answer streams when the body says so, and then its first event is there.
-        Raises: UpstreamFailure: whatever went wrong, in OpenAI's error shape; the dialect may be
-        one in which LiteLLM cannot be asked."""
+        Raises: UpstreamFailure: in OpenAI's form, also where LiteLLM cannot be asked in the
+        dialect."""
         if dialect.litellm is None:
             raise UpstreamFailure(
                 f"the upstream of {target.name!r} does not speak {dialect.name}",

@@ -24,8 +24,7 @@ _SIGNATURE_MARK = "__thought__"
 
 
 def translatable(messages: Sequence[Any], *, keep_signatures: bool) -> list[Any]:
-    """The messages, repaired in place. `keep_signatures`: the provider is the one that put them
-    into the ids of the calls."""
+    """The messages, repaired in place; `keep_signatures`: the provider made those in ids."""
     for message in messages:
         if not isinstance(message, dict):
             continue
