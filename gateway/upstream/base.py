@@ -29,8 +29,7 @@ class LaneResponse(Protocol):
     """Token usage, where the lane knows it (LiteLLM); None where it is in the body."""
 
     def __aiter__(self) -> AsyncIterator[bytes]:
-        """The body as it arrives. Raises: UpstreamFailure: it broke off, stalled, or is not
-        HTTP."""
+        """The body as it arrives. Raises: UpstreamFailure: it broke off or stalled."""
         ...
 
     async def aclose(self) -> None:

@@ -127,8 +127,7 @@ class ModelCatalogue:
         return [name for name in names if self.cost(name, usage) is None]
 
     def billed_name(self, model: str, target: Target | None) -> str:
-        """The name whose prices hold for an answer to a request for `model`: the fallback's, when
-        that gave it."""
+        """The name whose prices hold for a request for `model` that a target answered."""
         if target is None:
             return model
         own = [(each.key, each.model) for each in self._table.resolve(model)]

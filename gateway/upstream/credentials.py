@@ -279,8 +279,7 @@ def _refuse_query(query: bytes, host: str, replaced: bool) -> None:
 
 
 def client_key(headers: RawHeaders, target: Target, api: str) -> str | None:
-    """The key that the client sent for its provider, if the target's host is that provider's.
-    Raises: Unauthorized: as `allowed` does."""
+    """The key that the client sent for the provider of the target's host. Raises: as `allowed`."""
     for name, value in allowed(headers, b"", target, api):
         if name == b"authorization" and value[:7].lower() == b"bearer ":
             return value[7:].decode("latin-1").strip()

@@ -215,9 +215,8 @@ class _Targets:
         )
 
     def of(self, deployment: Deployment, key: int) -> Target:
-        """The target of the deployment with that number, 0 for one that is not in the config.
-        Raises: UnknownProvider: nobody knows its provider, or that has no address; ValueError: the
-        native lane needs an address."""
+        """The target of a deployment; `key` 0: one that is not in the config. Raises:
+        UnknownProvider; ValueError: the native lane needs an address."""
         params = deployment.litellm_params
         provider, name = provider_of(params)
         known = OPENAI_COMPATIBLE.get(provider)
@@ -321,9 +320,9 @@ class DeploymentTable:
         return any(t.lane == "litellm" for ts in self._by_name.values() for t in ts)
 
     def candidates(self, model: str, now: float, conversation: str = "") -> list[Target]:
-        """The targets of a name's own deployments, best first; resting ones last. A conversation
-        keeps its order, on every replica: the provider's prompt cache is where its last call went.
-        Calls without one take turns."""
+        """The targets of a name's own deployments, best first. A conversation keeps its order, on
+        every replica: the provider's prompt cache is where its last call went. Others take
+        turns."""
         group = self.resolve(model)
         if len(group) == 1:
             return list(group)
@@ -444,10 +443,9 @@ def _versioned(base: str) -> httpx.URL:
 
 
 def _by_rendezvous(group: Sequence[Target], conversation: str) -> list[Target]:
-    """The targets in the order in which a conversation prefers them, by weight. Source: Thaler and
-    Ravishankar, "Using Name-Based Mappings to Increase Hit Rates" (1998), with the weights of
-    Schindelhauer and Schomaker (2005): a target that comes or goes moves only the conversations
-    that it gets or had."""
+    """The targets as a conversation prefers them, by weight: one that comes or goes moves only the
+    conversations that it gets or had. Source: Thaler and Ravishankar (1998), with the weights of
+    Schindelhauer and Schomaker (2005)."""
     seen: Counter[str] = Counter()
     scored = []
     for target in group:

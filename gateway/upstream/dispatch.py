@@ -44,8 +44,7 @@ _REFUSALS = frozenset({401, 403, 404})
 
 
 class PackedBody(Struct, frozen=True, kw_only=True):
-    """A client's body: its bytes, what they are compressed with, if anything, and what is in them
-    as UTF-8."""
+    """A client's body: its bytes, their compression, and what is in them as UTF-8."""
 
     content: bytes
     coding: bytes
@@ -248,8 +247,7 @@ def attempt_schedule(
 
 def outgoing_headers(call: UpstreamCall, target: Target, instance: bytes) -> RawHeaders:
     """The client's headers as this target may see them, with the target's own key. Raises:
-    Unauthorized: see `credentials.allowed`; GatewayError: the call may not spend the operator's
-    key."""
+    Unauthorized: see `credentials.allowed`; GatewayError: that key may not be spent."""
     credentials.refuse_key_in_path(call.path)
     drop = _OWN_HEADERS | call.key_headers
     given = [(k, v) for k, v in end_to_end(call.headers, drop) if not k.startswith(b"x-gateway-")]
@@ -330,8 +328,7 @@ class BegunResponse:
 
 
 async def refuses_usage(response: LaneResponse) -> tuple[bool, LaneResponse]:
-    """Whether an answer refuses `stream_options`, and the answer with all its bytes. Raises:
-    UpstreamFailure: the answer broke off."""
+    """Whether an answer refuses `stream_options`, and the answer with all its bytes."""
     if response.status not in _USAGE_REFUSED:
         return False, response
     watch = ResponseWatch(header(response.headers, b"content-encoding"), _ERROR_BYTES)
@@ -369,9 +366,8 @@ async def ask(
     admits: Callable[[Target], Awaitable[bool]] | None = None,
 ) -> OwnAnswer:
     """Ask the model of that name, with nothing of any client's request. `admits`: whether a
-    fallback may be asked; None: any may. Raises: UpstreamFailure: no deployment answered;
-    ModelRefused: the answer is an error; ValueError, LookupError, TypeError: the answer is not a
-    chat completion."""
+    fallback may be asked. Raises: UpstreamFailure: no deployment answered; ModelRefused: the answer
+    is an error; ValueError, LookupError, TypeError: it is no chat completion."""
 
     def parsed(target: Target) -> Mapping[str, Any]:
         own = target.params if target.lane == "native" else {}

@@ -506,9 +506,8 @@ class Handover(Http1Answer):
 
 
 def _mended(head: bytes) -> bytes:
-    """A head as a strict parser reads it. A version 1.2 to 1.9 is 1.1 (RFC 9110 section 2.5: a
-    minor version changes nothing in how a message is read). A length that is given several times,
-    in one field or in several, is given once (RFC 9112 section 6.3). Raises: ValueError: the
+    """A head as a strict parser reads it: a version 1.2 to 1.9 is 1.1 (RFC 9110 section 2.5), and a
+    length that is given several times is given once (RFC 9112 section 6.3). Raises: ValueError: the
     lengths differ, or are no numbers."""
     lines, values = [], []
     for line in _NEWER.sub(b"HTTP/1.1", head, count=1).splitlines(keepends=True):

@@ -53,16 +53,10 @@ class NativeLane:
         *,
         fresh: bool = False,
     ) -> LaneResponse:
-        """Send one request; returns when the status line and headers are there.
-
-        `fresh`: over a connection that is opened for it.
-
-        Raises:
-            StaleConnection: the connection had been used before, and was closed meanwhile.
-            UpstreamUnreachable: no connection, or closed before an answer.
-            UpstreamTimeout: connect, first-byte or total limit passed.
-            UpstreamMalformed: the answer is not HTTP.
-        """
+        """Send one request; returns when the status line and headers are there. `fresh`: over a
+        connection that is opened for it. Raises: StaleConnection: the connection had been used
+        before, and was closed meanwhile; UpstreamUnreachable: no connection, or closed before an
+        answer; UpstreamTimeout; UpstreamMalformed: the answer is not HTTP."""
         if not isinstance(url, URL):  # of LiteLLM, whose headers are a whole head
             url = URL(str(url), encoded=True)
             headers = end_to_end([(k.lower(), v) for k, v in headers], _SET_HERE)

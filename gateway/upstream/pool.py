@@ -70,8 +70,7 @@ class Pool:
         self._sweep: asyncio.TimerHandle | None = None
 
     async def connect(self, origin: Origin) -> PooledConnection:
-        """A connection on which nothing is waiting to be read. Raises: UpstreamFailure: it cannot
-        be opened."""
+        """A connection on which nothing is waiting to be read. Raises: UpstreamFailure."""
         await self._room.acquire()
         try:
             connection = self._idle_one(origin) or await self._opened(origin)

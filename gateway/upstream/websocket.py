@@ -20,9 +20,8 @@ _MAX_REFUSAL_BYTES = 2**20
 
 @dataclass(slots=True)
 class Handshake:
-    """The upstream's answer to a request for a WebSocket. `status` 101: the WebSocket is open;
-    `reader` and `writer` carry its frames. Any other: the upstream refused, `body` says why, and
-    the connection is closed."""
+    """The upstream's answer to a request for a WebSocket. `status` 101: `reader` and `writer` carry
+    its frames. Any other: it refused, `body` says why, and the connection is closed."""
 
     status: int = 0
     reason: bytes = b""

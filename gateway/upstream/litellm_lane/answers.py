@@ -64,8 +64,7 @@ class PrimedStream(ABC):
         self.headers: RawHeaders = [kind, *headers]
 
     async def primed(self) -> Self:
-        """This answer with its first event, so that an early failure can still set the status.
-        Raises: UpstreamFailure: there is none."""
+        """This answer with its first event, so that an early failure can still set the status."""
         self._pending = await self._next()
         return self
 
@@ -90,8 +89,7 @@ class PrimedStream(ABC):
 
 class StreamedAnswer(PrimedStream):
     """A stream of server-sent events in OpenAI's form. Ends with `[DONE]` when the provider ended
-    its turn, and raises when it did not. `usage` is set as soon as the provider reports it, even
-    when the client did not ask for it."""
+    its turn, and raises when it did not. `usage` is set even when the client did not ask for it."""
 
     def __init__(
         self,

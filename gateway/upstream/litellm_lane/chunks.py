@@ -231,9 +231,8 @@ def _is_server(call: Any, state: _Choice) -> bool:
 
 
 def _join_thinking(state: _Choice, delta: Json) -> None:
-    """Hold thinking until its signature comes, then send the complete block. A block is of use only
-    when echoed complete, and the official clients cannot join list items without an index; the text
-    itself streams on as `reasoning_content`."""
+    """Hold thinking until its signature comes, then send the block: only a complete one can be
+    echoed, and clients cannot join list items without an index. The text is streamed meanwhile."""
     whole: list[Json] = []
     for block in delta.pop("thinking_blocks", ()):
         if block.get("type") == "thinking":

@@ -56,16 +56,15 @@ class LiteLLMLane:
         self._sdk: sdk.Sdk | None = None
 
     async def start(self) -> None:
-        """Import LiteLLM now, so that the first call does not wait for it. Raises: ImportError: it
-        is not installed."""
+        """Import LiteLLM before the first call. Raises: ImportError: it is not installed."""
         self._sdk = await asyncio.to_thread(sdk.load)
 
     async def send(
         self, target: Target, body: Mapping[str, Any], headers: RawHeaders, dialect: Dialect = CHAT
     ) -> LaneResponse:
         """One call; the answer streams when the body says so, and then its first event is there.
-        Raises: UpstreamFailure: whatever went wrong, in OpenAI's error shape; the dialect may be
-        one in which LiteLLM cannot be asked."""
+        Raises: UpstreamFailure: in OpenAI's form, also where LiteLLM cannot be asked in the
+        dialect."""
         if dialect.litellm is None:
             raise UpstreamFailure(
                 f"the upstream of {target.name!r} does not speak {dialect.name}",
@@ -116,23 +115,18 @@ class LiteLLMLane:
         call: ProviderCall,
     ) -> LaneResponse:
         """A call by LiteLLM's function for the dialect."""
-        model, streaming = str(target.params["model"]), bool(body.get("stream"))
-        prefix, bare = split_model(model)
-        model = f"{prefix}/{bare}" if prefix else model  # as LiteLLM names it
+        streaming = bool(body.get("stream"))
+        prefix, model = split_model(str(target.params["model"]))
+        model = f"{prefix}/{model}" if prefix else model  # as LiteLLM names it
         provider, name = loaded.split(model, target.params)
         call.to.provider = provider
         call.to.withheld = keys_of_others(provider, target.params, os.environ)
         translated = dialect.litellm if call.translated else None
         openai = loaded.speaks_openai(provider)
-        legacy, asked = False, model
+        legacy = translated is None and not openai and request.is_legacy(body)
         if translated is not None:
-            kwargs, dropped = request.translated_arguments(target, body, translated)
-            asked = request.asked_as(target, provider, model, name, translated)
-            if asked != model:
-                kwargs["api_base"] = str(target.api_base)
-                kwargs.pop("custom_llm_provider", None)
+            kwargs, dropped = request.translated_arguments(target, body, translated, provider, name)
         else:
-            legacy = not openai and request.is_legacy(body)
             kwargs, dropped = request.prepare(
                 request.modernised(body) if legacy else body,
                 target.params,
@@ -151,20 +145,16 @@ class LiteLLMLane:
             key = operators or credentials.client_key(headers, target, dialect.api)
             if key is not None:  # else LiteLLM looks for the provider's own variable
                 kwargs["api_key"] = key
+        asked = kwargs.setdefault("model", model)
         messages = [] if call.translated else kwargs["messages"]
         kwargs |= _FIXED | {
-            "model": asked,
             "stream": streaming,
             "timeout": self._timeouts.first_byte_s or None,
             "extra_headers": request.extra_headers(target.params, headers, self._headers),
             "litellm_logging_obj": loaded.call_log(asked, messages, stream=streaming),
         }
         result = await loaded.in_dialect[dialect.name](**kwargs)
-        passed = end_to_end(call.received.headers, _OF_THE_OTHER_BODY)
-        if dropped:
-            left_out = ",".join(dropped).encode("ascii", "replace")
-            passed.append((b"x-gateway-dropped-params", left_out))
-        return await _answered(result, call, body, passed, model=name, legacy=legacy)
+        return await _answered(result, call, body, dropped, model=name, legacy=legacy)
 
 
 def _limit_s(params: Mapping[str, Any], *, streaming: bool) -> float | None:
@@ -178,13 +168,17 @@ async def _answered(
     result: Any,
     call: ProviderCall,
     body: Mapping[str, Any],
-    headers: RawHeaders,
+    dropped: tuple[str, ...],
     *,
     model: str,
     legacy: bool,
 ) -> LaneResponse:
     """LiteLLM's result as the answer to a request; a stream with its first event."""
     streaming = bool(body.get("stream"))
+    headers = end_to_end(call.received.headers, _OF_THE_OTHER_BODY)
+    if dropped:
+        left_out = ",".join(dropped).encode("ascii", "replace")
+        headers.append((b"x-gateway-dropped-params", left_out))
     if streaming and call.translated:
         return await answers.TranslatedStream(result.__aiter__(), call, headers).primed()
     if streaming:

@@ -114,8 +114,7 @@ def restored(body: bytes, nested: Mapping[bytes, bytes]) -> bytes:
 
 
 def normal(value: Any) -> Any:
-    """An answer, or an event of one, of OpenAI's chat completions or Anthropic's Messages; any
-    other value as it is."""
+    """The normal form of an answer, or of an event, that is known here; else the value as it is."""
     if not isinstance(value, dict):
         return value
     if not value.get("error"):

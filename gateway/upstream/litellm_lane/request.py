@@ -24,8 +24,7 @@ _SIGNATURE_MARK = "__thought__"
 
 
 def translatable(messages: Sequence[Any], *, keep_signatures: bool) -> list[Any]:
-    """The messages, repaired in place. `keep_signatures`: the provider is the one that put them
-    into the ids of the calls."""
+    """The messages, repaired in place; `keep_signatures`: the provider made those in ids."""
     for message in messages:
         if not isinstance(message, dict):
             continue
@@ -257,7 +256,7 @@ _CHAT_ONLY_PROVIDER = "hosted_vllm"
 
 
 def translated_arguments(
-    target: Target, body: Mapping[str, Any], call: LiteLLMCall
+    target: Target, body: Mapping[str, Any], call: LiteLLMCall, provider: str, name: str
 ) -> LiteLLMRequest:
     """Arguments for LiteLLM's function of a dialect other than chat. Raises: UpstreamFailure: the
     request refers to a history that LiteLLM does not store."""
@@ -272,14 +271,10 @@ def translated_arguments(
             )
     sent = {k: v for k, v in body.items() if v is not None and k not in _TRANSLATED_ENVELOPE}
     kwargs = of_deployment(target.params) | copied({k: sent[k] for k in sent if k in call.fields})
-    if call.function == "aresponses" and not target.speaks(RESPONSES):
-        kwargs["use_chat_completions_api"] = True
+    if not target.speaks(RESPONSES):  # then LiteLLM has to ask in chat completions
+        if call.function == "aresponses":
+            kwargs["use_chat_completions_api"] = True
+        elif provider == "openai":
+            kwargs |= {"model": f"{_CHAT_ONLY_PROVIDER}/{name}", "api_base": str(target.api_base)}
+            kwargs.pop("custom_llm_provider", None)
     return LiteLLMRequest(kwargs, tuple(k for k in sent if k not in call.fields))
-
-
-def asked_as(target: Target, provider: str, model: str, name: str, call: LiteLLMCall) -> str:
-    """The model name for LiteLLM, chosen so that it asks in a form that the upstream speaks."""
-    by_messages = call.function == "anthropic_messages"
-    if by_messages and provider == "openai" and not target.speaks(RESPONSES):
-        return f"{_CHAT_ONLY_PROVIDER}/{name}"
-    return model

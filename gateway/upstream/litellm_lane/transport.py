@@ -65,8 +65,7 @@ class ReadableEvents:
         return None if self._others and not self._known else self._ended
 
     def _plain(self, event: SSEEvent) -> bytes:
-        """An event in one line of ASCII; nothing for one that is no object of JSON, or that comes
-        after the end marker."""
+        """An event in one line of ASCII; nothing for no object of JSON, or after the end marker."""
         if self._closed:
             return b""
         if event.done:
@@ -319,17 +318,14 @@ def _origin(url: httpx.URL) -> str:
 
 
 class CallTransport(httpx.AsyncBaseTransport):
-    """The transport of LiteLLM's HTTP clients; holds no state but works for its context's call.
-
-    Outside a call of the lane (another user of LiteLLM in this process) `fallback` does the work.
-    """
+    """The transport of LiteLLM's HTTP clients, which works for its context's call. Outside a call
+    of the lane (another user of LiteLLM in this process) `fallback` does the work."""
 
     def __init__(self, fallback: httpx.AsyncBaseTransport) -> None:
         self._fallback = fallback
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """The answer to one request. Raises: httpx.TransportError: no answer; the call's `failure`
-        says why."""
+        """The answer to one request. Raises: httpx.TransportError: see the call's `failure`."""
         call = current_call.get()
         if call is None:
             return await self._fallback.handle_async_request(request)
