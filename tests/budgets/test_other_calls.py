@@ -156,7 +156,7 @@ async def test_a_judge_spends_its_run_s_budget(
 async def test_embeddings_of_the_gateway_s_own_count(upstream: ScriptedUpstream) -> None:
     """Each call to a provider is admitted and settled with what it reports, or fails."""
 
-    class Seen(OwnCall, frozen=True):
+    class Seen(OwnCall):
         def settle(self, usage: Any) -> None:
             settled.append(dict(usage))
 
