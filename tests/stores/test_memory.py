@@ -122,7 +122,7 @@ async def test_it_grows_to_its_limit_and_is_pruned_below_it(
     """Beyond the limit a commit is refused and kept out; retention makes room by itself, whatever
     `max_size_mb` says."""
     monkeypatch.setattr(connections, "MEMORY_LIMIT_BYTES", 2 * 2**20)
-    monkeypatch.setattr("gateway.stores.sqlite.retention.MEMORY_LIMIT_BYTES", 2 * 2**20)
+    monkeypatch.setattr("gateway.stores.engines.sqlite.MEMORY_LIMIT_BYTES", 2 * 2**20)
     async with in_memory() as database:
         states, runs = SQLStateStore(SQLiteEngine(database)), SQLRunStore(SQLiteEngine(database))
         step = a_first_step(content=StepContent(thought="x" * 50_000))

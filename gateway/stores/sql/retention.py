@@ -50,7 +50,7 @@ async def _used(engine: Engine) -> int:
 
 
 class _Round:
-    """What a round has removed. `kept`: the conversations that stay, with their runs."""
+    """Removals of a round. `kept`: the conversations that stay, with their runs."""
 
     def __init__(self, engine: Engine, kept: list[int]) -> None:
         self._engine = engine

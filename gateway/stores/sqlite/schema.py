@@ -27,7 +27,7 @@ _TYPES = {
 # - steps are appended and found through a small index: inserting rows of several kilobytes in
 #   run order would split pages at every commit;
 # - numbers that are only shown with their run are one JSON text per row, not columns.
-# Rows refer to each other by integer keys, and deletion is explicit (retention.py).
+# Rows refer to each other by integer keys, and deletion is explicit (sql/retention.py).
 _CORE = f"""
 CREATE TABLE conversations ({tables.CONVERSATIONS});
 {tables.CONVERSATION_INDEXES}
