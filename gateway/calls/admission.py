@@ -183,10 +183,7 @@ def _answer(
 
 async def _with_same_turns(services: Services, result: SteeringResult) -> list[Conversation]:
     """Other conversations of the tenant whose history, with at least one turn of the agent, is in
-    this request, or which it follows after a compaction: a new id does not lift a hold.
-
-    A request without a turn of the agent is a new run, even if the task is the same.
-    """
+    this request, or which it follows after a compaction: a new id does not lift a hold."""
     incoming, conversation = result.resolved.incoming, result.conversation
     hashes = incoming.hashes
     turned = [

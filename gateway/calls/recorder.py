@@ -44,11 +44,8 @@ class Recorder:
         pending_id: str | None = None,
     ) -> None:
         """Commit the call. If the store fails or is slow, its record waits in memory
-        (`gateway/stores/guard/guarded.py`), and the client gets its answer.
-
-        `pending_id`: the id of an answer that is still being made; its content and cost are
-        recorded later.
-        """
+        (`gateway/stores/guard/guarded.py`), and the client gets its answer. Content and cost of an
+        answer that is still being made, `pending_id`, are recorded later."""
         result, metrics = call.result, self._runtime.metrics
         if result is None:
             return

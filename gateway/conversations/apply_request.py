@@ -47,11 +47,11 @@ _KNOWN = (MatchKind.CONTINUE, MatchKind.COMPACTION, MatchKind.RETRY)
 class Search(Struct, kw_only=True):
     """A request whose conversation is looked for.
 
-    `given`: the conversation that the client's own id names, None without one. `response`: the
-    stored answer that it continues from, `response_of` the conversation of that. `checked`: the
-    conversation whose latest request it begins with, byte for byte; with other gateways it has
-    been compared with the store. `root` and `tail`: hashes of that one's history, as they were
-    when the request came. `unread`: as in Resolved.
+    `given`: the conversation that the client's own id names. `response`: the stored answer that it
+    continues from, of the conversation `response_of`. `checked`: the conversation whose latest
+    request it begins with, byte for byte, compared with the store of other gateways; `root` and
+    `tail`: hashes of that one's history, as they were when the request came. `unread`: as in
+    Resolved.
     """
 
     request: SteeredRequest
@@ -240,11 +240,9 @@ def _copy_state(parent: Conversation, child: Conversation, verdict: Conversation
 
 
 def compact(conversation: Conversation, incoming: Incoming) -> None:
-    """Continue with a rewritten history: state, scores, caps and the windows of monitors are kept.
-
-    What the agent did before is not undone by a shorter account of it: one that loops goes on
-    looping. The steps that the new history lacks are in the fold, or in the run log. Only after a
-    final answer the windows restart, because the next run begins.
+    """Continue with a rewritten history: state, scores, caps and the windows of monitors are kept,
+    because a shorter account does not undo what the agent did. The steps that the new history lacks
+    are in the fold, or in the run log. After a final answer the windows restart, with the next run.
     """
     run, history = conversation.run, conversation.history
     snapshot, offset = _kept(conversation, incoming)
