@@ -122,11 +122,11 @@ class PreparedRequest:
     def echo(self) -> EchoFilter | None:
         """Filter that removes injected guidance from an answer that repeats its request; None if
         nothing was injected."""
-        result = self._guided()
-        if result is None or result.placed is None:
+        result, dialect = self._guided(), self.request.dialect
+        if not dialect.repeats_instructions or result is None or result.placed is None:
             return None
         try:
-            return self.request.dialect.echo(self.request, result.placed.edits)
+            return dialect.echo(self.request, result.placed.edits)
         except Exception as exc:
             self._note_unguided(exc)
             return None

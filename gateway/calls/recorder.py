@@ -99,8 +99,8 @@ class Recorder:
         )
         outcomes = list(conversation.unsaved.steps.values())
         record = await self._save(call, result, recorded, hashes, used)
-        self._touch(record)
         self._note_workload(call, result)
+        self._touch(record)
         if pending_id is None:
             self._runtime.tagged.count(call.control.tags, used, cost)
         self._count(record, call, result, outcomes)

@@ -229,7 +229,8 @@ class RequestSteerer:
             result.prompts = []
             if run.steps:
                 latest = run.outcomes[-1].step if run.outcomes else None
-                result.prompts = later_prompts(transcript, latest)
+                new_from = result.resolved.incoming.hashes.start
+                result.prompts = later_prompts(transcript, latest, new_from)
             if fresh or not run.steps:  # the gateway has not seen the beginning of the run
                 opening = opening_prompts(request.body, transcript, run.start)
                 result.prompts = opening + result.prompts
