@@ -68,13 +68,18 @@ class Admissions:
             Forbidden: the request orders limits without the admin key.
         """
         error: RunRefused
-        control = services.settings.control
+        control, result = services.settings.control, call.result
         try:
-            if call.result is not None:
-                if self._runtime.holds:
-                    await self._check_holds(services, call, call.result)
-                self._check_strikes(call.result)
-            await self._reserve(services, call, request)
+            if result is not None and self._runtime.holds:
+                await self._check_holds(services, call, result)
+            if result is not None and result.applies and result.decision is not None:
+                # In shadow mode the reasons name a second strike, and nothing more.
+                strike = result.decision.proposal.strike
+                if strike.stops:
+                    self._runtime.metrics.held_calls.labels("strikes").inc()
+                    raise strike_error(result.run_id, strike.reason)
+            if services.budgets is not None or call.control.budget is not None:
+                await self._reserve(services, call, request)
         except Refused as refused:
             name = refused.standing.applied.budget.name
             self._runtime.metrics.budget_stops.labels(name).inc()
@@ -130,15 +135,6 @@ class Admissions:
                 if found.action == "stop"
                 else pause_error(found, control.pause_retry_s)
             )
-
-    def _check_strikes(self, result: SteeringResult) -> None:
-        """Stop a run at its second strike; in shadow mode its reasons say so, and nothing more."""
-        if result.decision is None or not result.applies:
-            return
-        strike = result.decision.proposal.strike
-        if strike.stops:
-            self._runtime.metrics.held_calls.labels("strikes").inc()
-            raise strike_error(result.run_id, strike.reason)
 
     async def _reserve(self, services: Services, call: Call, request: SteeredRequest) -> None:
         guard, asked = services.budgets, call.control.budget
