@@ -274,14 +274,14 @@ class Pipeline:
     def _note_unsteered(self, prepared: PreparedRequest, error: Exception) -> None:
         """Count and log a call that goes out without a decision."""
         reason, call = _reason(error), prepared.call
-        late = reason in ("deadline", "timeout")
-        kind = "deadline" if late else type(error).__name__
+        limit = _LIMITS.get(reason)
+        kind = "deadline" if limit else type(error).__name__
         self._runtime.metrics.steering_failures.labels(kind).inc()
         self._runtime.unsteered.count(reason, recorded=call.result is not None)
         self._log.warning(
             "request forwarded unsteered",
             kind=kind,
-            reason=f"steering passed its {_LIMITS[reason]}" if late else str(error),
+            reason=f"steering passed its {limit}" if limit else str(error),
             request_id=call.exchange.request.id,
         )
         prepared.forward_unsteered(reason)

@@ -68,13 +68,18 @@ class Admissions:
             Forbidden: the request orders limits without the admin key.
         """
         error: RunRefused
-        control = services.settings.control
+        control, result = services.settings.control, call.result
         try:
-            if call.result is not None:
-                if self._runtime.holds:
-                    await self._check_holds(services, call, call.result)
-                self._check_strikes(call.result)
-            await self._reserve(services, call, request)
+            if result is not None and self._runtime.holds:
+                await self._check_holds(services, call, result)
+            if result is not None and result.applies and result.decision is not None:
+                # In shadow mode the reasons name a second strike, and nothing more.
+                strike = result.decision.proposal.strike
+                if strike.stops:
+                    self._runtime.metrics.held_calls.labels("strikes").inc()
+                    raise strike_error(result.run_id, strike.reason)
+            if services.budgets is not None or call.control.budget is not None:
+                await self._reserve(services, call, request)
         except Refused as refused:
             name = refused.standing.applied.budget.name
             self._runtime.metrics.budget_stops.labels(name).inc()
@@ -131,15 +136,6 @@ class Admissions:
                 else pause_error(found, control.pause_retry_s)
             )
 
-    def _check_strikes(self, result: SteeringResult) -> None:
-        """Stop a run at its second strike; in shadow mode its reasons say so, and nothing more."""
-        if result.decision is None or not result.applies:
-            return
-        strike = result.decision.proposal.strike
-        if strike.stops:
-            self._runtime.metrics.held_calls.labels("strikes").inc()
-            raise strike_error(result.run_id, strike.reason)
-
     async def _reserve(self, services: Services, call: Call, request: SteeredRequest) -> None:
         guard, asked = services.budgets, call.control.budget
         order = read_order(asked) if asked is not None else None
@@ -183,10 +179,7 @@ def _answer(
 
 async def _with_same_turns(services: Services, result: SteeringResult) -> list[Conversation]:
     """Other conversations of the tenant whose history, with at least one turn of the agent, is in
-    this request, or which it follows after a compaction: a new id does not lift a hold.
-
-    A request without a turn of the agent is a new run, even if the task is the same.
-    """
+    this request, or which it follows after a compaction: a new id does not lift a hold."""
     incoming, conversation = result.resolved.incoming, result.conversation
     hashes = incoming.hashes
     turned = [

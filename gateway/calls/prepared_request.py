@@ -33,6 +33,7 @@ from gateway.upstream.dispatch import UpstreamCall
 from gateway.upstream.prices import estimated_usage
 from gateway.wire.echo import EchoFilter
 from gateway.wire.request import Splice
+from gateway.wire.response_tee import READABLE
 
 _CATCH_UP_S = 10.0
 """Longest wait for the other calls of a conversation before an unsteered one is recorded."""
@@ -76,9 +77,7 @@ class PreparedRequest:
         self.asked_usage = False
         """Whether the target was asked for it, so that its chunk is taken out of the answer."""
 
-        self.keeps_sent = runtime.raw_calls is not None
         self._sent: bytes | Mapping[str, Any] = b""
-        self._completed = False
 
     def decided(self) -> None:
         """Note the model to request, once the decision is made or has changed."""
@@ -123,11 +122,11 @@ class PreparedRequest:
     def echo(self) -> EchoFilter | None:
         """Filter that removes injected guidance from an answer that repeats its request; None if
         nothing was injected."""
-        result = self._guided()
-        if result is None or result.placed is None:
+        result, dialect = self._guided(), self.request.dialect
+        if not dialect.repeats_instructions or result is None or result.placed is None:
             return None
         try:
-            return self.request.dialect.echo(self.request, result.placed.edits)
+            return dialect.echo(self.request, result.placed.edits)
         except Exception as exc:
             self._note_unguided(exc)
             return None
@@ -137,6 +136,8 @@ class PreparedRequest:
     ) -> UpstreamCall:
         """The request as it is sent to the upstream."""
         request, exchange, result = self.request, self.call.exchange, self.call.result
+        if self.hides_usage or (result is not None and result.applies):
+            headers = readable(headers, plain=self.hides_usage or self.echo() is not None)
         named = request.previous_response_id
         targets = self._runtime.stored_answers.targets
         return UpstreamCall(
@@ -157,7 +158,7 @@ class PreparedRequest:
     async def complete(self, reply: UpstreamReply) -> None:
         """Record the complete answer, before the client gets its last byte. That goes on when the
         client leaves meanwhile: the answer was made, and is paid for."""
-        self._completed = True
+        self.call.completed = True
         await asyncio.shield(self._runtime.unfinished.start(self._complete(reply)))
 
     async def _complete(self, reply: UpstreamReply) -> None:
@@ -199,7 +200,7 @@ class PreparedRequest:
 
     def note_delivered(self) -> None:
         """The client has been sent the whole answer."""
-        if self._completed and self.call.result is not None:
+        if self.call.completed and self.call.result is not None:
             self.call.result.note_delivered()
 
     def _bill(self, usage: dict[str, Any] | None, reply: Mapping[str, Any] | None) -> None:
@@ -227,7 +228,7 @@ class PreparedRequest:
         the call stays pending: the client may still ask for the answer.
         """
         result, request = self.call.result, self.request
-        if self._completed:
+        if self.call.completed:
             if result is not None:
                 result.note_ended()
             return
@@ -291,7 +292,7 @@ class PreparedRequest:
             except Exception as exc:
                 self._note_unguided(exc)
         body = request.render(splices)
-        if self.keeps_sent:
+        if self._runtime.raw_calls is not None:
             self._sent = body
         return body
 
@@ -307,12 +308,13 @@ class PreparedRequest:
                 self._note_unguided(exc)
         if body is None:
             body = self.request.whole
-        if self.keeps_sent:
+        if self._runtime.raw_calls is not None:
             self._sent = {**body, "model": model}
         return body
 
-    def keep_raw(self, received: bytes) -> None:
-        """Keep the call as it was sent and received, in a task of the event loop."""
+    def keep_raw(self, received: Callable[[], bytes]) -> None:
+        """Keep the call as it was sent and received, if that is switched on, in a task of the event
+        loop."""
         result, keeper, sent = self.call.result, self._runtime.raw_calls, self._sent
         if result is None or keeper is None or not sent:
             return
@@ -324,7 +326,7 @@ class PreparedRequest:
             at=time.time(),
             dialect=self.request.dialect.name,
             request=sent if isinstance(sent, bytes) else orjson.dumps(sent, default=str),
-            response=received,
+            response=received(),
         )
         limits = (int(storage.raw_max_kb * 2**10), int(storage.raw_mb * 2**20))
         self._runtime.unfinished.start(keeper.keep(call, max_bytes=limits[0], most_bytes=limits[1]))
@@ -349,3 +351,15 @@ class PreparedRequest:
             reason=str(error),
             request_id=self.call.exchange.request.id,
         )
+
+
+def readable(headers: RawHeaders, *, plain: bool) -> RawHeaders:
+    """`headers` with an `accept-encoding` that the gateway can read, or, with `plain`, edit."""
+    out = []
+    for name, value in headers:
+        if name == b"accept-encoding":
+            offers = [] if plain else value.split(b",")
+            kept = [o.strip() for o in offers if o.split(b";")[0].strip().lower() in READABLE]
+            value = b", ".join(kept) or b"identity"
+        out.append((name, value))
+    return out

@@ -44,11 +44,8 @@ class Recorder:
         pending_id: str | None = None,
     ) -> None:
         """Commit the call. If the store fails or is slow, its record waits in memory
-        (`gateway/stores/guard/guarded.py`), and the client gets its answer.
-
-        `pending_id`: the id of an answer that is still being made; its content and cost are
-        recorded later.
-        """
+        (`gateway/stores/guard/guarded.py`), and the client gets its answer. Content and cost of an
+        answer that is still being made, `pending_id`, are recorded later."""
         result, metrics = call.result, self._runtime.metrics
         if result is None:
             return
@@ -101,7 +98,25 @@ class Recorder:
             masks_secrets=settings.storage.mask_secrets,
         )
         outcomes = list(conversation.unsaved.steps.values())
-        store = self._runtime.store
+        record = await self._save(call, result, recorded, hashes, used)
+        self._note_workload(call, result)
+        self._touch(record)
+        if pending_id is None:
+            self._runtime.tagged.count(call.control.tags, used, cost)
+        self._count(record, call, result, outcomes)
+        self._runtime.replicas.publish(record)
+
+    async def _save(
+        self,
+        call: Call,
+        result: SteeringResult,
+        recorded: Recorded,
+        hashes: Sequence[PrefixHashRecord],
+        tokens: int,
+    ) -> CallRecord:
+        """Commit a call, joined with what other gateways have stored of its conversation. It is on
+        record, whatever happens: what cannot be joined now waits to be joined later."""
+        conversation, store = result.conversation, self._runtime.store
         for attempt in range(1, _ATTEMPTS + 1):
             snapshot = conversation.snapshot()
             record = call_record(call, result, recorded, snapshot, hashes, time.time())
@@ -109,24 +124,17 @@ class Recorder:
                 version = await store.commit(record)
                 break
             except VersionConflict as conflict:
-                # An answered call is on record, whatever happens: it waits to be joined later.
-                if attempt == _ATTEMPTS:
-                    version = await store.keep(record)
-                    break
                 try:
-                    await self._merge(conversation, conflict, used)
+                    if attempt < _ATTEMPTS:
+                        await self._merge(conversation, conflict, tokens)
+                        continue
                 except Exception as exc:
                     if not isinstance(exc, StoreError):
                         self._log.exception("call not joined with what is stored")
-                    version = await store.keep(record)
-                    break
+                version = await store.keep(record)
+                break
         conversation.stored(version, snapshot)
-        self._touch(record)
-        self._note_workload(call, result)
-        if pending_id is None:
-            self._runtime.tagged.count(call.control.tags, used, cost)
-        self._count(record, call, result, outcomes)
-        self._runtime.replicas.publish(record)
+        return record
 
     def _touch(self, record: CallRecord) -> None:
         """Tell learning which runs had a call, and which are over."""

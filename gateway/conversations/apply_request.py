@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -44,28 +45,36 @@ _CONTINUING = (MatchKind.CONTINUE, MatchKind.FORK, MatchKind.RETRY)
 _KNOWN = (MatchKind.CONTINUE, MatchKind.COMPACTION, MatchKind.RETRY)
 
 
+class Known(NamedTuple):
+    """The conversation whose latest request another one begins with, byte for byte, compared with
+    the store of other gateways; and hashes of its history when that one came."""
+
+    id: str
+    root: bytes
+    tail: bytes | None
+
+
 class Search(Struct, kw_only=True):
     """A request whose conversation is looked for.
 
-    `given`: the conversation that the client's own id names, None without one. `response`: the
-    stored answer that it continues from, `response_of` the conversation of that. `checked`: the
-    conversation whose latest request it begins with, byte for byte; with other gateways it has
-    been compared with the store. `root` and `tail`: hashes of that one's history, as they were
-    when the request came. `unread`: as in Resolved.
+    `continued`: the stored answer that it continues from, and the id of that one's conversation.
+    `unread`: as in Resolved.
     """
 
     request: SteeredRequest
     headers: Mapping[str, str]
     tenant: str
     identity: Identity
-    given: str | None
-    response: StoredResponse | None
-    response_of: str
-    checked: str | None
-    root: bytes
-    tail: bytes | None
+    continued: tuple[str, StoredResponse] | None
+    known: Known | None
     incoming: Incoming
     unread: str = ""
+
+    @property
+    def given(self) -> str | None:
+        """The conversation that the client's own id names."""
+        value = self.identity.value
+        return conversation_id(self.tenant, value) if value is not None else None
 
 
 def apply_request(
@@ -78,14 +87,11 @@ def apply_request(
     found = _continued(index, verdict, search, now)
     if found is None:
         return None
-    response, earlier = search.response, search.request.earlier
-    if response is not None and found.run.fold is None and verdict.kind in _CONTINUING:
+    if search.continued and found.run.fold is None and verdict.kind in _CONTINUING:
+        (owner, response), earlier = search.continued, search.request.earlier
+        offset = earlier.gone if earlier is not None else 0
         found.run.kept_fold = None
-        found.run.start = RunStart(
-            snapshot=response.snapshot,
-            offset=earlier.gone if earlier is not None else 0,
-            logged_in=search.response_of,
-        )
+        found.run.start = RunStart(snapshot=response.snapshot, offset=offset, logged_in=owner)
     _remember(index, found, search)
     return found
 
@@ -126,13 +132,13 @@ def _remember(index: ConversationIndex, found: Conversation, search: Search) -> 
     fresh = max(read - hashes.start, 0)
     history.seen.add(hashes.messages[fresh:])
     if not read:
-        history.tail = search.tail if hashes.start else b""
+        history.tail = (search.known.tail if search.known else None) if hashes.start else b""
     if history.tail is not None:
         history.tail = extend_tail(history.tail, hashes, fresh)
     history.prefix = None if request.earlier is not None else request.prefix
     history.chain = hashes.state
     if not history.root:
-        root = search.root if hashes.start else b""
+        root = search.known.root if search.known and hashes.start else b""
         parent = index.get(history.branch.parent) if history.branch.parent else None
         if parent is not None and request.earlier is not None:
             root = parent.history.root
@@ -240,11 +246,9 @@ def _copy_state(parent: Conversation, child: Conversation, verdict: Conversation
 
 
 def compact(conversation: Conversation, incoming: Incoming) -> None:
-    """Continue with a rewritten history: state, scores, caps and the windows of monitors are kept.
-
-    What the agent did before is not undone by a shorter account of it: one that loops goes on
-    looping. The steps that the new history lacks are in the fold, or in the run log. Only after a
-    final answer the windows restart, because the next run begins.
+    """Continue with a rewritten history: state, scores, caps and the windows of monitors are kept,
+    because a shorter account does not undo what the agent did. The steps that the new history lacks
+    are in the fold, or in the run log. After a final answer the windows restart, with the next run.
     """
     run, history = conversation.run, conversation.history
     snapshot, offset = _kept(conversation, incoming)

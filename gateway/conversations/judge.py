@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from cachetools import LRUCache
 
+from gateway.budgets.accounting import OwnCalls
 from gateway.config.models import JudgeSettings
 from gateway.conversations.conversation import Conversation, run_id
 from gateway.observability.logging import get_logger
@@ -20,33 +21,8 @@ from gateway.upstream.dispatch import Dispatcher, ask
 _log = get_logger("gateway.steering")
 
 
-class Spent(Protocol):
-    """A call that is counted on budgets."""
-
-    def settle(self, usage: Mapping[str, Any] | None) -> None:
-        """Note what it used; None when that is not known, empty when it failed."""
-        ...
-
-
-class Meter(Protocol):
-    """Counts the gateway's own calls on the budgets of the runs that they are made for."""
-
-    async def admit(
-        self, model: str, asked: str, *, tenant: str, root: str, run: str
-    ) -> Spent | None:
-        """A call that may be made; None when a budget has not enough left for it."""
-        ...
-
-
-class StepJudge(Protocol):
-    """Scores the newest of some steps of a conversation's run, in [0, 1]; None when there is no
-    score in time."""
-
-    async def score(self, steps: Sequence[Step], whose: Conversation, run: int) -> float | None: ...
-
-
 async def judge_newest(
-    judge: StepJudge | None, conversation: Conversation, run: RunFold
+    judge: ModelJudge | None, conversation: Conversation, run: RunFold
 ) -> list[str]:
     """Replace the newest step's score by the judge's, once; a reason if the judge gave none."""
     key, current = run.score_key, conversation.run
@@ -78,7 +54,7 @@ class ModelJudge:
         *,
         limit_s: float,
         count: Callable[[str], None],
-        meter: Meter,
+        meter: OwnCalls,
     ) -> None:
         self._model = settings.model
         self._dispatcher = dispatcher

@@ -421,16 +421,21 @@ def opening_prompts(
     return opening + _read(takewhile(lambda message: not _is_reply(message), own))
 
 
-def later_prompts(transcript: Sequence[Any], latest: Step | None) -> list[PromptMessage]:
+def later_prompts(
+    transcript: Sequence[Any], latest: Step | None, new_from: int = 0
+) -> list[PromptMessage]:
     """The system and user messages since the last reply.
 
     A user message with the results of calls that an agent wrote into its text belongs to the step
-    `latest` and is left out.
+    `latest` and is left out. `new_from`: the messages before it are parsed on access.
     """
-    # One by one: what an earlier request had is parsed on access.
-    count = len(transcript)
-    backwards = (transcript[at] for at in range(count - 1, max(count - 1 - MOST_MESSAGES, -1), -1))
-    since = list(takewhile(lambda message: not _is_reply(message), backwards))[::-1]
+    first = max(len(transcript) - MOST_MESSAGES, 0)
+    new = transcript[max(new_from, first) :]
+    since = list(takewhile(lambda message: not _is_reply(message), reversed(new)))
+    if len(since) == len(new):  # the reply is in an earlier request
+        before = (transcript[at] for at in range(max(new_from, first) - 1, first - 1, -1))
+        since += takewhile(lambda message: not _is_reply(message), before)
+    since.reverse()
     found = _read(since)
     if not found or latest is None or any(map(is_result, since)):
         return found

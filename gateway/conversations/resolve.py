@@ -16,6 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.conversations.apply_request import (
+    Known,
     Search,
     apply_request,
     open_conversation,
@@ -130,7 +131,7 @@ class ConversationResolver:
             identity = _with_response(identity, request.body)
         elif request.known is not None:
             known = self._same_bytes(request, identity, tenant)
-        checked = known.id if known is not None else None
+        checked = known.id if known is not None else ""
         if self._shared and checked and not await self._is_current(tenant, checked):
             known = self._same_bytes(request, identity, tenant)
         history = known.history if known is not None else None
@@ -140,31 +141,26 @@ class ConversationResolver:
             whole = history.chain.count == len(history.prefix.spans)
             chain = history.chain if whole else None
         read = partial(read_incoming, request, headers, tenant, chain)
-        value = identity.value
         return Search(
             request=request,
             headers=headers,
             tenant=tenant,
             identity=identity,
-            given=conversation_id(tenant, value) if value is not None else None,
-            response=response,
-            response_of=owner,
-            checked=checked,
-            root=root,
-            tail=tail,
+            continued=(owner, response) if response is not None else None,
+            known=Known(checked, root, tail) if checked else None,
             incoming=await off_the_loop(request, read, chain, tail or b""),
         )
 
     async def _find(self, search: Search) -> ConversationMatch:
         """The match from memory, or from the store where that may know more."""
         verdict, settled = self._match(search)
-        if settled and self._shared and _of(verdict) != search.checked:
+        if settled and self._shared and _of(verdict) != (search.known and search.known.id):
             settled = await self._is_current(search.tenant, _of(verdict))
             verdict, still = self._match(search)
             settled = settled and still
         if not settled:
             verdict = await self._find_stored(search)
-        anonymous = search.identity.value is None and search.response is None
+        anonymous = search.identity.value is None and search.continued is None
         if anonymous and verdict.kind is MatchKind.NEW:
             verdict = await self._find_rebuilt(search, verdict)
         if anonymous and verdict.kind in (MatchKind.NEW, MatchKind.FORK):
@@ -178,7 +174,7 @@ class ConversationResolver:
         """The match after the store was asked; what another gateway has continued since is loaded
         first."""
         tenant, value = search.tenant, search.identity.value
-        if search.incoming.hashes.start and search.response is None:
+        if search.incoming.hashes.start and search.continued is None:
             # The store is queried with the prefix hashes of the whole history.
             whole = partial(read_whole, search.headers, search.request, tenant)
             search.incoming = await off_the_loop(search.request, whole, None)

@@ -17,7 +17,7 @@ from cachetools import LRUCache
 from msgspec.structs import replace
 
 from gateway.conversations.conversation import Conversation, RoutedCall
-from gateway.conversations.judge import StepJudge, judge_newest
+from gateway.conversations.judge import ModelJudge, judge_newest
 from gateway.conversations.records import later_prompts, opening_prompts
 from gateway.conversations.steering_result import SteeringResult
 from gateway.conversations.workloads import RunWorkloads
@@ -115,7 +115,7 @@ class RequestSteerer:
         models: ModelTraits,
         lookup: PatternLookup | None,
         history: StepHistory | None = None,
-        judge: StepJudge | None = None,
+        judge: ModelJudge | None = None,
         lessons: LessonLookup | None = None,
         workloads: RunWorkloads | None = None,
         places: RefusedPlaces | None = None,
@@ -170,11 +170,8 @@ class RequestSteerer:
             self._keep(result, request, memory)
 
     def repeat_earlier(self, result: SteeringResult, request: SteeredRequest, reason: str) -> None:
-        """Let a call without a decision have what was injected before it, and no more.
-
-        The provider's prompt cache keeps its prefix and the advice does not fade; the run's memory
-        stays as it is. `reason`: why there is no decision.
-        """
+        """Let a call without a decision, for this `reason`, have what was injected before it: the
+        provider's prompt cache keeps its prefix and the advice does not fade."""
         result.unsteered, result.decision, result.placed = reason, None, None
         result.reasons.append(f"unsteered: {reason}")
         result.model = _repeated(result, request) or request.model
@@ -191,10 +188,8 @@ class RequestSteerer:
         result.placed = self._placed(result, request, decided)
 
     async def catch_up(self, result: SteeringResult, request: SteeredRequest, now: float) -> None:
-        """Score the steps of a call that was forwarded before that, for its record.
-
-        If it cannot be done, the call is recorded at the step where it is expected to be.
-        """
+        """Score the steps of a call that was forwarded before that, for its record; if it cannot be
+        done, that is at the step where the call is expected to be."""
         if result.observed:
             return
         async with result.conversation.lock:
@@ -234,7 +229,8 @@ class RequestSteerer:
             result.prompts = []
             if run.steps:
                 latest = run.outcomes[-1].step if run.outcomes else None
-                result.prompts = later_prompts(transcript, latest)
+                new_from = result.resolved.incoming.hashes.start
+                result.prompts = later_prompts(transcript, latest, new_from)
             if fresh or not run.steps:  # the gateway has not seen the beginning of the run
                 opening = opening_prompts(request.body, transcript, run.start)
                 result.prompts = opening + result.prompts

@@ -164,6 +164,7 @@ class Call(Struct, kw_only=True):
     for a side request, and for one whose conversation could not be found. `model`: the one to
     request. `spending`: what is reserved of its budgets; None when none applies. `target`: the one
     that answered; `billed_model`: whose prices hold for the answer, a fallback's when that gave it.
+    `completed`: the whole answer has arrived.
     """
 
     control: ControlHeaders
@@ -173,6 +174,7 @@ class Call(Struct, kw_only=True):
     spending: Spending | LeftOpen | None = None
     target: Target | None = None
     billed_model: str = ""
+    completed: bool = False
 
     def note_reason(self, reason: str) -> None:
         """Add to the reasons that are recorded with the call."""

@@ -11,7 +11,6 @@ import asyncio
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 from msgspec.structs import asdict
 
@@ -98,7 +97,6 @@ class Workloads:
 
     def note(self, workload: Workload, run: str, model: str, choice: RunChoice | None) -> None:
         """A run of the workload has begun on a model; `choice`: of the learned policy."""
-        decided: dict[str, Any] | None = asdict(choice) if choice is not None else None
         noted = WorkloadRun(
             run_id=run,
             tenant=workload.tenant,
@@ -107,7 +105,7 @@ class Workloads:
             requested=workload.requested,
             model=model,
             at=time.time(),
-            choice=decided,
+            choice=asdict(choice) if choice is not None else None,
         )
         names = (noted.run_id, noted.tenant, noted.client, noted.requested, noted.model)
         # The names are the client's, who may write what no database encodes.
@@ -202,10 +200,9 @@ class RunWorkloads:
         """Rates of the run's workload for the learned policy; None under another policy."""
         if self._workloads is None or self._rules.routing.policy != "learned":
             return None
-        priced = {m: self._price(m) for m in candidates(self._rules.routes, request.model)}
-        prices = {model: price for model, price in priced.items() if price is not None}
-        run = result.run_id
-        return self._workloads.rates(_workload(result, request), run, prices)
+        priced = ((m, self._price(m)) for m in candidates(self._rules.routes, request.model))
+        prices = {model: price for model, price in priced if price is not None}
+        return self._workloads.rates(_workload(result, request), result.run_id, prices)
 
 
 def _workload(result: SteeringResult, request: SteeredRequest) -> Workload:

@@ -184,6 +184,9 @@ class Dialect(ABC):
         body: Mapping[str, Any] = json.loads(request.render(self.splices(request, edits)))
         return body
 
+    repeats_instructions: ClassVar[bool] = False
+    """Whether answers repeat the instructions of their request; `echo` gives the client's own."""
+
     def echo(self, request: SteeredRequest, edits: Sequence[Edit]) -> EchoFilter | None:
         """Filter that takes the edits out of an answer that repeats them; None for none."""
         return None

@@ -104,6 +104,8 @@ class ResponsesDialect(Dialect):
             for edit in inserts
         ]
 
+    repeats_instructions = True
+
     def echo(self, request: SteeredRequest, edits: Sequence[Edit]) -> EchoFilter | None:
         """See Dialect. An answer repeats the `instructions` that it was asked with."""
         given = request.body.get("instructions")

@@ -16,7 +16,7 @@ from gateway.auth.authenticator import Authenticator, Principal, refuse_loop
 from gateway.budgets.guard import Admission, BudgetGuard, CallBody, Refused, amounts_of
 from gateway.budgets.rules import BUDGET_HEADER, CallSubject
 from gateway.budgets.texts import with_status
-from gateway.calls.prepared_request import UpstreamReply
+from gateway.calls.prepared_request import UpstreamReply, readable
 from gateway.calls.recorder import Recorder
 from gateway.dialects import DIALECTS, RESPONSES
 from gateway.endpoints.body import (
@@ -31,7 +31,7 @@ from gateway.endpoints.body import (
 )
 from gateway.endpoints.edge import EXCHANGE
 from gateway.endpoints.key_rights import require_models, require_own, require_right
-from gateway.endpoints.relay import Relay, readable
+from gateway.endpoints.relay import Relay
 from gateway.endpoints.request_head import refuse_trace
 from gateway.errors import BadRequest, NotFound, UpstreamFailure
 from gateway.exchange import Exchange

@@ -32,7 +32,7 @@ from gateway.upstream.dispatch import BegunResponse
 from gateway.upstream.http1 import Http1Answer
 from gateway.wire.echo import EchoFilter
 from gateway.wire.parsing import parse_object
-from gateway.wire.response_tee import READABLE, ResponseWatch, UsageFilter, stream_watch
+from gateway.wire.response_tee import ResponseWatch, UsageFilter, stream_watch
 from gateway.wire.sse import encode_comment
 
 _BOM: Final = b"\xef\xbb\xbf"
@@ -291,23 +291,23 @@ class Relay:
         watch = self._whole = ResponseWatch(encoding, self._limit)
         chunks: list[bytes] = []
         iterator, size, began = aiter(response), 0, time.perf_counter()
-        told = response.status >= 300
+        is_known = response.status >= 300
         async for chunk in iterator:
             watch.feed(chunk)
             chunks.append(chunk)
             size += len(chunk)
-            if not told:
+            if not is_known:
                 start = _content_start(watch)
-                told = len(start) >= _ENOUGH_TO_TELL or watch.opaque
-                told = told or len(chunks) == _CHUNKS_TO_TELL
-                if told and _FIELD.match(start):
+                is_known = len(start) >= _ENOUGH_TO_TELL or watch.opaque
+                is_known = is_known or len(chunks) == _CHUNKS_TO_TELL
+                if is_known and _FIELD.match(start):
                     self._exchange.timing.waited_s += time.perf_counter() - began
                     return BegunResponse(response, chunks, iterator)
-            if told and size > self._limit:
+            if is_known and size > self._limit:
                 break
         else:
             self._exchange.timing.waited_s += time.perf_counter() - began
-            if not told and _FIELD.match(_content_start(watch)):
+            if not is_known and _FIELD.match(_content_start(watch)):
                 return BegunResponse(response, chunks, iterator)
             if response.status < 300:
                 await self._complete(_read_body(self._dialect, watch, response.usage))
@@ -371,15 +371,3 @@ class Relay:
         if last:
             self._disconnect.stop()
         await self._send({"type": "http.response.body", "body": body, "more_body": not last})
-
-
-def readable(headers: RawHeaders, *, plain: bool) -> RawHeaders:
-    """`headers` with an `accept-encoding` that the gateway can read, or, with `plain`, edit."""
-    out = []
-    for name, value in headers:
-        if name == b"accept-encoding":
-            offers = [] if plain else value.split(b",")
-            kept = [o.strip() for o in offers if o.split(b";")[0].strip().lower() in READABLE]
-            value = b", ".join(kept) or b"identity"
-        out.append((name, value))
-    return out

@@ -25,7 +25,7 @@ from gateway.endpoints.body import (
 )
 from gateway.endpoints.edge import EXCHANGE
 from gateway.endpoints.key_rights import require_own, require_route
-from gateway.endpoints.relay import Relay, readable
+from gateway.endpoints.relay import Relay
 from gateway.errors import BadRequest
 from gateway.exchange import Exchange
 from gateway.pipeline import Pipeline
@@ -81,12 +81,8 @@ class SteeredEndpoint:
             offers = scope.get("extensions", {})
             async with DisconnectWatch(receive, exchange, on_gone=offers.get(ON_GONE)) as watch:
                 prepared = await self._pipeline.prepare(services, exchange, request, headers)
-                outgoing, result = headers, prepared.call.result
-                if prepared.hides_usage or (result is not None and result.applies):
-                    plain = prepared.hides_usage or prepared.echo() is not None
-                    outgoing = readable(headers, plain=plain)
                 query, key_headers = scope["query_string"], principal.key_headers
-                sending = prepared.upstream_call(outgoing, query, key_headers)
+                sending = prepared.upstream_call(headers, query, key_headers)
                 sending.packed = packed
                 await require_own(self._runtime, services, principal, sending, request)
                 relay = Relay(
@@ -108,8 +104,7 @@ class SteeredEndpoint:
                         await response.aclose()
                 finally:  # however the call ends, it is recorded
                     prepared.end(relay.seen)
-                    if prepared.keeps_sent:
-                        prepared.keep_raw(relay.received())
+                    prepared.keep_raw(relay.received)
 
     def _admit(self, scope: Scope, exchange: Exchange) -> Principal:
         """The caller, noted in the record of the request."""
