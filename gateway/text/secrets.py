@@ -270,7 +270,7 @@ class _Rule:
         needs: str | None = None,
     ) -> None:
         self.kind, self.anchors, self.needs = kind, anchors, needs
-        self._match = re.compile("".join(pattern).replace("{start}", _START)).match
+        self.pattern = re.compile("".join(pattern).replace("{start}", _START))
         self._check = _CHECKS[check] if check else None
         self._folded = folded
 
@@ -280,7 +280,7 @@ class _Rule:
         for at in sorted(at for anchor in self.anchors for at in _places(lowered, anchor)):
             if at < end:
                 continue
-            match = self._match(lowered if self._folded else text, at)
+            match = self.pattern.match(lowered if self._folded else text, at)
             if match is None:
                 continue
             if self._check and refused < MOST_REFUSED and not self._check(text, match):

@@ -136,16 +136,17 @@ _OTHER_PATHS = (
     (re.compile(r"/v1beta\d*/|/upload/v1beta\d*/"), "google"),
     (re.compile(r"/model/[^/]+/(?:invoke|converse)"), "aws"),
     (re.compile(r"/backend-api/"), "chatgpt"),
-    (re.compile(r"(?s).*:(?:rawPredict|streamRawPredict)\Z"), "google"),
 )
+_OTHER_ENDS = (":rawPredict", ":streamRawPredict")
 
 
 def refuse_foreign_path(path: str, host: str) -> None:
     """Refuse a path of another provider's API than the one that a known host has. Raises: NotFound:
     the host is a known provider's, and does not have the path."""
     family = family_of_host(host)
-    for form, owner in _OTHER_PATHS:
-        if family not in (ANY, owner) and form.match(path):
+    found = [owner for form, owner in _OTHER_PATHS if form.match(path)]
+    for owner in [*found, "google"] if path.endswith(_OTHER_ENDS) else found:
+        if family not in (ANY, owner):
             raise NotFound(f"{path} is an API of {owner}, which {host} does not have")
 
 

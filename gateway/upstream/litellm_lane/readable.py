@@ -30,7 +30,8 @@ _OF_MESSAGES = _STARTS | {"content_block_stop", "message_delta", "message_stop",
 _BLOCK_TEXTS = ("text", "thinking", "signature", "data", "partial_json")
 
 _MOST_DEEP = 200  # parsers and encoders stop between 255 and 1,024
-_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"|[{}\[\]]', re.DOTALL)
+# A string without an end is one token: to look for the end of each would take quadratic time.
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[{}\[\]]', re.DOTALL)
 _NAMED = b'{"nested_arguments":"%b"}'
 _STAND_IN = re.compile(rb'\{(\\?)"nested_arguments\\?": ?\\?"([0-9a-f]{32})\\?"\}')
 
