@@ -17,8 +17,7 @@ from gateway.steering.guidance.edits import Edit, Message
 from gateway.steering.guidance.target import GuidanceTarget
 from gateway.wire.body_prefix import BodyPrefix, KnownMessages
 from gateway.wire.echo import EchoFilter
-from gateway.wire.json_offsets import Span
-from gateway.wire.parsing import Loads, parse_object
+from gateway.wire.parsing import Loads, Span, parse_object
 from gateway.wire.request import ChatRequest, Splice
 from gateway.wire.response_tee import NamedEnd
 from gateway.wire.skim import skim

@@ -21,9 +21,8 @@ from gateway.steering.guidance.edits import AppendToResult, Edit, InsertMessage,
 from gateway.steering.guidance.target import GuidanceTarget
 from gateway.steering.transcript.content import json_text
 from gateway.wire.coerce import as_mapping
-from gateway.wire.json_offsets import array_spans, scannable
 from gateway.wire.messages import content_text
-from gateway.wire.parsing import Loads
+from gateway.wire.parsing import Loads, array_spans, scannable
 from gateway.wire.request import Splice
 from gateway.wire.response_tee import NamedEnd
 from gateway.wire.splice import append_to_message, insert_message

@@ -63,6 +63,7 @@ async def answer_preflight(scope: Scope, send: Send) -> None:
 
 
 _OF_MESSAGES = re.compile(r"/v1/messages(/|$)")
+_IDS = frozenset({b"x-request-id", b"traceparent"})
 _VISIBLE = re.compile(rb"[\x21-\x7e]{1,255}")
 _UNPRINTABLE = re.compile(rb"[^\x20-\x7e]")
 _ALWAYS_ANSWERED = frozenset({"/healthz", "/readyz", "/metrics"})
@@ -233,14 +234,16 @@ def _printable(value: bytes) -> bytes:
 
 
 def _begin(scope: Scope) -> Exchange:
-    client_id = header(scope["headers"], b"x-request-id")
+    # The first of each counts, as everywhere.
+    found = {name: value for name, value in reversed(scope["headers"]) if name in _IDS}
+    client_id = found.get(b"x-request-id", b"")
     usable = bool(_VISIBLE.fullmatch(client_id))
     request = RequestInfo(
         method=scope["method"],
         path=scope["path"],
         id=client_id.decode() if usable else f"req-{secrets.token_hex(12)}",
         id_from_client=usable,
-        trace_parent=header(scope["headers"], b"traceparent").decode("latin-1"),
+        trace_parent=found.get(b"traceparent", b"").decode("latin-1"),
     )
     error_body = MESSAGES.error_body if _OF_MESSAGES.match(scope["path"]) else None
     return Exchange(request, response=ResponseInfo(error_body=error_body))

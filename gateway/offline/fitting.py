@@ -25,8 +25,7 @@ from gateway.steering.evidence.repeats import spends
 from gateway.steering.fold import RunFold
 from gateway.steering.fsm import FSMSettings, FSMState, next_state
 from gateway.steering.monitors import MONITORS, MonitorSettings
-from gateway.steering.monitors.robust.suite import RobustSuite
-from gateway.steering.monitors.suite import with_alarm
+from gateway.steering.monitors.suite import RobustSuite, with_alarm
 from gateway.steering.policy import Policy
 from gateway.steering.scoring.calibrated import StretchFeatures, settled
 from gateway.steering.scoring.calibration import FEATURES, SIGNS, Calibration, RiskWeights

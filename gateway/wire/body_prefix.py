@@ -15,8 +15,7 @@ from typing import Any, Final, overload
 from msgspec import Struct
 
 from gateway.errors import BadRequest
-from gateway.wire.json_offsets import Span, array_spans, scannable
-from gateway.wire.parsing import Loads, parse_object, parse_value
+from gateway.wire.parsing import Loads, Span, array_spans, parse_object, parse_value, scannable
 
 
 class MessagesView(Sequence[Any]):

@@ -13,8 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from gateway.wire.body_prefix import BodyPrefix, KnownMessages
-from gateway.wire.json_offsets import Span, object_spans, scannable
-from gateway.wire.parsing import parse_object
+from gateway.wire.parsing import Span, object_spans, parse_object, scannable
 
 BIG_BYTES = 2 * 2**20
 """Bodies from this size on are read in a thread: finding the messages of 58 MB takes 0.4 s of CPU,

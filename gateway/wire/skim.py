@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from gateway.errors import BadRequest
-from gateway.wire.json_offsets import Span
-from gateway.wire.parsing import BeyondParser, Loads, parse_value
+from gateway.wire.parsing import BeyondParser, Loads, Span, parse_value
 
 SMALL_BYTES: Final = 16 * 2**10
 """Members up to this size are read: everything but the messages and large tool definitions."""

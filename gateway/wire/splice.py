@@ -6,7 +6,7 @@ import functools
 import json
 from collections.abc import Mapping, Sequence
 
-from gateway.wire.json_offsets import array_spans, object_spans, scannable, skip_space
+from gateway.wire.parsing import array_spans, object_spans, scannable, skip_space
 from gateway.wire.request import ChatRequest, Splice
 
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from gateway.dialects import RESPONSES
 from gateway.errors import BadRequest
-from gateway.wire.json_offsets import array_spans, object_spans
-from gateway.wire.parsing import parse_object
+from gateway.wire.parsing import array_spans, object_spans, parse_object
 from gateway.wire.request import Splice
 from tests.examples import examples
 from tests.wire.texts import Member, bodies, parsed, rendered, standard, values

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gateway.errors import BadRequest
 from gateway.wire import skim as skimming
-from gateway.wire.json_offsets import object_spans, scannable
+from gateway.wire.parsing import object_spans, scannable
 from gateway.wire.skim import SMALL_BYTES, reading_ms, skim
 
 MB = 2**20

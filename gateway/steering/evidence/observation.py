@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from typing import Generic, Literal, TypeVar
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 from msgspec import Struct
 
@@ -31,29 +31,31 @@ ECHO_WORDS = 6  # fewer different words are a stock phrase: "Reading the next fi
 ECHO_THOUGHTS = 8  # newest messages and thoughts that can be echoed
 
 
+class News(NamedTuple):
+    """What the result of each call of a step adds: `tells`, whether it has a new word that is
+    neither a number nor a word of the call; `novelty`, the share of its words that no earlier
+    result had, in [0, 1]."""
+
+    tells: tuple[bool, ...] = ()
+    novelty: tuple[float, ...] = ()
+
+
 class ObservedStep(Struct, frozen=True, kw_only=True):
     """The facts of a step, and what they mean after the steps before it.
 
-    `actions`: each call with what it repeats; `novelty`: per call, the share of words of its result
-    that no earlier result had, in [0, 1]; `tells`: per call, whether its result has a new word that
-    is neither a number nor a word of the call; `retold`: share of the thought's words that the
-    newest thoughts had, in [0, 1]; `repairing`: files were edited since the last test that passed
-    and the last commit.
+    `actions`: each call with what it repeats; `retold`: share of the thought's words that the
+    newest thoughts had, in [0, 1]; `waits`: every call waits for something; `repairing`: files were
+    edited since the last test that passed and the last commit.
     """
 
     step: Step
     facts: StepFacts
     actions: ObservedCalls
-    novelty: tuple[float, ...]
-    tells: tuple[bool, ...]
+    news: News
     retold: float
     trouble: Trouble | None
-    repairing: bool = False
-
-    @property
-    def waits(self) -> bool:
-        """Whether every call of the step waits for something."""
-        return bool(self.actions) and all(repeat.waits for _, repeat in self.actions)
+    waits: bool
+    repairing: bool
 
 
 class RunObserver:
@@ -73,7 +75,6 @@ class RunObserver:
         """The next step of the run. Never raises."""
         facts = describe(step)
         actions = tuple([(action, self._memory.observe(action)) for action in facts.actions])
-        tells, novelty = self._news(facts.actions)
         echoes, retold = self._listen(facts.vocabulary, speaks=not actions)
         trouble = self._trouble(actions)
         if echoes:
@@ -85,24 +86,24 @@ class RunObserver:
             step=step,
             facts=facts,
             actions=actions,
-            novelty=novelty,
-            tells=tells,
+            news=self._news(facts.actions),
             retold=retold,
             trouble=trouble,
+            waits=bool(actions) and not [1 for _, repeat in actions if not repeat.waits],
             repairing=self._repairing,
         )
 
-    def _news(self, actions: tuple[ActionFacts, ...]) -> tuple[tuple[bool, ...], tuple[float, ...]]:
+    def _news(self, actions: tuple[ActionFacts, ...]) -> News:
         """`tells`, compared with earlier steps, and `novelty`, also with the calls before."""
         if not actions:
-            return (), ()
+            return News()
         known, first, *others = self._known, *[action.answer for action in actions]
         fresh = known.fresh(first.words)
         tells = [has_answer(fresh, first.asked)]
         tells += [has_answer(known.fresh(other.words), other.asked) for other in others]
         novelty = [known.novelty(first.words, fresh)]
         novelty += [known.novelty(other.words) for other in others]
-        return tuple(tells), tuple(novelty)
+        return News(tuple(tells), tuple(novelty))
 
     def _listen(self, words: frozenset[str], *, speaks: bool) -> tuple[bool, float]:
         """True for a message of some length that says the same as an earlier one; its `retold`.

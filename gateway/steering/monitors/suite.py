@@ -8,6 +8,7 @@ from typing import Generic, Protocol, TypeVar
 
 from msgspec import Struct
 
+from gateway.steering.evidence.observation import ObservedStep, ReadsObservations, RunObserver
 from gateway.steering.monitors.settings import MonitorSettings
 from gateway.steering.monitors.table import FAILURE_TYPES, monitor_classes
 from gateway.steering.transcript.steps import Step
@@ -104,3 +105,22 @@ def with_alarm(score: float, fired: Sequence[str]) -> float:
 def severity_of(alarmed_steps: int) -> int:
     """Severity, 0 to 3, of an alarm that has lasted for so many steps in a row."""
     return sum([1 for least in SEVERITIES if alarmed_steps >= least]) if alarmed_steps else 0
+
+
+class RobustSuite(Suite[ObservedStep], ReadsObservations[None]):
+    """The active robust monitors over one run."""
+
+    __slots__ = ("_observer",)
+
+    def __init__(self, settings: MonitorSettings) -> None:
+        super().__init__(settings, settings.robust)
+        self._observer = RunObserver()
+
+    def push(self, step: Step) -> None:
+        """Observe the next step of the run."""
+        self.push_observed(self._observer.observe(step))
+
+    def push_observed(self, observed: ObservedStep) -> None:
+        """Take the run's observation of the next step."""
+        for monitor in self.monitors.values():
+            monitor.push(observed)

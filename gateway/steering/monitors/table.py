@@ -191,9 +191,12 @@ PROFILES: Mapping[str, Mapping[str, float]] = MappingProxyType(
 """Weight of each monitor by built-in profile."""
 
 
+_SUITES = {"reference": ".reference.suite:ReferenceSuite", "robust": ".suite:RobustSuite"}
+
+
 def suite_class(suite: SuiteName) -> Callable[..., Any]:
     """The class of a suite; imports its package."""
-    return load_class(_PACKAGE, f".{suite}.suite:{suite.capitalize()}Suite")
+    return load_class(_PACKAGE, _SUITES[suite])
 
 
 def monitor_classes(suite: SuiteName) -> Mapping[str, Callable[..., Any]]:

@@ -37,7 +37,7 @@ def signals_of(observed: ObservedStep) -> tuple[float, ...]:
     """
     repeats = novelty = 0.0
     fails = empty = looks = passes = False
-    for (action, repeat), new in zip(observed.actions, observed.novelty, strict=True):
+    for (action, repeat), new in zip(observed.actions, observed.news.novelty, strict=True):
         repeats = max(repeats, repeat.strength)
         novelty = max(novelty, new)
         fails = fails or (action.failure is not None and not repeat.waits)

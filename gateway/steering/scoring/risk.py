@@ -93,7 +93,7 @@ class RunTotals:
         """Observe the next step."""
         words, actions = observed.facts.words, observed.actions
         self._thoughts.append(math.log1p(words))
-        news = max(observed.novelty) if observed.novelty else 0.0
+        news = max(observed.news.novelty) if observed.news.novelty else 0.0
         effort = 0.0 if observed.waits else 1.0 - NEWS_DISCOUNT * news
         if not actions:
             self._add(1, observed.retold, effort)

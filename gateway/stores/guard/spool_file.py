@@ -28,7 +28,7 @@ from msgspec import Struct
 
 from gateway.stores.guard.spool import Entry
 from gateway.stores.records import CallRecord
-from gateway.stores.sqlite.files import locked
+from gateway.stores.sqlite.connection import locked
 
 VERSION = 1  # of the form of a record; kept with each file
 

@@ -14,8 +14,7 @@ import apsw
 from gateway.config.storage import StorageSettings
 from gateway.stores.protocols import StoreClosed, StoreReplaced, StoreUnavailable
 from gateway.stores.sql.tables import Migration
-from gateway.stores.sqlite.connection import ConnectionHook, open_all, translate
-from gateway.stores.sqlite.files import FileIdentity
+from gateway.stores.sqlite.connection import ConnectionHook, FileIdentity, open_all, translate
 from gateway.stores.sqlite.schema import MIGRATIONS, migrate
 from gateway.stores.sqlite.threads import JobQueue, Work, Writer, readers
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.steering.monitors import MONITORS, MonitorSettings, Readings, make_suite
-from gateway.steering.monitors.robust.suite import RobustSuite
 from gateway.steering.monitors.settings import RobustSettings
+from gateway.steering.monitors.suite import RobustSuite
 from gateway.steering.scoring.calibration import shipped_calibration
 from gateway.steering.transcript.steps import Step
 from tests.examples import examples

@@ -25,7 +25,7 @@ class Diversity:
 
     def push(self, step: ObservedStep) -> None:
         """Judge each action stale or not."""
-        for (_, repeat), novelty in zip(step.actions, step.novelty, strict=True):
+        for (_, repeat), novelty in zip(step.actions, step.news.novelty, strict=True):
             progresses = repeat.kind == "pending" or repeat.changed
             self._stale.append(repeat.similar and not progresses and novelty < LITTLE_NEW)
         if self._stale and not step.actions and step.trouble is None:

@@ -43,7 +43,7 @@ class Streak:
         if step.actions:
             self._talk = 0
             self._acted = True
-            for (action, repeat), tells in zip(step.actions, step.tells, strict=True):
+            for (action, repeat), tells in zip(step.actions, step.news.tells, strict=True):
                 strength, what = repeat.strength, action.operation[:60]
                 if step.facts.prompted and not action.answer.negative:
                     strength *= ASKED_FOR

@@ -38,7 +38,7 @@ class TestRepeat:
         """Compare each failure with the earlier ones."""
         if not step.actions:
             self._score *= self._keep
-        for (action, repeat), tells in zip(step.actions, step.tells, strict=True):
+        for (action, repeat), tells in zip(step.actions, step.news.tells, strict=True):
             found, what = max(
                 self._program(action, repeat),
                 self._failure(action, repeat, tells=tells),
