@@ -17,16 +17,13 @@ from gateway.wire.usage import TokenUsage, token_usage
 class RequestInfo(Struct, kw_only=True):
     """The request as it arrived.
 
-    `id_from_client`: the client sent the id, and the answer repeats it. `trace_parent`: the
-    `traceparent` header. `key`: the name of the gateway key that was sent. `operator`: the caller
-    may change what holds for the call: budgets, stops. `streamed`: the client asked for a stream.
+    `key`: the name of the gateway key that was sent. `operator`: the caller may change what holds
+    for the call: budgets, stops. `streamed`: the client asked for a stream.
     """
 
     method: str
     path: str
     id: str
-    id_from_client: bool
-    trace_parent: str = ""
     tenant: str = ""
     key: str = ""
     operator: bool = False
@@ -37,9 +34,9 @@ class RequestInfo(Struct, kw_only=True):
 class UpstreamInfo(Struct, kw_only=True):
     """The upstream call that was made for the request.
 
-    `provider`: the model's, such as `openai`. `model`: as sent; empty until it is chosen.
-    `request_id`: the upstream's own, if it sent one. `usage`: as the upstream reported it, or
-    `usage_estimated` from the texts; None when neither is known; `tokens`: the counts in it.
+    `provider`: the model's, such as `openai`. `model`: as sent; empty until it is chosen. `usage`:
+    as the upstream reported it, or `usage_estimated` from the texts; None when neither is known;
+    `tokens`: the counts in it.
     """
 
     lane: str = "none"
@@ -47,7 +44,6 @@ class UpstreamInfo(Struct, kw_only=True):
     provider: str = ""
     model: str = ""
     attempts: list[str] = []
-    request_id: str = ""
     usage: dict[str, Any] | None = None
     tokens: TokenUsage = TokenUsage()
     usage_estimated: bool = False
@@ -61,7 +57,8 @@ class ResponseInfo(Struct, kw_only=True):
     """The answer to the client.
 
     `error`: the label of the error, empty for none. `error_body`: how the client's dialect writes a
-    gateway error; None for OpenAI's form. `headers`: those that the gateway adds.
+    gateway error; None for OpenAI's form. `headers`: those that the gateway adds. `upstream_id`:
+    the upstream's own id of it, if it sent one.
     """
 
     status: int = 0
@@ -69,6 +66,7 @@ class ResponseInfo(Struct, kw_only=True):
     error_body: Callable[[Any], bytes] | None = None
     headers: list[tuple[bytes, bytes]] = []
     client_gone: bool = False
+    upstream_id: str = ""
 
 
 class Timing(Struct, kw_only=True):

@@ -18,7 +18,7 @@ from gateway.learning.life_cycle import MAX_ADVICE_CHARS, LessonActions
 from gateway.runtime import Runtime
 from gateway.steering.guidance.pattern import Lesson, Pattern, PatternContent, Status, Tier
 from gateway.stores import learning
-from gateway.stores.learning import LessonFilter, StoredLesson
+from gateway.stores.learning import LessonFilter, StoredLesson, Support
 
 OPERATIONS = Operations()
 STATUSES = tuple(status.value for status in Status)
@@ -69,7 +69,8 @@ class TrialArm(BaseModel):
 @like(Pattern, "pattern_id", "source_trace_id")
 @like(PatternContent, "situation")
 @like(Lesson, "version", "supersedes", "origin", "key", "last_confirmed_at", "expires_at")
-@like(StoredLesson, "conversations", "tasks", "keys", "created_at", "updated_at", "reason")
+@like(Support, "conversations", "tasks", "keys")
+@like(StoredLesson, "created_at", "updated_at", "reason")
 class LessonRecord(BaseModel):
     """A lesson."""
 

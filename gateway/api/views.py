@@ -104,7 +104,8 @@ def lesson_view(stored: StoredLesson, settings: Settings) -> dict[str, Any]:
         "trust": lesson.trust.value,
         "situation": texts.situation,
         "advice": texts.move or texts.avoid,
-        **picked(stored, "conversations", "tasks", "keys", "created_at", "updated_at", "reason"),
+        **picked(stored.support, "conversations", "tasks", "keys"),
+        **picked(stored, "created_at", "updated_at", "reason"),
         "why_not_active": why_not_active(stored, trials=trials, config_tenants=config_tenants),
         "posterior": dataclasses.asdict(found),
         "arms": [

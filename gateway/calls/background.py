@@ -308,7 +308,7 @@ def _result(
 
 def _exchange(tenant: str, values: Mapping[str, Any]) -> Exchange:
     name, key, model, streamed = values["request"]
-    request = RequestInfo(method="POST", path="/v1/responses", id=name, id_from_client=False)
+    request = RequestInfo(method="POST", path="/v1/responses", id=name)
     request.tenant, request.key, request.model, request.streamed = tenant, key, model, streamed
     return Exchange(
         request,

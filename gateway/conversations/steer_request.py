@@ -261,11 +261,11 @@ class RequestSteerer:
             gates=self._lookup.gates if self._lookup else NO_LIBRARY,
             arm=arm,
             tools=lambda: tool_names(request.body),
-            unit=conversation.unit or conversation.id,
             advice=result.advice,
             rates=self._workloads.rates(result, request),
         )
-        proposal = propose(rules, current.memory, result.position, facts)
+        unit = conversation.unit or conversation.id
+        proposal = propose(rules, current.memory, result.position, facts, unit)
         found: Found = {}
         if proposal.plan.queries and self._lookup is not None:
             with timed(timings, "look_up"):

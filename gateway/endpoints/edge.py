@@ -19,7 +19,7 @@ from gateway.errors import GatewayError, Overloaded, ShuttingDown
 from gateway.exchange import Exchange, RequestInfo, ResponseInfo, UpstreamInfo
 from gateway.observability.logging import get_logger
 from gateway.runtime import Runtime
-from gateway.upstream.base import header
+from gateway.upstream.base import RawHeaders, header
 
 _MAX_AGE_S = 600  # how long a browser may keep the answer to a preflight
 _OURS = (b"access-control-allow-origin", b"access-control-expose-headers")
@@ -63,7 +63,6 @@ async def answer_preflight(scope: Scope, send: Send) -> None:
 
 
 _OF_MESSAGES = re.compile(r"/v1/messages(/|$)")
-_IDS = frozenset({b"x-request-id", b"traceparent"})
 _VISIBLE = re.compile(rb"[\x21-\x7e]{1,255}")
 _UNPRINTABLE = re.compile(rb"[^\x20-\x7e]")
 _ALWAYS_ANSWERED = frozenset({"/healthz", "/readyz", "/metrics"})
@@ -98,9 +97,9 @@ class Edge:
         if scope["type"] == "lifespan":
             await self._lifespan(scope, receive, send)
             return
-        exchange = _begin(scope)
+        exchange, keeps_id = _begin(scope)
         scope[EXCHANGE] = exchange
-        answer = _Answer(exchange, send)
+        answer = _Answer(exchange, send, keeps_id=keeps_id)
         self._in_flight += 1
         self._metrics.in_flight.set(self._in_flight)
         try:
@@ -133,7 +132,7 @@ class Edge:
         finally:
             self._in_flight -= 1
             self._metrics.in_flight.set(self._in_flight)
-            self._finish(exchange)
+            self._finish(exchange, scope["headers"])
 
     def refused(self, error: GatewayError) -> None:
         """Count and log a request whose head or framing was refused before it had a route."""
@@ -149,7 +148,7 @@ class Edge:
                 headers=(("retry-after", "1"),),
             )
 
-    def _finish(self, exchange: Exchange) -> None:
+    def _finish(self, exchange: Exchange, headers: RawHeaders) -> None:
         duration = time.perf_counter() - exchange.timing.started
         overhead = exchange.timing.overhead_s or max(0.0, duration - exchange.timing.waited_s)
         self._metrics.observe(
@@ -160,7 +159,8 @@ class Edge:
         if exchange.upstream.usage:
             self._count_tokens(exchange.upstream)
         if self.runtime.telemetry is not None:
-            self.runtime.telemetry.finished(exchange, duration)
+            parent = header(headers, b"traceparent").decode("latin-1")
+            self.runtime.telemetry.finished(exchange, duration, parent)
         log = self._log.debug if exchange.route in _QUIET_ROUTES else self._log.info
         log("request", **_line(exchange, duration, overhead))
 
@@ -177,11 +177,13 @@ class Edge:
 
 
 class _Answer:
-    """Records the status, adds the gateway's headers, sends an error if nothing was sent yet."""
+    """Records the status, adds the gateway's headers, sends an error if nothing was sent yet.
+    `keeps_id`: the client sent the request's id, and the answer repeats it."""
 
-    def __init__(self, exchange: Exchange, send: Send) -> None:
+    def __init__(self, exchange: Exchange, send: Send, *, keeps_id: bool) -> None:
         self._exchange = exchange
         self._send = send
+        self._keeps_id = keeps_id
         self._started = False
 
     def allow(self, origin: str) -> None:
@@ -216,8 +218,8 @@ class _Answer:
         if not theirs:
             out.append((b"x-request-id", own))
         elif theirs != own:
-            exchange.upstream.request_id = theirs.decode("latin-1")
-            if exchange.request.id_from_client:
+            exchange.response.upstream_id = theirs.decode("latin-1")
+            if self._keeps_id:
                 out = [h for h in out if h[0] != b"x-request-id"]
                 out += [(b"x-request-id", own), (b"x-upstream-request-id", theirs)]
         ours = {name for name, _ in exchange.response.headers}
@@ -233,20 +235,17 @@ def _printable(value: bytes) -> bytes:
     return _UNPRINTABLE.sub(lambda found: b"%%%02X" % found[0][0], value)
 
 
-def _begin(scope: Scope) -> Exchange:
-    # The first of each counts, as everywhere.
-    found = {name: value for name, value in reversed(scope["headers"]) if name in _IDS}
-    client_id = found.get(b"x-request-id", b"")
+def _begin(scope: Scope) -> tuple[Exchange, bool]:
+    """The facts of a request so far, and whether its id is the client's."""
+    client_id = header(scope["headers"], b"x-request-id")
     usable = bool(_VISIBLE.fullmatch(client_id))
     request = RequestInfo(
         method=scope["method"],
         path=scope["path"],
         id=client_id.decode() if usable else f"req-{secrets.token_hex(12)}",
-        id_from_client=usable,
-        trace_parent=found.get(b"traceparent", b"").decode("latin-1"),
     )
     error_body = MESSAGES.error_body if _OF_MESSAGES.match(scope["path"]) else None
-    return Exchange(request, response=ResponseInfo(error_body=error_body))
+    return Exchange(request, response=ResponseInfo(error_body=error_body)), usable
 
 
 def _line(exchange: Exchange, duration_s: float, overhead_s: float) -> dict[str, Any]:
@@ -268,8 +267,8 @@ def _line(exchange: Exchange, duration_s: float, overhead_s: float) -> dict[str,
         line["attempts"] = exchange.upstream.attempts
     if exchange.upstream.model and exchange.upstream.model != exchange.request.model:
         line["model_asked"] = exchange.upstream.model
-    if exchange.upstream.request_id:
-        line["upstream_request_id"] = exchange.upstream.request_id
+    if exchange.response.upstream_id:
+        line["upstream_request_id"] = exchange.response.upstream_id
     if exchange.response.error:
         line["error"] = exchange.response.error
     return line | exchange.notes

@@ -65,7 +65,8 @@ def next_move(
     if known.status is Status.CANDIDATE:
         if not trials or missing_support(lesson, config_tenants):
             return None
-        reason = f"supported by {lesson.conversations} conversations, {lesson.tasks} tasks"
+        support = lesson.support
+        reason = f"supported by {support.conversations} conversations, {support.tasks} tasks"
         return Move(status=Status.TRIAL, reason=reason)
     return judged(lesson.posterior, active=known.status is Status.ACTIVE)
 
@@ -73,16 +74,16 @@ def next_move(
 def missing_support(lesson: StoredLesson, config_tenants: Collection[str]) -> str:
     """Support that a candidate lacks for a trial; empty when it lacks nothing. All keys that a
     tenant has in the config bear its name, so they count as one."""
-    known = lesson.pattern.lesson
+    known, support = lesson.pattern.lesson, lesson.support
     if known is not None and not known.trust.advises:
         return f"an operator has to approve it: its text comes from the {known.trust.value}"
-    if lesson.conversations < NEEDED_CONVERSATIONS:
-        return f"{NEEDED_CONVERSATIONS - lesson.conversations} more conversation has to confirm it"
-    if lesson.pattern.tier is Tier.E2 and lesson.tasks < NEEDED_TASKS:
-        return f"{NEEDED_TASKS - lesson.tasks} more task has to confirm it"
-    known_keys = lesson.tenant_keys + (lesson.pattern.tenant in config_tenants)
-    if lesson.keys < min(NEEDED_KEYS, known_keys):
-        return f"runs of {NEEDED_KEYS - lesson.keys} more gateway key have to confirm it"
+    if support.conversations < NEEDED_CONVERSATIONS:
+        return f"{NEEDED_CONVERSATIONS - support.conversations} more conversation has to confirm it"
+    if lesson.pattern.tier is Tier.E2 and support.tasks < NEEDED_TASKS:
+        return f"{NEEDED_TASKS - support.tasks} more task has to confirm it"
+    known_keys = support.tenant_keys + (lesson.pattern.tenant in config_tenants)
+    if support.keys < min(NEEDED_KEYS, known_keys):
+        return f"runs of {NEEDED_KEYS - support.keys} more gateway key have to confirm it"
     return ""
 
 

@@ -72,8 +72,9 @@ class Telemetry:
             explicit_bucket_boundaries_advisory=_TOKENS,
         )
 
-    def finished(self, exchange: Exchange, duration_s: float) -> None:
-        """Record an exchange that has just ended, if it was a model call."""
+    def finished(self, exchange: Exchange, duration_s: float, trace_parent: str) -> None:
+        """Record an exchange that has just ended, if it was a model call. `trace_parent`: the
+        request's header of that name, or empty."""
         if exchange.route not in _CALLS or not exchange.request.model:
             return
         common = _common(exchange)
@@ -85,8 +86,8 @@ class Telemetry:
         from opentelemetry.trace import SpanKind, Status, StatusCode
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-        end, parent = time.time_ns(), exchange.request.trace_parent
-        carrier = {"traceparent": parent} if parent else {}
+        end = time.time_ns()
+        carrier = {"traceparent": trace_parent} if trace_parent else {}
         span = self._tracer.start_span(
             f"chat {exchange.request.model}",
             context=TraceContextTextMapPropagator().extract(carrier),

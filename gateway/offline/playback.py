@@ -174,9 +174,8 @@ class ReplayedCalls:
             gates=self._look_ups.gates,
             arm=self._policy.arm and replace(self._policy.arm, unit=recording.label.id),
             tools=lambda: tool_names(recording.request),
-            unit=recording.label.id,
         )
-        proposal = steer.propose(rules, self._memory, position, call)
+        proposal = steer.propose(rules, self._memory, position, call, recording.label.id)
         found = self._look_ups.look_up(proposal.plan.queries)
         lessons = self._look_ups.lessons(proposal.lessons) if proposal.lessons else ()
         decision = steer.conclude(rules, self._memory, proposal, found, lessons)

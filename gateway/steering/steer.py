@@ -154,9 +154,8 @@ class CallFacts(Struct, frozen=True, kw_only=True):
     `serves`: why a model cannot serve the request; None = every model can. `repeats_model`: the
     model of the same request when it was sent before; a retry uses it again. `gates`: the least
     similarity of a match, for the pattern library's embedder. `arm`: the control arm that the call
-    belongs to. `tools`: gives the names of the tools that the request offers. `unit`: of the draws
-    for the run, equal wherever the run is decided about. `advice` of its budgets. `rates`: what is
-    known of the run's workload; None = nothing.
+    belongs to. `tools`: gives the names of the tools that the request offers. `advice` of its
+    budgets. `rates`: what is known of the run's workload; None = nothing.
     """
 
     requested: str
@@ -165,7 +164,6 @@ class CallFacts(Struct, frozen=True, kw_only=True):
     gates: Gates = NO_LIBRARY
     arm: RandomArm | None = None
     tools: Callable[[], Sequence[str]] = tuple
-    unit: str = ""
     advice: Advice = NO_ADVICE
     rates: WorkloadRates | None = None
 
@@ -194,7 +192,7 @@ Found = Mapping[Tier, Sequence[PatternMatch]]
 class Proposal(Struct, frozen=True, kw_only=True):
     """The model to request, and the look-ups that the decision on guidance needs.
 
-    `lessons`: what to look up among the lessons, None for nothing; `unit`: as in `CallFacts`.
+    `lessons`: what to look up among the lessons, None for nothing; `unit`: of the run's draws.
     """
 
     signals: ActionSignals
@@ -235,9 +233,10 @@ def observe(memory: RunMemory, outcomes: Sequence[StepOutcome], run: int) -> Run
 
 
 def propose(
-    rules: SteeringRules, memory: RunMemory, position: RunPosition, call: CallFacts
+    rules: SteeringRules, memory: RunMemory, position: RunPosition, call: CallFacts, unit: str = ""
 ) -> Proposal:
-    """The route of a call, and the plan of its guidance."""
+    """The route of a call, and the plan of its guidance. `unit`: of the draws for the run, equal
+    wherever the run is decided about."""
     latest, signal = position.latest, position.signal
     if call.arm is None:
         signals = ActionSignals(routing=signal, guidance=signal)
@@ -260,7 +259,7 @@ def propose(
         routed=routed,
         plan=planned,
         lessons=lessons,
-        unit=f"{call.unit}.{position.run}",
+        unit=f"{unit}.{position.run}",
         strike=struck,
         choice=choice,
         reasons=(*signals.reasons, *outlook, *routed.reasons, *reasons),
@@ -408,7 +407,6 @@ def _plan(
     wrap_up: str,
 ) -> tuple[Plan, tuple[str, ...]]:
     """The plan of a call's guidance, and reasons; `wrap_up`: why to hand over, empty for no."""
-    observed = position.latest.observed if position.latest else None
     moment = Moment(
         step=position.step or None,
         state=signal.state,
@@ -416,13 +414,13 @@ def _plan(
         recent=position.recent,
         model=model,
         at_risk=signal.at_risk,
-        calls=observed.actions if observed else (),
-        trouble=observed.trouble if observed else None,
-        repairing=observed is not None and observed.repairing,
+        observed=position.latest.observed if position.latest else None,
         tools=() if memory.guidance.e3_done else call.tools(),
-        every_alarm=rules.policy.monitors.suite == "reference",
     )
-    planned = plan(memory.guidance, moment, rules.etraces, rules.injection, call.gates)
+    # The suite `reference` fires on more than steps show.
+    every_alarm = rules.policy.monitors.suite == "reference"
+    given = (rules.etraces, rules.injection, call.gates)
+    planned = plan(memory.guidance, moment, *given, every_alarm=every_alarm)
     planned = planned_actions(planned, partial(_meets_bar, rules, signal=signal))
     spent = rules.wrap_up_at is not None and memory.tokens >= rules.wrap_up_at
     why = wrap_up or ("budget: token_budget used up" if spent else "")

@@ -110,19 +110,24 @@ class Posterior:
     share: float = 0.5
 
 
+class Support(Struct, frozen=True, kw_only=True):
+    """Numbers of different conversations, tasks and keys that support a lesson. `tenant_keys`:
+    number of names that its tenant's valid keys have."""
+
+    conversations: int
+    tasks: int
+    keys: int = 1
+    tenant_keys: int = 0
+
+
 class StoredLesson(Struct, frozen=True, kw_only=True):
-    """A lesson, its support and its trial. `conversations`, `tasks`, `keys`: number of different
-    ones that support it; `tenant_keys`: names that its tenant's valid keys have; `reason`: of its
-    last change."""
+    """A lesson, its support and its trial. `reason`: of its last change."""
 
     pattern: Pattern
     created_at: float
     updated_at: float
-    conversations: int
-    tasks: int
+    support: Support
     reason: str
-    keys: int = 1
-    tenant_keys: int = 0
     posterior: Posterior
 
 

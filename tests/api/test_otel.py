@@ -110,7 +110,7 @@ class Listening:
     def __init__(self) -> None:
         self.texts: list[dict[str, str]] = []
 
-    def finished(self, exchange: Exchange, duration_s: float) -> None:
+    def finished(self, exchange: Exchange, duration_s: float, trace_parent: str) -> None:
         if exchange.request.model:
             self.texts.append(exchange.texts)
 

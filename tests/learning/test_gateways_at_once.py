@@ -76,7 +76,7 @@ async def test_gateways_that_read_the_same_runs_at_once_learn_them_once(
     store = gateways[0].learning
     found = await store.lessons(LessonFilter())
     (general,) = [each for each in found if each.pattern.tier is Tier.E2]
-    assert (general.conversations, general.tasks) == (2, 2)
+    assert (general.support.conversations, general.support.tasks) == (2, 2)
     assert sum(report.lessons for report in reports) == len(found)
     evidence = [
         row for each in found for row in await store.evidence(TENANT, each.pattern.pattern_id)

@@ -83,10 +83,10 @@ async def test_situations_that_resemble_each_other_have_one_general_lesson(store
     embedder = StaticEmbedder.load()
     await read(stores, range(2), embedder)
     (first,) = [e for e in await lessons(stores) if e.pattern.tier is Tier.E2]
-    assert (first.conversations, first.tasks) == (2, 2)
+    assert (first.support.conversations, first.support.tasks) == (2, 2)
     await read(stores, range(2, 4), embedder)
     (confirmed,) = [e for e in await lessons(stores) if e.pattern.tier is Tier.E2]
-    assert (confirmed.conversations, confirmed.tasks) == (3, 3)
+    assert (confirmed.support.conversations, confirmed.support.tasks) == (3, 3)
     assert confirmed.pattern.fields == first.pattern.fields
     known = await lessons(stores)
     again = await read(stores, range(4), embedder)
@@ -131,4 +131,4 @@ async def test_one_gateway_key_of_several_opens_no_trial(stores: Stores) -> None
             move = next_move(each, 0.0, trials=True)
             opened = move.status if move else Status.CANDIDATE
             assert opened is (Status.TRIAL if key == "team" else Status.CANDIDATE)
-            assert (each.keys, each.tenant_keys) == (1 + (key == "team"), 2)
+            assert (each.support.keys, each.support.tenant_keys) == (1 + (key == "team"), 2)

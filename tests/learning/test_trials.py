@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 
+import msgspec
 import pytest
 
 from gateway.learning.life_cycle import (
@@ -19,7 +20,7 @@ from gateway.learning.life_cycle import (
     why_not_active,
 )
 from gateway.steering.guidance.pattern import Lesson, Pattern, Status, Tier, Trust
-from gateway.stores.learning import Posterior, StoredLesson
+from gateway.stores.learning import Posterior, StoredLesson, Support
 
 MOST_DECISIONS = 300
 RECOMPUTED_EVERY = 5
@@ -112,12 +113,12 @@ def stored(status: Status, **changes: object) -> StoredLesson:
         ),
         "created_at": 0.0,
         "updated_at": 0.0,
-        "conversations": 2,
-        "tasks": 2,
         "reason": "",
         "posterior": Posterior(),
     }
-    return StoredLesson(**(values | changes))
+    given = {name: changes.pop(name) for name in Support.__struct_fields__ if name in changes}
+    support = msgspec.convert({"conversations": 2, "tasks": 2} | given, Support)
+    return StoredLesson(support=support, **(values | changes))
 
 
 def test_when_a_lesson_moves() -> None:

@@ -96,14 +96,19 @@ def odd() -> Iterator[Answering]:
         yield there
 
 
+@pytest.mark.parametrize("share", ["some", pytest.param("all", marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_form_of_an_answer_reaches_the_client(
-    odd: Answering, relay: Relay, kind: str
+    odd: Answering, relay: Relay, kind: str, share: str
 ) -> None:
-    """Through the whole gateway, for each lane and size of request, asked once."""
+    """Through the whole gateway, for each lane and size of request, asked once; each form with
+    some kind of request, at night with all."""
     how, content, of_kind = KINDS[kind]
     ends = typed(closed(content), of_kind)
     answers = typed(kept_open(content), of_kind) | ends
+    if share == "some":  # the lane alone is tested with all of them
+        chosen = list(answers)[list(KINDS).index(kind) :: len(KINDS)]
+        answers = {name: answers[name] for name in chosen}
     odd.closing = set(ends.values())
     client = relay(settings(odd.port))
     wrong = []

@@ -292,9 +292,10 @@ def _moved(text: str) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("rounds", [1, pytest.param(3, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("text", [WHOLE, THEIRS, VARIABLES], ids=["own", "litellm", "variables"])
 def test_a_config_that_is_cut_under_load_opens_nothing(
-    upstream: ScriptedUpstream, tmp_path: Path, text: str
+    upstream: ScriptedUpstream, tmp_path: Path, text: str, rounds: int
 ) -> None:
     """Emptied, cut at each line, and written anew in place while clients call, seen by the watcher
     or with SIGHUP: no call without a key passes, none goes to another host, `/api` stays closed."""
@@ -335,7 +336,7 @@ def test_a_config_that_is_cut_under_load_opens_nothing(
                     write("".join(lines[:count]), told=count % 6 > 0)
                 for bad in (*_BAD, _moved(text)):
                     write(bad)
-                for count in [*range(len(lines)), len(lines)] * 3:
+                for count in [*range(len(lines)), len(lines)] * rounds:
                     gateway.config.write_text("".join(lines[:count]))
                     gateway.process.send_signal(signal.SIGHUP)
                     time.sleep(0.01)

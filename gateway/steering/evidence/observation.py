@@ -32,7 +32,7 @@ ECHO_THOUGHTS = 8  # newest messages and thoughts that can be echoed
 
 
 class News(NamedTuple):
-    """What the result of each call of a step adds: `tells`, whether it has a new word that is
+    """News in the result of each call of a step: `tells`, whether it has a new word that is
     neither a number nor a word of the call; `novelty`, the share of its words that no earlier
     result had, in [0, 1]."""
 

@@ -51,9 +51,12 @@ def plan(
     etraces: EtraceSettings,
     injection: InjectionSettings,
     gates: Gates,
+    *,
+    every_alarm: bool = False,
 ) -> Plan:
     """The look-ups and texts that this call may have. A step that was decided before gets nothing
-    new: what it got is among the injections that placement sends again."""
+    new: what it got is among the injections that placement sends again. `every_alarm`: a text for
+    each alarm, also where the newest step is no part of the trouble."""
     step = FIRST_CALL if moment.step is None else moment.step
     directive = ""
     if injection.skip_directive and moment.state is FSMState.SKIP:
@@ -61,7 +64,7 @@ def plan(
     if guidance.decided_step is not None and step <= guidance.decided_step:
         return Plan(step=step, model=moment.model, directive=directive)
     queries, reasons = _queries(guidance, moment, etraces, gates)
-    monitor, held = due_text(guidance, moment, injection)
+    monitor, held = due_text(guidance, moment, injection, every_alarm=every_alarm)
     return Plan(
         step=step,
         model=moment.model,

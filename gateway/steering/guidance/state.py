@@ -9,7 +9,7 @@ from typing import Any, Literal
 from msgspec import Struct, ValidationError, convert, to_builtins
 from msgspec.structs import replace
 
-from gateway.steering.evidence.observation import ObservedCalls, Trouble
+from gateway.steering.evidence.observation import ObservedStep
 from gateway.steering.fsm import FSMState
 from gateway.steering.guidance.situation import Situation, read_situation, restored_edit
 from gateway.steering.monitors import Readings
@@ -131,10 +131,8 @@ class Moment(Struct, frozen=True, kw_only=True):
 
     `step`: index of the newest scored step, None on the first call; `state`, `readings`: after it,
     None without monitors; `recent`: the newest steps, oldest first; `model`: the routed model's
-    name; `at_risk`: whether to act on this step, None = the readings decide; `calls`, `trouble`,
-    `repairing`: of the newest step, see `StepOutcome`; `tools`: the names of the request's tools;
-    `every_alarm`: a text for each alarm, also where the newest step is no part of the trouble; the
-    suite `reference` fires on more than steps show.
+    name; `at_risk`: whether to act on this step, None = the readings decide; `observed`: the newest
+    step; `tools`: the names of the request's tools.
     """
 
     step: int | None
@@ -143,11 +141,13 @@ class Moment(Struct, frozen=True, kw_only=True):
     recent: Sequence[Step] = ()
     model: str = ""
     at_risk: bool | None = None
-    calls: ObservedCalls = ()
-    trouble: Trouble | None = None
-    repairing: bool = False
+    observed: ObservedStep | None = None
     tools: Sequence[str] = ()
-    every_alarm: bool = False
+
+    @property
+    def repairing(self) -> bool:
+        """Whether files were edited since the last test that passed and the last commit."""
+        return self.observed is not None and self.observed.repairing
 
     @property
     def failure_type(self) -> str:
@@ -156,9 +156,9 @@ class Moment(Struct, frozen=True, kw_only=True):
 
     def situation(self) -> Situation | None:
         """Trouble of the newest step, None when it brings something new."""
-        if self.trouble == "reverted edit":
+        if self.observed is not None and self.observed.trouble == "reverted edit":
             return restored_edit()
-        return read_situation(self.recent, self.calls)
+        return read_situation(self.recent, self.observed.actions if self.observed else ())
 
 
 AgentKind = Literal["coding", "research", "dialogue", "general"]

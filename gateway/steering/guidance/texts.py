@@ -94,9 +94,10 @@ class MonitorText(Struct, frozen=True, kw_only=True):
 
 
 def due_text(
-    guidance: GuidanceState, moment: Moment, injection: InjectionSettings
+    guidance: GuidanceState, moment: Moment, injection: InjectionSettings, *, every_alarm: bool
 ) -> tuple[MonitorText | None, tuple[str, ...]]:
-    """The text that is due, and why there is none where a monitor would give one."""
+    """The text that is due, and why there is none where a monitor would give one. `every_alarm`:
+    see `plan`."""
     readings = moment.readings
     if moment.step is None or readings is None or moment.at_risk is False:
         return None, ()
@@ -111,7 +112,7 @@ def due_text(
     if failure_type == "hedge" and not (situation and situation.persists):
         situation = read_doubt(moment.recent)
     shown = shown and len(moment.recent) >= KNOWN_STEPS
-    if situation is None and shown and not (moment.at_risk or moment.every_alarm):
+    if situation is None and shown and not (moment.at_risk or every_alarm):
         return None, ("monitor: the newest step brings something new",)
     subject = situation.cause.name if situation else failure_type
     given = guidance.severities

@@ -21,7 +21,7 @@ from gateway.steering.guidance.pattern import (
 )
 from gateway.steering.guidance.render import family_matches
 from gateway.stores import codec
-from gateway.stores.learning import Posterior, StoredLesson
+from gateway.stores.learning import Posterior, StoredLesson, Support
 from gateway.stores.patterns import (
     Added,
     Event,
@@ -306,7 +306,7 @@ def stored_lesson(row: Sequence[Any]) -> StoredLesson:
         created_at=found["created_at"],
         updated_at=found["updated_at"],
         reason=reason,
-        **dict(zip(_SUPPORTED, support, strict=False)),
+        support=Support(**dict(zip(_SUPPORTED, support, strict=False))),
         posterior=posterior,
     )
 

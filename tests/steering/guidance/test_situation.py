@@ -42,8 +42,7 @@ def text_after(*steps: Step, fired: str = "streak") -> str:
         state=FSMState.NORMAL,
         readings=readings(fired),
         recent=run.recent[-8:],
-        calls=outcome.observed.actions,
-        trouble=outcome.observed.trouble,
+        observed=outcome.observed,
     )
     monitor = plan(GuidanceState(), moment, EtraceSettings(), InjectionSettings(), GATES).monitor
     return monitor.text if monitor else ""

@@ -114,7 +114,11 @@ async def counts_the_keys_of_a_lesson(stores: Stores) -> None:
     rows.append(some_evidence(run="r9", key_name="b", kind="failed_again"))
     await stores.learning.learn([(a_lesson(), rows)])
     (stored,) = await stores.learning.lessons(LessonFilter(tenant=TENANT))
-    assert (stored.conversations, stored.keys, stored.tenant_keys) == (3, 2, 3)
+    assert (stored.support.conversations, stored.support.keys, stored.support.tenant_keys) == (
+        3,
+        2,
+        3,
+    )
     evidence = await stores.learning.evidence(TENANT, "e1-a")
     assert {row.run_id: row.key_name for row in evidence}["r0"] == "a"
 
@@ -140,7 +144,11 @@ async def learns_a_lesson_once(stores: Stores) -> None:
     assert await store.learn(entries) == Learned()
     (stored,) = await store.lessons(LessonFilter(tenant=TENANT))
     assert stored.pattern == pattern
-    assert (stored.conversations, stored.tasks, stored.posterior) == (1, 1, Posterior())
+    assert (stored.support.conversations, stored.support.tasks, stored.posterior) == (
+        1,
+        1,
+        Posterior(),
+    )
     more = some_evidence(run="r2", task="t2", at=START + 4)
     again = some_evidence(run="r3", kind="failed_again", at=START + 8)
     assert await store.learn([(pattern, [more, again])]) == Learned(evidence=2)
@@ -148,7 +156,7 @@ async def learns_a_lesson_once(stores: Stores) -> None:
     assert found is not None
     assert found.pattern.lesson is not None
     assert found.pattern.lesson.last_confirmed_at == START + 4
-    assert (found.conversations, found.tasks) == (2, 2)
+    assert (found.support.conversations, found.support.tasks) == (2, 2)
     assert await store.evidence(TENANT, "e1-a") == [again, more, some_evidence()]
     with raises(ValueError):
         await store.learn([(replace(pattern, lesson=None), [])])
@@ -198,7 +206,7 @@ async def moves_and_shares_a_lesson(stores: Stores) -> None:
     assert not await store.share(TENANT, "e2-b", START + 4)
     shared = await store.lesson(OTHER, "e2-b")
     assert shared is not None
-    assert (shared.pattern.tenant, shared.conversations) == ("", 1)
+    assert (shared.pattern.tenant, shared.support.conversations) == ("", 1)
     assert len(await store.decisions("", "e2-b")) == 1
     await store.prolong("", "e2-b", START + 50)
     later = await store.lesson(OTHER, "e2-b")
@@ -350,7 +358,7 @@ async def forgets_what_one_run_supports(stores: Stores) -> None:
     assert await store.forget(OTHER, "r1") == []
     assert await store.forget(TENANT, "r1") == ["e1-a"]
     left = await store.lessons(LessonFilter(tenant=TENANT))
-    assert [(each.pattern.pattern_id, each.conversations) for each in left] == [("e1-b", 1)]
+    assert [(each.pattern.pattern_id, each.support.conversations) for each in left] == [("e1-b", 1)]
     assert await store.outcomes(TENANT, "r1") == []
     assert await store.decisions(TENANT, "e1-a") == []
     assert [job.key for job in await store.jobs("distil")] == ["b"]
