@@ -195,7 +195,7 @@ class _Node(Struct):
 
 
 def _agreed(one: bytes, other: bytes, limit: int) -> int:
-    """In how many of their first `limit` bytes two bodies agree."""
+    """Number of bytes at the start that two bodies share, at most `limit`."""
     low, view = 0, memoryview(other)
     while low < limit:
         middle = (low + limit + 1) // 2

@@ -71,7 +71,7 @@ class Workloads:
 
     @classmethod
     async def open(cls, store: WorkloadStore, refresh_s: Callable[[], float]) -> Workloads:
-        """With the counts that the store has now, refreshed after each `refresh_s` seconds."""
+        """Open with the counts that the store has now, refreshed after each `refresh_s` seconds."""
         workloads = cls(store)
         await workloads.refresh()
         workloads._following = spawn(workloads._follow(refresh_s), name="outcomes of workloads")

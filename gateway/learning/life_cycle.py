@@ -169,7 +169,7 @@ class _Arm:
 
 
 def observations(decisions: Sequence[SettledDecision]) -> list[Observation]:
-    """Those whose near outcome is known."""
+    """The decisions whose near outcome is known, as observations of the trial."""
     return [
         Observation(each.decision.given, each.decision.share, each.recurred)
         for each in decisions

@@ -223,7 +223,7 @@ def _finds_instead(failure: Failure, later: CallReading) -> bool:
 
 
 def call_digest(reading: CallReading) -> str:
-    """By which a call with the same arguments is known again."""
+    """Digest by which a call with the same arguments is recognised."""
     return _digest(f"{reading.call.operation} {reading.call.canonical}")
 
 

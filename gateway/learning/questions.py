@@ -144,7 +144,7 @@ def read_proposal(text: str, question: Question) -> Proposal:
 
 
 def _excerpt(call: ReadCallOfRun) -> Excerpt | None:
-    """None for a call that may not be shown; looked for in its whole text, a cut hides secrets."""
+    """Excerpt of a call; None if its whole text has a secret, which a cut might hide."""
     action = call.action
     if any(has_secret(text) for text in (action.name, action.arguments, action.observation)):
         return None

@@ -393,7 +393,7 @@ def _require_enough(runs: Sequence[LabelledRun]) -> None:
 def _without_each(
     folds: Sequence[int], rows: Sequence[Any], make: Callable[[list[Any]], _Fit]
 ) -> list[_Fit]:
-    """By fold: the result of `make` for the rows of all other folds."""
+    """Per fold, the result of `make` for the rows of all other folds."""
     return [make([row for row, n in zip(rows, folds, strict=True) if n != k]) for k in range(FOLDS)]
 
 

@@ -52,7 +52,7 @@ def announced(url: str, database: str, key: str = "") -> Iterator[None]:
 
 
 def running_gateways() -> list[RunningGateway]:
-    """Those whose process is alive, newest first."""
+    """The gateways whose process is alive, newest first."""
     try:
         found = [gateway for _, gateway in _entries(_folder()) if gateway is not None]
     except OSError:

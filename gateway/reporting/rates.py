@@ -32,7 +32,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """By how much one rate is above another, in [-1, 1], with its 95 % interval.
+    """Difference of one rate from another, in [-1, 1], with its 95 % interval.
 
     `design_effect`: how much runs of one unit resemble each other; 1 = all independent."""
 

@@ -189,7 +189,7 @@ def _with_estimates(known: Mapping[str, float], calls: Sequence[CallRow]) -> Map
 
 
 class Stop(Struct, frozen=True, kw_only=True):
-    """Why a run makes no calls: `action` is stop or pause; `by`: operator, budget or steering."""
+    """A stopped or paused run: `action` is stop or pause; `by`: operator, budget or steering."""
 
     action: str
     by: str
@@ -287,7 +287,7 @@ def severity_by(peak: float, fired: Mapping[str, int], states: Mapping[str, int]
 
 
 def streaks(steps: Sequence[StepRow]) -> list[int]:
-    """For each step, the steps in a row up to it at which a monitor other than that of the run's
+    """Per step, the steps in a row up to it at which a monitor other than that of the run's
     length fired."""
     found, length = [], 0
     for step in steps:

@@ -20,7 +20,7 @@ Loads = Callable[[bytes], Any]
 
 
 class BeyondParser(BadRequest):
-    """Not read, although it may be JSON, which has no limit of depth or digits."""
+    """A body that is not read, although it may be JSON, which has no limit of depth or digits."""
 
 
 def parse_value(raw: bytes, loads: Loads) -> Any:

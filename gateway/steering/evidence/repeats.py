@@ -229,7 +229,7 @@ class KnownWords:
         self._older: set[str] = set()
 
     def fresh(self, words: frozenset[str]) -> frozenset[str]:
-        """Those of `words` that are new."""
+        """The words that no result had before."""
         new = words - self._words
         return new - self._older if self._older else new
 

@@ -389,7 +389,7 @@ def _near(cause: str, steps: Sequence[Step], action: Action, command: str) -> tu
 
 
 def _other_language(action: Action) -> tuple[str, str]:
-    """For a text that has the marks of one language, and a file of another one."""
+    """Observation and advice for a text with the marks of one language in a file of another."""
     text, shown = action.arguments, action.observation
     spoken = [
         ending

@@ -146,7 +146,7 @@ class DiskSpool:
             self._task = None
 
     def _perform(self, changes: dict[Entry, None]) -> None:
-        """In a thread. May be done again with the same changes."""
+        """Write changes, in a thread. The same changes may be written again."""
         self._opened().write(changes, redaction(self._settings))
 
     def _opened(self) -> SpoolFolder:

@@ -93,7 +93,7 @@ class PostgresUpkeep(Upkeep):
     async def choose(
         self, pks: list[int], surplus: float, connection: Connection
     ) -> tuple[list[int], int | None]:
-        """Those not in use, in order."""
+        """Lock and choose the conversations that are not in use, in their order."""
         sizes = dict(map(tuple, await connection.fetch(_LOCK, pks=pks)))
         chosen, freed = list[int](), 0
         for pk in pks:
@@ -104,7 +104,7 @@ class PostgresUpkeep(Upkeep):
         return chosen, freed
 
     async def remove_heads(self, removed: int) -> None:
-        """Those of an interrupted round, too."""
+        """Remove the heads of conversations, those of an interrupted round as well."""
 
         async def work(connection: asyncpg.Connection) -> int:
             pks = [pk for (pk,) in await connection.fetch(_LEFT)]

@@ -147,7 +147,7 @@ class Writer:
                 await self._alone(job)
 
     async def _commit_together(self, jobs: Sequence[_Job], attempts: int = _ATTEMPTS) -> list[Any]:
-        """For each its number, whether it was stored, and whether it has to be committed alone."""
+        """Per job its number, whether it was stored, and whether it has to be committed alone."""
         if not jobs:
             return []
         try:

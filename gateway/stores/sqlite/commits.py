@@ -173,7 +173,7 @@ def _add_tags(pk: int, run: RunUpdate, stored: str, connection: apsw.Connection)
 def _stored_steps(
     pk: int, steps: Sequence[StepRow], newest: int, connection: apsw.Connection
 ) -> dict[int, StoredStep]:
-    """Those of a run's steps that are stored. Steps above `newest`, the highest index stored, such
+    """The steps of a run that are stored. Steps above `newest`, the highest index stored, such
     as those of a history seen for the first time, need no look-up."""
     stored = {}
     for index in {step.step_index for step in steps if step.step_index <= newest}:

@@ -64,7 +64,7 @@ class PrimedStream(ABC):
         self.headers: RawHeaders = [kind, *headers]
 
     async def primed(self) -> Self:
-        """This answer with its first event, so that an early failure can still set the status."""
+        """The answer with its first event, so that an early failure can still set the status."""
         self._pending = await self._next()
         return self
 

@@ -21,7 +21,7 @@ def named(headers: RawHeaders) -> list[bytes]:
 
 
 def unknown(codings: list[bytes]) -> list[bytes]:
-    """Those of the codings that cannot be undone."""
+    """The codings that cannot be undone."""
     return [name for name in codings if name not in READABLE and name not in _OPENED]
 
 
