@@ -1,0 +1,1 @@
+"""`gateway history`: sessions that agents keep on disk, read through the steering core."""

@@ -1,0 +1,149 @@
+"""Files that agents write: lines of JSON, whole JSON documents and texts, also compressed.
+
+What cannot be read is noted with its line and never fatal, because formats change without notice.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import orjson
+
+from gateway.errors import ConfigError
+
+HEAD_BYTES = 64 * 1024
+"""Beginning of a file by which its format is recognised. A first line with an agent's system prompt
+takes up to 45 kB in the logs seen."""
+MOST_NOTED = 20  # unread lines of one file that are named; the rest is counted
+
+_LONE_BACKSLASH = re.compile(r'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
+_DECODER = json.JSONDecoder(strict=False)
+
+
+class Unread(NamedTuple):
+    """A line that was not understood: its number from 1 (0: the whole file), and why."""
+
+    line: int
+    reason: str
+
+
+class LogFile:
+    """One file, read once from its beginning.
+
+    `seen`: lines read so far. `unread`: the first `MOST_NOTED` lines that could not be read;
+    `reasons`: how many lines for each reason. Compressed files end in `.gz`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.seen = 0
+        self.unread: list[Unread] = []
+        self.reasons: Counter[str] = Counter()
+
+    @property
+    def name(self) -> str:
+        """The file's name without `.gz`."""
+        return self.path.name.removesuffix(".gz")
+
+    @property
+    def stem(self) -> str:
+        """The file's name without its suffixes."""
+        return self.name.rpartition(".")[0] or self.name
+
+    def head(self) -> bytes:
+        """The first `HEAD_BYTES` bytes. Raises ConfigError: the file cannot be read."""
+        try:
+            with self._open() as file:
+                return file.read(HEAD_BYTES)
+        except (OSError, EOFError, zlib.error) as exc:
+            raise ConfigError(f"{self.path}: cannot be read: {exc}") from exc
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """The JSON objects of a file of lines; `seen` is the number of the line just read.
+
+        Raises ConfigError: the file cannot be opened. A file that breaks off is noted.
+        """
+        try:
+            with self._open() as file:
+                for self.seen, line in enumerate(file, 1):
+                    if line.strip():
+                        yield from self._objects(line)
+        except (OSError, EOFError, zlib.error) as exc:
+            if not self.seen:
+                raise ConfigError(f"{self.path}: cannot be read: {exc}") from exc
+            self.skip(f"cannot be read: {exc}", self.seen + 1)
+
+    def document(self) -> object:
+        """The value of a file that is one JSON document; None, and noted, if it is none.
+
+        Raises ConfigError: the file cannot be read.
+        """
+        values = _values(self.text().encode("utf-8", "surrogatepass"))
+        self.seen = 1
+        if not values:
+            self.skip("not JSON", 0)
+        return values[0] if values else None
+
+    def text(self) -> str:
+        """The whole file; bytes that are not UTF-8 are replaced. Raises ConfigError."""
+        try:
+            with self._open() as file:
+                return file.read().decode("utf-8-sig", "replace")
+        except (OSError, EOFError, zlib.error) as exc:
+            raise ConfigError(f"{self.path}: cannot be read: {exc}") from exc
+
+    def skip(self, reason: str, line: int | None = None) -> None:
+        """Note that a line, by default the one just read, was not understood."""
+        self.reasons[reason] += 1
+        if len(self.unread) < MOST_NOTED:
+            self.unread.append(Unread(self.seen if line is None else line, reason))
+
+    def _objects(self, line: bytes) -> Iterator[dict[str, Any]]:
+        values = _values(line)
+        if not values:
+            self.skip("not JSON")
+        for value in values:
+            if isinstance(value, dict):
+                yield value
+            else:
+                self.skip(f"expected an object, got {type(value).__name__}")
+
+    def _open(self) -> IO[bytes]:
+        file: IO[bytes] = self.path.open("rb")
+        packed = self.path.name.endswith(".gz")
+        return gzip.GzipFile(fileobj=file) if packed else file  # type: ignore[return-value]
+
+
+def _values(line: bytes) -> list[Any]:
+    """The JSON values in a line: one, or several where two writers met; empty for none.
+
+    Text that a tool of the user's has changed, such as a masked key, may have left a backslash
+    that JSON does not know: it is read as itself.
+    """
+    try:
+        return [orjson.loads(line)]
+    except orjson.JSONDecodeError:
+        text = line.decode("utf-8-sig", "replace")
+    values, at = [], 0
+    mended = False
+    while at < len(text):
+        try:
+            value, at = _DECODER.raw_decode(text, at)
+            values.append(value)
+        except json.JSONDecodeError as exc:
+            if mended or not exc.msg.startswith("Invalid"):
+                break
+            text, mended = text[:at] + _LONE_BACKSLASH.sub(r"\\\\", text[at:]), True
+            continue
+        except RecursionError:
+            break
+        while at < len(text) and text[at].isspace():
+            at += 1
+    return values

@@ -1,0 +1,64 @@
+"""The formats of the logs that agents write: one module each, and the table of them.
+
+A reader needs its module and a row here. An installed package adds a row through the entry point
+group `steering_gateway.readers`, whose value is a `LogFormat`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable
+from functools import cache
+from types import ModuleType
+from typing import Final
+
+from msgspec import Struct
+
+from gateway.history.log_file import LogFile
+from gateway.history.session import Session
+from gateway.steering.plugins import plugins
+
+
+class LogFormat(Struct, frozen=True, kw_only=True):
+    """One format of session logs.
+
+    `name`: the agent's. `homes`: glob patterns of its files below the home directory. `module`:
+    the reader's, with `matches(head, name)`, true for the first bytes and the name of a file of
+    this format, and `read(log)`, its sessions. `tested`: the versions that it was tested with.
+    """
+
+    name: str
+    module: str
+    homes: tuple[str, ...] = ()
+    tested: str = ""
+
+    def matches(self, head: bytes, name: str) -> bool:
+        """True if a file with this beginning and name has this format."""
+        found: bool = self._reader.matches(head, name)
+        return found
+
+    def read(self, log: LogFile) -> Iterable[Session]:
+        """The sessions of a file; what cannot be read is noted in `log`."""
+        found: Iterable[Session] = self._reader.read(log)
+        return found
+
+    @property
+    def _reader(self) -> ModuleType:
+        return importlib.import_module(self.module, __name__)
+
+
+_BUILT_IN: Final = (
+    LogFormat(
+        name="claude-code",
+        module=".claude_code",
+        homes=(".claude/projects/**/*.jsonl", ".config/claude/projects/**/*.jsonl"),
+        tested="2.0.76 to 2.1.37",
+    ),
+)
+
+
+@cache
+def formats() -> tuple[LogFormat, ...]:
+    """The built-in formats, then those of installed packages, in the order they are tried."""
+    names = {each.name for each in _BUILT_IN}
+    return (*_BUILT_IN, *(each.load() for each in plugins("steering_gateway.readers", names)))
