@@ -12,7 +12,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, cast
 
 import orjson
 
@@ -116,9 +116,9 @@ class LogFile:
                 self.skip(f"expected an object, got {type(value).__name__}")
 
     def _open(self) -> IO[bytes]:
-        file: IO[bytes] = self.path.open("rb")
-        packed = self.path.name.endswith(".gz")
-        return gzip.GzipFile(fileobj=file) if packed else file  # type: ignore[return-value]
+        path = self.path
+        packed = path.name.endswith(".gz")
+        return cast(IO[bytes], gzip.open(path, "rb")) if packed else path.open("rb")
 
 
 def _values(line: bytes) -> list[Any]:
