@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from gateway.history.describe import sentence
 from gateway.history.log_file import Unread
 from gateway.history.prices import Tokens, cost_of, tokens_in
 from gateway.history.session import HumanTurn, Session
@@ -132,7 +134,7 @@ def read_session(session: Session, policy: Policy, path: str = "") -> SessionRea
         )
         for call in session.calls
     )
-    human = tuple(_masked(turn) for turn in session.human)
+    human = tuple(_read_turn(turn) for turn in session.human)
     steps = [_read_step(outcome, starts) for outcome in outcomes]
     costs: dict[int, tuple[int, float]] = {}
     for call in calls:
@@ -153,7 +155,10 @@ def read_session(session: Session, policy: Policy, path: str = "") -> SessionRea
         calls=calls,
         human=human,
         compactions=len(session.compactions),
-        stretches=tuple(stretches_of(steps, human, starts, costs)),
+        stretches=tuple(
+            replace(each, said=sentence(each, [s for s in steps if s.index in each.indices]))
+            for each in stretches_of(steps, human, starts, costs)
+        ),
         alarms=tuple(_alarms(outcomes)),
         outcome=session.outcome,
         lines=session.lines,
@@ -199,9 +204,10 @@ def _read_step(outcome: StepOutcome, starts: Sequence[int]) -> ReadStep:
     )
 
 
-def _masked(turn: HumanTurn) -> HumanTurn:
+def _read_turn(turn: HumanTurn) -> HumanTurn:
+    """The turn with its secrets masked, and whether it corrects the agent."""
     text = mask_repeated(turn.text[:MOST_SAID])
-    return HumanTurn(kind=turn.kind, position=turn.position, text=text, at=turn.at)
+    return replace(turn, text=text, corrects=turn.kind != "message")
 
 
 def _title(session: Session, human: Sequence[HumanTurn]) -> str:

@@ -5,26 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import orjson
 from rich.console import Console
 from rich.text import Text
 
 from gateway.errors import ConfigError
+from gateway.history.describe import call_line
 from gateway.history.find import Found
 from gateway.history.log_file import LogFile
 from gateway.history.reading import SessionReading, is_alarm, outcomes_of, read_session
 from gateway.history.session import Session
-from gateway.steering.evidence.commands import shell_command
 from gateway.steering.fold import StepOutcome
 from gateway.steering.policy import Policy
 from gateway.steering.transcript.steps import Action, Step, extract
 from gateway.text.formatting import count, counted, money
 from gateway.text.sanitize import one_line, visible
 from gateway.text.secrets import mask_repeated
-from gateway.wire.coerce import as_mapping, as_text
 
-_TOLD_BY = ("file_path", "pattern", "query", "url", "path", "description", "prompt", "target_file")
-"""Arguments that say best what a call is about, in this order. Source: tools of the clients."""
 _CHARACTERS = 160
 _RESULT_LINES = 3
 
@@ -131,23 +127,6 @@ def _signs(outcome: StepOutcome) -> str:
     likely = ["likely to fail"] if outcome.risk.likely else []
     found = [*([outcome.observed.trouble] if outcome.observed.trouble else []), *reasons, *likely]
     return mask_repeated("; ".join(found))
-
-
-def call_line(action: Action) -> str:
-    """One line about a call: its tool, and the command, file or question that it is about."""
-    name = action.name or "call"
-    command = shell_command(action.name, action.arguments)
-    about = command or _about(action.arguments)
-    return one_line(mask_repeated(f"{name}: {about}" if about else name), _CHARACTERS)
-
-
-def _about(arguments: str) -> str:
-    try:
-        values = as_mapping(orjson.loads(arguments))
-    except orjson.JSONDecodeError:
-        return arguments
-    told = (as_text(values.get(key), "") for key in _TOLD_BY)
-    return next(filter(None, told), "") or (arguments if values else "")
 
 
 def _result(action: Action) -> Iterator[str]:

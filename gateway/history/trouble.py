@@ -1,25 +1,23 @@
 """Stretches of trouble in a session: from the first sign to the last, with what happened and cost.
 
 Two kinds of signs make a stretch. The gateway's: an alarm, with the troubled steps around it. And
-the person's: an interruption or a rejected call ends the stretch that led to it.
+the person's: an interruption, a rejected call or a correction ends the steps that led to it.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.history.session import HumanTurn
 from gateway.steering.evidence.observation import ObservedStep
-from gateway.text.secrets import mask_repeated
 
 GAP = 2
 """Steps without a sign within a stretch: two calls, such as looks at a file, between failures."""
-_LOOK_BACK = 12  # steps before an interruption that count as what led to it, at most
-_WORDS = 90
+LOOK_BACK = 12  # steps before an interruption that count as what led to it, at most
 
 
 class ReadStep(Struct, frozen=True, kw_only=True):
@@ -37,7 +35,8 @@ class ReadStep(Struct, frozen=True, kw_only=True):
 class Stretch(Struct, frozen=True, kw_only=True):
     """A part of a session, steps `first` to `last` (0-based, both included).
 
-    `said`: one sentence. `human`: `interrupt` or `reject` if a person ended it, else "". `alarmed`:
+    `said`: one sentence. `human`: the act of the person that corrected it, "" if none did: an
+    interruption, a rejected call, or a message that says that something is wrong. `alarmed`:
     the gateway would have raised an alarm in it. `tokens`, `usd`: of all its steps. `least_usd`: of
     the steps with a sign of trouble only.
     """
@@ -56,6 +55,11 @@ class Stretch(Struct, frozen=True, kw_only=True):
         """Number of its steps."""
         return self.last - self.first + 1
 
+    @property
+    def indices(self) -> range:
+        """Its steps."""
+        return range(self.first, self.last + 1)
+
 
 Costs = Mapping[int, tuple[int, float]]  # step -> tokens, US dollars
 
@@ -63,14 +67,15 @@ Costs = Mapping[int, tuple[int, float]]  # step -> tokens, US dollars
 def stretches_of(
     steps: Sequence[ReadStep], human: Sequence[HumanTurn], starts: Sequence[int], costs: Costs
 ) -> list[Stretch]:
-    """The stretches of trouble in a session, in order, none overlapping another.
+    """The stretches of trouble in a session, in order, none overlapping another. `said` holds the
+    person's words only.
 
     `starts`: the message of each step, scored or not.
     """
     turns = [turn.position for turn in human]
-    found = [*_alarmed(steps, turns), *_stopped(human, starts)]
-    by_index = {step.index: step for step in steps}
-    return [_finished(each, by_index, costs) for each in _joined(found)]
+    found = [*_alarmed(steps, turns), *_corrected(human, starts)]
+    signs = {step.index for step in steps if step.is_alarm or step.trouble}
+    return [_with_cost(each, signs, costs) for each in _joined(found)]
 
 
 def _alarmed(steps: Sequence[ReadStep], turns: Sequence[int]) -> Iterable[Stretch]:
@@ -93,17 +98,19 @@ def _group(group: Sequence[ReadStep]) -> Iterable[Stretch]:
         yield Stretch(first=group[0].index, last=group[-1].index, said="", alarmed=True)
 
 
-def _stopped(human: Sequence[HumanTurn], starts: Sequence[int]) -> Iterable[Stretch]:
-    """The steps between the person's last message and an interruption or a rejection. Words that
-    were typed right after it are its reason."""
+def _corrected(human: Sequence[HumanTurn], starts: Sequence[int]) -> Iterable[Stretch]:
+    """The steps before an act of the person that corrects them: all since their last message, at
+    most `LOOK_BACK` before an interruption, and the one call that was rejected. Words that were
+    typed right after such an act are its reason."""
     since = 0
-    for turn, after in zip(human, [*human[1:], None], strict=True):
-        at = bisect_left(starts, turn.position)  # steps before the turn
-        if turn.kind != "message" and at > since:
-            first = max(since, at - _LOOK_BACK) if turn.kind == "interrupt" else at - 1
-            follows = after is not None and bisect_left(starts, after.position) == at
-            said = turn.text or (after.text if follows and after else "")
-            yield Stretch(first=first, last=at - 1, said=said, human=turn.kind)
+    before = [bisect_left(starts, turn.position) for turn in human]  # steps before each turn
+    for at, turn in zip(before, human, strict=True):
+        if turn.corrects and at > since:
+            first = since
+            if turn.kind != "message":
+                first = at - 1 if turn.kind == "reject" else max(since, at - LOOK_BACK)
+            words = (t.text for same, t in zip(before, human, strict=True) if same == at and t.text)
+            yield Stretch(first=first, last=at - 1, said=next(words, ""), human=turn.kind)
         since = at
 
 
@@ -125,38 +132,11 @@ def _joined(found: Iterable[Stretch]) -> list[Stretch]:
     return joined
 
 
-def _finished(stretch: Stretch, steps: Mapping[int, ReadStep], costs: Costs) -> Stretch:
-    inside = range(stretch.first, stretch.last + 1)
-    read = [steps[index] for index in inside if index in steps]
-    signs = [step.index for step in read if step.is_alarm or step.trouble]
+def _with_cost(stretch: Stretch, signs: Container[int], costs: Costs) -> Stretch:
+    inside = stretch.indices
     return replace(
         stretch,
-        said=_sentence(stretch, read),
         tokens=sum(costs.get(index, (0, 0.0))[0] for index in inside),
         usd=sum(costs.get(index, (0, 0.0))[1] for index in inside),
-        least_usd=sum(costs.get(index, (0, 0.0))[1] for index in signs),
+        least_usd=sum(costs.get(index, (0, 0.0))[1] for index in inside if index in signs),
     )
-
-
-def _sentence(stretch: Stretch, steps: Sequence[ReadStep]) -> str:
-    """One sentence: what the run did, and what the person did about it."""
-    reasons: dict[str, str] = {}
-    for step in steps:
-        for name in step.fired:
-            if reason := step.evidence.get(name):
-                reasons[name] = reason
-    happened = "; ".join(reasons.values())
-    if not happened and stretch.alarmed:
-        troubles = [step.trouble for step in steps if step.trouble]
-        happened = (
-            f"{len(troubles)} of {len(steps)} steps in trouble, last: {troubles[-1]}"
-            if (troubles)
-            else "the risk of failing stayed high"
-        )
-    said = " ".join(stretch.said.split())
-    if stretch.human:
-        act = "you interrupted" if stretch.human == "interrupt" else "you rejected the call"
-        quoted = f': "{said[:_WORDS]}{"..." if len(said) > _WORDS else ""}"' if said else ""
-        did = f"{act}{quoted}"
-        happened = f"{happened}, until {did}" if happened else did
-    return mask_repeated(happened)
