@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from gateway.history.describe import what_the_person_did
 from gateway.history.summary import Summary, Sums, WorstStretch, largest
 from gateway.text.formatting import UNKNOWN, count, counted, money, percent
 from gateway.text.sanitize import one_line
@@ -17,31 +18,36 @@ from gateway.text.sanitize import one_line
 ROWS = 5  # of projects, models and weeks
 _ID_CHARACTERS = 8
 _NAME = 44
-_SAID = 200
+_LEAST = 30  # characters of a text that is cut to fit into its line
+_AROUND_WORDS = 23
 
 
 def print_screen(summary: Summary, console: Console, *, options: Sequence[str] = ()) -> None:
     """Print the summary. `options`: those of this call that a command to read more needs."""
-    console.print(Text(_headline(summary), style="bold"))
+    total, command = summary.total, shlex.join(["gateway", "history", *options])
+    sessions = ", ".join(f"{counted(n, 'session')} of {a}" for a, n in summary.agents.items())
+    console.print(Text(f"{sessions}, {_days(summary)}", style="bold"))
+    cost = f", {money(total.usd)}" if total.usd else ""
+    read = total.tokens.cache_read / total.tokens.total if total.tokens.total else 0.0
+    console.print(
+        f"{counted(total.steps, 'step')}, {count(total.tokens.total)} tokens "
+        f"({percent(read)} from cache){cost}\n"
+    )
     console.print(_sums(summary))
     for line in _notes(summary):
         console.print(line, style="dim", markup=False)
     console.print()
-    console.print(Text(_trouble(summary), style="bold"))
+    for line in _trouble(summary):
+        console.print(Text(line, style="bold"))
     for number, worst in enumerate(summary.worst, 1):
-        _print_worst(console, number, worst, options)
+        _print_worst(console, number, worst, command)
+    console.print()
+    console.print(_alarmed(summary), markup=False)
 
 
-def _headline(summary: Summary) -> str:
-    total, agents = summary.total, summary.agents
-    sessions = " and ".join(f"{counted(n, 'session')} of {name}" for name, n in agents.items())
-    days = " to ".join(dict.fromkeys(map(_day, (summary.started, summary.ended))))
-    cached = total.tokens.cache_read / total.tokens.total if total.tokens.total else 0.0
-    cost = money(total.usd) if total.usd else "cost unknown"
-    return (
-        f"{sessions}, {days}: {counted(total.steps, 'step')}, {count(total.tokens.total)} tokens "
-        f"({percent(cached)} from cache), {cost}"
-    )
+def _days(summary: Summary) -> str:
+    first, last = (_day(moment, year=True) for moment in (summary.started, summary.ended))
+    return first if first == last else f"{first} to {last}"
 
 
 def _sums(summary: Summary) -> Table:
@@ -84,38 +90,46 @@ def _notes(summary: Summary) -> Iterator[str]:
         yield f"{unread} of {counted(summary.lines, 'line')} not read: {reasons}"
 
 
-def _trouble(summary: Summary) -> str:
-    stepped_in = (
-        f"You interrupted {counted(summary.interrupts, 'time')} and rejected "
-        f"{counted(summary.rejects, 'call')}."
+def _trouble(summary: Summary) -> Iterator[str]:
+    yield (
+        f"You interrupted {counted(summary.interrupts, 'time')}, rejected "
+        f"{counted(summary.rejects, 'call')} and corrected {counted(summary.corrected, 'time')} "
+        f"in {counted(summary.said, 'message')}."
     )
     if not summary.stretches:
-        return f"{stepped_in} No stretch of trouble was found."
+        yield "No stretch of trouble was found."
+        return
     low, high = summary.trouble_usd
-    share = f" ({percent(high / summary.total.usd)} at most)" if summary.total.usd else ""
-    cost = f", {money(low)} to {money(high)}{share}" if high else ""
-    return (
-        f"{stepped_in} {counted(summary.stretches, 'stretch').replace('stretchs', 'stretches')} of "
-        f"trouble, {counted(summary.trouble_steps, 'step')}{cost}. The worst:"
+    share = f", {percent(high / summary.total.usd)} of all" if summary.total.usd else ""
+    cost = f": {money(low)} to {money(high)}{share} at most" if high else ""
+    yield (
+        f"{counted(summary.trouble_steps, 'step')} were in trouble or had to be corrected{cost}. "
+        "The worst:"
     )
 
 
-def _print_worst(
-    console: Console, number: int, worst: WorstStretch, options: Sequence[str]
-) -> None:
+def _print_worst(console: Console, number: int, worst: WorstStretch, command: str) -> None:
     session, stretch = worst.session, worst.stretch
     cost = money(stretch.usd) if stretch.usd else f"{count(stretch.tokens)} tokens"
-    steps = f"{stretch.first}-{stretch.last}"
-    where = f"{session.place}, {_day(session.started)}"
-    command = shlex.join(["gateway", "history", *options, "show", short_id(session.id)])
-    console.print(
-        Text.assemble(
-            f"{number:2}. ",
-            (cost, "bold"),
-            f" {counted(stretch.steps, 'step')}, {where}: {one_line(stretch.said, _SAID)}",
-        )
+    head = f"{number:2}. {cost}, {counted(stretch.steps, 'step')}, {session.place}, "
+    head += f"{_day(session.started)}: "
+    happened = one_line(stretch.happened, max(_LEAST, console.width - len(head)))
+    console.print(Text.assemble((head, "yellow"), happened))
+    read = f"    {command} show {short_id(session.id)} --steps {stretch.first}-{stretch.last}"
+    room = max(_LEAST, console.width - len(read) - _AROUND_WORDS)
+    did = what_the_person_did(stretch, room)
+    line = Text.assemble((read, "dim"), (f"  # {did}" if did else "", "cyan"))
+    console.print(line, soft_wrap=True)
+
+
+def _alarmed(summary: Summary) -> str:
+    if not summary.alarms:
+        return "The gateway would have raised no alarm."
+    monitors = ", ".join(f"{n} {name}" for name, n in summary.alarms.most_common())
+    return (
+        f"The gateway would have raised {counted(summary.alarms.total(), 'alarm')} in "
+        f"{counted(summary.alarmed, 'session')}: {monitors}."
     )
-    console.print(f"    {command} --steps {steps}", style="dim", markup=False)
 
 
 def short_id(session_id: str) -> str:
@@ -123,8 +137,8 @@ def short_id(session_id: str) -> str:
     return session_id if "/" in session_id else session_id[:_ID_CHARACTERS]
 
 
-def _day(moment: float | None) -> str:
+def _day(moment: float | None, *, year: bool = False) -> str:
     if moment is None:
         return "no date"
     day = datetime.fromtimestamp(moment, UTC)
-    return f"{day:%b} {day.day}, {day.year}"
+    return f"{day:%b} {day.day}" + (f", {day.year}" if year else "")
