@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from hypothesis import given
@@ -110,7 +111,7 @@ def test_no_step_counts_twice(signs: list[str], acts: list[tuple[Any, int]]) -> 
     ]
     costs = {each.index: (10, 1.0) for each in steps}
     found = stretches_of(steps, turns, [each.position for each in steps], costs)
-    assert all(one.last < other.first for one, other in zip(found, found[1:], strict=False))
+    assert all(one.last < other.first for one, other in itertools.pairwise(found))
     for each in found:
         assert 0 <= each.first <= each.last < len(steps)
         assert each.usd == each.steps
