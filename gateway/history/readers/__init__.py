@@ -49,6 +49,15 @@ class LogFormat(Struct, frozen=True, kw_only=True):
 
 _BUILT_IN: Final = (
     LogFormat(
+        name="codex",
+        module=".codex",
+        homes=(
+            ".codex/sessions/**/rollout-*.jsonl*",
+            ".codex/archived_sessions/**/rollout-*.jsonl*",
+        ),
+        tested="0.140.0 to 0.142.4, 0.171.0",
+    ),
+    LogFormat(
         name="claude-code",
         module=".claude_code",
         homes=(".claude/projects/**/*.jsonl", ".config/claude/projects/**/*.jsonl"),
