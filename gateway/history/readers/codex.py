@@ -71,8 +71,7 @@ def read(log: LogFile) -> Iterable[Session]:
     for number, record in lines:
         if reason := rollout.add(record):
             log.skip(reason, number)
-    if rollout.session.messages:
-        yield rollout.session
+    yield rollout.session
 
 
 class _Rollout:

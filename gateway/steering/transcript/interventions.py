@@ -30,6 +30,7 @@ class Wording(NamedTuple):
 
 _SAID = re.compile(r"the user said:\s*(.*)", re.DOTALL)
 _PLAN = re.compile(r"rejected by the user[^\n]*\n+(?!Rejected plan:)(.*)", re.DOTALL)
+_FEEDBACK = re.compile(r"User feedback:\s*(.*)", re.DOTALL)
 
 WORDINGS: Final[tuple[Wording, ...]] = (
     Wording("claude-code", "interrupt", "[Request interrupted by user"),
@@ -37,6 +38,16 @@ WORDINGS: Final[tuple[Wording, ...]] = (
     Wording("claude-code", "reject", "The user doesn't want to take this action right now", _SAID),
     Wording("claude-code", "reject", "The agent proposed a plan that was rejected", _PLAN),
     Wording("codex", "interrupt", "<turn_aborted>"),
+    Wording("codex", "reject", "exec command rejected by user"),
+    Wording("codex", "reject", "patch rejected by user"),
+    Wording("codex", "reject", "rejected by user"),
+    Wording("gemini-cli", "reject", "[Operation Cancelled] Reason: User denied execution"),
+    Wording("gemini-cli", "reject", "[Operation Cancelled] Reason: User did not allow"),
+    Wording("gemini-cli", "interrupt", "[Operation Cancelled] "),
+    Wording("gemini-cli", "interrupt", "Request cancelled."),
+    Wording("copilot-cli", "reject", "The user rejected this tool call", _FEEDBACK),
+    Wording("copilot-cli", "reject", "The tool execution was denied by the user"),
+    Wording("copilot-cli", "reject", "The tool call required approval from the user, but the user"),
 )
 """Source of each row: texts in recorded sessions of the client, or the client itself."""
 
