@@ -141,9 +141,8 @@ class _Rollout:
         if spawn is None and meta.get("thread_source") != "subagent":
             return ""
         origin = as_mapping(as_mapping(spawn).get("thread_spawn"))
-        names = (origin.get("parent_thread_id"), meta.get("parent_thread_id"))
-        names = (*names, meta.get("forked_from_id"), meta.get("session_id"), spawn)
-        known = (as_text(name, "") for name in names)
+        names = [meta.get(name) for name in ("parent_thread_id", "forked_from_id", "session_id")]
+        known = (as_text(name, "") for name in (origin.get("parent_thread_id"), *names, spawn))
         session.parent = next((name for name in known if name not in ("", session.id)), "subagent")
         return ""
 
@@ -163,9 +162,9 @@ class _Rollout:
             output = item.get("output")
             content = output if isinstance(output, list) and images_sum(output) else result.text
             message = {"role": "tool", "tool_call_id": result.id, "content": content}
-            if result.is_error:
-                message["is_error"] = True
-            self.session.messages.append(message)
+            self.session.messages.append(
+                {**message, "is_error": True} if result.is_error else message
+            )
             self._has_result = True
             if (said := rejection(result.text)) is not None:
                 self.session.did("reject", said, at, back=1)
@@ -184,8 +183,8 @@ class _Rollout:
         role, content = as_text(item.get("role"), ""), item.get("content")
         if role == "assistant":
             reply = self._reply(item, at)
-            texts = (reply["content"], read_content(content).text)
-            reply["content"] = "\n\n".join(filter(None, texts))
+            said = (reply["content"], read_content(content).text)
+            reply["content"] = "\n\n".join(filter(None, said))
             return ""
         if role != "user":
             self.session.messages.append({"role": role or "developer", "content": content})

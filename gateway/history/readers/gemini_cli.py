@@ -67,6 +67,7 @@ class _Chat:
         self._path = log.path
         self._messages: dict[str, Mapping[str, Any]] = {}
         self.is_known = False  # the file says that it is a session
+        self._recorded: set[object] = set()  # ids of calls
         self._summaries: set[str] = set()  # messages that replaced all earlier ones
 
     def add(self, record: Mapping[str, Any]) -> str:
@@ -99,15 +100,18 @@ class _Chat:
         is_shorter = bool(history) and not self._messages.keys() <= kept
         for message in history:
             name = as_text(message.get("id"), "")
-            if message.get("type") == "user" and name and name not in self._messages:
-                if parts_text(message.get("content")):
-                    self._messages[name] = message
-                    if is_shorter:  # the summary of what is left out
-                        self._summaries.add(name)
-                        break
+            is_new = message.get("type") == "user" and name and name not in self._messages
+            if is_new and parts_text(message.get("content")):
+                self._messages[name] = message
+                if is_shorter:  # the summary of what is left out
+                    self._summaries.add(name)
+                    break
 
     def close(self) -> None:
         """Write the session's messages."""
+        for message in self._messages.values():
+            calls = as_list(message.get("toolCalls"))
+            self._recorded.update(as_text(as_mapping(call).get("id"), "") for call in calls)
         for name, message in self._messages.items():
             at = self.session.at(message.get("timestamp"))
             kind = message.get("type")
@@ -121,8 +125,12 @@ class _Chat:
     def _user(self, name: str, message: Mapping[str, Any], at: float | None) -> None:
         session, content = self.session, message.get("content")
         text = parts_text(content)
-        if not text and any("functionResponse" in as_mapping(part) for part in as_list(content)):
-            return  # results, which the record of their calls has as well
+        responses = [as_mapping(part) for part in as_list(content)]
+        responses = [part for part in responses if part.get("functionResponse")]
+        for part in responses:
+            self._response(part, at)
+        if responses and not text:
+            return
         if name in self._summaries:
             session.compactions.append(len(session.messages))
             session.messages.append({"role": "user", "content": text, "compact": True})
@@ -154,6 +162,13 @@ class _Chat:
         for each in calls:
             self._call(reply, each)
 
+    def _response(self, part: Mapping[str, Any], at: float | None) -> None:
+        """Read the result of a call; a refused call is written nowhere else."""
+        response, calls = as_mapping(part["functionResponse"]), self.session.calls
+        if calls and response.get("id") not in self._recorded:
+            call = {"id": response.get("id"), "name": response.get("name"), "result": [part]}
+            self._call(self.session.messages[calls[-1].position], {**call, "timestamp": at})
+
     def _call(self, reply: dict[str, Any], call: Mapping[str, Any]) -> None:
         session, name = self.session, as_text(call.get("id"), "")
         function = {"name": as_text(call.get("name"), ""), "arguments": call.get("args")}
@@ -171,13 +186,19 @@ class _Chat:
 def note_refusal(session: Session, text: str, at: float | None) -> None:
     """Note that the person refused the call with this result, or stopped it: once, however many
     calls ran."""
+    text = text.removeprefix("<untrusted_context>").lstrip()
     if (said := rejection(text)) is not None:
         session.did("reject", said, at, back=1)
     elif is_interruption(text):
-        stopped = [turn.at for turn in session.human[-1:] if turn.kind == "interrupt"]
-        reply = max(session.calls, key=lambda call: call.position).position if session.calls else 0
-        if not stopped or session.human[-1].position < reply:
-            session.did("interrupt", "", at, back=1)
+        note_interruption(session, at)
+
+
+def note_interruption(session: Session, at: float | None) -> None:
+    """Note an interruption of the newest answer, which every call that it stopped repeats."""
+    answer = session.calls[-1].position if session.calls else -1
+    acts = (turn for turn in session.human if turn.position > answer)
+    if not any(turn.kind == "interrupt" for turn in acts):
+        session.did("interrupt", "", at)
 
 
 def parts_text(content: object) -> str:

@@ -11,7 +11,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gateway.history.log_file import LogFile
-from gateway.history.readers.gemini_cli import note_refusal, parts_text, response_text
+from gateway.history.readers.gemini_cli import (
+    note_interruption,
+    note_refusal,
+    parts_text,
+    response_text,
+)
 from gateway.history.session import ModelCall, Session
 from gateway.steering.transcript.user_words import user_words
 from gateway.wire.coerce import as_int, as_list, as_mapping, as_text
@@ -51,23 +56,19 @@ def _add(session: Session, record: Mapping[str, Any]) -> bool:
     if kind == "assistant":
         _answer(session, record, [as_mapping(part) for part in parts], at)
     elif kind == "tool_result":
-        for part in parts:
-            if response := as_mapping(as_mapping(part).get("functionResponse")):
-                text, failed = response_text(part)
-                result = {"role": "tool", "tool_call_id": response.get("id"), "content": text}
-                session.messages.append({**result, "is_error": True} if failed else result)
-                note_refusal(session, text, at)
+        for part in map(as_mapping, parts):
+            if "functionResponse" in part:
+                _result(session, record, part, at)
     elif kind == "user":
         text = parts_text(parts)
         typed = as_text(as_mapping(record.get("systemPayload")).get("displayText"), "") or text
         is_own = record.get("subtype") in _TYPED and not record.get("agentId")
-        if is_own and record.get("provenance") in (None, "real_user"):
-            if words := user_words(typed):
-                session.did("message", words, at)
+        is_own = is_own and record.get("provenance") in (None, "real_user")
+        if is_own and (words := user_words(typed)):
+            session.did("message", words, at)
         session.messages.append({"role": "user", "content": text})
-    elif kind == "system":
-        if record.get("subtype") == "chat_compression":
-            _compact(session, as_mapping(record.get("systemPayload")))
+    elif kind == "system" and record.get("subtype") == "chat_compression":
+        _compact(session, as_mapping(record.get("systemPayload")))
     return kind in ("assistant", "tool_result", "user", "system")
 
 
@@ -93,6 +94,20 @@ def _answer(
         )
     )
     session.messages.append(reply)
+
+
+def _result(
+    session: Session, record: Mapping[str, Any], part: Mapping[str, Any], at: float | None
+) -> None:
+    text, failed = response_text(part)
+    name = as_mapping(part.get("functionResponse")).get("id")
+    result = {"role": "tool", "tool_call_id": name, "content": text}
+    session.messages.append({**result, "is_error": True} if failed else result)
+    # Newer versions tell apart what was refused and what was stopped; older ones only in words.
+    if as_mapping(record.get("toolCallResult")).get("executionStatus") == "cancelled":
+        note_interruption(session, at)
+    else:
+        note_refusal(session, text, at)
 
 
 def _compact(session: Session, payload: Mapping[str, Any]) -> None:

@@ -19,13 +19,15 @@ class Wording(NamedTuple):
     """One sentence by which a client tells its model what a person did.
 
     `begins`: the text's beginning, matched without regard to case; `words`: finds what the person
-    added in the rest of the text (group 1), None if the client passes nothing on.
+    added in the rest of the text (group 1), None if the client passes nothing on. `has`: further
+    words of the sentence, after a part that differs.
     """
 
     client: str
     kind: Kind
     begins: str
     words: re.Pattern[str] | None = None
+    has: str = ""
 
 
 _SAID = re.compile(r"the user said:\s*(.*)", re.DOTALL)
@@ -41,10 +43,13 @@ WORDINGS: Final[tuple[Wording, ...]] = (
     Wording("codex", "reject", "exec command rejected by user"),
     Wording("codex", "reject", "patch rejected by user"),
     Wording("codex", "reject", "rejected by user"),
+    Wording("codex", "reject", "exec_command failed", has="rejected by user"),
     Wording("gemini-cli", "reject", "[Operation Cancelled] Reason: User denied execution"),
     Wording("gemini-cli", "reject", "[Operation Cancelled] Reason: User did not allow"),
     Wording("gemini-cli", "interrupt", "[Operation Cancelled] "),
+    Wording("gemini-cli", "reject", 'Tool "', has='" was canceled by the user'),
     Wording("gemini-cli", "interrupt", "Request cancelled."),
+    Wording("gemini-cli", "interrupt", "Command was cancelled by user"),
     Wording("copilot-cli", "reject", "The user rejected this tool call", _FEEDBACK),
     Wording("copilot-cli", "reject", "The tool execution was denied by the user"),
     Wording("copilot-cli", "reject", "The tool call required approval from the user, but the user"),
@@ -74,4 +79,5 @@ def rejection(text: str) -> str | None:
 
 def _row(text: str, kind: Kind) -> Wording | None:
     head = text[:_HEAD_CHARACTERS].lstrip().lower()
-    return next((row for begins, row in _BY_KIND[kind] if head.startswith(begins)), None)
+    found = (row for begins, row in _BY_KIND[kind] if head.startswith(begins))
+    return next((row for row in found if row.has in head), None)
