@@ -20,7 +20,7 @@ from gateway.upstream.prices import tokens_of
 
 LOGS = Path(__file__).parent / "logs"
 CLIENTS = ("codex", "gemini_cli", "qwen_code", "copilot_cli")
-FILES = [path for client in CLIENTS for path in sorted((LOGS / client).iterdir())]
+FILES = [path for client in CLIENTS for path in sorted((LOGS / client).glob("*.json*"))]
 
 Lines = list[dict[str, Any]]
 
@@ -151,7 +151,7 @@ def test_the_counts_are_those_of_an_independent_reader(path: Path) -> None:
 def test_codex_steps_are_those_of_its_requests() -> None:
     """Read from the disk or from the items of a request: the same steps. Only an answer with
     several texts, as one in the log of 0.140.0, is several steps in a request."""
-    for path in sorted((LOGS / "codex").iterdir()):
+    for path in sorted((LOGS / "codex").glob("*.jsonl")):
         lines = raw_lines(path)
         items = [line["payload"] for line in lines if line["type"] == "response_item"]
         (session,) = read(path)
@@ -250,6 +250,32 @@ def test_codex_knows_whose_session_it_is(tmp_path: Path) -> None:
     lines.insert(1, {"type": "session_meta", "payload": {"id": "copied"}})
     (session,) = read(write(tmp_path / "fork.jsonl", lines))
     assert (session.id, session.parent) == ("s", "")
+
+
+def test_codex_sub_agents_leave_out_what_they_inherit() -> None:
+    """The file of one that was forked begins with a copy of its parent's history."""
+    (session,) = read(LOGS / "codex" / "sub_agents" / "0.171.0.jsonl")
+    assert session.parent == "01a21841-2423-72d3-bab5-d583dfb658c9"
+    assert session.id == "01a21841-24fa-7120-9210-1a0a1cfc3589"
+    first, last = extract(session.messages)
+    assert [action.name for action in first.actions] == ["wait_agent"]
+    assert last.thought == "All done."
+    assert session.human == []
+    assert "Message Type: NEW_TASK" in str(session.messages)
+    assert counts(session)["tokens"] == 111
+
+
+def test_codex_continued_by_a_newer_version(tmp_path: Path) -> None:
+    """Usage and words are in events first, then in records, or for a while in both."""
+    record = {"usage": {"input_tokens": 7}, "response_id": "r", "line": "token_usage_record"}
+    words = {"type": "user_message", "message": "go on", "line": "event_msg"}
+    item = {"type": "UserMessage", "content": [{"type": "text", "text": "go on"}]}
+    again = {"type": "item_completed", "item": item, "line": "event_msg"}
+    old = [said("user", "go on"), words, again, said("assistant", "x"), tokens(10)]
+    new = [said("user", "go on"), dict(again), said("assistant", "y"), record, tokens(17, 7)]
+    (session,) = read(write(tmp_path / "mixed.jsonl", codex(*old, *new)))
+    assert counts(session) == Counter(steps=2, calls=0, said=2, interrupts=0, rejects=0, tokens=17)
+    assert session.calls[1].key == "r"
 
 
 def test_codex_first_versions(tmp_path: Path) -> None:

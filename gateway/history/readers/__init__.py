@@ -51,17 +51,14 @@ _BUILT_IN: Final = (
     LogFormat(
         name="codex",
         module=".codex",
-        homes=(
-            ".codex/sessions/**/rollout-*.jsonl*",
-            ".codex/archived_sessions/**/rollout-*.jsonl*",
-        ),
+        homes=(".codex/sessions/**/rollout-*.jsonl", ".codex/archived_sessions/**/rollout-*.jsonl"),
         tested="0.140.0 to 0.142.4, 0.171.0",
     ),
     LogFormat(
         name="gemini-cli",
         module=".gemini_cli",
-        homes=(".gemini/tmp/*/chats/**/*.json*", ".qwen/tmp/*/chats/**/*.json"),
-        tested="0.2x (January 2026), 0.61.0",
+        homes=(".gemini/tmp/*/chats/**/*.json*", ".qwen/tmp/*/chats/*.json"),
+        tested="0.23.0, 0.61.0",
     ),
     LogFormat(
         name="qwen-code",

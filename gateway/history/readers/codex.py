@@ -81,6 +81,7 @@ class _Rollout:
         self.session = Session(id=log.stem, agent=AGENT)
         self._model = ""
         self._known = False  # the line about the session was read; a fork holds those of others
+        self._first = 0  # number of the first line that is no copy of the parent's
         self._is_open = False  # the newest answer may get further items
         self._has_result = False  # the newest answer has a result
         self._used = True  # the newest answer has its usage, or there is none
@@ -95,14 +96,15 @@ class _Rollout:
         for record in records:
             payload = as_mapping(record.get("payload"))
             kind = payload.get("type")
-            self._has_records |= record.get("type") == "token_usage_record"
+            self._has_usage |= record.get("type") == "token_usage_record"
             self._has_usage |= kind == "token_count" and bool(payload.get("info"))
             self._has_events |= kind == "user_message" or _typed(payload) is not None
-        self._has_usage |= self._has_records
 
     def add(self, record: Mapping[str, Any]) -> str:
         """Read one line. Returns why it was not understood, "" if it was."""
         at = self.session.at(record.get("timestamp"))
+        if self._known and as_int(record.get("ordinal"), self._first) < self._first:
+            return ""
         payload = record.get("payload")
         kind = as_text(record.get("type"), "")
         if not isinstance(payload, dict):
@@ -120,6 +122,7 @@ class _Rollout:
         if kind == "compacted":
             return self._compacted(payload)
         if kind == "token_usage_record":
+            self._has_records = True
             self._usage(as_mapping(payload.get("usage")), as_text(payload.get("response_id"), ""))
             return ""
         if kind == "inter_agent_communication":
@@ -136,6 +139,7 @@ class _Rollout:
         session.id = as_text(meta.get("id"), "") or session.id
         session.version = as_text(meta.get("cli_version"), "")
         session.project = as_text(meta.get("cwd"), "")
+        self._first = as_int(meta.get("subagent_history_start_ordinal"), 0)
         source = meta.get("source")
         spawn = source.get("subagent") if isinstance(source, dict) else None
         if spawn is None and meta.get("thread_source") != "subagent":
@@ -261,10 +265,12 @@ class _Rollout:
         return ""
 
     def _said(self, text: str, at: float | None) -> None:
-        session = self.session
-        if not session.parent:
-            last = session.messages[-1] if session.messages else {}
-            session.did("message", text, at, back=int(last.get("role") == "user"))
+        """Note what a person typed; some versions write it as two events."""
+        session, before = self.session, self.session.human[-1:]
+        back = int(bool(session.messages) and session.messages[-1].get("role") == "user")
+        same = [turn for turn in before if turn.kind == "message" and turn.text == text.strip()]
+        if not session.parent and not (same and same[0].position == len(session.messages) - back):
+            session.did("message", text, at, back=back)
         self._aborted = False
 
     def _interrupted(self, at: float | None) -> None:
