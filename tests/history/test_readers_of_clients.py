@@ -4,6 +4,7 @@ what their formats hold besides."""
 from __future__ import annotations
 
 import json
+import random
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -15,6 +16,7 @@ import pytest
 from gateway.history.find import Found, identify
 from gateway.history.log_file import LogFile
 from gateway.history.session import Session
+from gateway.steering.transcript.interventions import rejection
 from gateway.steering.transcript.steps import extract
 from gateway.upstream.prices import tokens_of
 
@@ -507,3 +509,51 @@ def test_empty_and_foreign_files(name: str, tmp_path: Path) -> None:
         path.write_text(content)
         assert identify(path) == Found(path=path, problem=identify(path).problem)
         assert identify(path).problem
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_values_of_any_type_are_survived(path: Path, tmp_path: Path) -> None:
+    """Every position stays within the messages."""
+    mixed = tmp_path / f"mixed{path.suffix}"
+    found = identify(path)
+    assert found.format is not None
+    for seed in range(12):
+        chance = random.Random(seed)
+        lines = [mutated(line, chance, 0.02) for line in raw_lines(path)]
+        write(mixed, lines)
+        for session in found.format.read(LogFile(mixed)):
+            extract(session.messages)
+            count = len(session.messages)
+            assert all(
+                session.messages[call.position]["role"] == "assistant" for call in session.calls
+            )
+            assert all(0 <= turn.position <= count for turn in session.human)
+            assert all(sum(tokens_of(call.usage).values()) >= 0 for call in session.calls)
+
+
+def mutated(value: Any, chance: random.Random, rate: float) -> Any:
+    """A copy in which some values have another type and some fields are missing."""
+    if chance.random() < rate:
+        return chance.choice([None, 1, 1.5, True, "x", [], {}, [None], [[1]], {"a": 1}, 10**400])
+    if isinstance(value, dict):
+        kept = {key: each for key, each in value.items() if chance.random() > rate / 3}
+        return {key: mutated(each, chance, rate) for key, each in kept.items()}
+    return [mutated(e, chance, rate) for e in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('exec_command failed: CreateProcess { message: "Rejected(\\"rejected by user\\")" }', ""),
+        ("exec_command failed: CreateProcess { message: no such file }", None),
+        ("patch rejected by user", ""),
+        ('Tool "run_shell_command" was canceled by the user.', ""),
+        ('Tool "run_shell_command" not found in registry.', None),
+        ("[Operation Cancelled] Reason: User did not allow tool call", ""),
+        ("[Operation Cancelled] Reason: User cancelled tool execution.", None),
+        ("The user rejected this tool call. User feedback: use make", "use make"),
+    ],
+)
+def test_the_wordings_of_refusals(text: str, said: str | None) -> None:
+    """As the programs wrote them, or hold them."""
+    assert rejection(text) == said

@@ -67,7 +67,7 @@ class _Chat:
         self._path = log.path
         self._messages: dict[str, Mapping[str, Any]] = {}
         self.is_known = False  # the file says that it is a session
-        self._recorded: set[object] = set()  # ids of calls
+        self._recorded: set[str] = set()  # ids of calls
         self._summaries: set[str] = set()  # messages that replaced all earlier ones
 
     def add(self, record: Mapping[str, Any]) -> str:
@@ -96,7 +96,7 @@ class _Chat:
             folder = self._path.parent.name
             session.parent = folder if folder not in ("", "chats") else "unknown"
         history = [as_mapping(message) for message in as_list(fields.get("messages"))]
-        kept = {message.get("id") for message in history}
+        kept = {as_text(message.get("id"), "") for message in history}
         is_shorter = bool(history) and not self._messages.keys() <= kept
         for message in history:
             name = as_text(message.get("id"), "")
@@ -165,7 +165,7 @@ class _Chat:
     def _response(self, part: Mapping[str, Any], at: float | None) -> None:
         """Read the result of a call; a refused call is written nowhere else."""
         response, calls = as_mapping(part["functionResponse"]), self.session.calls
-        if calls and response.get("id") not in self._recorded:
+        if calls and as_text(response.get("id"), "") not in self._recorded:
             call = {"id": response.get("id"), "name": response.get("name"), "result": [part]}
             self._call(self.session.messages[calls[-1].position], {**call, "timestamp": at})
 
