@@ -23,7 +23,8 @@ HEAD_BYTES = 64 * 1024
 takes up to 45 kB in the logs seen."""
 MOST_NOTED = 20  # unread lines of one file that are named; the rest is counted
 
-_LONE_BACKSLASH = re.compile(r'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
+_BACKSLASH = re.compile(r'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})?')
+"""An escape, or without group 1 a backslash that begins none."""
 _DECODER = json.JSONDecoder(strict=False)
 
 
@@ -140,10 +141,14 @@ def _values(line: bytes) -> list[Any]:
         except json.JSONDecodeError as exc:
             if mended or not exc.msg.startswith("Invalid"):
                 break
-            text, mended = text[:at] + _LONE_BACKSLASH.sub(r"\\\\", text[at:]), True
+            text, mended = text[:at] + _BACKSLASH.sub(_escaped, text[at:]), True
             continue
         except RecursionError:
             break
         while at < len(text) and text[at].isspace():
             at += 1
     return values
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return found[0] if found[1] else r"\\"

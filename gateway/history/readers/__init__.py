@@ -49,6 +49,34 @@ class LogFormat(Struct, frozen=True, kw_only=True):
 
 _BUILT_IN: Final = (
     LogFormat(
+        name="codex",
+        module=".codex",
+        homes=(".codex/sessions/**/rollout-*.jsonl", ".codex/archived_sessions/**/rollout-*.jsonl"),
+        tested="0.140.0 to 0.142.4, 0.171.0",
+    ),
+    LogFormat(
+        name="gemini-cli",
+        module=".gemini_cli",
+        homes=(".gemini/tmp/*/chats/**/*.json*", ".qwen/tmp/*/chats/*.json"),
+        tested="0.23.0, 0.61.0",
+    ),
+    LogFormat(
+        name="qwen-code",
+        module=".qwen_code",
+        homes=(".qwen/projects/*/chats/*.jsonl", ".qwen/projects/*/subagents/**/*.jsonl"),
+        tested="0.15.10, 0.24.4",
+    ),
+    LogFormat(
+        name="copilot-cli",
+        module=".copilot_cli",
+        homes=(
+            ".copilot/session-state/*/events.jsonl",
+            ".copilot/session-state/*.jsonl",
+            ".copilot/history-session-state/*.json",
+        ),
+        tested="1.0.64, 1.0.102",
+    ),
+    LogFormat(
         name="claude-code",
         module=".claude_code",
         homes=(".claude/projects/**/*.jsonl", ".config/claude/projects/**/*.jsonl"),

@@ -19,17 +19,20 @@ class Wording(NamedTuple):
     """One sentence by which a client tells its model what a person did.
 
     `begins`: the text's beginning, matched without regard to case; `words`: finds what the person
-    added in the rest of the text (group 1), None if the client passes nothing on.
+    added in the rest of the text (group 1), None if the client passes nothing on. `has`: further
+    words of the sentence, after a part that differs.
     """
 
     client: str
     kind: Kind
     begins: str
     words: re.Pattern[str] | None = None
+    has: str = ""
 
 
 _SAID = re.compile(r"the user said:\s*(.*)", re.DOTALL)
 _PLAN = re.compile(r"rejected by the user[^\n]*\n+(?!Rejected plan:)(.*)", re.DOTALL)
+_FEEDBACK = re.compile(r"User feedback:\s*(.*)", re.DOTALL)
 
 WORDINGS: Final[tuple[Wording, ...]] = (
     Wording("claude-code", "interrupt", "[Request interrupted by user"),
@@ -37,6 +40,19 @@ WORDINGS: Final[tuple[Wording, ...]] = (
     Wording("claude-code", "reject", "The user doesn't want to take this action right now", _SAID),
     Wording("claude-code", "reject", "The agent proposed a plan that was rejected", _PLAN),
     Wording("codex", "interrupt", "<turn_aborted>"),
+    Wording("codex", "reject", "exec command rejected by user"),
+    Wording("codex", "reject", "patch rejected by user"),
+    Wording("codex", "reject", "rejected by user"),
+    Wording("codex", "reject", "exec_command failed", has="rejected by user"),
+    Wording("gemini-cli", "reject", "[Operation Cancelled] Reason: User denied execution"),
+    Wording("gemini-cli", "reject", "[Operation Cancelled] Reason: User did not allow"),
+    Wording("gemini-cli", "interrupt", "[Operation Cancelled] "),
+    Wording("gemini-cli", "reject", 'Tool "', has='" was canceled by the user'),
+    Wording("gemini-cli", "interrupt", "Request cancelled."),
+    Wording("gemini-cli", "interrupt", "Command was cancelled by user"),
+    Wording("copilot-cli", "reject", "The user rejected this tool call", _FEEDBACK),
+    Wording("copilot-cli", "reject", "The tool execution was denied by the user"),
+    Wording("copilot-cli", "reject", "The tool call required approval from the user, but the user"),
 )
 """Source of each row: texts in recorded sessions of the client, or the client itself."""
 
@@ -63,4 +79,5 @@ def rejection(text: str) -> str | None:
 
 def _row(text: str, kind: Kind) -> Wording | None:
     head = text[:_HEAD_CHARACTERS].lstrip().lower()
-    return next((row for begins, row in _BY_KIND[kind] if head.startswith(begins)), None)
+    found = (row for begins, row in _BY_KIND[kind] if head.startswith(begins))
+    return next((row for row in found if row.has in head), None)
