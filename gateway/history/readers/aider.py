@@ -83,9 +83,9 @@ class _Chat:
         elif line.startswith("####") and ends and (self._spaced or not self._has_answer()):
             self._finish()
             self._typed.append(line[4:].strip())
-        elif line.startswith("> ") and (ends or _TOKENS.match(line, 2)):
+        elif (line.startswith("> ") or line == ">") and (ends or _TOKENS.match(line, 2)):
             self._program(line[2:].strip())
-        elif line.startswith(">") and self._spaced and not self._waits:
+        elif line.startswith("> ") and self._spaced and not (self._waits or self._has_answer()):
             self._shown.append(line[2:])
             self._in_block = True
         elif line.startswith("Cost: $") and self._counted:

@@ -118,8 +118,8 @@ def _from_files(log: LogFile) -> Iterator[tuple[_Object, _Messages]]:
         if message := log.beside(path):
             folders = (root / "part" / path.stem, root / "part" / name / path.stem)
             files = [part for folder in folders for part in sorted(folder.glob("*.json"))]
-            parts: list[_Object] = [log.beside(part) for part in files]
-            messages.append(({"id": path.stem, **message}, parts))
+            parts = [found for part in files if (found := log.beside(part))]
+            messages.append(({"id": path.stem, **message}, [*parts]))
     yield {**info, "id": name}, messages
 
 

@@ -32,7 +32,7 @@ _SAID = re.compile(r"the user said:\s*(.*)", re.DOTALL)
 _PLAN = re.compile(r"rejected by the user[^\n]*\n+(?!Rejected plan:)(.*)", re.DOTALL)
 _FEEDBACK = re.compile(r"following feedback:\s*(.*)", re.DOTALL)
 _FOLLOWING = re.compile(r"following message:\s*(.*)", re.DOTALL)
-_REASON = re.compile(r"Action rejected:\s*(?!User rejected the action)(.*)", re.DOTALL)
+_REASON = re.compile(r"Action rejected:\s*+(?!User rejected the action)(.*)", re.DOTALL)
 
 WORDINGS: Final[tuple[Wording, ...]] = (
     Wording("claude-code", "interrupt", "[Request interrupted by user"),
