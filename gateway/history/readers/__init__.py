@@ -82,6 +82,34 @@ _BUILT_IN: Final = (
         homes=(".claude/projects/**/*.jsonl", ".config/claude/projects/**/*.jsonl"),
         tested="2.0.76 to 2.1.37",
     ),
+    LogFormat(
+        name="opencode",
+        module=".opencode",
+        homes=(
+            ".local/share/opencode/opencode*.db",
+            ".local/share/opencode/storage/session/**/ses_*.json",
+            ".local/share/opencode/project/*/storage/session/info/ses_*.json",
+        ),
+        tested="1.1.34 (files) and 1.18.33 (database)",
+    ),
+    LogFormat(
+        name="aider",
+        module=".aider",
+        homes=tuple(f"{folder}.aider.chat.history.md" for folder in ("", "*/", "*/*/", "*/*/*/")),
+        tested="0.86.2",
+    ),
+    LogFormat(name="swe-agent", module=".swe_agent", tested="mini-swe-agent 2.4.6, SWE-agent 1.1"),
+    LogFormat(
+        name="openhands",
+        module=".openhands",
+        homes=(
+            ".openhands/conversations/*/base_state.json",
+            ".openhands/sessions/*/events/0.json",
+            ".openhands/users/*/conversations/*/events/0.json",
+            ".openhands-state/sessions/*/events/0.json",
+        ),
+        tested="SDK 1.58.2; by its schema 0.62",
+    ),
 )
 
 

@@ -33,6 +33,9 @@ class Wording(NamedTuple):
 _SAID = re.compile(r"the user said:\s*(.*)", re.DOTALL)
 _PLAN = re.compile(r"rejected by the user[^\n]*\n+(?!Rejected plan:)(.*)", re.DOTALL)
 _FEEDBACK = re.compile(r"User feedback:\s*(.*)", re.DOTALL)
+_TOLD_BACK = re.compile(r"following feedback:\s*(.*)", re.DOTALL)
+_FOLLOWING = re.compile(r"following message:\s*(.*)", re.DOTALL)
+_REASON = re.compile(r"Action rejected:\s*+(?!User rejected the action)(.*)", re.DOTALL)
 
 WORDINGS: Final[tuple[Wording, ...]] = (
     Wording("claude-code", "interrupt", "[Request interrupted by user"),
@@ -53,6 +56,21 @@ WORDINGS: Final[tuple[Wording, ...]] = (
     Wording("copilot-cli", "reject", "The user rejected this tool call", _FEEDBACK),
     Wording("copilot-cli", "reject", "The tool execution was denied by the user"),
     Wording("copilot-cli", "reject", "The tool call required approval from the user, but the user"),
+    Wording(
+        *("opencode", "reject", "The user rejected permission to use this specific tool call"),
+        _TOLD_BACK,
+    ),
+    Wording("opencode", "reject", "The user dismissed this question"),
+    Wording(
+        *("opencode", "reject", "Error: The user rejected permission to use this specific"),
+        _TOLD_BACK,
+    ),
+    Wording("opencode", "reject", "Error: The user dismissed this question"),
+    Wording("openhands", "reject", "Action rejected: ", _REASON),
+    Wording("openhands", "reject", "Action has been rejected by the user"),
+    Wording("mini-swe-agent", "interrupt", "Interrupted by user: "),
+    Wording("mini-swe-agent", "reject", "Commands not executed. ", _FOLLOWING),
+    Wording("mini-swe-agent", "reject", "Command not executed. ", _FOLLOWING),
 )
 """Source of each row: texts in recorded sessions of the client, or the client itself."""
 
