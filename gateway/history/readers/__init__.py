@@ -52,7 +52,7 @@ _BUILT_IN: Final = (
         name="claude-code",
         module=".claude_code",
         homes=(".claude/projects/**/*.jsonl", ".config/claude/projects/**/*.jsonl"),
-        tested="2.0.76 to 2.1.37",
+        tested="1.0.24 to 2.1.332",
     ),
 )
 

@@ -28,7 +28,11 @@ class Wording(NamedTuple):
     words: re.Pattern[str] | None = None
 
 
-_SAID = re.compile(r"the user said:\s*(.*)", re.DOTALL)
+_SAID = re.compile(
+    r"[Tt]he user said:\s*(?!\s|The user wants to clarify these questions)"
+    r"(.*?)(?:\s*Note: The user's next message may contain a .*)?$",
+    re.DOTALL,
+)
 _PLAN = re.compile(r"rejected by the user[^\n]*\n+(?!Rejected plan:)(.*)", re.DOTALL)
 
 WORDINGS: Final[tuple[Wording, ...]] = (
@@ -36,6 +40,13 @@ WORDINGS: Final[tuple[Wording, ...]] = (
     Wording("claude-code", "reject", "The user doesn't want to proceed with this tool use", _SAID),
     Wording("claude-code", "reject", "The user doesn't want to take this action right now", _SAID),
     Wording("claude-code", "reject", "The agent proposed a plan that was rejected", _PLAN),
+    Wording(
+        client="claude-code",  # in a sub-agent; without words it may have been a rule
+        kind="reject",
+        begins="Permission for this tool use was denied. The tool use was rejected (eg. if it was "
+        "a file edit, the new_string was NOT written to the file). The user said:",
+        words=_SAID,
+    ),
     Wording("codex", "interrupt", "<turn_aborted>"),
 )
 """Source of each row: texts in recorded sessions of the client, or the client itself."""
