@@ -49,13 +49,13 @@ def independent(path: Path, side: bool) -> Counter[str]:
             words = typed.pop(0)
             if entry["operation"] == "remove":
                 sent.append(words)
-        message, content = entry.get("message") or {}, []
+        message = entry.get("message") or {}
         if entry["type"] == "attachment" and entry["attachment"]["type"] == "queued_command":
             sent.remove(entry["attachment"]["prompt"])
             message = {"content": entry["attachment"]["prompt"]}
         if bool(entry.get("isSidechain")) is not side or message.get("model") == "<synthetic>":
             continue
-        content = message.get("content") or []
+        content: Any = message.get("content") or []
         content = [{"type": "text", "text": content}] if isinstance(content, str) else content
         if entry["type"] == "assistant":
             usage[message["id"]] = message["usage"]

@@ -54,6 +54,11 @@ _BUILT_IN: Final = (
         homes=(".claude/projects/**/*.jsonl", ".config/claude/projects/**/*.jsonl"),
         tested="1.0.24 to 2.1.332",
     ),
+    LogFormat(
+        name="opentelemetry",
+        module=".opentelemetry",
+        tested="semantic conventions 1.28 to 1.38; OpenTelemetry Python 1.45",
+    ),
 )
 
 

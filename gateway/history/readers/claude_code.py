@@ -244,7 +244,7 @@ def _from_person(entry: Mapping[str, Any]) -> bool:
         or entry.get("promptSource") == "system"
     ):
         return False
-    return as_mapping(entry.get("origin")).get("kind", "human") == "human"
+    return bool(as_mapping(entry.get("origin")).get("kind", "human") == "human")
 
 
 def _words(texts: list[Any]) -> str:
