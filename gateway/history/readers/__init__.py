@@ -80,7 +80,12 @@ _BUILT_IN: Final = (
         name="claude-code",
         module=".claude_code",
         homes=(".claude/projects/**/*.jsonl", ".config/claude/projects/**/*.jsonl"),
-        tested="2.0.76 to 2.1.37",
+        tested="1.0.24 to 2.1.332",
+    ),
+    LogFormat(
+        name="opentelemetry",
+        module=".opentelemetry",
+        tested="semantic conventions 1.28 to 1.38; OpenTelemetry Python 1.45",
     ),
     LogFormat(
         name="opencode",

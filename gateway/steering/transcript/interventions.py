@@ -30,7 +30,11 @@ class Wording(NamedTuple):
     has: str = ""
 
 
-_SAID = re.compile(r"the user said:\s*(.*)", re.DOTALL)
+_SAID = re.compile(
+    r"[Tt]he user said:\s*(?!\s|The user wants to clarify these questions)"
+    r"(.*?)(?:\s*Note: The user's next message may contain a .*)?$",
+    re.DOTALL,
+)
 _PLAN = re.compile(r"rejected by the user[^\n]*\n+(?!Rejected plan:)(.*)", re.DOTALL)
 _FEEDBACK = re.compile(r"User feedback:\s*(.*)", re.DOTALL)
 _TOLD_BACK = re.compile(r"following feedback:\s*(.*)", re.DOTALL)
@@ -42,6 +46,13 @@ WORDINGS: Final[tuple[Wording, ...]] = (
     Wording("claude-code", "reject", "The user doesn't want to proceed with this tool use", _SAID),
     Wording("claude-code", "reject", "The user doesn't want to take this action right now", _SAID),
     Wording("claude-code", "reject", "The agent proposed a plan that was rejected", _PLAN),
+    Wording(
+        client="claude-code",  # in a sub-agent; without words it may have been a rule
+        kind="reject",
+        begins="Permission for this tool use was denied. The tool use was rejected (eg. if it was "
+        "a file edit, the new_string was NOT written to the file). The user said:",
+        words=_SAID,
+    ),
     Wording("codex", "interrupt", "<turn_aborted>"),
     Wording("codex", "reject", "exec command rejected by user"),
     Wording("codex", "reject", "patch rejected by user"),
