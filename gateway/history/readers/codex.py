@@ -1,10 +1,10 @@
 """Codex CLI's rollouts: one JSON object per line, in `~/.codex/sessions`.
 
 A line is an item of the Responses API (`response_item`), an event that repeats it for the screen
-(`event_msg`), or about the session. The first versions of 2025 wrote bare items. An answer is
-several items; it ends where its usage, a message of the user or a new turn follows, and in files
-without any usage where an item follows a result. Usage comes after the items of its answer, except
-in some versions of 2025, where it comes before them.
+(`event_msg`), or about the session. The first versions wrote bare items. An answer is several
+items, between which the results of its calls may be. It ends where its usage, the settings of the
+next request or a message of the user follows; in files that have none of these for each request,
+where an item follows a result. Up to version 0.63 usage comes before the items of its answer.
 """
 
 from __future__ import annotations
@@ -89,15 +89,16 @@ class _Rollout:
         self._early: Mapping[str, Any] = {}  # usage of the next answer
         self._total: object = None  # tokens of the session up to here
         self._aborted = False
-        self._has_usage = self._has_records = self._has_events = False
+        self._is_marked = False  # the file marks where an answer ends
+        self._has_records = self._has_events = False
 
     def survey(self, records: Iterable[Mapping[str, Any]]) -> None:
         """Find out which of the lines that say the same this file has."""
         for record in records:
             payload = as_mapping(record.get("payload"))
             kind = payload.get("type")
-            self._has_usage |= record.get("type") == "token_usage_record"
-            self._has_usage |= kind == "token_count" and bool(payload.get("info"))
+            self._is_marked |= "record_type" in record or record.get("type") == "token_usage_record"
+            self._is_marked |= kind == "token_count" and bool(payload.get("info"))
             self._has_events |= kind == "user_message" or _typed(payload) is not None
 
     def add(self, record: Mapping[str, Any]) -> str:
@@ -108,7 +109,8 @@ class _Rollout:
         payload = record.get("payload")
         kind = as_text(record.get("type"), "")
         if not isinstance(payload, dict):
-            if kind in _SILENT or "record_type" in record:
+            if "record_type" in record:
+                self._is_open = False
                 return ""
             if not kind and "id" in record:
                 return self._meta(record)
@@ -128,6 +130,7 @@ class _Rollout:
         if kind == "inter_agent_communication":
             return self._user(payload.get("content"), at)
         if kind == "turn_context":
+            self._is_open = False
             self._model = as_text(payload.get("model"), "") or self._model
             self.session.project = self.session.project or as_text(payload.get("cwd"), "")
         return "" if kind in _SILENT else f"unknown type {kind!r}"
@@ -216,7 +219,7 @@ class _Rollout:
         """The answer that an item belongs to: the open one, or a new one."""
         session = self.session
         self._aborted = False
-        if self._is_open and (self._has_usage or not self._has_result):
+        if self._is_open and (self._is_marked or not self._has_result):
             return session.messages[session.calls[-1].position]
         reply: dict[str, Any] = {"role": "assistant", "content": ""}
         key = as_text(item.get("id"), "") or as_text(item.get("call_id"), "")
