@@ -20,7 +20,7 @@ _VERSION = re.compile(r"Aider v(\S+)")
 _MODEL = re.compile(r"(?:Main )?[Mm]odels?: (\S+)")
 _TOKENS = re.compile(
     r"Tokens: (?P<sent>[\d.,]+[kM]?) sent(?:, (?P<write>[\d.,]+[kM]?) cache write)?"
-    r"(?:, (?P<hit>[\d.,]+[kM]?) cache hit)?, (?P<received>[\d.,]+[kM]?) received"
+    r"(?:, (?P<hit>[\d.,]+[kM]?) cache(?: hit|d))?, (?P<received>[\d.,]+[kM]?) received"
 )
 _COST = re.compile(r"Cost: \$([\d.]*\d) (?:message|request|send)")
 _INTERRUPTED = ("^C again to exit", "^C KeyboardInterrupt")
