@@ -108,7 +108,8 @@ def test_a_stop_of_aiders_own_retry_is_an_interruption(tmp_path: Path) -> None:
     path.write_text(
         "\n# aider chat started at 2024-08-10 11:12:13\n\n#### change it  \n\nI change it.\n\n"
         "> Tokens: 9,000 sent, 1,000 cached, 20 received. Cost: $0.02 message, $0.02 session.  \n"
-        "> The edit failed.  \n>  \n>  \n> ^C again to exit  \n> Tokens: 9,100 sent, 0 received.  \n"
+        "> The edit failed.  \n>  \n>  \n> ^C again to exit  \n"
+        "> Tokens: 9,100 sent, 0 received.  \n"
         ">  \n>  \n> ^C again to exit  \n"
     )
     (session,) = sessions(path)
