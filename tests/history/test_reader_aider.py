@@ -101,3 +101,17 @@ def test_a_cut_off_history_is_read_to_its_end(tmp_path: Path, kept: int) -> None
     assert all(session.messages for session in sessions(tmp_path))
     path.write_text("x" + TEXT[kept:])
     assert all(session.messages for session in sessions(tmp_path))
+
+
+def test_a_stop_of_aiders_own_retry_is_an_interruption(tmp_path: Path) -> None:
+    path = tmp_path / ".aider.chat.history.md"
+    path.write_text(
+        "\n# aider chat started at 2024-08-10 11:12:13\n\n#### change it  \n\nI change it.\n\n"
+        "> Tokens: 9,000 sent, 1,000 cached, 20 received. Cost: $0.02 message, $0.02 session.  \n"
+        "> The edit failed.  \n>  \n>  \n> ^C again to exit  \n"
+        "> Tokens: 9,100 sent, 0 received.  \n"
+        ">  \n>  \n> ^C again to exit  \n"
+    )
+    (session,) = sessions(path)
+    assert counts(session) == Counts(1, 0, 1, 1, 0, 9020)
+    assert session.calls[0].usage["prompt_tokens_details"]["cached_tokens"] == 1000

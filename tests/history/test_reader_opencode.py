@@ -160,3 +160,35 @@ def test_broken_files_of_a_session_are_noted(tmp_path: Path) -> None:
     found = sessions(tmp_path)
     reasons = {reason for session in found for reason in session.reasons}
     assert reasons == {"not an object in JSON", "unknown type of part 'hologram'"}
+
+
+def test_only_what_a_person_typed_is_said(tmp_path: Path) -> None:
+    parts = [
+        {"type": "text", "text": "Called the Read tool", "synthetic": True},
+        {"type": "text", "text": "a note to the screen", "ignored": True},
+        {"type": "text", "text": "look"},
+        {"type": "file", "mime": "image/png", "url": "data:image/png;base64,AA=="},
+    ]
+    messages = [{"info": {"id": "msg_1", "role": "user"}, "parts": parts}]
+    export = {"info": {"id": "ses_1"}, "messages": messages}
+    (tmp_path / "session.json").write_text(json.dumps(export))
+    (session,) = sessions(tmp_path)
+    assert [turn.text for turn in session.human] == ["look"]
+    content = session.messages[0]["content"]
+    assert [part.get("text") for part in content] == ["Called the Read tool", "look", None]
+
+
+def test_each_step_of_a_message_is_an_answer(tmp_path: Path) -> None:
+    """Older versions put all answers to a person into one message."""
+    finish = {"type": "step-finish", "tokens": {"input": 10, "output": 5, "reasoning": 2}}
+    start = {"type": "step-start"}
+    texts = [{"type": "text", "text": text} for text in ("One.", "Two.")]
+    thought = {"type": "reasoning", "text": "Hm."}
+    parts = [start, thought, texts[0], finish, start, texts[1], finish]
+    message = {"id": "msg_1", "role": "assistant", "modelID": "m"}
+    export = {"info": {"id": "ses_1"}, "messages": [{"info": message, "parts": parts}]}
+    (tmp_path / "session.json").write_text(json.dumps(export))
+    (session,) = sessions(tmp_path)
+    assert counts(session) == (2, 0, 0, 0, 0, 34)
+    assert [m["content"] for m in session.messages] == ["One.", "Two."]
+    assert session.messages[0]["reasoning_content"] == "Hm."

@@ -206,3 +206,15 @@ def test_cut_off_and_empty_files_have_no_session(tmp_path: Path) -> None:
     (tmp_path / "0.json").write_text("")
     (tmp_path / "list.json").write_text('[{"source": "user", "action": "x", "timestamp": ')
     assert sessions(tmp_path) == []
+
+
+def test_the_harness_of_an_evaluation_is_no_person(tmp_path: Path) -> None:
+    record = json.loads(EVALUATION.read_text())
+    reply = {"source": "user", "action": "message", "args": {"content": "Please continue."}}
+    record["history"].append({"id": 99, **reply})
+    record["test_result"]["report"] = {"resolved": False}
+    (tmp_path / "output.jsonl").write_text(json.dumps(record) + "\n")
+    (session,) = sessions(tmp_path)
+    assert session.count("message") == 1
+    assert session.messages[-1]["content"] == "Please continue."
+    assert session.outcome is False

@@ -17,10 +17,10 @@ from gateway.history.session import ModelCall, Session
 AGENT = "aider"
 _STARTED = re.compile(r"# aider chat started at (\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d)")
 _VERSION = re.compile(r"Aider v(\S+)")
-_MODEL = re.compile(r"(?:Main )?[Mm]odel: (\S+)")
+_MODEL = re.compile(r"(?:Main )?[Mm]odels?: (\S+)")
 _TOKENS = re.compile(
     r"Tokens: (?P<sent>[\d.,]+[kM]?) sent(?:, (?P<write>[\d.,]+[kM]?) cache write)?"
-    r"(?:, (?P<hit>[\d.,]+[kM]?) cache hit)?, (?P<received>[\d.,]+[kM]?) received"
+    r"(?:, (?P<hit>[\d.,]+[kM]?) cache(?: hit|d))?, (?P<received>[\d.,]+[kM]?) received"
 )
 _COST = re.compile(r"Cost: \$([\d.]*\d) (?:message|request|send)")
 _INTERRUPTED = ("^C again to exit", "^C KeyboardInterrupt")
@@ -70,6 +70,7 @@ class _Chat:
         self._answer: list[str] = []
         self._shown: list[str] = []  # lines of the program since the last answer
         self._waits = False  # a message was sent, and no tokens have been reported since
+        self._stopped = False  # ^C was pressed; an answer was under way if tokens are reported
         self._prompted = False  # the newest message is the person's
         self._in_block = False  # inside a text of the program's that has several lines
         self._counted = False  # the newest answer has its tokens
@@ -113,7 +114,8 @@ class _Chat:
         self._finish()
         self.session.did("message", text)
         self.session.messages.append({"role": "user", "content": text})
-        self._shown, self._waits, self._prompted, self._counted = [], True, True, False
+        self._shown, self._waits, self._prompted = [], True, True
+        self._counted = self._stopped = False
 
     def _finish(self) -> None:
         """Take the text read so far as an answer."""
@@ -134,14 +136,16 @@ class _Chat:
         session = self.session
         if tokens := _TOKENS.match(text):
             self._finish()
-            self._waits = False
+            if self._stopped:
+                session.did("interrupt")
+            self._waits = self._stopped = False
             if session.calls and not self._counted:
                 self._count(tokens)
                 self._price(text)
         elif text.startswith(_INTERRUPTED):
             if self._waits:
                 session.did("interrupt")
-            self._waits = False
+            self._stopped, self._waits = not self._waits, False
         else:
             if version := _VERSION.match(text):
                 session.version = version[1]

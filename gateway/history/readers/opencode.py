@@ -220,39 +220,37 @@ def _answer(
     log: LogFile,
     number: int,
 ) -> None:
-    texts, thoughts, tools = [], [], []
-    finish: _Object = {}
+    known: dict[str, list[_Object]] = {"text": [], "reasoning": [], "tool": [], "step-finish": []}
     for part in parts:
         kind = as_text(part.get("type"), "")
-        if kind == "text":
-            texts.append(as_text(part.get("text"), ""))
-        elif kind == "reasoning":
-            thoughts.append(as_text(part.get("text"), ""))
-        elif kind == "tool":
-            tools.append(part)
-        elif kind == "step-finish":
-            finish = part
+        if kind in known:
+            known[kind].append(part)
         elif kind != "file" and kind not in _SILENT:
             log.skip(f"unknown type of part {kind!r}")
-    if not (texts or tools or finish):
+    if not any(known[kind] for kind in ("text", "tool", "step-finish")):
         return  # the call failed or was stopped before the model answered
+    finish = known["step-finish"][0] if known["step-finish"] else message
     call = ModelCall(
         position=len(session.messages),
         model=as_text(message.get("modelID"), ""),
-        usage=_usage(as_mapping((finish or message).get("tokens"))),
+        usage=_usage(as_mapping(finish.get("tokens"))),
         at=at,
         key=f"{message.get('id')}:{number}",
-        cost_usd=as_number((finish or message).get("cost"), None) or None,
+        cost_usd=as_number(finish.get("cost"), None) or None,
     )
     session.calls.append(call)
-    answer: dict[str, Any] = {"role": "assistant", "content": "\n".join(texts)}
-    if any(thoughts):
-        answer["reasoning_content"] = "\n".join(thoughts)
-    if tools:
-        answer["tool_calls"] = [_call(part) for part in tools]
+    answer: dict[str, Any] = {"role": "assistant", "content": _text(known["text"])}
+    if thoughts := _text(known["reasoning"]):
+        answer["reasoning_content"] = thoughts
+    if known["tool"]:
+        answer["tool_calls"] = [_call(part) for part in known["tool"]]
     session.messages.append(answer)
-    for part in tools:
+    for part in known["tool"]:
         _result(session, part)
+
+
+def _text(parts: list[_Object]) -> str:
+    return "\n".join(as_text(part.get("text"), "") for part in parts)
 
 
 def _call(part: _Object) -> dict[str, Any]:

@@ -18,17 +18,13 @@ from gateway.wire.coerce import as_bool, as_list, as_mapping, as_number, as_text
 
 AGENT = "openhands"
 # fmt: off
-_SILENT_KINDS = frozenset((
+_SILENT = frozenset((
     "ACPToolCallEvent", "CondensationRequest", "ConversationErrorEvent",
     "ConversationStateUpdateEvent", "HookExecutionEvent", "LLMCompletionLogEvent",
     "SecurityAnalysisEvent", "ServerErrorEvent", "StreamingDeltaEvent", "TokenEvent",
-))
-_SILENT_ACTIONS = frozenset((
-    "change_agent_state", "condensation_request", "loop_recovery", "null", "pause", "recall",
-    "resume", "send_pr", "start", "stop", "push",
-))
-_SILENT_OBSERVATIONS = frozenset((
-    "agent_state_changed", "condense", "loop_detection", "null", "recall", "success",
+    "agent_state_changed", "change_agent_state", "condensation_request", "condense",
+    "loop_detection", "loop_recovery", "null", "pause", "push", "recall", "resume", "send_pr",
+    "start", "stop", "success",
 ))
 # fmt: on
 """Events without a message of the model's. Source: schemas of versions 0.62 and 1.58."""
@@ -166,13 +162,13 @@ class _Events:
         elif kind in ("ObservationEvent", "UserRejectObservation", "AgentErrorEvent"):
             text, failed = _outcome(event)
             rejected = kind == "UserRejectObservation" and event.get("rejection_source") != "hook"
-            self._result(event, as_text(event.get("tool_call_id"), ""), text, at, failed, rejected)
+            self._result(as_text(event.get("tool_call_id"), ""), text, at, failed, rejected)
         elif kind in ("PauseEvent", "InterruptEvent"):
             if event.get("source") == "user":
                 session.did("interrupt", at=at)
         elif kind == "Condensation":
             self._condensed(event.get("summary"))
-        elif kind not in _SILENT_KINDS:
+        elif kind not in _SILENT:
             self._log.skip(f"unknown kind {kind!r}")
 
     def _message(self, event: Mapping[str, Any], at: float | None) -> None:
@@ -203,7 +199,7 @@ class _Events:
         elif kind == "message" and source == "user":
             session.messages.append({"role": "user", "content": text})
             session.did("message", text, at, back=1)
-        elif kind not in _SILENT_ACTIONS and source == "agent":
+        elif kind not in _SILENT and source == "agent":
             self._old_answer(event, kind, arguments, at)
 
     def _old_answer(
@@ -232,7 +228,7 @@ class _Events:
             self._ask(message, call_id, as_text(metadata.get("function_name"), kind), own)
 
     def _observation(self, event: Mapping[str, Any], kind: str, at: float | None) -> None:
-        if kind in _SILENT_OBSERVATIONS:
+        if kind in _SILENT:
             return
         metadata = as_mapping(event.get("tool_call_metadata"))
         cause = event.get("cause", len(self._asked) - 1)
@@ -240,7 +236,7 @@ class _Events:
         text = as_text(event.get("content"), "")
         extras = as_mapping(event.get("extras"))
         text = _shown(text, as_mapping(extras.get("metadata")))
-        self._result(event, name, text, at, kind == "error", kind == "user_rejected")
+        self._result(name, text, at, kind == "error", kind == "user_rejected")
 
     def _answer(
         self, name: str, text: str, at: float | None, usage: Mapping[str, Any] | None = None
@@ -272,13 +268,7 @@ class _Events:
         message.setdefault("tool_calls", []).append(call)
 
     def _result(
-        self,
-        event: Mapping[str, Any],
-        call_id: str,
-        text: str,
-        at: float | None,
-        failed: bool,
-        rejected: bool,
+        self, call_id: str, text: str, at: float | None, failed: bool, rejected: bool
     ) -> None:
         session = self._session
         if call_id not in self._asked:

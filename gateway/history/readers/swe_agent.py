@@ -25,7 +25,7 @@ _TASK = re.compile(r"\{\{\s*\w+\s*\}\}")
 
 def matches(head: bytes, name: str) -> bool:
     """See LogFormat."""
-    if not head.lstrip().startswith(b"{"):
+    if not head.lstrip().startswith((b"{", b"[")):
         return False
     if name.endswith(".traj") or (b'"trajectory"' in head and b'"observation"' in head):
         return True
@@ -35,8 +35,10 @@ def matches(head: bytes, name: str) -> bool:
 
 def read(log: LogFile) -> Iterable[Session]:
     """See LogFormat."""
-    document = as_mapping(log.document())
-    name = log.name.removesuffix(".json").removesuffix(".traj")
+    found = log.document()
+    document = {"messages": found} if isinstance(found, list) else as_mapping(found)
+    name = as_text(document.get("instance_id"), "") or log.name.removesuffix(".json")
+    name = name.removesuffix(".traj")
     info = as_mapping(document.get("info"))
     mini = isinstance(document.get("messages"), list)
     session = Session(id=name, agent=MINI if mini else SWE)
