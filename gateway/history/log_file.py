@@ -23,7 +23,7 @@ HEAD_BYTES = 64 * 1024
 takes up to 45 kB in the logs seen."""
 MOST_NOTED = 20  # unread lines of one file that are named; the rest is counted
 
-_LONE_BACKSLASH = re.compile(r'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
+_BACKSLASH = re.compile(r'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})?')
 _DECODER = json.JSONDecoder(strict=False)
 
 
@@ -129,6 +129,10 @@ class LogFile:
         return cast(IO[bytes], gzip.open(path, "rb")) if packed else path.open("rb")
 
 
+def _doubled(backslash: re.Match[str]) -> str:
+    return backslash[0] if backslash[1] else r"\\"
+
+
 def _values(line: bytes) -> list[Any]:
     """The JSON values in a line: one, or several where two writers met; empty for none.
 
@@ -148,7 +152,7 @@ def _values(line: bytes) -> list[Any]:
         except json.JSONDecodeError as exc:
             if mended or not exc.msg.startswith("Invalid"):
                 break
-            text, mended = text[:at] + _LONE_BACKSLASH.sub(r"\\\\", text[at:]), True
+            text, mended = text[:at] + _BACKSLASH.sub(_doubled, text[at:]), True
             continue
         except RecursionError:
             break

@@ -48,6 +48,7 @@ def problem(path: Path) -> str:
 def test_a_file_without_a_session_has_one_line(
     tmp_path: Path, content: bytes, said: str, name: str
 ) -> None:
+    """Empty, foreign, binary and deeply nested, under the names of all kinds of logs."""
     path = tmp_path / name
     path.write_bytes(content)
     assert problem(path) == said
@@ -67,6 +68,7 @@ def test_files_that_cannot_be_read_have_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_what_may_not_be_read_has_one_line(tmp_path: Path) -> None:
+    """A file and a folder without the permission."""
     path, folder = tmp_path / "a.jsonl", tmp_path / "folder"
     path.write_text(LINE)
     folder.mkdir()
@@ -101,11 +103,14 @@ def test_a_folder_is_searched_without_its_links(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_logs_has_one_line(tmp_path: Path) -> None:
+    """Also beside others that have some."""
     (tmp_path / "notes.txt").write_text("hello")
     assert problem(tmp_path) == "no session log"
+    assert [bool(each.problem) for each in named([CLAUDE, tmp_path])] == [False, True]
 
 
 def test_sessions_at_home_are_found_newest_first(tmp_path: Path) -> None:
+    """A link to a session that has gone is left out."""
     folder = tmp_path / ".claude" / "projects" / "p"
     folder.mkdir(parents=True)
     for number, name in enumerate(("old", "new")):
@@ -173,6 +178,7 @@ def test_checkpoints_of_a_clone_are_read(repository: Path, tmp_path: Path) -> No
 
 
 def test_a_broken_repository_has_one_line(tmp_path: Path) -> None:
+    """Git itself says what is wrong."""
     (tmp_path / ".git").write_text("gitdir: /nowhere\n")
     assert problem(tmp_path).startswith("git does not read this repository: ")
 

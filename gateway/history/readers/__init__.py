@@ -59,6 +59,7 @@ _BUILT_IN: Final = (
         module=".opentelemetry",
         tested="semantic conventions 1.28 to 1.38; OpenTelemetry Python 1.45",
     ),
+    LogFormat(name="recordings", module=".recordings", tested="this version"),
 )
 
 
