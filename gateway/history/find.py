@@ -6,8 +6,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway.errors import ConfigError
+from gateway.history.checkpoints import Blob, CheckpointFile, is_repository, transcripts
 from gateway.history.log_file import LogFile
 from gateway.history.readers import LogFormat, formats
 from gateway.history.session import Session
@@ -16,11 +18,22 @@ _NOT_LOGS = frozenset({".git", "node_modules", ".venv", "__pycache__"})
 
 
 class Found(Struct, frozen=True, kw_only=True):
-    """A file of a known format; or with `format` None and a `problem`, one that has none."""
+    """A file of a known format; or with `format` None and a `problem`, one that has none. `blob`:
+    the file is in a git repository."""
 
     path: Path
     format: LogFormat | None = None
     problem: str = ""
+    blob: Blob | None = None
+
+    def open(self) -> LogFile:
+        """The file, for one reading."""
+        return CheckpointFile(self.path, self.blob) if self.blob else LogFile(self.path)
+
+    @property
+    def size(self) -> int:
+        """Its size in bytes, 0 if it has gone."""
+        return self.blob.size if self.blob else _stat(self.path)[0]
 
     def sessions(self, log: LogFile) -> Iterator[Session]:
         """The sessions of the file; the first has its lines and what was not read of them.
@@ -43,46 +56,86 @@ def at_home(home: Path) -> list[Found]:
             for path in home.glob(pattern):
                 if path.is_file():
                     found.setdefault(path, Found(path=path, format=each))
-    return sorted(found.values(), key=lambda f: f.path.stat().st_mtime, reverse=True)
+    return sorted(found.values(), key=lambda each: _stat(each.path)[1], reverse=True)
 
 
 def named(paths: Iterable[Path]) -> list[Found]:
-    """The session logs among these files and folders. A file that was named and has no known format
-    has a `problem`; in a folder such files are left out.
+    """The session logs among these files and folders, and on the checkpoint branches of a
+    repository. What was named and has none has a `problem`; inside of a folder such files are left
+    out.
 
     Raises ConfigError: a path does not exist.
     """
     found: list[Found] = []
     for path in paths:
-        if path.is_dir():
-            found += (each for each in map(identify, _files(path)) if each.format is not None)
-        elif path.exists():
-            found.append(identify(path))
-        else:
+        try:
+            exists, is_folder = path.exists(), path.is_dir()
+        except OSError as exc:  # a name that is too long, a folder that may not be entered
+            raise ConfigError(f"{path}: cannot be read: {exc.strerror}") from exc
+        if not exists:
             raise ConfigError(f"{path}: no such file or directory")
+        found += _in_folder(path) if is_folder else [identify(path)]
     return found
 
 
-def identify(path: Path) -> Found:
+def identify(path: Path, blob: Blob | None = None) -> Found:
     """The format of one file, by its beginning and its name."""
-    log = LogFile(path)
+    found = Found(path=path, blob=blob)
     try:
-        head = log.head()
+        if not (found.blob or path.is_file()):
+            return replace(found, problem=f"{path}: neither a file nor a folder")
+        log = found.open()
+        head, name = log.head(), log.name
     except ConfigError as exc:
-        return Found(path=path, problem=str(exc))
+        return replace(found, problem=str(exc))
     if not head.strip():
-        return Found(path=path, problem=f"{path}: empty")
+        return replace(found, problem=f"{path}: empty")
     for each in formats():
-        if each.matches(head, log.name):
-            return Found(path=path, format=each)
-    known = ", ".join(each.name for each in formats())
-    return Found(path=path, problem=f"{path}: not a session log of {known}")
+        if each.matches(head, name):
+            return replace(found, format=each)
+    return replace(found, problem=f"{path}: not a session log of {_known()}")
 
 
-def _files(folder: Path) -> Iterator[Path]:
-    for path in sorted(folder.iterdir()):
+def _in_folder(folder: Path) -> list[Found]:
+    files: list[tuple[Path, Blob | None]] = []
+    problems: list[Found] = []
+    if is_repository(folder):
+        try:
+            files += transcripts(folder)
+        except ConfigError as exc:
+            problems.append(Found(path=folder, problem=str(exc)))
+    files += [(path, None) for path in _files(folder, problems)]
+    logs = [each for each in (identify(*file) for file in files) if each.format is not None]
+    if not logs and not problems:
+        fault = f"{folder}: no session log of {_known()} in this folder"
+        problems.append(Found(path=folder, problem=fault))
+    return logs + problems
+
+
+def _known() -> str:
+    return ", ".join(each.name for each in formats())
+
+
+def _stat(path: Path) -> tuple[int, float]:
+    """Size and time of the last change of a file, 0 if it has gone since it was found."""
+    try:
+        values = path.stat()
+    except OSError:
+        return 0, 0.0
+    return values.st_size, values.st_mtime
+
+
+def _files(folder: Path, problems: list[Found]) -> Iterator[Path]:
+    """The files below a folder; links to folders are not followed, for they may lead back."""
+    try:
+        inside = sorted(folder.iterdir())
+    except OSError as exc:
+        fault = f"{folder}: cannot be read: {exc.strerror}"
+        problems.append(Found(path=folder, problem=fault))
+        return
+    for path in inside:
         if path.is_dir() and not path.is_symlink():
             if path.name not in _NOT_LOGS:
-                yield from _files(path)
+                yield from _files(path, problems)
         elif path.is_file():
             yield path

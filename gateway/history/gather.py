@@ -13,7 +13,6 @@ from msgspec import Struct
 
 from gateway.errors import ConfigError
 from gateway.history.find import Found
-from gateway.history.log_file import LogFile
 from gateway.history.reading import SessionReading, read_session
 from gateway.steering.policy import Policy
 from gateway.text.formatting import progress_bar
@@ -67,7 +66,7 @@ def read_file(found: Found, policy: Policy) -> FileReadings:
     path = str(found.path)
     if found.format is None:
         return FileReadings(path=path, problem=found.problem)
-    log = LogFile(found.path)
+    log = found.open()
     try:
         sessions = tuple(read_session(each, policy, path) for each in found.sessions(log))
     except ConfigError as exc:
@@ -87,7 +86,7 @@ def read_all(
 ) -> Iterator[FileReadings]:
     """Read the files; `jobs` processes, None = one per core. The order is that of completion."""
     jobs = jobs or os.cpu_count() or 1
-    size = sum(each.path.stat().st_size for each in found if each.path.exists())
+    size = sum(each.size for each in found)
     with progress_bar(err) as bar:
         readings: Iterable[FileReadings]
         if jobs == 1 or size < IN_PROCESS_BYTES:

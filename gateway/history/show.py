@@ -11,7 +11,6 @@ from rich.text import Text
 from gateway.errors import ConfigError
 from gateway.history.describe import call_line
 from gateway.history.find import Found
-from gateway.history.log_file import LogFile
 from gateway.history.reading import SessionReading, is_alarm, outcomes_of, read_session
 from gateway.history.session import Session
 from gateway.steering.fold import StepOutcome
@@ -36,7 +35,7 @@ def find_session(found: Sequence[Found], name: str, policy: Policy) -> tuple[Ses
         if each.format is None:
             continue
         try:
-            sessions = [s for s in each.sessions(LogFile(each.path)) if s.id.startswith(name)]
+            sessions = [s for s in each.sessions(each.open()) if s.id.startswith(name)]
         except ConfigError as exc:
             problems.append(str(exc))
             continue

@@ -154,6 +154,14 @@ def parse_recording(line: str, place: str) -> Recording:
         raise ConfigError(f"{place}: not JSON: {exc}") from exc
     if not isinstance(data, dict):
         raise ConfigError(f"{place}: expected an object, got {type(data).__name__}")
+    return recording_of(data, place)
+
+
+def recording_of(data: Mapping[str, Any], place: str) -> Recording:
+    """The recording in an object; see `parse_recording`.
+
+    Raises ConfigError: neither `messages` nor `steps` is a list.
+    """
     messages, steps = data.get("messages"), data.get("steps")
     if not isinstance(messages, list) and not isinstance(steps, list):
         raise ConfigError(f"{place}: neither `messages` nor `steps` is a list")

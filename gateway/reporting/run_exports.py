@@ -74,15 +74,20 @@ def _whole(trace: RunTrace) -> dict[str, Any]:
 
 def _chat(trace: RunTrace) -> dict[str, Any]:
     """The run as one list of messages, as agents send it. Guidance is no part of it."""
-    messages = [message for step in trace.steps for message in _messages(step)]
-    newest = trace.steps[-1] if trace.steps else None
-    if newest and newest.content and (newest.content.reply_text or newest.content.reply_actions):
-        # No later request has brought the reply to the newest call back as a step.
-        reply = newest.content
-        messages.append(_assistant(reply.reply_text, reply.reply_actions, newest.step_index + 1))
-    run = trace.run
+    run, messages = trace.run, [message for message, _ in chat_messages(trace.steps)]
     about = {"run_id": run.id, "outcome": run.outcome, "model": run.model_requested}
     return {"messages": messages, "metadata": {**about, "tags": run.tags}}
+
+
+def chat_messages(steps: Sequence[StepRow]) -> Iterator[tuple[dict[str, Any], int]]:
+    """The messages of a run, each with the index of the step it belongs to."""
+    for step in steps:
+        yield from ((message, step.step_index) for message in _messages(step))
+    newest = steps[-1] if steps else None
+    if newest and newest.content and (newest.content.reply_text or newest.content.reply_actions):
+        # No later request has brought the reply to the newest call back as a step.
+        reply, index = newest.content, newest.step_index + 1
+        yield _assistant(reply.reply_text, reply.reply_actions, index), index
 
 
 def _messages(step: StepRow) -> Iterator[dict[str, Any]]:

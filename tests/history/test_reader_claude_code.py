@@ -100,6 +100,7 @@ def test_an_independent_reader_counts_the_same(path: Path) -> None:
 
 
 def test_a_fork_shares_its_answers_with_the_session_it_came_from() -> None:
+    """Copied lines keep their message ids, by which an answer is paid once."""
     fork, origin = one(FORKED), one(RESUMED)
     shared = {call.key for call in fork.calls} & {call.key for call in origin.calls}
     assert (len(shared), len(fork.calls), len(origin.calls)) == (5, 7, 7)
@@ -109,6 +110,7 @@ def test_a_fork_shares_its_answers_with_the_session_it_came_from() -> None:
 
 @pytest.mark.parametrize("name", [RESUMED, "938aeb9f-77c3-4432-8e49-8bbd3869d2f0"])
 def test_a_compaction_replaces_the_history(name: str) -> None:
+    """The summary is one message, and what follows joins it."""
     session = one(name)
     (position,) = session.compactions
     summary = session.messages[position]
@@ -135,6 +137,7 @@ def test_a_message_typed_while_the_model_works_counts_once() -> None:
 
 
 def test_words_of_a_rejection_are_the_persons() -> None:
+    """Without the client's sentence around them."""
     session = one(IN_TERMINAL)
     rejects = [turn.text for turn in session.human if turn.kind == "reject"]
     assert rejects == ["use another name please", "", ""]

@@ -101,6 +101,8 @@ def test_a_call_that_two_spans_report_counts_once(tmp_path: Path) -> None:
 
 
 def test_an_agent_with_other_instructions_is_a_session_with_a_parent(tmp_path: Path) -> None:
+    """Both in one trace, and each with its own history."""
+
     def asked(system: str, *texts: str) -> dict[str, Any]:
         parts = [{"role": "user" if n % 2 == 0 else "assistant", "parts": [
             {"type": "text", "content": text}]} for n, text in enumerate(texts)]  # fmt: skip
@@ -116,6 +118,7 @@ def test_an_agent_with_other_instructions_is_a_session_with_a_parent(tmp_path: P
 
 
 def test_a_failed_call_is_no_answer(tmp_path: Path) -> None:
+    """Its messages come again with the next one."""
     failed = span(0, {"error.type": "429"}, status={"status_code": "ERROR"})
     assert [len(each.calls) for each in read(write(tmp_path / "f.jsonl", failed, span(1, {})))] == [
         1
@@ -136,6 +139,7 @@ def test_cached_tokens_are_counted_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ['{"trace_id": 1}', '{"a": "resourceSpans"}', '{"gen_ai.x": 1}'])
 def test_other_documents_are_not_taken_for_traces(tmp_path: Path, text: str) -> None:
+    """The marks of a trace are keys, and both are needed."""
     path = tmp_path / "other.json"
     path.write_text(text)
     assert identify(path).format is None

@@ -116,6 +116,7 @@ _BUILT_IN: Final = (
         ),
         tested="SDK 1.58.2; by its schema 0.62",
     ),
+    LogFormat(name="recordings", module=".recordings", tested="this version"),
 )
 
 
