@@ -29,6 +29,7 @@ from gateway.text import formatting
 from gateway.text.sanitize import one_line
 from gateway.wire.coerce import as_json_value
 from gateway.wrap import command
+from gateway.wrap.offer import Offer, open_offer
 from gateway.wrap.own_gateway import (
     OwnGateway,
     limit_line,
@@ -74,12 +75,13 @@ def wrap(options: WrapOptions) -> int:
         _say(f"wrap: {options.command[0]}: command not found")
         return command.NOT_FOUND
     budget = wrap_budget(options.budget, options.stop_after)
-    other = _other(options)
+    other, before = _other(options), time.time()
+    offer: Offer | None = None
     with ExitStack() as stack:
         stack.enter_context(command.signals_held())
         own: OwnGateway | None = None
         if other:
-            url, read = other, partial(traces_of, other, time.time())
+            url, read = other, partial(traces_of, other, before)
             page, others = f"{url}/dashboard/runs/{{run}}", f"{url}/dashboard/runs"
         else:
             settings = wrap_settings(options.config, os.environ, options.mode)
@@ -110,7 +112,11 @@ def wrap(options: WrapOptions) -> int:
                 store = own.server.runtime.accounting.ledger.store
                 found = own.call(store.list_accounts(budget=budget.name))
                 say(used_line(budget, found, time.time(), stopped=stopped), first=False)
-        return status
+        if own is not None and not (options.as_json or options.quiet):
+            offer = open_offer(options.command[0], own, before)
+    if offer is not None:
+        offer.make()
+    return status
 
 
 def _run(options: WrapOptions, url: str, say: Callable[..., None], mode: Mode | None) -> int:
