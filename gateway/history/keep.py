@@ -48,7 +48,6 @@ from gateway.wire.usage import token_usage
 CALLS_AT_ONCE = 100
 """Calls of one commit: few enough that a gateway on the same database waits little."""
 _KEPT_STEPS = 8  # the newest outcomes in memory: one gives the texts that belong to its results
-_ATTEMPTS = 5  # while another process keeps the same session
 _LOGGED = "log"  # the source of an outcome that the log states
 
 Priced = Callable[[ModelCall], float | None]
@@ -122,19 +121,16 @@ class Keeper:
 
     async def _keep(self, session: Session) -> None:
         name = imported_id(self._tenant, session.agent, session.id)
-        for attempt in range(1, _ATTEMPTS + 1):
+        answers = _answers(session)
+        for _ in answers:
             stored = await self._stores.states.load(self._tenant, name)
-            known = stored.message_count if stored is not None else 0
-            answers = _answers(session)
-            if not answers or answers[-1] < known:
-                self.counts.known += stored is not None
+            if stored is not None and answers[-1] < stored.message_count:
+                self.counts.known += 1
                 return
             try:
                 await self._write(session, answers, stored or self._conversation(session, name))
             except VersionConflict:
-                if attempt == _ATTEMPTS:
-                    raise
-                continue  # another process keeps the session, too
+                continue  # another process keeps it, too, and has stored an answer meanwhile
             self.counts.kept += 1
             return
 
