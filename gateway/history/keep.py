@@ -275,8 +275,6 @@ class _Rows:
         outcomes, before = self._history.read_to(position), self._newest
         update = self._update(position)
         is_new = before is None or before.id != update.id
-        if before is not None and is_new and before.state != FSMState.END.value:
-            self._runs[before.id] = replace(before, state=FSMState.END.value)
         if is_new and update.model_requested:
             self.begun.append(self._begun(update))
         self._runs[update.id] = update

@@ -20,12 +20,14 @@ from msgspec.structs import replace
 from gateway.backends import Stores, open_stores
 from gateway.commands.keep import _keep_file, run_keep
 from gateway.config import Settings, settings_from_dict
+from gateway.config.models import LearningSettings
 from gateway.config.storage import StorageSettings
 from gateway.history import keep
 from gateway.history.find import Found, named
 from gateway.history.keep import Keeper, imported_id
 from gateway.history.readers import formats
 from gateway.history.session import ModelCall, Session
+from gateway.learning.worker import Learner
 from gateway.steering.identity import conversation_id
 from gateway.stores.learning import LessonFilter
 from gateway.stores.queries import LIVE, LiveQuery, PageRequest, RunFilter, RunTrace
@@ -274,6 +276,35 @@ async def test_a_run_goes_on_after_a_compaction(stores: Stores) -> None:
     content = trace.steps[2].content
     assert content is not None
     assert content.messages[-1].text == "Summary: the fence is open."
+    after = trace.steps[3].content
+    assert after is not None
+    assert not after.prompted  # what is in the summary was no message of the person's
+
+
+async def test_an_answer_ends_its_run_without_a_message(stores: Stores) -> None:
+    """As it does live, where the reply is known to be whole when it is recorded."""
+    session = a_session(ONE, ("Mend", [LS]), ("Paint", [LS, LS]))
+    at = next(n for n, m in enumerate(session.messages) if m["content"][0].get("text") == "Paint")
+    del session.messages[at]
+    session.calls = [
+        replace(call, position=call.position - (call.position > at)) for call in session.calls
+    ]
+    await kept(stores, session)
+    assert [trace.run.totals.calls for trace in await traces(stores)] == [2, 3]
+
+
+async def test_a_gateway_does_not_read_it_again(stores: Stores) -> None:
+    """At its start it catches up with the newest live runs only."""
+    await stores.states.commit(one_run(1, tenant="default"))
+    await kept(stores, a_session(ONE, ("Mend", [LS])))
+
+    def settings() -> LearningSettings:
+        raise LookupError  # it has caught up, and would wait now
+
+    learner = Learner(stores.learning, stores.runs, stores.states, settings)
+    with pytest.raises(LookupError):
+        await learner.follow()
+    assert learner.waiting == 1
 
 
 async def test_texts_are_stored_as_the_settings_say(tmp_path: Path) -> None:
@@ -388,7 +419,11 @@ async def test_a_session_that_cannot_be_scored_stops_no_other(tmp_path: Path) ->
     assert keeper.counts.kept >= 1
 
 
-BUILD = [("mvn test", "bash: mvn: command not found"), ("./gradlew test", "BUILD SUCCESSFUL")]
+BUILD = [
+    ("mvn test", "bash: mvn: command not found"),
+    ("./gradlew test", "BUILD SUCCESSFUL"),
+    *[("deploy --now", "Error: the deployment was refused by the server")] * 3,
+]
 
 
 def test_lessons_outcomes_and_rates_come_from_it(tmp_path: Path) -> None:
@@ -417,7 +452,7 @@ def test_lessons_outcomes_and_rates_come_from_it(tmp_path: Path) -> None:
         await opened.workloads.settle()
         (rate,) = await opened.workloads.rates()
         assert (rate.model, rate.solved, rate.failed) == (MODEL, 3, 0)
-        assert await opened.learning.jobs("distill") == []
+        assert await opened.learning.jobs("distil") == []
         await opened.close()
 
     asyncio.run(learned())
@@ -474,10 +509,12 @@ def test_pages_show_it_and_nothing_counts_it(
     page = page_of(server, f"/dashboard/runs/{run}")
     assert ">imported</span>" in page
     assert "ImportError" in page
+    assert ">Pause<" not in page
     now = page_of(server, "/dashboard")
     assert "Say hello" in now
     assert "Mend the fence" not in now
     over_time = page_of(server, "/dashboard/time?by=model")
+    assert "tag:project" not in over_time
     assert MODEL not in over_time.replace(f'<option value="{MODEL}"', "").replace(
         f">{MODEL}</option>", ""
     )
