@@ -165,8 +165,8 @@ def test_the_rows_are_those_of_the_live_gateway(start: Start, upstream: Scripted
                 session.calls.append(call)
                 session.messages.append(reply)
                 if command:
-                    result = {"role": "tool", "tool_call_id": tool.id, "content": result}
-                    session.messages.append(result)
+                    told = {"role": "tool", "tool_call_id": tool.id, "content": result}
+                    session.messages.append(told)
     settings = server.app.runtime.settings
 
     async def both() -> list[RunTrace]:
