@@ -20,6 +20,7 @@ from gateway.process.workers import collect_less_often
 _MODULES: Mapping[str, tuple[str, ...]] = {
     "serve": ("wrap", "serve", "dashboard"),
     "check_config": ("check-config",),
+    "history": ("history",),
     "recorded": ("replay", "calibrate"),
     "patterns": ("patterns",),
     "learn": ("learn",),

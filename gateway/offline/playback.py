@@ -8,7 +8,9 @@ count as answered. It has no bill: tokens that it does not report are estimated.
 from __future__ import annotations
 
 import functools
+import itertools
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -31,6 +33,7 @@ from gateway.steering.routing import Serves
 from gateway.steering.scoring.scorer import UNKNOWN
 from gateway.steering.steer import Decision, RunMemory, RunPosition, SteeringRules
 from gateway.steering.transcript.steps import count_steps
+from gateway.wire.coerce import as_mapping
 from gateway.wire.messages import tool_names
 from gateway.wire.usage import token_usage
 
@@ -263,7 +266,7 @@ def play(
     if recording.messages is None:
         outcomes, decisions = _play_steps(recording.steps or (), policy.rules.policy, calls)
     else:
-        outcomes, decisions = _play_messages(recording.messages, policy.rules.policy, calls)
+        outcomes, decisions = _play_messages(recording, policy.rules.policy, calls)
     steps = []
     entry: dict[str, Any] = {"difficulty": UNKNOWN, "risk": UNKNOWN}
     for index, decision in enumerate(decisions):
@@ -281,21 +284,55 @@ def play(
     return asdict(recording.label) | found
 
 
+class RecordedHistory:
+    """The messages of a recording as its requests had them. A compaction begins a shorter history,
+    in which the run continues as it does live, or the next one begins after a final answer."""
+
+    def __init__(self, policy: Policy, recording: Recording) -> None:
+        self._messages = recording.messages or ()
+        self._compactions = deque(recording.compactions)
+        self._start = 0
+        self._answers: set[int] = set()
+        self.fold = ConversationFold(policy, keep=_KEPT_STEPS, answers=self._answers)
+
+    def read_to(self, end: int) -> list[StepOutcome]:
+        """The outcomes of the steps that the messages before `end` complete."""
+        outcomes: list[StepOutcome] = []
+        while self._compactions and self._compactions[0] < end:
+            at = self._compactions.popleft()
+            # A newest step without a call was a final answer.
+            self._answers.add(at - self._start)
+            outcomes += self.fold.extend(self._messages[self._start : at])
+            self._answers.clear()
+            self._start = at
+            self.fold.continue_in(self._opening())
+        return outcomes + self.fold.extend(self._messages[self._start : end])
+
+    def _opening(self) -> int:
+        """Number of messages before the first answer to the new history."""
+        opening = itertools.takewhile(
+            lambda m: as_mapping(m).get("role") != "assistant", self._messages[self._start :]
+        )
+        return sum(1 for _ in opening)
+
+
 def _play_messages(
-    messages: Sequence[Any], policy: Policy, calls: ReplayedCalls
+    recording: Recording, policy: Policy, calls: ReplayedCalls
 ) -> tuple[dict[int, StepOutcome], list[Decision]]:
     """Outcomes by step index, and the decision after each step. Each call is decided with the
     messages that it was sent with: a step that the next message completes, such as one without a
     call, is not scored before that."""
-    fold = ConversationFold(policy, keep=_KEPT_STEPS)
+    history = RecordedHistory(policy, recording)
     found: dict[int, StepOutcome] = {}
     decisions = []
-    last = count_steps(messages) - 1
+    last = count_steps(recording.messages or ()) - 1
     for index in range(last + 1):
-        outcomes = fold.extend(messages[: calls.sent_with(index + 1)])
+        outcomes = history.read_to(calls.sent_with(index + 1))
         found |= {outcome.step.index: outcome for outcome in outcomes}
         ends = index == last and index not in found
-        decision = calls.after_the_end() if ends else calls.next_call(outcomes, fold.current)
+        decision = (
+            calls.after_the_end() if ends else calls.next_call(outcomes, history.fold.current)
+        )
         decisions.append(decision)
     return found, decisions
 

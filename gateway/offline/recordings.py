@@ -54,13 +54,15 @@ class RunLabel:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
     """One run as it was recorded; exactly one of `messages` and `steps` is not None. `request`:
-    what else the agent's requests held, such as `tools`."""
+    what else the agent's requests held, such as `tools`. `compactions`: indices of the messages
+    that replaced all earlier ones."""
 
     label: RunLabel
     license: str = ""
     messages: Sequence[Any] | None = None
     steps: Sequence[Mapping[str, Any]] | None = None
     request: Mapping[str, Any] = field(default_factory=dict)
+    compactions: Sequence[int] = ()
 
 
 def recording_files(paths: Iterable[Path]) -> list[Path]:
@@ -161,6 +163,9 @@ def parse_recording(line: str, place: str) -> Recording:
         messages=messages if isinstance(messages, list) else None,
         steps=None if isinstance(messages, list) else steps,
         request=_request(data, messages),
+        compactions=[
+            at for at, m in enumerate(as_list(messages)) if as_mapping(m).get("compact") is True
+        ],
     )
 
 

@@ -1,0 +1,99 @@
+"""`gateway history`: the sessions that agents keep on this machine, read where they are."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gateway.errors import ConfigError
+
+if TYPE_CHECKING:
+    from gateway.history.reading import SessionReading
+
+_PATHS = (
+    "files or folders of session logs, or a git repository with Entire checkpoints (default: what "
+    "agents keep in the home directory)"
+)
+
+
+def add_parser(commands: Any) -> None:
+    """Declare the command."""
+    history = commands.add_parser(
+        "history", help="your agents' past sessions: cost, trouble, and what you had to say"
+    )
+    history.add_argument("paths", nargs="*", metavar="PATH", help=f"{_PATHS}; `show ID`: read one")
+    history.add_argument("--since", default="", metavar="DATE", help="a date, or 7d, 4w")
+    history.add_argument("--project", default="", help="folder contains this text")
+    history.add_argument("--agent", default="", help="only this agent, such as codex")
+    history.add_argument("--json", action="store_true", help="one JSON object per session and line")
+    history.add_argument("--steps", default="", metavar="A-B", help="with show: only these steps")
+    history.add_argument("--jobs", type=int, help="processes (default: one per core)")
+    history.set_defaults(run=_history)
+
+
+def _history(args: argparse.Namespace) -> int:
+    from gateway.history.gather import Wanted, read_all, since
+    from gateway.steering.policy import Policy
+
+    if args.paths[-2:-1] == ["show"]:
+        return _show(args)
+    begin = since(args.since, datetime.now(UTC)) if args.since else None
+    wanted = Wanted(since=begin, project=args.project, agent=args.agent)
+    found = _found(args)
+    readings: list[SessionReading] = []
+    problems = 0
+    for each in read_all(found, Policy(), err=sys.stderr, jobs=args.jobs):
+        if each.problem:
+            problems += 1
+            sys.stderr.write(f"gateway: {each.problem}\n")
+        readings += filter(wanted.takes, each.sessions)
+    if args.json:
+        from gateway.history.as_json import session_line
+
+        for reading in sorted(readings, key=lambda r: (r.started or 0.0, r.id)):
+            sys.stdout.write(session_line(reading))
+        return 1 if problems else 0
+    if not readings:
+        raise ConfigError(_nothing(args, len(found), problems))
+    from rich.console import Console
+
+    from gateway.history.screen import print_screen
+    from gateway.history.summary import summarise
+
+    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    print_screen(summarise(readings), console, options=[str(path) for path in args.paths])
+    return 1 if problems else 0
+
+
+def _show(args: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from gateway.history.show import show
+    from gateway.steering.policy import Policy
+
+    *args.paths, _, name = args.paths
+    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    show(_found(args), name, args.steps, Policy(), console)
+    return 0
+
+
+def _found(args: argparse.Namespace) -> list[Any]:
+    from gateway.history.find import at_home, named
+
+    if args.paths:
+        return named(Path(path) for path in args.paths)
+    return at_home(Path.home())
+
+
+def _nothing(args: argparse.Namespace, files: int, problems: int) -> str:
+    if files > problems:
+        return "no session fits --since, --project and --agent"
+    if args.paths:
+        return f"no session log in {', '.join(args.paths)}"
+    from gateway.history.readers import formats
+
+    homes = [pattern.partition("*")[0] for each in formats() for pattern in each.homes[:1]]
+    return f"no session logs in the home directory (looked in {', '.join(f'~/{h}' for h in homes)})"

@@ -1,0 +1,237 @@
+"""One session through the steering core: readings of its steps, cost of its calls, its trouble."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePath
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gateway.history.describe import what_happened
+from gateway.history.log_file import Unread
+from gateway.history.prices import Tokens, cost_of, tokens_in
+from gateway.history.session import HumanTurn, Session
+from gateway.history.trouble import ReadStep, Stretch, stretches_of
+from gateway.offline.playback import RecordedHistory
+from gateway.offline.recordings import Recording, RunLabel
+from gateway.steering.fold import StepOutcome
+from gateway.steering.fsm import FSMState
+from gateway.steering.policy import Policy
+from gateway.steering.transcript.steps import Change, StepReader
+from gateway.steering.transcript.user_words import task_of
+from gateway.text.secrets import mask_repeated
+
+MOST_SAID = 2000  # characters of a person's message that are kept
+_TITLE = 80
+_ACCEPTED_PLAN = "Implement the following plan:"
+_AT_RISK = (FSMState.SLOW, FSMState.SKIP)
+
+
+class CallCost(Struct, frozen=True, array_like=True):
+    """One model call of a session: its step (0-based, -1 before the first), time, tokens and US
+    dollars. `key`: as in `ModelCall`."""
+
+    key: str
+    step: int
+    at: float | None
+    model: str
+    tokens: Tokens
+    usd: float | None
+
+
+class Alarm(Struct, frozen=True, kw_only=True):
+    """The first step of consecutive ones at which the gateway would have raised an alarm."""
+
+    step: int
+    monitors: tuple[str, ...]
+    state: str
+    evidence: str
+
+
+class SessionReading(Struct, frozen=True, kw_only=True):
+    """The result of reading one session; it holds no transcript, only what the person said.
+
+    `steps`: answers of the model; `tool_calls`: calls in them; `scored`: readings of the steps that
+    the core scored, in order.
+    """
+
+    id: str
+    agent: str
+    version: str
+    project: str
+    parent: str
+    title: str
+    path: str
+    started: float | None
+    ended: float | None
+    steps: int
+    tool_calls: int
+    calls: tuple[CallCost, ...]
+    human: tuple[HumanTurn, ...]
+    compactions: int
+    stretches: tuple[Stretch, ...]
+    alarms: tuple[Alarm, ...]
+    outcome: bool | None = None
+    lines: int = 0
+    unread: Sequence[Unread] = ()
+    reasons: Mapping[str, int] = {}
+
+    @property
+    def place(self) -> str:
+        """The last part of the project's folder; the agent's name if it is unknown."""
+        return PurePath(self.project.replace("\\", "/")).name or self.agent
+
+    @property
+    def tokens(self) -> Tokens:
+        """Tokens of all calls."""
+        total = Tokens()
+        for call in self.calls:
+            total = total.plus(call.tokens)
+        return total
+
+    @property
+    def usd(self) -> float | None:
+        """US dollars of the calls with a price; None if none has one."""
+        priced = [call.usd for call in self.calls if call.usd is not None]
+        return sum(priced) if priced else None
+
+    def acts(self, kind: str) -> int:
+        """Number of the person's acts of one kind."""
+        return sum(turn.kind == kind for turn in self.human)
+
+
+def outcomes_of(session: Session, policy: Policy) -> tuple[list[StepOutcome], list[int]]:
+    """The outcomes of the scored steps, and the position of the message of every step. A step that
+    got a late result has its last outcome."""
+    reader, starts = StepReader(), []
+    for position, message in enumerate(session.messages):
+        if reader.read(message) is Change.OPENED:
+            starts.append(position)
+    label = RunLabel(id=session.id, source=session.agent)
+    messages, compactions = session.messages, session.compactions
+    history = RecordedHistory(
+        policy, Recording(label=label, messages=messages, compactions=compactions)
+    )
+    found: dict[int, StepOutcome] = {}
+    for end in [*starts[1:], len(messages)]:
+        found |= {outcome.step.index: outcome for outcome in history.read_to(end)}
+    return [found[index] for index in sorted(found)], starts
+
+
+def read_session(session: Session, policy: Policy, path: str = "") -> SessionReading:
+    """Read a session with the policy of the live gateway. Never raises for a malformed one."""
+    outcomes, starts = outcomes_of(session, policy)
+    calls = tuple(
+        CallCost(
+            call.key,
+            bisect_right(starts, call.position) - 1,
+            call.at,
+            call.model,
+            tokens_in(call.usage),
+            cost_of(call),
+        )
+        for call in session.calls
+    )
+    human = tuple(_read_turns(session.human))
+    steps = [_read_step(outcome, starts) for outcome in outcomes]
+    costs: dict[int, tuple[int, float]] = {}
+    for call in calls:
+        tokens, usd = costs.get(call.step, (0, 0.0))
+        costs[call.step] = tokens + call.tokens.total, usd + (call.usd or 0.0)
+    return SessionReading(
+        id=session.id,
+        agent=session.agent,
+        version=session.version,
+        project=session.project,
+        parent=session.parent,
+        title=session.title or _title(session, human),
+        path=path,
+        started=session.started,
+        ended=session.ended,
+        steps=len(session.calls),
+        tool_calls=_tool_calls(session),
+        calls=calls,
+        human=human,
+        compactions=len(session.compactions),
+        stretches=tuple(
+            replace(
+                each, happened=what_happened(each, [s for s in steps if s.index in each.indices])
+            )
+            for each in stretches_of(steps, human, starts, costs)
+        ),
+        alarms=tuple(_alarms(outcomes)),
+        outcome=session.outcome,
+        lines=session.lines,
+        unread=session.unread,
+        reasons=session.reasons,
+    )
+
+
+def is_alarm(outcome: StepOutcome) -> bool:
+    """True if the live gateway would raise an alarm at this step."""
+    fired, likely = outcome.readings.fired, outcome.risk.likely
+    return bool(fired) or likely or outcome.state in _AT_RISK
+
+
+def _alarms(outcomes: Sequence[StepOutcome]) -> list[Alarm]:
+    found, before = [], False
+    for outcome in outcomes:
+        now = is_alarm(outcome)
+        if now and not before:
+            fired = tuple(outcome.readings.fired)
+            reasons = [outcome.readings.evidence.get(name, "") for name in fired]
+            found.append(
+                Alarm(
+                    step=outcome.step.index,
+                    monitors=fired or (("risk",) if outcome.risk.likely else ()),
+                    state=outcome.state.value,
+                    evidence=mask_repeated("; ".join(filter(None, reasons))),
+                )
+            )
+        before = now
+    return found
+
+
+def _read_step(outcome: StepOutcome, starts: Sequence[int]) -> ReadStep:
+    return ReadStep(
+        index=outcome.step.index,
+        position=starts[outcome.step.index],
+        is_alarm=is_alarm(outcome),
+        trouble=outcome.observed.trouble,
+        fired=tuple(outcome.readings.fired),
+        evidence=dict(outcome.readings.evidence),
+        observed=outcome.observed,
+    )
+
+
+def _read_turns(turns: Sequence[HumanTurn]) -> Iterator[HumanTurn]:
+    """The turns with their secrets masked, and whether each corrects the agent."""
+    for at, turn in enumerate(turns):
+        text = mask_repeated(turn.text[:MOST_SAID])
+        # A plan that is accepted for a fresh start is recorded as a call that was rejected, and an
+        # interruption.
+        accepted = any(after.text.startswith(_ACCEPTED_PLAN) for after in turns[at + 1 : at + 3])
+        yield replace(turn, text=text, corrects=turn.kind != "message" and not accepted)
+
+
+def _title(session: Session, human: Sequence[HumanTurn]) -> str:
+    said = next((turn.text for turn in human if turn.kind == "message" and turn.text), "")
+    words = " ".join((said or mask_repeated(task_of(session.messages, 0)[:MOST_SAID])).split())
+    return words[: _TITLE - 3] + "..." if len(words) > _TITLE else words
+
+
+def _tool_calls(session: Session) -> int:
+    count: Counter[str] = Counter()
+    for message in session.messages:
+        if message.get("role") == "assistant":
+            content = message.get("content")
+            blocks = content if isinstance(content, list) else ()
+            count["blocks"] += sum(
+                isinstance(block, dict) and block.get("type") == "tool_use" for block in blocks
+            )
+            listed = message.get("tool_calls")
+            count["listed"] += len(listed) if isinstance(listed, list) else 0
+    return count["blocks"] + count["listed"]

@@ -1,0 +1,144 @@
+"""The first screen of `gateway history`, and one session for reading."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from gateway.history.describe import what_the_person_did
+from gateway.history.summary import Summary, Sums, WorstStretch, largest
+from gateway.text.formatting import UNKNOWN, count, counted, money, percent
+from gateway.text.sanitize import one_line
+
+ROWS = 5  # of projects, models and weeks
+_ID_CHARACTERS = 8
+_NAME = 44
+_LEAST = 30  # characters of a text that is cut to fit into its line
+_AROUND_WORDS = 23
+
+
+def print_screen(summary: Summary, console: Console, *, options: Sequence[str] = ()) -> None:
+    """Print the summary. `options`: those of this call that a command to read more needs."""
+    total, command = summary.total, shlex.join(["gateway", "history", *options])
+    sessions = ", ".join(f"{counted(n, 'session')} of {a}" for a, n in summary.agents.items())
+    console.print(Text(f"{sessions}, {_days(summary)}", style="bold"))
+    cost = f", {money(total.usd)}" if total.usd else ""
+    read = total.tokens.cache_read / total.tokens.total if total.tokens.total else 0.0
+    console.print(
+        f"{counted(total.steps, 'step')}, {count(total.tokens.total)} tokens "
+        f"({percent(read)} from cache){cost}\n"
+    )
+    console.print(_sums(summary))
+    for line in _notes(summary):
+        console.print(line, style="dim", markup=False)
+    console.print()
+    for line in _trouble(summary):
+        console.print(Text(line, style="bold"))
+    for number, worst in enumerate(summary.worst, 1):
+        _print_worst(console, number, worst, command)
+    console.print()
+    console.print(_alarmed(summary), markup=False)
+
+
+def _days(summary: Summary) -> str:
+    first, last = (_day(moment, year=True) for moment in (summary.started, summary.ended))
+    return first if first == last else f"{first} to {last}"
+
+
+def _sums(summary: Summary) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for _ in range(2):
+        table.add_column(no_wrap=True)
+    for name in ("sessions", "steps", "tokens", "cost"):
+        table.add_column(name, justify="right")
+    parts = (("project", summary.projects), ("model", summary.models))
+    for title, rows in parts:
+        _add_rows(table, title, largest(rows, ROWS))
+    weeks = sorted(summary.weeks.items())[-ROWS:]
+    _add_rows(table, "week of", weeks)
+    return table
+
+
+def _add_rows(table: Table, title: str, rows: Sequence[tuple[str, Sums]]) -> None:
+    for number, (name, sums) in enumerate(rows):
+        cost = money(sums.usd) if sums.usd else UNKNOWN if sums.unpriced else "$0"
+        more = "+" if sums.usd and sums.unpriced else ""
+        table.add_row(
+            Text("" if number else title, style="dim"),
+            one_line(name, _NAME),
+            f"{sums.sessions:,}",
+            f"{sums.steps:,}",
+            count(sums.tokens.total),
+            cost + more,
+        )
+
+
+def _notes(summary: Summary) -> Iterator[str]:
+    if summary.unpriced:
+        yield f"no price is known for: {', '.join(sorted(summary.unpriced)[:ROWS])}"
+    if summary.sub_agents:
+        yield f"with {counted(summary.sub_agents, 'sub-agent')}, in the steps and cost above"
+    if summary.copies:
+        yield f"copies of other sessions, not counted again: {summary.copies}"
+    if unread := sum(summary.unread.values()):
+        reasons = ", ".join(f"{n} x {reason}" for reason, n in list(summary.unread.items())[:3])
+        yield f"{unread} of {counted(summary.lines, 'line')} not read: {reasons}"
+
+
+def _trouble(summary: Summary) -> Iterator[str]:
+    yield (
+        f"You interrupted {counted(summary.interrupts, 'time')}, rejected "
+        f"{counted(summary.rejects, 'call')} and corrected {counted(summary.corrected, 'time')} "
+        f"in {counted(summary.said, 'message')}."
+    )
+    if not summary.stretches:
+        yield "No stretch of trouble was found."
+        return
+    low, high = summary.trouble_usd
+    share = f", {percent(high / summary.total.usd)} of all" if summary.total.usd else ""
+    cost = f": {money(low)} to {money(high)}{share} at most" if high else ""
+    yield (
+        f"{counted(summary.trouble_steps, 'step')} were in trouble or had to be corrected{cost}. "
+        "The worst:"
+    )
+
+
+def _print_worst(console: Console, number: int, worst: WorstStretch, command: str) -> None:
+    session, stretch = worst.session, worst.stretch
+    cost = money(stretch.usd) if stretch.usd else f"{count(stretch.tokens)} tokens"
+    head = f"{number:2}. {cost}, {counted(stretch.steps, 'step')}, {session.place}, "
+    head += f"{_day(session.started)}: "
+    happened = one_line(stretch.happened, max(_LEAST, console.width - len(head)))
+    console.print(Text.assemble((head, "yellow"), happened))
+    read = f"    {command} show {short_id(session.id)} --steps {stretch.first}-{stretch.last}"
+    room = max(_LEAST, console.width - len(read) - _AROUND_WORDS)
+    did = what_the_person_did(stretch, room)
+    line = Text.assemble((read, "dim"), (f"  # {did}" if did else "", "cyan"))
+    console.print(line, soft_wrap=True)
+
+
+def _alarmed(summary: Summary) -> str:
+    if not summary.alarms:
+        return "The gateway would have raised no alarm."
+    monitors = ", ".join(f"{n} {name}" for name, n in summary.alarms.most_common())
+    return (
+        f"The gateway would have raised {counted(summary.alarms.total(), 'alarm')} in "
+        f"{counted(summary.alarmed, 'session')}: {monitors}."
+    )
+
+
+def short_id(session_id: str) -> str:
+    """The beginning of an id, long enough to be typed; a sub-agent's is kept whole."""
+    return session_id if "/" in session_id else session_id[:_ID_CHARACTERS]
+
+
+def _day(moment: float | None, *, year: bool = False) -> str:
+    if moment is None:
+        return "no date"
+    day = datetime.fromtimestamp(moment, UTC)
+    return f"{day:%b} {day.day}" + (f", {day.year}" if year else "")

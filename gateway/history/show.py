@@ -1,0 +1,143 @@
+"""One session for reading: its steps with readings and cost, and what the person did between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from gateway.errors import ConfigError
+from gateway.history.describe import call_line
+from gateway.history.find import Found
+from gateway.history.log_file import LogFile
+from gateway.history.reading import SessionReading, is_alarm, outcomes_of, read_session
+from gateway.history.session import Session
+from gateway.steering.fold import StepOutcome
+from gateway.steering.policy import Policy
+from gateway.steering.transcript.steps import Action, Step, extract
+from gateway.text.formatting import count, counted, money
+from gateway.text.sanitize import one_line, visible
+from gateway.text.secrets import mask_repeated
+
+_CHARACTERS = 160
+_RESULT_LINES = 3
+
+
+def find_session(found: Sequence[Found], name: str, policy: Policy) -> tuple[Session, str]:
+    """The session whose id begins with `name`, and its file; files named like it are read first.
+
+    Raises ConfigError: no session has this id, or several have.
+    """
+    ordered = sorted(found, key=lambda each: name.partition("/")[0] not in each.path.name)
+    problems = []
+    for each in ordered:
+        if each.format is None:
+            continue
+        try:
+            sessions = [s for s in each.sessions(LogFile(each.path)) if s.id.startswith(name)]
+        except ConfigError as exc:
+            problems.append(str(exc))
+            continue
+        exact = [s for s in sessions if s.id == name or not s.parent]
+        if len(exact or sessions) > 1:
+            ids = ", ".join(s.id for s in sessions[:5])
+            raise ConfigError(f"history: {name!r} is the beginning of several ids: {ids}")
+        if sessions:
+            return (exact or sessions)[0], str(each.path)
+    raise ConfigError(f"history: no session has an id that begins with {name!r}")
+
+
+def steps_asked(text: str) -> range:
+    """The steps in `--steps`: `A-B`, `A-` or `A`; all of them for "". Raises ConfigError."""
+    if not text:
+        return range(10**9)
+    first, dash, last = text.partition("-")
+    if first.isdigit() and (last.isdigit() or not last):
+        end = int(last) if last else 10**9 if dash else int(first)
+        return range(int(first), end + 1)
+    raise ConfigError(f"--steps: {text!r} is not a range of steps such as 12-20")
+
+
+def print_session(
+    session: Session, path: str, policy: Policy, asked: range, console: Console
+) -> None:
+    """Print the head of a session and the steps asked for.
+
+    Raises ConfigError: it has none of these steps.
+    """
+    reading = read_session(session, policy, path)
+    outcomes, starts = outcomes_of(session, policy)
+    scored = {outcome.step.index: outcome for outcome in outcomes}
+    steps = extract(session.messages)
+    if not any(step.index in asked for step in steps):
+        raise ConfigError(f"--steps: the session has the steps 0 to {len(steps) - 1}")
+    console.print(Text(_head(reading), style="bold"))
+    console.print(path, style="dim", markup=False)
+    turns = iter([*reading.human, None])
+    turn = next(turns)
+    for step, start in zip(steps, starts, strict=True):
+        while turn is not None and turn.position < start:
+            if step.index in asked or step.index - 1 in asked:
+                said = f": {one_line(turn.text, 4 * _CHARACTERS)}" if turn.text else ""
+                console.print(Text(f"  you {_ACTS[turn.kind]}{said}", style="cyan"))
+            turn = next(turns)
+        if step.index in asked:
+            _print_step(step, scored.get(step.index), reading, console)
+    while turn is not None and steps[-1].index in asked:
+        console.print(Text(f"  you {_ACTS[turn.kind]}: {one_line(turn.text, 640)}", style="cyan"))
+        turn = next(turns)
+
+
+_ACTS = {"message": "said", "interrupt": "interrupted", "reject": "rejected the call"}
+
+
+def _head(reading: SessionReading) -> str:
+    cost = f", {money(reading.usd)}" if reading.usd is not None else ""
+    agent = f"{reading.agent} {reading.version}".strip()
+    return (
+        f"{reading.id}, {agent}, {reading.project or 'unknown folder'}: "
+        f"{counted(reading.steps, 'step')}, {count(reading.tokens.total)} tokens{cost}"
+    )
+
+
+def _print_step(
+    step: Step, outcome: StepOutcome | None, reading: SessionReading, console: Console
+) -> None:
+    usd = sum(call.usd or 0.0 for call in reading.calls if call.step == step.index)
+    line = Text(f"{step.index:4}  ", style="bold")
+    if outcome is not None:
+        line.append(f"{outcome.difficulty:.2f} {outcome.state.value:7}")
+    line.append(f" {money(usd)}" if usd else "", style="dim")
+    if outcome is not None and (outcome.observed.trouble or is_alarm(outcome)):
+        line.append(f"  {_signs(outcome)}", style="bold red" if is_alarm(outcome) else "yellow")
+    console.print(line)
+    if step.thought:
+        console.print(Text(f"      {one_line(mask_repeated(step.thought), 2 * _CHARACTERS)}"))
+    for action in step.actions:
+        style = "green"
+        console.print(Text(f"      {call_line(action)}", style=style))
+        for shown in _result(action):
+            console.print(Text(f"        {shown}", style="dim"))
+
+
+def _signs(outcome: StepOutcome) -> str:
+    reasons = [f"{n}: {outcome.readings.evidence.get(n, '')}" for n in outcome.readings.fired]
+    likely = ["likely to fail"] if outcome.risk.likely else []
+    found = [*([outcome.observed.trouble] if outcome.observed.trouble else []), *reasons, *likely]
+    return mask_repeated("; ".join(found))
+
+
+def _result(action: Action) -> Iterator[str]:
+    lines = [line for line in visible(action.observation[:20_000]).splitlines() if line.strip()]
+    for line in lines[:_RESULT_LINES]:
+        yield one_line(mask_repeated(line), _CHARACTERS)
+    if len(lines) > _RESULT_LINES:
+        yield f"... {len(lines) - _RESULT_LINES} more lines"
+
+
+def show(found: Sequence[Found], name: str, steps: str, policy: Policy, console: Console) -> None:
+    """Print one session or some of its steps. Raises: ConfigError."""
+    session, path = find_session(found, name, policy)
+    print_session(session, str(Path(path)), policy, steps_asked(steps), console)
