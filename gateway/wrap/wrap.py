@@ -23,6 +23,7 @@ from gateway.api.views import run_view, step_views
 from gateway.config import Mode
 from gateway.errors import ConfigError
 from gateway.process.running import running_gateways, state_database
+from gateway.stores.records import IMPORTED
 from gateway.stores.totals import Stop
 from gateway.text import formatting
 from gateway.text.sanitize import one_line
@@ -305,12 +306,13 @@ def traces_of(url: str, since: float) -> list[Trace]:
             answer = client.get("/api/runs", params=page)
             if answer.status_code in (401, 403):
                 raise ConfigError("the gateway's control plane needs a key")
-            runs = [run for run in _answered(answer)["runs"] if run["updated_at"] >= since]
+            found = (run for run in _answered(answer)["runs"] if run["mode"] != IMPORTED)
+            runs = [run for run in found if run["updated_at"] >= since]
             one = {"content": "false"}
-            found = [client.get(f"/api/runs/{run['id']}", params=one) for run in runs]
+            traces = [client.get(f"/api/runs/{run['id']}", params=one) for run in runs]
     except httpx.HTTPError as exc:
         raise ConfigError(f"{url} does not answer: {exc}") from exc
-    return [_answered(answer) for answer in reversed(found)]
+    return [_answered(answer) for answer in reversed(traces)]
 
 
 def gateway_at(url: str) -> str:
