@@ -46,11 +46,13 @@ _MODEL_COLOURS, _TICKS = 6, 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunChart:
-    """A run's steps in order, each in a slot of equal width."""
+    """A run's steps in order, each in a slot of equal width. `marked`: steps that the page is about,
+    if not all."""
 
     steps: Sequence[StepRow]
     guidance: Mapping[int, Sequence[InjectionRow]]
     thresholds: Mapping[str, float]
+    marked: range = range(0)
 
     @classmethod
     def of(cls, trace: RunTrace, thresholds: Mapping[str, float]) -> RunChart:
@@ -86,6 +88,7 @@ def difficulty_chart(chart: RunChart) -> Markup:
     dots = step_dots(difficulties, fired, height) if len(fired) <= _DOTS_UP_TO else ()
     return drawing(
         height,
+        *_mark(chart, height),
         joined(state_bands([step.state for step in chart.steps], height)),
         joined(threshold_lines(chart.thresholds, height)),
         slot_curve(difficulties, height, class_="curve"),
@@ -95,6 +98,13 @@ def difficulty_chart(chart: RunChart) -> Markup:
         role="group",  # its markers are links
         aria_label="Difficulty by step, on bands of the run's states",
     )
+
+
+def _mark(chart: RunChart, height: float) -> Iterator[Markup]:
+    """A field behind the marked steps."""
+    slots = [slot for slot, step in enumerate(chart.steps) if step.step_index in chart.marked]
+    if slots:
+        yield _rect(chart.left(slots[0]), 0, chart.left(len(slots)), height, "marked")
 
 
 def difficulty_axis(chart: RunChart) -> Markup:
@@ -115,7 +125,7 @@ def composite_chart(chart: RunChart) -> Markup:
             top = level_y(step.composite, height)
             bars.append(_bar(chart, slot, top, height - top, step_severity(step, stuck)))
     lines = threshold_lines(chart.thresholds, height, ("warn", "danger"))
-    return drawing(height, *lines, *bars, class_="plot composite")
+    return drawing(height, *_mark(chart, height), *lines, *bars, class_="plot composite")
 
 
 def monitor_strip(chart: RunChart, name: str) -> Markup:
@@ -166,7 +176,7 @@ def token_chart(chart: RunChart) -> Markup:
     if (total := sum(costs)) > 0:
         shares = [so_far / total for so_far in accumulate(costs)]
         bars.append(slot_curve(shares, height, margin=2, class_="curve-cost"))
-    return drawing(height, *bars, class_="plot tokens")
+    return drawing(height, *_mark(chart, height), *bars, class_="plot tokens")
 
 
 def _most_tokens(chart: RunChart) -> int:

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.history.summary import Summary, Sums, WorstStretch, largest
+from gateway.history.trouble import Stretch
 from gateway.text.formatting import UNKNOWN, count, counted, money, percent
 from gateway.text.sanitize import one_line
 
@@ -24,22 +25,28 @@ def print_screen(summary: Summary, console: Console, *, options: Sequence[str] =
     """Print the summary. `options`: those of this call that a command to read more needs."""
     console.print(Text(_headline(summary), style="bold"))
     console.print(_sums(summary))
-    for line in _notes(summary):
+    for line in notes(summary):
         console.print(line, style="dim", markup=False)
     console.print()
-    console.print(Text(_trouble(summary), style="bold"))
+    console.print(Text(trouble(summary), style="bold"))
     for number, worst in enumerate(summary.worst, 1):
         _print_worst(console, number, worst, options)
 
 
-def _headline(summary: Summary) -> str:
-    total, agents = summary.total, summary.agents
+def sessions_in(summary: Summary) -> str:
+    """The sessions of each agent, and the days they are of."""
+    agents = summary.agents
     sessions = " and ".join(f"{counted(n, 'session')} of {name}" for name, n in agents.items())
-    days = " to ".join(dict.fromkeys(map(_day, (summary.started, summary.ended))))
+    days = " to ".join(dict.fromkeys(map(day_of, (summary.started, summary.ended))))
+    return f"{sessions}, {days}"
+
+
+def _headline(summary: Summary) -> str:
+    total = summary.total
     cached = total.tokens.cache_read / total.tokens.total if total.tokens.total else 0.0
     cost = money(total.usd) if total.usd else "cost unknown"
     return (
-        f"{sessions}, {days}: {counted(total.steps, 'step')}, {count(total.tokens.total)} tokens "
+        f"{sessions_in(summary)}: {counted(total.steps, 'step')}, {count(total.tokens.total)} tokens "
         f"({percent(cached)} from cache), {cost}"
     )
 
@@ -60,19 +67,24 @@ def _sums(summary: Summary) -> Table:
 
 def _add_rows(table: Table, title: str, rows: Sequence[tuple[str, Sums]]) -> None:
     for number, (name, sums) in enumerate(rows):
-        cost = money(sums.usd) if sums.usd else UNKNOWN if sums.unpriced else "$0"
-        more = "+" if sums.usd and sums.unpriced else ""
         table.add_row(
             Text("" if number else title, style="dim"),
             one_line(name, _NAME),
             f"{sums.sessions:,}",
             f"{sums.steps:,}",
             count(sums.tokens.total),
-            cost + more,
+            cost_words(sums),
         )
 
 
-def _notes(summary: Summary) -> Iterator[str]:
+def cost_words(sums: Sums) -> str:
+    """The cost of some sessions; with a plus if the price of a part is unknown."""
+    cost = money(sums.usd) if sums.usd else UNKNOWN if sums.unpriced else "$0"
+    return cost + ("+" if sums.usd and sums.unpriced else "")
+
+
+def notes(summary: Summary) -> Iterator[str]:
+    """What the sums leave out or hold besides sessions, a line each."""
     if summary.unpriced:
         yield f"no price is known for: {', '.join(sorted(summary.unpriced)[:ROWS])}"
     if summary.sub_agents:
@@ -84,7 +96,8 @@ def _notes(summary: Summary) -> Iterator[str]:
         yield f"{unread} of {counted(summary.lines, 'line')} not read: {reasons}"
 
 
-def _trouble(summary: Summary) -> str:
+def trouble(summary: Summary) -> str:
+    """What the person did about trouble, how much of it was found, and its cost."""
     stepped_in = (
         f"You interrupted {counted(summary.interrupts, 'time')} and rejected "
         f"{counted(summary.rejects, 'call')}."
@@ -104,10 +117,8 @@ def _print_worst(
     console: Console, number: int, worst: WorstStretch, options: Sequence[str]
 ) -> None:
     session, stretch = worst.session, worst.stretch
-    cost = money(stretch.usd) if stretch.usd else f"{count(stretch.tokens)} tokens"
-    steps = f"{stretch.first}-{stretch.last}"
-    where = f"{session.place}, {_day(session.started)}"
-    command = shlex.join(["gateway", "history", *options, "show", short_id(session.id)])
+    cost = stretch_cost(stretch)
+    where = f"{session.place}, {day_of(session.started)}"
     console.print(
         Text.assemble(
             f"{number:2}. ",
@@ -115,7 +126,19 @@ def _print_worst(
             f" {counted(stretch.steps, 'step')}, {where}: {one_line(stretch.said, _SAID)}",
         )
     )
-    console.print(f"    {command} --steps {steps}", style="dim", markup=False)
+    console.print(f"    {read_command(worst, options)}", style="dim", markup=False)
+
+
+def stretch_cost(stretch: Stretch) -> str:
+    """US dollars, or the tokens if no price is known."""
+    return money(stretch.usd) if stretch.usd else f"{count(stretch.tokens)} tokens"
+
+
+def read_command(worst: WorstStretch, options: Sequence[str]) -> str:
+    """The command that shows the steps of a stretch."""
+    stretch, name = worst.stretch, short_id(worst.session.id)
+    command = shlex.join(["gateway", "history", *options, "show", name])
+    return f"{command} --steps {stretch.first}-{stretch.last}"
 
 
 def short_id(session_id: str) -> str:
@@ -123,7 +146,8 @@ def short_id(session_id: str) -> str:
     return session_id if "/" in session_id else session_id[:_ID_CHARACTERS]
 
 
-def _day(moment: float | None) -> str:
+def day_of(moment: float | None) -> str:
+    """A date for people, UTC."""
     if moment is None:
         return "no date"
     day = datetime.fromtimestamp(moment, UTC)
