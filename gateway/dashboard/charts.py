@@ -88,8 +88,8 @@ def difficulty_chart(chart: RunChart) -> Markup:
     dots = step_dots(difficulties, fired, height) if len(fired) <= _DOTS_UP_TO else ()
     return drawing(
         height,
-        *_mark(chart, height),
         joined(state_bands([step.state for step in chart.steps], height)),
+        *_mark(chart),
         joined(threshold_lines(chart.thresholds, height)),
         slot_curve(difficulties, height, class_="curve"),
         joined(dots),
@@ -100,11 +100,12 @@ def difficulty_chart(chart: RunChart) -> Markup:
     )
 
 
-def _mark(chart: RunChart, height: float) -> Iterator[Markup]:
-    """A field behind the marked steps."""
+def _mark(chart: RunChart) -> Iterator[Markup]:
+    """A frame around the marked steps."""
     slots = [slot for slot, step in enumerate(chart.steps) if step.step_index in chart.marked]
     if slots:
-        yield _rect(chart.left(slots[0]), 0, chart.left(len(slots)), height, "marked")
+        left, width = chart.left(slots[0]), chart.left(len(slots))
+        yield _rect(left, 1, width, DIFFICULTY_PX - 2, "marked")
 
 
 def difficulty_axis(chart: RunChart) -> Markup:
@@ -125,7 +126,7 @@ def composite_chart(chart: RunChart) -> Markup:
             top = level_y(step.composite, height)
             bars.append(_bar(chart, slot, top, height - top, step_severity(step, stuck)))
     lines = threshold_lines(chart.thresholds, height, ("warn", "danger"))
-    return drawing(height, *_mark(chart, height), *lines, *bars, class_="plot composite")
+    return drawing(height, *lines, *bars, class_="plot composite")
 
 
 def monitor_strip(chart: RunChart, name: str) -> Markup:
@@ -176,7 +177,7 @@ def token_chart(chart: RunChart) -> Markup:
     if (total := sum(costs)) > 0:
         shares = [so_far / total for so_far in accumulate(costs)]
         bars.append(slot_curve(shares, height, margin=2, class_="curve-cost"))
-    return drawing(height, *_mark(chart, height), *bars, class_="plot tokens")
+    return drawing(height, *bars, class_="plot tokens")
 
 
 def _most_tokens(chart: RunChart) -> int:

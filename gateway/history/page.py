@@ -125,7 +125,7 @@ def page(
 
 
 def _parts(summary: Summary) -> list[tuple[str, list[dict[str, Any]]]]:
-    """The sums by project, model and week, each with a bar of its share of the largest."""
+    """The sums by project, model and week, each with a bar of its share of the cost."""
     parts = [
         ("Project", largest(summary.projects, _ROWS)),
         ("Model", largest(summary.models, _ROWS)),
@@ -142,7 +142,7 @@ def _rows(rows: Sequence[tuple[str, Sums]]) -> list[dict[str, Any]]:
             "name": name,
             "sums": sums,
             "cost": cost_words(sums),
-            "bar": charts.level(size, whole=max(sizes) or 1.0),
+            "bar": charts.level(size, whole=sum(sizes) or 1.0),
         }
         for (name, sums), size in zip(rows, sizes, strict=True)
     ]
@@ -188,7 +188,10 @@ def _transcript(
     part = _run_around(stretch, outcomes, len(steps))
     scored = {outcome.step.index: outcome for outcome in outcomes}
     calls = {call.step: call for call in reading.calls}
-    rows = [_row(steps[at], scored.get(at), calls.get(at)) for at in part]
+    rows: list[StepRow] = []
+    for at in part:
+        state = rows[-1].state if rows else "INIT"
+        rows.append(_row(steps[at], scored.get(at), calls.get(at), state))
     settings = Settings()
     chart = RunChart(
         steps=rows, guidance={}, thresholds=thresholds(settings), marked=stretch.indices
@@ -215,12 +218,13 @@ def _run_around(stretch: Stretch, outcomes: Sequence[StepOutcome], steps: int) -
     return range(max(0, first), min(last + 1, steps))
 
 
-def _row(step: Step, outcome: StepOutcome | None, call: CallCost | None) -> StepRow:
-    """A step as the dashboard's drawings and templates take it, under its number in the session."""
+def _row(step: Step, outcome: StepOutcome | None, call: CallCost | None, state: str) -> StepRow:
+    """A step as the dashboard's drawings and templates take it, under its number in the session.
+    `state`: of a step that was not scored."""
     row = (
         scored_row("", outcome, 0.0)
         if outcome is not None
-        else StepRow(run_id="", step_index=step.index, at=0.0, state="INIT")
+        else StepRow(run_id="", step_index=step.index, at=0.0, state=state)
     )
     content = StepContent(
         thought=_shown(step.thought),
