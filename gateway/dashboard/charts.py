@@ -20,6 +20,7 @@ from gateway.stores.totals import (
 )
 from gateway.stores.usage import UsagePoint
 from gateway.text import formatting
+from gateway.text.sanitize import one_line
 from gateway.text.svg import (
     STATE_THRESHOLDS,
     Point,
@@ -46,8 +47,8 @@ _MODEL_COLOURS, _TICKS = 6, 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunChart:
-    """A run's steps in order, each in a slot of equal width. `marked`: steps that the page is about,
-    if not all."""
+    """A run's steps in order, each in a slot of equal width. `marked`: the steps that a page is
+    about, if these are not all."""
 
     steps: Sequence[StepRow]
     guidance: Mapping[int, Sequence[InjectionRow]]
@@ -149,7 +150,9 @@ def model_lane(chart: RunChart) -> Markup:
     for first, length, name in stretches(asked):
         left, width = chart.left(first), chart.left(length)
         class_ = f"model-{numbers[name] % _MODEL_COLOURS}"
-        parts.append(_rect(left, 2, width, LANE_PX - 4, class_, element("title", name)))
+        parts.append(
+            _rect(left, 2, width, LANE_PX - 4, class_, element("title", one_line(name, 80)))
+        )
     for slot, step in enumerate(chart.steps):
         if step.call is not None and step.call.failed:
             title = element("title", f"The call at step {step.step_index} failed")

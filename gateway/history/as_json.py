@@ -46,8 +46,9 @@ def session_view(reading: SessionReading) -> dict[str, Any]:
             {
                 "first": s.first,
                 "last": s.last,
-                "said": s.said,
+                "happened": s.happened,
                 "human": s.human or None,
+                "words": s.words,
                 "alarmed": s.alarmed,
                 "tokens": s.tokens,
                 "usd": [round(s.least_usd, 6), round(s.usd, 6)],

@@ -11,7 +11,6 @@ import orjson
 from gateway.history.trouble import ReadStep, Stretch
 from gateway.steering.evidence.commands import shell_command
 from gateway.steering.transcript.steps import Action
-from gateway.text.formatting import counted
 from gateway.text.sanitize import one_line
 from gateway.text.secrets import mask_repeated
 from gateway.wire.coerce import as_mapping, as_text
@@ -61,21 +60,28 @@ def _about(arguments: str, short: bool) -> str:
     return arguments if values else ""
 
 
-def sentence(stretch: Stretch, steps: Sequence[ReadStep]) -> str:
-    """One sentence: what the run did, and what the person did about it."""
-    happened = _happened(steps) if stretch.alarmed or stretch.human == "message" else ""
+def what_happened(stretch: Stretch, steps: Sequence[ReadStep]) -> str:
+    """What the run did in a stretch: the reasons of its alarms, and the newest call."""
     calls = [action for step in steps for action in step.observed.step.actions]
-    if calls and (stretch.human or not happened):
-        last = call_line(calls[-1], _SHORT, short=True)
-        happened = f"{happened}; {last}" if happened else last
-    if stretch.human:
-        said = one_line(stretch.said, _WORDS)
-        did = _ACTS[stretch.human] + (f': "{said}"' if said else "")
-        happened = f"{happened}, then {did}" if happened else did
-    return mask_repeated(happened)
+    parts = [_reasons(steps)] if stretch.alarmed else []
+    if stretch.human == "message":
+        parts.append(_work(calls))
+    elif calls:
+        parts.append(call_line(calls[-1], _SHORT, short=True))
+    elif steps:
+        parts.append(f'"{one_line(steps[-1].observed.step.thought, _SHORT)}"')
+    return mask_repeated("; ".join(filter(None, parts)))
 
 
-def _happened(steps: Sequence[ReadStep]) -> str:
+def what_the_person_did(stretch: Stretch, limit: int = _WORDS) -> str:
+    """The act that corrected a stretch, with the person's words; "" if nothing did."""
+    if not stretch.human:
+        return ""
+    said = one_line(stretch.words, limit)
+    return _ACTS[stretch.human] + (f': "{said}"' if said else "")
+
+
+def _reasons(steps: Sequence[ReadStep]) -> str:
     """The monitors' reasons, else the kinds of trouble."""
     reasons: dict[str, str] = {}
     for step in steps:
@@ -83,10 +89,11 @@ def _happened(steps: Sequence[ReadStep]) -> str:
     if reasons:
         return "; ".join(reasons.values())
     troubles = Counter(step.trouble for step in steps if step.trouble)
-    return ", ".join(f"{n} x {_TROUBLES.get(name, name)}" for name, n in troubles.most_common(2))
+    found = [f"{n} x {_TROUBLES.get(name, name)}" for name, n in troubles.most_common(2)]
+    return ", ".join(found) or "the risk of failing stayed high"
 
 
-def work_done(steps: Sequence[ReadStep]) -> str:
-    """The calls of a stretch by tool, such as `8 Edit, 3 Bash`."""
-    names = Counter(action.name or "call" for s in steps for action in s.observed.step.actions)
-    return ", ".join(f"{n} {name}" for name, n in names.most_common(3)) or counted(0, "call")
+def _work(calls: Sequence[Action]) -> str:
+    """Calls by tool, such as `8 Edit, 3 Bash`."""
+    names = Counter(action.name or "call" for action in calls)
+    return ", ".join(f"{n} {name}" for name, n in names.most_common(3))

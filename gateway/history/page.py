@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
@@ -19,16 +20,18 @@ from gateway.conversations.records import scored_row
 from gateway.dashboard import charts
 from gateway.dashboard.charts import RunChart
 from gateway.errors import ConfigError
+from gateway.history.describe import what_the_person_did
 from gateway.history.find import Found
 from gateway.history.log_file import LogFile
 from gateway.history.reading import CallCost, SessionReading, outcomes_of
 from gateway.history.screen import (
-    cost_words,
+    alarmed,
     day_of,
+    days,
     notes,
     read_command,
-    sessions_in,
     stretch_cost,
+    sums_cost,
     trouble,
 )
 from gateway.history.session import HumanTurn, Session
@@ -45,6 +48,7 @@ from gateway.text.page import page_templates, style_sheet
 from gateway.text.secrets import mask_secrets
 
 _ROWS = 12  # of projects and models, and the newest weeks
+_WORDS = 200  # characters of what the person said, in the list
 _BEFORE, _AFTER = 2, 1  # steps around a stretch that are shown with it
 _MOST_STEPS = 30  # of one stretch; of a longer one, as many from its beginning and its end
 _HEAD, _TAIL = 3000, 1500  # characters of a text that are on the page
@@ -91,6 +95,7 @@ def page(
     summary: Summary, found: Sequence[Found], policy: Policy, options: Sequence[str] = ()
 ) -> str:
     """A self-contained HTML document about the sessions."""
+    command = shlex.join(["gateway", "history", *options])
     transcripts = _transcripts(summary.worst, found, policy)
     worst = [
         {
@@ -98,9 +103,10 @@ def page(
             "session": each.session,
             "title": mask_secrets(each.session.title),
             "stretch": each.stretch,
+            "did": what_the_person_did(each.stretch, _WORDS),
             "cost": stretch_cost(each.stretch),
             "alarms": _alarms(each),
-            "command": read_command(each, options),
+            "command": read_command(each, command),
             "transcript": transcripts.get(number),
         }
         for number, each in enumerate(summary.worst, 1)
@@ -109,9 +115,10 @@ def page(
         "title": "Your agents' sessions",
         "style": Markup(style_sheet()),  # noqa: S704 - a file of this package
         "summary": summary,
-        "sessions": sessions_in(summary),
-        "cost": cost_words(summary.total),
-        "trouble": trouble(summary).removesuffix(" The worst:"),
+        "days": days(summary),
+        "cost": sums_cost(summary.total),
+        "trouble": list(trouble(summary)),
+        "alarmed": alarmed(summary),
         "notes": list(notes(summary)),
         "parts": _parts(summary),
         "worst": worst,
@@ -141,7 +148,7 @@ def _rows(rows: Sequence[tuple[str, Sums]]) -> list[dict[str, Any]]:
         {
             "name": name,
             "sums": sums,
-            "cost": cost_words(sums),
+            "cost": sums_cost(sums),
             "bar": charts.level(size, whole=sum(sizes) or 1.0),
         }
         for (name, sums), size in zip(rows, sizes, strict=True)

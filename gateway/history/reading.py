@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gateway.history.describe import sentence
+from gateway.history.describe import what_happened
 from gateway.history.log_file import Unread
 from gateway.history.prices import Tokens, cost_of, tokens_in
 from gateway.history.session import HumanTurn, Session
@@ -26,6 +26,7 @@ from gateway.text.secrets import mask_repeated
 
 MOST_SAID = 2000  # characters of a person's message that are kept
 _TITLE = 80
+_ACCEPTED_PLAN = "Implement the following plan:"
 _AT_RISK = (FSMState.SLOW, FSMState.SKIP)
 
 
@@ -134,7 +135,7 @@ def read_session(session: Session, policy: Policy, path: str = "") -> SessionRea
         )
         for call in session.calls
     )
-    human = tuple(_read_turn(turn) for turn in session.human)
+    human = tuple(_read_turns(session.human))
     steps = [_read_step(outcome, starts) for outcome in outcomes]
     costs: dict[int, tuple[int, float]] = {}
     for call in calls:
@@ -156,7 +157,9 @@ def read_session(session: Session, policy: Policy, path: str = "") -> SessionRea
         human=human,
         compactions=len(session.compactions),
         stretches=tuple(
-            replace(each, said=sentence(each, [s for s in steps if s.index in each.indices]))
+            replace(
+                each, happened=what_happened(each, [s for s in steps if s.index in each.indices])
+            )
             for each in stretches_of(steps, human, starts, costs)
         ),
         alarms=tuple(_alarms(outcomes)),
@@ -204,10 +207,14 @@ def _read_step(outcome: StepOutcome, starts: Sequence[int]) -> ReadStep:
     )
 
 
-def _read_turn(turn: HumanTurn) -> HumanTurn:
-    """The turn with its secrets masked, and whether it corrects the agent."""
-    text = mask_repeated(turn.text[:MOST_SAID])
-    return replace(turn, text=text, corrects=turn.kind != "message")
+def _read_turns(turns: Sequence[HumanTurn]) -> Iterator[HumanTurn]:
+    """The turns with their secrets masked, and whether each corrects the agent."""
+    for at, turn in enumerate(turns):
+        text = mask_repeated(turn.text[:MOST_SAID])
+        # A plan that is accepted for a fresh start is recorded as a call that was rejected, and an
+        # interruption.
+        accepted = any(after.text.startswith(_ACCEPTED_PLAN) for after in turns[at + 1 : at + 3])
+        yield replace(turn, text=text, corrects=turn.kind != "message" and not accepted)
 
 
 def _title(session: Session, human: Sequence[HumanTurn]) -> str:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from gateway.history.describe import what_the_person_did
 from gateway.history.summary import Summary, Sums, WorstStretch, largest
 from gateway.history.trouble import Stretch
 from gateway.text.formatting import UNKNOWN, count, counted, money, percent
@@ -19,36 +20,37 @@ ROWS = 5  # of projects, models and weeks
 _ID_CHARACTERS = 8
 _NAME = 44
 _SAID = 200
+_LEAST = 30  # characters of a text that is cut to fit into its line
+_AROUND_WORDS = 23
 
 
 def print_screen(summary: Summary, console: Console, *, options: Sequence[str] = ()) -> None:
     """Print the summary. `options`: those of this call that a command to read more needs."""
-    console.print(Text(_headline(summary), style="bold"))
+    total, command = summary.total, shlex.join(["gateway", "history", *options])
+    sessions = ", ".join(f"{counted(n, 'session')} of {a}" for a, n in summary.agents.items())
+    console.print(Text(f"{sessions}, {days(summary)}", style="bold"))
+    cost = f", {money(total.usd)}" if total.usd else ""
+    read = total.tokens.cache_read / total.tokens.total if total.tokens.total else 0.0
+    console.print(
+        f"{counted(total.steps, 'step')}, {count(total.tokens.total)} tokens "
+        f"({percent(read)} from cache){cost}\n"
+    )
     console.print(_sums(summary))
     for line in notes(summary):
         console.print(line, style="dim", markup=False)
     console.print()
-    console.print(Text(trouble(summary), style="bold"))
+    for line in trouble(summary):
+        console.print(Text(line, style="bold"))
     for number, worst in enumerate(summary.worst, 1):
-        _print_worst(console, number, worst, options)
+        _print_worst(console, number, worst, command)
+    console.print()
+    console.print(alarmed(summary), markup=False)
 
 
-def sessions_in(summary: Summary) -> str:
-    """The sessions of each agent, and the days they are of."""
-    agents = summary.agents
-    sessions = " and ".join(f"{counted(n, 'session')} of {name}" for name, n in agents.items())
-    days = " to ".join(dict.fromkeys(map(day_of, (summary.started, summary.ended))))
-    return f"{sessions}, {days}"
-
-
-def _headline(summary: Summary) -> str:
-    total = summary.total
-    cached = total.tokens.cache_read / total.tokens.total if total.tokens.total else 0.0
-    cost = money(total.usd) if total.usd else "cost unknown"
-    return (
-        f"{sessions_in(summary)}: {counted(total.steps, 'step')}, {count(total.tokens.total)} tokens "
-        f"({percent(cached)} from cache), {cost}"
-    )
+def days(summary: Summary) -> str:
+    """The days that the sessions are of."""
+    first, last = (day_of(moment, year=True) for moment in (summary.started, summary.ended))
+    return first if first == last else f"{first} to {last}"
 
 
 def _sums(summary: Summary) -> Table:
@@ -73,60 +75,61 @@ def _add_rows(table: Table, title: str, rows: Sequence[tuple[str, Sums]]) -> Non
             f"{sums.sessions:,}",
             f"{sums.steps:,}",
             count(sums.tokens.total),
-            cost_words(sums),
+            sums_cost(sums),
         )
 
 
-def cost_words(sums: Sums) -> str:
-    """The cost of some sessions; with a plus if the price of a part is unknown."""
+def sums_cost(sums: Sums) -> str:
+    """US dollars, with a plus if the price of a part is unknown."""
     cost = money(sums.usd) if sums.usd else UNKNOWN if sums.unpriced else "$0"
     return cost + ("+" if sums.usd and sums.unpriced else "")
 
 
 def notes(summary: Summary) -> Iterator[str]:
-    """What the sums leave out or hold besides sessions, a line each."""
+    """What the sums leave out, or hold besides sessions, a line each."""
     if summary.unpriced:
-        yield f"no price is known for: {', '.join(sorted(summary.unpriced)[:ROWS])}"
+        names = ", ".join(sorted(summary.unpriced)[:ROWS])
+        yield f"no price is known for: {one_line(names, _SAID)}"
     if summary.sub_agents:
         yield f"with {counted(summary.sub_agents, 'sub-agent')}, in the steps and cost above"
     if summary.copies:
         yield f"copies of other sessions, not counted again: {summary.copies}"
     if unread := sum(summary.unread.values()):
         reasons = ", ".join(f"{n} x {reason}" for reason, n in list(summary.unread.items())[:3])
-        yield f"{unread} of {counted(summary.lines, 'line')} not read: {reasons}"
+        yield f"{unread} of {counted(summary.lines, 'line')} not read: {one_line(reasons, _SAID)}"
 
 
-def trouble(summary: Summary) -> str:
-    """What the person did about trouble, how much of it was found, and its cost."""
-    stepped_in = (
-        f"You interrupted {counted(summary.interrupts, 'time')} and rejected "
-        f"{counted(summary.rejects, 'call')}."
+def trouble(summary: Summary) -> Iterator[str]:
+    """What the person did, and how much trouble there was; the last line heads the list of the
+    worst stretches, if there are any."""
+    yield (
+        f"You interrupted {counted(summary.interrupts, 'time')}, rejected "
+        f"{counted(summary.rejects, 'call')} and corrected {counted(summary.corrected, 'time')} "
+        f"in {counted(summary.said, 'message')}."
     )
     if not summary.stretches:
-        return f"{stepped_in} No stretch of trouble was found."
+        yield "No stretch of trouble was found."
+        return
     low, high = summary.trouble_usd
-    share = f" ({percent(high / summary.total.usd)} at most)" if summary.total.usd else ""
-    cost = f", {money(low)} to {money(high)}{share}" if high else ""
-    return (
-        f"{stepped_in} {counted(summary.stretches, 'stretch').replace('stretchs', 'stretches')} of "
-        f"trouble, {counted(summary.trouble_steps, 'step')}{cost}. The worst:"
+    share = f", {percent(high / summary.total.usd)} of all" if summary.total.usd else ""
+    cost = f": {money(low)} to {money(high)}{share} at most" if high else ""
+    yield (
+        f"{counted(summary.trouble_steps, 'step')} were in trouble or had to be corrected{cost}. "
+        "The worst:"
     )
 
 
-def _print_worst(
-    console: Console, number: int, worst: WorstStretch, options: Sequence[str]
-) -> None:
+def _print_worst(console: Console, number: int, worst: WorstStretch, command: str) -> None:
     session, stretch = worst.session, worst.stretch
-    cost = stretch_cost(stretch)
-    where = f"{session.place}, {day_of(session.started)}"
-    console.print(
-        Text.assemble(
-            f"{number:2}. ",
-            (cost, "bold"),
-            f" {counted(stretch.steps, 'step')}, {where}: {one_line(stretch.said, _SAID)}",
-        )
-    )
-    console.print(f"    {read_command(worst, options)}", style="dim", markup=False)
+    head = f"{number:2}. {stretch_cost(stretch)}, {counted(stretch.steps, 'step')}, "
+    head += f"{one_line(session.place, _NAME)}, {day_of(session.started)}: "
+    happened = one_line(stretch.happened, max(_LEAST, console.width - len(head)))
+    console.print(Text.assemble((head, "yellow"), happened))
+    read = f"    {read_command(worst, command)}"
+    room = max(_LEAST, console.width - len(read) - _AROUND_WORDS)
+    did = what_the_person_did(stretch, room)
+    line = Text.assemble((read, "dim"), (f"  # {did}" if did else "", "cyan"))
+    console.print(line, soft_wrap=True)
 
 
 def stretch_cost(stretch: Stretch) -> str:
@@ -134,11 +137,21 @@ def stretch_cost(stretch: Stretch) -> str:
     return money(stretch.usd) if stretch.usd else f"{count(stretch.tokens)} tokens"
 
 
-def read_command(worst: WorstStretch, options: Sequence[str]) -> str:
-    """The command that shows the steps of a stretch."""
-    stretch, name = worst.stretch, short_id(worst.session.id)
-    command = shlex.join(["gateway", "history", *options, "show", name])
-    return f"{command} --steps {stretch.first}-{stretch.last}"
+def read_command(worst: WorstStretch, command: str) -> str:
+    """The command that shows the steps of a stretch; `command` reads the same sessions."""
+    steps = f"{worst.stretch.first}-{worst.stretch.last}"
+    return f"{command} show {short_id(worst.session.id)} --steps {steps}"
+
+
+def alarmed(summary: Summary) -> str:
+    """The alarms that the gateway would have raised."""
+    if not summary.alarms:
+        return "The gateway would have raised no alarm."
+    monitors = ", ".join(f"{n} {name}" for name, n in summary.alarms.most_common())
+    return (
+        f"The gateway would have raised {counted(summary.alarms.total(), 'alarm')} in "
+        f"{counted(summary.alarmed, 'session')}: {monitors}."
+    )
 
 
 def short_id(session_id: str) -> str:
@@ -146,9 +159,9 @@ def short_id(session_id: str) -> str:
     return session_id if "/" in session_id else session_id[:_ID_CHARACTERS]
 
 
-def day_of(moment: float | None) -> str:
-    """A date for people, UTC."""
+def day_of(moment: float | None, *, year: bool = False) -> str:
+    """A day for people, UTC."""
     if moment is None:
         return "no date"
     day = datetime.fromtimestamp(moment, UTC)
-    return f"{day:%b} {day.day}, {day.year}"
+    return f"{day:%b} {day.day}" + (f", {day.year}" if year else "")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 
+import msgspec
 from msgspec import Struct
 
 from gateway.history.prices import Tokens
@@ -36,7 +38,8 @@ class Summary(Struct, kw_only=True):
 
     `trouble_usd`: least and most that trouble cost: of the steps with a sign of it, and of whole
     stretches. No step counts twice. `unpriced`: models without a known price. `copies`: sessions
-    whose calls are all in another session, too (a resumed session's copy).
+    whose calls are all in another session, too (a resumed session's copy). `alarmed`: sessions with
+    an alarm; `alarms`: their number by monitor.
     """
 
     total: Sums
@@ -55,7 +58,9 @@ class Summary(Struct, kw_only=True):
     interrupts: int = 0
     rejects: int = 0
     said: int = 0
+    corrected: int = 0
     alarmed: int = 0
+    alarms: Counter[str] = msgspec.field(default_factory=Counter)
     unpriced: set[str] = set()
     lines: int = 0
     unread: dict[str, int] = {}
@@ -129,7 +134,9 @@ def _add_session(summary: Summary, reading: SessionReading, fresh: set[int]) -> 
     summary.interrupts += reading.acts("interrupt")
     summary.rejects += reading.acts("reject")
     summary.said += reading.acts("message")
+    summary.corrected += sum(t.kind == "message" and t.corrects for t in reading.human)
     summary.alarmed += bool(reading.alarms)
+    summary.alarms.update(name for alarm in reading.alarms for name in alarm.monitors)
     summary.lines += reading.lines
     for reason, count in reading.reasons.items():
         summary.unread[reason] = summary.unread.get(reason, 0) + count

@@ -35,16 +35,18 @@ class ReadStep(Struct, frozen=True, kw_only=True):
 class Stretch(Struct, frozen=True, kw_only=True):
     """A part of a session, steps `first` to `last` (0-based, both included).
 
-    `said`: one sentence. `human`: the act of the person that corrected it, "" if none did: an
-    interruption, a rejected call, or a message that says that something is wrong. `alarmed`:
+    `happened`: one sentence. `human`: the act of the person that corrected it, "" if none did: an
+    interruption, a rejected call, or a message that says that something is wrong; `words`: what
+    they said. `alarmed`:
     the gateway would have raised an alarm in it. `tokens`, `usd`: of all its steps. `least_usd`: of
     the steps with a sign of trouble only.
     """
 
     first: int
     last: int
-    said: str
+    happened: str = ""
     human: str = ""
+    words: str = ""
     alarmed: bool = False
     tokens: int = 0
     usd: float = 0.0
@@ -60,6 +62,10 @@ class Stretch(Struct, frozen=True, kw_only=True):
         """Its steps."""
         return range(self.first, self.last + 1)
 
+    def of(self, steps: Sequence[ReadStep]) -> list[ReadStep]:
+        """Those of the session's scored steps that are in it."""
+        return [step for step in steps if step.index in self.indices]
+
 
 Costs = Mapping[int, tuple[int, float]]  # step -> tokens, US dollars
 
@@ -67,8 +73,8 @@ Costs = Mapping[int, tuple[int, float]]  # step -> tokens, US dollars
 def stretches_of(
     steps: Sequence[ReadStep], human: Sequence[HumanTurn], starts: Sequence[int], costs: Costs
 ) -> list[Stretch]:
-    """The stretches of trouble in a session, in order, none overlapping another. `said` holds the
-    person's words only.
+    """The stretches of trouble in a session, in order, none overlapping another, without what
+    `happened`.
 
     `starts`: the message of each step, scored or not.
     """
@@ -95,7 +101,7 @@ def _alarmed(steps: Sequence[ReadStep], turns: Sequence[int]) -> Iterable[Stretc
 
 def _group(group: Sequence[ReadStep]) -> Iterable[Stretch]:
     if any(step.is_alarm for step in group):
-        yield Stretch(first=group[0].index, last=group[-1].index, said="", alarmed=True)
+        yield Stretch(first=group[0].index, last=group[-1].index, alarmed=True)
 
 
 def _corrected(human: Sequence[HumanTurn], starts: Sequence[int]) -> Iterable[Stretch]:
@@ -110,7 +116,7 @@ def _corrected(human: Sequence[HumanTurn], starts: Sequence[int]) -> Iterable[St
             if turn.kind != "message":
                 first = at - 1 if turn.kind == "reject" else max(since, at - LOOK_BACK)
             words = (t.text for same, t in zip(before, human, strict=True) if same == at and t.text)
-            yield Stretch(first=first, last=at - 1, said=next(words, ""), human=turn.kind)
+            yield Stretch(first=first, last=at - 1, words=next(words, ""), human=turn.kind)
         since = at
 
 
@@ -125,7 +131,7 @@ def _joined(found: Iterable[Stretch]) -> list[Stretch]:
         joined[-1] = replace(
             last,
             last=max(last.last, each.last),
-            said=last.said or each.said,
+            words=last.words or each.words,
             human=last.human or each.human,
             alarmed=last.alarmed or each.alarmed,
         )
