@@ -152,16 +152,16 @@ def test_secrets_are_masked(home: Path) -> None:
     """A key that was typed, sent or printed is nowhere in the page, also where texts are cut."""
     key = "sk-ant-api03-" + "aB3" * 20
     log = Log().user(f"use {key}")
-    for before in (0, 2990, 4480, 20_000):
+    for before, after in ((0, 0), (2978, 5000), (5000, 1460)):  # whole, and where texts are cut
         log.answer(f"I use {key}", ("Bash", {"command": f"curl -H 'x-api-key: {key}' localhost"}))
-        log.result("y" * before + f" KEY={key} " + "z" * 5000, error=True)
+        log.result("y" * before + f" {key} " + "z" * after, error=True)
     log.answer("", ("Bash", {"command": "ls"}))
     log.result(f"{REJECTED}To tell you how to proceed, the user said:\nnot with {key}", error=True)
     log.user(INTERRUPTED).user(f"stop, {key} is mine")
     log.write(home)
     text = written(home)
     assert "[masked:" in text
-    for part in (key, key[:24], key[-12:]):
+    for part in (key[:20], key[-12:]):
         assert part not in text
 
 
