@@ -104,6 +104,7 @@ def page(
             "title": mask_secrets(each.session.title),
             "stretch": each.stretch,
             "did": what_the_person_did(each.stretch, _WORDS),
+            "steps": _steps(each.stretch),
             "cost": stretch_cost(each.stretch),
             "alarms": _alarms(each),
             "command": read_command(each, command),
@@ -129,6 +130,11 @@ def page(
     }
     folders = Path(__file__).parent, Path(dashboard.__file__).parent / "templates"
     return page_templates(*folders).get_template("page.html").render(values)
+
+
+def _steps(stretch: Stretch) -> str:
+    several = f"steps {stretch.first} to {stretch.last}"
+    return several if stretch.steps > 1 else f"step {stretch.first}"
 
 
 def _parts(summary: Summary) -> list[tuple[str, list[dict[str, Any]]]]:
