@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shlex
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
-from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway import dashboard
@@ -40,10 +40,9 @@ from gateway.history.trouble import Stretch
 from gateway.steering.fold import StepOutcome
 from gateway.steering.monitors import MONITORS
 from gateway.steering.policy import Policy
-from gateway.steering.transcript.steps import Action, Step, extract
+from gateway.steering.transcript.steps import Step, extract
 from gateway.stores.records import CallRow, StepContent, StepRow
 from gateway.stores.totals import RunTotals, step_severity, streaks
-from gateway.text.formatting import clock
 from gateway.text.page import page_templates, style_sheet
 from gateway.text.secrets import mask_secrets
 
@@ -53,27 +52,6 @@ _BEFORE, _AFTER = 2, 1  # steps around a stretch that are shown with it
 _MOST_STEPS = 30  # of one stretch; of a longer one, as many from its beginning and its end
 _HEAD, _TAIL = 3000, 1500  # characters of a text that are on the page
 _LONGEST_SECRET = 16_000  # a text is masked before it is cut: half of a secret has no form
-
-
-class _Card(Struct, frozen=True, kw_only=True):
-    """A step of the transcript; `turns`: acts of the person before it; `skipped`: steps before it
-    that are left out; `own`: it is in the stretch."""
-
-    step: StepRow
-    severity: str
-    own: bool
-    turns: Sequence[HumanTurn]
-    skipped: int
-
-
-class _Transcript(Struct, frozen=True, kw_only=True):
-    """The run that a stretch is in, and its steps as they are shown. `after`: acts of the person
-    behind the last one."""
-
-    chart: RunChart
-    totals: RunTotals
-    cards: Sequence[_Card]
-    after: Sequence[HumanTurn]
 
 
 def write_page(
@@ -104,7 +82,6 @@ def page(
             "title": mask_secrets(each.session.title),
             "stretch": each.stretch,
             "did": what_the_person_did(each.stretch, _WORDS),
-            "steps": _steps(each.stretch),
             "cost": stretch_cost(each.stretch),
             "alarms": _alarms(each),
             "command": read_command(each, command),
@@ -121,7 +98,11 @@ def page(
         "trouble": list(trouble(summary)),
         "alarmed": alarmed(summary),
         "notes": list(notes(summary)),
-        "parts": _parts(summary),
+        "parts": {
+            "Project": _rows(largest(summary.projects, _ROWS)),
+            "Model": _rows(largest(summary.models, _ROWS)),
+            "Week of": _rows(sorted(summary.weeks.items())[-_ROWS:]),
+        },
         "worst": worst,
         "draw": charts,
         "monitors": MONITORS,
@@ -132,49 +113,27 @@ def page(
     return page_templates(*folders).get_template("page.html").render(values)
 
 
-def _steps(stretch: Stretch) -> str:
-    several = f"steps {stretch.first} to {stretch.last}"
-    return several if stretch.steps > 1 else f"step {stretch.first}"
-
-
-def _parts(summary: Summary) -> list[tuple[str, list[dict[str, Any]]]]:
-    """The sums by project, model and week, each with a bar of its share of the cost."""
-    parts = [
-        ("Project", largest(summary.projects, _ROWS)),
-        ("Model", largest(summary.models, _ROWS)),
-        ("Week of", sorted(summary.weeks.items())[-_ROWS:]),
-    ]
-    return [(title, _rows(rows)) for title, rows in parts]
-
-
 def _rows(rows: Sequence[tuple[str, Sums]]) -> list[dict[str, Any]]:
+    """Sums by name, each with a bar of its share of the cost; of the tokens, without prices."""
     priced = any(sums.usd for _, sums in rows)
     sizes = [sums.usd if priced else float(sums.tokens.total) for _, sums in rows]
+    bars = [charts.level(size, whole=sum(sizes) or 1.0) for size in sizes]
     return [
-        {
-            "name": name,
-            "sums": sums,
-            "cost": sums_cost(sums),
-            "bar": charts.level(size, whole=sum(sizes) or 1.0),
-        }
-        for (name, sums), size in zip(rows, sizes, strict=True)
+        {"name": name, "sums": sums, "cost": sums_cost(sums), "bar": bar}
+        for (name, sums), bar in zip(rows, bars, strict=True)
     ]
 
 
 def _alarms(worst: WorstStretch) -> list[dict[str, Any]]:
     """The alarms that the gateway would have raised in a stretch, each with its time."""
     times = {call.step: call.at for call in worst.session.calls}
-    found = [alarm for alarm in worst.session.alarms if alarm.step in worst.stretch.indices]
-    at = {alarm.step: times.get(alarm.step) for alarm in found}
-    return [
-        {"alarm": alarm, "at": clock(moment) if (moment := at[alarm.step]) else ""}
-        for alarm in found
-    ]
+    inside = [alarm for alarm in worst.session.alarms if alarm.step in worst.stretch.indices]
+    return [{"alarm": alarm, "at": times.get(alarm.step)} for alarm in inside]
 
 
 def _transcripts(
     worst: Sequence[WorstStretch], found: Sequence[Found], policy: Policy
-) -> dict[int, _Transcript]:
+) -> dict[int, dict[str, Any]]:
     """The transcript of each stretch by its number; each file is read once. A session that cannot
     be read again, such as one deleted in the meantime, has none."""
     files = {str(each.path): each for each in found}
@@ -195,7 +154,9 @@ def _transcripts(
 
 def _transcript(
     session: Session, reading: SessionReading, stretch: Stretch, policy: Policy
-) -> _Transcript:
+) -> dict[str, Any]:
+    """The chart of the run that a stretch is in, and its steps as they are shown. `after`: acts of
+    the person behind the last one."""
     outcomes, starts = outcomes_of(session, policy)
     steps = extract(session.messages)
     part = _run_around(stretch, outcomes, len(steps))
@@ -204,22 +165,18 @@ def _transcript(
     rows: list[StepRow] = []
     for at in part:
         state = rows[-1].state if rows else "INIT"
-        rows.append(_row(steps[at], scored.get(at), calls.get(at), state))
-    settings = Settings()
-    chart = RunChart(
-        steps=rows, guidance={}, thresholds=thresholds(settings), marked=stretch.indices
-    )
-    fired = [name for row in rows for name in row.fired]
-    totals = RunTotals(
-        composite_peak=max((row.composite or 0.0 for row in rows), default=0.0),
-        fired={name: fired.count(name) for name in fired},
-    )
-    turns: dict[int, list[HumanTurn]] = {}
+        rows.append(_row(at, scored.get(at), calls.get(at), state))
+    limits = thresholds(Settings())
+    chart = RunChart(steps=rows, guidance={}, thresholds=limits, marked=stretch.indices)
+    fired = Counter(name for row in rows for name in row.fired)
+    peak = max((row.composite or 0.0 for row in rows), default=0.0)
+    totals = RunTotals(composite_peak=peak, fired=fired)
+    turns = defaultdict(list)
     for turn in reading.human:
-        turns.setdefault(bisect_left(starts, turn.position), []).append(turn)
-    cards = _cards(rows, stretch, turns, range(len(steps)))
-    after = turns.get(cards[-1].step.step_index + 1, ()) if cards else ()
-    return _Transcript(chart=chart, totals=totals, cards=cards, after=after)
+        turns[bisect_left(starts, turn.position)].append(turn)
+    cards = _cards(rows, stretch, turns, steps)
+    after = turns.get(cards[-1]["step"].step_index + 1, ()) if cards else ()
+    return {"chart": chart, "totals": totals, "cards": cards, "after": after}
 
 
 def _run_around(stretch: Stretch, outcomes: Sequence[StepOutcome], steps: int) -> range:
@@ -231,25 +188,20 @@ def _run_around(stretch: Stretch, outcomes: Sequence[StepOutcome], steps: int) -
     return range(max(0, first), min(last + 1, steps))
 
 
-def _row(step: Step, outcome: StepOutcome | None, call: CallCost | None, state: str) -> StepRow:
-    """A step as the dashboard's drawings and templates take it, under its number in the session.
-    `state`: of a step that was not scored."""
+def _row(index: int, outcome: StepOutcome | None, call: CallCost | None, state: str) -> StepRow:
+    """A step as the dashboard draws it, under its number in the session. `state`: of a step that
+    was not scored."""
     row = (
         scored_row("", outcome, 0.0)
         if outcome is not None
-        else StepRow(run_id="", step_index=step.index, at=0.0, state=state)
-    )
-    content = StepContent(
-        thought=_shown(step.thought),
-        reasoning=_shown(step.reasoning),
-        actions=tuple(_shown_action(action) for action in step.actions),
+        else StepRow(run_id="", step_index=index, at=0.0, state=state)
     )
     evidence = {name: mask_secrets(text) for name, text in row.evidence.items()}
     return replace(
         row,
-        step_index=step.index,
+        step_index=index,
         evidence=evidence,
-        content=content,
+        content=None,
         call=None if call is None else _call_row(call),
     )
 
@@ -271,37 +223,43 @@ def _cards(
     rows: Sequence[StepRow],
     stretch: Stretch,
     turns: Mapping[int, Sequence[HumanTurn]],
-    steps: Iterable[int],
-) -> list[_Card]:
-    """The steps of a stretch and those next to it, the middle of a long one left out."""
+    steps: Sequence[Step],
+) -> list[dict[str, Any]]:
+    """The steps of a stretch and those next to it, the middle of a long one left out. `turns`: acts
+    of the person before a step; `skipped`: steps before it that are left out."""
     near = range(stretch.first - _BEFORE, stretch.last + _AFTER + 1)
-    shown = [at for at in steps if at in near]
+    shown = [at for at in range(len(steps)) if at in near]
     if len(shown) > _MOST_STEPS:
         shown = shown[: _MOST_STEPS // 2] + shown[-_MOST_STEPS // 2 :]
-    cards: list[_Card] = []
+    cards, expected = [], shown[0] if shown else 0
     for row, stuck in zip(rows, streaks(rows), strict=True):
         at = row.step_index
         if at in shown:
-            before = cards[-1].step.step_index if cards else at - 1
-            cards.append(
-                _Card(
-                    step=row,
-                    severity="none" if row.composite is None else step_severity(row, stuck),
-                    own=at in stretch.indices,
-                    turns=turns.get(at, ()),
-                    skipped=at - before - 1,
-                )
-            )
+            card = {
+                "step": row,
+                "severity": "none" if row.composite is None else step_severity(row, stuck),
+                "own": at in stretch.indices,
+                "said": _content(steps[at]),
+                "turns": turns.get(at, ()),
+                "skipped": at - expected,
+            }
+            cards.append(card)
+            expected = at + 1
     return cards
 
 
-def _shown_action(action: Action) -> Action:
-    return replace(
-        action,
-        name=mask_secrets(action.name),
-        arguments=_shown(action.arguments),
-        observation=_shown(action.observation),
-    )
+def _content(step: Step) -> StepContent:
+    actions = [
+        replace(
+            action,
+            name=mask_secrets(action.name),
+            arguments=_shown(action.arguments),
+            observation=_shown(action.observation),
+        )
+        for action in step.actions
+    ]
+    thought, reasoning = _shown(step.thought), _shown(step.reasoning)
+    return StepContent(thought=thought, reasoning=reasoning, actions=tuple(actions))
 
 
 def _shown(text: str) -> str:
