@@ -23,7 +23,8 @@ HEAD_BYTES = 64 * 1024
 takes up to 45 kB in the logs seen."""
 MOST_NOTED = 20  # unread lines of one file that are named; the rest is counted
 
-_LONE_BACKSLASH = re.compile(r'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
+_BACKSLASH = re.compile(r'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})?')
+"""An escape, or without group 1 a backslash that begins none."""
 _DECODER = json.JSONDecoder(strict=False)
 
 
@@ -85,11 +86,19 @@ class LogFile:
 
         Raises ConfigError: the file cannot be read.
         """
+        return next(iter(self.documents()), None)
+
+    def documents(self) -> list[Any]:
+        """The values of a file of JSON documents, one after another; none, and noted, if it is no
+        such file.
+
+        Raises ConfigError: the file cannot be read.
+        """
         values = _values(self.text().encode("utf-8", "surrogatepass"))
         self.seen = 1
         if not values:
             self.skip("not JSON", 0)
-        return values[0] if values else None
+        return values
 
     def text(self) -> str:
         """The whole file; bytes that are not UTF-8 are replaced. Raises ConfigError."""
@@ -98,6 +107,20 @@ class LogFile:
                 return file.read().decode("utf-8-sig", "replace")
         except (OSError, EOFError, zlib.error) as exc:
             raise ConfigError(f"{self.path}: cannot be read: {exc}") from exc
+
+    def beside(self, path: Path) -> dict[str, Any]:
+        """The object in another file of the same session, counted as a line of this one; empty, and
+        noted, if it cannot be read as one."""
+        self.seen += 1
+        try:
+            found = LogFile(path).document()
+        except ConfigError:
+            self.skip("cannot be read")
+            return {}
+        if not isinstance(found, dict):
+            self.skip("not an object in JSON")
+            return {}
+        return found
 
     def skip(self, reason: str, line: int | None = None) -> None:
         """Note that a line, by default the one just read, was not understood."""
@@ -140,10 +163,14 @@ def _values(line: bytes) -> list[Any]:
         except json.JSONDecodeError as exc:
             if mended or not exc.msg.startswith("Invalid"):
                 break
-            text, mended = text[:at] + _LONE_BACKSLASH.sub(r"\\\\", text[at:]), True
+            text, mended = text[:at] + _BACKSLASH.sub(_escaped, text[at:]), True
             continue
         except RecursionError:
             break
         while at < len(text) and text[at].isspace():
             at += 1
     return values
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return found[0] if found[1] else r"\\"

@@ -19,17 +19,28 @@ from gateway.steering.transcript.user_words import user_words
 from gateway.wire.coerce import as_list, as_mapping, as_text
 
 AGENT = "claude-code"
-_MARKS = (b'"parentUuid"', b'"file-history-snapshot"', b'"sessionId"', b'"leafUuid"')
+_MARKS = (b'"isSidechain":', b'"leafUuid":', b'"file-history-snapshot"', b'"queue-operation"')
 # fmt: off
 _SILENT = frozenset((
-    "agent-color", "agent-name", "agent-setting", "ai-title", "attachment",
-    "content-replacement", "custom-title", "file-history-snapshot", "last-prompt", "mode",
-    "permission-mode", "pr-link", "progress", "queue-operation", "summary", "system", "tag",
-    "task-summary", "worktree-state",
+    "agent-color", "agent-name", "agent-setting", "ai-title", "api-request", "api-request-blob",
+    "api-request-resumed", "api-request-shape", "artifact-autoreact-ledger",
+    "artifact-comment-monitor", "atis-latch", "attachment", "attribution-snapshot",
+    "bridge-session", "content-replacement", "continued-in", "cost-state", "custom-title",
+    "data-flow-handover", "data-flow-incomplete", "data-flow-records", "derived-from", "dev-mods",
+    "ended-by-model", "file-history-delta", "file-history-snapshot", "fork-context-ref",
+    "frame-link", "history-suppression", "host-row", "hybrid-organization", "isolation-latch",
+    "last-prompt", "memory-mode", "mode", "observer-ref", "permission-mode", "pr-link", "progress",
+    "queue-operation", "relocated", "repl-mode", "resume-head-vouch", "session-owner",
+    "speculation-accept", "summary", "system", "tag", "task-summary", "tools-used",
+    "worktree-state",
 ))
 # fmt: on
-"""Types of lines without a message. Source: sessions of versions 2.0 to 2.1."""
+"""Types of lines without a message. Source: the types that versions 2.1.37 and 2.1.332 write, and
+sessions of versions 1.0 to 2.1."""
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_ABSORBED = "absorbed_mid_turn"
+_DENIED = (None, "user-rejected")  # newer versions say who refused a call
+_FROM_CLIENT = ("isCompactSummary", "isMeta", "isVisibleInTranscriptOnly", "interruptedByShutdown")
 _SYNTHETIC = "<synthetic>"  # the model of messages that the client wrote itself
 _COMMAND = re.compile(
     r"<command-message>.*?</command-message>\s*<command-name>(.*?)</command-name>"
@@ -56,24 +67,27 @@ def matches(head: bytes, name: str) -> bool:
 def read(log: LogFile) -> Iterable[Session]:
     """See LogFormat."""
     threads: dict[str, _Thread] = {}
-    roots: dict[str, str] = {}  # uuid of a sub-agent's line -> that of its first one
+    roots: dict[str, str] = {}  # uuid of a sub-agent's line -> name of the sub-agent
+    seen: set[str] = set()  # a resumed session may hold its beginning twice
     for entry in log.records():
-        kind = as_text(entry.get("type"), "")
-        if kind not in ("user", "assistant"):
-            if kind == "system" and entry.get("subtype") == "compact_boundary":
-                _thread(threads, "", log).compacts = True
-            elif kind == "attachment":
-                _thread(threads, "", log).queued(entry)
-            elif kind not in _SILENT:
-                log.skip(f"unknown type {kind!r}")
+        kind, uuid = as_text(entry.get("type"), ""), as_text(entry.get("uuid"), "")
+        if uuid in seen and kind in ("user", "assistant", "attachment"):
             continue
         side = ""
-        if entry.get("isSidechain") is True:
-            uuid, parent = as_text(entry.get("uuid"), ""), as_text(entry.get("parentUuid"), "")
-            roots[uuid] = side = roots.get(parent) or as_text(entry.get("agentId"), "") or uuid
-        _thread(threads, side, log).add(entry, kind)
+        if uuid:
+            seen.add(uuid)
+            if entry.get("isSidechain") is True:
+                parent = as_text(entry.get("parentUuid"), "")
+                side = as_text(entry.get("agentId"), "") or roots.get(parent) or uuid
+                roots[uuid] = side
+        if kind in ("user", "assistant"):
+            _thread(threads, side, log).add(entry, kind)
+        elif kind in _SILENT:
+            _thread(threads, side, log).note(entry, kind)
+        else:
+            log.skip(f"unknown type {kind!r}")
     for name, thread in threads.items():
-        session = thread.session
+        session = thread.finished()
         if name:
             session.parent, session.id = session.id, f"{session.id}/{name}"
         if session.messages:
@@ -91,9 +105,16 @@ class _Thread:
 
     def __init__(self, log: LogFile, *, is_side: bool) -> None:
         self.session = Session(id=log.stem, agent=AGENT)
-        self.compacts = False  # the next message replaces the history
+        self._compacts = False  # the next message replaces the history
         self._is_side = is_side
         self._replies: dict[str, int] = {}  # message id -> index of its call
+        self._queued: list[str] = []  # typed while the model works, and not yet sent
+        self._sent: list[tuple[str, float | None]] = []  # sent, and in no line of a message yet
+
+    def finished(self) -> Session:
+        """The session, when all lines are read."""
+        self._tell()
+        return self.session
 
     def add(self, entry: Mapping[str, Any], kind: str) -> None:
         """Read one line with a message."""
@@ -109,12 +130,46 @@ class _Thread:
         else:
             self._user(entry, message.get("content"), at)
 
-    def queued(self, entry: Mapping[str, Any]) -> None:
-        """Read what the person typed while the model worked, from a line of an attachment."""
-        attachment = as_mapping(entry.get("attachment"))
-        if attachment.get("type") == "queued_command":
-            content = attachment.get("prompt")
-            self._user(entry, content, self.session.at(entry.get("timestamp")))
+    def note(self, entry: Mapping[str, Any], kind: str) -> None:
+        """Read what a line without a message says about the session."""
+        if kind == "system" and entry.get("subtype") == "compact_boundary":
+            self._compacts = True
+        elif kind == "attachment":
+            attachment = as_mapping(entry.get("attachment"))
+            if attachment.get("type") == "queued_command":
+                before = len(self._sent)
+                at = self.session.at(entry.get("timestamp"))
+                self._user(attachment, attachment.get("prompt"), at)
+                if before and before == len(self._sent):  # the same words, written differently
+                    del self._sent[0]
+        elif kind == "queue-operation":
+            self._queue(entry)
+        elif kind in ("ai-title", "custom-title"):
+            own = as_text(entry.get("customTitle"), "")
+            self.session.title = own or self.session.title or as_text(entry.get("aiTitle"), "")
+
+    def _queue(self, entry: Mapping[str, Any]) -> None:
+        """Follow what the person types while the model works.
+
+        Most versions write what was sent between two calls as an attachment; 2.0 and the first
+        of 2.1 write it nowhere else.
+        """
+        text = as_text(entry.get("content"), "")
+        if entry.get("operation") == "enqueue":
+            self._queued.append(text)
+            return
+        if text in self._queued:
+            self._queued.remove(text)
+        elif self._queued:
+            text = self._queued.pop(0)
+        if entry.get("operation") == "remove" and entry.get("reason") in (None, _ABSORBED):
+            self._sent.append((text, self.session.at(entry.get("timestamp"))))
+
+    def _tell(self) -> None:
+        """Add what was sent between two calls and is in no line of a message."""
+        sent, self._sent = self._sent, []
+        for text, at in sent:
+            self._user({}, text, at)
 
     def _reply(
         self, entry: Mapping[str, Any], message: Mapping[str, Any], at: float | None
@@ -131,6 +186,7 @@ class _Thread:
             session.messages[call.position]["content"] += blocks
             usage = usage or call.usage
         else:
+            self._tell()
             index = self._replies[name] = len(session.calls)
             position = len(session.messages)
             session.messages.append({"role": "assistant", "content": list(blocks)})
@@ -146,9 +202,9 @@ class _Thread:
         parts = as_list(content) or [{"type": "text", "text": as_text(content, "")}]
         parts = [part for part in parts if isinstance(part, dict)]
         summary = entry.get("isCompactSummary") is True
-        if summary or self.compacts:
+        if summary or self._compacts:
             session.compactions.append(len(session.messages))
-            self.compacts = False
+            self._compacts = False
         last = session.messages[-1] if session.messages else {}
         joins = last.get("role") == "user" and len(session.messages) not in session.compactions
         if not joins:
@@ -161,8 +217,8 @@ class _Thread:
         last["content"] = [*kept, *results, *words, *[p for p in parts if p not in results]]
         if summary:
             last["compact"] = True
-        if not (summary or entry.get("isMeta") is True or self._is_side):
-            self._acts(parts, results, at)
+        if _from_person(entry) and not self._is_side:
+            self._acts(parts, results if entry.get("toolDenialKind") in _DENIED else [], at)
 
     def _acts(self, parts: list[Any], results: list[Any], at: float | None) -> None:
         """Note what the person did in one line."""
@@ -175,9 +231,20 @@ class _Thread:
         if any(is_interruption(as_text(part.get("text"), "")) for part in texts):
             session.did("interrupt", "", at, back=1)
         elif text := _words(texts):
+            self._sent = [each for each in self._sent if _words([{"text": each[0]}]) != text]
             session.did("message", text, at, back=1)
-        elif not results and read_content(parts).image:
+        elif read_content([part for part in parts if part.get("type") == "image"]).image:
             session.did("message", "", at, back=1)
+
+
+def _from_person(entry: Mapping[str, Any]) -> bool:
+    """True if a line with the role of the user may have come from the person."""
+    if (
+        any(entry.get(mark) is True for mark in _FROM_CLIENT)
+        or entry.get("promptSource") == "system"
+    ):
+        return False
+    return bool(as_mapping(entry.get("origin")).get("kind", "human") == "human")
 
 
 def _words(texts: list[Any]) -> str:

@@ -1,0 +1,329 @@
+"""OpenTelemetry traces of model calls in JSON: OTLP documents or lines, or one span an object.
+
+Calls are put together by `gen_ai.conversation.id`, else by trace. A call's messages are in its
+attributes, in events of its span, or in log records, and are either the whole history or, as this
+gateway writes them, what is new. Source: semantic conventions for generative AI, versions 1.28 to
+1.38.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from gateway.history.log_file import LogFile
+from gateway.history.session import ModelCall, Session, epoch
+from gateway.steering.transcript.interventions import is_interruption, rejection
+from gateway.steering.transcript.user_words import user_words
+from gateway.wire.coerce import as_int, as_list, as_mapping, as_number, as_text
+
+AGENT = "opentelemetry"
+_CALLS = ("chat", "generate_content", "text_completion", "completion")
+_MARKS = (b'"resourceSpans":', b'"resourceLogs":')
+_FLAT = (b'"trace_id"', b'"traceId"')
+_FAILED = (2, "ERROR", "STATUS_CODE_ERROR")
+_VALUES = ("stringValue", "boolValue", "doubleValue", "bytesValue")
+
+Span = dict[str, Any]  # trace, id, parent, start, end, failed, service, attributes
+
+
+def matches(head: bytes, name: str) -> bool:
+    """See LogFormat."""
+    if not name.endswith((".json", ".jsonl", ".ndjson", ".log")) or head.lstrip()[:1] not in b"{[":
+        return False
+    return any(m in head for m in _MARKS) or (b"gen_ai." in head and any(m in head for m in _FLAT))
+
+
+def read(log: LogFile) -> Iterable[Session]:
+    """See LogFormat."""
+    spans: list[Span] = []
+    events: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for document in _documents(log):
+        found = list(_spans(document, events))
+        spans += found
+        if not found and not {"resourceSpans", "resourceLogs"} & document.keys():
+            log.skip("no span")
+    calls = [span for span in spans if _is_call(span["attributes"])]
+    inner = {span["id"] for span in calls} - {""}
+    groups: dict[str, list[Span]] = defaultdict(list)
+    for span in sorted(calls, key=lambda each: each["start"] or 0):
+        if span["parent"] not in inner:  # else a client and a gateway report one call
+            span["messages"] = _messages(span["attributes"], events.get(span["id"], []))
+            own = as_text(span["attributes"].get("gen_ai.conversation.id"), "")
+            groups[own or span["trace"]].append(span)
+    for name, group in groups.items():
+        yield from _Conversation(name, group).sessions()
+
+
+def _documents(log: LogFile) -> Iterator[Mapping[str, Any]]:
+    """The objects of a file of lines, or of one that was written for the eye."""
+    first = log.head().lstrip().partition(b"\n")[0].rstrip()
+    if first[:1] != b"[" and first != b"{":
+        yield from log.records()
+        return
+    for document in log.documents():
+        yield from map(as_mapping, document if isinstance(document, list) else [document])
+
+
+def _spans(document: Mapping[str, Any], events: dict[str, list[Any]]) -> Iterator[Span]:
+    """The spans of a document; events of spans and log records are added to those of their span."""
+    for resource in _mappings(document.get("resourceSpans")):
+        service = _service(_attributes(as_mapping(resource.get("resource")).get("attributes")))
+        for scope in _mappings(resource.get("scopeSpans")):
+            for span in _mappings(scope.get("spans")):
+                yield _span(span, service, events)
+    for resource in _mappings(document.get("resourceLogs")):
+        for scope in _mappings(resource.get("scopeLogs")):
+            for record in _mappings(scope.get("logRecords")):
+                body = as_mapping(_value(record.get("body")))
+                values = _attributes(record.get("attributes"))
+                name = record.get("eventName") or values.get("event.name")
+                events[as_text(record.get("spanId"), "")].append({**values, **body, "name": name})
+    if "attributes" in document and {"context", "trace_id", "traceId"} & document.keys():
+        resource = _attributes(as_mapping(document.get("resource")).get("attributes"))
+        yield _span(document, _service(resource), events)
+
+
+def _span(span: Mapping[str, Any], service: str, events: dict[str, list[Any]]) -> Span:
+    context = as_mapping(span.get("context")) or span
+    name = _id(context, "span_id", "spanId", "id")
+    for event in _mappings(span.get("events")):
+        events[name].append({**_attributes(event.get("attributes")), "name": event.get("name")})
+    status = as_mapping(span.get("status"))
+    return {
+        "id": name,
+        "trace": _id(context, "trace_id", "traceId"),
+        "parent": _id(span, "parentSpanId", "parent_id", "parent_span_id", "parentId"),
+        "start": _moment(_first(span, "startTimeUnixNano", "start_time", "startTime")),
+        "end": _moment(_first(span, "endTimeUnixNano", "end_time", "endTime")),
+        "failed": (status.get("code") or status.get("status_code")) in _FAILED,
+        "service": service,
+        "attributes": _attributes(span.get("attributes")),
+    }
+
+
+def _is_call(values: Mapping[str, Any]) -> bool:
+    """True for a call of a model; spans of agents, tools and embeddings repeat its figures."""
+    operation = values.get("gen_ai.operation.name", values.get("llm.request.type"))
+    return operation in _CALLS or (operation is None and "gen_ai.request.model" in values)
+
+
+def _messages(
+    values: dict[str, Any], events: Sequence[Mapping[str, Any]]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The messages of a call as chat messages: its input, and the model's answer."""
+    for event in events:
+        if event.get("name") == "gen_ai.client.inference.operation.details":
+            values = {**values, **event}
+    asked = _list(values, "gen_ai.input.messages")
+    answered = _list(values, "gen_ai.output.messages")
+    system = _list(values, "gen_ai.system_instructions")
+    if system:
+        asked = [{"role": "system", "parts": system}, *asked]
+    for event in events:
+        name = as_text(event.get("name"), "")
+        body = {**event, **as_mapping(_json(event.get("gen_ai.event.content")))}
+        if name == "gen_ai.choice":
+            answered.append(_json(body.get("message")) or body)
+        elif name.startswith("gen_ai.") and name.endswith(".message"):
+            asked.append({"role": name.split(".")[1], **body})
+    answer = [m for each in answered[:1] for m in _chat({**as_mapping(each), "role": "assistant"})]
+    return [m for each in asked for m in _chat(as_mapping(each))], answer
+
+
+def _chat(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """A message with `parts`, or of the older form, as chat messages."""
+    role, content = as_text(message.get("role"), "user"), _json(message.get("content"))
+    parts = as_list(message.get("parts") or content)
+    texts = [] if parts else [as_text(message.get("content"), "")]
+    reasoning: list[str] = []
+    calls = [_call(each) for each in as_list(_json(message.get("tool_calls")))]
+    results = []
+    for part in map(as_mapping, parts):
+        text = as_text(part.get("content"), "") or as_text(part.get("text"), "")
+        kind = part.get("type")
+        if kind in ("tool_call", "function"):
+            calls.append(_call(part))
+        elif kind == "tool_call_response":
+            results.append((part.get("id"), part.get("response", part.get("result"))))
+        else:
+            (reasoning if kind in ("reasoning", "thinking") else texts).append(text)
+    if role == "tool" and not results:
+        results.append((message.get("id", message.get("tool_call_id")), "\n".join(texts)))
+    for name, result in results:
+        yield {"role": "tool", "tool_call_id": name, "content": _text(result)}
+    if role != "tool":
+        found: dict[str, Any] = {"role": role, "content": "\n".join(filter(None, texts))}
+        if calls:
+            found["tool_calls"] = calls
+        if any(reasoning):
+            found["reasoning_content"] = "\n".join(reasoning)
+        if not results or found["content"] or calls:
+            yield found
+
+
+def _call(value: object) -> dict[str, Any]:
+    call = as_mapping(value)
+    function = as_mapping(call.get("function")) or call
+    function = {"name": function.get("name"), "arguments": _text(function.get("arguments"))}
+    return {"id": call.get("id"), "type": "function", "function": function}
+
+
+class _Conversation:
+    """The calls of one conversation or trace, in the order of time.
+
+    Calls with other instructions are another agent's, and a session of their own.
+    """
+
+    def __init__(self, name: str, spans: Sequence[Span]) -> None:
+        self._name = name
+        self._spans = spans
+        self._whole = any(m["role"] == "assistant" for s in spans for m in s["messages"][0])
+        self._threads: dict[str, tuple[Session, int]] = {}  # and how much of it the model sees
+
+    def sessions(self) -> Iterator[Session]:
+        """Its sessions, of which the first is the conversation's."""
+        latest = ""
+        for span in self._spans:
+            asked, _ = span["messages"]
+            system = asked[0]["content"] if asked and asked[0]["role"] == "system" else ""
+            latest = system if self._whole or system or not self._threads else latest
+            if latest not in self._threads:
+                number = f"/{len(self._threads) + 1}" if self._threads else ""
+                session = Session(id=f"{self._name}{number}", agent=AGENT)
+                session.parent, session.project = self._name if number else "", span["service"]
+                self._threads[latest] = session, 0
+            self._add(latest, span)
+        yield from (session for session, _ in self._threads.values() if session.calls)
+
+    def _add(self, thread: str, span: Span) -> None:
+        session, start = self._threads[thread]
+        asked, answer = span["messages"]
+        at, values = session.at(span["start"]), span["attributes"]
+        seen = len(session.messages) - start
+        continued = not self._whole or not asked or not seen or _continues(session, start, asked)
+        new = asked[seen:] if self._whole and continued else asked
+        if not continued:
+            session.compactions.append(len(session.messages))
+            self._threads[thread] = session, len(session.messages)
+        for number, message in enumerate(new, 1):
+            session.messages.append(message)
+            if continued or number == len(new):
+                _act(session, message, at)
+        session.at(span["end"])
+        if span["failed"] and not answer:
+            return
+        model = values.get("gen_ai.response.model") or values.get("gen_ai.request.model")
+        key = as_text(values.get("gen_ai.response.id"), "") or f"{span['trace']}:{span['id']}"
+        position = len(session.messages)
+        session.messages += answer[-1:] or [{"role": "assistant", "content": ""}]
+        usage, model = _usage(values), as_text(model, "")
+        call = ModelCall(position=position, model=model, usage=usage, at=at, key=key)
+        session.calls.append(call)
+
+
+def _continues(session: Session, start: int, asked: Sequence[Mapping[str, Any]]) -> bool:
+    """True if a history is that of the session with more at its end."""
+    seen = session.messages[start:]
+    first = [next((m for m in each if m["role"] != "system"), None) for each in (seen, asked)]
+    return len(asked) >= len(seen) and first[0] == first[1]
+
+
+def _act(session: Session, message: Mapping[str, Any], at: float | None) -> None:
+    """Note what the person did in a message that was just added."""
+    text = message["content"]
+    if message["role"] == "tool":
+        said = rejection(text)
+        if said is not None:
+            session.did("reject", said, at, back=1)
+    elif message["role"] == "user" and is_interruption(text):
+        session.did("interrupt", "", at, back=1)
+    elif message["role"] == "user" and user_words(text):
+        session.did("message", user_words(text), at, back=1)
+
+
+def _usage(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The tokens of a call. The conventions count cached ones in the input, as OpenAI does; some
+    instrumentations pass on Anthropic's numbers, which do not."""
+    prefix = "gen_ai.usage."
+    given = values.get(f"{prefix}input_tokens", values.get(f"{prefix}prompt_tokens"))
+    made = values.get(f"{prefix}output_tokens", values.get(f"{prefix}completion_tokens"))
+    if given is None and made is None:
+        return {}
+    read = as_int(values.get(f"{prefix}cache_read.input_tokens"), 0)
+    read = read or as_int(values.get(f"{prefix}cache_read_input_tokens"), 0)
+    written = as_int(values.get(f"{prefix}cache_creation.input_tokens"), 0)
+    written = written or as_int(values.get(f"{prefix}cache_creation_input_tokens"), 0)
+    apart = read + written > as_int(given, 0)
+    details = {"cached_tokens": read, "cache_creation_tokens": written}
+    return {
+        "prompt_tokens": as_int(given, 0) + (read + written if apart else 0),
+        "completion_tokens": as_int(made, 0),
+        "prompt_tokens_details": details,
+    }
+
+
+def _attributes(values: object) -> dict[str, Any]:
+    """Attributes as a mapping, also those that OTLP writes as a list of keys and values."""
+    if isinstance(values, list):
+        return {str(each.get("key")): _value(each.get("value")) for each in _mappings(values)}
+    return dict(as_mapping(values))
+
+
+def _value(value: object) -> Any:
+    """A value of OTLP."""
+    holder = as_mapping(value)
+    if "intValue" in holder:
+        return int(holder["intValue"]) if str(holder["intValue"]).lstrip("-").isdigit() else None
+    if "arrayValue" in holder:
+        return [_value(each) for each in as_list(as_mapping(holder["arrayValue"]).get("values"))]
+    if "kvlistValue" in holder:
+        return _attributes(as_list(as_mapping(holder["kvlistValue"]).get("values")))
+    return next((holder[name] for name in _VALUES if name in holder), None)
+
+
+def _mappings(values: object) -> Iterator[Mapping[str, Any]]:
+    return map(as_mapping, as_list(values))
+
+
+def _list(values: Mapping[str, Any], name: str) -> list[Any]:
+    return list(as_list(_json(values.get(name))))
+
+
+def _json(value: object) -> Any:
+    """A value that may be written as a JSON text; the value itself if it is none."""
+    if isinstance(value, str) and value[:1] in ("[", "{"):
+        try:
+            return json.loads(value)
+        except ValueError:
+            return value
+    return value
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value) if value is not None else ""
+
+
+def _service(resource: Mapping[str, Any]) -> str:
+    name = as_text(resource.get("service.name"), "")
+    return "" if name.startswith("unknown_service") else name
+
+
+def _first(values: Mapping[str, Any], *names: str) -> Any:
+    return next((values[name] for name in names if values.get(name)), None)
+
+
+def _id(values: Mapping[str, Any], *names: str) -> str:
+    return as_text(_first(values, *names), "").removeprefix("0x")
+
+
+def _moment(value: object) -> float | None:
+    """Seconds of the epoch from nanoseconds, a text, or seconds with nanoseconds."""
+    if isinstance(value, list) and len(value) == 2:
+        return as_number(value[0], 0.0) + as_number(value[1], 0.0) / 1e9
+    if isinstance(value, str) and value.isdecimal():
+        value = int(value[:20])
+    number = as_number(value, None)
+    return number / 1e9 if number is not None and number > 1e15 else epoch(value)
