@@ -8,12 +8,9 @@ recorded live is left out. Runs are marked as IMPORTED, and no sum counts them.
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
 from pathlib import PurePath
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -23,11 +20,13 @@ from gateway.config import Settings
 from gateway.conversations.conversation import run_id
 from gateway.conversations.records import later_prompts, opening_prompts, preview, scored_row
 from gateway.conversations.workloads import workload_of
+from gateway.history.prices import cost_of
+from gateway.history.reading import recording_of
 from gateway.history.session import ModelCall, Session
-from gateway.steering.fold import ConversationFold, StepOutcome
+from gateway.offline.playback import RecordedHistory
+from gateway.steering.fold import StepOutcome
 from gateway.steering.fsm import FSMState
 from gateway.steering.identity import conversation_id
-from gateway.steering.policy import Policy
 from gateway.steering.transcript.content import read_calls, read_content
 from gateway.steering.transcript.steps import Action
 from gateway.steering.transcript.user_words import task_of
@@ -42,23 +41,12 @@ from gateway.stores.records import (
     StepContent,
     StepRow,
 )
-from gateway.upstream.prices import capabilities
 from gateway.wire.usage import token_usage
 
 CALLS_AT_ONCE = 100
 """Calls of one commit: few enough that a gateway on the same database waits little."""
 _KEPT_STEPS = 8  # the newest outcomes in memory: one gives the texts that belong to its results
 _LOGGED = "log"  # the source of an outcome that the log states
-
-Priced = Callable[[ModelCall], float | None]
-
-
-def price(call: ModelCall) -> float | None:
-    """US dollars that a call cost: as its agent noted, else by the price list; None: unknown."""
-    if call.cost_usd is not None or not call.usage:
-        return call.cost_usd
-    known = capabilities(call.model)
-    return None if known is None else known.cost(call.usage)
 
 
 def imported_id(tenant: str, agent: str, session: str) -> str:
@@ -89,7 +77,7 @@ class Keeper:
         settings: Settings,
         *,
         tenant: str = DEFAULT_TENANT,
-        priced: Priced = price,
+        priced: Callable[[ModelCall], float | None] = cost_of,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._stores, self._settings, self._tenant = stores, settings, tenant
@@ -173,7 +161,7 @@ class Keeper:
             for call in session.calls
         }
         return _Rows(
-            _History(self._policy, session),
+            RecordedHistory(self._policy, recording_of(session)),
             session,
             record,
             template,
@@ -196,46 +184,6 @@ class Keeper:
         )
 
 
-class _History:
-    """The messages of a session as its requests had them, read as a live request is. A compaction
-    begins a shorter history: the run goes on in it, or the next one begins after a final answer.
-
-    `window`: the messages of the newest request.
-    """
-
-    def __init__(self, policy: Policy, session: Session) -> None:
-        self._messages = session.messages
-        self._compactions = deque(session.compactions)
-        self._answers: set[int] = set()
-        self._read = 0
-        self.window: list[Any] = []
-        self.fold = ConversationFold(policy, keep=_KEPT_STEPS, answers=self._answers)
-
-    def read_to(self, end: int) -> list[StepOutcome]:
-        """The outcomes of the steps that the messages before `end` complete."""
-        outcomes: list[StepOutcome] = []
-        while self._compactions and self._compactions[0] < end:
-            outcomes += self._extend(self._compactions.popleft())
-            self._answers.clear()
-            self.window = []
-            # What comes before the first answer to the new history has been scored.
-            new = takewhile(lambda m: m.get("role") != "assistant", self._messages[self._read :])
-            self.fold.continue_in(len(list(new)))
-        return outcomes + self._extend(end)
-
-    def ends_run(self, reply: Mapping[str, Any]) -> bool:
-        """Whether this answer to the newest request ends its run; it is noted as delivered."""
-        ends = self.fold.peek_final(reply)
-        if ends:
-            self._answers.add(len(self.window) + 1)
-        return ends
-
-    def _extend(self, end: int) -> list[StepOutcome]:
-        self.window += self._messages[self._read : end]
-        self._read = end
-        return self.fold.extend(self.window)
-
-
 class _Rows:
     """The rows of a session's answers, in their order, until a commit takes them.
 
@@ -246,7 +194,7 @@ class _Rows:
 
     def __init__(
         self,
-        history: _History,
+        history: RecordedHistory,
         session: Session,
         conversation: ConversationRecord,
         template: RunUpdate,

@@ -103,6 +103,12 @@ class SessionReading(Struct, frozen=True, kw_only=True):
         return sum(turn.kind == kind for turn in self.human)
 
 
+def recording_of(session: Session) -> Recording:
+    """The session as a recording, which the core can play."""
+    label = RunLabel(id=session.id, source=session.agent)
+    return Recording(label=label, messages=session.messages, compactions=session.compactions)
+
+
 def outcomes_of(session: Session, policy: Policy) -> tuple[list[StepOutcome], list[int]]:
     """The outcomes of the scored steps, and the position of the message of every step. A step that
     got a late result has its last outcome."""
@@ -110,13 +116,9 @@ def outcomes_of(session: Session, policy: Policy) -> tuple[list[StepOutcome], li
     for position, message in enumerate(session.messages):
         if reader.read(message) is Change.OPENED:
             starts.append(position)
-    label = RunLabel(id=session.id, source=session.agent)
-    messages, compactions = session.messages, session.compactions
-    history = RecordedHistory(
-        policy, Recording(label=label, messages=messages, compactions=compactions)
-    )
+    history = RecordedHistory(policy, recording_of(session))
     found: dict[int, StepOutcome] = {}
-    for end in [*starts[1:], len(messages)]:
+    for end in [*starts[1:], len(session.messages)]:
         found |= {outcome.step.index: outcome for outcome in history.read_to(end)}
     return [found[index] for index in sorted(found)], starts
 

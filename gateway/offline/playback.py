@@ -286,13 +286,17 @@ def play(
 
 class RecordedHistory:
     """The messages of a recording as its requests had them. A compaction begins a shorter history,
-    in which the run continues as it does live, or the next one begins after a final answer."""
+    in which the run continues as it does live, or the next one begins after a final answer.
+
+    `window`: the messages of the newest request.
+    """
 
     def __init__(self, policy: Policy, recording: Recording) -> None:
         self._messages = recording.messages or ()
         self._compactions = deque(recording.compactions)
-        self._start = 0
         self._answers: set[int] = set()
+        self._read = 0
+        self.window: list[Any] = []
         self.fold = ConversationFold(policy, keep=_KEPT_STEPS, answers=self._answers)
 
     def read_to(self, end: int) -> list[StepOutcome]:
@@ -301,19 +305,30 @@ class RecordedHistory:
         while self._compactions and self._compactions[0] < end:
             at = self._compactions.popleft()
             # A newest step without a call was a final answer.
-            self._answers.add(at - self._start)
-            outcomes += self.fold.extend(self._messages[self._start : at])
+            self._answers.add(len(self.window) + at - self._read)
+            outcomes += self._extend(at)
             self._answers.clear()
-            self._start = at
-            self.fold.continue_in(self._opening())
-        return outcomes + self.fold.extend(self._messages[self._start : end])
+            self.window = []
+            # What comes before the first answer to the new history is not scored.
+            new = itertools.takewhile(_is_no_answer, self._messages[at:])
+            self.fold.continue_in(sum(1 for _ in new))
+        return outcomes + self._extend(end)
 
-    def _opening(self) -> int:
-        """Number of messages before the first answer to the new history."""
-        opening = itertools.takewhile(
-            lambda m: as_mapping(m).get("role") != "assistant", self._messages[self._start :]
-        )
-        return sum(1 for _ in opening)
+    def ends_run(self, reply: object) -> bool:
+        """Whether this answer to the newest request ends its run; it is noted as delivered."""
+        ends = self.fold.peek_final(reply)
+        if ends:
+            self._answers.add(len(self.window) + 1)
+        return ends
+
+    def _extend(self, end: int) -> list[StepOutcome]:
+        self.window += self._messages[self._read : end]
+        self._read = end
+        return self.fold.extend(self.window)
+
+
+def _is_no_answer(message: object) -> bool:
+    return as_mapping(message).get("role") != "assistant"
 
 
 def _play_messages(
