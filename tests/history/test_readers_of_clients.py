@@ -384,6 +384,15 @@ def test_gemini_sub_agents_and_folders(tmp_path: Path) -> None:
     assert session.project == "/home/dev/project"
 
 
+def test_qwen_first_versions(tmp_path: Path) -> None:
+    """Gemini CLI's form, with answers of another name."""
+    messages = [g_said("u", "go"), g_answer("a", type="qwen")]
+    path = tmp_path / "session-1.json"
+    path.write_text(json.dumps({"sessionId": "g", "projectHash": "h", "messages": messages}))
+    (session,) = read(path)
+    assert (session.agent, counts(session)["steps"]) == ("qwen-code", 1)
+
+
 def q_record(kind: str, *parts: dict[str, Any], **more: Any) -> dict[str, Any]:
     message = {"role": "user", "parts": list(parts)}
     line = {"uuid": "u", "parentUuid": None, "sessionId": "q", "type": kind, "message": message}

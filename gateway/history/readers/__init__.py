@@ -59,13 +59,13 @@ _BUILT_IN: Final = (
         name="gemini-cli",
         module=".gemini_cli",
         homes=(".gemini/tmp/*/chats/**/*.json*", ".qwen/tmp/*/chats/*.json"),
-        tested="0.23.0, 0.61.0",
+        tested="0.23.0, 0.43.0, 0.61.0",
     ),
     LogFormat(
         name="qwen-code",
         module=".qwen_code",
         homes=(".qwen/projects/*/chats/*.jsonl", ".qwen/projects/*/subagents/**/*.jsonl"),
-        tested="0.15.10, 0.24.4",
+        tested="0.1.4, 0.5.2, 0.15.10, 0.24.4",
     ),
     LogFormat(
         name="copilot-cli",
@@ -75,7 +75,7 @@ _BUILT_IN: Final = (
             ".copilot/session-state/*.jsonl",
             ".copilot/history-session-state/*.json",
         ),
-        tested="1.0.64, 1.0.102",
+        tested="1.0.48, 1.0.64, 1.0.102",
     ),
     LogFormat(
         name="claude-code",

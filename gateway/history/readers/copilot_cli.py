@@ -1,7 +1,7 @@
 """Copilot CLI's sessions: one event per line, in `~/.copilot/session-state/*/events.jsonl`.
 
 Sub-agents' events are between those of the session, marked with their id, or in older versions with
-that of the call that began them. Versions before 0.0.342 wrote one JSON document with OpenAI's chat
+that of the call that began them. The first versions wrote one JSON document with OpenAI's chat
 messages, without any usage.
 """
 
@@ -147,7 +147,8 @@ class _Events:
             output = as_int(data.get("outputTokens"), 0)
             model, position = as_text(data.get("model"), ""), len(session.messages)
             usage = {"completion_tokens": output}
-            call = ModelCall(position=position, model=model, usage=usage, at=at, key=name)
+            key = name or as_text(data.get("messageId"), "")
+            call = ModelCall(position=position, model=model, usage=usage, at=at, key=key)
             self._calls.append((session, len(session.calls), output))
             session.calls.append(call)
             session.messages.append(reply)

@@ -24,7 +24,8 @@ from gateway.steering.transcript.user_words import user_words
 from gateway.wire.coerce import as_int, as_list, as_mapping, as_text
 
 _HASH = re.compile(rb'"projectHash"\s*:')
-_ANSWERS = ("gemini", "qwen", "model")
+_QWEN = "qwen"
+_ANSWERS = ("gemini", _QWEN)
 _NOTICES = ("info", "error", "warning")
 _NOT_WORDS = re.compile(r"System: Please continue\.|<(?:state_snapshot|conversation_summary)\b")
 _ENDED = ("success", "error", "cancelled")
@@ -62,8 +63,7 @@ class _Chat:
     """The records of one session, each in its newest form at the place of its first."""
 
     def __init__(self, log: LogFile) -> None:
-        agent = "qwen-code" if ".qwen" in log.path.parts else "gemini-cli"
-        self.session = Session(id=log.stem, agent=agent, project=_project(log.path))
+        self.session = Session(id=log.stem, agent="gemini-cli", project=_project(log.path))
         self._path = log.path
         self._messages: dict[str, Mapping[str, Any]] = {}
         self.is_known = False  # the file says that it is a session
@@ -80,6 +80,8 @@ class _Chat:
         elif kind in (*_ANSWERS, *_NOTICES, "user"):
             name = as_text(record.get("id"), "") or f"#{len(self._messages)}"
             self._messages[name] = {**self._messages.get(name, {}), **record}
+            if kind == _QWEN:
+                self.session.agent = "qwen-code"
         elif "$rewindTo" not in record:
             return f"unknown type {kind!r}"
         return ""
