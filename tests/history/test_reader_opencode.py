@@ -180,15 +180,19 @@ def test_only_what_a_person_typed_is_said(tmp_path: Path) -> None:
 
 def test_each_step_of_a_message_is_an_answer(tmp_path: Path) -> None:
     """Older versions put all answers to a person into one message."""
-    finish = {"type": "step-finish", "tokens": {"input": 10, "output": 5, "reasoning": 2}}
+    older = {"input": 10, "output": 5, "reasoning": 2}
+    finish = [
+        {"type": "step-finish", "tokens": older},
+        {"type": "step-finish", "tokens": {**older, "total": 17}},
+    ]
     start = {"type": "step-start"}
     texts = [{"type": "text", "text": text} for text in ("One.", "Two.")]
     thought = {"type": "reasoning", "text": "Hm."}
-    parts = [start, thought, texts[0], finish, start, texts[1], finish]
+    parts = [start, thought, texts[0], finish[0], start, texts[1], finish[1]]
     message = {"id": "msg_1", "role": "assistant", "modelID": "m"}
     export = {"info": {"id": "ses_1"}, "messages": [{"info": message, "parts": parts}]}
     (tmp_path / "session.json").write_text(json.dumps(export))
     (session,) = sessions(tmp_path)
-    assert counts(session) == (2, 0, 0, 0, 0, 34)
+    assert counts(session) == (2, 0, 0, 0, 0, 15 + 17)
     assert [m["content"] for m in session.messages] == ["One.", "Two."]
     assert session.messages[0]["reasoning_content"] == "Hm."
