@@ -70,7 +70,7 @@ _BUILT_IN: Final = (
         homes=tuple(f"{folder}.aider.chat.history.md" for folder in ("", "*/", "*/*/", "*/*/*/")),
         tested="0.86.2",
     ),
-    LogFormat(name="swe-agent", module=".swe_agent", tested="mini-swe-agent 2.4.6, SWE-agent 1.1"),
+    LogFormat(name="swe-agent", module=".swe_agent", tested="mini-swe-agent 2.4.6"),
     LogFormat(
         name="openhands",
         module=".openhands",
@@ -80,7 +80,7 @@ _BUILT_IN: Final = (
             ".openhands/users/*/conversations/*/events/0.json",
             ".openhands-state/sessions/*/events/0.json",
         ),
-        tested="SDK 1.58.2; by its schema 0.62",
+        tested="1.58.2 (SDK)",
     ),
 )
 
