@@ -22,6 +22,7 @@ def reported(text: str) -> int:
 
 
 def test_each_start_begins_a_session() -> None:
+    """Each header begins a session; the counts are those of a plain search."""
     found = sessions(LOG)
     assert [counts(each)[:5] for each in found] == [
         Counts(1, 0, 1, 0, 0, 0)[:5],
@@ -37,6 +38,7 @@ def test_each_start_begins_a_session() -> None:
 
 
 def test_what_the_person_typed_is_told_from_headings_and_commands() -> None:
+    """Only typed messages are said; headings stay in the answers."""
     _, session, _ = sessions(LOG)
     assert [turn.text for turn in session.human] == [
         "count the files",
@@ -52,6 +54,7 @@ def test_what_the_person_typed_is_told_from_headings_and_commands() -> None:
 
 
 def test_the_report_of_a_failed_edit_is_what_the_model_answers() -> None:
+    """A report that aider sent itself comes before the answer to it."""
     _, session, _ = sessions(LOG)
     edit = next(at for at, m in enumerate(session.messages) if m["content"] == "EDIT again please")
     report = session.messages[edit + 2]
@@ -62,12 +65,14 @@ def test_the_report_of_a_failed_edit_is_what_the_model_answers() -> None:
 
 
 def test_a_stop_while_nothing_runs_is_no_interruption() -> None:
+    """Control-C at the prompt only leaves the program."""
     *_, session = sessions(LOG)
     assert TEXT.count("^C again to exit") == 2
     assert [turn.kind for turn in session.human] == ["message", "interrupt", "message"]
 
 
 def test_cached_tokens_and_a_price_on_its_own_line(tmp_path: Path) -> None:
+    """A report in two lines has all its figures."""
     path = tmp_path / ".aider.chat.history.md"
     path.write_text(
         "\n# aider chat started at 2025-01-02 03:04:05\n\n> Main model: m with diff edit format  \n"
@@ -88,6 +93,7 @@ def test_cached_tokens_and_a_price_on_its_own_line(tmp_path: Path) -> None:
 
 
 def test_an_editor_may_have_cut_the_spaces_at_the_ends(tmp_path: Path) -> None:
+    """A history without its trailing spaces has the same counts."""
     path = tmp_path / "history.md"
     path.write_text("\n".join(line.rstrip() for line in TEXT.splitlines()))
     assert [counts(each).said for each in sessions(path)] == [1, 6, 2]
@@ -96,6 +102,7 @@ def test_an_editor_may_have_cut_the_spaces_at_the_ends(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kept", range(0, len(TEXT), 97))
 def test_a_cut_off_history_is_read_to_its_end(tmp_path: Path, kept: int) -> None:
+    """A history that begins or ends anywhere is read."""
     path = tmp_path / ".aider.chat.history.md"
     path.write_text(TEXT[:kept] or "\n")
     assert all(session.messages for session in sessions(tmp_path))
@@ -104,6 +111,7 @@ def test_a_cut_off_history_is_read_to_its_end(tmp_path: Path, kept: int) -> None
 
 
 def test_a_stop_of_aiders_own_retry_is_an_interruption(tmp_path: Path) -> None:
+    """Control-C during an answer to aider's own report counts once."""
     path = tmp_path / ".aider.chat.history.md"
     path.write_text(
         "\n# aider chat started at 2024-08-10 11:12:13\n\n#### change it  \n\nI change it.\n\n"

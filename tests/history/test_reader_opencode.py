@@ -39,6 +39,7 @@ def main_and_children(found: list[Session]) -> tuple[Session, list[Session]]:
 
 
 def test_the_database_has_what_the_program_counted_itself(tmp_path: Path) -> None:
+    """Tokens and price are those in the program's own columns of each session."""
     found = sessions(write_database(tmp_path / "opencode.db"))
     main, children = main_and_children(found)
     assert counts(main)[:5] == Counts(9, 6, 5, 1, 2, 0)[:5]
@@ -58,6 +59,7 @@ def _started(row: dict[str, Any]) -> int:
 
 
 def test_a_person_rejected_twice_with_and_without_words(tmp_path: Path) -> None:
+    """A rejection is at the result that the model saw, an interruption behind what was stopped."""
     main, _ = main_and_children(sessions(write_database(tmp_path / "opencode.db")))
     rejected = [turn for turn in main.human if turn.kind == "reject"]
     assert [turn.text for turn in rejected] == ["", "Keep the file, rename it."]
@@ -69,6 +71,7 @@ def test_a_person_rejected_twice_with_and_without_words(tmp_path: Path) -> None:
 
 
 def test_a_summary_takes_the_place_of_what_was_before_it(tmp_path: Path) -> None:
+    """A compaction begins at the question that stands for all earlier messages."""
     main, _ = main_and_children(sessions(write_database(tmp_path / "opencode.db")))
     (at,) = main.compactions
     assert main.messages[at]["content"][0]["text"] == "What did we do so far?"
@@ -76,6 +79,7 @@ def test_a_summary_takes_the_place_of_what_was_before_it(tmp_path: Path) -> None
 
 
 def test_the_older_files_have_the_same_session(tmp_path: Path) -> None:
+    """A session in files has the counts of the same session in a database."""
     write_files(tmp_path / "storage", FILES)
     main, children = main_and_children(sessions(tmp_path))
     assert counts(main)[:5] == (9, 6, 5, 1, 2)
@@ -88,6 +92,7 @@ def test_the_older_files_have_the_same_session(tmp_path: Path) -> None:
 
 
 def test_a_session_that_the_database_took_over_is_read_once(tmp_path: Path) -> None:
+    """Files of a session that is in the database as well are left out."""
     folder = tmp_path / ".local/share/opencode"
     write_files(folder / "storage", FILES)
     main = next(v for name, v in FILES.items() if "session/" in name and "parentID" not in v)
@@ -106,6 +111,7 @@ def test_a_session_that_the_database_took_over_is_read_once(tmp_path: Path) -> N
 
 
 def test_an_export_is_the_session(tmp_path: Path) -> None:
+    """An exported session has the counts and the keys of the stored one."""
     info = next(row for row in ROWS["session"] if not row["parent_id"])
     of = [row for row in ROWS["message"] if row["session_id"] == info["id"]]
     export = {
@@ -126,6 +132,7 @@ def test_an_export_is_the_session(tmp_path: Path) -> None:
 
 
 def test_reading_changes_no_file_of_a_live_database(tmp_path: Path) -> None:
+    """What is only in the write-ahead log is read, and no file changes."""
     path = write_database(tmp_path / "opencode.db")
     with closing(sqlite3.connect(path)) as database:
         database.execute("PRAGMA journal_mode=WAL")
@@ -145,6 +152,7 @@ def _contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("kept", [16, 4000, 20_000])
 def test_a_cut_off_database_is_noted(tmp_path: Path, kept: int) -> None:
+    """A database that breaks off gives what can be read of it."""
     path = write_database(tmp_path / "opencode.db")
     path.write_bytes(path.read_bytes()[:kept])
     for session in sessions(path):
@@ -152,6 +160,7 @@ def test_a_cut_off_database_is_noted(tmp_path: Path, kept: int) -> None:
 
 
 def test_broken_files_of_a_session_are_noted(tmp_path: Path) -> None:
+    """Each unreadable file and each unknown part has its reason."""
     write_files(tmp_path / "storage", FILES)
     parts = sorted((tmp_path / "storage/part").rglob("*.json"))
     parts[0].write_text("{")
@@ -163,6 +172,7 @@ def test_broken_files_of_a_session_are_noted(tmp_path: Path) -> None:
 
 
 def test_only_what_a_person_typed_is_said(tmp_path: Path) -> None:
+    """Texts that the program added are sent to the model and not said."""
     parts = [
         {"type": "text", "text": "Called the Read tool", "synthetic": True},
         {"type": "text", "text": "a note to the screen", "ignored": True},
@@ -180,15 +190,19 @@ def test_only_what_a_person_typed_is_said(tmp_path: Path) -> None:
 
 def test_each_step_of_a_message_is_an_answer(tmp_path: Path) -> None:
     """Older versions put all answers to a person into one message."""
-    finish = {"type": "step-finish", "tokens": {"input": 10, "output": 5, "reasoning": 2}}
+    older = {"input": 10, "output": 5, "reasoning": 2}
+    finish = [
+        {"type": "step-finish", "tokens": older},
+        {"type": "step-finish", "tokens": {**older, "total": 17}},
+    ]
     start = {"type": "step-start"}
     texts = [{"type": "text", "text": text} for text in ("One.", "Two.")]
     thought = {"type": "reasoning", "text": "Hm."}
-    parts = [start, thought, texts[0], finish, start, texts[1], finish]
+    parts = [start, thought, texts[0], finish[0], start, texts[1], finish[1]]
     message = {"id": "msg_1", "role": "assistant", "modelID": "m"}
     export = {"info": {"id": "ses_1"}, "messages": [{"info": message, "parts": parts}]}
     (tmp_path / "session.json").write_text(json.dumps(export))
     (session,) = sessions(tmp_path)
-    assert counts(session) == (2, 0, 0, 0, 0, 34)
+    assert counts(session) == (2, 0, 0, 0, 0, 15 + 17)
     assert [m["content"] for m in session.messages] == ["One.", "Two."]
     assert session.messages[0]["reasoning_content"] == "Hm."

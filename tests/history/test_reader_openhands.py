@@ -29,6 +29,7 @@ def conversation(tmp_path: Path, name: str) -> Session:
 def test_a_conversation_has_what_the_program_counted_itself(
     tmp_path: Path, name: str, said: int, interrupts: int, rejects: int
 ) -> None:
+    """Counts, tokens and price are those of the program's own state."""
     session = conversation(tmp_path, name)
     events = [value for path, value in FILES.items() if path.startswith(f"{name}/events")]
     metrics = FILES[f"{name}/base_state.json"]["stats"]["usage_to_metrics"]["agent"]
@@ -49,6 +50,7 @@ def test_a_conversation_has_what_the_program_counted_itself(
 
 
 def test_results_are_as_the_model_saw_them(tmp_path: Path) -> None:
+    """A result has what the shell said of the command; a rejection has its reason."""
     session = conversation(tmp_path, "rejected")
     first, unknown, *_ = extract(session.messages)
     assert first.thought == "I look."
@@ -67,6 +69,7 @@ def test_results_are_as_the_model_saw_them(tmp_path: Path) -> None:
 
 
 def test_homes_lead_to_each_conversation_once(tmp_path: Path) -> None:
+    """Each conversation of either generation is found by one of its files."""
     folder = tmp_path / ".openhands/conversations"
     write_files(folder, FILES)
     write_files(tmp_path / ".openhands/sessions/old/events", dict(_old_files()))
@@ -79,6 +82,7 @@ def test_homes_lead_to_each_conversation_once(tmp_path: Path) -> None:
 
 
 def test_a_sub_agent_has_its_parent_and_no_person(tmp_path: Path) -> None:
+    """Messages to a sub-agent are not said by a person."""
     files = {path: c for path, c in FILES.items() if path.startswith("stopped")}
     write_files(tmp_path / "main/subagents", files)
     (session,) = sessions(tmp_path)
@@ -87,6 +91,7 @@ def test_a_sub_agent_has_its_parent_and_no_person(tmp_path: Path) -> None:
 
 
 def test_a_hooks_rejection_is_no_persons(tmp_path: Path) -> None:
+    """A call that a hook blocked is not rejected by a person."""
     changed = json.loads(json.dumps(FILES))
     for event in changed.values():
         if event.get("kind") == "UserRejectObservation":
@@ -97,6 +102,7 @@ def test_a_hooks_rejection_is_no_persons(tmp_path: Path) -> None:
 
 
 def test_a_rejection_without_a_reason_has_no_words(tmp_path: Path) -> None:
+    """The program's default reason is not the person's."""
     changed = json.loads(json.dumps(FILES))
     for event in changed.values():
         event.pop("rejection_reason", None)
@@ -108,6 +114,7 @@ def test_a_rejection_without_a_reason_has_no_words(tmp_path: Path) -> None:
 
 
 def test_a_condensation_is_a_compaction(tmp_path: Path) -> None:
+    """A summary is a message at which the history was compacted."""
     files = {path: c for path, c in FILES.items() if path.startswith("stopped")}
     condensed = {"kind": "Condensation", "summary": "Two files.", "source": "environment"}
     write_files(tmp_path, files | {"stopped/events/event-00099-aa.json": condensed})
@@ -117,6 +124,7 @@ def test_a_condensation_is_a_compaction(tmp_path: Path) -> None:
 
 
 def test_an_evaluation_has_the_tokens_of_its_metrics() -> None:
+    """Each answer has the tokens that the metrics note for its response."""
     (session,) = sessions(EVALUATION)
     record = json.loads(EVALUATION.read_text())
     actions = [e for e in record["history"] if e.get("tool_call_metadata") and "action" in e]
@@ -165,6 +173,7 @@ def _old_files() -> list[tuple[str, dict[str, Any]]]:
 
 @pytest.mark.parametrize("form", ["folder", "list"])
 def test_events_of_the_older_generation(tmp_path: Path, form: str) -> None:
+    """Events without a response have their calls, acts and tokens from the events themselves."""
     files = _old_files()
     if form == "folder":
         write_files(tmp_path / "old/events", dict(files))
@@ -185,6 +194,7 @@ def test_events_of_the_older_generation(tmp_path: Path, form: str) -> None:
 
 
 def test_broken_events_are_noted(tmp_path: Path) -> None:
+    """Each unreadable event has its reason, and the rest is read."""
     write_files(tmp_path, {path: c for path, c in FILES.items() if path.startswith("stopped")})
     paths = sorted((tmp_path / "stopped/events").iterdir())
     paths[4].write_text("")
@@ -200,6 +210,7 @@ def test_broken_events_are_noted(tmp_path: Path) -> None:
 
 
 def test_cut_off_and_empty_files_have_no_session(tmp_path: Path) -> None:
+    """Broken files give no session and raise nothing."""
     text = EVALUATION.read_bytes()
     (tmp_path / "output.jsonl").write_bytes(text[: len(text) // 2])
     (tmp_path / "base_state.json").write_text('{"workspace": ')
@@ -209,6 +220,7 @@ def test_cut_off_and_empty_files_have_no_session(tmp_path: Path) -> None:
 
 
 def test_the_harness_of_an_evaluation_is_no_person(tmp_path: Path) -> None:
+    """Replies of the harness are sent to the model and not said."""
     record = json.loads(EVALUATION.read_text())
     reply = {"source": "user", "action": "message", "args": {"content": "Please continue."}}
     record["history"].append({"id": 99, **reply})

@@ -34,6 +34,7 @@ def values(document: object, name: str) -> Iterator[Any]:
 
 @pytest.mark.parametrize("path", MINI, ids=lambda path: path.stem)
 def test_each_call_of_the_model_is_a_step_with_its_tokens(path: Path) -> None:
+    """Steps and tokens are those of all the provider's responses in the file."""
     (session,) = sessions(path)
     document = json.loads(path.read_text())
     found = counts(session)
@@ -46,6 +47,7 @@ def test_each_call_of_the_model_is_a_step_with_its_tokens(path: Path) -> None:
 
 
 def test_calls_as_tools_keep_their_results() -> None:
+    """Native calls have their results; an answer without a call is a step."""
     session = mini("tool")
     assert counts(session)[1:5] == (4, 1, 0, 0)
     assert [turn.text for turn in session.human] == ["repair the test"]
@@ -57,6 +59,7 @@ def test_calls_as_tools_keep_their_results() -> None:
 
 
 def test_calls_in_the_text_keep_their_results() -> None:
+    """Calls written into the text have the messages behind them as results."""
     session = mini("text")
     assert counts(session)[1:5] == (3, 1, 0, 0)
     first, _, failed, _ = extract(session.messages)
@@ -65,6 +68,7 @@ def test_calls_in_the_text_keep_their_results() -> None:
 
 
 def test_a_person_rejects_interrupts_and_adds_a_task() -> None:
+    """Each act of the person has its words."""
     session = mini("inter")
     assert counts(session)[1:5] == Counts(0, 5, 2, 1, 1, 0)[1:5]
     assert [(turn.kind, turn.text) for turn in session.human] == [
@@ -78,6 +82,7 @@ def test_a_person_rejects_interrupts_and_adds_a_task() -> None:
 
 
 def test_answers_of_the_responses_api(tmp_path: Path) -> None:
+    """A response made of items is one answer with its reasoning and its call."""
     usage = {"input_tokens": 10, "output_tokens": 5, "total_tokens": 15}
     answer = {
         "object": "response",
@@ -115,6 +120,7 @@ def test_answers_of_the_responses_api(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", SWE, ids=lambda path: path.stem)
 def test_each_step_of_a_trajectory_is_an_answer_with_its_action(path: Path) -> None:
+    """Steps, actions and sums are those of the trajectory."""
     (session,) = sessions(path)
     document = json.loads(path.read_text())
     stats = document["info"]["model_stats"]
@@ -136,6 +142,7 @@ def test_each_step_of_a_trajectory_is_an_answer_with_its_action(path: Path) -> N
 
 
 def test_a_trajectory_without_a_history(tmp_path: Path) -> None:
+    """The steps of the trajectory take the place of a missing history."""
     document = json.loads(SWE[0].read_text()) | {"history": []}
     (tmp_path / "x.traj").write_text(json.dumps(document))
     (session,) = sessions(tmp_path)
@@ -144,6 +151,7 @@ def test_a_trajectory_without_a_history(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", [*MINI, *SWE], ids=lambda path: path.stem)
 def test_a_cut_off_trajectory_is_noted_or_not_taken(tmp_path: Path, path: Path) -> None:
+    """Half a document gives no session and raises nothing."""
     text = path.read_bytes()
     for kept in (1, 100, len(text) // 2, len(text) - 3):
         (tmp_path / path.name).write_bytes(text[:kept])
@@ -152,6 +160,7 @@ def test_a_cut_off_trajectory_is_noted_or_not_taken(tmp_path: Path, path: Path) 
 
 @pytest.mark.parametrize("messages", [[1, None, "x"], [{"role": "wizard"}], [{}]])
 def test_odd_messages_are_noted(tmp_path: Path, messages: list[object]) -> None:
+    """Messages of no known form are named, and the rest is read."""
     good = {"role": "assistant", "content": "Hi.", "extra": {"response": "<repr>"}}
     document = {
         "info": None,

@@ -104,7 +104,7 @@ _BUILT_IN: Final = (
         homes=tuple(f"{folder}.aider.chat.history.md" for folder in ("", "*/", "*/*/", "*/*/*/")),
         tested="0.86.2",
     ),
-    LogFormat(name="swe-agent", module=".swe_agent", tested="mini-swe-agent 2.4.6, SWE-agent 1.1"),
+    LogFormat(name="swe-agent", module=".swe_agent", tested="mini-swe-agent 2.4.6"),
     LogFormat(
         name="openhands",
         module=".openhands",
@@ -114,7 +114,7 @@ _BUILT_IN: Final = (
             ".openhands/users/*/conversations/*/events/0.json",
             ".openhands-state/sessions/*/events/0.json",
         ),
-        tested="SDK 1.58.2; by its schema 0.62",
+        tested="1.58.2 (SDK)",
     ),
     LogFormat(name="recordings", module=".recordings", tested="this version"),
 )

@@ -274,14 +274,15 @@ def _result(session: Session, part: _Object) -> None:
 
 
 def _usage(tokens: _Object) -> _Object:
-    """The tokens in the provider's form; opencode counts cached and reasoning tokens apart."""
+    """The tokens in the provider's form. opencode counts cached tokens apart, and since it notes a
+    `total` also those of reasoning, which older versions leave in the output."""
     cache = as_mapping(tokens.get("cache"))
-    reasoning = as_number(tokens.get("reasoning"), 0.0)
+    reasoning, apart = as_number(tokens.get("reasoning"), 0.0), "total" in tokens
     usage = {
         "input_tokens": tokens.get("input"),
         "cache_read_input_tokens": cache.get("read"),
         "cache_creation_input_tokens": cache.get("write"),
-        "output_tokens": as_number(tokens.get("output"), 0.0) + reasoning,
+        "output_tokens": as_number(tokens.get("output"), 0.0) + (reasoning if apart else 0),
         "output_tokens_details": {"reasoning_tokens": reasoning},
     }
     counts = (usage[name] for name in usage if name != "output_tokens_details")
