@@ -24,6 +24,7 @@ takes up to 45 kB in the logs seen."""
 MOST_NOTED = 20  # unread lines of one file that are named; the rest is counted
 
 _BACKSLASH = re.compile(r'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})?')
+"""An escape, or without group 1 a backslash that begins none."""
 _DECODER = json.JSONDecoder(strict=False)
 
 
@@ -129,10 +130,6 @@ class LogFile:
         return cast(IO[bytes], gzip.open(path, "rb")) if packed else path.open("rb")
 
 
-def _doubled(backslash: re.Match[str]) -> str:
-    return backslash[0] if backslash[1] else r"\\"
-
-
 def _values(line: bytes) -> list[Any]:
     """The JSON values in a line: one, or several where two writers met; empty for none.
 
@@ -152,10 +149,14 @@ def _values(line: bytes) -> list[Any]:
         except json.JSONDecodeError as exc:
             if mended or not exc.msg.startswith("Invalid"):
                 break
-            text, mended = text[:at] + _BACKSLASH.sub(_doubled, text[at:]), True
+            text, mended = text[:at] + _BACKSLASH.sub(_escaped, text[at:]), True
             continue
         except RecursionError:
             break
         while at < len(text) and text[at].isspace():
             at += 1
     return values
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return found[0] if found[1] else r"\\"
