@@ -75,7 +75,7 @@ def _from_messages(session: Session, data: Mapping[str, Any], recording: Recordi
         read_acts(session, message, only_words=known)
     for each in as_list(labels.get("interventions")):
         kind, position = (*as_list(each), None, None)[:2]
-        if kind in _KINDS and isinstance(position, int):
+        if kind in _KINDS and isinstance(position, int) and 0 <= position <= len(session.messages):
             message = session.messages[position] if position < len(session.messages) else {}
             said = rejection(content_text(message.get("content"))) or ""
             session.human.append(HumanTurn(kind=kind, position=position, text=said))
