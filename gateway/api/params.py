@@ -21,7 +21,16 @@ from gateway.errors import BadRequest
 from gateway.steering.experiments import ARMS
 from gateway.steering.fsm import FSMState
 from gateway.steering.guidance.pattern import MAX_ID_CHARS
-from gateway.stores.queries import MAX_PAGE, OUTCOMES, SORT_KEYS, UNFINISHED, PageRequest, RunFilter
+from gateway.stores.queries import (
+    LIVE,
+    MAX_PAGE,
+    OUTCOMES,
+    SORT_KEYS,
+    UNFINISHED,
+    PageRequest,
+    RunFilter,
+)
+from gateway.stores.records import IMPORTED
 
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 # Seconds since the epoch that every date library can show: the years 1970 to 9999.
@@ -152,6 +161,7 @@ def names_of(model: type[BaseModel]) -> list[str]:
 
 STATES = tuple(state.value for state in FSMState)
 Arm = Annotated[str, OneOf(ARMS)]
+RUN_MODES = (LIVE, IMPORTED, *ARMS)
 
 
 class TenantParameter(Parameters):
@@ -175,7 +185,11 @@ class RunFilters(TenantParameter):
     monitor: Text | None = described("In which this monitor fired.", None)
     experiment: Text | None = described("Of this experiment.", None)
     arm: Arm | None = described("In this arm.", None)
-    mode: Arm | None = described("Steered in this mode.", None)
+    mode: Annotated[str, OneOf(RUN_MODES)] | None = described(
+        "Steered in this mode, or `imported` from a session log; `live`: all but those. Sums are of"
+        " live runs where no mode is given.",
+        None,
+    )
     outcome: Annotated[str, OneOf((*OUTCOMES, UNFINISHED))] | None = described(
         "With this outcome; `unfinished`: none was reported.", None
     )

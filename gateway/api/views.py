@@ -32,7 +32,7 @@ def run_view(run: RunRecord, settings: Settings) -> dict[str, Any]:
     return {
         **_values(run),
         "composite_mean": totals.composite_mean,
-        "duration_s": max(0.0, run.updated_at - run.started_at),
+        "duration_s": run.duration_s,
         "tokens": tokens,
         "token_budget": budget,
         "budget_used": None if budget is None else min(1.0, tokens / budget),

@@ -28,7 +28,9 @@ def add_parser(commands: Any) -> None:
     history.add_argument("--since", default="", metavar="DATE", help="a date, or 7d, 4w")
     history.add_argument("--project", default="", help="folder contains this text")
     history.add_argument("--agent", default="", help="only this agent, such as codex")
-    history.add_argument("--json", action="store_true", help="one JSON object per session and line")
+    form = history.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="one JSON object per session and line")
+    form.add_argument("--html", metavar="FILE", help="also write one self-contained HTML page")
     history.add_argument("--steps", default="", metavar="A-B", help="with show: only these steps")
     history.add_argument("--jobs", type=int, help="processes (default: one per core)")
     history.set_defaults(run=_history)
@@ -64,7 +66,13 @@ def _history(args: argparse.Namespace) -> int:
     from gateway.history.summary import summarise
 
     console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
-    print_screen(summarise(readings), console, options=[str(path) for path in args.paths])
+    summary, options = summarise(readings), [str(path) for path in args.paths]
+    print_screen(summary, console, options=options)
+    if args.html:
+        from gateway.history.page import write_page
+
+        write_page(Path(args.html), summary, found, Policy(), options)
+        console.print(f"page: {args.html}", markup=False)
     return 1 if problems else 0
 
 

@@ -69,19 +69,7 @@ def _chosen(args: argparse.Namespace) -> LessonFilter:
 async def _run(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
     if not settings.storage.store_content:
         raise ConfigError("storage.store_content is off: the stored runs have nothing to read")
-    try:
-        embedder = await open_embedder(settings.embedding) if settings.etraces.enabled else None
-    except EmbeddingError as error:
-        raise ConfigError(f"embedding: {error}") from error
-    learner = Learner(
-        stores.learning,
-        stores.runs,
-        stores.states,
-        lambda: settings.learning,
-        embedder=embedder,
-        config_tenants=lambda: frozenset(settings.auth.gateway_keys.values()),
-    )
-    report = Report()
+    learner, report = await open_learner(stores, settings), Report()
     page = PageRequest(limit=_PAGE, descending=False)
     while True:
         runs = await stores.runs.list_runs(RunFilter(tenant=args.tenant), page)
@@ -94,6 +82,22 @@ async def _run(stores: Stores, settings: Settings, args: argparse.Namespace) -> 
     counts = {name: getattr(report, name) for name in Report.__slots__}
     words = (f"{number} {name.replace('_', ' ')}" for name, number in counts.items())
     answer(args, counts, ", ".join(words))
+
+
+async def open_learner(stores: Stores, settings: Settings) -> Learner:
+    """What learns from the runs of these stores. Raises ConfigError: the embedder does not open."""
+    try:
+        embedder = await open_embedder(settings.embedding) if settings.etraces.enabled else None
+    except EmbeddingError as error:
+        raise ConfigError(f"embedding: {error}") from error
+    return Learner(
+        stores.learning,
+        stores.runs,
+        stores.states,
+        lambda: settings.learning,
+        embedder=embedder,
+        config_tenants=lambda: frozenset(settings.auth.gateway_keys.values()),
+    )
 
 
 async def _status(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:

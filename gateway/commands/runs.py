@@ -23,12 +23,21 @@ from gateway.config import Settings
 from gateway.dashboard.run import step_text
 from gateway.errors import ConfigError
 from gateway.reporting.run_exports import FORMATS, group_lines
+from gateway.steering.experiments import MODES
 from gateway.steering.fsm import FSMState
 from gateway.stores.budgets import Action, Control
 from gateway.stores.learning import OutcomeRow
 from gateway.stores.protocols import RunStore
-from gateway.stores.queries import OUTCOMES, SORT_KEYS, UNFINISHED, PageRequest, RunFilter, RunTrace
-from gateway.stores.records import StepRow
+from gateway.stores.queries import (
+    LIVE,
+    OUTCOMES,
+    SORT_KEYS,
+    UNFINISHED,
+    PageRequest,
+    RunFilter,
+    RunTrace,
+)
+from gateway.stores.records import IMPORTED, StepRow
 from gateway.stores.totals import RunRecord
 from gateway.stores.usage import GROUPS, Sums, Tree
 from gateway.text import formatting
@@ -38,6 +47,7 @@ from gateway.text.secrets import mask_secrets
 
 _OTHER_COLUMNS = 108  # the widest that a table's columns get besides the task
 _LEAST_TASK = 16
+_MARK = f"[{IMPORTED}] "
 _RUN_ID = "id of a run, or of a conversation (also the client's own), for its newest run"
 _SUBJECT = "id of a run, or of a conversation with its sub-agents"
 _FILTERS = {
@@ -103,11 +113,13 @@ def _add_filters(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--state", choices=states, help="only runs that were in it")
     ends = [*OUTCOMES, UNFINISHED]
     parser.add_argument("--outcome", choices=ends, help="only runs that ended so")
+    mode = "only runs of this mode; imported: from session logs, live: all but those"
+    parser.add_argument("--mode", choices=[LIVE, IMPORTED, *MODES], help=mode)
 
 
 def _chosen(args: argparse.Namespace) -> RunFilter:
     names = ("tenant", "agent", "model", "failure_type", "experiment", "arm", "task")
-    chosen = {name: getattr(args, name) for name in (*names, "state", "outcome")}
+    chosen = {name: getattr(args, name) for name in (*names, "state", "outcome", "mode")}
     return RunFilter(**chosen, key_name=args.key, tags=read_tag_filter(args.tag))
 
 
@@ -181,7 +193,7 @@ async def _tail(stores: Stores, _settings: Settings, args: argparse.Namespace) -
     since = 0.0 if args.once else time.time()
     page = PageRequest(limit=_TAIL_RUNS, sort="updated_at")
     while True:
-        found = await store.list_runs(RunFilter(tenant=args.tenant), page)
+        found = await store.list_runs(RunFilter(tenant=args.tenant, mode=LIVE), page)
         for run in reversed([run for run in found.runs if run.updated_at >= since]):
             after = seen.get(run.id, -1)
             trace = await store.get_run(run.id, tenant=None, content=False, after_step=after)
@@ -203,7 +215,7 @@ def _runs_table(runs: tuple[RunRecord, ...], task_cells: int) -> Table:
         shown.add_row(
             run.id,
             formatting.ago(run.started_at),
-            Text(one_line(run.task_preview, task_cells)),
+            Text(one_line(_MARK * run.imported + run.task_preview, task_cells)),
             Text(one_line(run.model_requested, 18)),
             Text(run.state, style=STATE_COLOURS.get(run.state, "")),
             str(totals.steps),

@@ -160,13 +160,13 @@ def _step_rows(
     """Every step that is not stored yet, and the step at which the call was made, with the call."""
     conversation, position = result.conversation, result.position
     rows = {
-        key: _scored_row(run if key[0] == position.run else run_id(conversation.id, key[0]), o, now)
+        key: scored_row(run if key[0] == position.run else run_id(conversation.id, key[0]), o, now)
         for key, o in conversation.unsaved.steps.items()
     }
     newest = rows.pop((position.run, position.step), None)
     if newest is None and position.latest is not None:
         # A retry, or a call after one that failed: the step is stored, the call is new.
-        newest = _scored_row(run, position.latest, now)
+        newest = scored_row(run, position.latest, now)
     if newest is None:
         newest = result.logged or StepRow(
             run_id=run, step_index=position.step, at=now, state=position.state.value
@@ -191,7 +191,8 @@ def _step_rows(
     return [*rows.values(), newest]
 
 
-def _scored_row(run: str, outcome: StepOutcome, now: float) -> StepRow:
+def scored_row(run: str, outcome: StepOutcome, now: float) -> StepRow:
+    """The step that an outcome is of, without a call."""
     readings, step = outcome.readings, outcome.step
     return StepRow(
         run_id=run,
@@ -228,9 +229,6 @@ def _run_update(
     if run > result.position.run and newest is not None:
         # Another request has begun the next run in the meantime.
         state = newest.state
-    # A task is masked before it is cut: half of a secret has no form.
-    task = result.tasks.get(run, "")[: _PREVIEW_CHARACTERS + _LONGEST_SECRET]
-    task = mask_repeated(task) if recorded.masks_secrets else task
     return RunUpdate(
         id=run_id(conversation.id, run),
         sequence=run,
@@ -241,7 +239,7 @@ def _run_update(
         outcome=control.outcome if own else None,
         outcome_source="header" if control.outcome and own else "",
         agent=control.agent,
-        task_preview=task[:_PREVIEW_CHARACTERS],
+        task_preview=preview(result.tasks.get(run, ""), masks_secrets=recorded.masks_secrets),
         profile=recorded.profile,
         mode=result.mode,
         experiment=control.experiment,
@@ -253,6 +251,12 @@ def _run_update(
         key_name=call.exchange.request.key,
         tags=control.tags if own else {},
     )
+
+
+def preview(task: str, *, masks_secrets: bool) -> str:
+    """The beginning of a task, masked before it is cut: half of a secret has no form."""
+    head = task[: _PREVIEW_CHARACTERS + _LONGEST_SECRET]
+    return (mask_repeated(head) if masks_secrets else head)[:_PREVIEW_CHARACTERS]
 
 
 def call_event(record: CallRecord) -> Event | None:

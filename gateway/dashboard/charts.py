@@ -20,6 +20,7 @@ from gateway.stores.totals import (
 )
 from gateway.stores.usage import UsagePoint
 from gateway.text import formatting
+from gateway.text.sanitize import one_line
 from gateway.text.svg import (
     STATE_THRESHOLDS,
     Point,
@@ -46,11 +47,13 @@ _MODEL_COLOURS, _TICKS = 6, 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunChart:
-    """A run's steps in order, each in a slot of equal width."""
+    """A run's steps in order, each in a slot of equal width. `marked`: the steps that a page is
+    about, if these are not all."""
 
     steps: Sequence[StepRow]
     guidance: Mapping[int, Sequence[InjectionRow]]
     thresholds: Mapping[str, float]
+    marked: range = range(0)
 
     @classmethod
     def of(cls, trace: RunTrace, thresholds: Mapping[str, float]) -> RunChart:
@@ -87,6 +90,7 @@ def difficulty_chart(chart: RunChart) -> Markup:
     return drawing(
         height,
         joined(state_bands([step.state for step in chart.steps], height)),
+        *_mark(chart),
         joined(threshold_lines(chart.thresholds, height)),
         slot_curve(difficulties, height, class_="curve"),
         joined(dots),
@@ -95,6 +99,14 @@ def difficulty_chart(chart: RunChart) -> Markup:
         role="group",  # its markers are links
         aria_label="Difficulty by step, on bands of the run's states",
     )
+
+
+def _mark(chart: RunChart) -> Iterator[Markup]:
+    """A frame around the marked steps."""
+    slots = [slot for slot, step in enumerate(chart.steps) if step.step_index in chart.marked]
+    if slots:
+        left, width = chart.left(slots[0]), chart.left(len(slots))
+        yield _rect(left, 1, width, DIFFICULTY_PX - 2, "marked")
 
 
 def difficulty_axis(chart: RunChart) -> Markup:
@@ -138,7 +150,9 @@ def model_lane(chart: RunChart) -> Markup:
     for first, length, name in stretches(asked):
         left, width = chart.left(first), chart.left(length)
         class_ = f"model-{numbers[name] % _MODEL_COLOURS}"
-        parts.append(_rect(left, 2, width, LANE_PX - 4, class_, element("title", name)))
+        parts.append(
+            _rect(left, 2, width, LANE_PX - 4, class_, element("title", one_line(name, 80)))
+        )
     for slot, step in enumerate(chart.steps):
         if step.call is not None and step.call.failed:
             title = element("title", f"The call at step {step.step_index} failed")

@@ -106,7 +106,7 @@ def _facts(run: RunRecord) -> dict[str, str]:
         "Guidance": f"{totals.advice} without the universal rules",
         "Fired": ", ".join(f"{name} {times}" for name, times in totals.fired.items()) or "none",
         "Peak composite": formatting.score(totals.composite_peak),
-        "Duration": formatting.seconds(run.updated_at - run.started_at),
+        "Duration": formatting.seconds(run.duration_s),
     }
 
 

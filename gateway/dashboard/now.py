@@ -11,7 +11,7 @@ from gateway.budgets.texts import account_view, amount
 from gateway.dashboard.pages import Page, Visit, redirect
 from gateway.dashboard.runs import RunsParameters, row_of
 from gateway.stores.budgets import Account
-from gateway.stores.queries import LIVE_S, LiveQuery, LiveRun, PageRequest, RunFilter
+from gateway.stores.queries import LIVE, LIVE_S, LiveQuery, LiveRun, PageRequest, RunFilter
 from gateway.stores.totals import SEVERITIES, plus
 from gateway.stores.usage import Tree, UsagePoint, UsageQuery, bucket_start
 
@@ -38,7 +38,7 @@ async def show(visit: Visit) -> Page:
     today = await store.usage(UsageQuery(since=begun, until=begun + _DAY_S, tenant=tenant))
     shown = {live_run.run.id for live_run in live}
     page = PageRequest(limit=_FINISHED + len(shown), sort="updated_at")
-    newest = await store.list_runs(RunFilter(tenant=tenant), page)
+    newest = await store.list_runs(RunFilter(tenant=tenant, mode=LIVE), page)
     values: dict[str, Any] = {
         "title": "Now",
         "live_runs": live,

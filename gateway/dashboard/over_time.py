@@ -13,7 +13,7 @@ from pydantic import Field
 from gateway.api.params import OneOf, TenantParameter, Text, naming
 from gateway.dashboard.charts import TimeSeries, bars, line
 from gateway.dashboard.pages import FragmentParameters, Page, Visit
-from gateway.stores.queries import PageRequest, RunFilter
+from gateway.stores.queries import LIVE, PageRequest, RunFilter
 from gateway.stores.usage import (
     BUCKET_S,
     DIMENSIONS,
@@ -80,7 +80,7 @@ async def show(visit: Visit) -> Page:
         return Page(template="time_body.html", values=shown)
     facets = await store.facets(tenant=visit.tenant)
     newest = await store.list_runs(
-        RunFilter(tenant=visit.tenant), PageRequest(limit=_RUNS_WITH_TAGS)
+        RunFilter(tenant=visit.tenant, mode=LIVE), PageRequest(limit=_RUNS_WITH_TAGS)
     )
     chosen = tag_of(values["by"] or "")
     tags = sorted({name for run in newest.runs for name in run.tags} | ({chosen} - {""}))

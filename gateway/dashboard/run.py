@@ -158,7 +158,7 @@ async def show(visit: Visit) -> Page:
         "budget": settings.steering.token_budget,
         "tokens": run.totals.input_tokens + run.totals.output_tokens,
         "policy_in_force": run.policy_digest == visit.runtime.services.policy_digest,
-        "overhead_ms": run.totals.overhead_ms / calls if calls else None,
+        "overhead_ms": run.totals.overhead_ms / calls if calls and not run.imported else None,
         "outcomes": OUTCOMES,
         "arms": ARMS,
         "keeps_texts": settings.storage.store_content,

@@ -7,7 +7,15 @@ import time
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from gateway.api.params import OneOf, RunFilters, SortParameters, naming, page_request, run_filter
+from gateway.api.params import (
+    RUN_MODES,
+    OneOf,
+    RunFilters,
+    SortParameters,
+    naming,
+    page_request,
+    run_filter,
+)
 from gateway.dashboard.charts import peak, stacked
 from gateway.dashboard.pages import FragmentParameters, Page, Visit
 from gateway.steering.experiments import ARMS
@@ -81,6 +89,7 @@ async def filter_values(visit: Visit) -> dict[str, Any]:
             "experiment": facets.experiments,
             "arm": ARMS,
             "outcome": (*OUTCOMES, UNFINISHED),
+            "mode": RUN_MODES,
             "period": tuple(PERIODS),
         },
     }

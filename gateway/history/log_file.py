@@ -108,6 +108,20 @@ class LogFile:
         except (OSError, EOFError, zlib.error) as exc:
             raise ConfigError(f"{self.path}: cannot be read: {exc}") from exc
 
+    def beside(self, path: Path) -> dict[str, Any]:
+        """The object in another file of the same session, counted as a line of this one; empty, and
+        noted, if it cannot be read as one."""
+        self.seen += 1
+        try:
+            found = LogFile(path).document()
+        except ConfigError:
+            self.skip("cannot be read")
+            return {}
+        if not isinstance(found, dict):
+            self.skip("not an object in JSON")
+            return {}
+        return found
+
     def skip(self, reason: str, line: int | None = None) -> None:
         """Note that a line, by default the one just read, was not understood."""
         self.reasons[reason] += 1

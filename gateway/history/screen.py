@@ -12,12 +12,14 @@ from rich.text import Text
 
 from gateway.history.describe import what_the_person_did
 from gateway.history.summary import Summary, Sums, WorstStretch, largest
+from gateway.history.trouble import Stretch
 from gateway.text.formatting import UNKNOWN, count, counted, money, percent
 from gateway.text.sanitize import one_line
 
 ROWS = 5  # of projects, models and weeks
 _ID_CHARACTERS = 8
 _NAME = 44
+_SAID = 200
 _LEAST = 30  # characters of a text that is cut to fit into its line
 _AROUND_WORDS = 23
 
@@ -26,7 +28,7 @@ def print_screen(summary: Summary, console: Console, *, options: Sequence[str] =
     """Print the summary. `options`: those of this call that a command to read more needs."""
     total, command = summary.total, shlex.join(["gateway", "history", *options])
     sessions = ", ".join(f"{counted(n, 'session')} of {a}" for a, n in summary.agents.items())
-    console.print(Text(f"{sessions}, {_days(summary)}", style="bold"))
+    console.print(Text(f"{sessions}, {days(summary)}", style="bold"))
     cost = f", {money(total.usd)}" if total.usd else ""
     read = total.tokens.cache_read / total.tokens.total if total.tokens.total else 0.0
     console.print(
@@ -34,19 +36,20 @@ def print_screen(summary: Summary, console: Console, *, options: Sequence[str] =
         f"({percent(read)} from cache){cost}\n"
     )
     console.print(_sums(summary))
-    for line in _notes(summary):
+    for line in notes(summary):
         console.print(line, style="dim", markup=False)
     console.print()
-    for line in _trouble(summary):
+    for line in trouble(summary):
         console.print(Text(line, style="bold"))
     for number, worst in enumerate(summary.worst, 1):
         _print_worst(console, number, worst, command)
     console.print()
-    console.print(_alarmed(summary), markup=False)
+    console.print(alarmed(summary), markup=False)
 
 
-def _days(summary: Summary) -> str:
-    first, last = (_day(moment, year=True) for moment in (summary.started, summary.ended))
+def days(summary: Summary) -> str:
+    """The days that the sessions are of."""
+    first, last = (day_of(moment, year=True) for moment in (summary.started, summary.ended))
     return first if first == last else f"{first} to {last}"
 
 
@@ -66,31 +69,39 @@ def _sums(summary: Summary) -> Table:
 
 def _add_rows(table: Table, title: str, rows: Sequence[tuple[str, Sums]]) -> None:
     for number, (name, sums) in enumerate(rows):
-        cost = money(sums.usd) if sums.usd else UNKNOWN if sums.unpriced else "$0"
-        more = "+" if sums.usd and sums.unpriced else ""
         table.add_row(
             Text("" if number else title, style="dim"),
             one_line(name, _NAME),
             f"{sums.sessions:,}",
             f"{sums.steps:,}",
             count(sums.tokens.total),
-            cost + more,
+            sums_cost(sums),
         )
 
 
-def _notes(summary: Summary) -> Iterator[str]:
+def sums_cost(sums: Sums) -> str:
+    """US dollars, with a plus if the price of a part is unknown."""
+    cost = money(sums.usd) if sums.usd else UNKNOWN if sums.unpriced else "$0"
+    return cost + ("+" if sums.usd and sums.unpriced else "")
+
+
+def notes(summary: Summary) -> Iterator[str]:
+    """What the sums leave out, or hold besides sessions, a line each."""
     if summary.unpriced:
-        yield f"no price is known for: {', '.join(sorted(summary.unpriced)[:ROWS])}"
+        names = ", ".join(sorted(summary.unpriced)[:ROWS])
+        yield f"no price is known for: {one_line(names, _SAID)}"
     if summary.sub_agents:
         yield f"with {counted(summary.sub_agents, 'sub-agent')}, in the steps and cost above"
     if summary.copies:
         yield f"copies of other sessions, not counted again: {summary.copies}"
     if unread := sum(summary.unread.values()):
         reasons = ", ".join(f"{n} x {reason}" for reason, n in list(summary.unread.items())[:3])
-        yield f"{unread} of {counted(summary.lines, 'line')} not read: {reasons}"
+        yield f"{unread} of {counted(summary.lines, 'line')} not read: {one_line(reasons, _SAID)}"
 
 
-def _trouble(summary: Summary) -> Iterator[str]:
+def trouble(summary: Summary) -> Iterator[str]:
+    """What the person did, and how much trouble there was; the last line heads the list of the
+    worst stretches, if there are any."""
     yield (
         f"You interrupted {counted(summary.interrupts, 'time')}, rejected "
         f"{counted(summary.rejects, 'call')} and corrected {counted(summary.corrected, 'time')} "
@@ -110,19 +121,30 @@ def _trouble(summary: Summary) -> Iterator[str]:
 
 def _print_worst(console: Console, number: int, worst: WorstStretch, command: str) -> None:
     session, stretch = worst.session, worst.stretch
-    cost = money(stretch.usd) if stretch.usd else f"{count(stretch.tokens)} tokens"
-    head = f"{number:2}. {cost}, {counted(stretch.steps, 'step')}, {session.place}, "
-    head += f"{_day(session.started)}: "
+    head = f"{number:2}. {stretch_cost(stretch)}, {counted(stretch.steps, 'step')}, "
+    head += f"{one_line(session.place, _NAME)}, {day_of(session.started)}: "
     happened = one_line(stretch.happened, max(_LEAST, console.width - len(head)))
     console.print(Text.assemble((head, "yellow"), happened))
-    read = f"    {command} show {short_id(session.id)} --steps {stretch.first}-{stretch.last}"
+    read = f"    {read_command(worst, command)}"
     room = max(_LEAST, console.width - len(read) - _AROUND_WORDS)
     did = what_the_person_did(stretch, room)
     line = Text.assemble((read, "dim"), (f"  # {did}" if did else "", "cyan"))
     console.print(line, soft_wrap=True)
 
 
-def _alarmed(summary: Summary) -> str:
+def stretch_cost(stretch: Stretch) -> str:
+    """US dollars, or the tokens if no price is known."""
+    return money(stretch.usd) if stretch.usd else f"{count(stretch.tokens)} tokens"
+
+
+def read_command(worst: WorstStretch, command: str) -> str:
+    """The command that shows the steps of a stretch; `command` reads the same sessions."""
+    steps = f"{worst.stretch.first}-{worst.stretch.last}"
+    return f"{command} show {short_id(worst.session.id)} --steps {steps}"
+
+
+def alarmed(summary: Summary) -> str:
+    """The alarms that the gateway would have raised."""
     if not summary.alarms:
         return "The gateway would have raised no alarm."
     monitors = ", ".join(f"{n} {name}" for name, n in summary.alarms.most_common())
@@ -137,7 +159,8 @@ def short_id(session_id: str) -> str:
     return session_id if "/" in session_id else session_id[:_ID_CHARACTERS]
 
 
-def _day(moment: float | None, *, year: bool = False) -> str:
+def day_of(moment: float | None, *, year: bool = False) -> str:
+    """A day for people, UTC."""
     if moment is None:
         return "no date"
     day = datetime.fromtimestamp(moment, UTC)

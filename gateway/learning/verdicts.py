@@ -154,7 +154,7 @@ class Verdicts:
             source=source,
             verdict=verdict,
             weight=weight,
-            at=run.updated_at,
+            at=run.last_at,
             evidence=where,
         )
         return await self.store.add_outcome(row)

@@ -37,7 +37,7 @@ from gateway.steering.transcript.steps import Step
 from gateway.stores.guard.guarded import GuardedStateStore
 from gateway.stores.learning import LearningStore, LessonFilter
 from gateway.stores.protocols import RunStore, StateStore, StoreError
-from gateway.stores.queries import PageRequest, RunFilter, RunTrace
+from gateway.stores.queries import LIVE, PageRequest, RunFilter, RunTrace
 from gateway.stores.totals import RunRecord
 
 MOST_PARENTS = 16
@@ -117,7 +117,7 @@ class Learner:
         """Read runs as they end, without end."""
         page = PageRequest(limit=CATCH_UP_RUNS, sort="updated_at")
         try:
-            for run in (await self.runs.list_runs(RunFilter(), page)).runs:
+            for run in (await self.runs.list_runs(RunFilter(mode=LIVE), page)).runs:
                 ended, steps = run.ended_at is not None, run.totals.steps
                 known = _Touched(run.tenant, run.updated_at, ended, steps)
                 self._touched.setdefault(run.id, known)
@@ -225,7 +225,7 @@ class Learner:
             conversation=await self._root(run),
             task=task_digest(run.task_preview),
             steps=steps,
-            at=run.updated_at,
+            at=run.last_at,
             key_name=run.key_name,
         )
         found = await asyncio.to_thread(mine, mined, calls, expires_s=settings.expire_s)

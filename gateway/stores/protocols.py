@@ -172,14 +172,14 @@ class RunStore(Protocol):
         """Values that occur in the `newest` runs, and all experiments."""
 
     async def health_summary(self, runs: RunFilter, *, newest: int = HEALTH_RUNS) -> HealthSummary:
-        """The health of the `newest` runs that match, as one summary."""
+        """The health of the `newest` runs that match, as one summary; see `RunFilter.summed`."""
 
     async def live_runs(self, query: LiveQuery) -> tuple[LiveRun, ...]:
         """The runs that have neither ended nor an outcome, that of the newest call first."""
 
     async def usage(self, query: UsageQuery) -> list[UsagePoint]:
-        """Calls and runs summed by time, in order of time and name, without empty buckets. Raises:
-        ValueError for a dimension that the store keeps no sums of."""
+        """Calls and runs summed by time, in order of time and name, without empty buckets and
+        imported runs. Raises: ValueError for a dimension that the store keeps no sums of."""
 
     async def experiment_runs(self, experiment: str, *, tenant: str | None) -> list[ExperimentRun]:
         """Every run of an experiment, oldest first, as its report reads it."""

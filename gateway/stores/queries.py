@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import orjson
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from gateway.stores.records import InjectionRow, StepRow
 from gateway.stores.totals import RunRecord, Severity, severity_by, step_severity
@@ -23,6 +23,7 @@ OUTCOMES = ("success", "failure", "other")
 HEALTH_RUNS = 20_000
 FACET_RUNS = 10_000  # the newest runs whose values are offered as the choices of a filter
 UNFINISHED = "unfinished"  # the outcome to filter by for runs without one
+LIVE = "live"  # the mode to filter by for all runs but imported ones
 
 # The sort keys of a list of runs; an unknown cost sorts below zero.
 SORT_KEYS: Mapping[str, Callable[[RunRecord], float]] = {
@@ -41,8 +42,8 @@ class RunFilter(Struct, frozen=True, kw_only=True):
     `model`: sent to an upstream at least once, or the last one requested. `state`: the run is in
     it, or was at a step. `failure_type` and `monitor`: occurred at least once. `outcome`: success,
     failure, other or `unfinished`. `since` <= started_at < `until`. `task`: occurs in the task
-    preview, case ignored. `tags`: (name, value) pairs, all of which the run has; value None =
-    any."""
+    preview, case ignored. `mode`: that of the run, or `live`. `tags`: (name, value) pairs, all of
+    which the run has; value None = any."""
 
     tenant: str | None = None
     conversation_id: str | None = None
@@ -60,6 +61,11 @@ class RunFilter(Struct, frozen=True, kw_only=True):
     task: str | None = None
     key_name: str | None = None
     tags: tuple[tuple[str, str | None], ...] = ()
+
+    @property
+    def summed(self) -> RunFilter:
+        """The filter for sums: imported runs are in none, unless their mode is asked for."""
+        return self if self.mode is not None else structs.replace(self, mode=LIVE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

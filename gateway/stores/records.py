@@ -14,6 +14,10 @@ from gateway.errors import BudgetExceeded, RunPaused, RunStopped, UpstreamUnreac
 from gateway.steering.transcript.steps import Action
 from gateway.stores.learning import DecisionRow
 
+IMPORTED = "imported"
+"""The `mode` of a run that was imported from a log of its agent. It is listed with the others and
+may be learned from; no sum, nothing that is under way and no alert counts it. Its steps have the
+session's times; `updated_at` is the time of the import, from which its retention is counted."""
 _UNSENT = tuple(e.label for e in (BudgetExceeded, RunPaused, RunStopped))
 # Errors of calls that cost nothing: refused by the provider, not sent, or not connected.
 _UNCHARGED = (None, UpstreamUnreachable.label, *_UNSENT)

@@ -19,7 +19,7 @@ import orjson
 from msgspec import Struct
 
 from gateway.errors import BY_OPERATOR, BudgetExceeded, RunStopped
-from gateway.stores.records import CallRow, StepRow
+from gateway.stores.records import IMPORTED, CallRow, StepRow
 
 # Source: reference section 12: low < 0.35 <= warn < 0.6 <= danger; a run whose peak stays
 # under the first line is clean.
@@ -246,6 +246,22 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     key_name: str = ""
     tags: Mapping[str, str] = {}
     stopped: Stop | None = None
+
+    @property
+    def imported(self) -> bool:
+        """True for a run that was read from a log of its agent: see IMPORTED."""
+        return self.mode == IMPORTED
+
+    @property
+    def last_at(self) -> float:
+        """The time of the newest call; of an imported run that of its session's."""
+        ended = self.ended_at if self.imported else None
+        return self.updated_at if ended is None else ended
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds from the first call to the newest one."""
+        return max(0.0, self.last_at - self.started_at)
 
 
 Severity = Literal["low", "warn", "danger"]

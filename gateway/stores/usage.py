@@ -102,8 +102,8 @@ class AttributionStore(Protocol):
         """The whole tree that a conversation belongs to; None when the tenant has no such one."""
 
     async def groups(self, runs: RunFilter, by: str) -> tuple[Group, ...]:
-        """The runs that match, by one of GROUPS or `tag:NAME`, the costliest first. Raises:
-        ValueError for another `by`."""
+        """The runs that match (`RunFilter.summed`), by one of GROUPS or `tag:NAME`, the costliest
+        first. Raises: ValueError for another `by`."""
 
 
 Bucket = Literal["hour", "day", "week"]

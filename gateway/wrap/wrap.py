@@ -23,11 +23,13 @@ from gateway.api.views import run_view, step_views
 from gateway.config import Mode
 from gateway.errors import ConfigError
 from gateway.process.running import running_gateways, state_database
+from gateway.stores.records import IMPORTED
 from gateway.stores.totals import Stop
 from gateway.text import formatting
 from gateway.text.sanitize import one_line
 from gateway.wire.coerce import as_json_value
 from gateway.wrap import command
+from gateway.wrap.offer import Offer, open_offer
 from gateway.wrap.own_gateway import (
     OwnGateway,
     limit_line,
@@ -73,12 +75,13 @@ def wrap(options: WrapOptions) -> int:
         _say(f"wrap: {options.command[0]}: command not found")
         return command.NOT_FOUND
     budget = wrap_budget(options.budget, options.stop_after)
-    other = _other(options)
+    other, before = _other(options), time.time()
+    offer: Offer | None = None
     with ExitStack() as stack:
         stack.enter_context(command.signals_held())
         own: OwnGateway | None = None
         if other:
-            url, read = other, partial(traces_of, other, time.time())
+            url, read = other, partial(traces_of, other, before)
             page, others = f"{url}/dashboard/runs/{{run}}", f"{url}/dashboard/runs"
         else:
             settings = wrap_settings(options.config, os.environ, options.mode)
@@ -109,7 +112,11 @@ def wrap(options: WrapOptions) -> int:
                 store = own.server.runtime.accounting.ledger.store
                 found = own.call(store.list_accounts(budget=budget.name))
                 say(used_line(budget, found, time.time(), stopped=stopped), first=False)
-        return status
+        if own is not None and not (options.as_json or options.quiet):
+            offer = open_offer(options.command[0], own, before)
+    if offer is not None:
+        offer.make()
+    return status
 
 
 def _run(options: WrapOptions, url: str, say: Callable[..., None], mode: Mode | None) -> int:
@@ -305,12 +312,13 @@ def traces_of(url: str, since: float) -> list[Trace]:
             answer = client.get("/api/runs", params=page)
             if answer.status_code in (401, 403):
                 raise ConfigError("the gateway's control plane needs a key")
-            runs = [run for run in _answered(answer)["runs"] if run["updated_at"] >= since]
+            found = (run for run in _answered(answer)["runs"] if run["mode"] != IMPORTED)
+            runs = [run for run in found if run["updated_at"] >= since]
             one = {"content": "false"}
-            found = [client.get(f"/api/runs/{run['id']}", params=one) for run in runs]
+            traces = [client.get(f"/api/runs/{run['id']}", params=one) for run in runs]
     except httpx.HTTPError as exc:
         raise ConfigError(f"{url} does not answer: {exc}") from exc
-    return [_answered(answer) for answer in reversed(found)]
+    return [_answered(answer) for answer in reversed(traces)]
 
 
 def gateway_at(url: str) -> str:

@@ -378,3 +378,9 @@ class TestRecords:
 def test_a_number_too_long_to_serialise_is_left_empty() -> None:
     """The interpreter refuses to convert integers of thousands of digits to text."""
     assert only(assistant(10**5000)).thought == ""
+
+
+def test_a_reasoning_item_without_parts_is_empty() -> None:
+    """Whatever its content is."""
+    items: list[Any] = [{"type": "reasoning", "content": True, "summary": 5}, assistant("x")]
+    assert extract(items)[0].reasoning == ""

@@ -49,6 +49,35 @@ class LogFormat(Struct, frozen=True, kw_only=True):
 
 _BUILT_IN: Final = (
     LogFormat(
+        name="codex",
+        module=".codex",
+        homes=(".codex/sessions/**/rollout-*.jsonl", ".codex/archived_sessions/**/rollout-*.jsonl"),
+        tested="0.20.0, 0.36.0, 0.45.0, 0.63.0, 0.80.0, 0.104.0, 0.125.0, 0.140.0 to 0.142.4, "
+        "0.155.0, 0.171.0",
+    ),
+    LogFormat(
+        name="gemini-cli",
+        module=".gemini_cli",
+        homes=(".gemini/tmp/*/chats/**/*.json*", ".qwen/tmp/*/chats/*.json"),
+        tested="0.23.0, 0.61.0",
+    ),
+    LogFormat(
+        name="qwen-code",
+        module=".qwen_code",
+        homes=(".qwen/projects/*/chats/*.jsonl", ".qwen/projects/*/subagents/**/*.jsonl"),
+        tested="0.15.10, 0.24.4",
+    ),
+    LogFormat(
+        name="copilot-cli",
+        module=".copilot_cli",
+        homes=(
+            ".copilot/session-state/*/events.jsonl",
+            ".copilot/session-state/*.jsonl",
+            ".copilot/history-session-state/*.json",
+        ),
+        tested="1.0.64, 1.0.102",
+    ),
+    LogFormat(
         name="claude-code",
         module=".claude_code",
         homes=(".claude/projects/**/*.jsonl", ".config/claude/projects/**/*.jsonl"),
@@ -58,6 +87,34 @@ _BUILT_IN: Final = (
         name="opentelemetry",
         module=".opentelemetry",
         tested="semantic conventions 1.28 to 1.38; OpenTelemetry Python 1.45",
+    ),
+    LogFormat(
+        name="opencode",
+        module=".opencode",
+        homes=(
+            ".local/share/opencode/opencode*.db",
+            ".local/share/opencode/storage/session/**/ses_*.json",
+            ".local/share/opencode/project/*/storage/session/info/ses_*.json",
+        ),
+        tested="1.1.34 (files) and 1.18.33 (database)",
+    ),
+    LogFormat(
+        name="aider",
+        module=".aider",
+        homes=tuple(f"{folder}.aider.chat.history.md" for folder in ("", "*/", "*/*/", "*/*/*/")),
+        tested="0.86.2",
+    ),
+    LogFormat(name="swe-agent", module=".swe_agent", tested="mini-swe-agent 2.4.6, SWE-agent 1.1"),
+    LogFormat(
+        name="openhands",
+        module=".openhands",
+        homes=(
+            ".openhands/conversations/*/base_state.json",
+            ".openhands/sessions/*/events/0.json",
+            ".openhands/users/*/conversations/*/events/0.json",
+            ".openhands-state/sessions/*/events/0.json",
+        ),
+        tested="SDK 1.58.2; by its schema 0.62",
     ),
     LogFormat(name="recordings", module=".recordings", tested="this version"),
 )

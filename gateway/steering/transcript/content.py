@@ -249,7 +249,8 @@ def item_reasoning(item: Mapping[str, Any]) -> str:
         return ""
     for key in ("content", "summary"):
         parts = item.get(key)
-        shown = [as_text(p.get("text"), "") for p in parts if isinstance(p, dict)] if parts else []
+        given = parts if isinstance(parts, list | tuple) else ()
+        shown = [as_text(part.get("text"), "") for part in given if isinstance(part, dict)]
         if any(shown):
             return "\n".join(shown)
     return ""

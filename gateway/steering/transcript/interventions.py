@@ -19,13 +19,15 @@ class Wording(NamedTuple):
     """One sentence by which a client tells its model what a person did.
 
     `begins`: the text's beginning, matched without regard to case; `words`: finds what the person
-    added in the rest of the text (group 1), None if the client passes nothing on.
+    added in the rest of the text (group 1), None if the client passes nothing on. `has`: further
+    words of the sentence, after a part that differs.
     """
 
     client: str
     kind: Kind
     begins: str
     words: re.Pattern[str] | None = None
+    has: str = ""
 
 
 _SAID = re.compile(
@@ -34,6 +36,10 @@ _SAID = re.compile(
     re.DOTALL,
 )
 _PLAN = re.compile(r"rejected by the user[^\n]*\n+(?!Rejected plan:)(.*)", re.DOTALL)
+_FEEDBACK = re.compile(r"User feedback:\s*(.*)", re.DOTALL)
+_TOLD_BACK = re.compile(r"following feedback:\s*(.*)", re.DOTALL)
+_FOLLOWING = re.compile(r"following message:\s*(.*)", re.DOTALL)
+_REASON = re.compile(r"Action rejected:\s*+(?!User rejected the action)(.*)", re.DOTALL)
 
 WORDINGS: Final[tuple[Wording, ...]] = (
     Wording("claude-code", "interrupt", "[Request interrupted by user"),
@@ -48,6 +54,34 @@ WORDINGS: Final[tuple[Wording, ...]] = (
         words=_SAID,
     ),
     Wording("codex", "interrupt", "<turn_aborted>"),
+    Wording("codex", "reject", "exec command rejected by user"),
+    Wording("codex", "reject", "patch rejected by user"),
+    Wording("codex", "reject", "rejected by user"),
+    Wording("codex", "reject", "exec_command failed", has="rejected by user"),
+    Wording("gemini-cli", "reject", "[Operation Cancelled] Reason: User denied execution"),
+    Wording("gemini-cli", "reject", "[Operation Cancelled] Reason: User did not allow"),
+    Wording("gemini-cli", "interrupt", "[Operation Cancelled] "),
+    Wording("gemini-cli", "reject", 'Tool "', has='" was canceled by the user'),
+    Wording("gemini-cli", "interrupt", "Request cancelled."),
+    Wording("gemini-cli", "interrupt", "Command was cancelled by user"),
+    Wording("copilot-cli", "reject", "The user rejected this tool call", _FEEDBACK),
+    Wording("copilot-cli", "reject", "The tool execution was denied by the user"),
+    Wording("copilot-cli", "reject", "The tool call required approval from the user, but the user"),
+    Wording(
+        *("opencode", "reject", "The user rejected permission to use this specific tool call"),
+        _TOLD_BACK,
+    ),
+    Wording("opencode", "reject", "The user dismissed this question"),
+    Wording(
+        *("opencode", "reject", "Error: The user rejected permission to use this specific"),
+        _TOLD_BACK,
+    ),
+    Wording("opencode", "reject", "Error: The user dismissed this question"),
+    Wording("openhands", "reject", "Action rejected: ", _REASON),
+    Wording("openhands", "reject", "Action has been rejected by the user"),
+    Wording("mini-swe-agent", "interrupt", "Interrupted by user: "),
+    Wording("mini-swe-agent", "reject", "Commands not executed. ", _FOLLOWING),
+    Wording("mini-swe-agent", "reject", "Command not executed. ", _FOLLOWING),
 )
 """Source of each row: texts in recorded sessions of the client, or the client itself."""
 
@@ -74,4 +108,5 @@ def rejection(text: str) -> str | None:
 
 def _row(text: str, kind: Kind) -> Wording | None:
     head = text[:_HEAD_CHARACTERS].lstrip().lower()
-    return next((row for begins, row in _BY_KIND[kind] if head.startswith(begins)), None)
+    found = (row for begins, row in _BY_KIND[kind] if head.startswith(begins))
+    return next((row for row in found if row.has in head), None)

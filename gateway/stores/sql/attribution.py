@@ -79,7 +79,7 @@ class SQLAttributionStore:
             )
         dialect = self._engine.dialect
         values: dict[str, Any] = {"by_tag": by.removeprefix(usage.TAG)}
-        condition = filters.where(runs, values, dialect)
+        condition = filters.where(runs.summed, values, dialect)
         if by.startswith(usage.TAG):
             expression = f"coalesce({dialect.entry('r.tags', 'by_tag')}, '')"
         elif by == "day":

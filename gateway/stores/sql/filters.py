@@ -5,10 +5,14 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from gateway.stores.queries import UNFINISHED, Facets, RunFilter
+from gateway.stores.queries import LIVE, UNFINISHED, Facets, RunFilter
+from gateway.stores.records import IMPORTED
 from gateway.stores.sql.engine import Connection, Dialect, conditions
 
-_EQUAL = ("tenant", "agent", "experiment", "arm", "mode", "key_name")
+_EQUAL = ("tenant", "agent", "experiment", "arm", "key_name")
+IS_LIVE = f"r.mode <> '{IMPORTED}'"
+"""A condition over `runs AS r`: the run was not imported."""
+
 # From one name to the next in the index of experiments.
 _EXPERIMENTS = """
 WITH RECURSIVE names (name) AS (
@@ -47,6 +51,7 @@ def where(runs: RunFilter, values: dict[str, Any], dialect: Dialect) -> str:
     wanted = {
         **{name: (f"r.{name} = :{name}", getattr(runs, name)) for name in _EQUAL},
         "conversation": (of_conversation, runs.conversation_id),
+        "mode": ("r.mode = :mode", None if runs.mode == LIVE else runs.mode),
         "since": ("r.started_at >= :since", runs.since),
         "until": ("r.started_at < :until", runs.until),
         "outcome": ("r.outcome = :outcome", None if runs.outcome == UNFINISHED else runs.outcome),
@@ -59,7 +64,8 @@ def where(runs: RunFilter, values: dict[str, Any], dialect: Dialect) -> str:
         wanted[name] = (f"{found} IS NOT NULL", tag)
         wanted[f"{name}_value"] = (f"{found} = :{name}_value", value)
     unfinished = " AND r.outcome IS NULL" if runs.outcome == UNFINISHED else ""
-    return conditions(wanted, values) + unfinished
+    live = f" AND {IS_LIVE}" if runs.mode == LIVE else ""
+    return conditions(wanted, values) + unfinished + live
 
 
 async def facets(runs: RunFilter, newest: int, dialect: Dialect, connection: Connection) -> Facets:

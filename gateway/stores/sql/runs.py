@@ -197,7 +197,7 @@ class SQLRunStore:
     async def health_summary(
         self, runs: queries.RunFilter, *, newest: int = queries.HEALTH_RUNS
     ) -> queries.HealthSummary:
-        return await self._engine.view(partial(_summarize, runs, newest, self._dialect))
+        return await self._engine.view(partial(_summarize, runs.summed, newest, self._dialect))
 
     async def live_runs(self, query: queries.LiveQuery) -> tuple[queries.LiveRun, ...]:
         return await self._engine.view(partial(_live_runs, query, self._dialect))
@@ -275,7 +275,7 @@ async def _live_runs(
     query: queries.LiveQuery, dialect: Dialect, connection: Connection
 ) -> tuple[queries.LiveRun, ...]:
     values: dict[str, Any] = {}
-    wanted = queries.RunFilter(tenant=query.tenant, since=query.begun)
+    wanted = queries.RunFilter(tenant=query.tenant, since=query.begun, mode=queries.LIVE)
     sql = f"""
         SELECT {codec.RUN}, r.pk FROM {codec.RUNS}
         WHERE {filters.where(wanted, values, dialect)} AND r.ended_at IS NULL

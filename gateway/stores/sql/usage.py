@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from gateway.stores.records import RunUpdate, StepRow
+from gateway.stores.records import IMPORTED, RunUpdate, StepRow
 from gateway.stores.sql.engine import Connection, Dialect, Row, row_of
+from gateway.stores.sql.filters import IS_LIVE
 from gateway.stores.usage import AMOUNTS, SUMS, UsagePoint, UsageQuery, bucket_sql, merged, tag_of
 
 _BY = {"model": ("model", "model_requested"), "agent": ("agent",) * 2, "tenant": ("tenant",) * 2}
@@ -28,7 +29,10 @@ _OUTCOMES = ("runs", "successes", "failures")
 def usage_rows(
     run: RunUpdate, fresh: Sequence[StepRow], called: Sequence[StepRow]
 ) -> Iterator[tuple[Any, ...]]:
-    """Rows to add for newly scored steps and for calls: hour, agent, model, then ADDED."""
+    """Rows to add for newly scored steps and for calls: hour, agent, model, then ADDED. None for an
+    imported run, which is no use of this gateway."""
+    if run.mode == IMPORTED:
+        return
     new, made = set(map(id, fresh)), set(map(id, called))
     silent: dict[int, list[bool]] = {}
     for step in {id(step): step for step in (*fresh, *called)}.values():
@@ -63,7 +67,8 @@ async def usage_of(query: UsageQuery, dialect: Dialect, connection: Connection) 
         SELECT {bucket_sql(_STARTED_HOUR, query.bucket)}, {_name(query, dialect, "r", 1)},
             count(*), count(*) FILTER (WHERE r.outcome = 'success'),
             count(*) FILTER (WHERE r.outcome = 'failure')
-        FROM runs AS r WHERE {_where(query, "r", "started_at", "model_requested")} GROUP BY 1, 2
+        FROM runs AS r WHERE {IS_LIVE} AND {_where(query, "r", "started_at", "model_requested")}
+        GROUP BY 1, 2
     """
     return merged(usage, _by_place(_OUTCOMES, await connection.fetch(sql, **values)))
 

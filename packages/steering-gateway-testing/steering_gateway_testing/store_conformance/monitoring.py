@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from gateway.backends import Stores
 from gateway.steering.transcript.steps import Action
-from gateway.stores.queries import LiveQuery, PageRequest, RunFilter
-from gateway.stores.records import StepContent, StepRow
+from gateway.stores.queries import LIVE, LiveQuery, PageRequest, RunFilter
+from gateway.stores.records import IMPORTED, StepContent, StepRow
 from gateway.stores.totals import run_severity
 from gateway.stores.usage import UsageQuery
 from steering_gateway_testing.store_conformance.check import Check
@@ -229,8 +229,33 @@ async def scores_a_step_later(stores: Stores) -> None:
     assert (point.steps, point.calls) == (2, 2)
 
 
+async def leaves_imported_runs_out_of_sums(stores: Stores) -> None:
+    """They are listed with the others, and are in a sum only where their mode is asked for."""
+    assert stores.attribution is not None
+    runs, attribution = stores.runs, stores.attribution
+    for number, mode in enumerate(("on", IMPORTED, "shadow")):
+        await stores.states.commit(one_run(number, mode=mode, started_at=START, updated_at=START))
+    modes = {None: 3, LIVE: 2, IMPORTED: 1, "shadow": 1}
+    for wanted, number in modes.items():
+        listed = await runs.list_runs(RunFilter(mode=wanted), PageRequest())
+        assert len(listed.runs) == await runs.count_runs(RunFilter(mode=wanted)) == number
+        summed = 2 if wanted is None else number
+        health = await runs.health_summary(RunFilter(mode=wanted))
+        assert (health.total_runs, len(health.recent)) == (summed, summed)
+        groups = await attribution.groups(RunFilter(mode=wanted), "tenant")
+        assert [group.sums.runs for group in groups] == [summed]
+    by_mode = await attribution.groups(RunFilter(), "mode")
+    assert sorted(group.value for group in by_mode) == ["on", "shadow"]
+    assert [live.run.mode for live in await runs.live_runs(QUERY)] == ["shadow", "on"]
+    (point,) = await runs.usage(UsageQuery(since=START - 3600, until=START + 3600))
+    one = (await runs.list_runs(RunFilter(mode=IMPORTED), PageRequest())).runs[0].totals
+    assert (point.runs, point.calls, point.steps) == (2, 2 * one.calls, 2 * one.scored_steps)
+    assert point.input_tokens == 2 * one.input_tokens > 0
+
+
 MONITORING_CHECKS: tuple[Check, ...] = (
     lists_runs_under_way,
+    leaves_imported_runs_out_of_sums,
     counts_the_steps_a_run_is_stuck,
     a_long_run_is_not_stuck,
     sums_calls_by_time,

@@ -1,0 +1,382 @@
+"""Sessions as past runs of the store, with the rows that a live gateway would have committed.
+
+A session is one conversation under an id of its own, so that no request continues it. What is known
+of it is not written again: a session that has grown adds its new calls. One that this gateway
+recorded live is left out. Runs are marked as IMPORTED, and no sum counts them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+from pathlib import PurePath
+from typing import Any
+
+from msgspec.structs import replace
+
+from gateway.auth.keyring import DEFAULT_TENANT
+from gateway.backends import Stores
+from gateway.config import Settings
+from gateway.conversations.conversation import run_id
+from gateway.conversations.records import later_prompts, opening_prompts, preview, scored_row
+from gateway.conversations.workloads import workload_of
+from gateway.history.session import ModelCall, Session
+from gateway.steering.fold import ConversationFold, StepOutcome
+from gateway.steering.fsm import FSMState
+from gateway.steering.identity import conversation_id
+from gateway.steering.policy import Policy
+from gateway.steering.transcript.content import read_calls, read_content
+from gateway.steering.transcript.steps import Action
+from gateway.steering.transcript.user_words import task_of
+from gateway.stores.learning import WorkloadRun
+from gateway.stores.protocols import VersionConflict
+from gateway.stores.records import (
+    IMPORTED,
+    CallRecord,
+    CallRow,
+    ConversationRecord,
+    RunUpdate,
+    StepContent,
+    StepRow,
+)
+from gateway.upstream.prices import capabilities
+from gateway.wire.usage import token_usage
+
+CALLS_AT_ONCE = 100
+"""Calls of one commit: few enough that a gateway on the same database waits little."""
+_KEPT_STEPS = 8  # the newest outcomes in memory: one gives the texts that belong to its results
+_LOGGED = "log"  # the source of an outcome that the log states
+
+Priced = Callable[[ModelCall], float | None]
+
+
+def price(call: ModelCall) -> float | None:
+    """US dollars that a call cost: as its agent noted, else by the price list; None: unknown."""
+    if call.cost_usd is not None or not call.usage:
+        return call.cost_usd
+    known = capabilities(call.model)
+    return None if known is None else known.cost(call.usage)
+
+
+def imported_id(tenant: str, agent: str, session: str) -> str:
+    """The id of a session's conversation, which no id that a client sends leads to."""
+    return conversation_id(tenant, session, f"{IMPORTED}:{agent}")
+
+
+@dataclass(slots=True)
+class Kept:
+    """Numbers of sessions: kept, known before, and recorded live; `runs`: the ids of those that are
+    new or have grown, in the order of the sessions."""
+
+    kept: int = 0
+    known: int = 0
+    live: int = 0
+    runs: list[str] = field(default_factory=list)
+
+
+class Keeper:
+    """Keeps sessions in a store, best in the order of their time: copies of an answer in later
+    sessions are not counted again. `settings`: the rules by which steps are scored, and what of
+    their texts is stored. `now`: seconds of the epoch, from which retention counts.
+    """
+
+    def __init__(
+        self,
+        stores: Stores,
+        settings: Settings,
+        *,
+        tenant: str = DEFAULT_TENANT,
+        priced: Priced = price,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._stores, self._settings, self._tenant = stores, settings, tenant
+        self._priced, self._now = priced, now
+        self._policy = settings.policy()
+        self._roots: dict[str, str] = {}  # of sub-agents: the session at the root of their tree
+        self._seen: set[str] = set()  # keys of answers in earlier sessions
+        self.counts = Kept()
+
+    async def keep(self, session: Session) -> None:
+        """Keep what the store does not have of a session.
+
+        Raises: StoreError. Exception: what a scorer or a monitor raised.
+        """
+        if session.parent:
+            self._roots[session.id] = self._roots.get(session.parent, session.parent)
+        if await self._was_recorded(session):
+            self.counts.live += 1
+        else:
+            await self._keep(session)
+        self._seen.update(call.key for call in session.calls if call.key)
+
+    async def _was_recorded(self, session: Session) -> bool:
+        """Whether the session, or that of its parent, went through this gateway."""
+        names = filter(None, (session.id, session.parent, self._roots.get(session.id)))
+        ids = dict.fromkeys(conversation_id(self._tenant, name) for name in names)
+        versions = [await self._stores.states.version(self._tenant, name) for name in ids]
+        return any(versions)
+
+    async def _keep(self, session: Session) -> None:
+        name = imported_id(self._tenant, session.agent, session.id)
+        answers = _answers(session)
+        for _ in answers:
+            stored = await self._stores.states.load(self._tenant, name)
+            if stored is not None and answers[-1] < stored.message_count:
+                self.counts.known += 1
+                return
+            try:
+                await self._write(session, answers, stored or self._conversation(session, name))
+            except VersionConflict:
+                continue  # another process keeps it, too, and has stored an answer meanwhile
+            self.counts.kept += 1
+            return
+
+    async def _write(
+        self, session: Session, answers: Sequence[int], record: ConversationRecord
+    ) -> None:
+        """Commit the answers that `record` does not have, a few at a time."""
+        rows, known, runs = self._rows(session, record), record.message_count, dict[str, None]()
+        for position in answers:
+            if position < known:
+                rows.skip(position)
+                continue
+            rows.add(position)
+            if rows.waiting == CALLS_AT_ONCE or position == answers[-1]:
+                record = replace(record, message_count=position + 1, updated_at=self._now())
+                taken = rows.take(record)
+                record = replace(record, version=await self._stores.states.commit(taken))
+                runs |= dict.fromkeys(run.id for run in taken.runs)
+        self.counts.runs += runs
+        if self._stores.workloads is not None:
+            await self._stores.workloads.note(rows.begun)
+
+    def _rows(self, session: Session, record: ConversationRecord) -> _Rows:
+        settings = self._settings
+        template = RunUpdate(
+            id="",
+            started_at=0.0,
+            updated_at=self._now(),
+            agent=session.agent,
+            profile=settings.monitors.profile,
+            mode=IMPORTED,
+            policy_digest=self._policy.digest(),
+            identity_source=IMPORTED,
+            tags={"project": PurePath(session.project).name} if session.project else {},
+        )
+        calls = {
+            call.position: None
+            if call.key in self._seen
+            else _call_row(session, call, self._priced(call))
+            for call in session.calls
+        }
+        return _Rows(
+            _History(self._policy, session),
+            session,
+            record,
+            template,
+            calls,
+            masks_secrets=settings.storage.mask_secrets,
+        )
+
+    def _conversation(self, session: Session, name: str) -> ConversationRecord:
+        def id_of(other: str | None) -> str | None:
+            return imported_id(self._tenant, session.agent, other) if other else None
+
+        return ConversationRecord(
+            id=name,
+            tenant=self._tenant,
+            source=IMPORTED,
+            parent_id=id_of(session.parent),
+            root_id=id_of(self._roots.get(session.id)),
+            created_at=session.started or session.ended or self._now(),
+            updated_at=self._now(),
+        )
+
+
+class _History:
+    """The messages of a session as its requests had them, read as a live request is. A compaction
+    begins a shorter history: the run goes on in it, or the next one begins after a final answer.
+
+    `window`: the messages of the newest request.
+    """
+
+    def __init__(self, policy: Policy, session: Session) -> None:
+        self._messages = session.messages
+        self._compactions = deque(session.compactions)
+        self._answers: set[int] = set()
+        self._read = 0
+        self.window: list[Any] = []
+        self.fold = ConversationFold(policy, keep=_KEPT_STEPS, answers=self._answers)
+
+    def read_to(self, end: int) -> list[StepOutcome]:
+        """The outcomes of the steps that the messages before `end` complete."""
+        outcomes: list[StepOutcome] = []
+        while self._compactions and self._compactions[0] < end:
+            outcomes += self._extend(self._compactions.popleft())
+            self._answers.clear()
+            self.window = []
+            # What comes before the first answer to the new history has been scored.
+            new = takewhile(lambda m: m.get("role") != "assistant", self._messages[self._read :])
+            self.fold.continue_in(len(list(new)))
+        return outcomes + self._extend(end)
+
+    def ends_run(self, reply: Mapping[str, Any]) -> bool:
+        """Whether this answer to the newest request ends its run; it is noted as delivered."""
+        ends = self.fold.peek_final(reply)
+        if ends:
+            self._answers.add(len(self.window) + 1)
+        return ends
+
+    def _extend(self, end: int) -> list[StepOutcome]:
+        self.window += self._messages[self._read : end]
+        self._read = end
+        return self.fold.extend(self.window)
+
+
+class _Rows:
+    """The rows of a session's answers, in their order, until a commit takes them.
+
+    `calls`: the call of each answer by its position, None for a copy of one in another session.
+    `begun`: the runs that have begun, as the counts of workloads take them. `waiting`: answers
+    since the last commit.
+    """
+
+    def __init__(
+        self,
+        history: _History,
+        session: Session,
+        conversation: ConversationRecord,
+        template: RunUpdate,
+        calls: Mapping[int, CallRow | None],
+        *,
+        masks_secrets: bool,
+    ) -> None:
+        self._history, self._session, self._conversation = history, session, conversation
+        self._template, self._calls, self._masks_secrets = template, calls, masks_secrets
+        self._times = {call.position: call.at for call in session.calls}
+        self._at = session.started or session.ended or conversation.created_at
+        self._newest: RunUpdate | None = None
+        self._steps: list[StepRow] = []
+        self._runs: dict[str, RunUpdate] = {}
+        self._last_answer = _answers(session)[-1]
+        self.begun: list[WorkloadRun] = []
+        self.waiting = 0
+
+    def skip(self, position: int) -> None:
+        """Read an answer that the store has."""
+        self._history.read_to(position)
+        self._update(position)
+
+    def add(self, position: int) -> None:
+        """Add the rows of the next answer."""
+        outcomes, before = self._history.read_to(position), self._newest
+        update = self._update(position)
+        is_new = before is None or before.id != update.id
+        if is_new and update.model_requested:
+            self.begun.append(self._begun(update))
+        self._runs[update.id] = update
+        self._steps += self._step_rows(position, outcomes, opens=is_new)
+        self.waiting += 1
+
+    def take(self, conversation: ConversationRecord) -> CallRecord:
+        """What was added since the last time, for one commit."""
+        taken = CallRecord(
+            conversation=conversation, runs=tuple(self._runs.values()), steps=tuple(self._steps)
+        )
+        self._runs, self._steps, self.waiting = {}, [], 0
+        return taken
+
+    def _update(self, position: int) -> RunUpdate:
+        """The run as it is after the answer at a position."""
+        run, name = self._history.fold.current, self._conversation.id
+        self._at = self._times.get(position) or self._at
+        ends = self._history.ends_run(self._session.messages[position])
+        call, newest = self._calls.get(position), self._newest
+        model = call.model_requested if call is not None else ""
+        if newest is None or newest.sequence != run.index:
+            task = task_of(self._history.window, run.start)
+            newest = replace(
+                self._template,
+                id=run_id(name, run.index),
+                sequence=run.index,
+                started_at=self._at,
+                task_preview=preview(task, masks_secrets=self._masks_secrets),
+            )
+        outcome = self._session.outcome if position == self._last_answer else None
+        self._newest = replace(
+            newest,
+            ended_at=self._at,  # nothing of it is under way
+            state=(FSMState.END if ends else run.state).value,
+            model_requested=model or newest.model_requested,
+            outcome=None if outcome is None else "success" if outcome else "failure",
+            outcome_source="" if outcome is None else _LOGGED,
+        )
+        return self._newest
+
+    def _begun(self, run: RunUpdate) -> WorkloadRun:
+        agent, model, tenant = run.agent, run.model_requested, self._conversation.tenant
+        workload = workload_of(tenant, agent, (), model)  # no log says which tools were offered
+        return WorkloadRun(
+            run_id=run.id,
+            tenant=tenant,
+            workload=workload.key,
+            client=workload.client,
+            requested=model,
+            model=model,
+            at=run.started_at,
+        )
+
+    def _step_rows(
+        self, position: int, outcomes: Sequence[StepOutcome], *, opens: bool
+    ) -> list[StepRow]:
+        """The steps that a request completed, and the step at which it was made, with its call."""
+        conversation, window = self._conversation.id, self._history.window
+        run = self._history.fold.current
+        rows = {
+            (o.run, o.index): scored_row(run_id(conversation, o.run), o, self._at) for o in outcomes
+        }
+        newest = rows.pop((run.index, run.steps), None) or StepRow(
+            run_id=run_id(conversation, run.index),
+            step_index=run.steps,
+            at=self._at,
+            state=run.state.value,
+        )
+        prompts = opening_prompts({}, window, run.start) if opens or not run.steps else []
+        if run.steps:
+            latest = run.outcomes[-1].step if run.outcomes else None
+            prompts += later_prompts(window, latest)
+        reply = self._session.messages[position]
+        said = read_content(reply.get("content"))
+        content = replace(
+            newest.content or StepContent(),
+            messages=tuple(prompts),
+            reply_text=said.text,
+            reply_actions=tuple(
+                Action(name=call.name, arguments=call.arguments) for call in read_calls(reply, said)
+            ),
+        )
+        return [*rows.values(), replace(newest, call=self._calls.get(position), content=content)]
+
+
+def _answers(session: Session) -> list[int]:
+    """The positions of the model's answers."""
+    return [at for at, m in enumerate(session.messages) if m.get("role") == "assistant"]
+
+
+def _call_row(session: Session, call: ModelCall, cost_usd: float | None) -> CallRow:
+    tokens = token_usage(call.usage)
+    return CallRow(
+        request_id=call.key or f"{session.id}:{call.position}",
+        model_requested=call.model,
+        model_asked=call.model,
+        model_served=call.model or None,
+        input_tokens=tokens.input,
+        cached_tokens=tokens.cached,
+        cache_write_tokens=tokens.cache_write,
+        output_tokens=tokens.output,
+        reasoning_tokens=tokens.reasoning,
+        cost_usd=cost_usd,
+    )
