@@ -44,7 +44,7 @@ def problem(path: Path) -> str:
     ],
     ids=["empty", "blank", "binary", "deep", "foreign", "text"],
 )
-@pytest.mark.parametrize("name", ["log.jsonl", "log.json", "log.md", "log.traj"])
+@pytest.mark.parametrize("name", ["log.jsonl", "log.json", "log.md"])
 def test_a_file_without_a_session_has_one_line(
     tmp_path: Path, content: bytes, said: str, name: str
 ) -> None:

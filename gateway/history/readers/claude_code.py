@@ -19,7 +19,10 @@ from gateway.steering.transcript.user_words import user_words
 from gateway.wire.coerce import as_list, as_mapping, as_text
 
 AGENT = "claude-code"
-_MARKS = (b'"isSidechain":', b'"leafUuid":', b'"file-history-snapshot"', b'"queue-operation"')
+_MARKS = (
+    *(b'"isSidechain":', b'"parentUuid":', b'"leafUuid":'),
+    *(b'"type":"file-history-snapshot"', b'"type":"queue-operation"'),
+)
 # fmt: off
 _SILENT = frozenset((
     "agent-color", "agent-name", "agent-setting", "ai-title", "api-request", "api-request-blob",

@@ -14,9 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gateway.history.log_file import LogFile
+from gateway.history.readers.recordings import read_acts
 from gateway.history.session import ModelCall, Session, epoch
-from gateway.steering.transcript.interventions import is_interruption, rejection
-from gateway.steering.transcript.user_words import user_words
 from gateway.wire.coerce import as_int, as_list, as_mapping, as_number, as_text
 
 AGENT = "opentelemetry"
@@ -211,7 +210,7 @@ class _Conversation:
         for number, message in enumerate(new, 1):
             session.messages.append(message)
             if continued or number == len(new):
-                _act(session, message, at)
+                read_acts(session, message, at)
         session.at(span["end"])
         if span["failed"] and not answer:
             return
@@ -231,38 +230,24 @@ def _continues(session: Session, start: int, asked: Sequence[Mapping[str, Any]])
     return len(asked) >= len(seen) and first[0] == first[1]
 
 
-def _act(session: Session, message: Mapping[str, Any], at: float | None) -> None:
-    """Note what the person did in a message that was just added."""
-    text = message["content"]
-    if message["role"] == "tool":
-        said = rejection(text)
-        if said is not None:
-            session.did("reject", said, at, back=1)
-    elif message["role"] == "user" and is_interruption(text):
-        session.did("interrupt", "", at, back=1)
-    elif message["role"] == "user" and user_words(text):
-        session.did("message", user_words(text), at, back=1)
-
-
 def _usage(values: Mapping[str, Any]) -> dict[str, Any]:
     """The tokens of a call. The conventions count cached ones in the input, as OpenAI does; some
     instrumentations pass on Anthropic's numbers, which do not."""
-    prefix = "gen_ai.usage."
-    given = values.get(f"{prefix}input_tokens", values.get(f"{prefix}prompt_tokens"))
-    made = values.get(f"{prefix}output_tokens", values.get(f"{prefix}completion_tokens"))
+    given = _tokens(values, "input_tokens", "prompt_tokens")
+    made = _tokens(values, "output_tokens", "completion_tokens")
+    read = _tokens(values, "cache_read.input_tokens", "cache_read_input_tokens") or 0
+    written = _tokens(values, "cache_creation.input_tokens", "cache_creation_input_tokens") or 0
     if given is None and made is None:
         return {}
-    read = as_int(values.get(f"{prefix}cache_read.input_tokens"), 0)
-    read = read or as_int(values.get(f"{prefix}cache_read_input_tokens"), 0)
-    written = as_int(values.get(f"{prefix}cache_creation.input_tokens"), 0)
-    written = written or as_int(values.get(f"{prefix}cache_creation_input_tokens"), 0)
-    apart = read + written > as_int(given, 0)
+    apart = read + written if read + written > (given or 0) else 0
     details = {"cached_tokens": read, "cache_creation_tokens": written}
-    return {
-        "prompt_tokens": as_int(given, 0) + (read + written if apart else 0),
-        "completion_tokens": as_int(made, 0),
-        "prompt_tokens_details": details,
-    }
+    usage = {"prompt_tokens": (given or 0) + apart, "completion_tokens": made or 0}
+    return {**usage, "prompt_tokens_details": details}
+
+
+def _tokens(values: Mapping[str, Any], *names: str) -> int | None:
+    given = (values.get(f"gen_ai.usage.{name}") for name in names)
+    return next((as_int(each, 0) for each in given if each is not None), None)
 
 
 def _attributes(values: object) -> dict[str, Any]:

@@ -72,28 +72,34 @@ def _from_messages(session: Session, data: Mapping[str, Any], recording: Recordi
             usage = as_mapping(message.get("usage"))
             call = ModelCall(position=position, model=recording.label.model, usage=usage)
             session.calls.append(call)
-        _read_acts(session, message, only_words=known)
+        read_acts(session, message, only_words=known)
     for each in as_list(labels.get("interventions")):
         kind, position = (*as_list(each), None, None)[:2]
-        if kind in _KINDS and isinstance(position, int):
+        if kind in _KINDS and isinstance(position, int) and 0 <= position <= len(session.messages):
             message = session.messages[position] if position < len(session.messages) else {}
             said = rejection(content_text(message.get("content"))) or ""
             session.human.append(HumanTurn(kind=kind, position=position, text=said))
     session.human.sort(key=lambda turn: turn.position)
 
 
-def _read_acts(session: Session, message: Mapping[str, Any], *, only_words: bool = False) -> None:
-    """Note what the person did in the message that was just added."""
+def read_acts(
+    session: Session,
+    message: Mapping[str, Any],
+    at: float | None = None,
+    *,
+    only_words: bool = False,
+) -> None:
+    """Note what the person did in the chat message that was just added."""
     text, role = content_text(message.get("content")), message.get("role")
     said = rejection(text) if role != "assistant" else None
     interrupted = role == "user" and is_interruption(text)
     if said is not None and not only_words:
-        session.did("reject", said, back=1)
+        session.did("reject", said, at, back=1)
     if interrupted and not only_words:
-        session.did("interrupt", back=1)
+        session.did("interrupt", "", at, back=1)
     words = words_of(message.get("content")) if role == "user" and not interrupted else ""
     if words and message.get("compact") is not True:
-        session.did("message", words, back=1)
+        session.did("message", words, at, back=1)
 
 
 def _from_steps(session: Session, data: Mapping[str, Any]) -> None:
@@ -104,7 +110,7 @@ def _from_steps(session: Session, data: Mapping[str, Any]) -> None:
         if message["role"] == "assistant" and (call := made.pop(index, None)):
             session.calls.append(_call(len(session.messages), call))
         session.messages.append(message)
-        _read_acts(session, message)
+        read_acts(session, message)
     for call in made.values():
         if call and not call.failed:
             session.calls.append(_call(len(session.messages), call))
