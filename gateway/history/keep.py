@@ -8,10 +8,8 @@ recorded live is left out. Runs are marked as IMPORTED, and no sum counts them.
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
 from pathlib import PurePath
 from typing import Any
 
@@ -23,8 +21,11 @@ from gateway.config import Settings
 from gateway.conversations.conversation import run_id
 from gateway.conversations.records import later_prompts, opening_prompts, preview, scored_row
 from gateway.conversations.workloads import workload_of
+from gateway.history.prices import cost_of
 from gateway.history.session import ModelCall, Session
-from gateway.steering.fold import ConversationFold, StepOutcome
+from gateway.offline.playback import RecordedHistory
+from gateway.offline.recordings import Recording, RunLabel
+from gateway.steering.fold import StepOutcome
 from gateway.steering.fsm import FSMState
 from gateway.steering.identity import conversation_id
 from gateway.steering.policy import Policy
@@ -42,23 +43,11 @@ from gateway.stores.records import (
     StepContent,
     StepRow,
 )
-from gateway.upstream.prices import capabilities
 from gateway.wire.usage import token_usage
 
 CALLS_AT_ONCE = 100
 """Calls of one commit: few enough that a gateway on the same database waits little."""
-_KEPT_STEPS = 8  # the newest outcomes in memory: one gives the texts that belong to its results
 _LOGGED = "log"  # the source of an outcome that the log states
-
-Priced = Callable[[ModelCall], float | None]
-
-
-def price(call: ModelCall) -> float | None:
-    """US dollars that a call cost: as its agent noted, else by the price list; None: unknown."""
-    if call.cost_usd is not None or not call.usage:
-        return call.cost_usd
-    known = capabilities(call.model)
-    return None if known is None else known.cost(call.usage)
 
 
 def imported_id(tenant: str, agent: str, session: str) -> str:
@@ -89,11 +78,10 @@ class Keeper:
         settings: Settings,
         *,
         tenant: str = DEFAULT_TENANT,
-        priced: Priced = price,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._stores, self._settings, self._tenant = stores, settings, tenant
-        self._priced, self._now = priced, now
+        self._now = now
         self._policy = settings.policy()
         self._roots: dict[str, str] = {}  # of sub-agents: the session at the root of their tree
         self._seen: set[str] = set()  # keys of answers in earlier sessions
@@ -169,7 +157,7 @@ class Keeper:
         calls = {
             call.position: None
             if call.key in self._seen
-            else _call_row(session, call, self._priced(call))
+            else _call_row(session, call, cost_of(call))
             for call in session.calls
         }
         return _Rows(
@@ -196,32 +184,23 @@ class Keeper:
         )
 
 
-class _History:
-    """The messages of a session as its requests had them, read as a live request is. A compaction
-    begins a shorter history: the run goes on in it, or the next one begins after a final answer.
+class _History(RecordedHistory):
+    """The messages of a session as its requests had them, read as a live request is.
 
     `window`: the messages of the newest request.
     """
 
     def __init__(self, policy: Policy, session: Session) -> None:
-        self._messages = session.messages
-        self._compactions = deque(session.compactions)
-        self._answers: set[int] = set()
-        self._read = 0
-        self.window: list[Any] = []
-        self.fold = ConversationFold(policy, keep=_KEPT_STEPS, answers=self._answers)
+        label = RunLabel(id=session.id, source=session.agent)
+        messages, compactions = session.messages, session.compactions
+        super().__init__(policy, Recording(label=label, messages=messages, compactions=compactions))
+        self.window: Sequence[Any] = ()
 
     def read_to(self, end: int) -> list[StepOutcome]:
         """The outcomes of the steps that the messages before `end` complete."""
-        outcomes: list[StepOutcome] = []
-        while self._compactions and self._compactions[0] < end:
-            outcomes += self._extend(self._compactions.popleft())
-            self._answers.clear()
-            self.window = []
-            # What comes before the first answer to the new history has been scored.
-            new = takewhile(lambda m: m.get("role") != "assistant", self._messages[self._read :])
-            self.fold.continue_in(len(list(new)))
-        return outcomes + self._extend(end)
+        outcomes = super().read_to(end)
+        self.window = self._messages[self._start : end]
+        return outcomes
 
     def ends_run(self, reply: Mapping[str, Any]) -> bool:
         """Whether this answer to the newest request ends its run; it is noted as delivered."""
@@ -229,11 +208,6 @@ class _History:
         if ends:
             self._answers.add(len(self.window) + 1)
         return ends
-
-    def _extend(self, end: int) -> list[StepOutcome]:
-        self.window += self._messages[self._read : end]
-        self._read = end
-        return self.fold.extend(self.window)
 
 
 class _Rows:
