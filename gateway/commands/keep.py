@@ -15,6 +15,7 @@ from gateway.errors import ConfigError
 from gateway.history.find import Found
 from gateway.history.keep import Keeper, Kept
 from gateway.history.log_file import LogFile
+from gateway.history.session import Session
 from gateway.process.running import state_database
 from gateway.stores.protocols import StoreError
 from gateway.text.formatting import counted, progress_bar
@@ -23,14 +24,23 @@ from gateway.text.sanitize import visible
 _MOST_REASONS = 20  # files that are named with what is wrong; the rest is counted
 
 
-def run_keep(found: Sequence[Found], settings: Settings, out: TextIO, err: TextIO) -> int:
-    """Keep the sessions of these files, and learn from them; the exit status.
+Takes = Callable[[Session], bool]
+
+
+def run_keep(
+    found: Sequence[Found],
+    settings: Settings,
+    out: TextIO,
+    err: TextIO,
+    takes: Takes = lambda session: True,
+) -> int:
+    """Keep the sessions of these files that `takes` chooses, and learn from them; the exit status.
 
     The database is the one that other commands read; if there is none, that of `gateway wrap` is
     made. Raises ConfigError: the store cannot be opened or written.
     """
     with reported():
-        return asyncio.run(_run(found, _with_database(settings), out, err))
+        return asyncio.run(_run(found, _with_database(settings), out, err, takes))
 
 
 def _with_database(settings: Settings) -> Settings:
@@ -42,7 +52,9 @@ def _with_database(settings: Settings) -> Settings:
     return replace(settings, storage=replace(settings.storage, path=str(path)))
 
 
-async def _run(found: Sequence[Found], settings: Settings, out: TextIO, err: TextIO) -> int:
+async def _run(
+    found: Sequence[Found], settings: Settings, out: TextIO, err: TextIO, takes: Takes
+) -> int:
     stores = await open_stores(settings.storage)
     try:
         problems: list[str] = []
@@ -50,8 +62,8 @@ async def _run(found: Sequence[Found], settings: Settings, out: TextIO, err: Tex
         with progress_bar(err) as bar:
             task = bar.add_task("keeping", total=len(found))
             # The oldest first: a session that was resumed has copies of the answers before it.
-            for each in reversed(found):
-                await _keep_file(keeper, each, problems)
+            for each in sorted(found, key=_changed_at):
+                await _keep_file(keeper, each, takes, problems)
                 bar.advance(task)
             runs = keeper.counts.runs
             task = bar.add_task("learning", total=len(runs))
@@ -66,13 +78,20 @@ async def _run(found: Sequence[Found], settings: Settings, out: TextIO, err: Tex
     return 1 if problems and not keeper.counts.kept + keeper.counts.known else 0
 
 
-async def _keep_file(keeper: Keeper, found: Found, problems: list[str]) -> None:
+def _changed_at(found: Found) -> float:
+    try:
+        return found.path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+async def _keep_file(keeper: Keeper, found: Found, takes: Takes, problems: list[str]) -> None:
     """Keep the sessions of a file; what is wrong with one does not stop the others."""
     if found.format is None:
         problems.append(found.problem)
         return
     try:
-        for session in found.sessions(LogFile(found.path)):
+        for session in filter(takes, found.sessions(LogFile(found.path))):
             try:
                 await keeper.keep(session)
             except StoreError:

@@ -45,7 +45,6 @@ from gateway.wire.usage import token_usage
 
 CALLS_AT_ONCE = 100
 """Calls of one commit: few enough that a gateway on the same database waits little."""
-_KEPT_STEPS = 8  # the newest outcomes in memory: one gives the texts that belong to its results
 _LOGGED = "log"  # the source of an outcome that the log states
 
 
@@ -77,11 +76,10 @@ class Keeper:
         settings: Settings,
         *,
         tenant: str = DEFAULT_TENANT,
-        priced: Callable[[ModelCall], float | None] = cost_of,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._stores, self._settings, self._tenant = stores, settings, tenant
-        self._priced, self._now = priced, now
+        self._now = now
         self._policy = settings.policy()
         self._roots: dict[str, str] = {}  # of sub-agents: the session at the root of their tree
         self._seen: set[str] = set()  # keys of answers in earlier sessions
@@ -157,7 +155,7 @@ class Keeper:
         calls = {
             call.position: None
             if call.key in self._seen
-            else _call_row(session, call, self._priced(call))
+            else _call_row(session, call, cost_of(call))
             for call in session.calls
         }
         return _Rows(

@@ -83,15 +83,16 @@ def log_of(session: Session, folder: Path) -> Path:
     lines = []
     for at, message in enumerate(session.messages):
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime((session.started or 0.0) + at))
-        line = {"type": message["role"], "parentUuid": None, "uuid": str(at), "timestamp": stamp}
+        line = {"type": message["role"], "isSidechain": False, "uuid": str(at), "timestamp": stamp}
         line |= {"sessionId": session.id, "cwd": session.project, "version": "2.1.0"}
         if call := calls.get(at):
             message = {**message, "id": call.key, "model": call.model, "usage": call.usage}
-        lines.append(json.dumps(line | {"message": message}))
+        lines.append(json.dumps(line | {"message": message}, separators=(",", ":")))
     path.write_text("\n".join(lines) + "\n")
     return path
 
 
+CLAUDE_CODE = next(each for each in formats() if each.name == "claude-code")
 ONE = "11111111-1111-4111-8111-111111111111"
 TWO = "22222222-2222-4222-8222-222222222222"
 LS = ("ls", "a b c")
@@ -380,7 +381,7 @@ def _settings(database: Path) -> Settings:
 def test_a_broken_session_does_not_stop_the_others(tmp_path: Path) -> None:
     """Each is named with what is wrong; the line at the end counts what was kept."""
     log_of(a_session(ONE, ("Mend", [LS])), tmp_path)
-    gone = Found(path=tmp_path / "gone.jsonl", format=formats()[0])
+    gone = Found(path=tmp_path / "gone.jsonl", format=CLAUDE_CODE)
     empty = tmp_path / "empty.jsonl"
     empty.write_text("")
     deep = tmp_path / f"{TWO}.jsonl"
@@ -394,6 +395,9 @@ def test_a_broken_session_does_not_stop_the_others(tmp_path: Path) -> None:
     assert len(reasons) == 2
     assert "gone.jsonl" in reasons[0]
     assert f"{empty}: empty" in reasons[1]
+    out = io.StringIO()
+    assert run_keep(found[:1], _settings(database), out, err, lambda s: s.project == "/") == 0
+    assert out.getvalue() == "kept 0 sessions as past runs: gateway dashboard\n"
     out = io.StringIO()
     assert run_keep(found[:1], _settings(database), out, err) == 0
     assert out.getvalue() == "kept 0 sessions as past runs (1 known already): gateway dashboard\n"
@@ -413,7 +417,7 @@ async def test_a_session_that_cannot_be_scored_stops_no_other(tmp_path: Path) ->
             yield a_session(TWO, ("Mend", [LS]))
 
     keeper = Keeper(opened, Settings())
-    await _keep_file(keeper, Odd(path=tmp_path / "x", format=formats()[0]), problems)
+    await _keep_file(keeper, Odd(path=tmp_path / "x", format=CLAUDE_CODE), bool, problems)
     await opened.close()
     assert keeper.counts.kept + len(problems) == 2
     assert keeper.counts.kept >= 1
