@@ -1,8 +1,8 @@
 """Kind of a message that a person typed to an agent: a task, a question, a correction and others.
 
-A linear model over signs of general English and short runs of words, fitted on messages that were
-labelled by reading: `python -m lab kinds` writes `message_kinds.json`, docs/evidence.md has its
-figures. In other languages it knows little more than the shape of a message.
+A linear model over signs of general English and single words, fitted on messages that were labelled
+by reading: `python -m lab kinds` writes `message_kinds.json`, docs/evidence.md has its figures. In
+other languages it knows little more than the shape of a message.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from importlib import resources
-from itertools import pairwise
 from typing import Final, Literal
 
 from msgspec import Struct
@@ -31,7 +30,7 @@ CORRECTIONS: Final[tuple[MessageKind, ...]] = ("fix", "steer")
 READ_CHARACTERS = 420  # of a message, and the end of what the agent said. Source: the labelled data
 _CALL_CHARACTERS = 130  # of the arguments of the agent's call
 _BEFORE_WORDS = 25  # at the end of what the agent said
-_RUN_WEIGHT = 0.5  # a single word says less than a sign
+_WORD_WEIGHT = 0.5  # a single word says less than a sign
 _EVENT_WEIGHT = 3.0  # an act says more than a word: the penalty of the fit presses it less
 _PLANS = ("implement the following plan", "this session is being continued")
 """Texts that a client writes into the message when a plan was accepted or a session goes on."""
@@ -194,14 +193,14 @@ def kind_chances(
 
     `event`: `interrupt` for a message after the person stopped the agent, `reject` for the words of
     a rejected call. `before`: the end of what the agent said or did, as `agent_words` writes it.
-    `opens`: the first message of a session, which can correct nothing.
+    `opens`: the first message of a session: a task or a question.
     """
     if is_plan(text):
         return {kind: float(kind == "new") for kind in KINDS}
     chances = shipped_kinds().chances(features_of(text, event=event, before=before))
     if opens and event == "message":
-        rest = max(1.0 - corrected(chances), 1e-9)
-        chances = {k: 0.0 if k in CORRECTIONS else chance / rest for k, chance in chances.items()}
+        ask = chances["ask"]
+        chances = dict.fromkeys(KINDS, 0.0) | {"new": 1.0 - ask, "ask": ask}
     return chances
 
 
@@ -238,24 +237,19 @@ def features_of(text: str, *, event: str = "message", before: str = "") -> dict[
     found["short"] = float(len(words) <= 3)
     found["long"] = float(len(words) > 40)
     found["code"] = min(words.count("§"), 3) / 2
-    found |= dict.fromkeys(_runs(words), _RUN_WEIGHT)
+    found |= dict.fromkeys(_parts(words), _WORD_WEIGHT)
     last = _ASKING.findall(_CODE.sub(" ", before).lower())[-_BEFORE_WORDS:]
-    found |= dict.fromkeys((f"< {run}" for run in _pairs(last)), _RUN_WEIGHT)
+    found |= dict.fromkeys((f"< {word}" for word in last), _WORD_WEIGHT)
     return found
 
 
-def _runs(words: list[str]) -> Iterator[str]:
-    """Words, pairs of them, the beginning and the end."""
-    yield from _pairs(words)
+def _parts(words: list[str]) -> Iterator[str]:
+    """Words, the beginning and the end."""
+    yield from words
     if words:
         yield f"^ {words[0]}"
         yield f"^ {' '.join(words[:2])}"
         yield f"{words[-1]} $"
-
-
-def _pairs(words: list[str]) -> Iterator[str]:
-    yield from words
-    yield from map(" ".join, pairwise(words))
 
 
 def kinds_from_json(text: str | bytes) -> KindModel:
