@@ -37,6 +37,11 @@ def _parser() -> argparse.ArgumentParser:
     learning.set_defaults(run=_learning)
     counts = commands.add_parser("counts", help="planted forms, ends of runs, gates and doses")
     counts.set_defaults(run=_counts)
+    kinds = commands.add_parser("kinds", help="fit the kinds of messages, and evaluate them")
+    kinds.add_argument("--sessions", type=Path, metavar="FILE", help="who spoke in each session")
+    kinds.add_argument("--weights", type=Path, metavar="FILE", help="write them to this file")
+    kinds.add_argument("files", nargs="+", type=Path, help="labelled messages, JSONL (also .gz)")
+    kinds.set_defaults(run=_kinds)
     for command in (evidence, calibrate, learning, counts):
         command.add_argument("files", nargs="+", type=Path, help="recorded runs, JSONL (also .gz)")
     return parser
@@ -68,6 +73,12 @@ def _counts(args: argparse.Namespace) -> int:
 
     print_counts(args.files)
     return 0
+
+
+def _kinds(args: argparse.Namespace) -> int:
+    from lab.kinds import run_kinds
+
+    return run_kinds(args.files, args.sessions, args.weights)
 
 
 if __name__ == "__main__":

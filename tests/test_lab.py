@@ -15,9 +15,20 @@ from gateway.offline.calibrate import read_labelled
 from gateway.offline.evaluation import auroc
 from gateway.offline.fitting import fit
 from gateway.steering.scoring.risk import WorkloadPrior, risk_of
+from gateway.steering.transcript.message_kinds import KINDS, kinds_from_json
 from lab.__main__ import main
 from lab.difficulty import state_changes, step_correlation, trouble_auroc
 from lab.fitting import fit_with_figures
+from lab.kinds import auroc as auroc_of_kinds
+from lab.kinds import (
+    confusion,
+    fit_kinds,
+    folds,
+    held_out,
+    kinds_to_json,
+    precision_at_half,
+    read_rows,
+)
 from lab.risk import calibration_errors, matched_auroc
 from lab.routing import (
     escalation_value,
@@ -28,6 +39,8 @@ from lab.routing import (
     restart_value,
 )
 from tests.test_calibrate import SAMPLE, reading
+
+SAID = Path(__file__).parents[1] / "lab" / "said.jsonl.gz"
 
 
 def test_scikit_learn_fits_what_the_gateway_fits() -> None:
@@ -189,3 +202,46 @@ def test_entries_and_exits_are_counted_by_state() -> None:
         "commonest_share": pytest.approx(0.667),
     }
     assert found["SLOW"]["commonest_share"] is None
+
+
+def test_kinds_of_messages_are_known_in_sessions_that_were_not_seen() -> None:
+    """The shipped sample of labelled messages, fitted on four fifths of its sessions at a time."""
+    rows = read_rows([SAID])
+    assert len(rows) == 299
+    chances = held_out(rows, "group", strength=0.3)
+    assert auroc_of_kinds(rows, chances) > 0.8
+    assert precision_at_half(rows, chances) > 0.7
+    assert len(confusion(rows, chances)) == 2 + len(KINDS)
+
+
+def test_a_model_of_kinds_reads_what_was_written() -> None:
+    """The file of a fit gives the model of the fit, and the same bytes each time."""
+    rows = read_rows([SAID])[:120]
+    model = fit_kinds(rows, 0.3)
+    text = kinds_to_json(model, {"messages": len(rows)})
+    read = kinds_from_json(text)
+    assert read.bias == pytest.approx(model.bias)
+    assert read.weights.keys() == model.weights.keys()
+    assert kinds_to_json(read, {"messages": len(rows)}) == text
+    assert kinds_to_json(fit_kinds(rows, 0.3), {"messages": len(rows)}) == text
+
+
+def test_no_session_is_on_both_sides() -> None:
+    """Sessions that share a long message are one group, and a group is judged whole."""
+    rows = read_rows([SAID])
+    keys = [row.group for row in rows]
+    judged = []
+    for fitted, rest in folds(keys, 5, seed=1):
+        assert not {keys[i] for i in fitted} & {keys[i] for i in rest}
+        judged += rest
+    assert sorted(judged) == list(range(len(rows)))
+
+
+def test_messages_without_labels_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file of something else is named by what it lacks."""
+    file = tmp_path / "said.jsonl"
+    file.write_text('{"said": "yes"}\n')
+    assert main(["kinds", str(file)]) == 2
+    assert "no labelled message" in capsys.readouterr().err
