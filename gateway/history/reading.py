@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from gateway.history.describe import what_happened
 from gateway.history.log_file import Unread
 from gateway.history.prices import Tokens, cost_of, tokens_in
+from gateway.history.sayings import Saying, sayings_of
 from gateway.history.session import HumanTurn, Session
 from gateway.history.trouble import ReadStep, Stretch, stretches_of
 from gateway.offline.playback import RecordedHistory
@@ -71,6 +72,7 @@ class SessionReading(Struct, frozen=True, kw_only=True):
     tool_calls: int
     calls: tuple[CallCost, ...]
     human: tuple[HumanTurn, ...]
+    sayings: tuple[Saying, ...]
     compactions: int
     stretches: tuple[Stretch, ...]
     alarms: tuple[Alarm, ...]
@@ -137,7 +139,8 @@ def read_session(session: Session, policy: Policy, path: str = "") -> SessionRea
         )
         for call in session.calls
     )
-    human = tuple(_read_turns(session.human))
+    sayings = tuple(sayings_of(session))
+    human = tuple(_read_turns(session.human, sayings))
     steps = [_read_step(outcome, starts) for outcome in outcomes]
     costs: dict[int, tuple[int, float]] = {}
     for call in calls:
@@ -157,6 +160,7 @@ def read_session(session: Session, policy: Policy, path: str = "") -> SessionRea
         tool_calls=_tool_calls(session),
         calls=calls,
         human=human,
+        sayings=sayings,
         compactions=len(session.compactions),
         stretches=tuple(
             replace(
@@ -209,14 +213,16 @@ def _read_step(outcome: StepOutcome, starts: Sequence[int]) -> ReadStep:
     )
 
 
-def _read_turns(turns: Sequence[HumanTurn]) -> Iterator[HumanTurn]:
+def _read_turns(turns: Sequence[HumanTurn], sayings: Sequence[Saying]) -> Iterator[HumanTurn]:
     """The turns with their secrets masked, and whether each corrects the agent."""
+    wrong = {saying.turn for saying in sayings if saying.corrects}
     for at, turn in enumerate(turns):
         text = mask_repeated(turn.text[:MOST_SAID])
         # A plan that is accepted for a fresh start is recorded as a call that was rejected, and an
         # interruption.
         accepted = any(after.text.startswith(_ACCEPTED_PLAN) for after in turns[at + 1 : at + 3])
-        yield replace(turn, text=text, corrects=turn.kind != "message" and not accepted)
+        corrects = at in wrong if turn.kind == "message" else not accepted
+        yield replace(turn, text=text, corrects=corrects)
 
 
 def _title(session: Session, human: Sequence[HumanTurn]) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway.history.session import HumanKind, Session
 from gateway.steering.transcript.message_kinds import (
@@ -107,7 +108,8 @@ _COMMON = frozenset((
 class Saying(Struct, frozen=True, kw_only=True):
     """One thing that a person said: where, when (seconds of the epoch), and after what.
 
-    `event`, `before` and `opens` as in `kind_chances`.
+    `event`, `before` and `opens` as in `kind_chances`. `turn`: its index among the session's acts.
+    `corrects`: it is probably a correction; None: not judged yet.
     """
 
     text: str
@@ -117,6 +119,8 @@ class Saying(Struct, frozen=True, kw_only=True):
     event: HumanKind = "message"
     before: str = ""
     opens: bool = False
+    turn: int = -1
+    corrects: bool | None = None
 
 
 class Group(Struct, frozen=True, kw_only=True):
@@ -137,11 +141,12 @@ class Group(Struct, frozen=True, kw_only=True):
 
 
 def sayings_of(session: Session) -> list[Saying]:
-    """What the person said in a session, each with what the agent had said or done before."""
+    """What the person said in a session, after what, and whether it corrects the agent."""
     reader, before, at = StepReader(), "", 0
     found: list[Saying] = []
     stopped = False
-    for turn in sorted(session.human, key=lambda turn: turn.position):
+    ordered = sorted(enumerate(session.human), key=lambda each: each[1].position)
+    for index, turn in ordered:
         while at < min(turn.position, len(session.messages)):
             reader.read(session.messages[at])
             at += 1
@@ -162,9 +167,10 @@ def sayings_of(session: Session) -> list[Saying]:
                     event=event,
                     before=before,
                     opens=not before,
+                    turn=index,
                 )
             )
-    return found
+    return [replace(saying, corrects=is_correction(saying)) for saying in found]
 
 
 def repeated(sayings: Iterable[Saying], *, least: int = 2) -> list[Group]:
@@ -184,6 +190,8 @@ def repeated(sayings: Iterable[Saying], *, least: int = 2) -> list[Group]:
 
 def is_correction(saying: Saying) -> bool:
     """True for a saying in the person's own words that is probably a correction."""
+    if saying.corrects is not None:
+        return saying.corrects
     if is_plan(saying.text) or is_output(saying.text):
         return False
     chances = kind_chances(

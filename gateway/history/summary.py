@@ -11,9 +11,11 @@ from msgspec import Struct
 
 from gateway.history.prices import Tokens
 from gateway.history.reading import SessionReading
+from gateway.history.sayings import Group, Saying, repeated
 from gateway.history.trouble import Stretch
 
 WORST = 10
+MOST_REPEATED = 5
 
 
 class Sums(Struct, kw_only=True):
@@ -55,6 +57,7 @@ class Summary(Struct, kw_only=True):
     trouble_usd: tuple[float, float] = (0.0, 0.0)
     trouble_steps: int = 0
     worst: list[WorstStretch] = []
+    repeated: list[Group] = []
     interrupts: int = 0
     rejects: int = 0
     said: int = 0
@@ -72,12 +75,14 @@ def summarise(readings: Iterable[SessionReading]) -> Summary:
     summary = Summary(total=Sums())
     seen: set[str] = set()
     worst: list[WorstStretch] = []
+    sayings: list[Saying] = []
     for reading in sorted(readings, key=lambda r: (r.started or 0.0, r.id)):
         fresh = _add_calls(summary, reading, seen)
         if reading.calls and not fresh:
             summary.copies += 1
             continue
-        _add_session(summary, reading, fresh)
+        _add_session(summary, reading)
+        sayings += reading.sayings
         first = min(fresh, default=0)
         own = [s for s in reading.stretches if s.last >= first]
         worst += [WorstStretch(session=reading, stretch=s) for s in own]
@@ -87,6 +92,7 @@ def summarise(readings: Iterable[SessionReading]) -> Summary:
         summary.trouble_usd = (low + sum(s.least_usd for s in own), high + sum(s.usd for s in own))
     worst.sort(key=lambda w: (w.stretch.usd, w.stretch.tokens, w.stretch.steps), reverse=True)
     summary.worst = worst[:WORST]
+    summary.repeated = repeated(sayings)[:MOST_REPEATED]
     return summary
 
 
@@ -122,7 +128,7 @@ def _add_calls(summary: Summary, reading: SessionReading, seen: set[str]) -> set
     return fresh
 
 
-def _add_session(summary: Summary, reading: SessionReading, fresh: set[int]) -> None:
+def _add_session(summary: Summary, reading: SessionReading) -> None:
     if reading.parent:
         summary.sub_agents += 1
     else:
