@@ -31,7 +31,10 @@ class Wanted(Struct, frozen=True, kw_only=True):
     agent: str = ""
 
     def takes(self, session: SessionReading) -> bool:
-        """True for a session that is asked for; one without a time is taken."""
+        """True for a session that is asked for; one without a time is taken, and none in which
+        nothing happened."""
+        if not (session.calls or session.human):
+            return False
         late = self.since is None or session.ended is None or session.ended >= self.since
         fits = self.project.lower() in session.project.lower()
         return late and fits and self.agent in ("", session.agent)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from pathlib import PurePath
 
 from rich.console import Console
 from rich.table import Table
@@ -43,6 +44,14 @@ def print_screen(summary: Summary, console: Console, *, options: Sequence[str] =
         console.print(Text(line, style="bold"))
     for number, worst in enumerate(summary.worst, 1):
         _print_worst(console, number, worst, command)
+    if summary.repeated:
+        console.print(Text("\nYou had to say it again:", style="bold"))
+    for group in summary.repeated:
+        place = PurePath(group.project).name
+        head = f" {group.times} times in {counted(group.sessions, 'session')}, {place}: "
+        said = f'{group.rule} "{group.text}"' if group.rule else f'"{group.text}"'
+        said = one_line(said, max(_LEAST, console.width - len(head)))
+        console.print(Text.assemble((head, "yellow"), said))
     console.print()
     console.print(alarmed(summary), markup=False)
 
