@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gateway.config import DEFAULT_FILE
 from gateway.errors import ConfigError
 
 if TYPE_CHECKING:
+    from gateway.history.find import Found
     from gateway.history.reading import SessionReading
 
 _PATHS = (
     "files or folders of session logs, or a git repository with Entire checkpoints (default: what "
     "agents keep in the home directory)"
 )
+
+
+_NEXT = "Next: `gateway wrap --mode shadow -- COMMAND` watches a session, and steers nothing."
 
 
 def add_parser(commands: Any) -> None:
@@ -31,6 +37,10 @@ def add_parser(commands: Any) -> None:
     form = history.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="one JSON object per session and line")
     form.add_argument("--html", metavar="FILE", help="also write one self-contained HTML page")
+    keep = "import them into the store as past runs, for the dashboard and lessons; each once"
+    history.add_argument("--keep", action="store_true", help=keep)
+    config = f"config file that --keep reads (default: ./{DEFAULT_FILE})"
+    history.add_argument("--config", type=Path, help=config)
     history.add_argument("--steps", default="", metavar="A-B", help="with show: only these steps")
     history.add_argument("--jobs", type=int, help="processes (default: one per core)")
     history.set_defaults(run=_history)
@@ -73,7 +83,23 @@ def _history(args: argparse.Namespace) -> int:
 
         write_page(Path(args.html), summary, found, Policy(), options)
         console.print(f"page: {args.html}", markup=False)
+    if args.keep:
+        return _keep(args, found, readings)
+    if not (args.paths or args.html):
+        console.print(_NEXT, style="dim", markup=False)
     return 1 if problems else 0
+
+
+def _keep(args: argparse.Namespace, found: list[Found], readings: list[SessionReading]) -> int:
+    from gateway.commands.keep import run_keep
+    from gateway.config import load_settings
+
+    begun: dict[str, float] = {}
+    for reading in readings:
+        begun[reading.path] = min(begun.get(reading.path, math.inf), reading.started or 0.0)
+    chosen = [each for each in found if str(each.path) in begun]
+    chosen.sort(key=lambda each: begun[str(each.path)], reverse=True)
+    return run_keep(chosen, load_settings(args.config), sys.stdout, sys.stderr)
 
 
 def _show(args: argparse.Namespace) -> int:
@@ -88,7 +114,7 @@ def _show(args: argparse.Namespace) -> int:
     return 0
 
 
-def _found(args: argparse.Namespace) -> list[Any]:
+def _found(args: argparse.Namespace) -> list[Found]:
     from gateway.history.find import at_home, named
 
     if args.paths:

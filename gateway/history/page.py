@@ -30,6 +30,8 @@ from gateway.history.screen import (
     days,
     notes,
     read_command,
+    repeats,
+    said_again,
     stretch_cost,
     sums_cost,
     trouble,
@@ -82,7 +84,7 @@ def page(
             "title": mask_secrets(each.session.title),
             "stretch": each.stretch,
             "did": what_the_person_did(each.stretch, _WORDS),
-            "cost": stretch_cost(each.stretch),
+            "cost": stretch_cost(each.stretch) or "cost unknown",
             "alarms": _alarms(each),
             "command": read_command(each, command),
             "transcript": transcripts.get(number),
@@ -108,6 +110,8 @@ def page(
         "monitors": MONITORS,
         "live": False,
         "day_of": day_of,
+        "repeats": repeats,
+        "said_again": said_again,
     }
     folders = Path(__file__).parent, Path(dashboard.__file__).parent / "templates"
     return page_templates(*folders).get_template("page.html").render(values)

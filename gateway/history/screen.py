@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.history.describe import what_the_person_did
+from gateway.history.sayings import Group
 from gateway.history.summary import Summary, Sums, WorstStretch, largest
 from gateway.history.trouble import Stretch
 from gateway.text.formatting import UNKNOWN, count, counted, money, percent
@@ -47,13 +48,23 @@ def print_screen(summary: Summary, console: Console, *, options: Sequence[str] =
     if summary.repeated:
         console.print(Text("\nYou had to say it again:", style="bold"))
     for group in summary.repeated:
-        place = PurePath(group.project).name
-        head = f" {group.times} times in {counted(group.sessions, 'session')}, {place}: "
-        said = f'{group.rule} "{group.text}"' if group.rule else f'"{group.text}"'
-        said = one_line(said, max(_LEAST, console.width - len(head)))
+        head = f" {repeats(group)}: "
+        said = one_line(said_again(group), max(_LEAST, console.width - len(head)))
         console.print(Text.assemble((head, "yellow"), said))
     console.print()
     console.print(alarmed(summary), markup=False)
+
+
+def repeats(group: Group) -> str:
+    """Number of times that something was said, in how many sessions, and the project."""
+    project = one_line(PurePath(group.project).name, _NAME)
+    times = f"{group.times} times in {counted(group.sessions, 'session')}"
+    return f"{times}, {project}" if project else times
+
+
+def said_again(group: Group) -> str:
+    """The rule that a group of sayings asks for, if it is known, and one of them."""
+    return f'{group.rule} "{group.text}"'.strip()
 
 
 def days(summary: Summary) -> str:
@@ -130,8 +141,8 @@ def trouble(summary: Summary) -> Iterator[str]:
 
 def _print_worst(console: Console, number: int, worst: WorstStretch, command: str) -> None:
     session, stretch = worst.session, worst.stretch
-    head = f"{number:2}. {stretch_cost(stretch)}, {counted(stretch.steps, 'step')}, "
-    head += f"{one_line(session.place, _NAME)}, {day_of(session.started)}: "
+    parts = stretch_cost(stretch), counted(stretch.steps, "step"), one_line(session.place, _NAME)
+    head = f"{number:2}. {', '.join(filter(None, parts))}, {day_of(session.started)}: "
     happened = one_line(stretch.happened, max(_LEAST, console.width - len(head)))
     console.print(Text.assemble((head, "yellow"), happened))
     read = f"    {read_command(worst, command)}"
@@ -142,8 +153,9 @@ def _print_worst(console: Console, number: int, worst: WorstStretch, command: st
 
 
 def stretch_cost(stretch: Stretch) -> str:
-    """US dollars, or the tokens if no price is known."""
-    return money(stretch.usd) if stretch.usd else f"{count(stretch.tokens)} tokens"
+    """US dollars, else the tokens; "" if neither is known."""
+    tokens = f"{count(stretch.tokens)} tokens" if stretch.tokens else ""
+    return money(stretch.usd) if stretch.usd else tokens
 
 
 def read_command(worst: WorstStretch, command: str) -> str:

@@ -12,6 +12,7 @@ import pytest
 
 from gateway.errors import ConfigError
 from gateway.history.find import Found, at_home, identify, named
+from gateway.history.readers import LogFormat, formats
 from gateway.history.session import Session
 
 LOGS = Path(__file__).parent / "logs"
@@ -203,3 +204,12 @@ def test_a_document_of_a_checkpoint_is_not_taken_for_lines(tmp_path: Path) -> No
     git(tmp_path, "rm", "-rfq", ".")
     (found,) = named([tmp_path])
     assert (found.open().name, len(sessions([found]))) == ("full.json", 1)
+
+
+@pytest.mark.parametrize("each", formats(), ids=lambda each: each.name)
+def test_the_documentation_names_every_format(each: LogFormat) -> None:
+    """With where its files are and the versions that were read, as its row says."""
+    text = (Path(__file__).parents[2] / "docs/history.md").read_text(encoding="utf-8")
+    (row,) = (line for line in text.splitlines() if line.startswith(f"| {each.name} |"))
+    assert each.tested in row
+    assert all(f"`~/{home}`" in row for home in each.homes[:2])
