@@ -14,7 +14,6 @@ from gateway.config import Settings
 from gateway.errors import ConfigError
 from gateway.history.find import Found
 from gateway.history.keep import Keeper, Kept
-from gateway.history.log_file import LogFile
 from gateway.history.session import Session
 from gateway.process.running import state_database
 from gateway.stores.protocols import StoreError
@@ -91,7 +90,7 @@ async def _keep_file(keeper: Keeper, found: Found, takes: Takes, problems: list[
         problems.append(found.problem)
         return
     try:
-        for session in filter(takes, found.sessions(LogFile(found.path))):
+        for session in filter(takes, found.sessions(found.open())):
             try:
                 await keeper.keep(session)
             except StoreError:
