@@ -22,7 +22,6 @@ from gateway.dashboard.charts import RunChart
 from gateway.errors import ConfigError
 from gateway.history.describe import what_the_person_did
 from gateway.history.find import Found
-from gateway.history.log_file import LogFile
 from gateway.history.reading import CallCost, SessionReading, outcomes_of
 from gateway.history.screen import (
     alarmed,
@@ -146,7 +145,7 @@ def _transcripts(
     for path, group in groupby(numbered, key=lambda pair: pair[1].session.path):
         try:
             file = files[path]
-            sessions = {session.id: session for session in file.sessions(LogFile(file.path))}
+            sessions = {session.id: session for session in file.sessions(file.open())}
         except (KeyError, ConfigError):
             continue
         for number, each in group:
