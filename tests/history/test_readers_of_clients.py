@@ -151,16 +151,13 @@ def test_the_counts_are_those_of_an_independent_reader(path: Path) -> None:
 
 
 def test_codex_steps_are_those_of_its_requests() -> None:
-    """Read from the disk or from the items of a request: the same steps. Only an answer with
-    several texts, as one in the log of 0.140.0, is several steps in a request."""
+    """Read from the disk or from the items of a request: the same steps."""
     for path in sorted((LOGS / "codex").glob("*.jsonl")):
         lines = raw_lines(path)
         items = [line["payload"] for line in lines if line["type"] == "response_item"]
         (session,) = read(path)
         mine, sent = extract(session.messages), extract(items)
-        assert "\n\n".join(s.thought for s in mine) == "\n\n".join(s.thought for s in sent)
-        assert [a for s in mine for a in s.actions] == [a for s in sent for a in s.actions]
-        assert mine == sent or (path.stem, len(mine), len(sent)) == ("0.140.0", 8, 9)
+        assert mine == sent, path.name
 
 
 def codex(*payloads: dict[str, Any], kind: str = "response_item") -> Lines:

@@ -113,6 +113,9 @@ class StepReader:
             reply = self._reply(message)
             if self._reasoning:
                 reply.reasoning, self._reasoning = reply.reasoning or self._reasoning, ""
+            # Only an answer's own items have a phase; other messages in a row may be of several.
+            if "phase" in message and self._continues(reply):
+                return Change.ANSWERED
             return self._take(reply)
         if role in ("tool", "function"):
             return self._result(read_result(message, message.get("tool_call_id")))
@@ -174,6 +177,17 @@ class StepReader:
         self._steps += 1
         self._prompted = False
         return Change.OPENED
+
+    def _continues(self, reply: Reply) -> bool:
+        """True if a text item belongs to the answer of the items before it, which now has it."""
+        draft = self.draft
+        if draft is None or draft.followed or reply.calls or draft.reply.textual:
+            return False
+        before = draft.reply
+        before.thought = "\n\n".join(filter(None, (before.thought, reply.thought)))
+        before.said = "\n\n".join(filter(None, (before.said, reply.said)))
+        before.reasoning = "\n".join(filter(None, (before.reasoning, reply.reasoning)))
+        return True
 
     def _item(self, item: Mapping[str, object]) -> Change:
         if (result := item_result(item)) is not None:
