@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from gateway.history.session import ModelCall
 from gateway.upstream.prices import Rates, capabilities, charge, tokens_of
@@ -25,16 +25,18 @@ PAST_PRICES: Final = (
 """Prices that have changed under the same name; all others are those of the installed list."""
 
 
-def cost_of(call: ModelCall) -> float | None:
-    """US dollars of one call: as the agent noted it, else by the price list; None if unknown."""
+def cost_of(call: ModelCall, tokens: Mapping[str, int] | None = None) -> float | None:
+    """US dollars of one call: as the agent noted it, else by the price list; None if unknown.
+    `tokens`: those of its usage as `tokens_of` gives them, if they have been read."""
     if call.cost_usd is not None:
         return call.cost_usd
-    if not any(tokens_of(call.usage).values()):
+    tokens = tokens_of(call.usage) if tokens is None else tokens
+    if not any(tokens.values()):
         return None
     if past := _past_rates(call):
-        return charge(tokens_of(call.usage), past)
+        return charge(tokens, past)
     model = capabilities(call.model)
-    return model.cost(call.usage) if model else None
+    return model.cost_of_tokens(tokens) if model else None
 
 
 def _past_rates(call: ModelCall) -> Rates | None:
@@ -63,9 +65,8 @@ class Tokens(NamedTuple):
         return Tokens(*(a + b for a, b in zip(self, other, strict=True)))
 
 
-def tokens_in(usage: Mapping[str, Any]) -> Tokens:
-    """The tokens of a usage object; reasoning counts as output."""
-    found = tokens_of(usage)
+def grouped(found: Mapping[str, int]) -> Tokens:
+    """The tokens that `tokens_of` gives, in fewer kinds; reasoning counts as output."""
     return Tokens(
         input=found["input"] + found["audio_input"],
         cache_read=found["cache_read"],

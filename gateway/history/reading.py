@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from gateway.history.describe import what_happened
 from gateway.history.log_file import Unread
-from gateway.history.prices import Tokens, cost_of, tokens_in
+from gateway.history.prices import Tokens, cost_of, grouped
 from gateway.history.sayings import Saying, sayings_of
-from gateway.history.session import HumanTurn, Session
+from gateway.history.session import HumanTurn, ModelCall, Session
 from gateway.history.trouble import ReadStep, Stretch, stretches_of
 from gateway.offline.playback import RecordedHistory
 from gateway.offline.recordings import Recording, RunLabel
@@ -24,6 +24,7 @@ from gateway.steering.policy import Policy
 from gateway.steering.transcript.steps import Change, StepReader
 from gateway.steering.transcript.user_words import task_of
 from gateway.text.secrets import mask_repeated
+from gateway.upstream.prices import tokens_of
 
 MOST_SAID = 2000  # characters of a person's message that are kept
 _TITLE = 80
@@ -128,17 +129,7 @@ def outcomes_of(session: Session, policy: Policy) -> tuple[list[StepOutcome], li
 def read_session(session: Session, policy: Policy, path: str = "") -> SessionReading:
     """Read a session with the policy of the live gateway. Never raises for a malformed one."""
     outcomes, starts = outcomes_of(session, policy)
-    calls = tuple(
-        CallCost(
-            call.key,
-            bisect_right(starts, call.position) - 1,
-            call.at,
-            call.model,
-            tokens_in(call.usage),
-            cost_of(call),
-        )
-        for call in session.calls
-    )
+    calls = tuple(_priced(call, starts) for call in session.calls)
     sayings = tuple(sayings_of(session))
     human = tuple(_read_turns(session.human, sayings))
     steps = [_read_step(outcome, starts) for outcome in outcomes]
@@ -174,6 +165,13 @@ def read_session(session: Session, policy: Policy, path: str = "") -> SessionRea
         unread=session.unread,
         reasons=session.reasons,
     )
+
+
+def _priced(call: ModelCall, starts: Sequence[int]) -> CallCost:
+    tokens = tokens_of(call.usage)
+    step = bisect_right(starts, call.position) - 1
+    usd = cost_of(call, tokens)
+    return CallCost(call.key, step, call.at, call.model, grouped(tokens), usd)
 
 
 def is_alarm(outcome: StepOutcome) -> bool:

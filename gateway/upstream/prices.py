@@ -182,7 +182,10 @@ class ModelInfo:
         have the form of OpenAI's chat completions or Responses, or Anthropic's. Tokens read from
         and written to the provider's cache are charged as such, where the list has the rates; the
         rates of long prompts apply to the whole call."""
-        tokens = tokens_of(usage)
+        return self.cost_of_tokens(tokens_of(usage))
+
+    def cost_of_tokens(self, tokens: Mapping[str, int]) -> float | None:
+        """The same for tokens as `tokens_of` gives them."""
         prompt = sum(tokens[kind] for kind in _PROMPT)
         return charge(tokens, next(rates for above, rates in self.tiers if prompt > above))
 
