@@ -1,10 +1,11 @@
 """Make the pictures of docs/pictures: the demo in a terminal, and its run in the dashboard.
 
     python -m scripts.pictures            # `make pictures`
+    python -m scripts.pictures HOME       # the sessions below a home directory, as history.svg
 
-The terminal picture is text as SVG, made by rich; the page is a screenshot of a real Chromium,
-which is found by name or named by CHROMIUM. Both show the run of `gateway demo`, whose model is
-scripted.
+A terminal's picture is text as SVG, made by rich; the page is a screenshot of a real Chromium,
+which is found by name or named by CHROMIUM. They show the run of `gateway demo`, whose model is
+scripted. history.svg shows public logs that are not in the repository (docs/history.md).
 """
 
 from __future__ import annotations
@@ -25,12 +26,19 @@ from gateway.app import build_app
 from gateway.config import settings_from_dict
 from gateway.demo import run_demo
 from gateway.demo.show import WIDTH
+from gateway.history.find import at_home
+from gateway.history.gather import read_all
+from gateway.history.reading import SessionReading
+from gateway.history.screen import print_screen
+from gateway.history.summary import summarise
 from gateway.server import uvicorn_config
+from gateway.steering.policy import Policy
 from steering_gateway_testing import AppServer
 from tests.dashboard.browser import browser, chromium
 
 PICTURES = Path(__file__).resolve().parents[1] / "docs" / "pictures"
 PAGE_WIDTH, PAGE_HEIGHT = 1180, 1010
+HISTORY_WIDTH = 118
 
 
 class SecondHalf(Console):
@@ -46,6 +54,9 @@ class SecondHalf(Console):
 def main() -> int:
     """Write both pictures; the page's is left as it is where there is no browser."""
     PICTURES.mkdir(parents=True, exist_ok=True)
+    if sys.argv[1:]:
+        history(Path(sys.argv[1]))
+        return 0
     with tempfile.TemporaryDirectory(prefix="gateway-pictures-") as folder:
         database = Path(folder) / "demo.db"
         console = SecondHalf(
@@ -54,12 +65,7 @@ def main() -> int:
         if not run_demo(console, database=database):
             print("the demo did not end as it should", file=sys.stderr)
             return 1
-        # The template loads fonts from a web server; a reader's own are as good.
-        template = re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
-        picture = console.export_svg(
-            title="gateway demo", code_format=template, unique_id="demo", font_aspect_ratio=0.61
-        )
-        (PICTURES / "demo.svg").write_text(picture.replace("Fira Code", "monospace"), "utf-8")
+        save(console, "demo")
         if chromium() is None:
             print("no Chromium: docs/pictures/run.png is left as it is", file=sys.stderr)
             return 0
@@ -67,6 +73,27 @@ def main() -> int:
     for file in sorted(PICTURES.iterdir()):
         print(f"{file.relative_to(PICTURES.parents[1])}  {file.stat().st_size // 1000} kB")
     return 0
+
+
+def history(home: Path) -> None:
+    """The first screen of `gateway history`, for the sessions below a home directory."""
+    readings: list[SessionReading] = []
+    for each in read_all(at_home(home), Policy(), err=io.StringIO(), jobs=1):
+        readings += each.sessions
+    options: dict[str, Any] = {"force_terminal": True, "highlight": False}
+    console = Console(record=True, file=io.StringIO(), width=HISTORY_WIDTH, **options)
+    print_screen(summarise(readings), console)
+    save(console, "history")
+
+
+def save(console: Console, name: str) -> None:
+    """Write what a console has recorded as a picture."""
+    # The template loads fonts from a web server; a reader's own are as good.
+    template = re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
+    picture = console.export_svg(
+        title=f"gateway {name}", code_format=template, unique_id=name, font_aspect_ratio=0.61
+    )
+    (PICTURES / f"{name}.svg").write_text(picture.replace("Fira Code", "monospace"), "utf-8")
 
 
 async def _page(database: Path, folder: Path) -> None:

@@ -14,7 +14,7 @@ from gateway.history.describe import what_happened
 from gateway.history.log_file import Unread
 from gateway.history.prices import Tokens, cost_of, grouped
 from gateway.history.sayings import Saying, sayings_of
-from gateway.history.session import HumanTurn, ModelCall, Session
+from gateway.history.session import HumanTurn, ModelCall, Session, project_of
 from gateway.history.trouble import ReadStep, Stretch, stretches_of
 from gateway.offline.playback import RecordedHistory
 from gateway.offline.recordings import Recording, RunLabel
@@ -85,7 +85,7 @@ class SessionReading(Struct, frozen=True, kw_only=True):
     @property
     def place(self) -> str:
         """The last part of the project's folder; the agent's name if it is unknown."""
-        return PurePath(self.project.replace("\\", "/")).name or self.agent
+        return PurePath(project_of(self.project).replace("\\", "/")).name or self.agent
 
     @property
     def tokens(self) -> Tokens:

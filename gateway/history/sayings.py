@@ -16,7 +16,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gateway.history.session import HumanKind, Session
+from gateway.history.session import HumanKind, Session, project_of
 from gateway.steering.transcript.message_kinds import (
     READ_CHARACTERS,
     agent_words,
@@ -82,8 +82,6 @@ RULES: Final[Mapping[str, str]] = {
 """What people ask of agents in any project: the rule, and the words that show it."""
 
 _RULES = {rule: re.compile(pattern, re.MULTILINE) for rule, pattern in RULES.items()}
-_WORKTREE = re.compile(r"[/\\](?:\.claude[/\\])?\.?worktrees?[/\\].*", re.DOTALL)
-"""A working copy of a project inside it."""
 _PASTED = re.compile(r"```.*?(?:```|$)|https?://\S+", re.DOTALL)
 _PLAIN = re.compile(r"[(\"'`]*[A-Za-z]+(?:['\u2019-][A-Za-z]+)*[.,;:?!)\"'`…]*")
 _OUTPUT = re.compile(r"\s*(?:---|===|[$>{\[<\u276f]|\w+: error|Traceback|Operation stopped)")
@@ -162,7 +160,7 @@ def sayings_of(session: Session) -> list[Saying]:
                 Saying(
                     text=turn.text,
                     session=session.id,
-                    project=_WORKTREE.sub("", session.project),
+                    project=project_of(session.project),
                     at=turn.at,
                     event=event,
                     before=before,

@@ -23,7 +23,6 @@ _ID_CHARACTERS = 8
 _NAME = 44
 _SAID = 200
 _LEAST = 30  # characters of a text that is cut to fit into its line
-_AROUND_WORDS = 23
 
 
 def print_screen(summary: Summary, console: Console, *, options: Sequence[str] = ()) -> None:
@@ -143,12 +142,12 @@ def _print_worst(console: Console, number: int, worst: WorstStretch, command: st
     session, stretch = worst.session, worst.stretch
     parts = stretch_cost(stretch), counted(stretch.steps, "step"), one_line(session.place, _NAME)
     head = f"{number:2}. {', '.join(filter(None, parts))}, {day_of(session.started)}: "
-    happened = one_line(stretch.happened, max(_LEAST, console.width - len(head)))
-    console.print(Text.assemble((head, "yellow"), happened))
+    room = max(_LEAST, console.width - len(head))
+    did, happened = what_the_person_did(stretch, room), stretch.happened
+    console.print(Text.assemble((head, "yellow"), one_line(did or happened, room)))
     read = f"    {read_command(worst, command)}"
-    room = max(_LEAST, console.width - len(read) - _AROUND_WORDS)
-    did = what_the_person_did(stretch, room)
-    line = Text.assemble((read, "dim"), (f"  # {did}" if did else "", "cyan"))
+    after = one_line(happened, max(_LEAST, console.width - len(read) - 4)) if did else ""
+    line = Text.assemble((read, "dim"), (f"  # {after}" if after else "", "dim"))
     console.print(line, soft_wrap=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
@@ -90,6 +91,14 @@ class Session(Struct, kw_only=True):
     def count(self, kind: HumanKind) -> int:
         """The number of acts of one kind."""
         return sum(turn.kind == kind for turn in self.human)
+
+
+_WORKTREE = re.compile(r"[/\\](?:\.claude[/\\])?\.?worktrees?[/\\].*", re.DOTALL)
+
+
+def project_of(folder: str) -> str:
+    """The project of a working directory: the folder itself, or the one whose worktree it is."""
+    return _WORKTREE.sub("", folder)
 
 
 def epoch(value: object) -> float | None:
