@@ -27,6 +27,7 @@ from gateway.text.secrets import mask_repeated
 from gateway.upstream.prices import tokens_of
 
 MOST_SAID = 2000  # characters of a person's message that are kept
+MOST_TOKENS = 10**8  # of one kind in one call: a hundred times the longest context there is
 _TITLE = 80
 _ACCEPTED_PLAN = "Implement the following plan:"
 _AT_RISK = (FSMState.SLOW, FSMState.SKIP)
@@ -168,7 +169,8 @@ def read_session(session: Session, policy: Policy, path: str = "") -> SessionRea
 
 
 def _priced(call: ModelCall, starts: Sequence[int]) -> CallCost:
-    tokens = tokens_of(call.usage)
+    # A count that no provider can have reported would drown all others.
+    tokens = {k: n if n <= MOST_TOKENS else 0 for k, n in tokens_of(call.usage).items()}
     step = bisect_right(starts, call.position) - 1
     usd = cost_of(call, tokens)
     return CallCost(call.key, step, call.at, call.model, grouped(tokens), usd)

@@ -73,7 +73,7 @@ def print_session(
     if not any(step.index in asked for step in steps):
         raise ConfigError(f"--steps: the session has the steps 0 to {len(steps) - 1}")
     console.print(Text(_head(reading), style="bold"))
-    console.print(path, style="dim", markup=False)
+    console.print(visible(path), style="dim", markup=False)
     turns = iter([*reading.human, None])
     turn = next(turns)
     for step, start in zip(steps, starts, strict=True):
@@ -94,9 +94,10 @@ _ACTS = {"message": "said", "interrupt": "interrupted", "reject": "rejected the 
 
 def _head(reading: SessionReading) -> str:
     cost = f", {money(reading.usd)}" if reading.usd is not None else ""
-    agent = f"{reading.agent} {reading.version}".strip()
+    agent, folder = f"{reading.agent} {reading.version}".strip(), reading.project
+    names = ", ".join((reading.id, agent, folder or "unknown folder"))
     return (
-        f"{reading.id}, {agent}, {reading.project or 'unknown folder'}: "
+        f"{one_line(names, 2 * _CHARACTERS)}: "
         f"{counted(reading.steps, 'step')}, {count(reading.tokens.total)} tokens{cost}"
     )
 

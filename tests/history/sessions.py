@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
-
-import orjson
 
 START = datetime(2026, 2, 2, 9, 0, tzinfo=UTC)
 REJECTED = (
@@ -63,7 +62,7 @@ class Log:
         """Write the session where the client keeps it below a home directory."""
         path = folder / ".claude/projects" / self._folder.replace("/", "-") / f"{self.id}.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in self.lines))
+        path.write_bytes(b"".join(json.dumps(line).encode() + b"\n" for line in self.lines))
         return path
 
     def _line(self, kind: str, message: Mapping[str, Any], more: Mapping[str, Any]) -> Log:

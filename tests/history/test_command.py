@@ -160,3 +160,20 @@ def test_a_broken_file_does_not_hide_the_others(home: Path, capsys: Capture) -> 
     assert "1 session of claude-code" in captured.out
     assert captured.err.count("\n") == 1
     assert "broken.jsonl:1: not JSON" in captured.err
+
+
+def test_a_hostile_session_reaches_the_terminal_as_text(home: Path, capsys: Capture) -> None:
+    """Control characters in names and texts, and counts that no provider reports."""
+    log = Log(folder="/home/me/\x1b]0;owned\x07shop").user("hi \x1b[2J there")
+    log.bash("printf '\x1b[31m'", "\x1b[2Jred")
+    for line in log.lines[1:]:
+        line["version"] = "\x1b[5m2.1"
+        if line["type"] == "assistant":
+            line["message"]["model"] = "\x1b[31mevil"
+            line["message"]["usage"] = {"input_tokens": 10**30, "output_tokens": -5}
+    path = log.write(home)
+    for words in (["history"], ["history", "--json"], ["history", "show", path.stem]):
+        assert main(words) == 0
+        out = capsys.readouterr().out
+        assert "\x1b" not in out
+        assert "\x07" not in out
