@@ -108,13 +108,8 @@ _BUILT_IN: Final = (
     LogFormat(
         name="openhands",
         module=".openhands",
-        homes=(
-            ".openhands/conversations/*/base_state.json",
-            ".openhands/sessions/*/events/0.json",
-            ".openhands/users/*/conversations/*/events/0.json",
-            ".openhands-state/sessions/*/events/0.json",
-        ),
-        tested="1.58.2 (SDK)",
+        homes=(".openhands/conversations/*/base_state.json",),
+        tested="1.58.2 (SDK); not the events of 0.x",
     ),
     LogFormat(name="recordings", module=".recordings", tested="this version"),
 )
