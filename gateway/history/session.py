@@ -102,11 +102,18 @@ class Session(Struct, kw_only=True):
         """Add the result of a call. `rejected`: the person refused it; None: its text tells."""
         message = {"role": "tool", "tool_call_id": call_id, "content": content}
         self.messages.append({**message, "is_error": True} if failed else message)
-        text = as_text(content, "")
-        said = None if rejected is False else rejection(text)
-        if rejected or said is not None:
-            self.did("reject", said or "", at, back=1)
-        elif rejected is None and is_interruption(text):
+        if rejected is None:
+            self.told(as_text(content, ""), at)
+        elif rejected:
+            self.did("reject", rejection(as_text(content, "")) or "", at, back=1)
+
+    def told(self, text: str, at: float | None) -> None:
+        """Note what a result, or a notice of the program, tells of the person: a call that they
+        rejected, or work that they interrupted."""
+        text = text.removeprefix("<untrusted_context>").lstrip()  # of Gemini CLI
+        if (said := rejection(text)) is not None:
+            self.did("reject", said, at, back=1)
+        elif is_interruption(text):
             self.interrupted(at)
 
     def user(self, content: object, words: str = "", at: float | None = None) -> None:
