@@ -475,25 +475,6 @@ def test_copilot_totals_of_older_versions(tmp_path: Path) -> None:
     assert outputs == [5, 5, 10, 5]
 
 
-def test_copilot_first_versions(tmp_path: Path) -> None:
-    """One document with chat messages."""
-    asked = [{"id": "t", "type": "function", "function": {"name": "bash", "arguments": "{}"}}]
-    refusal = (
-        "The tool call required approval from the user, but the user rejected it or an earlier"
-    )
-    messages = [
-        {"role": "user", "content": "go"},
-        {"role": "assistant", "content": "a", "tool_calls": asked},
-        {"role": "tool", "tool_call_id": "t", "content": refusal},
-    ]
-    timeline = [{"type": "user", "timestamp": "2025-10-01T00:00:00Z"}]
-    path = tmp_path / "session_1_2.json"
-    path.write_text(json.dumps({"sessionId": "d", "chatMessages": messages, "timeline": timeline}))
-    (session,) = read(path)
-    assert counts(session) == Counter(steps=1, calls=1, said=1, interrupts=0, rejects=1, tokens=0)
-    assert session.started is not None
-
-
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_broken_and_unknown_lines_are_noted(path: Path, tmp_path: Path) -> None:
     """Whatever breaks off or is new, nothing else is lost."""

@@ -70,11 +70,7 @@ _BUILT_IN: Final = (
     LogFormat(
         name="copilot-cli",
         module=".copilot_cli",
-        homes=(
-            ".copilot/session-state/*/events.jsonl",
-            ".copilot/session-state/*.jsonl",
-            ".copilot/history-session-state/*.json",
-        ),
+        homes=(".copilot/session-state/*/events.jsonl", ".copilot/session-state/*.jsonl"),
         tested="1.0.48, 1.0.64, 1.0.102",
     ),
     LogFormat(
