@@ -52,7 +52,7 @@ _BUILT_IN: Final = (
         name="codex",
         module=".codex",
         homes=(".codex/sessions/**/rollout-*.jsonl", ".codex/archived_sessions/**/rollout-*.jsonl"),
-        tested="0.20.0, 0.36.0, 0.45.0, 0.63.0, 0.80.0, 0.104.0, 0.125.0, 0.140.0 to 0.142.4, "
+        tested="0.36.0, 0.45.0, 0.63.0, 0.80.0, 0.104.0, 0.125.0, 0.140.0 to 0.142.4, "
         "0.155.0, 0.171.0",
     ),
     LogFormat(
