@@ -90,7 +90,6 @@ _BUILT_IN: Final = (
         homes=(
             ".local/share/opencode/opencode*.db",
             ".local/share/opencode/storage/session/**/ses_*.json",
-            ".local/share/opencode/project/*/storage/session/info/ses_*.json",
         ),
         tested="1.1.34 (files) and 1.18.33 (database)",
     ),

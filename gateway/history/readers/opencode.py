@@ -11,44 +11,37 @@ import json
 import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 from gateway.history.log_file import LogFile
-from gateway.history.session import ModelCall, Session
+from gateway.history.session import Session, chat_usage, joined, tool_call
 from gateway.steering.transcript.content import json_text
-from gateway.steering.transcript.interventions import rejection
 from gateway.steering.transcript.user_words import user_words
-from gateway.wire.coerce import as_list, as_mapping, as_number, as_text
+from gateway.wire.coerce import as_int, as_list, as_mapping, as_number, as_text
 
 AGENT = "opencode"
 _SQLITE = b"SQLite format 3\0"
 _SESSION_FILE = re.compile(r"ses_\w+\.json")
 _SILENT = frozenset(("snapshot", "patch", "agent", "retry", "subtask", "compaction", "step-start"))
 """Types of parts without text of a message. Source: the program's own schema, version 1.18."""
+_TEXTS = ("text", "reasoning")
 _COMPACTION_PROMPT = "What did we do so far?"  # sent instead of everything before a summary
+_EXPORT = re.compile(rb'\s*\{\s*"info"\s*:\s*\{\s*"id"\s*:\s*"ses_')
 
 
 def matches(head: bytes, name: str) -> bool:
     """See LogFormat."""
     if head.startswith(_SQLITE):
         return name.startswith("opencode") and name.endswith(".db")
-    if _SESSION_FILE.fullmatch(name) and b'"time"' in head:
-        return True
-    return name.endswith(".json") and b'"messages"' in head and bool(_EXPORT.match(head))
-
-
-_EXPORT = re.compile(rb'\s*\{\s*"info"\s*:\s*\{\s*"id"\s*:\s*"ses_')
+    exported = name.endswith(".json") and b'"messages"' in head and bool(_EXPORT.match(head))
+    return exported or (bool(_SESSION_FILE.fullmatch(name)) and b'"time"' in head)
 
 
 _Object = Mapping[str, Any]
 _Messages = list[tuple[_Object, list[_Object]]]
 """The messages of a session, each with its parts, in their order."""
-_ROWS = {
-    "part": "SELECT id, message_id AS owner, data FROM part WHERE session_id = ? ORDER BY id",
-    "message": "SELECT id, id AS owner, data FROM message WHERE session_id = ? ORDER BY id",
-}
 
 
 def read(log: LogFile) -> Iterable[Session]:
@@ -73,11 +66,11 @@ def _from_database(log: LogFile) -> Iterator[tuple[_Object, _Messages]]:
                 info = dict(row)
                 info["parentID"] = info.get("parent_id")
                 parts: dict[str, list[_Object]] = {}
-                for owner, part in _rows(database, "part", info["id"], log):
-                    parts.setdefault(owner, []).append(part)
+                for part in _rows(database, "part", info["id"], log):
+                    parts.setdefault(str(part["message_id"]), []).append(part)
                 rows = _rows(database, "message", info["id"], log)
-                yield info, [(message, parts.get(name, [])) for name, message in rows]
-    except (sqlite3.Error, IndexError) as exc:
+                yield info, [(message, parts.get(message["id"], [])) for message in rows]
+    except (sqlite3.Error, IndexError, KeyError) as exc:
         log.skip(f"the database cannot be read: {exc}", 0)
 
 
@@ -91,48 +84,45 @@ def _open(path: Path) -> sqlite3.Connection:
 
 def _rows(
     database: sqlite3.Connection, table: str, session: str, log: LogFile
-) -> Iterator[tuple[str, _Object]]:
-    """The owner and the object of each row of a session; ids grow with time."""
-    for row in database.execute(_ROWS[table], (session,)):
+) -> Iterator[dict[str, Any]]:
+    """The objects in the rows of a session, with the columns beside them; ids grow with time."""
+    query = f"SELECT * FROM {table} WHERE session_id = ? ORDER BY id"  # noqa: S608 - both names are ours
+    for row in database.execute(query, (session,)):
         log.seen += 1
+        columns = dict(row)
         try:
-            found = json.loads(row["data"])
+            found = json.loads(columns.pop("data"))
         except (ValueError, RecursionError, TypeError):
             found = None
         if isinstance(found, dict):
-            yield str(row["owner"]), {**found, "id": row["id"]}
+            yield {**found, **columns}
         else:
             log.skip(f"not an object in JSON ({table})")
 
 
 def _from_files(log: LogFile) -> Iterator[tuple[_Object, _Messages]]:
-    """The session of a file in `storage/session`; its messages and parts are files beside it."""
+    """The session of a file in `storage/session/*`; its messages and parts are files beside it."""
     info = as_mapping(log.document())
     name = as_text(info.get("id"), "") or log.stem
-    root = log.path.parent.parent  # storage/session of this version, or with `info` of older ones
-    root = root if root.name == "session" and log.path.parent.name == "info" else root.parent
+    root = log.path.parent.parent.parent
     if not info or _is_in_database(root.parent, name):
         return
     messages: _Messages = []
     for path in sorted((root / "message" / name).glob("*.json")):
         if message := log.beside(path):
-            folders = (root / "part" / path.stem, root / "part" / name / path.stem)
-            files = [part for folder in folders for part in sorted(folder.glob("*.json"))]
-            parts = [found for part in files if (found := log.beside(part))]
+            files = sorted((root / "part" / path.stem).glob("*.json"))
+            parts = [part for part in map(log.beside, files) if part]
             messages.append(({"id": path.stem, **message}, [*parts]))
     yield {**info, "id": name}, messages
 
 
 def _is_in_database(folder: Path, session: str) -> bool:
     """True if a newer opencode has taken this session over; it leaves the files where they are."""
-    for path in sorted(folder.glob("opencode*.db")):
-        try:
-            with closing(_open(path)) as database:
-                query = "SELECT 1 FROM session WHERE id = ?"
-                if database.execute(query, (session,)).fetchone():
-                    return True
-        except sqlite3.Error:
-            continue
+    query = "SELECT 1 FROM session WHERE id = ?"
+    for path in folder.glob("opencode*.db"):
+        with suppress(sqlite3.Error), closing(_open(path)) as database:
+            if database.execute(query, (session,)).fetchone():
+                return True
     return False
 
 
@@ -172,23 +162,21 @@ def _user(session: Session, parts: list[_Object], at: float | None, log: LogFile
     typed = []
     for part in parts:
         kind, text = as_text(part.get("type"), ""), as_text(part.get("text"), "")
-        if kind == "text" and part.get("ignored") is not True:
-            content.append({"type": "text", "text": text})
-            typed += [] if part.get("synthetic") is True else [user_words(text)]
-        elif kind == "file":
+        if kind == "file":
             content.append({"type": "image_url", "image_url": {"url": part.get("url")}})
             typed.append("")
-        elif kind == "subtask":
-            content.append({"type": "text", "text": as_text(part.get("prompt"), "")})
-            typed.append(as_text(part.get("prompt"), ""))
         elif kind == "compaction":
             content.append({"type": "text", "text": _COMPACTION_PROMPT})
+        elif kind == "subtask" or (kind == "text" and part.get("ignored") is not True):
+            text = as_text(part.get("prompt"), "") if kind == "subtask" else text
+            content.append({"type": "text", "text": text})
+            typed += [] if part.get("synthetic") is True else [user_words(text)]
         elif kind != "text" and kind not in _SILENT:
             log.skip(f"unknown type of part {kind!r}")
     if content:
-        session.messages.append({"role": "user", "content": content})
-        if typed and not session.parent:
-            session.did("message", "\n".join(filter(None, typed)), at, back=1)
+        session.user(content)
+        if typed:
+            session.did("message", joined(*typed), at, back=1)
 
 
 def _assistant(
@@ -208,7 +196,7 @@ def _assistant(
         session.compactions.append(len(session.messages) - prompted)
     for number, answer in enumerate(answers):
         _answer(session, message, answer, at, log, number)
-    if failure == "MessageAbortedError" and not session.parent:
+    if failure == "MessageAbortedError":
         session.did("interrupt", at=session.at(as_mapping(message.get("time")).get("completed")))
 
 
@@ -229,34 +217,21 @@ def _answer(
             log.skip(f"unknown type of part {kind!r}")
     if not any(known[kind] for kind in ("text", "tool", "step-finish")):
         return  # the call failed or was stopped before the model answered
-    finish = known["step-finish"][0] if known["step-finish"] else message
-    call = ModelCall(
-        position=len(session.messages),
+    finish = next(iter(known["step-finish"]), message)
+    answer = session.reply(
+        *("\n".join(as_text(part.get("text"), "") for part in known[k]) for k in _TEXTS),
         model=as_text(message.get("modelID"), ""),
         usage=_usage(as_mapping(finish.get("tokens"))),
         at=at,
         key=f"{message.get('id')}:{number}",
         cost_usd=as_number(finish.get("cost"), None) or None,
     )
-    session.calls.append(call)
-    answer: dict[str, Any] = {"role": "assistant", "content": _text(known["text"])}
-    if thoughts := _text(known["reasoning"]):
-        answer["reasoning_content"] = thoughts
-    if known["tool"]:
-        answer["tool_calls"] = [_call(part) for part in known["tool"]]
-    session.messages.append(answer)
+    for part in known["tool"]:
+        name, call_id = as_text(part.get("tool"), ""), as_text(part.get("callID"), "")
+        asked = tool_call(call_id, name, json_text(as_mapping(part.get("state")).get("input")))
+        answer.setdefault("tool_calls", []).append(asked)
     for part in known["tool"]:
         _result(session, part)
-
-
-def _text(parts: list[_Object]) -> str:
-    return "\n".join(as_text(part.get("text"), "") for part in parts)
-
-
-def _call(part: _Object) -> dict[str, Any]:
-    arguments = json_text(as_mapping(part.get("state")).get("input"))
-    function = {"name": as_text(part.get("tool"), ""), "arguments": arguments}
-    return {"id": as_text(part.get("callID"), ""), "type": "function", "function": function}
 
 
 def _result(session: Session, part: _Object) -> None:
@@ -264,26 +239,16 @@ def _result(session: Session, part: _Object) -> None:
     failed = state.get("status") == "error"
     default = "" if state.get("status") == "completed" else "[Tool execution was interrupted]"
     text = as_text(state.get("error" if failed else "output"), default)
-    at = session.at(as_mapping(state.get("time")).get("end"))
-    said = rejection(text) if failed else None
-    if said is not None:
-        session.did("reject", said, at)
-    name = as_text(part.get("callID"), "")
-    result = {"role": "tool", "tool_call_id": name, "content": text, "is_error": failed}
-    session.messages.append(result)
+    at, name = session.at(as_mapping(state.get("time")).get("end")), part.get("callID")
+    session.result(name, text, at, failed=failed, rejected=None if failed else False)
 
 
 def _usage(tokens: _Object) -> _Object:
-    """The tokens in the provider's form. opencode counts cached tokens apart, and since it notes a
-    `total` also those of reasoning, which older versions leave in the output."""
+    """opencode counts cached tokens apart, and since it notes a `total` also those of reasoning,
+    which older versions leave in the output."""
+    count = {name: as_int(value, 0) for name, value in tokens.items()}
     cache = as_mapping(tokens.get("cache"))
-    reasoning, apart = as_number(tokens.get("reasoning"), 0.0), "total" in tokens
-    usage = {
-        "input_tokens": tokens.get("input"),
-        "cache_read_input_tokens": cache.get("read"),
-        "cache_creation_input_tokens": cache.get("write"),
-        "output_tokens": as_number(tokens.get("output"), 0.0) + (reasoning if apart else 0),
-        "output_tokens_details": {"reasoning_tokens": reasoning},
-    }
-    counts = (usage[name] for name in usage if name != "output_tokens_details")
-    return usage if any(counts) else {}
+    read, written = as_int(cache.get("read"), 0), as_int(cache.get("write"), 0)
+    thoughts = count.get("reasoning", 0)
+    made = count.get("output", 0) + (thoughts if "total" in tokens else 0)
+    return chat_usage(count.get("input", 0) + read + written, made, read, written, thoughts)
