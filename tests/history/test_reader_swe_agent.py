@@ -141,14 +141,6 @@ def test_each_step_of_a_trajectory_is_an_answer_with_its_action(path: Path) -> N
     assert session.human[0].text.startswith("We're currently solving the following issue")
 
 
-def test_a_trajectory_without_a_history(tmp_path: Path) -> None:
-    """The steps of the trajectory take the place of a missing history."""
-    document = json.loads(SWE[0].read_text()) | {"history": []}
-    (tmp_path / "x.traj").write_text(json.dumps(document))
-    (session,) = sessions(tmp_path)
-    assert counts(session)[:2] == (len(document["trajectory"]),) * 2
-
-
 @pytest.mark.parametrize("path", [*MINI, *SWE], ids=lambda path: path.stem)
 def test_a_cut_off_trajectory_is_noted_or_not_taken(tmp_path: Path, path: Path) -> None:
     """Half a document gives no session and raises nothing."""

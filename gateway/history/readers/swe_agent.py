@@ -11,26 +11,26 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from gateway.history.log_file import LogFile
-from gateway.history.session import ModelCall, Session
+from gateway.history.session import Session, chat_usage, joined, tool_call
 from gateway.steering.transcript.content import item_call, item_reasoning, read_content
 from gateway.steering.transcript.interventions import is_interruption, rejection
 from gateway.wire.coerce import as_bool, as_list, as_mapping, as_number, as_text
 
-MINI, SWE = "mini-swe-agent", "swe-agent"
 _NEW_TASK = "The user added a new task: "
 _NO_COMMENT = "Temporary interruption caught."
 _TASK = re.compile(r"\{\{\s*\w+\s*\}\}")
+_ITEMS = ("function_call_output", "message")
 
 
 def matches(head: bytes, name: str) -> bool:
     """See LogFormat."""
-    if not head.lstrip().startswith((b"{", b"[")):
-        return False
-    if name.endswith(".traj") or (b'"trajectory"' in head and b'"observation"' in head):
-        return True
     mini = (b'"info"' in head and b'"model_stats"' in head) or b'"mini-swe-agent' in head
-    return name.endswith(".traj.json") or (mini and name.endswith(".json"))
+    swe = b'"trajectory"' in head and b'"observation"' in head
+    named = name.endswith((".traj", ".traj.json")) or (mini and name.endswith(".json"))
+    return head.lstrip().startswith((b"{", b"[")) and (named or swe)
 
 
 def read(log: LogFile) -> Iterable[Session]:
@@ -38,10 +38,9 @@ def read(log: LogFile) -> Iterable[Session]:
     found = log.document()
     document = {"messages": found} if isinstance(found, list) else as_mapping(found)
     name = as_text(document.get("instance_id"), "") or log.name.removesuffix(".json")
-    name = name.removesuffix(".traj")
-    info = as_mapping(document.get("info"))
-    mini = isinstance(document.get("messages"), list)
-    session = Session(id=name, agent=MINI if mini else SWE)
+    info, mini = as_mapping(document.get("info")), isinstance(document.get("messages"), list)
+    agent = "mini-swe-agent" if mini else "swe-agent"
+    session = Session(id=name.removesuffix(".traj"), agent=agent)
     # A submission says nothing of success; only a grader that wrote its verdict here does.
     session.outcome = as_bool(info.get("resolved"), None)
     if mini:
@@ -65,10 +64,7 @@ class _Mini:
 
     def read(self, messages: list[Any]) -> None:
         """Read all messages."""
-        for self._log.seen, message in enumerate(messages, 1):
-            if not isinstance(message, dict):
-                self._log.skip("expected an object")
-                continue
+        for self._log.seen, message in enumerate(map(as_mapping, messages), 1):
             extra = as_mapping(message.get("extra"))
             self._session.at(extra.get("timestamp"))
             role = as_text(message.get("role"), "")
@@ -85,19 +81,15 @@ class _Mini:
     def _answer(
         self, message: Mapping[str, Any], extra: Mapping[str, Any], response: Mapping[str, Any]
     ) -> None:
-        session = self._session
-        call = ModelCall(
-            position=len(session.messages),
+        output = message.get("output")
+        found = _from_items(output) if isinstance(output, list) else message
+        self._session.reply(
             model=as_text(response.get("model"), "") or self._model,
             usage=as_mapping(response.get("usage")),
-            at=session.at(extra.get("timestamp")),
+            at=self._session.at(extra.get("timestamp")),
             key=as_text(response.get("id"), ""),
             cost_usd=as_number(extra.get("cost"), None) or None,
-        )
-        session.calls.append(call)
-        output = message.get("output")
-        found = _from_items(output) if isinstance(output, list) else dict(message)
-        session.messages.append(found)
+        ).update(found)
 
     def _user(self, message: dict[str, Any], extra: Mapping[str, Any]) -> None:
         session = self._session
@@ -106,14 +98,14 @@ class _Mini:
             self._refused(extra)
         elif not any(each.get("role") == "user" for each in session.messages):
             session.did("message", self._task(text))
+        elif text.startswith(_NEW_TASK):
+            session.did("message", text.removeprefix(_NEW_TASK))
         elif is_interruption(text):
             comment = text.partition(": ")[2]
             session.did("interrupt", "" if comment.startswith(_NO_COMMENT) else comment)
-        elif (said := rejection(text)) is not None:
-            session.did("reject", said)
-        elif text.startswith(_NEW_TASK):
-            session.did("message", text.removeprefix(_NEW_TASK))
         session.messages.append(message)
+        if rejection(text) is not None:
+            session.told(text, None)
 
     def _refused(self, extra: Mapping[str, Any]) -> None:
         """Read an answer that had no valid call: it is kept only beside the harness's complaint."""
@@ -137,23 +129,19 @@ class _Mini:
         return task.partition(first_line)[0] if first_line else task
 
 
-_ITEMS = ("function_call_output", "message")
-
-
 def _from_items(items: list[Any]) -> dict[str, Any]:
     """The items of a response of the Responses API as one message."""
     calls, texts, thoughts = [], [], []
     for item in map(as_mapping, items):
         if call := item_call(item):
-            function = {"name": call.name, "arguments": call.arguments}
-            calls.append({"id": call.id, "type": "function", "function": function})
+            calls.append(tool_call(call.id, call.name, call.arguments))
         elif item.get("type") == "reasoning":
             thoughts.append(item_reasoning(item))
         else:
             texts.append(read_content(item.get("content")).text)
-    message: dict[str, Any] = {"role": "assistant", "content": "\n".join(filter(None, texts))}
+    message: dict[str, Any] = {"content": joined(*texts)}
     if any(thoughts):
-        message["reasoning_content"] = "\n".join(filter(None, thoughts))
+        message["reasoning_content"] = joined(*thoughts)
     return {**message, "tool_calls": calls} if calls else message
 
 
@@ -172,41 +160,31 @@ def _swe_agent(
     stats = as_mapping(info.get("model_stats"))
     if session.calls:
         # Only the sums are known; they are given once, with the last answer.
-        last = session.calls[-1]
-        usage = {
-            "prompt_tokens": as_number(stats.get("tokens_sent"), 0.0),
-            "completion_tokens": as_number(stats.get("tokens_received"), 0.0),
-        }
+        usage = chat_usage(stats.get("tokens_sent"), stats.get("tokens_received"))
         cost = as_number(stats.get("instance_cost"), None) or None
-        session.calls[-1] = ModelCall(
-            position=last.position,
-            model=model,
-            usage=usage if any(usage.values()) else {},
-            cost_usd=cost,
-        )
+        session.calls[-1] = replace(session.calls[-1], usage=usage, cost_usd=cost)
 
 
 def _entry(session: Session, message: Mapping[str, Any], role: str, model: str) -> None:
-    messages = session.messages
-    kept: dict[str, Any] = {"role": role, "content": message.get("content")}
+    messages, content = session.messages, message.get("content")
     waiting = as_list(messages[-1].get("tool_calls")) if messages else []
     if role == "assistant":
-        session.calls.append(ModelCall(position=len(messages), model=model))
-        action = as_text(message.get("action"), "").strip()
+        reply = session.reply(model=model) | {"content": content}
         if calls := message.get("tool_calls"):
-            kept["tool_calls"] = calls
-        elif action:
+            reply["tool_calls"] = calls
+        elif action := as_text(message.get("action"), "").strip():
             # The call is written into the text; the program has taken it out already.
-            function = {"name": "bash", "arguments": action}
-            kept["content"] = as_text(message.get("thought"), "") or kept["content"]
-            name = f"action_{len(messages)}"
-            kept["tool_calls"] = [{"id": name, "type": "function", "function": function}]
+            reply["content"] = as_text(message.get("thought"), "") or content
+            reply["tool_calls"] = [tool_call(f"action_{len(messages) - 1}", "bash", action)]
+        messages[-1] = reply
     elif role == "tool" or (role == "user" and waiting):
         listed = as_list(message.get("tool_call_ids")) or [as_mapping(c).get("id") for c in waiting]
-        kept["role"], kept["tool_call_id"] = "tool", next(iter(listed), "")
-    elif role == "user" and not any(each["role"] == "user" for each in messages):
-        session.did("message", read_content(message.get("content")).text)
-    messages.append(kept)
+        session.result(next(iter(listed), ""), content, rejected=False)
+    elif role == "user":
+        first = not any(each["role"] == "user" for each in messages)
+        session.user(content, read_content(content).text if first else "")
+    else:
+        messages.append({"role": role, "content": content})
 
 
 def _history(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -214,10 +192,7 @@ def _history(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     history = [as_mapping(entry) for entry in as_list(document.get("history"))]
     steps = [as_mapping(step) for step in as_list(document.get("trajectory"))]
     answers = [as_text(entry.get("content"), "") for entry in history if "action" in entry]
-    if not history and steps:
-        query = as_list(steps[0].get("query") or steps[0].get("messages"))
-        history = [as_mapping(entry) for entry in query]
-    elif answers:
+    if answers:
         known = [at for at, step in enumerate(steps) if step.get("response") == answers[-1]]
         steps = steps[known[-1] + 1 :] if known else []
     for step in steps:
