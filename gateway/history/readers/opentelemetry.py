@@ -15,7 +15,8 @@ from typing import Any
 
 from gateway.history.log_file import LogFile
 from gateway.history.readers.recordings import read_acts
-from gateway.history.session import ModelCall, Session, epoch
+from gateway.history.session import Session, chat_usage, epoch, joined, tool_call
+from gateway.steering.transcript.content import json_text
 from gateway.wire.coerce import as_int, as_list, as_mapping, as_number, as_text
 
 AGENT = "opentelemetry"
@@ -25,6 +26,7 @@ _FLAT = (b'"trace_id"', b'"traceId"')
 _FAILED = (2, "ERROR", "STATUS_CODE_ERROR")
 _VALUES = ("stringValue", "boolValue", "doubleValue", "bytesValue")
 
+_Events = dict[str, list[Mapping[str, Any]]]
 Span = dict[str, Any]  # trace, id, parent, start, end, failed, service, attributes
 
 
@@ -38,11 +40,11 @@ def matches(head: bytes, name: str) -> bool:
 def read(log: LogFile) -> Iterable[Session]:
     """See LogFormat."""
     spans: list[Span] = []
-    events: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    events: _Events = defaultdict(list)
     for document in _documents(log):
-        found = list(_spans(document, events))
-        spans += found
-        if not found and not {"resourceSpans", "resourceLogs"} & document.keys():
+        before = len(spans)
+        spans += _spans(document, events)
+        if before == len(spans) and not {"resourceSpans", "resourceLogs"} & document.keys():
             log.skip("no span")
     calls = [span for span in spans if _is_call(span["attributes"])]
     inner = {span["id"] for span in calls} - {""}
@@ -66,40 +68,38 @@ def _documents(log: LogFile) -> Iterator[Mapping[str, Any]]:
         yield from map(as_mapping, document if isinstance(document, list) else [document])
 
 
-def _spans(document: Mapping[str, Any], events: dict[str, list[Any]]) -> Iterator[Span]:
+def _spans(document: Mapping[str, Any], events: _Events) -> Iterator[Span]:
     """The spans of a document; events of spans and log records are added to those of their span."""
-    for resource in _mappings(document.get("resourceSpans")):
-        service = _service(_attributes(as_mapping(resource.get("resource")).get("attributes")))
-        for scope in _mappings(resource.get("scopeSpans")):
-            for span in _mappings(scope.get("spans")):
-                yield _span(span, service, events)
-    for resource in _mappings(document.get("resourceLogs")):
-        for scope in _mappings(resource.get("scopeLogs")):
-            for record in _mappings(scope.get("logRecords")):
-                body = as_mapping(_value(record.get("body")))
-                values = _attributes(record.get("attributes"))
+    for resource in _mappings(document, "resourceSpans"):
+        for scope in _mappings(resource, "scopeSpans"):
+            for span in _mappings(scope, "spans"):
+                yield _span(span, resource, events)
+    for resource in _mappings(document, "resourceLogs"):
+        for scope in _mappings(resource, "scopeLogs"):
+            for record in _mappings(scope, "logRecords"):
+                values = _attributes(record) | as_mapping(_value(record.get("body")))
                 name = record.get("eventName") or values.get("event.name")
-                events[as_text(record.get("spanId"), "")].append({**values, **body, "name": name})
+                events[as_text(record.get("spanId"), "")].append({**values, "name": name})
     if "attributes" in document and {"context", "trace_id", "traceId"} & document.keys():
-        resource = _attributes(as_mapping(document.get("resource")).get("attributes"))
-        yield _span(document, _service(resource), events)
+        yield _span(document, document, events)
 
 
-def _span(span: Mapping[str, Any], service: str, events: dict[str, list[Any]]) -> Span:
+def _span(span: Mapping[str, Any], holder: Mapping[str, Any], events: _Events) -> Span:
     context = as_mapping(span.get("context")) or span
     name = _id(context, "span_id", "spanId", "id")
-    for event in _mappings(span.get("events")):
-        events[name].append({**_attributes(event.get("attributes")), "name": event.get("name")})
-    status = as_mapping(span.get("status"))
+    for event in _mappings(span, "events"):
+        events[name].append({**_attributes(event), "name": event.get("name")})
+    status, resource = as_mapping(span.get("status")), as_mapping(holder.get("resource"))
+    service = as_text(_attributes(resource).get("service.name"), "")
     return {
         "id": name,
         "trace": _id(context, "trace_id", "traceId"),
         "parent": _id(span, "parentSpanId", "parent_id", "parent_span_id", "parentId"),
         "start": _moment(_first(span, "startTimeUnixNano", "start_time", "startTime")),
         "end": _moment(_first(span, "endTimeUnixNano", "end_time", "endTime")),
-        "failed": (status.get("code") or status.get("status_code")) in _FAILED,
-        "service": service,
-        "attributes": _attributes(span.get("attributes")),
+        "failed": _first(status, "code", "status_code") in _FAILED,
+        "service": "" if service.startswith("unknown_service") else service,
+        "attributes": _attributes(span),
     }
 
 
@@ -136,38 +136,29 @@ def _chat(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """A message with `parts`, or of the older form, as chat messages."""
     role, content = as_text(message.get("role"), "user"), _json(message.get("content"))
     parts = as_list(message.get("parts") or content)
-    texts = [] if parts else [as_text(message.get("content"), "")]
-    reasoning: list[str] = []
-    calls = [_call(each) for each in as_list(_json(message.get("tool_calls")))]
-    results = []
+    texts, thoughts, results = [] if parts else [message.get("content")], [], []
+    calls = [_call(as_mapping(each)) for each in as_list(_json(message.get("tool_calls")))]
     for part in map(as_mapping, parts):
-        text = as_text(part.get("content"), "") or as_text(part.get("text"), "")
-        kind = part.get("type")
+        kind, text = part.get("type"), part.get("content") or part.get("text")
         if kind in ("tool_call", "function"):
             calls.append(_call(part))
         elif kind == "tool_call_response":
             results.append((part.get("id"), part.get("response", part.get("result"))))
         else:
-            (reasoning if kind in ("reasoning", "thinking") else texts).append(text)
+            (thoughts if kind in ("reasoning", "thinking") else texts).append(text)
     if role == "tool" and not results:
-        results.append((message.get("id", message.get("tool_call_id")), "\n".join(texts)))
+        results.append((message.get("id", message.get("tool_call_id")), joined(*texts)))
     for name, result in results:
-        yield {"role": "tool", "tool_call_id": name, "content": _text(result)}
-    if role != "tool":
-        found: dict[str, Any] = {"role": role, "content": "\n".join(filter(None, texts))}
-        if calls:
-            found["tool_calls"] = calls
-        if any(reasoning):
-            found["reasoning_content"] = "\n".join(reasoning)
-        if not results or found["content"] or calls:
-            yield found
+        yield {"role": "tool", "tool_call_id": name, "content": json_text(result)}
+    if role != "tool" and (calls or joined(*texts) or not results):
+        more = {"tool_calls": calls, "reasoning_content": joined(*thoughts)}
+        found = {"role": role, "content": joined(*texts)}
+        yield found | {name: value for name, value in more.items() if value}
 
 
-def _call(value: object) -> dict[str, Any]:
-    call = as_mapping(value)
+def _call(call: Mapping[str, Any]) -> dict[str, Any]:
     function = as_mapping(call.get("function")) or call
-    function = {"name": function.get("name"), "arguments": _text(function.get("arguments"))}
-    return {"id": call.get("id"), "type": "function", "function": function}
+    return tool_call(call.get("id"), function.get("name"), json_text(function.get("arguments")))
 
 
 class _Conversation:
@@ -216,11 +207,8 @@ class _Conversation:
             return
         model = values.get("gen_ai.response.model") or values.get("gen_ai.request.model")
         key = as_text(values.get("gen_ai.response.id"), "") or f"{span['trace']}:{span['id']}"
-        position = len(session.messages)
-        session.messages += answer[-1:] or [{"role": "assistant", "content": ""}]
-        usage, model = _usage(values), as_text(model, "")
-        call = ModelCall(position=position, model=model, usage=usage, at=at, key=key)
-        session.calls.append(call)
+        reply = session.reply(model=as_text(model, ""), usage=_usage(values), at=at, key=key)
+        reply.update(*answer[-1:])
 
 
 def _continues(session: Session, start: int, asked: Sequence[Mapping[str, Any]]) -> bool:
@@ -235,26 +223,25 @@ def _usage(values: Mapping[str, Any]) -> dict[str, Any]:
     instrumentations pass on Anthropic's numbers, which do not."""
     given = _tokens(values, "input_tokens", "prompt_tokens")
     made = _tokens(values, "output_tokens", "completion_tokens")
-    read = _tokens(values, "cache_read.input_tokens", "cache_read_input_tokens") or 0
-    written = _tokens(values, "cache_creation.input_tokens", "cache_creation_input_tokens") or 0
-    if given is None and made is None:
-        return {}
-    apart = read + written if read + written > (given or 0) else 0
-    details = {"cached_tokens": read, "cache_creation_tokens": written}
-    usage = {"prompt_tokens": (given or 0) + apart, "completion_tokens": made or 0}
-    return {**usage, "prompt_tokens_details": details}
+    read = _tokens(values, "cache_read.input_tokens", "cache_read_input_tokens")
+    written = _tokens(values, "cache_creation.input_tokens", "cache_creation_input_tokens")
+    apart = read + written if read + written > given else 0
+    return chat_usage(given + apart, made, read, written)
 
 
-def _tokens(values: Mapping[str, Any], *names: str) -> int | None:
-    given = (values.get(f"gen_ai.usage.{name}") for name in names)
-    return next((as_int(each, 0) for each in given if each is not None), None)
+def _tokens(values: Mapping[str, Any], *names: str) -> int:
+    return as_int(_first(values, *(f"gen_ai.usage.{name}" for name in names)), 0)
 
 
-def _attributes(values: object) -> dict[str, Any]:
+def _attributes(holder: Mapping[str, Any]) -> dict[str, Any]:
     """Attributes as a mapping, also those that OTLP writes as a list of keys and values."""
-    if isinstance(values, list):
-        return {str(each.get("key")): _value(each.get("value")) for each in _mappings(values)}
-    return dict(as_mapping(values))
+    values = holder.get("attributes")
+    return _pairs(values) if isinstance(values, list) else dict(as_mapping(values))
+
+
+def _pairs(values: object) -> dict[str, Any]:
+    pairs = map(as_mapping, as_list(values))
+    return {str(each.get("key")): _value(each.get("value")) for each in pairs}
 
 
 def _value(value: object) -> Any:
@@ -265,12 +252,12 @@ def _value(value: object) -> Any:
     if "arrayValue" in holder:
         return [_value(each) for each in as_list(as_mapping(holder["arrayValue"]).get("values"))]
     if "kvlistValue" in holder:
-        return _attributes(as_list(as_mapping(holder["kvlistValue"]).get("values")))
+        return _pairs(as_mapping(holder["kvlistValue"]).get("values"))
     return next((holder[name] for name in _VALUES if name in holder), None)
 
 
-def _mappings(values: object) -> Iterator[Mapping[str, Any]]:
-    return map(as_mapping, as_list(values))
+def _mappings(holder: Mapping[str, Any], name: str) -> Iterator[Mapping[str, Any]]:
+    return map(as_mapping, as_list(holder.get(name)))
 
 
 def _list(values: Mapping[str, Any], name: str) -> list[Any]:
@@ -285,15 +272,6 @@ def _json(value: object) -> Any:
         except ValueError:
             return value
     return value
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value) if value is not None else ""
-
-
-def _service(resource: Mapping[str, Any]) -> str:
-    name = as_text(resource.get("service.name"), "")
-    return "" if name.startswith("unknown_service") else name
 
 
 def _first(values: Mapping[str, Any], *names: str) -> Any:
