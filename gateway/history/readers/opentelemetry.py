@@ -77,7 +77,7 @@ def _spans(document: Mapping[str, Any], events: _Events) -> Iterator[Span]:
     for resource in _mappings(document, "resourceLogs"):
         for scope in _mappings(resource, "scopeLogs"):
             for record in _mappings(scope, "logRecords"):
-                values = _attributes(record) | as_mapping(_value(record.get("body")))
+                values = {**_attributes(record), **as_mapping(_value(record.get("body")))}
                 name = record.get("eventName") or values.get("event.name")
                 events[as_text(record.get("spanId"), "")].append({**values, "name": name})
     if "attributes" in document and {"context", "trace_id", "traceId"} & document.keys():
@@ -136,7 +136,9 @@ def _chat(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """A message with `parts`, or of the older form, as chat messages."""
     role, content = as_text(message.get("role"), "user"), _json(message.get("content"))
     parts = as_list(message.get("parts") or content)
-    texts, thoughts, results = [] if parts else [message.get("content")], [], []
+    texts: list[Any] = [] if parts else [message.get("content")]
+    thoughts: list[Any] = []
+    results: list[tuple[Any, Any]] = []
     calls = [_call(as_mapping(each)) for each in as_list(_json(message.get("tool_calls")))]
     for part in map(as_mapping, parts):
         kind, text = part.get("type"), part.get("content") or part.get("text")

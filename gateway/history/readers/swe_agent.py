@@ -1,7 +1,7 @@
 """Trajectories of the SWE-agent programs: mini-swe-agent's `*.traj.json` and SWE-agent's `*.traj`.
 
 mini-swe-agent writes its messages with an `extra` of its own, where each answer has the response of
-the provider. SWE-agent writes a `history` of messages and only the sum of the tokens.
+the provider. SWE-agent writes its steps in a `trajectory`, and only the sum of the tokens.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from itertools import takewhile
 from typing import Any
 
 from msgspec.structs import replace
@@ -148,59 +149,29 @@ def _from_items(items: list[Any]) -> dict[str, Any]:
 def _swe_agent(
     session: Session, document: Mapping[str, Any], info: Mapping[str, Any], log: LogFile
 ) -> None:
+    """Read the messages before the first answer, and the steps. A call is written into the text;
+    the program has taken it out already."""
     session.version = as_text(info.get("swe_agent_version"), "")
     session.project = as_text(document.get("environment"), "")
+    history = [as_mapping(entry) for entry in as_list(document.get("history"))]
+    own = [entry for entry in history if entry.get("is_demo") is not True]
+    for entry in takewhile(lambda each: each.get("role") in ("system", "user"), own):
+        session.messages.append({"role": entry["role"], "content": entry.get("content")})
+        if entry["role"] == "user" and not session.human:
+            session.did("message", read_content(entry.get("content")).text, back=1)
     model = _model(document)
-    for log.seen, message in enumerate(_history(document), 1):
-        role = as_text(message.get("role"), "")
-        if role not in ("system", "user", "assistant", "tool"):
-            log.skip(f"unknown role {role!r}")
-        elif message.get("is_demo") is not True:  # an example of the harness's
-            _entry(session, message, role, model)
+    for log.seen, step in enumerate(map(as_mapping, as_list(document.get("trajectory"))), 1):
+        thought, text = (as_text(step.get(name), "") for name in ("thought", "response"))
+        reply = session.reply(thought or text, model=model)
+        if action := as_text(step.get("action"), "").strip():
+            reply["tool_calls"] = [tool_call(f"action_{log.seen}", "bash", action)]
+            session.result(f"action_{log.seen}", step.get("observation"), rejected=False)
     stats = as_mapping(info.get("model_stats"))
     if session.calls:
         # Only the sums are known; they are given once, with the last answer.
         usage = chat_usage(stats.get("tokens_sent"), stats.get("tokens_received"))
         cost = as_number(stats.get("instance_cost"), None) or None
         session.calls[-1] = replace(session.calls[-1], usage=usage, cost_usd=cost)
-
-
-def _entry(session: Session, message: Mapping[str, Any], role: str, model: str) -> None:
-    messages, content = session.messages, message.get("content")
-    waiting = as_list(messages[-1].get("tool_calls")) if messages else []
-    if role == "assistant":
-        reply = session.reply(model=model) | {"content": content}
-        if calls := message.get("tool_calls"):
-            reply["tool_calls"] = calls
-        elif action := as_text(message.get("action"), "").strip():
-            # The call is written into the text; the program has taken it out already.
-            reply["content"] = as_text(message.get("thought"), "") or content
-            reply["tool_calls"] = [tool_call(f"action_{len(messages) - 1}", "bash", action)]
-        messages[-1] = reply
-    elif role == "tool" or (role == "user" and waiting):
-        listed = as_list(message.get("tool_call_ids")) or [as_mapping(c).get("id") for c in waiting]
-        session.result(next(iter(listed), ""), content, rejected=False)
-    elif role == "user":
-        first = not any(each["role"] == "user" for each in messages)
-        session.user(content, read_content(content).text if first else "")
-    else:
-        messages.append({"role": role, "content": content})
-
-
-def _history(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The messages, with the steps at the end that only the trajectory has, such as the last."""
-    history = [as_mapping(entry) for entry in as_list(document.get("history"))]
-    steps = [as_mapping(step) for step in as_list(document.get("trajectory"))]
-    answers = [as_text(entry.get("content"), "") for entry in history if "action" in entry]
-    if answers:
-        known = [at for at, step in enumerate(steps) if step.get("response") == answers[-1]]
-        steps = steps[known[-1] + 1 :] if known else []
-    for step in steps:
-        answer = {key: step.get(key) for key in ("action", "thought")}
-        history.append({"role": "assistant", "content": step.get("response"), **answer})
-        if step.get("observation"):
-            history.append({"role": "user", "content": step["observation"]})
-    return history
 
 
 def _model(document: Mapping[str, Any]) -> str:
