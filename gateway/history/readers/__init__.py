@@ -87,11 +87,8 @@ _BUILT_IN: Final = (
     LogFormat(
         name="opencode",
         module=".opencode",
-        homes=(
-            ".local/share/opencode/opencode*.db",
-            ".local/share/opencode/storage/session/**/ses_*.json",
-        ),
-        tested="1.1.34 (files) and 1.18.33 (database)",
+        homes=(".local/share/opencode/opencode*.db",),
+        tested="1.18.33; not the files of versions before 1.2",
     ),
     LogFormat(
         name="aider",

@@ -1,7 +1,7 @@
-"""opencode's sessions: a SQLite database in `~/.local/share/opencode`, before version 1.2 a folder
-of JSON files there, or the document that `opencode export` prints.
+"""opencode's sessions: a SQLite database in `~/.local/share/opencode`, or the document that
+`opencode export` prints. Files of versions before 1.2 are not read: later ones took them over.
 
-All three hold the same objects: a session, its messages, and the parts of each message. An answer
+Both hold the same objects: a session, its messages, and the parts of each message. An answer
 goes from a `step-start` to a `step-finish` part, which has its tokens and its price.
 """
 
@@ -11,7 +11,7 @@ import json
 import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ from gateway.wire.coerce import as_int, as_list, as_mapping, as_number, as_text
 
 AGENT = "opencode"
 _SQLITE = b"SQLite format 3\0"
-_SESSION_FILE = re.compile(r"ses_\w+\.json")
 _SILENT = frozenset(("snapshot", "patch", "agent", "retry", "subtask", "compaction", "step-start"))
 """Types of parts without text of a message. Source: the program's own schema, version 1.18."""
 _TEXTS = ("text", "reasoning")
@@ -35,8 +34,7 @@ def matches(head: bytes, name: str) -> bool:
     """See LogFormat."""
     if head.startswith(_SQLITE):
         return name.startswith("opencode") and name.endswith(".db")
-    exported = name.endswith(".json") and b'"messages"' in head and bool(_EXPORT.match(head))
-    return exported or (bool(_SESSION_FILE.fullmatch(name)) and b'"time"' in head)
+    return name.endswith(".json") and b'"messages"' in head and bool(_EXPORT.match(head))
 
 
 _Object = Mapping[str, Any]
@@ -46,12 +44,8 @@ _Messages = list[tuple[_Object, list[_Object]]]
 
 def read(log: LogFile) -> Iterable[Session]:
     """See LogFormat."""
-    if log.head().startswith(_SQLITE):
-        stored = _from_database(log)
-    elif _SESSION_FILE.fullmatch(log.name):
-        stored = _from_files(log)
-    else:
-        stored = _from_export(log)
+    is_database = log.head().startswith(_SQLITE)
+    stored = _from_database(log) if is_database else _from_export(log)
     for info, messages in stored:
         session = _session(info, messages, log)
         if session.messages:
@@ -98,32 +92,6 @@ def _rows(
             yield {**found, **columns}
         else:
             log.skip(f"not an object in JSON ({table})")
-
-
-def _from_files(log: LogFile) -> Iterator[tuple[_Object, _Messages]]:
-    """The session of a file in `storage/session/*`; its messages and parts are files beside it."""
-    info = as_mapping(log.document())
-    name = as_text(info.get("id"), "") or log.stem
-    root = log.path.parent.parent.parent
-    if not info or _is_in_database(root.parent, name):
-        return
-    messages: _Messages = []
-    for path in sorted((root / "message" / name).glob("*.json")):
-        if message := log.beside(path):
-            files = sorted((root / "part" / path.stem).glob("*.json"))
-            parts = [part for part in map(log.beside, files) if part]
-            messages.append(({"id": path.stem, **message}, [*parts]))
-    yield {**info, "id": name}, messages
-
-
-def _is_in_database(folder: Path, session: str) -> bool:
-    """True if a newer opencode has taken this session over; it leaves the files where they are."""
-    query = "SELECT 1 FROM session WHERE id = ?"
-    for path in folder.glob("opencode*.db"):
-        with suppress(sqlite3.Error), closing(_open(path)) as database:
-            if database.execute(query, (session,)).fetchone():
-                return True
-    return False
 
 
 def _from_export(log: LogFile) -> Iterator[tuple[_Object, _Messages]]:
