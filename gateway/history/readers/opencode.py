@@ -23,8 +23,11 @@ from gateway.wire.coerce import as_int, as_list, as_mapping, as_number, as_text
 
 AGENT = "opencode"
 _SQLITE = b"SQLite format 3\0"
-_SILENT = frozenset(("snapshot", "patch", "agent", "retry", "subtask", "compaction", "step-start"))
-"""Types of parts without text of a message. Source: the program's own schema, version 1.18."""
+_KINDS = (
+    *("text", "reasoning", "tool", "file", "step-start", "step-finish", "snapshot", "patch"),
+    *("agent", "retry", "subtask", "compaction"),
+)
+"""Types of parts. Source: the program's own schema, version 1.18."""
 _TEXTS = ("text", "reasoning")
 _COMPACTION_PROMPT = "What did we do so far?"  # sent instead of everything before a summary
 _EXPORT = re.compile(rb'\s*\{\s*"info"\s*:\s*\{\s*"id"\s*:\s*"ses_')
@@ -115,16 +118,19 @@ def _session(info: _Object, messages: _Messages, log: LogFile) -> Session:
     )
     for message, parts in messages:
         at = session.at(as_mapping(message.get("time")).get("created"))
+        for kind in (as_text(part.get("type"), "") for part in parts):
+            if kind not in _KINDS:
+                log.skip(f"unknown type of part {kind!r}")
         if message.get("role") == "user":
-            _user(session, parts, at, log)
+            _user(session, parts, at)
         elif message.get("role") == "assistant":
-            _assistant(session, message, parts, at, log)
+            _assistant(session, message, parts, at)
         else:
             log.skip(f"unknown role {message.get('role')!r}")
     return session
 
 
-def _user(session: Session, parts: list[_Object], at: float | None, log: LogFile) -> None:
+def _user(session: Session, parts: list[_Object], at: float | None) -> None:
     """Read a message of the user; texts that the program added are `synthetic`."""
     content: list[dict[str, Any]] = []
     typed = []
@@ -139,17 +145,13 @@ def _user(session: Session, parts: list[_Object], at: float | None, log: LogFile
             text = as_text(part.get("prompt"), "") if kind == "subtask" else text
             content.append({"type": "text", "text": text})
             typed += [] if part.get("synthetic") is True else [user_words(text)]
-        elif kind != "text" and kind not in _SILENT:
-            log.skip(f"unknown type of part {kind!r}")
     if content:
         session.user(content)
         if typed:
             session.did("message", joined(*typed), at, back=1)
 
 
-def _assistant(
-    session: Session, message: _Object, parts: list[_Object], at: float | None, log: LogFile
-) -> None:
+def _assistant(session: Session, message: _Object, parts: list[_Object], at: float | None) -> None:
     """Read a message of the model: one answer, in older versions several."""
     answers: list[list[_Object]] = [[]]
     for part in parts:
@@ -163,42 +165,31 @@ def _assistant(
         prompted = bool(last) and json_text(last[0]["content"]).count(_COMPACTION_PROMPT) > 0
         session.compactions.append(len(session.messages) - prompted)
     for number, answer in enumerate(answers):
-        _answer(session, message, answer, at, log, number)
+        _answer(session, message, answer, at, f"{message.get('id')}:{number}")
     if failure == "MessageAbortedError":
         session.did("interrupt", at=session.at(as_mapping(message.get("time")).get("completed")))
 
 
 def _answer(
-    session: Session,
-    message: _Object,
-    parts: list[_Object],
-    at: float | None,
-    log: LogFile,
-    number: int,
+    session: Session, message: _Object, parts: list[_Object], at: float | None, key: str
 ) -> None:
-    known: dict[str, list[_Object]] = {"text": [], "reasoning": [], "tool": [], "step-finish": []}
-    for part in parts:
-        kind = as_text(part.get("type"), "")
-        if kind in known:
-            known[kind].append(part)
-        elif kind != "file" and kind not in _SILENT:
-            log.skip(f"unknown type of part {kind!r}")
-    if not any(known[kind] for kind in ("text", "tool", "step-finish")):
+    of = {kind: [part for part in parts if part.get("type") == kind] for kind in _KINDS}
+    if not (of["text"] or of["tool"] or of["step-finish"]):
         return  # the call failed or was stopped before the model answered
-    finish = next(iter(known["step-finish"]), message)
+    finish = next(iter(of["step-finish"]), message)
     answer = session.reply(
-        *("\n".join(as_text(part.get("text"), "") for part in known[k]) for k in _TEXTS),
+        *("\n".join(as_text(part.get("text"), "") for part in of[kind]) for kind in _TEXTS),
         model=as_text(message.get("modelID"), ""),
         usage=_usage(as_mapping(finish.get("tokens"))),
         at=at,
-        key=f"{message.get('id')}:{number}",
+        key=key,
         cost_usd=as_number(finish.get("cost"), None) or None,
     )
-    for part in known["tool"]:
+    for part in of["tool"]:
         name, call_id = as_text(part.get("tool"), ""), as_text(part.get("callID"), "")
         asked = tool_call(call_id, name, json_text(as_mapping(part.get("state")).get("input")))
         answer.setdefault("tool_calls", []).append(asked)
-    for part in known["tool"]:
+    for part in of["tool"]:
         _result(session, part)
 
 
