@@ -84,18 +84,10 @@ class LogFile:
 
         Raises ConfigError: the file cannot be read.
         """
-        return next(iter(self.documents()), None)
-
-    def documents(self) -> list[Any]:
-        """The values of a file of JSON documents, one after another; none, and noted, if it is no
-        such file.
-
-        Raises ConfigError: the file cannot be read.
-        """
         values, self.seen = _values(self.text().encode("utf-8", "surrogatepass")), 1
         if not values:
             self.skip("not JSON", 0)
-        return values
+        return next(iter(values), None)
 
     def text(self) -> str:
         """The whole file; bytes that are not UTF-8 are replaced. Raises ConfigError."""

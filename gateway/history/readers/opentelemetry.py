@@ -1,4 +1,4 @@
-"""OpenTelemetry traces of model calls in JSON: OTLP documents or lines, or one span an object.
+"""OpenTelemetry traces of model calls: OTLP as one document or as lines of JSON.
 
 Calls are put together by `gen_ai.conversation.id`, else by trace. A call's messages are in its
 attributes, in events of its span, or in log records, and are either the whole history or, as this
@@ -15,15 +15,14 @@ from typing import Any
 
 from gateway.history.log_file import LogFile
 from gateway.history.readers.recordings import read_acts
-from gateway.history.session import Session, chat_usage, epoch, joined, tool_call
+from gateway.history.session import Session, chat_usage, joined, tool_call
 from gateway.steering.transcript.content import json_text
-from gateway.wire.coerce import as_int, as_list, as_mapping, as_number, as_text
+from gateway.wire.coerce import as_int, as_list, as_mapping, as_text
 
 AGENT = "opentelemetry"
 _CALLS = ("chat", "generate_content", "text_completion", "completion")
 _MARKS = (b'"resourceSpans":', b'"resourceLogs":')
-_FLAT = (b'"trace_id"', b'"traceId"')
-_FAILED = (2, "ERROR", "STATUS_CODE_ERROR")
+_FAILED = (2, "STATUS_CODE_ERROR")
 _VALUES = ("stringValue", "boolValue", "doubleValue", "bytesValue")
 
 _Events = dict[str, list[Mapping[str, Any]]]
@@ -32,19 +31,18 @@ Span = dict[str, Any]  # trace, id, parent, start, end, failed, service, attribu
 
 def matches(head: bytes, name: str) -> bool:
     """See LogFormat."""
-    if not name.endswith((".json", ".jsonl", ".ndjson", ".log")) or head.lstrip()[:1] not in b"{[":
-        return False
-    return any(m in head for m in _MARKS) or (b"gen_ai." in head and any(m in head for m in _FLAT))
+    is_json = name.endswith((".json", ".jsonl", ".ndjson", ".log")) and head.lstrip()[:1] == b"{"
+    return is_json and any(mark in head for mark in _MARKS)
 
 
 def read(log: LogFile) -> Iterable[Session]:
     """See LogFormat."""
     spans: list[Span] = []
     events: _Events = defaultdict(list)
-    for document in _documents(log):
-        before = len(spans)
+    is_lines = log.head().lstrip().partition(b"\n")[0].rstrip() != b"{"
+    for document in log.records() if is_lines else [as_mapping(log.document())]:
         spans += _spans(document, events)
-        if before == len(spans) and not {"resourceSpans", "resourceLogs"} & document.keys():
+        if not {"resourceSpans", "resourceLogs"} & document.keys():
             log.skip("no span")
     calls = [span for span in spans if _is_call(span["attributes"])]
     inner = {span["id"] for span in calls} - {""}
@@ -58,47 +56,34 @@ def read(log: LogFile) -> Iterable[Session]:
         yield from _Conversation(name, group).sessions()
 
 
-def _documents(log: LogFile) -> Iterator[Mapping[str, Any]]:
-    """The objects of a file of lines, or of one that was written for the eye."""
-    first = log.head().lstrip().partition(b"\n")[0].rstrip()
-    if first[:1] != b"[" and first != b"{":
-        yield from log.records()
-        return
-    for document in log.documents():
-        yield from map(as_mapping, document if isinstance(document, list) else [document])
-
-
 def _spans(document: Mapping[str, Any], events: _Events) -> Iterator[Span]:
     """The spans of a document; events of spans and log records are added to those of their span."""
     for resource in _mappings(document, "resourceSpans"):
+        service = as_text(_attributes(resource.get("resource")).get("service.name"), "")
+        service = "" if service.startswith("unknown_service") else service
         for scope in _mappings(resource, "scopeSpans"):
             for span in _mappings(scope, "spans"):
-                yield _span(span, resource, events)
+                yield _span(span, service, events)
     for resource in _mappings(document, "resourceLogs"):
         for scope in _mappings(resource, "scopeLogs"):
             for record in _mappings(scope, "logRecords"):
                 values = {**_attributes(record), **as_mapping(_value(record.get("body")))}
                 name = record.get("eventName") or values.get("event.name")
                 events[as_text(record.get("spanId"), "")].append({**values, "name": name})
-    if "attributes" in document and {"context", "trace_id", "traceId"} & document.keys():
-        yield _span(document, document, events)
 
 
-def _span(span: Mapping[str, Any], holder: Mapping[str, Any], events: _Events) -> Span:
-    context = as_mapping(span.get("context")) or span
-    name = _id(context, "span_id", "spanId", "id")
+def _span(span: Mapping[str, Any], service: str, events: _Events) -> Span:
+    name = as_text(span.get("spanId"), "")
     for event in _mappings(span, "events"):
         events[name].append({**_attributes(event), "name": event.get("name")})
-    status, resource = as_mapping(span.get("status")), as_mapping(holder.get("resource"))
-    service = as_text(_attributes(resource).get("service.name"), "")
     return {
         "id": name,
-        "trace": _id(context, "trace_id", "traceId"),
-        "parent": _id(span, "parentSpanId", "parent_id", "parent_span_id", "parentId"),
-        "start": _moment(_first(span, "startTimeUnixNano", "start_time", "startTime")),
-        "end": _moment(_first(span, "endTimeUnixNano", "end_time", "endTime")),
-        "failed": _first(status, "code", "status_code") in _FAILED,
-        "service": "" if service.startswith("unknown_service") else service,
+        "trace": as_text(span.get("traceId"), ""),
+        "parent": as_text(span.get("parentSpanId"), ""),
+        "start": _moment(span.get("startTimeUnixNano")),
+        "end": _moment(span.get("endTimeUnixNano")),
+        "failed": as_mapping(span.get("status")).get("code") in _FAILED,
+        "service": service,
         "attributes": _attributes(span),
     }
 
@@ -232,13 +217,12 @@ def _usage(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tokens(values: Mapping[str, Any], *names: str) -> int:
-    return as_int(_first(values, *(f"gen_ai.usage.{name}" for name in names)), 0)
+    given = (as_int(values.get(f"gen_ai.usage.{name}"), 0) for name in names)
+    return next(filter(None, given), 0)
 
 
-def _attributes(holder: Mapping[str, Any]) -> dict[str, Any]:
-    """Attributes as a mapping, also those that OTLP writes as a list of keys and values."""
-    values = holder.get("attributes")
-    return _pairs(values) if isinstance(values, list) else dict(as_mapping(values))
+def _attributes(holder: object) -> dict[str, Any]:
+    return _pairs(as_mapping(holder).get("attributes"))
 
 
 def _pairs(values: object) -> dict[str, Any]:
@@ -276,19 +260,6 @@ def _json(value: object) -> Any:
     return value
 
 
-def _first(values: Mapping[str, Any], *names: str) -> Any:
-    return next((values[name] for name in names if values.get(name)), None)
-
-
-def _id(values: Mapping[str, Any], *names: str) -> str:
-    return as_text(_first(values, *names), "").removeprefix("0x")
-
-
-def _moment(value: object) -> float | None:
-    """Seconds of the epoch from nanoseconds, a text, or seconds with nanoseconds."""
-    if isinstance(value, list) and len(value) == 2:
-        return as_number(value[0], 0.0) + as_number(value[1], 0.0) / 1e9
-    if isinstance(value, str) and value.isdecimal():
-        value = int(value[:20])
-    number = as_number(value, None)
-    return number / 1e9 if number is not None and number > 1e15 else epoch(value)
+def _moment(nanoseconds: object) -> float | None:
+    text = str(nanoseconds)[:20]
+    return int(text) / 1e9 if text.isdecimal() else None
