@@ -157,11 +157,7 @@ def tool_call(call_id: object, name: object, arguments: object) -> dict[str, Any
 
 
 def chat_usage(
-    prompt: object,
-    completion: object,
-    cached: object = 0,
-    written: object = 0,
-    reasoning: object = 0,
+    prompt: object, made: object, cached: object = 0, written: object = 0, thoughts: object = 0
 ) -> dict[str, Any]:
     """Counts of tokens in the form of Chat Completions: the prompt includes those read from and
     written to a cache, the completion those of reasoning."""
@@ -169,8 +165,8 @@ def chat_usage(
     return {
         "prompt_tokens": as_int(prompt, 0),
         "prompt_tokens_details": details,
-        "completion_tokens": as_int(completion, 0),
-        "completion_tokens_details": {"reasoning_tokens": as_int(reasoning, 0)},
+        "completion_tokens": as_int(made, 0),
+        "completion_tokens_details": {"reasoning_tokens": as_int(thoughts, 0)},
     }
 
 
