@@ -85,7 +85,7 @@ _BUILT_IN: Final = (
         homes=tuple(f"{folder}.aider.chat.history.md" for folder in ("", "*/", "*/*/", "*/*/*/")),
         tested="0.86.2",
     ),
-    LogFormat(name="swe-agent", tested="mini-swe-agent 2.4.6"),
+    LogFormat(name="swe-agent", tested="mini-swe-agent 2.4.6, without the Responses API"),
     LogFormat(
         name="openhands",
         homes=(".openhands/conversations/*/base_state.json",),

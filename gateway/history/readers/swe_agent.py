@@ -1,12 +1,12 @@
 """Trajectories of the SWE-agent programs: mini-swe-agent's `*.traj.json` and SWE-agent's `*.traj`.
 
 mini-swe-agent writes its messages with an `extra` of its own, where each answer has the response of
-the provider. SWE-agent writes its steps in a `trajectory`, and only the sum of the tokens.
+the provider; answers of the Responses API are not read. SWE-agent writes its steps in a
+`trajectory`, and only the sum of the tokens.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from itertools import takewhile
@@ -15,15 +15,14 @@ from typing import Any
 from msgspec.structs import replace
 
 from gateway.history.log_file import LogFile
-from gateway.history.session import Session, chat_usage, joined, tool_call
-from gateway.steering.transcript.content import item_call, item_reasoning, read_content
+from gateway.history.session import Session, chat_usage, tool_call
+from gateway.steering.transcript.content import read_content
 from gateway.steering.transcript.interventions import is_interruption, rejection
 from gateway.wire.coerce import as_bool, as_list, as_mapping, as_number, as_text
 
 _NEW_TASK = "The user added a new task: "
 _NO_COMMENT = "Temporary interruption caught."
 _TASK = re.compile(r"\{\{\s*\w+\s*\}\}")
-_ITEMS = ("function_call_output", "message")
 
 
 def matches(head: bytes, name: str) -> bool:
@@ -70,11 +69,11 @@ class _Mini:
             self._session.at(extra.get("timestamp"))
             role = as_text(message.get("role"), "")
             kept = {key: value for key, value in message.items() if key != "extra"}
-            if role == "assistant" or message.get("object") == "response":
-                self._answer(kept, extra, as_mapping(extra.get("response")) or message)
+            if role == "assistant":
+                self._answer(kept, extra, as_mapping(extra.get("response")))
             elif role == "user":
                 self._user(kept, extra)
-            elif role in ("system", "developer", "tool") or message.get("type") in _ITEMS:
+            elif role in ("system", "developer", "tool"):
                 self._session.messages.append(kept)
             elif role != "exit":  # the harness's own note of how the run ended
                 self._log.skip(f"unknown role {role!r}")
@@ -82,15 +81,13 @@ class _Mini:
     def _answer(
         self, message: Mapping[str, Any], extra: Mapping[str, Any], response: Mapping[str, Any]
     ) -> None:
-        output = message.get("output")
-        found = _from_items(output) if isinstance(output, list) else message
         self._session.reply(
             model=as_text(response.get("model"), "") or self._model,
             usage=as_mapping(response.get("usage")),
             at=self._session.at(extra.get("timestamp")),
             key=as_text(response.get("id"), ""),
             cost_usd=as_number(extra.get("cost"), None) or None,
-        ).update(found)
+        ).update(message)
 
     def _user(self, message: dict[str, Any], extra: Mapping[str, Any]) -> None:
         session = self._session
@@ -113,8 +110,6 @@ class _Mini:
         response = as_mapping(extra.get("response"))
         choice = as_mapping(next(iter(as_list(response.get("choices"))), None))
         message = as_mapping(choice.get("message"))
-        if not message and isinstance(response.get("output"), list):
-            message = response
         if not message and "model_response" in extra:
             message = {"content": as_text(extra.get("model_response"), "")}
         if message:
@@ -130,22 +125,6 @@ class _Mini:
         return task.partition(first_line)[0] if first_line else task
 
 
-def _from_items(items: list[Any]) -> dict[str, Any]:
-    """The items of a response of the Responses API as one message."""
-    calls, texts, thoughts = [], [], []
-    for item in map(as_mapping, items):
-        if call := item_call(item):
-            calls.append(tool_call(call.id, call.name, call.arguments))
-        elif item.get("type") == "reasoning":
-            thoughts.append(item_reasoning(item))
-        else:
-            texts.append(read_content(item.get("content")).text)
-    message: dict[str, Any] = {"content": joined(*texts)}
-    if any(thoughts):
-        message["reasoning_content"] = joined(*thoughts)
-    return {**message, "tool_calls": calls} if calls else message
-
-
 def _swe_agent(
     session: Session, document: Mapping[str, Any], info: Mapping[str, Any], log: LogFile
 ) -> None:
@@ -159,10 +138,9 @@ def _swe_agent(
         session.messages.append({"role": entry["role"], "content": entry.get("content")})
         if entry["role"] == "user" and not session.human:
             session.did("message", read_content(entry.get("content")).text, back=1)
-    model = _model(document)
     for log.seen, step in enumerate(map(as_mapping, as_list(document.get("trajectory"))), 1):
         thought, text = (as_text(step.get(name), "") for name in ("thought", "response"))
-        reply = session.reply(thought or text, model=model)
+        reply = session.reply(thought or text)
         if action := as_text(step.get("action"), "").strip():
             reply["tool_calls"] = [tool_call(f"action_{log.seen}", "bash", action)]
             session.result(f"action_{log.seen}", step.get("observation"), rejected=False)
@@ -172,14 +150,3 @@ def _swe_agent(
         usage = chat_usage(stats.get("tokens_sent"), stats.get("tokens_received"))
         cost = as_number(stats.get("instance_cost"), None) or None
         session.calls[-1] = replace(session.calls[-1], usage=usage, cost_usd=cost)
-
-
-def _model(document: Mapping[str, Any]) -> str:
-    """The name of the model in the settings, which are written as JSON in a string."""
-    settings = document.get("replay_config")
-    try:
-        found = json.loads(settings) if isinstance(settings, str) else settings
-    except ValueError:
-        return ""
-    agent = as_mapping(as_mapping(found).get("agent"))
-    return as_text(as_mapping(agent.get("model")).get("name"), "")
