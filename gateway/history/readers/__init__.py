@@ -72,9 +72,7 @@ _BUILT_IN: Final = (
         homes=(".claude/projects/**/*.jsonl", ".config/claude/projects/**/*.jsonl"),
         tested="1.0.24 to 2.1.332",
     ),
-    LogFormat(
-        name="opentelemetry", tested="semantic conventions 1.28 to 1.38; OpenTelemetry Python 1.45"
-    ),
+    LogFormat(name="opentelemetry", tested="OTLP in JSON, semantic conventions 1.37 and 1.38"),
     LogFormat(
         name="opencode",
         homes=(".local/share/opencode/opencode*.db",),

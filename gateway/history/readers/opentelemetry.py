@@ -1,9 +1,8 @@
 """OpenTelemetry traces of model calls: OTLP as one document or as lines of JSON.
 
-Calls are put together by `gen_ai.conversation.id`, else by trace. A call's messages are in its
-attributes, in events of its span, or in log records, and are either the whole history or, as this
-gateway writes them, what is new. Source: semantic conventions for generative AI, versions 1.28 to
-1.38.
+Calls are put together by `gen_ai.conversation.id`, else by trace. The messages of a call are in the
+attributes of its span, and are either the whole history or, as this gateway writes them, what is
+new. Messages in log records are not read: a collector writes these to another file.
 """
 
 from __future__ import annotations
@@ -21,71 +20,54 @@ from gateway.wire.coerce import as_int, as_list, as_mapping, as_text
 
 AGENT = "opentelemetry"
 _CALLS = ("chat", "generate_content", "text_completion", "completion")
-_MARKS = (b'"resourceSpans":', b'"resourceLogs":')
 _FAILED = (2, "STATUS_CODE_ERROR")
 _VALUES = ("stringValue", "boolValue", "doubleValue", "bytesValue")
 
-_Events = dict[str, list[Mapping[str, Any]]]
 Span = dict[str, Any]  # trace, id, parent, start, end, failed, service, attributes
 
 
 def matches(head: bytes, name: str) -> bool:
     """See LogFormat."""
     is_json = name.endswith((".json", ".jsonl", ".ndjson", ".log")) and head.lstrip()[:1] == b"{"
-    return is_json and any(mark in head for mark in _MARKS)
+    return is_json and b'"resourceSpans":' in head
 
 
 def read(log: LogFile) -> Iterable[Session]:
     """See LogFormat."""
     spans: list[Span] = []
-    events: _Events = defaultdict(list)
     is_lines = log.head().lstrip().partition(b"\n")[0].rstrip() != b"{"
     for document in log.records() if is_lines else [as_mapping(log.document())]:
-        spans += _spans(document, events)
-        if not {"resourceSpans", "resourceLogs"} & document.keys():
+        spans += _spans(document)
+        if "resourceSpans" not in document:
             log.skip("no span")
     calls = [span for span in spans if _is_call(span["attributes"])]
     inner = {span["id"] for span in calls} - {""}
     groups: dict[str, list[Span]] = defaultdict(list)
     for span in sorted(calls, key=lambda each: each["start"] or 0):
         if span["parent"] not in inner:  # else a client and a gateway report one call
-            span["messages"] = _messages(span["attributes"], events.get(span["id"], []))
+            span["messages"] = _messages(span["attributes"])
             own = as_text(span["attributes"].get("gen_ai.conversation.id"), "")
             groups[own or span["trace"]].append(span)
     for name, group in groups.items():
         yield from _Conversation(name, group).sessions()
 
 
-def _spans(document: Mapping[str, Any], events: _Events) -> Iterator[Span]:
-    """The spans of a document; events of spans and log records are added to those of their span."""
+def _spans(document: Mapping[str, Any]) -> Iterator[Span]:
     for resource in _mappings(document, "resourceSpans"):
         service = as_text(_attributes(resource.get("resource")).get("service.name"), "")
         service = "" if service.startswith("unknown_service") else service
         for scope in _mappings(resource, "scopeSpans"):
             for span in _mappings(scope, "spans"):
-                yield _span(span, service, events)
-    for resource in _mappings(document, "resourceLogs"):
-        for scope in _mappings(resource, "scopeLogs"):
-            for record in _mappings(scope, "logRecords"):
-                values = {**_attributes(record), **as_mapping(_value(record.get("body")))}
-                name = record.get("eventName") or values.get("event.name")
-                events[as_text(record.get("spanId"), "")].append({**values, "name": name})
-
-
-def _span(span: Mapping[str, Any], service: str, events: _Events) -> Span:
-    name = as_text(span.get("spanId"), "")
-    for event in _mappings(span, "events"):
-        events[name].append({**_attributes(event), "name": event.get("name")})
-    return {
-        "id": name,
-        "trace": as_text(span.get("traceId"), ""),
-        "parent": as_text(span.get("parentSpanId"), ""),
-        "start": _moment(span.get("startTimeUnixNano")),
-        "end": _moment(span.get("endTimeUnixNano")),
-        "failed": as_mapping(span.get("status")).get("code") in _FAILED,
-        "service": service,
-        "attributes": _attributes(span),
-    }
+                yield {
+                    "id": as_text(span.get("spanId"), ""),
+                    "trace": as_text(span.get("traceId"), ""),
+                    "parent": as_text(span.get("parentSpanId"), ""),
+                    "start": _moment(span.get("startTimeUnixNano")),
+                    "end": _moment(span.get("endTimeUnixNano")),
+                    "failed": as_mapping(span.get("status")).get("code") in _FAILED,
+                    "service": service,
+                    "attributes": _attributes(span),
+                }
 
 
 def _is_call(values: Mapping[str, Any]) -> bool:
@@ -94,58 +76,37 @@ def _is_call(values: Mapping[str, Any]) -> bool:
     return operation in _CALLS or (operation is None and "gen_ai.request.model" in values)
 
 
-def _messages(
-    values: dict[str, Any], events: Sequence[Mapping[str, Any]]
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _messages(values: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The messages of a call as chat messages: its input, and the model's answer."""
-    for event in events:
-        if event.get("name") == "gen_ai.client.inference.operation.details":
-            values = {**values, **event}
-    asked = _list(values, "gen_ai.input.messages")
-    answered = _list(values, "gen_ai.output.messages")
-    system = _list(values, "gen_ai.system_instructions")
-    if system:
-        asked = [{"role": "system", "parts": system}, *asked]
-    for event in events:
-        name = as_text(event.get("name"), "")
-        body = {**event, **as_mapping(_json(event.get("gen_ai.event.content")))}
-        if name == "gen_ai.choice":
-            answered.append(_json(body.get("message")) or body)
-        elif name.startswith("gen_ai.") and name.endswith(".message"):
-            asked.append({"role": name.split(".")[1], **body})
-    answer = [m for each in answered[:1] for m in _chat({**as_mapping(each), "role": "assistant"})]
-    return [m for each in asked for m in _chat(as_mapping(each))], answer
+    asked = [as_mapping(each) for each in _list(values, "gen_ai.input.messages")]
+    if system := _list(values, "gen_ai.system_instructions"):
+        asked.insert(0, {"role": "system", "parts": system})
+    answered = [as_mapping(each) for each in _list(values, "gen_ai.output.messages")[:1]]
+    answer = [m for each in answered for m in _chat({**each, "role": "assistant"})]
+    return [m for each in asked for m in _chat(each)], answer
 
 
 def _chat(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """A message with `parts`, or of the older form, as chat messages."""
-    role, content = as_text(message.get("role"), "user"), _json(message.get("content"))
-    parts = as_list(message.get("parts") or content)
-    texts: list[Any] = [] if parts else [message.get("content")]
-    thoughts: list[Any] = []
-    results: list[tuple[Any, Any]] = []
-    calls = [_call(as_mapping(each)) for each in as_list(_json(message.get("tool_calls")))]
-    for part in map(as_mapping, parts):
-        kind, text = part.get("type"), part.get("content") or part.get("text")
-        if kind in ("tool_call", "function"):
-            calls.append(_call(part))
+    """A message with `parts` as chat messages."""
+    role = as_text(message.get("role"), "user")
+    texts: dict[bool, list[Any]] = {False: [], True: []}  # True: those of reasoning
+    calls: list[dict[str, Any]] = []
+    results = 0
+    for part in map(as_mapping, as_list(message.get("parts"))):
+        kind, name = part.get("type"), part.get("id")
+        if kind == "tool_call":
+            calls.append(tool_call(name, part.get("name"), json_text(part.get("arguments"))))
         elif kind == "tool_call_response":
-            results.append((part.get("id"), part.get("response", part.get("result"))))
+            results += 1
+            content = json_text(part.get("response", part.get("result")))
+            yield {"role": "tool", "tool_call_id": name, "content": content}
         else:
-            (thoughts if kind in ("reasoning", "thinking") else texts).append(text)
-    if role == "tool" and not results:
-        results.append((message.get("id", message.get("tool_call_id")), joined(*texts)))
-    for name, result in results:
-        yield {"role": "tool", "tool_call_id": name, "content": json_text(result)}
-    if role != "tool" and (calls or joined(*texts) or not results):
-        more = {"tool_calls": calls, "reasoning_content": joined(*thoughts)}
-        found = {"role": role, "content": joined(*texts)}
+            texts[kind in ("reasoning", "thinking")].append(part.get("content"))
+    text, thought = joined(*texts[False]), joined(*texts[True])
+    if calls or text or not results:
+        more = {"tool_calls": calls, "reasoning_content": thought}
+        found = {"role": role, "content": text}
         yield found | {name: value for name, value in more.items() if value}
-
-
-def _call(call: Mapping[str, Any]) -> dict[str, Any]:
-    function = as_mapping(call.get("function")) or call
-    return tool_call(call.get("id"), function.get("name"), json_text(function.get("arguments")))
 
 
 class _Conversation:
@@ -247,17 +208,12 @@ def _mappings(holder: Mapping[str, Any], name: str) -> Iterator[Mapping[str, Any
 
 
 def _list(values: Mapping[str, Any], name: str) -> list[Any]:
-    return list(as_list(_json(values.get(name))))
-
-
-def _json(value: object) -> Any:
-    """A value that may be written as a JSON text; the value itself if it is none."""
-    if isinstance(value, str) and value[:1] in ("[", "{"):
-        try:
-            return json.loads(value)
-        except ValueError:
-            return value
-    return value
+    """A list that may be written as a JSON text."""
+    value = values.get(name)
+    try:
+        return as_list(json.loads(value) if isinstance(value, str) else value)
+    except ValueError:
+        return []
 
 
 def _moment(nanoseconds: object) -> float | None:
