@@ -8,7 +8,6 @@ the object store: nothing is checked out, and nothing is fetched.
 from __future__ import annotations
 
 import io
-import json
 import os
 import re
 import subprocess
@@ -18,13 +17,13 @@ from typing import IO, NamedTuple
 
 from gateway.errors import ConfigError
 from gateway.history.log_file import HEAD_BYTES, LogFile
-from gateway.wire.coerce import as_mapping, as_text
 
 _REFS = ("refs/heads/entire/**", "refs/remotes/*/entire/**")
 _NOT_ASKED = {"GIT_ALLOW_PROTOCOL": "none", "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0"}
 """A clone without all objects would fetch them; there is no protocol of the name `none`."""
 _LONGEST_S = 60
 _SESSION = re.compile(rb'"(?:sessionId|session_id)"\s*:\s*"([^"]{1,200})"')
+_FILE = re.compile(r"100\d+ blob (\w+) +(\d+)\t([^\0]+)\0")
 _OTHERS = ("metadata.json", "package.json", "package-lock.json")
 
 
@@ -78,7 +77,9 @@ def transcripts(folder: Path) -> list[tuple[Path, Blob]]:
         blobs = list(_blobs(folder, branch))
         sessions = _sessions(folder, blobs)
         for blob in filter(_is_transcript, blobs):
-            name = sessions.get(blob.folder) or _named_in(blob) or blob.object
+            match = None if blob.folder in sessions else _SESSION.search(blob.read(), 0, HEAD_BYTES)
+            named = match[1].decode("utf-8", "replace") if match else blob.object
+            name = sessions.get(blob.folder) or named
             if name not in found or found[name].size < blob.size:
                 found[name] = blob
     return [(folder / blob.branch / blob.path, blob) for blob in found.values()]
@@ -99,38 +100,27 @@ def _sessions(folder: Path, blobs: Sequence[Blob]) -> dict[str, str]:
     for blob in asked:  # each answer: a line with name, type and size, then the content
         start = answers.find(b"\n", at) + 1
         at = start + blob.size + 1
-        try:
-            values = as_mapping(json.loads(answers[start : at - 1]))
-        except ValueError:
-            continue
-        found[blob.folder] = as_text(values.get("session_id"), "")
+        if match := _SESSION.search(answers, start, at):
+            found[blob.folder] = match[1].decode("utf-8", "replace")
     return found
-
-
-def _named_in(blob: Blob) -> str:
-    match = _SESSION.search(blob.read(), 0, HEAD_BYTES)
-    return match[1].decode("utf-8", "replace") if match else ""
 
 
 def _blobs(folder: Path, branch: str) -> Iterator[Blob]:
     listing = _git(folder, "ls-tree", "-r", "-l", "-z", "--full-tree", branch)
-    for line in listing.decode("utf-8", "surrogateescape").split("\0"):
-        values, _, path = line.partition("\t")
-        mode, kind, name, size = values.split() if path else ("", "", "", "")
-        if kind == "blob" and mode.startswith("100"):
-            yield Blob(folder, branch.removeprefix("refs/"), path, name, int(size))
+    for found in _FILE.finditer(listing.decode("utf-8", "surrogateescape")):
+        name, size, path = found.groups()
+        yield Blob(folder, branch.removeprefix("refs/"), path, name, int(size))
 
 
 def _git(folder: Path, *arguments: str, given: bytes = b"") -> bytes:
-    command = ["git", "-C", str(folder), *arguments]
-    env = {**os.environ, **_NOT_ASKED}
+    fault = f"{folder}: git does not read this repository"
+    command, env = ["git", "-C", str(folder), *arguments], {**os.environ, **_NOT_ASKED}
     try:
-        ended = subprocess.run(  # noqa: S603 - no shell, and objects that git itself has named
-            command, env=env, input=given, capture_output=True, check=False, timeout=_LONGEST_S
-        )
+        return subprocess.run(  # noqa: S603 - no shell, and objects that git itself has named
+            command, env=env, input=given, capture_output=True, check=True, timeout=_LONGEST_S
+        ).stdout
+    except subprocess.CalledProcessError as exc:
+        reason = exc.stderr.decode("utf-8", "replace").strip().partition("\n")[0]
+        raise ConfigError(f"{fault}: {reason}") from exc
     except (OSError, subprocess.TimeoutExpired) as exc:
-        raise ConfigError(f"{folder}: git does not read this repository: {exc}") from exc
-    if ended.returncode:
-        reason = ended.stderr.decode("utf-8", "replace").strip().partition("\n")[0]
-        raise ConfigError(f"{folder}: git does not read this repository: {reason}")
-    return ended.stdout
+        raise ConfigError(f"{fault}: {exc}") from exc

@@ -69,12 +69,10 @@ def named(paths: Iterable[Path]) -> list[Found]:
     found: list[Found] = []
     for path in paths:
         try:
-            exists, is_folder = path.exists(), path.is_dir()
-        except OSError as exc:  # a name that is too long, a folder that may not be entered
+            path.stat()
+        except OSError as exc:  # not there, a name that is too long, a circle of links
             raise ConfigError(f"{path}: cannot be read: {exc.strerror}") from exc
-        if not exists:
-            raise ConfigError(f"{path}: no such file or directory")
-        found += _in_folder(path) if is_folder else [identify(path)]
+        found += _in_folder(path) if path.is_dir() else [identify(path)]
     return found
 
 

@@ -11,6 +11,7 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
@@ -60,11 +61,8 @@ class LogFile:
 
     def head(self) -> bytes:
         """The first `HEAD_BYTES` bytes. Raises ConfigError: the file cannot be read."""
-        try:
-            with self._open() as file:
-                return file.read(HEAD_BYTES)
-        except (OSError, EOFError, zlib.error) as exc:
-            raise ConfigError(f"{self.path}: cannot be read: {exc}") from exc
+        with self._opened() as file:
+            return file.read(HEAD_BYTES)
 
     def records(self) -> Iterator[dict[str, Any]]:
         """The JSON objects of a file of lines; `seen` is the number of the line just read.
@@ -72,55 +70,40 @@ class LogFile:
         Raises ConfigError: the file cannot be opened. A file that breaks off is noted.
         """
         try:
-            with self._open() as file:
+            with self._opened() as file:
                 for self.seen, line in enumerate(file, 1):
                     if line.strip():
                         yield from self._objects(line)
-        except (OSError, EOFError, zlib.error) as exc:
+        except ConfigError as exc:
             if not self.seen:
-                raise ConfigError(f"{self.path}: cannot be read: {exc}") from exc
-            self.skip(f"cannot be read: {exc}", self.seen + 1)
+                raise
+            self.skip(f"cannot be read: {exc.__cause__}", self.seen + 1)
 
     def document(self) -> object:
         """The value of a file that is one JSON document; None, and noted, if it is none.
 
         Raises ConfigError: the file cannot be read.
         """
-        return next(iter(self.documents()), None)
-
-    def documents(self) -> list[Any]:
-        """The values of a file of JSON documents, one after another; none, and noted, if it is no
-        such file.
-
-        Raises ConfigError: the file cannot be read.
-        """
-        values = _values(self.text().encode("utf-8", "surrogatepass"))
-        self.seen = 1
+        values, self.seen = _values(self.text().encode("utf-8", "surrogatepass")), 1
         if not values:
             self.skip("not JSON", 0)
-        return values
+        return next(iter(values), None)
 
     def text(self) -> str:
         """The whole file; bytes that are not UTF-8 are replaced. Raises ConfigError."""
-        try:
-            with self._open() as file:
-                return file.read().decode("utf-8-sig", "replace")
-        except (OSError, EOFError, zlib.error) as exc:
-            raise ConfigError(f"{self.path}: cannot be read: {exc}") from exc
+        with self._opened() as file:
+            return file.read().decode("utf-8-sig", "replace")
 
     def beside(self, path: Path) -> dict[str, Any]:
         """The object in another file of the same session, counted as a line of this one; empty, and
         noted, if it cannot be read as one."""
         self.seen += 1
-        try:
+        with suppress(ConfigError):
             found = LogFile(path).document()
-        except ConfigError:
-            self.skip("cannot be read")
-            return {}
-        if not isinstance(found, dict):
-            self.skip("not an object in JSON")
-            return {}
-        return found
+            if isinstance(found, dict):
+                return found
+        self.skip("not an object in JSON")
+        return {}
 
     def skip(self, reason: str, line: int | None = None) -> None:
         """Note that a line, by default the one just read, was not understood."""
@@ -138,10 +121,17 @@ class LogFile:
             else:
                 self.skip(f"expected an object, got {type(value).__name__}")
 
+    @contextmanager
+    def _opened(self) -> Iterator[IO[bytes]]:
+        try:
+            with self._open() as file:
+                yield file
+        except (OSError, EOFError, zlib.error) as exc:
+            raise ConfigError(f"{self.path}: cannot be read: {exc}") from exc
+
     def _open(self) -> IO[bytes]:
-        path = self.path
-        packed = path.name.endswith(".gz")
-        return cast(IO[bytes], gzip.open(path, "rb")) if packed else path.open("rb")
+        packed = self.path.name.endswith(".gz")
+        return cast(IO[bytes], gzip.open(self.path)) if packed else self.path.open("rb")
 
 
 def _values(line: bytes) -> list[Any]:
@@ -153,22 +143,18 @@ def _values(line: bytes) -> list[Any]:
     try:
         return [orjson.loads(line)]
     except orjson.JSONDecodeError:
-        text = line.decode("utf-8-sig", "replace")
-    values, at = [], 0
-    mended = False
+        text = line.decode("utf-8-sig", "replace").strip()
+    values, at, mended = [], 0, False
     while at < len(text):
+        while text[at].isspace():
+            at += 1
         try:
             value, at = _DECODER.raw_decode(text, at)
             values.append(value)
-        except json.JSONDecodeError as exc:
-            if mended or not exc.msg.startswith("Invalid"):
+        except (json.JSONDecodeError, RecursionError) as exc:
+            if mended or not str(exc).startswith("Invalid"):
                 break
             text, mended = text[:at] + _BACKSLASH.sub(_escaped, text[at:]), True
-            continue
-        except RecursionError:
-            break
-        while at < len(text) and text[at].isspace():
-            at += 1
     return values
 
 

@@ -10,7 +10,8 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from gateway.history.log_file import Unread
-from gateway.wire.coerce import as_number, as_text
+from gateway.steering.transcript.interventions import is_interruption, rejection
+from gateway.wire.coerce import as_int, as_number, as_text
 
 HumanKind = Literal["message", "interrupt", "reject"]
 
@@ -81,12 +82,69 @@ class Session(Struct, kw_only=True):
             self.ended = moment if self.ended is None else max(self.ended, moment)
         return moment
 
+    def reply(self, text: str = "", reasoning: str = "", **noted: Any) -> dict[str, Any]:
+        """Add an answer of the model and return its message; `noted`: more of its ModelCall."""
+        message: dict[str, Any] = {"role": "assistant", "content": text}
+        if reasoning:
+            message["reasoning_content"] = reasoning
+        self.calls.append(ModelCall(position=len(self.messages), **noted))
+        self.messages.append(message)
+        return message
+
+    def result(
+        self,
+        call_id: object,
+        content: object,
+        at: float | None = None,
+        *,
+        failed: bool = False,
+        rejected: bool | None = None,
+    ) -> None:
+        """Add the result of a call. `rejected`: the person refused it; None: its text tells."""
+        message = {"role": "tool", "tool_call_id": call_id, "content": content}
+        self.messages.append({**message, "is_error": True} if failed else message)
+        if rejected is None:
+            self.told(as_text(content, ""), at)
+        elif rejected:
+            self.did("reject", rejection(as_text(content, "")) or "", at, back=1)
+
+    def told(self, text: str, at: float | None) -> None:
+        """Note what a result, or a notice of the program, tells of the person: a call that they
+        rejected, or work that they interrupted."""
+        text = text.removeprefix("<untrusted_context>").lstrip()  # of Gemini CLI
+        if (said := rejection(text)) is not None:
+            self.did("reject", said, at, back=1)
+        elif is_interruption(text):
+            self.interrupted(at)
+
+    def user(self, content: object, words: str = "", at: float | None = None) -> None:
+        """Add a message with the role of the user; `words`: what a person typed of it."""
+        if words:
+            self.did("message", words, at)
+        self.messages.append({"role": "user", "content": content})
+
+    def compact(self, *contents: object) -> None:
+        """Add the messages that replace all earlier ones."""
+        self.compactions.append(len(self.messages))
+        for content in contents:
+            self.messages.append({"role": "user", "content": content, "compact": True})
+
     def did(
         self, kind: HumanKind, text: str = "", at: float | None = None, *, back: int = 0
     ) -> None:
-        """Note an act of the person: at the next message, or `back` messages before it."""
-        position = len(self.messages) - back
-        self.human.append(HumanTurn(kind=kind, position=position, text=text.strip(), at=at))
+        """Note an act of the person: at the next message, or `back` messages before it. Nobody
+        speaks to a sub-agent."""
+        if not self.parent or kind == "reject":
+            position = len(self.messages) - back
+            self.human.append(HumanTurn(kind=kind, position=position, text=text.strip(), at=at))
+
+    def interrupted(self, at: float | None) -> None:
+        """Note an interruption, which a log may repeat: for each call that it stopped, or as an
+        event and as a message."""
+        answer = self.calls[-1].position if self.calls else -1
+        last = self.human[-1] if self.human else None
+        if last is None or last.kind != "interrupt" or last.position <= answer:
+            self.did("interrupt", "", at)
 
     def count(self, kind: HumanKind) -> int:
         """The number of acts of one kind."""
@@ -99,6 +157,31 @@ _WORKTREE = re.compile(r"[/\\](?:\.claude[/\\])?\.?worktrees?[/\\].*", re.DOTALL
 def project_of(folder: str) -> str:
     """The project of a working directory: the folder itself, or the one whose worktree it is."""
     return _WORKTREE.sub("", folder)
+
+
+def tool_call(call_id: object, name: object, arguments: object) -> dict[str, Any]:
+    """A call of a tool as an answer of the model has it."""
+    function = {"name": name, "arguments": arguments}
+    return {"id": call_id, "type": "function", "function": function}
+
+
+def chat_usage(
+    prompt: object, made: object, cached: object = 0, written: object = 0, thoughts: object = 0
+) -> dict[str, Any]:
+    """Counts of tokens in the form of Chat Completions: the prompt includes those read from and
+    written to a cache, the completion those of reasoning."""
+    details = {"cached_tokens": as_int(cached, 0), "cache_creation_tokens": as_int(written, 0)}
+    return {
+        "prompt_tokens": as_int(prompt, 0),
+        "prompt_tokens_details": details,
+        "completion_tokens": as_int(made, 0),
+        "completion_tokens_details": {"reasoning_tokens": as_int(thoughts, 0)},
+    }
+
+
+def joined(*texts: object, by: str = "\n") -> str:
+    """The texts that are not empty, one after another."""
+    return by.join(text for text in texts if isinstance(text, str) and text)
 
 
 def epoch(value: object) -> float | None:

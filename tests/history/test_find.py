@@ -196,7 +196,7 @@ def test_objects_that_a_clone_lacks_are_not_fetched(repository: Path, tmp_path: 
 def test_a_document_of_a_checkpoint_is_not_taken_for_lines(tmp_path: Path) -> None:
     """Each transcript is called `full.jsonl`, also one JSON document of several lines."""
     git(tmp_path, "init", "-q", "-b", "entire/checkpoints/v1")
-    first = (LOGS / "opentelemetry" / "events.otlp.jsonl").read_text().partition("\n")[0]
+    first = (LOGS / "opentelemetry" / "attributes.otlp.jsonl").read_text().partition("\n")[0]
     checkpoint(tmp_path, "aa/bb/0", "one", json.dumps(json.loads(first), indent=1))
     git(tmp_path, "add", "-A")
     git(tmp_path, "commit", "-q", "-m", "checkpoint")

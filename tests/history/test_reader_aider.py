@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway.history.find import at_home
+from gateway.history.session import chat_usage
 from tests.history.logs import PROGRAMS, Counts, counts, read, sessions
 
 LOG = PROGRAMS / "aider-0.86.2.md"
@@ -84,20 +85,10 @@ def test_cached_tokens_and_a_price_on_its_own_line(tmp_path: Path) -> None:
     (session,) = read(found)
     (call,) = session.calls
     assert (call.model, call.cost_usd) == ("m", 0.02)
-    assert call.usage == {
-        "prompt_tokens": 12_000,
-        "completion_tokens": 1312,
-        "prompt_tokens_details": {"cached_tokens": 2100, "cache_creation_tokens": 1500},
-    }
+    details = {"cached_tokens": 2100, "cache_creation_tokens": 1500}
+    assert call.usage == chat_usage(12_000, 1312, 2100, 1500)
+    assert call.usage["prompt_tokens_details"] == details
     assert session.project == str(tmp_path)
-
-
-def test_an_editor_may_have_cut_the_spaces_at_the_ends(tmp_path: Path) -> None:
-    """A history without its trailing spaces has the same counts."""
-    path = tmp_path / "history.md"
-    path.write_text("\n".join(line.rstrip() for line in TEXT.splitlines()))
-    assert [counts(each).said for each in sessions(path)] == [1, 6, 2]
-    assert sum(counts(each).tokens for each in sessions(path)) == reported(TEXT)
 
 
 @pytest.mark.parametrize("kept", range(97, len(TEXT), 97))

@@ -1,4 +1,4 @@
-"""opencode's sessions from its database, from its older folder of files, and from an export."""
+"""opencode's sessions from its database, and from an export."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ from typing import Any
 
 import pytest
 
-from gateway.history.find import at_home
 from gateway.history.session import Session
-from tests.history.logs import PROGRAMS, Counts, counts, read, sessions, write_files
+from tests.history.logs import PROGRAMS, Counts, counts, sessions
 
 ROWS: dict[str, list[dict[str, Any]]] = json.loads((PROGRAMS / "opencode-1.18.33.json").read_text())
-FILES: dict[str, Any] = json.loads((PROGRAMS / "opencode-1.1.34.json").read_text())
 
 
 def write_database(path: Path) -> Path:
@@ -78,38 +76,6 @@ def test_a_summary_takes_the_place_of_what_was_before_it(tmp_path: Path) -> None
     assert main.messages[at + 1] == {"role": "assistant", "content": "Count the files"}
 
 
-def test_the_older_files_have_the_same_session(tmp_path: Path) -> None:
-    """A session in files has the counts of the same session in a database."""
-    write_files(tmp_path / "storage", FILES)
-    main, children = main_and_children(sessions(tmp_path))
-    assert counts(main)[:5] == (9, 6, 5, 1, 2)
-    assert [counts(each)[:5] for each in children] == [(2, 1, 0, 0, 0)] * 2
-    tokens = [value["tokens"] for value in FILES.values() if value.get("type") == "step-finish"]
-    spent = sum(t["input"] + t["output"] + sum(t["cache"].values()) for t in tokens)
-    assert sum(counts(each).tokens for each in (main, *children)) == spent
-    assert sum(each.lines for each in (main, *children)) == len(FILES)
-    assert not any(each.reasons for each in (main, *children))
-
-
-def test_a_session_that_the_database_took_over_is_read_once(tmp_path: Path) -> None:
-    """Files of a session that is in the database as well are left out."""
-    folder = tmp_path / ".local/share/opencode"
-    write_files(folder / "storage", FILES)
-    main = next(v for name, v in FILES.items() if "session/" in name and "parentID" not in v)
-    with closing(sqlite3.connect(folder / "opencode.db")) as database:
-        for table, columns in (
-            ("session", "id, parent_id, time_created"),
-            ("message", "id, session_id, data"),
-            ("part", "id, message_id, session_id, data"),
-        ):
-            database.execute(f"CREATE TABLE {table} ({columns})")
-        database.execute("INSERT INTO session VALUES (?, NULL, 1)", (main["id"],))
-        database.commit()
-    found = [each for log in at_home(tmp_path) for each in read(log)]
-    assert len(found) == 2
-    assert all(each.parent == main["id"] for each in found)
-
-
 def test_an_export_is_the_session(tmp_path: Path) -> None:
     """An exported session has the counts and the keys of the stored one."""
     info = next(row for row in ROWS["session"] if not row["parent_id"])
@@ -159,16 +125,16 @@ def test_a_cut_off_database_is_noted(tmp_path: Path, kept: int) -> None:
         assert session.messages
 
 
-def test_broken_files_of_a_session_are_noted(tmp_path: Path) -> None:
-    """Each unreadable file and each unknown part has its reason."""
-    write_files(tmp_path / "storage", FILES)
-    parts = sorted((tmp_path / "storage/part").rglob("*.json"))
-    parts[0].write_text("{")
-    parts[1].write_text("[]")
-    parts[2].write_text(json.dumps({"type": "hologram"}))
-    found = sessions(tmp_path)
-    reasons = {reason for session in found for reason in session.reasons}
-    assert reasons == {"not an object in JSON", "unknown type of part 'hologram'"}
+def test_broken_rows_are_noted(tmp_path: Path) -> None:
+    """Each unreadable row and each unknown part has its reason."""
+    path = write_database(tmp_path / "opencode.db")
+    with closing(sqlite3.connect(path)) as database:
+        for number, data in enumerate(("{", "[]", '{"type": "hologram"}')):
+            query = "UPDATE part SET data = ? WHERE id = (SELECT id FROM part LIMIT 1 OFFSET ?)"
+            database.execute(query, (data, number))
+        database.commit()
+    reasons = {reason for session in sessions(path) for reason in session.reasons}
+    assert reasons == {"not an object in JSON (part)", "unknown type of part 'hologram'"}
 
 
 def test_only_what_a_person_typed_is_said(tmp_path: Path) -> None:

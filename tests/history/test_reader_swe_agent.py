@@ -81,43 +81,6 @@ def test_a_person_rejects_interrupts_and_adds_a_task() -> None:
         assert session.messages[turn.position]["role"] == "user"
 
 
-def test_answers_of_the_responses_api(tmp_path: Path) -> None:
-    """A response made of items is one answer with its reasoning and its call."""
-    usage = {"input_tokens": 10, "output_tokens": 5, "total_tokens": 15}
-    answer = {
-        "object": "response",
-        "id": "resp_1",
-        "model": "m",
-        "usage": usage,
-        "output": [
-            {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}]},
-            {"type": "message", "content": [{"type": "output_text", "text": "I look."}]},
-            {"type": "function_call", "call_id": "c1", "name": "bash", "arguments": "{}"},
-        ],
-        "extra": {"cost": 0.5, "timestamp": 1_700_000_000.0},
-    }
-    result = {"type": "function_call_output", "call_id": "c1", "output": "a.txt"}
-    complaint = {
-        "type": "message",
-        "role": "user",
-        "content": [{"type": "input_text", "text": "No tool calls found."}],
-        "extra": {"interrupt_type": "FormatError", "response": {**answer, "id": "resp_2"}},
-    }
-    document = {
-        "info": {"model_stats": {"api_calls": 2}, "resolved": True},
-        "messages": [{"role": "user", "content": "Look."}, answer, result, complaint],
-    }
-    (tmp_path / "x.traj.json").write_text(json.dumps(document))
-    (session,) = sessions(tmp_path)
-    assert counts(session) == (2, 2, 1, 0, 0, 30)
-    first = extract(session.messages)[0]
-    assert (first.thought, first.reasoning) == ("I look.", "Hm.")
-    assert first.actions[0].observation == "a.txt"
-    assert (session.calls[0].cost_usd, session.calls[0].at) == (0.5, 1_700_000_000.0)
-    assert session.outcome is True
-    assert not session.unread
-
-
 @pytest.mark.parametrize("path", SWE, ids=lambda path: path.stem)
 def test_each_step_of_a_trajectory_is_an_answer_with_its_action(path: Path) -> None:
     """Steps, actions and sums are those of the trajectory."""
@@ -139,14 +102,6 @@ def test_each_step_of_a_trajectory_is_an_answer_with_its_action(path: Path) -> N
         head = each["observation"].strip()[:100]
         assert step.actions[0].observation.strip().startswith(head.partition("\n(")[0])
     assert session.human[0].text.startswith("We're currently solving the following issue")
-
-
-def test_a_trajectory_without_a_history(tmp_path: Path) -> None:
-    """The steps of the trajectory take the place of a missing history."""
-    document = json.loads(SWE[0].read_text()) | {"history": []}
-    (tmp_path / "x.traj").write_text(json.dumps(document))
-    (session,) = sessions(tmp_path)
-    assert counts(session)[:2] == (len(document["trajectory"]),) * 2
 
 
 @pytest.mark.parametrize("path", [*MINI, *SWE], ids=lambda path: path.stem)

@@ -10,7 +10,7 @@ import importlib
 from collections.abc import Iterable
 from functools import cache
 from types import ModuleType
-from typing import Final
+from typing import Final, cast
 
 from msgspec import Struct
 
@@ -22,101 +22,74 @@ from gateway.steering.plugins import plugins
 class LogFormat(Struct, frozen=True, kw_only=True):
     """One format of session logs.
 
-    `name`: the agent's. `homes`: glob patterns of its files below the home directory. `module`:
-    the reader's, with `matches(head, name)`, true for the first bytes and the name of a file of
-    this format, and `read(log)`, its sessions. `tested`: the versions that it was tested with.
+    `name`: the agent's. `homes`: glob patterns of its files below the home directory. `tested`: the
+    versions that it was tested with. `module`: by default the one of this name here; it has
+    `matches(head, name)`, true for the first bytes and the name of a file of this format, and
+    `read(log)`, its sessions.
     """
 
     name: str
-    module: str
+    module: str = ""
     homes: tuple[str, ...] = ()
     tested: str = ""
 
     def matches(self, head: bytes, name: str) -> bool:
         """True if a file with this beginning and name has this format."""
-        found: bool = self._reader.matches(head, name)
-        return found
+        return bool(self._reader.matches(head, name))
 
     def read(self, log: LogFile) -> Iterable[Session]:
         """The sessions of a file; what cannot be read is noted in `log`."""
-        found: Iterable[Session] = self._reader.read(log)
-        return found
+        return cast(Iterable[Session], self._reader.read(log))
 
     @property
     def _reader(self) -> ModuleType:
-        return importlib.import_module(self.module, __name__)
+        return importlib.import_module(self.module or f".{self.name.replace('-', '_')}", __name__)
 
 
 _BUILT_IN: Final = (
     LogFormat(
         name="codex",
-        module=".codex",
         homes=(".codex/sessions/**/rollout-*.jsonl", ".codex/archived_sessions/**/rollout-*.jsonl"),
-        tested="0.20.0, 0.36.0, 0.45.0, 0.63.0, 0.80.0, 0.104.0, 0.125.0, 0.140.0 to 0.142.4, "
-        "0.155.0, 0.171.0",
+        tested="0.36.0 to 0.171.0",
     ),
     LogFormat(
         name="gemini-cli",
-        module=".gemini_cli",
         homes=(".gemini/tmp/*/chats/**/*.json*", ".qwen/tmp/*/chats/*.json"),
         tested="0.23.0, 0.43.0, 0.61.0",
     ),
     LogFormat(
         name="qwen-code",
-        module=".qwen_code",
         homes=(".qwen/projects/*/chats/*.jsonl", ".qwen/projects/*/subagents/**/*.jsonl"),
         tested="0.1.4, 0.5.2, 0.15.10, 0.24.4",
     ),
     LogFormat(
         name="copilot-cli",
-        module=".copilot_cli",
-        homes=(
-            ".copilot/session-state/*/events.jsonl",
-            ".copilot/session-state/*.jsonl",
-            ".copilot/history-session-state/*.json",
-        ),
+        homes=(".copilot/session-state/*/events.jsonl", ".copilot/session-state/*.jsonl"),
         tested="1.0.48, 1.0.64, 1.0.102",
     ),
     LogFormat(
         name="claude-code",
-        module=".claude_code",
         homes=(".claude/projects/**/*.jsonl", ".config/claude/projects/**/*.jsonl"),
         tested="1.0.24 to 2.1.332",
     ),
-    LogFormat(
-        name="opentelemetry",
-        module=".opentelemetry",
-        tested="semantic conventions 1.28 to 1.38; OpenTelemetry Python 1.45",
-    ),
+    LogFormat(name="opentelemetry", tested="OTLP in JSON, semantic conventions 1.37 and 1.38"),
     LogFormat(
         name="opencode",
-        module=".opencode",
-        homes=(
-            ".local/share/opencode/opencode*.db",
-            ".local/share/opencode/storage/session/**/ses_*.json",
-            ".local/share/opencode/project/*/storage/session/info/ses_*.json",
-        ),
-        tested="1.1.34 (files) and 1.18.33 (database)",
+        homes=(".local/share/opencode/opencode*.db",),
+        tested="1.18.33; not the files of versions before 1.2",
     ),
     LogFormat(
         name="aider",
-        module=".aider",
         homes=tuple(f"{folder}.aider.chat.history.md" for folder in ("", "*/", "*/*/", "*/*/*/")),
         tested="0.86.2",
     ),
-    LogFormat(name="swe-agent", module=".swe_agent", tested="mini-swe-agent 2.4.6"),
+    LogFormat(name="swe-agent", tested="mini-swe-agent 2.4.6, without the Responses API"),
     LogFormat(
         name="openhands",
-        module=".openhands",
-        homes=(
-            ".openhands/conversations/*/base_state.json",
-            ".openhands/sessions/*/events/0.json",
-            ".openhands/users/*/conversations/*/events/0.json",
-            ".openhands-state/sessions/*/events/0.json",
-        ),
-        tested="1.58.2 (SDK)",
+        homes=(".openhands/conversations/*/base_state.json",),
+        tested="1.58.2 (SDK); not the events of 0.x",
     ),
-    LogFormat(name="recordings", module=".recordings", tested="this version"),
+    LogFormat(name="recordings", tested="this version"),
 )
 
 

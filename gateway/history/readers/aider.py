@@ -8,11 +8,12 @@ line with the tokens follows each.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
+
+from msgspec.structs import replace
 
 from gateway.history.log_file import LogFile
-from gateway.history.session import ModelCall, Session
+from gateway.history.session import Session, chat_usage
 
 AGENT = "aider"
 _STARTED = re.compile(r"# aider chat started at (\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d)")
@@ -24,7 +25,6 @@ _TOKENS = re.compile(
 )
 _COST = re.compile(r"Cost: \$([\d.]*\d) (?:message|request|send)")
 _INTERRUPTED = ("^C again to exit", "^C KeyboardInterrupt")
-_COMMAND_MARKS = ("/", "!")  # beginnings of commands to aider itself, which no model sees
 _SCALE = {"k": 1e3, "M": 1e6}
 
 
@@ -37,34 +37,23 @@ def matches(head: bytes, name: str) -> bool:
 
 def read(log: LogFile) -> Iterable[Session]:
     """See LogFormat."""
-    lines = log.text().splitlines()
-    spaced = any(line.startswith(("#### ", "> ")) and line.endswith("  ") for line in lines)
-    chat = _Chat(log, "", spaced=spaced)
-    sessions = []
+    lines, sessions = log.text().splitlines(), [_Chat(log, "")]
     for log.seen, line in enumerate(lines, 1):
         if started := _STARTED.match(line):
-            sessions.append(chat.end())
-            stamp = f"{started[1]}T{started[2]}"
-            chat = _Chat(log, stamp, spaced=spaced)
-            chat.session.at(stamp)
+            sessions.append(_Chat(log, f"{started[1]}T{started[2]}"))
         else:
-            chat.add(line)
-    sessions.append(chat.end())
-    yield from (session for session in sessions if session.messages)
+            sessions[-1].add(line)
+    yield from (session for chat in sessions if (session := chat.end()).messages)
 
 
 class _Chat:
-    """The lines of one session, in their order.
+    """The lines of one session, in their order."""
 
-    `spaced`: lines that aider wrote itself end in two spaces; an editor may have cut them off.
-    """
-
-    def __init__(self, log: LogFile, stamp: str, *, spaced: bool) -> None:
+    def __init__(self, log: LogFile, stamp: str) -> None:
         folder = log.path.resolve().parent
-        self.session = Session(
-            id=f"{folder.name}:{stamp}" if stamp else log.stem, agent=AGENT, project=str(folder)
-        )
-        self._spaced = spaced
+        name = f"{folder.name}:{stamp}" if stamp else log.stem
+        self.session = Session(id=name, agent=AGENT, project=str(folder))
+        self.session.at(stamp)
         self._model = ""
         self._typed: list[str] = []  # lines of the message that is being read
         self._answer: list[str] = []
@@ -77,16 +66,16 @@ class _Chat:
 
     def add(self, line: str) -> None:
         """Read one line."""
-        ends = line.endswith("  ") or not self._spaced
+        ends = line.endswith("  ")
         if self._in_block:
             self._shown.append(line.rstrip())
-            self._in_block = not line.endswith("  ")
-        elif line.startswith("####") and ends and (self._spaced or not self._has_answer()):
+            self._in_block = not ends
+        elif line.startswith("####") and ends:
             self._finish()
             self._typed.append(line[4:].strip())
-        elif (line.startswith("> ") or line == ">") and (ends or _TOKENS.match(line, 2)):
+        elif line.startswith("> ") and (ends or _TOKENS.match(line, 2)):
             self._program(line[2:].strip())
-        elif line.startswith("> ") and self._spaced and not (self._waits or self._has_answer()):
+        elif line.startswith("> ") and not (self._waits or any(map(str.strip, self._answer))):
             self._shown.append(line[2:])
             self._in_block = True
         elif line.startswith("Cost: $") and self._counted:
@@ -103,17 +92,14 @@ class _Chat:
         self._finish()
         return self.session
 
-    def _has_answer(self) -> bool:
-        return any(line.strip() for line in self._answer)
-
     def _send(self) -> None:
         """Take what the person typed as one message, unless it is a command to aider."""
         text, self._typed = "\n".join(self._typed).strip(), []
-        if not text or text == "<blank>" or text.startswith(_COMMAND_MARKS):
+        # A command to aider itself, which no model sees.
+        if not text or text == "<blank>" or text.startswith(("/", "!")):
             return
         self._finish()
-        self.session.did("message", text)
-        self.session.messages.append({"role": "user", "content": text})
+        self.session.user(text, text)
         self._shown, self._waits, self._prompted = [], True, True
         self._counted = self._stopped = False
 
@@ -125,9 +111,8 @@ class _Chat:
             return
         if not self._prompted and session.messages:
             # aider sent its own report, of an edit that failed or of a test.
-            session.messages.append({"role": "user", "content": "\n".join(self._shown).strip()})
-        session.calls.append(ModelCall(position=len(session.messages), model=self._model))
-        session.messages.append({"role": "assistant", "content": text})
+            session.user("\n".join(self._shown).strip())
+        session.reply(text, model=self._model)
         self._shown, self._prompted, self._counted = [], False, False
 
     def _program(self, text: str) -> None:
@@ -154,25 +139,14 @@ class _Chat:
             self._shown.append(text)
 
     def _count(self, tokens: re.Match[str]) -> None:
-        self._counted = True
-        usage = {
-            "prompt_tokens": _number(tokens["sent"]),
-            "completion_tokens": _number(tokens["received"]),
-            "prompt_tokens_details": {
-                "cached_tokens": _number(tokens["hit"]),
-                "cache_creation_tokens": _number(tokens["write"]),
-            },
-        }
-        self._replace(usage, None)
+        self._counted, calls = True, self.session.calls
+        names = ("sent", "received", "hit", "write")
+        calls[-1] = replace(calls[-1], usage=chat_usage(*(_number(tokens[n]) for n in names)))
 
     def _price(self, text: str) -> None:
-        if cost := _COST.search(text):
-            self._replace(self.session.calls[-1].usage, float(cost[1]))
-
-    def _replace(self, usage: Mapping[str, Any], cost: float | None) -> None:
         calls = self.session.calls
-        last = calls[-1]
-        calls[-1] = ModelCall(position=last.position, model=last.model, usage=usage, cost_usd=cost)
+        if cost := _COST.search(text):
+            calls[-1] = replace(calls[-1], cost_usd=float(cost[1]))
 
 
 def _number(text: str | None) -> int:

@@ -11,8 +11,10 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from gateway.history.log_file import LogFile
-from gateway.history.session import ModelCall, Session
+from gateway.history.session import Session, joined
 from gateway.steering.transcript.content import read_content, read_result
 from gateway.steering.transcript.interventions import is_interruption, rejection
 from gateway.steering.transcript.user_words import user_words
@@ -23,21 +25,15 @@ _MARKS = (
     *(b'"isSidechain":', b'"parentUuid":', b'"leafUuid":'),
     *(b'"type":"file-history-snapshot"', b'"type":"queue-operation"'),
 )
-# fmt: off
-_SILENT = frozenset((
-    "agent-color", "agent-name", "agent-setting", "ai-title", "api-request", "api-request-blob",
-    "api-request-resumed", "api-request-shape", "artifact-autoreact-ledger",
-    "artifact-comment-monitor", "atis-latch", "attachment", "attribution-snapshot",
-    "bridge-session", "content-replacement", "continued-in", "cost-state", "custom-title",
-    "data-flow-handover", "data-flow-incomplete", "data-flow-records", "derived-from", "dev-mods",
-    "ended-by-model", "file-history-delta", "file-history-snapshot", "fork-context-ref",
-    "frame-link", "history-suppression", "host-row", "hybrid-organization", "isolation-latch",
-    "last-prompt", "memory-mode", "mode", "observer-ref", "permission-mode", "pr-link", "progress",
-    "queue-operation", "relocated", "repl-mode", "resume-head-vouch", "session-owner",
-    "speculation-accept", "summary", "system", "tag", "task-summary", "tools-used",
-    "worktree-state",
-))
-# fmt: on
+_SILENT = re.compile(
+    r"agent-\w+|api-request\S*|artifact-\S+|atis-latch|attachment|attribution-snapshot"
+    r"|bridge-session|content-replacement|continued-in|cost-state|data-flow-\S+|derived-from"
+    r"|dev-mods|ended-by-model|file-history-\w+|fork-context-ref|frame-link|history-suppression"
+    r"|host-row|hybrid-organization|isolation-latch|last-prompt|memory-mode|(?:permission-|repl-)?mode"
+    r"|observer-ref|pr-link|progress|queue-operation|relocated|resume-head-vouch|session-owner"
+    r"|speculation-accept|summary|system|tag|task-summary|(?:ai|custom)-title|tools-used"
+    r"|worktree-state"
+)
 """Types of lines without a message. Source: the types that versions 2.1.37 and 2.1.332 write, and
 sessions of versions 1.0 to 2.1."""
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -58,13 +54,8 @@ _NOT_WORDS = re.compile(
 
 def matches(head: bytes, name: str) -> bool:
     """See LogFormat."""
-    first = head.partition(b"\n")[0]
-    return (
-        name.endswith(".jsonl")
-        and first.lstrip()[:1] == b"{"
-        and any(mark in head for mark in _MARKS)
-        and b'"type"' in head
-    )
+    lines = name.endswith(".jsonl") and head.lstrip()[:1] == b"{"
+    return lines and b'"type"' in head and any(mark in head for mark in _MARKS)
 
 
 def read(log: LogFile) -> Iterable[Session]:
@@ -83,41 +74,31 @@ def read(log: LogFile) -> Iterable[Session]:
                 parent = as_text(entry.get("parentUuid"), "")
                 side = as_text(entry.get("agentId"), "") or roots.get(parent) or uuid
                 roots[uuid] = side
+        thread = threads.get(side) or threads.setdefault(side, _Thread(log, side))
         if kind in ("user", "assistant"):
-            _thread(threads, side, log).add(entry, kind)
-        elif kind in _SILENT:
-            _thread(threads, side, log).note(entry, kind)
+            thread.add(entry, kind)
+        elif _SILENT.fullmatch(kind):
+            thread.note(entry, kind)
         else:
             log.skip(f"unknown type {kind!r}")
     for name, thread in threads.items():
-        session = thread.finished()
+        thread.tell()
+        session = thread.session
         if name:
             session.parent, session.id = session.id, f"{session.id}/{name}"
         if session.messages:
             yield session
 
 
-def _thread(threads: dict[str, _Thread], name: str, log: LogFile) -> _Thread:
-    if name not in threads:
-        threads[name] = _Thread(log, is_side=bool(name))
-    return threads[name]
-
-
 class _Thread:
     """The lines of one session or of one of its sub-agents, in their order."""
 
-    def __init__(self, log: LogFile, *, is_side: bool) -> None:
-        self.session = Session(id=log.stem, agent=AGENT)
+    def __init__(self, log: LogFile, side: str) -> None:
+        self.session = Session(id=log.stem, agent=AGENT, parent=side)
         self._compacts = False  # the next message replaces the history
-        self._is_side = is_side
         self._replies: dict[str, int] = {}  # message id -> index of its call
         self._queued: list[str] = []  # typed while the model works, and not yet sent
         self._sent: list[tuple[str, float | None]] = []  # sent, and in no line of a message yet
-
-    def finished(self) -> Session:
-        """The session, when all lines are read."""
-        self._tell()
-        return self.session
 
     def add(self, entry: Mapping[str, Any], kind: str) -> None:
         """Read one line with a message."""
@@ -168,7 +149,7 @@ class _Thread:
         if entry.get("operation") == "remove" and entry.get("reason") in (None, _ABSORBED):
             self._sent.append((text, self.session.at(entry.get("timestamp"))))
 
-    def _tell(self) -> None:
+    def tell(self) -> None:
         """Add what was sent between two calls and is in no line of a message."""
         sent, self._sent = self._sent, []
         for text, at in sent:
@@ -182,23 +163,17 @@ class _Thread:
             return
         name = as_text(message.get("id"), "")
         blocks = as_list(message.get("content")) or [{"type": "text", "text": ""}]
-        usage = as_mapping(message.get("usage"))
         if name in self._replies:
             index = self._replies[name]
-            call = session.calls[index]
-            session.messages[call.position]["content"] += blocks
-            usage = usage or call.usage
+            session.messages[session.calls[index].position]["content"] += blocks
         else:
-            self._tell()
+            self.tell()
             index = self._replies[name] = len(session.calls)
-            position = len(session.messages)
-            session.messages.append({"role": "assistant", "content": list(blocks)})
             key = f"{name}:{as_text(entry.get('requestId'), '')}" if name else ""
-            call = ModelCall(position=position, model=model, at=at, key=key)
-            session.calls.append(call)
-        session.calls[index] = ModelCall(
-            position=call.position, model=model or call.model, usage=usage, at=call.at, key=call.key
-        )
+            session.reply(at=at, key=key)["content"] = list(blocks)
+        call = session.calls[index]
+        usage = as_mapping(message.get("usage")) or call.usage
+        session.calls[index] = replace(call, model=model or call.model, usage=usage)
 
     def _user(self, entry: Mapping[str, Any], content: object, at: float | None) -> None:
         session = self.session
@@ -208,19 +183,16 @@ class _Thread:
         if summary or self._compacts:
             session.compactions.append(len(session.messages))
             self._compacts = False
-        last = session.messages[-1] if session.messages else {}
-        joins = last.get("role") == "user" and len(session.messages) not in session.compactions
-        if not joins:
-            last = {"role": "user", "content": []}
-            session.messages.append(last)
-        results = [part for part in parts if part.get("type") == "tool_result"]
+        count = len(session.messages)
+        if not count or session.messages[-1]["role"] != "user" or count in session.compactions:
+            session.user([])
+        last = session.messages[-1]
+        results = [part for part in parts if not _is_word(part)]
         # The client sends what is answered first, and results before words.
-        words = [part for part in last["content"] if part.get("type") != "tool_result"]
-        kept = [part for part in last["content"] if part.get("type") == "tool_result"]
-        last["content"] = [*kept, *results, *words, *[p for p in parts if p not in results]]
+        last["content"] = sorted((*last["content"], *parts), key=_is_word)
         if summary:
             last["compact"] = True
-        if _from_person(entry) and not self._is_side:
+        if _from_person(entry) and not session.parent:
             self._acts(parts, results if entry.get("toolDenialKind") in _DENIED else [], at)
 
     def _acts(self, parts: list[Any], results: list[Any], at: float | None) -> None:
@@ -242,12 +214,12 @@ class _Thread:
 
 def _from_person(entry: Mapping[str, Any]) -> bool:
     """True if a line with the role of the user may have come from the person."""
-    if (
-        any(entry.get(mark) is True for mark in _FROM_CLIENT)
-        or entry.get("promptSource") == "system"
-    ):
-        return False
-    return bool(as_mapping(entry.get("origin")).get("kind", "human") == "human")
+    own = entry.get("promptSource") == "system" or any(entry.get(m) is True for m in _FROM_CLIENT)
+    return not own and as_mapping(entry.get("origin")).get("kind", "human") == "human"
+
+
+def _is_word(part: Mapping[str, Any]) -> bool:
+    return part.get("type") != "tool_result"
 
 
 def _words(texts: list[Any]) -> str:
@@ -260,4 +232,4 @@ def _words(texts: list[Any]) -> str:
             found.append(f"{command[1]} {arguments[1] if arguments else ''}".strip())
         elif text and not _NOT_WORDS.match(text):
             found.append(user_words(text))
-    return "\n".join(filter(None, found))
+    return joined(*found)

@@ -14,49 +14,43 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from msgspec.structs import replace
-
 from gateway.history.log_file import LogFile
-from gateway.history.session import ModelCall, Session
+from gateway.history.session import Session, chat_usage, joined, tool_call
 from gateway.steering.transcript.content import json_text
-from gateway.steering.transcript.interventions import is_interruption, rejection
 from gateway.steering.transcript.user_words import user_words
 from gateway.wire.coerce import as_int, as_list, as_mapping, as_text
 
 _HASH = re.compile(rb'"projectHash"\s*:')
-_QWEN = "qwen"
-_ANSWERS = ("gemini", _QWEN)
+_ANSWERS = ("gemini", "qwen")
 _NOTICES = ("info", "error", "warning")
 _NOT_WORDS = re.compile(r"System: Please continue\.|<(?:state_snapshot|conversation_summary)\b")
 _ENDED = ("success", "error", "cancelled")
-_THOUGHT = ("subject", "description")
-_EMPTY = {"role": "assistant", "content": ""}
 
 
 def matches(head: bytes, name: str) -> bool:
     """See LogFormat."""
-    return name.endswith((".json", ".jsonl")) and (
-        _HASH.search(head) is not None and b'"sessionId"' in head
-    )
+    is_json = name.endswith((".json", ".jsonl"))
+    return is_json and _HASH.search(head) is not None and b'"sessionId"' in head
 
 
 def read(log: LogFile) -> Iterable[Session]:
     """See LogFormat."""
     chat = _Chat(log)
-    if log.name.endswith(".jsonl"):
-        records: Iterator[Mapping[str, Any]] = log.records()
-    else:
-        document = as_mapping(log.document())
-        messages = [as_mapping(message) for message in as_list(document.get("messages"))]
-        records = iter([document, *messages] if document else [])
-    for at, record in enumerate(records):
-        if log.name.endswith(".json"):
-            log.seen = at + 1
-        if reason := chat.add(record):
-            log.skip(reason)
+    for record in _records(log):
+        if not chat.add(record):
+            log.skip(f"unknown type {record.get('type')!r}")
     chat.close()
     if chat.is_known or chat.session.messages:
         yield chat.session
+
+
+def _records(log: LogFile) -> Iterator[Mapping[str, Any]]:
+    if log.name.endswith(".jsonl"):
+        yield from log.records()
+    elif document := as_mapping(log.document()):
+        yield document
+        for log.seen, message in enumerate(as_list(document.get("messages")), 2):
+            yield as_mapping(message)
 
 
 class _Chat:
@@ -64,14 +58,14 @@ class _Chat:
 
     def __init__(self, log: LogFile) -> None:
         self.session = Session(id=log.stem, agent="gemini-cli", project=_project(log.path))
-        self._path = log.path
+        self._folder = log.path.parent.name
         self._messages: dict[str, Mapping[str, Any]] = {}
         self.is_known = False  # the file says that it is a session
         self._recorded: set[str] = set()  # ids of calls
         self._summaries: set[str] = set()  # messages that replaced all earlier ones
 
-    def add(self, record: Mapping[str, Any]) -> str:
-        """Read one record. Returns why it was not understood, "" if it was."""
+    def add(self, record: Mapping[str, Any]) -> bool:
+        """Read one record. False if it is of no known type."""
         kind = record.get("type")
         if isinstance(record.get("$set"), dict):
             self._change(record["$set"])
@@ -80,11 +74,11 @@ class _Chat:
         elif kind in (*_ANSWERS, *_NOTICES, "user"):
             name = as_text(record.get("id"), "") or f"#{len(self._messages)}"
             self._messages[name] = {**self._messages.get(name, {}), **record}
-            if kind == _QWEN:
+            if kind == "qwen":
                 self.session.agent = "qwen-code"
-        elif "$rewindTo" not in record:
-            return f"unknown type {kind!r}"
-        return ""
+        else:
+            return "$rewindTo" in record
+        return True
 
     def _change(self, fields: Mapping[str, Any]) -> None:
         session = self.session
@@ -95,8 +89,7 @@ class _Chat:
         folders = [each for each in as_list(fields.get("directories")) if isinstance(each, str)]
         session.project = session.project or next(iter(folders), "")
         if fields.get("kind") == "subagent":
-            folder = self._path.parent.name
-            session.parent = folder if folder not in ("", "chats") else "unknown"
+            session.parent = self._folder if self._folder not in ("", "chats") else "unknown"
         history = [as_mapping(message) for message in as_list(fields.get("messages"))]
         kept = {as_text(message.get("id"), "") for message in history}
         is_shorter = bool(history) and not self._messages.keys() <= kept
@@ -116,13 +109,12 @@ class _Chat:
             self._recorded.update(as_text(as_mapping(call).get("id"), "") for call in calls)
         for name, message in self._messages.items():
             at = self.session.at(message.get("timestamp"))
-            kind = message.get("type")
-            if kind in _ANSWERS:
+            if message.get("type") in _ANSWERS:
                 self._answer(name, message, at)
-            elif kind == "user":
+            elif message.get("type") == "user":
                 self._user(name, message, at)
             else:
-                note_refusal(self.session, parts_text(message.get("content")), at)
+                self.session.told(parts_text(message.get("content")), at)
 
     def _user(self, name: str, message: Mapping[str, Any], at: float | None) -> None:
         session, content = self.session, message.get("content")
@@ -131,16 +123,11 @@ class _Chat:
         responses = [part for part in responses if part.get("functionResponse")]
         for part in responses:
             self._response(part, at)
-        if responses and not text:
-            return
         if name in self._summaries:
-            session.compactions.append(len(session.messages))
-            session.messages.append({"role": "user", "content": text, "compact": True})
-            return
-        typed = parts_text(message.get("displayContent")) or text
-        if not session.parent and not _NOT_WORDS.match(typed) and (words := user_words(typed)):
-            session.did("message", words, at)
-        session.messages.append({"role": "user", "content": text})
+            session.compact(text)
+        elif text or not responses:
+            typed = parts_text(message.get("displayContent")) or text
+            session.user(text, "" if _NOT_WORDS.match(typed) else user_words(typed), at)
 
     def _answer(self, name: str, message: Mapping[str, Any], at: float | None) -> None:
         session = self.session
@@ -148,19 +135,17 @@ class _Chat:
         calls = [as_mapping(call) for call in as_list(message.get("toolCalls"))]
         if not (tokens or model or calls):
             return  # written by the program, such as that a picture was received
-        reply: dict[str, Any] = {"role": "assistant", "content": parts_text(message.get("content"))}
+        text = parts_text(message.get("content"))
         thoughts = map(as_mapping, as_list(message.get("thoughts")))
-        shown = [as_text(each.get(key), "") for each in thoughts for key in _THOUGHT]
-        if any(shown):
-            reply["reasoning_content"] = "\n".join(filter(None, shown))
+        thought = joined(
+            *(each.get(key) for each in thoughts for key in ("subject", "description"))
+        )
         last = session.messages[-1] if session.messages else {}
-        is_rest = reply == _EMPTY and not tokens.get("total")
+        is_rest = not (text or thought or tokens.get("total"))
         if is_rest and last.get("role") == "assistant" and "tool_calls" not in last:
             reply = last  # a notice of the program came between an answer and its calls
         else:
-            call = ModelCall(position=len(session.messages), model=model, at=at, key=name)
-            session.calls.append(replace(call, usage=_usage(tokens)))
-            session.messages.append(reply)
+            reply = session.reply(text, thought, model=model, usage=_usage(tokens), at=at, key=name)
         for each in calls:
             self._call(reply, each)
 
@@ -172,48 +157,24 @@ class _Chat:
             self._call(self.session.messages[calls[-1].position], {**call, "timestamp": at})
 
     def _call(self, reply: dict[str, Any], call: Mapping[str, Any]) -> None:
-        session, name = self.session, as_text(call.get("id"), "")
-        function = {"name": as_text(call.get("name"), ""), "arguments": call.get("args")}
-        asked = {"id": name, "type": "function", "function": function}
+        name = as_text(call.get("id"), "")
+        asked = tool_call(name, as_text(call.get("name"), ""), call.get("args"))
         reply.setdefault("tool_calls", []).append(asked)
-        at = session.at(call.get("timestamp"))
-        text, failed = response_text(call.get("result"))
-        if call.get("result") is None and call.get("status") not in _ENDED:
-            return
-        result = {"role": "tool", "tool_call_id": name, "content": text}
-        session.messages.append({**result, "is_error": True} if failed else result)
-        note_refusal(session, text, at)
+        at = self.session.at(call.get("timestamp"))
+        if call.get("result") is not None or call.get("status") in _ENDED:
+            text, failed = response_text(call.get("result"))
+            self.session.result(name, text, at, failed=failed)
 
 
-def note_refusal(session: Session, text: str, at: float | None) -> None:
-    """Note that the person refused the call with this result, or stopped it: once, however many
-    calls ran."""
-    text = text.removeprefix("<untrusted_context>").lstrip()
-    if (said := rejection(text)) is not None:
-        session.did("reject", said, at, back=1)
-    elif is_interruption(text):
-        note_interruption(session, at)
-
-
-def note_interruption(session: Session, at: float | None) -> None:
-    """Note an interruption of the newest answer, which every call that it stopped repeats."""
-    answer = session.calls[-1].position if session.calls else -1
-    acts = (turn for turn in session.human if turn.position > answer)
-    if not any(turn.kind == "interrupt" for turn in acts):
-        session.did("interrupt", "", at)
-
-
-def parts_text(content: object) -> str:
-    """The text of Gemini's content: a string, a part, or a list of them; thoughts are left out."""
+def parts_text(content: object, thought: bool = False) -> str:
+    """The text of Gemini's content: a string, a part, or a list of them; the model's thoughts are
+    left out, or are all that is read."""
     if isinstance(content, str):
         return content
     parts = content if isinstance(content, list) else [content]
-    texts = [part if isinstance(part, str) else _part_text(as_mapping(part)) for part in parts]
-    return "".join(texts)
-
-
-def _part_text(part: Mapping[str, Any]) -> str:
-    return "" if part.get("thought") is True else as_text(part.get("text"), "")
+    read = [{"text": part} if isinstance(part, str) else as_mapping(part) for part in parts]
+    kept = [part.get("text") for part in read if (part.get("thought") is True) is thought]
+    return joined(*kept, by="\n" if thought else "")
 
 
 def response_text(parts: object) -> tuple[str, bool]:
@@ -222,24 +183,18 @@ def response_text(parts: object) -> tuple[str, bool]:
     for part in map(as_mapping, parts if isinstance(parts, list) else [parts]):
         response = as_mapping(part.get("functionResponse")).get("response")
         fields = as_mapping(response)
-        error = fields.get("error")
-        failed = failed or bool(error)
-        given = error or fields.get("output", response)
-        texts.append(given if isinstance(given, str) else json_text(given))
-    return "\n".join(filter(None, texts)), failed
+        failed = failed or bool(fields.get("error"))
+        texts.append(json_text(fields.get("error") or fields.get("output", response)))
+    return joined(*texts), failed
 
 
 def _usage(tokens: Mapping[str, Any]) -> dict[str, Any]:
-    """Gemini's counts in the form of Chat Completions: input includes what was cached, output does
-    not include the thoughts."""
+    """Gemini's input includes what was cached, its output does not include the thoughts."""
     count = {name: as_int(value, 0) for name, value in tokens.items()}
     thoughts = count.get("thoughts", 0)
-    return {
-        "prompt_tokens": count.get("input", 0) + count.get("tool", 0),
-        "prompt_tokens_details": {"cached_tokens": count.get("cached", 0)},
-        "completion_tokens": count.get("output", 0) + thoughts,
-        "completion_tokens_details": {"reasoning_tokens": thoughts},
-    }
+    prompt = count.get("input", 0) + count.get("tool", 0)
+    completion = count.get("output", 0) + thoughts
+    return chat_usage(prompt, completion, count.get("cached"), 0, thoughts)
 
 
 def _project(path: Path) -> str:

@@ -1,7 +1,7 @@
-"""opencode's sessions: a SQLite database in `~/.local/share/opencode`, before version 1.2 a folder
-of JSON files there, or the document that `opencode export` prints.
+"""opencode's sessions: a SQLite database in `~/.local/share/opencode`, or the document that
+`opencode export` prints. Files of versions before 1.2 are not read: later ones took them over.
 
-All three hold the same objects: a session, its messages, and the parts of each message. An answer
+Both hold the same objects: a session, its messages, and the parts of each message. An answer
 goes from a `step-start` to a `step-finish` part, which has its tokens and its price.
 """
 
@@ -16,49 +16,39 @@ from pathlib import Path
 from typing import Any
 
 from gateway.history.log_file import LogFile
-from gateway.history.session import ModelCall, Session
+from gateway.history.session import Session, chat_usage, joined, tool_call
 from gateway.steering.transcript.content import json_text
-from gateway.steering.transcript.interventions import rejection
 from gateway.steering.transcript.user_words import user_words
-from gateway.wire.coerce import as_list, as_mapping, as_number, as_text
+from gateway.wire.coerce import as_int, as_list, as_mapping, as_number, as_text
 
 AGENT = "opencode"
 _SQLITE = b"SQLite format 3\0"
-_SESSION_FILE = re.compile(r"ses_\w+\.json")
-_SILENT = frozenset(("snapshot", "patch", "agent", "retry", "subtask", "compaction", "step-start"))
-"""Types of parts without text of a message. Source: the program's own schema, version 1.18."""
+_KINDS = (
+    *("text", "reasoning", "tool", "file", "step-start", "step-finish", "snapshot", "patch"),
+    *("agent", "retry", "subtask", "compaction"),
+)
+"""Types of parts. Source: the program's own schema, version 1.18."""
+_TEXTS = ("text", "reasoning")
 _COMPACTION_PROMPT = "What did we do so far?"  # sent instead of everything before a summary
+_EXPORT = re.compile(rb'\s*\{\s*"info"\s*:\s*\{\s*"id"\s*:\s*"ses_')
 
 
 def matches(head: bytes, name: str) -> bool:
     """See LogFormat."""
     if head.startswith(_SQLITE):
         return name.startswith("opencode") and name.endswith(".db")
-    if _SESSION_FILE.fullmatch(name) and b'"time"' in head:
-        return True
     return name.endswith(".json") and b'"messages"' in head and bool(_EXPORT.match(head))
-
-
-_EXPORT = re.compile(rb'\s*\{\s*"info"\s*:\s*\{\s*"id"\s*:\s*"ses_')
 
 
 _Object = Mapping[str, Any]
 _Messages = list[tuple[_Object, list[_Object]]]
 """The messages of a session, each with its parts, in their order."""
-_ROWS = {
-    "part": "SELECT id, message_id AS owner, data FROM part WHERE session_id = ? ORDER BY id",
-    "message": "SELECT id, id AS owner, data FROM message WHERE session_id = ? ORDER BY id",
-}
 
 
 def read(log: LogFile) -> Iterable[Session]:
     """See LogFormat."""
-    if log.head().startswith(_SQLITE):
-        stored = _from_database(log)
-    elif _SESSION_FILE.fullmatch(log.name):
-        stored = _from_files(log)
-    else:
-        stored = _from_export(log)
+    is_database = log.head().startswith(_SQLITE)
+    stored = _from_database(log) if is_database else _from_export(log)
     for info, messages in stored:
         session = _session(info, messages, log)
         if session.messages:
@@ -73,11 +63,11 @@ def _from_database(log: LogFile) -> Iterator[tuple[_Object, _Messages]]:
                 info = dict(row)
                 info["parentID"] = info.get("parent_id")
                 parts: dict[str, list[_Object]] = {}
-                for owner, part in _rows(database, "part", info["id"], log):
-                    parts.setdefault(owner, []).append(part)
+                for part in _rows(database, "part", info["id"], log):
+                    parts.setdefault(str(part["message_id"]), []).append(part)
                 rows = _rows(database, "message", info["id"], log)
-                yield info, [(message, parts.get(name, [])) for name, message in rows]
-    except (sqlite3.Error, IndexError) as exc:
+                yield info, [(message, parts.get(message["id"], [])) for message in rows]
+    except (sqlite3.Error, IndexError, KeyError) as exc:
         log.skip(f"the database cannot be read: {exc}", 0)
 
 
@@ -91,49 +81,20 @@ def _open(path: Path) -> sqlite3.Connection:
 
 def _rows(
     database: sqlite3.Connection, table: str, session: str, log: LogFile
-) -> Iterator[tuple[str, _Object]]:
-    """The owner and the object of each row of a session; ids grow with time."""
-    for row in database.execute(_ROWS[table], (session,)):
+) -> Iterator[dict[str, Any]]:
+    """The objects in the rows of a session, with the columns beside them; ids grow with time."""
+    query = f"SELECT * FROM {table} WHERE session_id = ? ORDER BY id"  # noqa: S608 - both names are ours
+    for row in database.execute(query, (session,)):
         log.seen += 1
+        columns = dict(row)
         try:
-            found = json.loads(row["data"])
+            found = json.loads(columns.pop("data"))
         except (ValueError, RecursionError, TypeError):
             found = None
         if isinstance(found, dict):
-            yield str(row["owner"]), {**found, "id": row["id"]}
+            yield {**found, **columns}
         else:
             log.skip(f"not an object in JSON ({table})")
-
-
-def _from_files(log: LogFile) -> Iterator[tuple[_Object, _Messages]]:
-    """The session of a file in `storage/session`; its messages and parts are files beside it."""
-    info = as_mapping(log.document())
-    name = as_text(info.get("id"), "") or log.stem
-    root = log.path.parent.parent  # storage/session of this version, or with `info` of older ones
-    root = root if root.name == "session" and log.path.parent.name == "info" else root.parent
-    if not info or _is_in_database(root.parent, name):
-        return
-    messages: _Messages = []
-    for path in sorted((root / "message" / name).glob("*.json")):
-        if message := log.beside(path):
-            folders = (root / "part" / path.stem, root / "part" / name / path.stem)
-            files = [part for folder in folders for part in sorted(folder.glob("*.json"))]
-            parts = [found for part in files if (found := log.beside(part))]
-            messages.append(({"id": path.stem, **message}, [*parts]))
-    yield {**info, "id": name}, messages
-
-
-def _is_in_database(folder: Path, session: str) -> bool:
-    """True if a newer opencode has taken this session over; it leaves the files where they are."""
-    for path in sorted(folder.glob("opencode*.db")):
-        try:
-            with closing(_open(path)) as database:
-                query = "SELECT 1 FROM session WHERE id = ?"
-                if database.execute(query, (session,)).fetchone():
-                    return True
-        except sqlite3.Error:
-            continue
-    return False
 
 
 def _from_export(log: LogFile) -> Iterator[tuple[_Object, _Messages]]:
@@ -157,43 +118,40 @@ def _session(info: _Object, messages: _Messages, log: LogFile) -> Session:
     )
     for message, parts in messages:
         at = session.at(as_mapping(message.get("time")).get("created"))
+        for kind in (as_text(part.get("type"), "") for part in parts):
+            if kind not in _KINDS:
+                log.skip(f"unknown type of part {kind!r}")
         if message.get("role") == "user":
-            _user(session, parts, at, log)
+            _user(session, parts, at)
         elif message.get("role") == "assistant":
-            _assistant(session, message, parts, at, log)
+            _assistant(session, message, parts, at)
         else:
             log.skip(f"unknown role {message.get('role')!r}")
     return session
 
 
-def _user(session: Session, parts: list[_Object], at: float | None, log: LogFile) -> None:
+def _user(session: Session, parts: list[_Object], at: float | None) -> None:
     """Read a message of the user; texts that the program added are `synthetic`."""
     content: list[dict[str, Any]] = []
     typed = []
     for part in parts:
         kind, text = as_text(part.get("type"), ""), as_text(part.get("text"), "")
-        if kind == "text" and part.get("ignored") is not True:
-            content.append({"type": "text", "text": text})
-            typed += [] if part.get("synthetic") is True else [user_words(text)]
-        elif kind == "file":
+        if kind == "file":
             content.append({"type": "image_url", "image_url": {"url": part.get("url")}})
             typed.append("")
-        elif kind == "subtask":
-            content.append({"type": "text", "text": as_text(part.get("prompt"), "")})
-            typed.append(as_text(part.get("prompt"), ""))
         elif kind == "compaction":
             content.append({"type": "text", "text": _COMPACTION_PROMPT})
-        elif kind != "text" and kind not in _SILENT:
-            log.skip(f"unknown type of part {kind!r}")
+        elif kind == "subtask" or (kind == "text" and part.get("ignored") is not True):
+            text = as_text(part.get("prompt"), "") if kind == "subtask" else text
+            content.append({"type": "text", "text": text})
+            typed += [] if part.get("synthetic") is True else [user_words(text)]
     if content:
-        session.messages.append({"role": "user", "content": content})
-        if typed and not session.parent:
-            session.did("message", "\n".join(filter(None, typed)), at, back=1)
+        session.user(content)
+        if typed:
+            session.did("message", joined(*typed), at, back=1)
 
 
-def _assistant(
-    session: Session, message: _Object, parts: list[_Object], at: float | None, log: LogFile
-) -> None:
+def _assistant(session: Session, message: _Object, parts: list[_Object], at: float | None) -> None:
     """Read a message of the model: one answer, in older versions several."""
     answers: list[list[_Object]] = [[]]
     for part in parts:
@@ -207,56 +165,32 @@ def _assistant(
         prompted = bool(last) and json_text(last[0]["content"]).count(_COMPACTION_PROMPT) > 0
         session.compactions.append(len(session.messages) - prompted)
     for number, answer in enumerate(answers):
-        _answer(session, message, answer, at, log, number)
-    if failure == "MessageAbortedError" and not session.parent:
+        _answer(session, message, answer, at, f"{message.get('id')}:{number}")
+    if failure == "MessageAbortedError":
         session.did("interrupt", at=session.at(as_mapping(message.get("time")).get("completed")))
 
 
 def _answer(
-    session: Session,
-    message: _Object,
-    parts: list[_Object],
-    at: float | None,
-    log: LogFile,
-    number: int,
+    session: Session, message: _Object, parts: list[_Object], at: float | None, key: str
 ) -> None:
-    known: dict[str, list[_Object]] = {"text": [], "reasoning": [], "tool": [], "step-finish": []}
-    for part in parts:
-        kind = as_text(part.get("type"), "")
-        if kind in known:
-            known[kind].append(part)
-        elif kind != "file" and kind not in _SILENT:
-            log.skip(f"unknown type of part {kind!r}")
-    if not any(known[kind] for kind in ("text", "tool", "step-finish")):
+    of = {kind: [part for part in parts if part.get("type") == kind] for kind in _KINDS}
+    if not (of["text"] or of["tool"] or of["step-finish"]):
         return  # the call failed or was stopped before the model answered
-    finish = known["step-finish"][0] if known["step-finish"] else message
-    call = ModelCall(
-        position=len(session.messages),
+    finish = next(iter(of["step-finish"]), message)
+    answer = session.reply(
+        *("\n".join(as_text(part.get("text"), "") for part in of[kind]) for kind in _TEXTS),
         model=as_text(message.get("modelID"), ""),
         usage=_usage(as_mapping(finish.get("tokens"))),
         at=at,
-        key=f"{message.get('id')}:{number}",
+        key=key,
         cost_usd=as_number(finish.get("cost"), None) or None,
     )
-    session.calls.append(call)
-    answer: dict[str, Any] = {"role": "assistant", "content": _text(known["text"])}
-    if thoughts := _text(known["reasoning"]):
-        answer["reasoning_content"] = thoughts
-    if known["tool"]:
-        answer["tool_calls"] = [_call(part) for part in known["tool"]]
-    session.messages.append(answer)
-    for part in known["tool"]:
+    for part in of["tool"]:
+        name, call_id = as_text(part.get("tool"), ""), as_text(part.get("callID"), "")
+        asked = tool_call(call_id, name, json_text(as_mapping(part.get("state")).get("input")))
+        answer.setdefault("tool_calls", []).append(asked)
+    for part in of["tool"]:
         _result(session, part)
-
-
-def _text(parts: list[_Object]) -> str:
-    return "\n".join(as_text(part.get("text"), "") for part in parts)
-
-
-def _call(part: _Object) -> dict[str, Any]:
-    arguments = json_text(as_mapping(part.get("state")).get("input"))
-    function = {"name": as_text(part.get("tool"), ""), "arguments": arguments}
-    return {"id": as_text(part.get("callID"), ""), "type": "function", "function": function}
 
 
 def _result(session: Session, part: _Object) -> None:
@@ -264,26 +198,16 @@ def _result(session: Session, part: _Object) -> None:
     failed = state.get("status") == "error"
     default = "" if state.get("status") == "completed" else "[Tool execution was interrupted]"
     text = as_text(state.get("error" if failed else "output"), default)
-    at = session.at(as_mapping(state.get("time")).get("end"))
-    said = rejection(text) if failed else None
-    if said is not None:
-        session.did("reject", said, at)
-    name = as_text(part.get("callID"), "")
-    result = {"role": "tool", "tool_call_id": name, "content": text, "is_error": failed}
-    session.messages.append(result)
+    at, name = session.at(as_mapping(state.get("time")).get("end")), part.get("callID")
+    session.result(name, text, at, failed=failed, rejected=None if failed else False)
 
 
 def _usage(tokens: _Object) -> _Object:
-    """The tokens in the provider's form. opencode counts cached tokens apart, and since it notes a
-    `total` also those of reasoning, which older versions leave in the output."""
+    """opencode counts cached tokens apart, and since it notes a `total` also those of reasoning,
+    which older versions leave in the output."""
+    count = {name: as_int(value, 0) for name, value in tokens.items()}
     cache = as_mapping(tokens.get("cache"))
-    reasoning, apart = as_number(tokens.get("reasoning"), 0.0), "total" in tokens
-    usage = {
-        "input_tokens": tokens.get("input"),
-        "cache_read_input_tokens": cache.get("read"),
-        "cache_creation_input_tokens": cache.get("write"),
-        "output_tokens": as_number(tokens.get("output"), 0.0) + (reasoning if apart else 0),
-        "output_tokens_details": {"reasoning_tokens": reasoning},
-    }
-    counts = (usage[name] for name in usage if name != "output_tokens_details")
-    return usage if any(counts) else {}
+    read, written = as_int(cache.get("read"), 0), as_int(cache.get("write"), 0)
+    thoughts = count.get("reasoning", 0)
+    made = count.get("output", 0) + (thoughts if "total" in tokens else 0)
+    return chat_usage(count.get("input", 0) + read + written, made, read, written, thoughts)

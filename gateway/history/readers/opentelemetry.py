@@ -1,9 +1,8 @@
-"""OpenTelemetry traces of model calls in JSON: OTLP documents or lines, or one span an object.
+"""OpenTelemetry traces of model calls: OTLP as one document or as lines of JSON.
 
-Calls are put together by `gen_ai.conversation.id`, else by trace. A call's messages are in its
-attributes, in events of its span, or in log records, and are either the whole history or, as this
-gateway writes them, what is new. Source: semantic conventions for generative AI, versions 1.28 to
-1.38.
+Calls are put together by `gen_ai.conversation.id`, else by trace. The messages of a call are in the
+attributes of its span, and are either the whole history or, as this gateway writes them, what is
+new. Messages in log records are not read: a collector writes these to another file.
 """
 
 from __future__ import annotations
@@ -15,14 +14,13 @@ from typing import Any
 
 from gateway.history.log_file import LogFile
 from gateway.history.readers.recordings import read_acts
-from gateway.history.session import ModelCall, Session, epoch
-from gateway.wire.coerce import as_int, as_list, as_mapping, as_number, as_text
+from gateway.history.session import Session, chat_usage, joined, tool_call
+from gateway.steering.transcript.content import json_text
+from gateway.wire.coerce import as_int, as_list, as_mapping, as_text
 
 AGENT = "opentelemetry"
 _CALLS = ("chat", "generate_content", "text_completion", "completion")
-_MARKS = (b'"resourceSpans":', b'"resourceLogs":')
-_FLAT = (b'"trace_id"', b'"traceId"')
-_FAILED = (2, "ERROR", "STATUS_CODE_ERROR")
+_FAILED = (2, "STATUS_CODE_ERROR")
 _VALUES = ("stringValue", "boolValue", "doubleValue", "bytesValue")
 
 Span = dict[str, Any]  # trace, id, parent, start, end, failed, service, attributes
@@ -30,77 +28,46 @@ Span = dict[str, Any]  # trace, id, parent, start, end, failed, service, attribu
 
 def matches(head: bytes, name: str) -> bool:
     """See LogFormat."""
-    if not name.endswith((".json", ".jsonl", ".ndjson", ".log")) or head.lstrip()[:1] not in b"{[":
-        return False
-    return any(m in head for m in _MARKS) or (b"gen_ai." in head and any(m in head for m in _FLAT))
+    is_json = name.endswith((".json", ".jsonl", ".ndjson", ".log")) and head.lstrip()[:1] == b"{"
+    return is_json and b'"resourceSpans":' in head
 
 
 def read(log: LogFile) -> Iterable[Session]:
     """See LogFormat."""
     spans: list[Span] = []
-    events: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
-    for document in _documents(log):
-        found = list(_spans(document, events))
-        spans += found
-        if not found and not {"resourceSpans", "resourceLogs"} & document.keys():
+    is_lines = log.head().lstrip().partition(b"\n")[0].rstrip() != b"{"
+    for document in log.records() if is_lines else [as_mapping(log.document())]:
+        spans += _spans(document)
+        if "resourceSpans" not in document:
             log.skip("no span")
     calls = [span for span in spans if _is_call(span["attributes"])]
     inner = {span["id"] for span in calls} - {""}
     groups: dict[str, list[Span]] = defaultdict(list)
     for span in sorted(calls, key=lambda each: each["start"] or 0):
         if span["parent"] not in inner:  # else a client and a gateway report one call
-            span["messages"] = _messages(span["attributes"], events.get(span["id"], []))
+            span["messages"] = _messages(span["attributes"])
             own = as_text(span["attributes"].get("gen_ai.conversation.id"), "")
             groups[own or span["trace"]].append(span)
     for name, group in groups.items():
         yield from _Conversation(name, group).sessions()
 
 
-def _documents(log: LogFile) -> Iterator[Mapping[str, Any]]:
-    """The objects of a file of lines, or of one that was written for the eye."""
-    first = log.head().lstrip().partition(b"\n")[0].rstrip()
-    if first[:1] != b"[" and first != b"{":
-        yield from log.records()
-        return
-    for document in log.documents():
-        yield from map(as_mapping, document if isinstance(document, list) else [document])
-
-
-def _spans(document: Mapping[str, Any], events: dict[str, list[Any]]) -> Iterator[Span]:
-    """The spans of a document; events of spans and log records are added to those of their span."""
-    for resource in _mappings(document.get("resourceSpans")):
-        service = _service(_attributes(as_mapping(resource.get("resource")).get("attributes")))
-        for scope in _mappings(resource.get("scopeSpans")):
-            for span in _mappings(scope.get("spans")):
-                yield _span(span, service, events)
-    for resource in _mappings(document.get("resourceLogs")):
-        for scope in _mappings(resource.get("scopeLogs")):
-            for record in _mappings(scope.get("logRecords")):
-                body = as_mapping(_value(record.get("body")))
-                values = _attributes(record.get("attributes"))
-                name = record.get("eventName") or values.get("event.name")
-                events[as_text(record.get("spanId"), "")].append({**values, **body, "name": name})
-    if "attributes" in document and {"context", "trace_id", "traceId"} & document.keys():
-        resource = _attributes(as_mapping(document.get("resource")).get("attributes"))
-        yield _span(document, _service(resource), events)
-
-
-def _span(span: Mapping[str, Any], service: str, events: dict[str, list[Any]]) -> Span:
-    context = as_mapping(span.get("context")) or span
-    name = _id(context, "span_id", "spanId", "id")
-    for event in _mappings(span.get("events")):
-        events[name].append({**_attributes(event.get("attributes")), "name": event.get("name")})
-    status = as_mapping(span.get("status"))
-    return {
-        "id": name,
-        "trace": _id(context, "trace_id", "traceId"),
-        "parent": _id(span, "parentSpanId", "parent_id", "parent_span_id", "parentId"),
-        "start": _moment(_first(span, "startTimeUnixNano", "start_time", "startTime")),
-        "end": _moment(_first(span, "endTimeUnixNano", "end_time", "endTime")),
-        "failed": (status.get("code") or status.get("status_code")) in _FAILED,
-        "service": service,
-        "attributes": _attributes(span.get("attributes")),
-    }
+def _spans(document: Mapping[str, Any]) -> Iterator[Span]:
+    for resource in _mappings(document, "resourceSpans"):
+        service = as_text(_attributes(resource.get("resource")).get("service.name"), "")
+        service = "" if service.startswith("unknown_service") else service
+        for scope in _mappings(resource, "scopeSpans"):
+            for span in _mappings(scope, "spans"):
+                yield {
+                    "id": as_text(span.get("spanId"), ""),
+                    "trace": as_text(span.get("traceId"), ""),
+                    "parent": as_text(span.get("parentSpanId"), ""),
+                    "start": _moment(span.get("startTimeUnixNano")),
+                    "end": _moment(span.get("endTimeUnixNano")),
+                    "failed": as_mapping(span.get("status")).get("code") in _FAILED,
+                    "service": service,
+                    "attributes": _attributes(span),
+                }
 
 
 def _is_call(values: Mapping[str, Any]) -> bool:
@@ -109,65 +76,37 @@ def _is_call(values: Mapping[str, Any]) -> bool:
     return operation in _CALLS or (operation is None and "gen_ai.request.model" in values)
 
 
-def _messages(
-    values: dict[str, Any], events: Sequence[Mapping[str, Any]]
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _messages(values: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The messages of a call as chat messages: its input, and the model's answer."""
-    for event in events:
-        if event.get("name") == "gen_ai.client.inference.operation.details":
-            values = {**values, **event}
-    asked = _list(values, "gen_ai.input.messages")
-    answered = _list(values, "gen_ai.output.messages")
-    system = _list(values, "gen_ai.system_instructions")
-    if system:
-        asked = [{"role": "system", "parts": system}, *asked]
-    for event in events:
-        name = as_text(event.get("name"), "")
-        body = {**event, **as_mapping(_json(event.get("gen_ai.event.content")))}
-        if name == "gen_ai.choice":
-            answered.append(_json(body.get("message")) or body)
-        elif name.startswith("gen_ai.") and name.endswith(".message"):
-            asked.append({"role": name.split(".")[1], **body})
-    answer = [m for each in answered[:1] for m in _chat({**as_mapping(each), "role": "assistant"})]
-    return [m for each in asked for m in _chat(as_mapping(each))], answer
+    asked = [as_mapping(each) for each in _list(values, "gen_ai.input.messages")]
+    if system := _list(values, "gen_ai.system_instructions"):
+        asked.insert(0, {"role": "system", "parts": system})
+    answered = [as_mapping(each) for each in _list(values, "gen_ai.output.messages")[:1]]
+    answer = [m for each in answered for m in _chat({**each, "role": "assistant"})]
+    return [m for each in asked for m in _chat(each)], answer
 
 
 def _chat(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """A message with `parts`, or of the older form, as chat messages."""
-    role, content = as_text(message.get("role"), "user"), _json(message.get("content"))
-    parts = as_list(message.get("parts") or content)
-    texts = [] if parts else [as_text(message.get("content"), "")]
-    reasoning: list[str] = []
-    calls = [_call(each) for each in as_list(_json(message.get("tool_calls")))]
-    results = []
-    for part in map(as_mapping, parts):
-        text = as_text(part.get("content"), "") or as_text(part.get("text"), "")
-        kind = part.get("type")
-        if kind in ("tool_call", "function"):
-            calls.append(_call(part))
+    """A message with `parts` as chat messages."""
+    role = as_text(message.get("role"), "user")
+    texts: dict[bool, list[Any]] = {False: [], True: []}  # True: those of reasoning
+    calls: list[dict[str, Any]] = []
+    results = 0
+    for part in map(as_mapping, as_list(message.get("parts"))):
+        kind, name = part.get("type"), part.get("id")
+        if kind == "tool_call":
+            calls.append(tool_call(name, part.get("name"), json_text(part.get("arguments"))))
         elif kind == "tool_call_response":
-            results.append((part.get("id"), part.get("response", part.get("result"))))
+            results += 1
+            content = json_text(part.get("response", part.get("result")))
+            yield {"role": "tool", "tool_call_id": name, "content": content}
         else:
-            (reasoning if kind in ("reasoning", "thinking") else texts).append(text)
-    if role == "tool" and not results:
-        results.append((message.get("id", message.get("tool_call_id")), "\n".join(texts)))
-    for name, result in results:
-        yield {"role": "tool", "tool_call_id": name, "content": _text(result)}
-    if role != "tool":
-        found: dict[str, Any] = {"role": role, "content": "\n".join(filter(None, texts))}
-        if calls:
-            found["tool_calls"] = calls
-        if any(reasoning):
-            found["reasoning_content"] = "\n".join(reasoning)
-        if not results or found["content"] or calls:
-            yield found
-
-
-def _call(value: object) -> dict[str, Any]:
-    call = as_mapping(value)
-    function = as_mapping(call.get("function")) or call
-    function = {"name": function.get("name"), "arguments": _text(function.get("arguments"))}
-    return {"id": call.get("id"), "type": "function", "function": function}
+            texts[kind in ("reasoning", "thinking")].append(part.get("content"))
+    text, thought = joined(*texts[False]), joined(*texts[True])
+    if calls or text or not results:
+        more = {"tool_calls": calls, "reasoning_content": thought}
+        found = {"role": role, "content": text}
+        yield found | {name: value for name, value in more.items() if value}
 
 
 class _Conversation:
@@ -216,11 +155,8 @@ class _Conversation:
             return
         model = values.get("gen_ai.response.model") or values.get("gen_ai.request.model")
         key = as_text(values.get("gen_ai.response.id"), "") or f"{span['trace']}:{span['id']}"
-        position = len(session.messages)
-        session.messages += answer[-1:] or [{"role": "assistant", "content": ""}]
-        usage, model = _usage(values), as_text(model, "")
-        call = ModelCall(position=position, model=model, usage=usage, at=at, key=key)
-        session.calls.append(call)
+        reply = session.reply(model=as_text(model, ""), usage=_usage(values), at=at, key=key)
+        reply.update(*answer[-1:])
 
 
 def _continues(session: Session, start: int, asked: Sequence[Mapping[str, Any]]) -> bool:
@@ -235,26 +171,24 @@ def _usage(values: Mapping[str, Any]) -> dict[str, Any]:
     instrumentations pass on Anthropic's numbers, which do not."""
     given = _tokens(values, "input_tokens", "prompt_tokens")
     made = _tokens(values, "output_tokens", "completion_tokens")
-    read = _tokens(values, "cache_read.input_tokens", "cache_read_input_tokens") or 0
-    written = _tokens(values, "cache_creation.input_tokens", "cache_creation_input_tokens") or 0
-    if given is None and made is None:
-        return {}
-    apart = read + written if read + written > (given or 0) else 0
-    details = {"cached_tokens": read, "cache_creation_tokens": written}
-    usage = {"prompt_tokens": (given or 0) + apart, "completion_tokens": made or 0}
-    return {**usage, "prompt_tokens_details": details}
+    read = _tokens(values, "cache_read.input_tokens", "cache_read_input_tokens")
+    written = _tokens(values, "cache_creation.input_tokens", "cache_creation_input_tokens")
+    apart = read + written if read + written > given else 0
+    return chat_usage(given + apart, made, read, written)
 
 
-def _tokens(values: Mapping[str, Any], *names: str) -> int | None:
-    given = (values.get(f"gen_ai.usage.{name}") for name in names)
-    return next((as_int(each, 0) for each in given if each is not None), None)
+def _tokens(values: Mapping[str, Any], *names: str) -> int:
+    given = (as_int(values.get(f"gen_ai.usage.{name}"), 0) for name in names)
+    return next(filter(None, given), 0)
 
 
-def _attributes(values: object) -> dict[str, Any]:
-    """Attributes as a mapping, also those that OTLP writes as a list of keys and values."""
-    if isinstance(values, list):
-        return {str(each.get("key")): _value(each.get("value")) for each in _mappings(values)}
-    return dict(as_mapping(values))
+def _attributes(holder: object) -> dict[str, Any]:
+    return _pairs(as_mapping(holder).get("attributes"))
+
+
+def _pairs(values: object) -> dict[str, Any]:
+    pairs = map(as_mapping, as_list(values))
+    return {str(each.get("key")): _value(each.get("value")) for each in pairs}
 
 
 def _value(value: object) -> Any:
@@ -265,50 +199,23 @@ def _value(value: object) -> Any:
     if "arrayValue" in holder:
         return [_value(each) for each in as_list(as_mapping(holder["arrayValue"]).get("values"))]
     if "kvlistValue" in holder:
-        return _attributes(as_list(as_mapping(holder["kvlistValue"]).get("values")))
+        return _pairs(as_mapping(holder["kvlistValue"]).get("values"))
     return next((holder[name] for name in _VALUES if name in holder), None)
 
 
-def _mappings(values: object) -> Iterator[Mapping[str, Any]]:
-    return map(as_mapping, as_list(values))
+def _mappings(holder: Mapping[str, Any], name: str) -> Iterator[Mapping[str, Any]]:
+    return map(as_mapping, as_list(holder.get(name)))
 
 
 def _list(values: Mapping[str, Any], name: str) -> list[Any]:
-    return list(as_list(_json(values.get(name))))
+    """A list that may be written as a JSON text."""
+    value = values.get(name)
+    try:
+        return as_list(json.loads(value) if isinstance(value, str) else value)
+    except ValueError:
+        return []
 
 
-def _json(value: object) -> Any:
-    """A value that may be written as a JSON text; the value itself if it is none."""
-    if isinstance(value, str) and value[:1] in ("[", "{"):
-        try:
-            return json.loads(value)
-        except ValueError:
-            return value
-    return value
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value) if value is not None else ""
-
-
-def _service(resource: Mapping[str, Any]) -> str:
-    name = as_text(resource.get("service.name"), "")
-    return "" if name.startswith("unknown_service") else name
-
-
-def _first(values: Mapping[str, Any], *names: str) -> Any:
-    return next((values[name] for name in names if values.get(name)), None)
-
-
-def _id(values: Mapping[str, Any], *names: str) -> str:
-    return as_text(_first(values, *names), "").removeprefix("0x")
-
-
-def _moment(value: object) -> float | None:
-    """Seconds of the epoch from nanoseconds, a text, or seconds with nanoseconds."""
-    if isinstance(value, list) and len(value) == 2:
-        return as_number(value[0], 0.0) + as_number(value[1], 0.0) / 1e9
-    if isinstance(value, str) and value.isdecimal():
-        value = int(value[:20])
-    number = as_number(value, None)
-    return number / 1e9 if number is not None and number > 1e15 else epoch(value)
+def _moment(nanoseconds: object) -> float | None:
+    text = str(nanoseconds)[:20]
+    return int(text) / 1e9 if text.isdecimal() else None

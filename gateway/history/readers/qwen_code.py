@@ -11,19 +11,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gateway.history.log_file import LogFile
-from gateway.history.readers.gemini_cli import (
-    note_interruption,
-    note_refusal,
-    parts_text,
-    response_text,
-)
-from gateway.history.session import ModelCall, Session
+from gateway.history.readers.gemini_cli import parts_text, response_text
+from gateway.history.session import Session, chat_usage, tool_call
 from gateway.steering.transcript.user_words import user_words
 from gateway.wire.coerce import as_int, as_list, as_mapping, as_text
 
 _RECORD = re.compile(rb'"message": ?\{"role": ?"[a-z]+", ?"parts": ?\[|"systemPayload": ?\{')
-_TYPED = (None, "mid_turn_user_message")
-"""Subtypes of messages that a person typed."""
+_TYPED = (None, "mid_turn_user_message")  # subtypes of messages that a person typed
 
 
 def matches(head: bytes, name: str) -> bool:
@@ -36,8 +30,8 @@ def read(log: LogFile) -> Iterable[Session]:
     sessions: dict[str, Session] = {}
     for record in log.records():
         agent = as_text(record.get("agentId"), "")
-        session = sessions.setdefault(agent, Session(id=log.stem, agent="qwen-code"))
-        if not _add(session, record):
+        new = Session(id=log.stem, agent="qwen-code", parent=agent)
+        if not _add(sessions.setdefault(agent, new), record):
             log.skip(f"unknown type {record.get('type')!r}")
     for agent, session in sessions.items():
         if agent:
@@ -52,48 +46,38 @@ def _add(session: Session, record: Mapping[str, Any]) -> bool:
     session.version = as_text(record.get("version"), "") or session.version
     session.project = session.project or as_text(record.get("cwd"), "")
     at = session.at(record.get("timestamp"))
-    kind, parts = record.get("type"), as_list(as_mapping(record.get("message")).get("parts"))
+    kind, payload = record.get("type"), as_mapping(record.get("systemPayload"))
+    parts = as_list(as_mapping(record.get("message")).get("parts"))
     if kind == "assistant":
-        _answer(session, record, [as_mapping(part) for part in parts], at)
+        _answer(session, record, parts, at)
     elif kind == "tool_result":
         for part in map(as_mapping, parts):
             if "functionResponse" in part:
                 _result(session, record, part, at)
     elif kind == "user":
         text = parts_text(parts)
-        typed = as_text(as_mapping(record.get("systemPayload")).get("displayText"), "") or text
-        is_own = record.get("subtype") in _TYPED and not record.get("agentId")
+        typed = as_text(payload.get("displayText"), "") or text
+        is_own = record.get("subtype") in _TYPED
         is_own = is_own and record.get("provenance") in (None, "real_user")
-        if is_own and (words := user_words(typed)):
-            session.did("message", words, at)
-        session.messages.append({"role": "user", "content": text})
+        session.user(text, user_words(typed) if is_own else "", at)
     elif kind == "system" and record.get("subtype") == "chat_compression":
-        _compact(session, as_mapping(record.get("systemPayload")))
+        contents = [as_mapping(each) for each in as_list(payload.get("compressedHistory"))]
+        texts = [parts_text(each.get("parts")) for each in contents if each.get("role") == "user"]
+        session.compact(*(filter(None, texts) if any(texts) else [""]))
     return kind in ("assistant", "tool_result", "user", "system")
 
 
 def _answer(
-    session: Session, record: Mapping[str, Any], parts: list[Mapping[str, Any]], at: float | None
+    session: Session, record: Mapping[str, Any], parts: list[Any], at: float | None
 ) -> None:
-    thoughts = [as_text(part.get("text"), "") for part in parts if part.get("thought") is True]
-    reply: dict[str, Any] = {"role": "assistant", "content": parts_text(parts)}
-    if any(thoughts):
-        reply["reasoning_content"] = "\n".join(thoughts)
-    for part in parts:
+    model, key = as_text(record.get("model"), ""), as_text(record.get("uuid"), "")
+    usage = _usage(as_mapping(record.get("usageMetadata")))
+    text, thought = parts_text(parts), parts_text(parts, thought=True)
+    reply = session.reply(text, thought, model=model, usage=usage, at=at, key=key)
+    for part in map(as_mapping, parts):
         if call := as_mapping(part.get("functionCall")):
-            function = {"name": call.get("name"), "arguments": call.get("args")}
-            asked = {"id": call.get("id"), "type": "function", "function": function}
+            asked = tool_call(call.get("id"), call.get("name"), call.get("args"))
             reply.setdefault("tool_calls", []).append(asked)
-    session.calls.append(
-        ModelCall(
-            position=len(session.messages),
-            model=as_text(record.get("model"), ""),
-            usage=_usage(as_mapping(record.get("usageMetadata"))),
-            at=at,
-            key=as_text(record.get("uuid"), ""),
-        )
-    )
-    session.messages.append(reply)
 
 
 def _result(
@@ -101,35 +85,18 @@ def _result(
 ) -> None:
     text, failed = response_text(part)
     name = as_mapping(part.get("functionResponse")).get("id")
-    result = {"role": "tool", "tool_call_id": name, "content": text}
-    session.messages.append({**result, "is_error": True} if failed else result)
     # Newer versions tell apart what was refused and what was stopped; older ones only in words.
-    if as_mapping(record.get("toolCallResult")).get("executionStatus") == "cancelled":
-        note_interruption(session, at)
-    else:
-        note_refusal(session, text, at)
-
-
-def _compact(session: Session, payload: Mapping[str, Any]) -> None:
-    """The history that a summary replaced: its messages of the user."""
-    session.compactions.append(len(session.messages))
-    contents = [as_mapping(each) for each in as_list(payload.get("compressedHistory"))]
-    texts = [parts_text(each.get("parts")) for each in contents if each.get("role") == "user"]
-    for text in list(filter(None, texts)) or [""]:
-        session.messages.append({"role": "user", "content": text, "compact": True})
+    stopped = as_mapping(record.get("toolCallResult")).get("executionStatus") == "cancelled"
+    session.result(name, text, at, failed=failed, rejected=False if stopped else None)
+    if stopped:
+        session.interrupted(at)
 
 
 def _usage(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Gemini's counts in the form of Chat Completions. What an OpenAI API counted has the thoughts
-    in its output already; the total tells."""
+    """What an OpenAI API counted has the thoughts in its output already; the total tells."""
     count = {name: as_int(value, 0) for name, value in metadata.items()}
     prompt, output = count.get("promptTokenCount", 0), count.get("candidatesTokenCount", 0)
     thoughts = count.get("thoughtsTokenCount", 0)
     if count.get("totalTokenCount", 0) >= prompt + output + thoughts:
         output += thoughts
-    return {
-        "prompt_tokens": prompt,
-        "prompt_tokens_details": {"cached_tokens": count.get("cachedContentTokenCount", 0)},
-        "completion_tokens": output,
-        "completion_tokens_details": {"reasoning_tokens": thoughts},
-    }
+    return chat_usage(prompt, output, count.get("cachedContentTokenCount"), 0, thoughts)

@@ -11,7 +11,7 @@ import msgspec
 
 from gateway.errors import ConfigError
 from gateway.history.log_file import LogFile
-from gateway.history.session import HumanKind, HumanTurn, ModelCall, Session
+from gateway.history.session import HumanKind, HumanTurn, Session, chat_usage
 from gateway.offline.recordings import Recording, recording_of
 from gateway.reporting.run_exports import chat_messages
 from gateway.steering.transcript.interventions import is_interruption, rejection
@@ -65,13 +65,14 @@ def _from_messages(session: Session, data: Mapping[str, Any], recording: Recordi
     known = "interventions" in labels
     for message in map(as_mapping, recording.messages or ()):
         position = len(session.messages)
-        session.messages.append(dict(message))
         if message.get("compact") is True:
             session.compactions.append(position)
         if message.get("role") == "assistant":
             usage = as_mapping(message.get("usage"))
-            call = ModelCall(position=position, model=recording.label.model, usage=usage)
-            session.calls.append(call)
+            session.reply(model=recording.label.model, usage=usage)
+            session.messages[-1] = dict(message)
+        else:
+            session.messages.append(dict(message))
         read_acts(session, message, only_words=known)
     for each in as_list(labels.get("interventions")):
         kind, position = (*as_list(each), None, None)[:2]
@@ -90,15 +91,16 @@ def read_acts(
     only_words: bool = False,
 ) -> None:
     """Note what the person did in the chat message that was just added."""
-    text, role = content_text(message.get("content")), message.get("role")
-    said = rejection(text) if role != "assistant" else None
-    interrupted = role == "user" and is_interruption(text)
-    if said is not None and not only_words:
+    content, is_user = message.get("content"), message.get("role") == "user"
+    text = content_text(content)
+    said = rejection(text) if message.get("role") != "assistant" and not only_words else None
+    if said is not None:
         session.did("reject", said, at, back=1)
+    interrupted = is_user and is_interruption(text)
     if interrupted and not only_words:
         session.did("interrupt", "", at, back=1)
-    words = words_of(message.get("content")) if role == "user" and not interrupted else ""
-    if words and message.get("compact") is not True:
+    is_typed = is_user and not interrupted and message.get("compact") is not True
+    if is_typed and (words := words_of(content)):
         session.did("message", words, at, back=1)
 
 
@@ -108,25 +110,19 @@ def _from_steps(session: Session, data: Mapping[str, Any]) -> None:
     made = {step.step_index + 1: step.call for step in steps}
     for message, index in chat_messages(steps):
         if message["role"] == "assistant" and (call := made.pop(index, None)):
-            session.calls.append(_call(len(session.messages), call))
-        session.messages.append(message)
+            _answer(session, call)
+            session.messages[-1] = message
+        else:
+            session.messages.append(message)
         read_acts(session, message)
     for call in made.values():
         if call and not call.failed:
-            session.calls.append(_call(len(session.messages), call))
-            session.messages.append({"role": "assistant", "content": ""})
+            _answer(session, call)
 
 
-def _call(position: int, call: CallRow) -> ModelCall:
-    details = {
-        "cached_tokens": call.cached_tokens,
-        "cache_creation_tokens": call.cache_write_tokens,
-    }
-    usage = {
-        "prompt_tokens": call.input_tokens,
-        "completion_tokens": call.output_tokens,
-        "prompt_tokens_details": details,
-    }
+def _answer(session: Session, call: CallRow) -> None:
+    usage = chat_usage(
+        call.input_tokens, call.output_tokens, call.cached_tokens, call.cache_write_tokens
+    )
     model = call.model_served or call.model_asked
-    key, cost = call.request_id, call.cost_usd
-    return ModelCall(position=position, model=model, usage=usage, key=key, cost_usd=cost)
+    session.reply(model=model, usage=usage, key=call.request_id, cost_usd=call.cost_usd)
