@@ -85,7 +85,7 @@ async def _run(stores: Stores, settings: Settings, args: argparse.Namespace) -> 
 
 
 async def open_learner(stores: Stores, settings: Settings) -> Learner:
-    """What learns from the runs of these stores. Raises ConfigError: the embedder does not open."""
+    """The learner from the runs of these stores. Raises ConfigError: the embedder does not open."""
     try:
         embedder = await open_embedder(settings.embedding) if settings.etraces.enabled else None
     except EmbeddingError as error:

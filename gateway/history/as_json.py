@@ -51,7 +51,7 @@ def session_view(reading: SessionReading) -> dict[str, Any]:
                 "words": s.words,
                 "alarmed": s.alarmed,
                 "tokens": s.tokens,
-                "usd": [round(s.least_usd, 6), round(s.usd, 6)],
+                "usd": [round(each, 6) for each in s.cost],
             }
             for s in reading.stretches
         ],

@@ -33,7 +33,7 @@ _SHORT = 60
 _WORDS = 100
 _TROUBLES = {
     "same failure": "the same failure again",
-    "no news": "calls that told nothing new",
+    "no news": "calls that brought nothing new",
     "reverted edit": "edits that undid earlier ones",
     "refused edit": "edits that were refused",
     "said before": "the same said again",
@@ -55,13 +55,13 @@ def _about(arguments: str, short: bool) -> str:
     except orjson.JSONDecodeError:
         return arguments
     for key in _ABOUT:
-        if told := as_text(values.get(key), ""):
-            return PurePosixPath(told).name if short and key in _PATHS else told
+        if text := as_text(values.get(key), ""):
+            return PurePosixPath(text).name if short and key in _PATHS else text
     return arguments if values else ""
 
 
 def what_happened(stretch: Stretch, steps: Sequence[ReadStep]) -> str:
-    """What the run did in a stretch: the reasons of its alarms, and the newest call."""
+    """The reasons of the alarms in a stretch, and its newest call."""
     calls = [action for step in steps for action in step.observed.step.actions]
     parts = [_reasons(steps)] if stretch.alarmed else []
     if stretch.human == "message":

@@ -228,7 +228,7 @@ class _Rows:
         self.waiting += 1
 
     def take(self, conversation: ConversationRecord) -> CallRecord:
-        """What was added since the last time, for one commit."""
+        """Rows added since the last time, for one commit."""
         taken = CallRecord(
             conversation=conversation, runs=tuple(self._runs.values()), steps=tuple(self._steps)
         )

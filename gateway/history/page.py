@@ -75,7 +75,7 @@ def page(
 ) -> str:
     """A self-contained HTML document about the sessions."""
     command = shlex.join(["gateway", "history", *options])
-    transcripts = _transcripts(summary.worst, found, policy)
+    transcripts = _transcripts(summary.trouble.worst, found, policy)
     worst = [
         {
             "number": number,
@@ -88,7 +88,7 @@ def page(
             "command": read_command(each, command),
             "transcript": transcripts.get(number),
         }
-        for number, each in enumerate(summary.worst, 1)
+        for number, each in enumerate(summary.trouble.worst, 1)
     ]
     values = {
         "title": "Your agents' sessions",
@@ -100,9 +100,9 @@ def page(
         "alarmed": alarmed(summary),
         "notes": list(notes(summary)),
         "parts": {
-            "Project": _rows(largest(summary.projects, _ROWS)),
-            "Model": _rows(largest(summary.models, _ROWS)),
-            "Week of": _rows(sorted(summary.weeks.items())[-_ROWS:]),
+            "Project": _rows(largest(summary.parts["project"], _ROWS)),
+            "Model": _rows(largest(summary.parts["model"], _ROWS)),
+            "Week of": _rows(sorted(summary.parts["week"].items())[-_ROWS:]),
         },
         "worst": worst,
         "draw": charts,

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.history.describe import what_happened
-from gateway.history.log_file import Unread
 from gateway.history.prices import Tokens, cost_of, grouped
 from gateway.history.sayings import Saying, sayings_of
-from gateway.history.session import HumanTurn, ModelCall, Session, project_of
+from gateway.history.session import FileFacts, HumanTurn, ModelCall, Session, project_of
 from gateway.history.trouble import ReadStep, Stretch, stretches_of
 from gateway.offline.playback import RecordedHistory
 from gateway.offline.recordings import Recording, RunLabel
 from gateway.steering.fold import StepOutcome
 from gateway.steering.fsm import FSMState
 from gateway.steering.policy import Policy
+from gateway.steering.transcript.content import read_calls, read_content
 from gateway.steering.transcript.steps import Change, StepReader
 from gateway.steering.transcript.user_words import task_of
 from gateway.text.secrets import mask_repeated
@@ -34,8 +34,8 @@ _AT_RISK = (FSMState.SLOW, FSMState.SKIP)
 
 
 class CallCost(Struct, frozen=True, array_like=True):
-    """One model call of a session: its step (0-based, -1 before the first), time, tokens and US
-    dollars. `key`: as in `ModelCall`."""
+    """One model call of a session: its step (0-based, -1 before the first), time, tokens, US
+    dollars, and how many `tools` it calls. `key`: as in `ModelCall`."""
 
     key: str
     step: int
@@ -43,6 +43,7 @@ class CallCost(Struct, frozen=True, array_like=True):
     model: str
     tokens: Tokens
     usd: float | None
+    tools: int
 
 
 class Alarm(Struct, frozen=True, kw_only=True):
@@ -54,34 +55,29 @@ class Alarm(Struct, frozen=True, kw_only=True):
     evidence: str
 
 
-class SessionReading(Struct, frozen=True, kw_only=True):
+class SessionReading(FileFacts, kw_only=True):
     """The result of reading one session; it holds no transcript, only what the person said.
 
-    `steps`: answers of the model; `tool_calls`: calls in them; `scored`: readings of the steps that
-    the core scored, in order.
+    `calls`: one for each step. `human`: with secrets masked. `compactions`: their number.
     """
 
-    id: str
-    agent: str
-    version: str
-    project: str
-    parent: str
-    title: str
     path: str
-    started: float | None
-    ended: float | None
-    steps: int
-    tool_calls: int
     calls: tuple[CallCost, ...]
     human: tuple[HumanTurn, ...]
     sayings: tuple[Saying, ...]
     compactions: int
     stretches: tuple[Stretch, ...]
     alarms: tuple[Alarm, ...]
-    outcome: bool | None = None
-    lines: int = 0
-    unread: Sequence[Unread] = ()
-    reasons: Mapping[str, int] = {}
+
+    @property
+    def steps(self) -> int:
+        """Answers of the model."""
+        return len(self.calls)
+
+    @property
+    def tool_calls(self) -> int:
+        """Calls of tools in them."""
+        return sum(call.tools for call in self.calls)
 
     @property
     def place(self) -> str:
@@ -130,7 +126,7 @@ def outcomes_of(session: Session, policy: Policy) -> tuple[list[StepOutcome], li
 def read_session(session: Session, policy: Policy, path: str = "") -> SessionReading:
     """Read a session with the policy of the live gateway. Never raises for a malformed one."""
     outcomes, starts = outcomes_of(session, policy)
-    calls = tuple(_priced(call, starts) for call in session.calls)
+    calls = tuple(_priced(call, starts, session.messages) for call in session.calls)
     sayings = tuple(sayings_of(session))
     human = tuple(_read_turns(session.human, sayings))
     steps = [_read_step(outcome, starts) for outcome in outcomes]
@@ -138,42 +134,32 @@ def read_session(session: Session, policy: Policy, path: str = "") -> SessionRea
     for call in calls:
         tokens, usd = costs.get(call.step, (0, 0.0))
         costs[call.step] = tokens + call.tokens.total, usd + (call.usd or 0.0)
+    stretches = stretches_of(steps, human, starts, costs)
+    facts = {name: getattr(session, name) for name in FileFacts.__struct_fields__}
     return SessionReading(
-        id=session.id,
-        agent=session.agent,
-        version=session.version,
-        project=session.project,
-        parent=session.parent,
-        title=session.title or _title(session, human),
+        **facts | {"title": mask_repeated(session.title) or _title(session, human)},
         path=path,
-        started=session.started,
-        ended=session.ended,
-        steps=len(session.calls),
-        tool_calls=_tool_calls(session),
         calls=calls,
         human=human,
         sayings=sayings,
         compactions=len(session.compactions),
         stretches=tuple(
-            replace(
-                each, happened=what_happened(each, [s for s in steps if s.index in each.indices])
-            )
-            for each in stretches_of(steps, human, starts, costs)
+            replace(each, happened=what_happened(each, each.of(steps))) for each in stretches
         ),
         alarms=tuple(_alarms(outcomes)),
-        outcome=session.outcome,
-        lines=session.lines,
-        unread=session.unread,
-        reasons=session.reasons,
     )
 
 
-def _priced(call: ModelCall, starts: Sequence[int]) -> CallCost:
+def _priced(
+    call: ModelCall, starts: Sequence[int], messages: Sequence[Mapping[str, Any]]
+) -> CallCost:
     # A count that no provider can have reported would drown all others.
     tokens = {k: n if n <= MOST_TOKENS else 0 for k, n in tokens_of(call.usage).items()}
     step = bisect_right(starts, call.position) - 1
+    message = messages[call.position]
+    tools = len(read_calls(message, read_content(message.get("content"))))
     usd = cost_of(call, tokens)
-    return CallCost(call.key, step, call.at, call.model, grouped(tokens), usd)
+    return CallCost(call.key, step, call.at, call.model, grouped(tokens), usd, tools)
 
 
 def is_alarm(outcome: StepOutcome) -> bool:
@@ -229,17 +215,3 @@ def _title(session: Session, human: Sequence[HumanTurn]) -> str:
     said = next((turn.text for turn in human if turn.kind == "message" and turn.text), "")
     words = " ".join((said or mask_repeated(task_of(session.messages, 0)[:MOST_SAID])).split())
     return words[: _TITLE - 3] + "..." if len(words) > _TITLE else words
-
-
-def _tool_calls(session: Session) -> int:
-    count: Counter[str] = Counter()
-    for message in session.messages:
-        if message.get("role") == "assistant":
-            content = message.get("content")
-            blocks = content if isinstance(content, list) else ()
-            count["blocks"] += sum(
-                isinstance(block, dict) and block.get("type") == "tool_use" for block in blocks
-            )
-            listed = message.get("tool_calls")
-            count["listed"] += len(listed) if isinstance(listed, list) else 0
-    return count["blocks"] + count["listed"]

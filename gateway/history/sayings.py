@@ -106,7 +106,7 @@ _COMMON = frozenset((
 class Saying(Struct, frozen=True, kw_only=True):
     """One thing that a person said: where, when (seconds of the epoch), and after what.
 
-    `event`, `before` and `opens` as in `kind_chances`. `turn`: its index among the session's acts.
+    `event` and `before` as in `kind_chances`. `turn`: its index among the session's acts.
     `corrects`: it is probably a correction; None: not judged yet.
     """
 
@@ -116,7 +116,6 @@ class Saying(Struct, frozen=True, kw_only=True):
     at: float | None = None
     event: HumanKind = "message"
     before: str = ""
-    opens: bool = False
     turn: int = -1
     corrects: bool | None = None
 
@@ -139,7 +138,7 @@ class Group(Struct, frozen=True, kw_only=True):
 
 
 def sayings_of(session: Session) -> list[Saying]:
-    """What the person said in a session, after what, and whether it corrects the agent."""
+    """The things that the person said in a session, and whether each corrects the agent."""
     reader, before, at = StepReader(), "", 0
     found: list[Saying] = []
     stopped = False
@@ -164,7 +163,6 @@ def sayings_of(session: Session) -> list[Saying]:
                     at=turn.at,
                     event=event,
                     before=before,
-                    opens=not before,
                     turn=index,
                 )
             )
@@ -193,7 +191,7 @@ def is_correction(saying: Saying) -> bool:
     if is_plan(saying.text) or is_output(saying.text):
         return False
     chances = kind_chances(
-        saying.text, event=saying.event, before=saying.before, opens=saying.opens
+        saying.text, event=saying.event, before=saying.before, opens=not saying.before
     )
     backed = saying.event == "reject" or rule_of(saying.text)
     return corrected(chances) >= (SURE_BACKED if backed else SURE)

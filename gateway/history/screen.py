@@ -28,7 +28,7 @@ _LEAST = 30  # characters of a text that is cut to fit into its line
 def print_screen(summary: Summary, console: Console, *, options: Sequence[str] = ()) -> None:
     """Print the summary. `options`: those of this call that a command to read more needs."""
     total, command = summary.total, shlex.join(["gateway", "history", *options])
-    sessions = ", ".join(f"{counted(n, 'session')} of {a}" for a, n in summary.agents.items())
+    sessions = ", ".join(f"{counted(n, 'session')} of {a}" for a, n in summary.read.agents.items())
     console.print(Text(f"{sessions}, {days(summary)}", style="bold"))
     cost = f", {money(total.usd)}" if total.usd else ""
     read = total.tokens.cache_read / total.tokens.total if total.tokens.total else 0.0
@@ -42,7 +42,7 @@ def print_screen(summary: Summary, console: Console, *, options: Sequence[str] =
     console.print()
     for line in trouble(summary):
         console.print(Text(line, style="bold"))
-    for number, worst in enumerate(summary.worst, 1):
+    for number, worst in enumerate(summary.trouble.worst, 1):
         _print_worst(console, number, worst, command)
     if summary.repeated:
         console.print(Text("\nYou had to say it again:", style="bold"))
@@ -68,7 +68,9 @@ def said_again(group: Group) -> str:
 
 def days(summary: Summary) -> str:
     """The days that the sessions are of."""
-    first, last = (day_of(moment, year=True) for moment in (summary.started, summary.ended))
+    first, last = (
+        day_of(moment, year=True) for moment in (summary.read.started, summary.read.ended)
+    )
     return first if first == last else f"{first} to {last}"
 
 
@@ -78,10 +80,10 @@ def _sums(summary: Summary) -> Table:
         table.add_column(no_wrap=True)
     for name in ("sessions", "steps", "tokens", "cost"):
         table.add_column(name, justify="right")
-    parts = (("project", summary.projects), ("model", summary.models))
+    parts = (("project", summary.parts["project"]), ("model", summary.parts["model"]))
     for title, rows in parts:
         _add_rows(table, title, largest(rows, ROWS))
-    weeks = sorted(summary.weeks.items())[-ROWS:]
+    weeks = sorted(summary.parts["week"].items())[-ROWS:]
     _add_rows(table, "week of", weeks)
     return table
 
@@ -105,35 +107,37 @@ def sums_cost(sums: Sums) -> str:
 
 
 def notes(summary: Summary) -> Iterator[str]:
-    """What the sums leave out, or hold besides sessions, a line each."""
+    """Lines about what the sums leave out, or hold besides sessions."""
+    read = summary.read
     if summary.unpriced:
         names = ", ".join(sorted(summary.unpriced)[:ROWS])
         yield f"no price is known for: {one_line(names, _SAID)}"
-    if summary.sub_agents:
-        yield f"with {counted(summary.sub_agents, 'sub-agent')}, in the steps and cost above"
-    if summary.copies:
-        yield f"copies of other sessions, not counted again: {summary.copies}"
-    if unread := sum(summary.unread.values()):
-        reasons = ", ".join(f"{n} x {reason}" for reason, n in list(summary.unread.items())[:3])
-        yield f"{unread} of {counted(summary.lines, 'line')} not read: {one_line(reasons, _SAID)}"
+    if read.sub_agents:
+        yield f"with {counted(read.sub_agents, 'sub-agent')}, in the steps and cost above"
+    if read.copies:
+        yield f"copies of other sessions, not counted again: {read.copies}"
+    if unread := sum(read.unread.values()):
+        reasons = ", ".join(f"{n} x {reason}" for reason, n in list(read.unread.items())[:3])
+        yield f"{unread} of {counted(read.lines, 'line')} not read: {one_line(reasons, _SAID)}"
 
 
 def trouble(summary: Summary) -> Iterator[str]:
-    """What the person did, and how much trouble there was; the last line heads the list of the
+    """Lines about the person's acts and the amount of trouble; the last one heads the list of the
     worst stretches, if there are any."""
+    acts = summary.acts
     yield (
-        f"You interrupted {counted(summary.interrupts, 'time')}, rejected "
-        f"{counted(summary.rejects, 'call')} and corrected {counted(summary.corrected, 'time')} "
-        f"in {counted(summary.said, 'message')}."
+        f"You interrupted {counted(acts.interrupts, 'time')}, rejected "
+        f"{counted(acts.rejects, 'call')} and corrected {counted(acts.corrected, 'time')} "
+        f"in {counted(acts.said, 'message')}."
     )
-    if not summary.stretches:
+    if not summary.trouble.stretches:
         yield "No stretch of trouble was found."
         return
-    low, high = summary.trouble_usd
+    low, high = summary.trouble.cost
     share = f", {percent(high / summary.total.usd)} of all" if summary.total.usd else ""
     cost = f": {money(low)} to {money(high)}{share} at most" if high else ""
     yield (
-        f"{counted(summary.trouble_steps, 'step')} were in trouble or had to be corrected{cost}. "
+        f"{counted(summary.trouble.steps, 'step')} were in trouble or had to be corrected{cost}. "
         "The worst:"
     )
 
@@ -165,12 +169,12 @@ def read_command(worst: WorstStretch, command: str) -> str:
 
 def alarmed(summary: Summary) -> str:
     """The alarms that the gateway would have raised."""
-    if not summary.alarms:
+    if not summary.trouble.alarms:
         return "The gateway would have raised no alarm."
-    monitors = ", ".join(f"{n} {name}" for name, n in summary.alarms.most_common())
+    monitors = ", ".join(f"{n} {name}" for name, n in summary.trouble.alarms.most_common())
     return (
-        f"The gateway would have raised {counted(summary.alarms.total(), 'alarm')} in "
-        f"{counted(summary.alarmed, 'session')}: {monitors}."
+        f"The gateway would have raised {counted(summary.trouble.alarms.total(), 'alarm')} in "
+        f"{counted(summary.trouble.alarmed, 'session')}: {monitors}."
     )
 
 

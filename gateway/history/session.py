@@ -48,13 +48,10 @@ class HumanTurn(Struct, frozen=True, kw_only=True):
     corrects: bool = False
 
 
-class Session(Struct, kw_only=True):
-    """One session of one agent; a sub-agent's is a session with a `parent`.
+class SessionFacts(Struct, kw_only=True):
+    """Names and span of a session; a sub-agent's is a session with a `parent`.
 
-    `messages`: as the agent's model saw them, each answer one `assistant` message, in a form that
-    `gateway.steering.transcript.steps` reads. `compactions`: indices of the messages that replaced
-    all earlier ones. `project`: the working directory. `lines`, `unread`: of the file, on its first
-    session only. Times are seconds of the epoch, None if unknown.
+    `project`: the working directory. Times are seconds of the epoch, None if unknown.
     """
 
     id: str
@@ -65,14 +62,30 @@ class Session(Struct, kw_only=True):
     title: str = ""
     started: float | None = None
     ended: float | None = None
-    messages: list[dict[str, Any]] = []
-    calls: list[ModelCall] = []
-    human: list[HumanTurn] = []
-    compactions: list[int] = []
+
+
+class FileFacts(SessionFacts, kw_only=True):
+    """What a file says of its sessions: their `outcome`, if it states one, and, with its first
+    session only, the lines of the file and those that were not read, with the reasons."""
+
     outcome: bool | None = None
     lines: int = 0
     unread: Sequence[Unread] = ()
     reasons: Mapping[str, int] = {}
+
+
+class Session(FileFacts, kw_only=True):
+    """One session of one agent.
+
+    `messages`: as the agent's model saw them, each answer one `assistant` message, in a form that
+    `gateway.steering.transcript.steps` reads. `compactions`: indices of the messages that replaced
+    all earlier ones.
+    """
+
+    messages: list[dict[str, Any]] = []
+    calls: list[ModelCall] = []
+    human: list[HumanTurn] = []
+    compactions: list[int] = []
 
     def at(self, value: object) -> float | None:
         """Read a time stamp, extend the session's span to it, and return it."""

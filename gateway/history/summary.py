@@ -35,65 +35,93 @@ class WorstStretch(Struct, frozen=True, kw_only=True):
     stretch: Stretch
 
 
-class Summary(Struct, kw_only=True):
-    """Everything that the first screen shows.
+class ReadSessions(Struct, kw_only=True):
+    """The sessions that were read: their number by agent, and the sub-agents apart.
 
-    `trouble_usd`: least and most that trouble cost: of the steps with a sign of it, and of whole
-    stretches. No step counts twice. `unpriced`: models without a known price. `copies`: sessions
-    whose calls are all in another session, too (a resumed session's copy). `alarmed`: sessions with
-    an alarm; `alarms`: their number by monitor.
+    `copies`: sessions whose calls are all in another session, too (a resumed session's copy).
+    `unread`: lines that were not read, by reason. Times are seconds of the epoch.
     """
 
-    total: Sums
     agents: dict[str, int] = {}
     sub_agents: int = 0
     copies: int = 0
     started: float | None = None
     ended: float | None = None
-    projects: dict[str, Sums] = {}
-    models: dict[str, Sums] = {}
-    weeks: dict[str, Sums] = {}
-    stretches: int = 0
-    trouble_usd: tuple[float, float] = (0.0, 0.0)
-    trouble_steps: int = 0
-    worst: list[WorstStretch] = []
-    repeated: list[Group] = []
+    lines: int = 0
+    unread: dict[str, int] = {}
+
+
+class Acts(Struct, kw_only=True):
+    """Number of each act of the person; `corrected`: of the messages, those that correct."""
+
     interrupts: int = 0
     rejects: int = 0
     said: int = 0
     corrected: int = 0
+
+
+class Trouble(Struct, kw_only=True):
+    """All stretches of trouble, no step counted twice.
+
+    `cost`: US dollars of the steps with a sign of trouble, and of whole stretches. `alarmed`:
+    sessions with an alarm; `alarms`: their number by monitor.
+    """
+
+    stretches: int = 0
+    steps: int = 0
+    cost: tuple[float, float] = (0.0, 0.0)
+    worst: list[WorstStretch] = []
     alarmed: int = 0
     alarms: Counter[str] = msgspec.field(default_factory=Counter)
+
+
+class Summary(Struct, kw_only=True):
+    """The contents of the first screen. `parts`: sums by `project`, `model` and `week`.
+    `unpriced`: models without a known price."""
+
+    total: Sums = msgspec.field(default_factory=Sums)
+    parts: dict[str, dict[str, Sums]] = {}
     unpriced: set[str] = set()
-    lines: int = 0
-    unread: dict[str, int] = {}
+    read: ReadSessions = msgspec.field(default_factory=ReadSessions)
+    acts: Acts = msgspec.field(default_factory=Acts)
+    trouble: Trouble = msgspec.field(default_factory=Trouble)
+    repeated: list[Group] = []
 
 
 def summarise(readings: Iterable[SessionReading]) -> Summary:
     """The summary of sessions. A call that several files hold a copy of counts once, in the session
     that began first."""
-    summary = Summary(total=Sums())
+    summary = Summary(parts={"project": {}, "model": {}, "week": {}})
     seen: set[str] = set()
-    worst: list[WorstStretch] = []
     sayings: list[Saying] = []
     for reading in sorted(readings, key=lambda r: (r.started or 0.0, r.id)):
         fresh = _add_calls(summary, reading, seen)
         if reading.calls and not fresh:
-            summary.copies += 1
+            summary.read.copies += 1
             continue
         _add_session(summary, reading)
+        _add_trouble(summary.trouble, reading, min(fresh, default=0))
         sayings += reading.sayings
-        first = min(fresh, default=0)
-        own = [s for s in reading.stretches if s.last >= first]
-        worst += [WorstStretch(session=reading, stretch=s) for s in own]
-        summary.stretches += len(own)
-        summary.trouble_steps += sum(s.steps for s in own)
-        low, high = summary.trouble_usd
-        summary.trouble_usd = (low + sum(s.least_usd for s in own), high + sum(s.usd for s in own))
+    worst = summary.trouble.worst
     worst.sort(key=lambda w: (w.stretch.usd, w.stretch.tokens, w.stretch.steps), reverse=True)
-    summary.worst = worst[:WORST]
+    del worst[WORST:]
     summary.repeated = repeated(sayings)[:MOST_REPEATED]
     return summary
+
+
+def _add_trouble(trouble: Trouble, reading: SessionReading, first: int) -> None:
+    """Add the stretches from step `first` on; those before it are another session's."""
+    own = [stretch for stretch in reading.stretches if stretch.last >= first]
+    trouble.worst += [WorstStretch(session=reading, stretch=stretch) for stretch in own]
+    trouble.stretches += len(own)
+    trouble.steps += sum(stretch.steps for stretch in own)
+    least, most = trouble.cost
+    trouble.cost = (
+        least + sum(stretch.cost[0] for stretch in own),
+        most + sum(stretch.cost[1] for stretch in own),
+    )
+    trouble.alarmed += bool(reading.alarms)
+    trouble.alarms.update(name for alarm in reading.alarms for name in alarm.monitors)
 
 
 def _add_calls(summary: Summary, reading: SessionReading, seen: set[str]) -> set[int]:
@@ -107,11 +135,8 @@ def _add_calls(summary: Summary, reading: SessionReading, seen: set[str]) -> set
             seen.add(call.key)
         fresh.add(call.step)
         at = call.at if call.at is not None else reading.started
-        rows = [
-            ("project", summary.projects.setdefault(reading.place, Sums())),
-            ("model", summary.models.setdefault(call.model or "unknown", Sums())),
-            ("week", summary.weeks.setdefault(week_of(at), Sums())),
-        ]
+        names = {"project": reading.place, "model": call.model or "unknown", "week": week_of(at)}
+        rows = [(n, summary.parts[n].setdefault(name, Sums())) for n, name in names.items()]
         rows.append(("total", summary.total))
         for kind, sums in rows:
             sums.steps += 1
@@ -119,7 +144,7 @@ def _add_calls(summary: Summary, reading: SessionReading, seen: set[str]) -> set
             sums.usd += call.usd or 0.0
             if call.usd is None:
                 sums.unpriced += call.tokens.total
-            name = {"model": call.model, "week": week_of(at)}.get(kind, "")
+            name = names.get(kind, "")
             if (kind, name) not in met and not reading.parent:
                 met.add((kind, name))
                 sums.sessions += 1
@@ -129,23 +154,22 @@ def _add_calls(summary: Summary, reading: SessionReading, seen: set[str]) -> set
 
 
 def _add_session(summary: Summary, reading: SessionReading) -> None:
+    read, acts = summary.read, summary.acts
     if reading.parent:
-        summary.sub_agents += 1
+        read.sub_agents += 1
     else:
-        summary.agents[reading.agent] = summary.agents.get(reading.agent, 0) + 1
+        read.agents[reading.agent] = read.agents.get(reading.agent, 0) + 1
     for moment in (reading.started, reading.ended):
         if moment is not None:
-            summary.started = min(summary.started or moment, moment)
-            summary.ended = max(summary.ended or moment, moment)
-    summary.interrupts += reading.acts("interrupt")
-    summary.rejects += reading.acts("reject")
-    summary.said += reading.acts("message")
-    summary.corrected += sum(t.kind == "message" and t.corrects for t in reading.human)
-    summary.alarmed += bool(reading.alarms)
-    summary.alarms.update(name for alarm in reading.alarms for name in alarm.monitors)
-    summary.lines += reading.lines
+            read.started = min(read.started or moment, moment)
+            read.ended = max(read.ended or moment, moment)
+    read.lines += reading.lines
     for reason, count in reading.reasons.items():
-        summary.unread[reason] = summary.unread.get(reason, 0) + count
+        read.unread[reason] = read.unread.get(reason, 0) + count
+    acts.interrupts += reading.acts("interrupt")
+    acts.rejects += reading.acts("reject")
+    acts.said += reading.acts("message")
+    acts.corrected += sum(t.kind == "message" and t.corrects for t in reading.human)
 
 
 def week_of(moment: float | None) -> str:

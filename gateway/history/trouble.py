@@ -21,7 +21,7 @@ LOOK_BACK = 12  # steps before an interruption that count as what led to it, at 
 
 
 class ReadStep(Struct, frozen=True, kw_only=True):
-    """What the core read of one step."""
+    """The readings of one step."""
 
     index: int
     position: int
@@ -38,8 +38,8 @@ class Stretch(Struct, frozen=True, kw_only=True):
     `happened`: one sentence. `human`: the act of the person that corrected it, "" if none did: an
     interruption, a rejected call, or a message that says that something is wrong; `words`: what
     they said. `alarmed`:
-    the gateway would have raised an alarm in it. `tokens`, `usd`: of all its steps. `least_usd`: of
-    the steps with a sign of trouble only.
+    the gateway would have raised an alarm in it. `tokens`: of all its steps. `cost`: US dollars of
+    the steps with a sign of trouble, and of all its steps.
     """
 
     first: int
@@ -49,8 +49,12 @@ class Stretch(Struct, frozen=True, kw_only=True):
     words: str = ""
     alarmed: bool = False
     tokens: int = 0
-    usd: float = 0.0
-    least_usd: float = 0.0
+    cost: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def usd(self) -> float:
+        """US dollars of all its steps."""
+        return self.cost[1]
 
     @property
     def steps(self) -> int:
@@ -143,6 +147,8 @@ def _with_cost(stretch: Stretch, signs: Container[int], costs: Costs) -> Stretch
     return replace(
         stretch,
         tokens=sum(costs.get(index, (0, 0.0))[0] for index in inside),
-        usd=sum(costs.get(index, (0, 0.0))[1] for index in inside),
-        least_usd=sum(costs.get(index, (0, 0.0))[1] for index in inside if index in signs),
+        cost=(
+            sum(costs.get(index, (0, 0.0))[1] for index in inside if index in signs),
+            sum(costs.get(index, (0, 0.0))[1] for index in inside),
+        ),
     )

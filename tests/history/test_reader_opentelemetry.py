@@ -58,7 +58,7 @@ def span(number: int, values: dict[str, Any], **more: Any) -> dict[str, Any]:
         }
         for key, each in values.items()
     ]
-    found = {"name": "chat m", "traceId": "0a", "spanId": f"{number:016x}"}
+    found: dict[str, Any] = {"name": "chat m", "traceId": "0a", "spanId": f"{number:016x}"}
     found |= {"startTimeUnixNano": f"{1777629600 + number}000000000", "attributes": attributes}
     return {"resourceSpans": [{"scopeSpans": [{"spans": [found | more]}]}]}
 

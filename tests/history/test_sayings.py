@@ -172,8 +172,8 @@ def test_a_session_gives_what_was_said_after_what() -> None:
     ):
         session.did(kind, text, float(position), back=len(session.messages) - position)  # type: ignore[arg-type]
     first, second, third = sayings_of(session)
-    assert (first.opens, first.before, first.at) == (True, "", 0.0)
-    assert (second.event, second.before, second.opens) == ("interrupt", "I will add it.", False)
+    assert (first.before, first.at) == ("", 0.0)
+    assert (second.event, second.before) == ("interrupt", "I will add it.")
     assert (third.event, third.before) == ("message", "Stopped. What next?")
     assert {each.project for each in (first, second, third)} == {"/src/shop"}
 

@@ -52,7 +52,7 @@ def test_a_loop_is_one_stretch_that_ends_with_the_interruption(tmp_path: Any) ->
     assert stretch.words == "stop, the fixture is wrong, not the cart"
     assert "same failure" in stretch.happened
     assert stretch.tokens == 12 * 1100
-    assert 0 < stretch.least_usd <= stretch.usd
+    assert 0 < stretch.cost[0] <= stretch.usd
 
 
 def test_a_smooth_session_has_none(tmp_path: Any) -> None:
@@ -115,7 +115,7 @@ def test_no_step_counts_twice(signs: list[str], acts: list[tuple[Any, int]]) -> 
     for each in found:
         assert 0 <= each.first <= each.last < len(steps)
         assert each.usd == each.steps
-        assert each.least_usd <= each.usd
+        assert each.cost[0] <= each.usd
     alarmed = {each.index for each in steps if each.is_alarm}
     assert alarmed <= {index for each in found for index in each.indices}
 
@@ -124,9 +124,12 @@ def test_the_summary_counts_an_answer_once(tmp_path: Any) -> None:
     """Sums by project and model are those of the whole; a copy adds nothing."""
     first, second = read(looping(), tmp_path), read(smooth(), tmp_path)
     summary = summarise([first, second, first])
-    assert summary.copies == 1
+    assert summary.read.copies == 1
     assert summary.total.steps == 16
-    assert sum(sums.steps for sums in summary.projects.values()) == 16
-    assert sum(sums.tokens.total for sums in summary.models.values()) == summary.total.tokens.total
-    low, high = summary.trouble_usd
+    assert sum(sums.steps for sums in summary.parts["project"].values()) == 16
+    assert (
+        sum(sums.tokens.total for sums in summary.parts["model"].values())
+        == summary.total.tokens.total
+    )
+    low, high = summary.trouble.cost
     assert 0 < low <= high < summary.total.usd
