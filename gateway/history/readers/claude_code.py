@@ -14,7 +14,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from gateway.history.log_file import LogFile
-from gateway.history.session import Session, joined
+from gateway.history.session import Session, family, joined
 from gateway.steering.transcript.content import read_content, read_result
 from gateway.steering.transcript.interventions import is_interruption, rejection
 from gateway.steering.transcript.user_words import user_words
@@ -71,13 +71,9 @@ def read(log: LogFile) -> Iterable[Session]:
             thread.note(entry, kind)
         else:
             log.skip(f"unknown type {kind!r}")
-    for name, thread in threads.items():
+    for thread in threads.values():
         thread.tell()
-        session = thread.session
-        if name:
-            session.parent, session.id = session.id, f"{session.id}/{name}"
-        if session.messages:
-            yield session
+    yield from family({name: thread.session for name, thread in threads.items()})
 
 
 class _Thread:

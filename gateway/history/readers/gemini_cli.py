@@ -161,7 +161,8 @@ class _Chat:
         at = self.session.at(call.get("timestamp"))
         if call.get("result") is not None or call.get("status") in _ENDED:
             text, failed = response_text(call.get("result"))
-            self.session.result(name, text, at, failed=failed)
+            self.session.result(name, text, at, failed=failed, rejected=False)
+            self.session.told(text, at)
 
 
 def parts_text(content: object, thought: bool = False) -> str:
