@@ -34,7 +34,7 @@ AGENT = "codex"
 _MARK = re.compile(rb'"type": ?"(?:session_meta|response_item|turn_context)"')
 _SILENT = re.compile(
     r"dynamic_tools_update|id_allocation|inter_agent_communication_metadata|realtime_item"
-    r"|security_risk_score|session_meta|turn_context|world_state"
+    r"|security_risk_score|session_meta|world_state"
 )
 _SILENT_ITEMS = re.compile(
     r"additional_tools|(?:context_)?compaction\w*|configuration_update|ghost_snapshot|other"
@@ -130,9 +130,9 @@ class _Rollout:
         spawn = as_mapping(meta.get("source")).get("subagent")
         if spawn is None and meta.get("thread_source") != "subagent":
             return
-        origin = as_mapping(as_mapping(spawn).get("thread_spawn"))
+        origin = as_mapping(as_mapping(spawn).get("thread_spawn")).get("parent_thread_id")
         names = [meta.get(name) for name in ("parent_thread_id", "forked_from_id", "session_id")]
-        known = (as_text(name, "") for name in (origin.get("parent_thread_id"), *names, spawn))
+        known = (as_text(name, "") for name in (origin, *names, spawn))
         session.parent = next((name for name in known if name not in ("", session.id)), "subagent")
 
     def _item(self, item: Mapping[str, Any], at: float | None) -> str:
@@ -174,9 +174,9 @@ class _Rollout:
             elif not self._has_events:
                 parts = as_list(content) or [{"text": content}]
                 texts = [as_text(as_mapping(part).get("text"), "").strip() for part in parts]
-                words = [user_words(text) for text in texts if not _NOT_WORDS.match(text)]
-                if any(words):
-                    self._said(joined(*words), at)
+                words = joined(*(user_words(t) for t in texts if not _NOT_WORDS.match(t)))
+                if words:
+                    self._said(words, at)
 
     def _user(self, content: object) -> None:
         self._is_open = False
@@ -209,10 +209,10 @@ class _Rollout:
         kind = as_text(event.get("type"), "")
         if kind == "token_count":
             info = as_mapping(event.get("info"))
-            total = info.get("total_token_usage")
-            if not self._has_records and total and total != self._total:
+            total = info.get("total_token_usage") or self._total
+            if total != self._total and not self._has_records:
                 self._usage(as_mapping(info.get("last_token_usage")))
-            self._total = total or self._total
+            self._total = total
         elif kind == "turn_aborted":
             self._is_open = False
             if event.get("reason") in ("interrupted", None):
