@@ -42,20 +42,18 @@ class Found(Struct, frozen=True, kw_only=True):
         """
         assert self.format is not None, "only a file of a known format has sessions"
         sessions = list(self.format.read(log))
-        if sessions:
-            first = sessions[0]
+        for first in sessions[:1]:
             first.lines, first.unread, first.reasons = log.seen, log.unread, dict(log.reasons)
         yield from sessions
 
 
 def at_home(home: Path) -> list[Found]:
     """The session logs of all known agents below a home directory, the newest first."""
+    patterns = [(each, pattern) for each in formats() for pattern in each.homes]
     found: dict[Path, Found] = {}
-    for each in formats():
-        for pattern in each.homes:
-            for path in home.glob(pattern):
-                if path.is_file():
-                    found.setdefault(path, Found(path=path, format=each))
+    for each, pattern in patterns:
+        for path in filter(Path.is_file, home.glob(pattern)):
+            found.setdefault(path, Found(path=path, format=each))
     return sorted(found.values(), key=lambda each: _stat(each.path)[1], reverse=True)
 
 
@@ -79,30 +77,29 @@ def named(paths: Iterable[Path]) -> list[Found]:
 def identify(path: Path, blob: Blob | None = None) -> Found:
     """The format of one file, by its beginning and its name."""
     found = Found(path=path, blob=blob)
+    if not (blob or path.is_file()):
+        return replace(found, problem=f"{path}: neither a file nor a folder")
     try:
-        if not (found.blob or path.is_file()):
-            return replace(found, problem=f"{path}: neither a file nor a folder")
         log = found.open()
         head, name = log.head(), log.name
     except ConfigError as exc:
         return replace(found, problem=str(exc))
     if not head.strip():
         return replace(found, problem=f"{path}: empty")
-    for each in formats():
-        if each.matches(head, name):
-            return replace(found, format=each)
+    fitting = (each for each in formats() if each.matches(head, name))
+    if known := next(fitting, None):
+        return replace(found, format=known)
     return replace(found, problem=f"{path}: not a session log of {_known()}")
 
 
 def _in_folder(folder: Path) -> list[Found]:
-    files: list[tuple[Path, Blob | None]] = []
     problems: list[Found] = []
+    files: list[tuple[Path, Blob | None]] = [(path, None) for path in _files(folder, problems)]
     if is_repository(folder):
         try:
-            files += transcripts(folder)
+            files = [*transcripts(folder), *files]
         except ConfigError as exc:
-            problems.append(Found(path=folder, problem=str(exc)))
-    files += [(path, None) for path in _files(folder, problems)]
+            problems.insert(0, Found(path=folder, problem=str(exc)))
     logs = [each for each in (identify(*file) for file in files) if each.format is not None]
     if not logs and not problems:
         fault = f"{folder}: no session log of {_known()} in this folder"
@@ -128,8 +125,7 @@ def _files(folder: Path, problems: list[Found]) -> Iterator[Path]:
     try:
         inside = sorted(folder.iterdir())
     except OSError as exc:
-        fault = f"{folder}: cannot be read: {exc.strerror}"
-        problems.append(Found(path=folder, problem=fault))
+        problems.append(Found(path=folder, problem=f"{folder}: cannot be read: {exc.strerror}"))
         return
     for path in inside:
         if path.is_dir() and not path.is_symlink():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
@@ -113,18 +113,17 @@ class Session(FileFacts, kw_only=True):
         failed: bool = False,
         rejected: bool | None = None,
     ) -> None:
-        """Add the result of a call. `rejected`: the person refused it; None: its text tells."""
+        """Add the result of a call. `rejected`: the person refused it; None: its text says so."""
         message = {"role": "tool", "tool_call_id": call_id, "content": content}
         self.messages.append({**message, "is_error": True} if failed else message)
-        if rejected is None:
-            self.told(as_text(content, ""), at)
-        elif rejected:
-            self.did("reject", rejection(as_text(content, "")) or "", at, back=1)
+        said = None if rejected is False else rejection(as_text(content, ""))
+        if rejected or said is not None:
+            self.did("reject", said or "", at, back=1)
 
     def told(self, text: str, at: float | None) -> None:
-        """Note what a result, or a notice of the program, tells of the person: a call that they
+        """Note what a result or a notice of Gemini CLI tells of the person: a call that they
         rejected, or work that they interrupted."""
-        text = text.removeprefix("<untrusted_context>").lstrip()  # of Gemini CLI
+        text = text.removeprefix("<untrusted_context>").lstrip()
         if (said := rejection(text)) is not None:
             self.did("reject", said, at, back=1)
         elif is_interruption(text):
@@ -170,6 +169,16 @@ _WORKTREE = re.compile(r"[/\\](?:\.claude[/\\])?\.?worktrees?[/\\].*", re.DOTALL
 def project_of(folder: str) -> str:
     """The project of a working directory: the folder itself, or the one whose worktree it is."""
     return _WORKTREE.sub("", folder)
+
+
+def family(sessions: Mapping[str, Session]) -> Iterator[Session]:
+    """The session under "", and those of its sub-agents under their names, as far as they have
+    messages. Each of them may hold the id of the session."""
+    for name, session in sessions.items():
+        if name:
+            session.parent, session.id = session.id, f"{session.id}/{name}"
+        if session.messages:
+            yield session
 
 
 def tool_call(call_id: object, name: object, arguments: object) -> dict[str, Any]:

@@ -30,9 +30,8 @@ _SCALE = {"k": 1e3, "M": 1e6}
 
 def matches(head: bytes, name: str) -> bool:
     """See LogFormat."""
-    return head.lstrip(b"\xef\xbb\xbf\r\n\t ").startswith(b"# aider chat started at ") or (
-        name.endswith(".md") and "aider.chat.history" in name
-    )
+    begins = head.lstrip(b"\xef\xbb\xbf\r\n\t ").startswith(b"# aider chat started at ")
+    return begins or (name.endswith(".md") and "aider.chat.history" in name)
 
 
 def read(log: LogFile) -> Iterable[Session]:
@@ -125,7 +124,9 @@ class _Chat:
                 session.did("interrupt")
             self._waits = self._stopped = False
             if session.calls and not self._counted:
-                self._count(tokens)
+                self._counted, names = True, ("sent", "received", "hit", "write")
+                usage = chat_usage(*(_number(tokens[name]) for name in names))
+                session.calls[-1] = replace(session.calls[-1], usage=usage)
                 self._price(text)
         elif text.startswith(_INTERRUPTED):
             if self._waits:
@@ -138,11 +139,6 @@ class _Chat:
                 self._model = model[1]
             self._shown.append(text)
 
-    def _count(self, tokens: re.Match[str]) -> None:
-        self._counted, calls = True, self.session.calls
-        names = ("sent", "received", "hit", "write")
-        calls[-1] = replace(calls[-1], usage=chat_usage(*(_number(tokens[n]) for n in names)))
-
     def _price(self, text: str) -> None:
         calls = self.session.calls
         if cost := _COST.search(text):
@@ -153,8 +149,7 @@ def _number(text: str | None) -> int:
     """A count such as `1,234`, `5.2k` or `12k`, which is rounded."""
     if not text:
         return 0
-    digits = text.rstrip("kM").replace(",", "")
     try:
-        return round(float(digits) * _SCALE.get(text[-1], 1))
+        return round(float(text.rstrip("kM").replace(",", "")) * _SCALE.get(text[-1], 1))
     except ValueError:
         return 0

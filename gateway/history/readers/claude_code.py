@@ -14,7 +14,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from gateway.history.log_file import LogFile
-from gateway.history.session import Session, joined
+from gateway.history.session import Session, family, joined
 from gateway.steering.transcript.content import read_content, read_result
 from gateway.steering.transcript.interventions import is_interruption, rejection
 from gateway.steering.transcript.user_words import user_words
@@ -25,22 +25,12 @@ _MARKS = (
     *(b'"isSidechain":', b'"parentUuid":', b'"leafUuid":'),
     *(b'"type":"file-history-snapshot"', b'"type":"queue-operation"'),
 )
-_SILENT = re.compile(
-    r"agent-\w+|api-request\S*|artifact-\S+|atis-latch|attachment|attribution-snapshot"
-    r"|bridge-session|content-replacement|continued-in|cost-state|data-flow-\S+|derived-from"
-    r"|dev-mods|ended-by-model|file-history-\w+|fork-context-ref|frame-link|history-suppression"
-    r"|host-row|hybrid-organization|isolation-latch|last-prompt|memory-mode|(?:permission-|repl-)?mode"
-    r"|observer-ref|pr-link|progress|queue-operation|relocated|resume-head-vouch|session-owner"
-    r"|speculation-accept|summary|system|tag|task-summary|(?:ai|custom)-title|tools-used"
-    r"|worktree-state"
-)
-"""Types of lines without a message. Source: the types that versions 2.1.37 and 2.1.332 write, and
-sessions of versions 1.0 to 2.1."""
+_SILENT = re.compile(r"[a-z]+(?:-[a-z]+)+|attachment|mode|progress|relocated|summary|system|tag")
+"""Types of lines without a message, as `file-history-delta` or `pr-link`. Source: the types that
+versions 2.1.37 and 2.1.332 write, and sessions of versions 1.0 to 2.1."""
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_ABSORBED = "absorbed_mid_turn"
 _DENIED = (None, "user-rejected")  # newer versions say who refused a call
 _FROM_CLIENT = ("isCompactSummary", "isMeta", "isVisibleInTranscriptOnly", "interruptedByShutdown")
-_SYNTHETIC = "<synthetic>"  # the model of messages that the client wrote itself
 _COMMAND = re.compile(
     r"<command-message>.*?</command-message>\s*<command-name>(.*?)</command-name>"
 )
@@ -81,13 +71,9 @@ def read(log: LogFile) -> Iterable[Session]:
             thread.note(entry, kind)
         else:
             log.skip(f"unknown type {kind!r}")
-    for name, thread in threads.items():
+    for thread in threads.values():
         thread.tell()
-        session = thread.session
-        if name:
-            session.parent, session.id = session.id, f"{session.id}/{name}"
-        if session.messages:
-            yield session
+    yield from family({name: thread.session for name, thread in threads.items()})
 
 
 class _Thread:
@@ -146,7 +132,10 @@ class _Thread:
             self._queued.remove(text)
         elif self._queued:
             text = self._queued.pop(0)
-        if entry.get("operation") == "remove" and entry.get("reason") in (None, _ABSORBED):
+        if entry.get("operation") == "remove" and entry.get("reason") in (
+            None,
+            "absorbed_mid_turn",
+        ):
             self._sent.append((text, self.session.at(entry.get("timestamp"))))
 
     def tell(self) -> None:
@@ -159,8 +148,8 @@ class _Thread:
         self, entry: Mapping[str, Any], message: Mapping[str, Any], at: float | None
     ) -> None:
         session, model = self.session, as_text(message.get("model"), "")
-        if model == _SYNTHETIC or entry.get("isApiErrorMessage") is True:
-            return
+        if model == "<synthetic>" or entry.get("isApiErrorMessage") is True:
+            return  # written by the client itself
         name = as_text(message.get("id"), "")
         blocks = as_list(message.get("content")) or [{"type": "text", "text": ""}]
         if name in self._replies:
@@ -187,20 +176,19 @@ class _Thread:
         if not count or session.messages[-1]["role"] != "user" or count in session.compactions:
             session.user([])
         last = session.messages[-1]
-        results = [part for part in parts if not _is_word(part)]
         # The client sends what is answered first, and results before words.
         last["content"] = sorted((*last["content"], *parts), key=_is_word)
         if summary:
             last["compact"] = True
         if _from_person(entry) and not session.parent:
-            self._acts(parts, results if entry.get("toolDenialKind") in _DENIED else [], at)
+            self._acts(parts, at, by_person=entry.get("toolDenialKind") in _DENIED)
 
-    def _acts(self, parts: list[Any], results: list[Any], at: float | None) -> None:
+    def _acts(self, parts: list[Any], at: float | None, *, by_person: bool) -> None:
         """Note what the person did in one line."""
         session = self.session
-        for part in results:
-            said = rejection(read_result(part, "").text)
-            if said is not None:
+        for part in parts:
+            text = "" if _is_word(part) or not by_person else read_result(part, "").text
+            if (said := rejection(text)) is not None:
                 session.did("reject", said, at, back=1)
         texts = [part for part in parts if part.get("type") == "text"]
         if any(is_interruption(as_text(part.get("text"), "")) for part in texts):

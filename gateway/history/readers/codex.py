@@ -11,6 +11,7 @@ them, are not read.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -33,7 +34,7 @@ AGENT = "codex"
 _MARK = re.compile(rb'"type": ?"(?:session_meta|response_item|turn_context)"')
 _SILENT = re.compile(
     r"dynamic_tools_update|id_allocation|inter_agent_communication_metadata|realtime_item"
-    r"|security_risk_score|session_meta|turn_context|world_state"
+    r"|security_risk_score|session_meta|world_state"
 )
 _SILENT_ITEMS = re.compile(
     r"additional_tools|(?:context_)?compaction\w*|configuration_update|ghost_snapshot|other"
@@ -78,7 +79,8 @@ class _Rollout:
         self._has_result = False  # the newest answer has a result
         self._used = True  # the newest answer has its usage, or there is none
         self._follows = False  # usage comes after the items of its answer
-        self._early: Mapping[str, Any] = {}  # usage of the next answer
+        self._spent: Counter[str] = Counter()  # tokens of the newest answer
+        self._early: Counter[str] = Counter()  # tokens of the next answer
         self._total: object = None  # tokens of the session up to here
         self._is_marked = False  # the file marks where an answer ends
         self._has_records = self._has_events = False
@@ -128,9 +130,9 @@ class _Rollout:
         spawn = as_mapping(meta.get("source")).get("subagent")
         if spawn is None and meta.get("thread_source") != "subagent":
             return
-        origin = as_mapping(as_mapping(spawn).get("thread_spawn"))
+        origin = as_mapping(as_mapping(spawn).get("thread_spawn")).get("parent_thread_id")
         names = [meta.get(name) for name in ("parent_thread_id", "forked_from_id", "session_id")]
-        known = (as_text(name, "") for name in (origin.get("parent_thread_id"), *names, spawn))
+        known = (as_text(name, "") for name in (origin, *names, spawn))
         session.parent = next((name for name in known if name not in ("", session.id)), "subagent")
 
     def _item(self, item: Mapping[str, Any], at: float | None) -> str:
@@ -172,9 +174,9 @@ class _Rollout:
             elif not self._has_events:
                 parts = as_list(content) or [{"text": content}]
                 texts = [as_text(as_mapping(part).get("text"), "").strip() for part in parts]
-                words = [user_words(text) for text in texts if not _NOT_WORDS.match(text)]
-                if any(words):
-                    self._said(joined(*words), at)
+                words = joined(*(user_words(t) for t in texts if not _NOT_WORDS.match(t)))
+                if words:
+                    self._said(words, at)
 
     def _user(self, content: object) -> None:
         self._is_open = False
@@ -187,29 +189,30 @@ class _Rollout:
             return session.messages[session.calls[-1].position]
         key = as_text(item.get("id"), "") or as_text(item.get("call_id"), "")
         self._is_open, self._has_result, self._used = True, False, bool(self._early)
-        usage, self._early = self._early, {}
-        return session.reply(model=self._model, at=at, key=key, usage=usage)
+        self._spent, self._early = self._early, Counter()
+        return session.reply(model=self._model, at=at, key=key, usage=_usage(self._spent))
 
     def _usage(self, given: Mapping[str, Any], name: str = "") -> None:
-        usage = chat_usage(*(given.get(f"{kind}_tokens") for kind in _COUNTS))
-        calls = self.session.calls
+        counts = Counter({kind: as_int(given.get(f"{kind}_tokens"), 0) for kind in _COUNTS})
         self._is_open = False
-        if not self._used:
-            calls[-1] = replace(calls[-1], usage=usage, key=name or calls[-1].key)
-            self._used = self._follows = True
-        elif self._follows:  # that of a call for a summary, which has no items
-            calls[-1] = replace(calls[-1], usage=_sum(calls[-1].usage, usage))
-        else:
-            self._early = _sum(self._early, usage)
+        if self._used and not self._follows:  # it comes before the items of its answer
+            self._early += counts
+            return
+        # After an answer that has its own: that of a call for a summary, which has no items.
+        self._spent = self._spent + counts if self._used else counts
+        call = self.session.calls[-1]
+        key = call.key if self._used else name or call.key
+        self.session.calls[-1] = replace(call, usage=_usage(self._spent), key=key)
+        self._used = self._follows = True
 
     def _event(self, event: Mapping[str, Any], at: float | None) -> str:
         kind = as_text(event.get("type"), "")
         if kind == "token_count":
             info = as_mapping(event.get("info"))
-            total = info.get("total_token_usage")
-            if not self._has_records and total and total != self._total:
+            total = info.get("total_token_usage") or self._total
+            if total != self._total and not self._has_records:
                 self._usage(as_mapping(info.get("last_token_usage")))
-            self._total = total or self._total
+            self._total = total
         elif kind == "turn_aborted":
             self._is_open = False
             if event.get("reason") in ("interrupted", None):
@@ -227,10 +230,11 @@ class _Rollout:
 
     def _said(self, text: str, at: float | None) -> None:
         """Note what a person typed; some versions write it as two events."""
-        session, before = self.session, self.session.human[-1:]
+        session, text = self.session, text.strip()
         back = int(bool(session.messages) and session.messages[-1].get("role") == "user")
-        same = [turn for turn in before if turn.kind == "message" and turn.text == text.strip()]
-        if not (same and same[0].position == len(session.messages) - back):
+        last = session.human[-1] if session.human else None
+        place = ("message", text, len(session.messages) - back)
+        if last is None or (last.kind, last.text, last.position) != place:
             session.did("message", text, at, back=back)
 
     def _compacted(self, payload: Mapping[str, Any]) -> None:
@@ -248,10 +252,5 @@ def _typed(event: Mapping[str, Any]) -> str | None:
     return read_content(item.get("content")).text
 
 
-def _sum(one: Mapping[str, Any], other: Mapping[str, Any]) -> Mapping[str, Any]:
-    if not one:
-        return other
-    return {
-        name: _sum(value, other[name]) if isinstance(value, dict) else value + other[name]
-        for name, value in one.items()
-    }
+def _usage(counts: Counter[str]) -> dict[str, Any]:
+    return chat_usage(*(counts[kind] for kind in _COUNTS))

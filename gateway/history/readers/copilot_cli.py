@@ -13,7 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from gateway.history.log_file import LogFile
-from gateway.history.session import Session, chat_usage, joined, tool_call
+from gateway.history.session import Session, chat_usage, family, joined, tool_call
 from gateway.steering.transcript.user_words import user_words
 from gateway.wire.coerce import as_int, as_list, as_mapping, as_text
 
@@ -106,17 +106,14 @@ class _Events:
 
     def finished(self) -> Iterable[Session]:
         """The session and those of its sub-agents."""
-        for agent, session in self._sessions.items():
+        main = self._main
+        for session in self._sessions.values():
             for at, call in enumerate(session.calls):
                 if usage := self._usages.get(call.key):
                     session.calls[at] = replace(call, usage=_usage(usage))
-            count = len(session.messages)
-            session.compactions = [at for at in session.compactions if at < count]
-            if agent:
-                session.version, session.project = self._main.version, self._main.project
-                session.parent, session.id = self._main.id, f"{self._main.id}/{agent}"
-            if session.messages or not agent:
-                yield session
+            session.compactions = [at for at in session.compactions if at < len(session.messages)]
+            session.id, session.version, session.project = main.id, main.version, main.project
+        yield from family(self._sessions)
 
     def _user(self, session: Session, data: Mapping[str, Any], at: float | None) -> None:
         typed = as_text(data.get("content"), "")

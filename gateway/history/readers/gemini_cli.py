@@ -20,7 +20,6 @@ from gateway.steering.transcript.content import json_text
 from gateway.steering.transcript.user_words import user_words
 from gateway.wire.coerce import as_int, as_list, as_mapping, as_text
 
-_HASH = re.compile(rb'"projectHash"\s*:')
 _ANSWERS = ("gemini", "qwen")
 _NOTICES = ("info", "error", "warning")
 _NOT_WORDS = re.compile(r"System: Please continue\.|<(?:state_snapshot|conversation_summary)\b")
@@ -30,7 +29,7 @@ _ENDED = ("success", "error", "cancelled")
 def matches(head: bytes, name: str) -> bool:
     """See LogFormat."""
     is_json = name.endswith((".json", ".jsonl"))
-    return is_json and _HASH.search(head) is not None and b'"sessionId"' in head
+    return is_json and b'"projectHash":' in head and b'"sessionId"' in head
 
 
 def read(log: LogFile) -> Iterable[Session]:
@@ -91,8 +90,7 @@ class _Chat:
         if fields.get("kind") == "subagent":
             session.parent = self._folder if self._folder not in ("", "chats") else "unknown"
         history = [as_mapping(message) for message in as_list(fields.get("messages"))]
-        kept = {as_text(message.get("id"), "") for message in history}
-        is_shorter = bool(history) and not self._messages.keys() <= kept
+        is_shorter = not self._messages.keys() <= {as_text(m.get("id"), "") for m in history}
         for message in history:
             name = as_text(message.get("id"), "")
             is_new = message.get("type") == "user" and name and name not in self._messages
@@ -163,7 +161,8 @@ class _Chat:
         at = self.session.at(call.get("timestamp"))
         if call.get("result") is not None or call.get("status") in _ENDED:
             text, failed = response_text(call.get("result"))
-            self.session.result(name, text, at, failed=failed)
+            self.session.result(name, text, at, failed=failed, rejected=False)
+            self.session.told(text, at)
 
 
 def parts_text(content: object, thought: bool = False) -> str:

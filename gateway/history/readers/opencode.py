@@ -48,8 +48,7 @@ _Messages = list[tuple[_Object, list[_Object]]]
 def read(log: LogFile) -> Iterable[Session]:
     """See LogFormat."""
     is_database = log.head().startswith(_SQLITE)
-    stored = _from_database(log) if is_database else _from_export(log)
-    for info, messages in stored:
+    for info, messages in _from_database(log) if is_database else _from_export(log):
         session = _session(info, messages, log)
         if session.messages:
             yield session
@@ -74,8 +73,7 @@ def _from_database(log: LogFile) -> Iterator[tuple[_Object, _Messages]]:
 def _open(path: Path) -> sqlite3.Connection:
     """The database for reading, without any change to its files: a running opencode has it open."""
     wal = path.with_name(path.name + "-wal")
-    live = wal.exists() and wal.stat().st_size > 0
-    mode = "mode=ro" if live else "immutable=1"
+    mode = "mode=ro" if wal.exists() and wal.stat().st_size > 0 else "immutable=1"
     return sqlite3.connect(f"{path.resolve().as_uri()}?{mode}", uri=True)
 
 
@@ -185,21 +183,21 @@ def _answer(
         key=key,
         cost_usd=as_number(finish.get("cost"), None) or None,
     )
+    if of["tool"]:
+        answer["tool_calls"] = [_call(part) for part in of["tool"]]
     for part in of["tool"]:
-        name, call_id = as_text(part.get("tool"), ""), as_text(part.get("callID"), "")
-        asked = tool_call(call_id, name, json_text(as_mapping(part.get("state")).get("input")))
-        answer.setdefault("tool_calls", []).append(asked)
-    for part in of["tool"]:
-        _result(session, part)
+        state = as_mapping(part.get("state"))
+        failed = state.get("status") == "error"
+        default = "" if state.get("status") == "completed" else "[Tool execution was interrupted]"
+        text = as_text(state.get("error" if failed else "output"), default)
+        ended = session.at(as_mapping(state.get("time")).get("end"))
+        refused = None if failed else False
+        session.result(part.get("callID"), text, ended, failed=failed, rejected=refused)
 
 
-def _result(session: Session, part: _Object) -> None:
-    state = as_mapping(part.get("state"))
-    failed = state.get("status") == "error"
-    default = "" if state.get("status") == "completed" else "[Tool execution was interrupted]"
-    text = as_text(state.get("error" if failed else "output"), default)
-    at, name = session.at(as_mapping(state.get("time")).get("end")), part.get("callID")
-    session.result(name, text, at, failed=failed, rejected=None if failed else False)
+def _call(part: _Object) -> dict[str, Any]:
+    arguments = json_text(as_mapping(part.get("state")).get("input"))
+    return tool_call(as_text(part.get("callID"), ""), as_text(part.get("tool"), ""), arguments)
 
 
 def _usage(tokens: _Object) -> _Object:

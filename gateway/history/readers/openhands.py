@@ -101,10 +101,8 @@ class _Events:
         if message.get("role") == "assistant":
             self._answer(event, text, at)
             return
-        typed = event.get("source") == "user" and not event.get("sender")
-        added = as_list(event.get("extended_content"))
-        self._session.user([*content, *added])
-        if typed:
+        self._session.user([*content, *as_list(event.get("extended_content"))])
+        if event.get("source") == "user" and not event.get("sender"):
             self._session.did("message", text, at, back=1)
 
     def _action(self, event: Mapping[str, Any], at: float | None) -> None:
@@ -150,12 +148,12 @@ def _outcome(event: Mapping[str, Any]) -> tuple[str, bool]:
 
 def _shown(text: str, metadata: Mapping[str, Any]) -> str:
     """The result of a command with what the shell said of it."""
-    shown = [as_text(metadata.get("prefix"), "") + text + as_text(metadata.get("suffix"), "")]
-    if folder := as_text(metadata.get("working_dir"), ""):
-        shown.append(f"[Current working directory: {folder}]")
-    if python := as_text(metadata.get("py_interpreter_path"), ""):
-        shown.append(f"[Python interpreter: {python}]")
+    shown = as_text(metadata.get("prefix"), "") + text + as_text(metadata.get("suffix"), "")
+    folder, python = metadata.get("working_dir"), metadata.get("py_interpreter_path")
     code = as_number(metadata.get("exit_code"), -1.0)
-    if code != -1:
-        shown.append(f"[Command finished with exit code {code:.0f}]")
-    return "\n".join(shown)
+    return joined(
+        shown,
+        folder and f"[Current working directory: {folder}]",
+        python and f"[Python interpreter: {python}]",
+        f"[Command finished with exit code {code:.0f}]" if code != -1 else "",
+    )

@@ -12,7 +12,7 @@ from typing import Any
 
 from gateway.history.log_file import LogFile
 from gateway.history.readers.gemini_cli import parts_text, response_text
-from gateway.history.session import Session, chat_usage, tool_call
+from gateway.history.session import Session, chat_usage, family, tool_call
 from gateway.steering.transcript.user_words import user_words
 from gateway.wire.coerce import as_int, as_list, as_mapping, as_text
 
@@ -33,11 +33,7 @@ def read(log: LogFile) -> Iterable[Session]:
         new = Session(id=log.stem, agent="qwen-code", parent=agent)
         if not _add(sessions.setdefault(agent, new), record):
             log.skip(f"unknown type {record.get('type')!r}")
-    for agent, session in sessions.items():
-        if agent:
-            session.parent, session.id = session.id, f"{session.id}/{agent}"
-        if session.messages:
-            yield session
+    yield from family(sessions)
 
 
 def _add(session: Session, record: Mapping[str, Any]) -> bool:
@@ -86,10 +82,11 @@ def _result(
     text, failed = response_text(part)
     name = as_mapping(part.get("functionResponse")).get("id")
     # Newer versions tell apart what was refused and what was stopped; older ones only in words.
-    stopped = as_mapping(record.get("toolCallResult")).get("executionStatus") == "cancelled"
-    session.result(name, text, at, failed=failed, rejected=False if stopped else None)
-    if stopped:
+    session.result(name, text, at, failed=failed, rejected=False)
+    if as_mapping(record.get("toolCallResult")).get("executionStatus") == "cancelled":
         session.interrupted(at)
+    else:
+        session.told(text, at)
 
 
 def _usage(metadata: Mapping[str, Any]) -> dict[str, Any]:

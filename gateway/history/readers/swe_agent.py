@@ -22,6 +22,7 @@ from gateway.wire.coerce import as_bool, as_list, as_mapping, as_number, as_text
 
 _NEW_TASK = "The user added a new task: "
 _NO_COMMENT = "Temporary interruption caught."
+_MODEL = re.compile(r'"model": ?\{"name": ?"([^"]+)"')
 _TASK = re.compile(r"\{\{\s*\w+\s*\}\}")
 
 
@@ -132,6 +133,7 @@ def _swe_agent(
     the program has taken it out already."""
     session.version = as_text(info.get("swe_agent_version"), "")
     session.project = as_text(document.get("environment"), "")
+    model = _MODEL.search(as_text(document.get("replay_config"), ""))
     history = [as_mapping(entry) for entry in as_list(document.get("history"))]
     own = [entry for entry in history if entry.get("is_demo") is not True]
     for entry in takewhile(lambda each: each.get("role") in ("system", "user"), own):
@@ -140,7 +142,7 @@ def _swe_agent(
             session.did("message", read_content(entry.get("content")).text, back=1)
     for log.seen, step in enumerate(map(as_mapping, as_list(document.get("trajectory"))), 1):
         thought, text = (as_text(step.get(name), "") for name in ("thought", "response"))
-        reply = session.reply(thought or text)
+        reply = session.reply(thought or text, model=model[1] if model else "")
         if action := as_text(step.get("action"), "").strip():
             reply["tool_calls"] = [tool_call(f"action_{log.seen}", "bash", action)]
             session.result(f"action_{log.seen}", step.get("observation"), rejected=False)

@@ -46,12 +46,10 @@ WORDINGS: Final[tuple[Wording, ...]] = (
     Wording("claude-code", "reject", "The user doesn't want to proceed with this tool use", _SAID),
     Wording("claude-code", "reject", "The user doesn't want to take this action right now", _SAID),
     Wording("claude-code", "reject", "The agent proposed a plan that was rejected", _PLAN),
+    # In a sub-agent; without words it may have been a rule.
     Wording(
-        client="claude-code",  # in a sub-agent; without words it may have been a rule
-        kind="reject",
-        begins="Permission for this tool use was denied. The tool use was rejected (eg. if it was "
-        "a file edit, the new_string was NOT written to the file). The user said:",
-        words=_SAID,
+        *("claude-code", "reject", "Permission for this tool use was denied. The tool use was"),
+        *(_SAID, "the user said:"),
     ),
     Wording("codex", "interrupt", "<turn_aborted>"),
     Wording("codex", "reject", "exec command rejected by user"),
@@ -67,16 +65,8 @@ WORDINGS: Final[tuple[Wording, ...]] = (
     Wording("copilot-cli", "reject", "The user rejected this tool call", _FEEDBACK),
     Wording("copilot-cli", "reject", "The tool execution was denied by the user"),
     Wording("copilot-cli", "reject", "The tool call required approval from the user, but the user"),
-    Wording(
-        *("opencode", "reject", "The user rejected permission to use this specific tool call"),
-        _TOLD_BACK,
-    ),
+    Wording("opencode", "reject", "The user rejected permission to use this specific", _TOLD_BACK),
     Wording("opencode", "reject", "The user dismissed this question"),
-    Wording(
-        *("opencode", "reject", "Error: The user rejected permission to use this specific"),
-        _TOLD_BACK,
-    ),
-    Wording("opencode", "reject", "Error: The user dismissed this question"),
     Wording("openhands", "reject", "Action rejected: ", _REASON),
     Wording("openhands", "reject", "Action has been rejected by the user"),
     Wording("mini-swe-agent", "interrupt", "Interrupted by user: "),
@@ -107,6 +97,6 @@ def rejection(text: str) -> str | None:
 
 
 def _row(text: str, kind: Kind) -> Wording | None:
-    head = text[:_HEAD_CHARACTERS].lstrip().lower()
+    head = text[:_HEAD_CHARACTERS].lstrip().removeprefix("Error: ").lower()
     found = (row for begins, row in _BY_KIND[kind] if head.startswith(begins))
     return next((row for row in found if row.has in head), None)
