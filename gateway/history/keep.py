@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.auth.keyring import DEFAULT_TENANT
@@ -158,14 +159,15 @@ class Keeper:
             else _call_row(session, call, cost_of(call))
             for call in session.calls
         }
-        return _Rows(
-            RecordedHistory(self._policy, recording_of(session)),
-            session,
-            record,
-            template,
-            calls,
+        source = _Source(
+            session=session,
+            template=template,
+            calls=calls,
+            times=_times(session, session.started or session.ended or record.created_at),
+            last_answer=_answers(session)[-1],
             masks_secrets=settings.storage.mask_secrets,
         )
+        return _Rows(RecordedHistory(self._policy, recording_of(session)), source, record)
 
     def _conversation(self, session: Session, name: str) -> ConversationRecord:
         def id_of(other: str | None) -> str | None:
@@ -182,32 +184,35 @@ class Keeper:
         )
 
 
+class _Source(Struct, frozen=True, kw_only=True):
+    """A session, and the parts of its rows that are known before it is read.
+
+    `template`: of its runs. `calls`: the call of each answer by its position, None for a copy of
+    one in another session. `times` of the answers by position. `last_answer`: a position.
+    """
+
+    session: Session
+    template: RunUpdate
+    calls: Mapping[int, CallRow | None]
+    times: Mapping[int, float]
+    last_answer: int
+    masks_secrets: bool
+
+
 class _Rows:
     """The rows of a session's answers, in their order, until a commit takes them.
 
-    `calls`: the call of each answer by its position, None for a copy of one in another session.
     `begun`: the runs that have begun, as the counts of workloads take them. `waiting`: answers
     since the last commit.
     """
 
     def __init__(
-        self,
-        history: RecordedHistory,
-        session: Session,
-        conversation: ConversationRecord,
-        template: RunUpdate,
-        calls: Mapping[int, CallRow | None],
-        *,
-        masks_secrets: bool,
+        self, history: RecordedHistory, source: _Source, conversation: ConversationRecord
     ) -> None:
-        self._history, self._session, self._conversation = history, session, conversation
-        self._template, self._calls, self._masks_secrets = template, calls, masks_secrets
-        self._times = {call.position: call.at for call in session.calls}
-        self._at = session.started or session.ended or conversation.created_at
+        self._history, self._source, self._conversation = history, source, conversation
         self._newest: RunUpdate | None = None
         self._steps: list[StepRow] = []
         self._runs: dict[str, RunUpdate] = {}
-        self._last_answer = _answers(session)[-1]
         self.begun: list[WorkloadRun] = []
         self.waiting = 0
 
@@ -238,23 +243,23 @@ class _Rows:
     def _update(self, position: int) -> RunUpdate:
         """The run as it is after the answer at a position."""
         run, name = self._history.fold.current, self._conversation.id
-        self._at = self._times.get(position) or self._at
-        ends = self._history.ends_run(self._session.messages[position])
-        call, newest = self._calls.get(position), self._newest
+        at = self._source.times[position]
+        ends = self._history.ends_run(self._source.session.messages[position])
+        call, newest = self._source.calls.get(position), self._newest
         model = call.model_requested if call is not None else ""
         if newest is None or newest.sequence != run.index:
             task = task_of(self._history.window, run.start)
             newest = replace(
-                self._template,
+                self._source.template,
                 id=run_id(name, run.index),
                 sequence=run.index,
-                started_at=self._at,
-                task_preview=preview(task, masks_secrets=self._masks_secrets),
+                started_at=at,
+                task_preview=preview(task, masks_secrets=self._source.masks_secrets),
             )
-        outcome = self._session.outcome if position == self._last_answer else None
+        outcome = self._source.session.outcome if position == self._source.last_answer else None
         self._newest = replace(
             newest,
-            ended_at=self._at,  # nothing of it is under way
+            ended_at=at,  # nothing of it is under way
             state=(FSMState.END if ends else run.state).value,
             model_requested=model or newest.model_requested,
             outcome=None if outcome is None else "success" if outcome else "failure",
@@ -281,20 +286,19 @@ class _Rows:
         """The steps that a request completed, and the step at which it was made, with its call."""
         conversation, window = self._conversation.id, self._history.window
         run = self._history.fold.current
-        rows = {
-            (o.run, o.index): scored_row(run_id(conversation, o.run), o, self._at) for o in outcomes
-        }
+        at = self._source.times[position]
+        rows = {(o.run, o.index): scored_row(run_id(conversation, o.run), o, at) for o in outcomes}
         newest = rows.pop((run.index, run.steps), None) or StepRow(
             run_id=run_id(conversation, run.index),
             step_index=run.steps,
-            at=self._at,
+            at=at,
             state=run.state.value,
         )
         prompts = opening_prompts({}, window, run.start) if opens or not run.steps else []
         if run.steps:
             latest = run.outcomes[-1].step if run.outcomes else None
             prompts += later_prompts(window, latest)
-        reply = self._session.messages[position]
+        reply = self._source.session.messages[position]
         said = read_content(reply.get("content"))
         content = replace(
             newest.content or StepContent(),
@@ -304,12 +308,22 @@ class _Rows:
                 Action(name=call.name, arguments=call.arguments) for call in read_calls(reply, said)
             ),
         )
-        return [*rows.values(), replace(newest, call=self._calls.get(position), content=content)]
+        call = self._source.calls.get(position)
+        return [*rows.values(), replace(newest, call=call, content=content)]
 
 
 def _answers(session: Session) -> list[int]:
     """The positions of the model's answers."""
     return [at for at, m in enumerate(session.messages) if m.get("role") == "assistant"]
+
+
+def _times(session: Session, first: float) -> dict[int, float]:
+    """The time of each answer, or that of the one before it; `first` if none is known."""
+    known = {call.position: call.at for call in session.calls}
+    times: dict[int, float] = {}
+    for position in _answers(session):
+        first = times[position] = known.get(position) or first
+    return times
 
 
 def _call_row(session: Session, call: ModelCall, cost_usd: float | None) -> CallRow:

@@ -65,7 +65,7 @@ class SessionFacts(Struct, kw_only=True):
 
 
 class FileFacts(SessionFacts, kw_only=True):
-    """What a file says of its sessions: their `outcome`, if it states one, and, with its first
+    """Facts that a file states of its sessions: their `outcome`, if it does, and, with its first
     session only, the lines of the file and those that were not read, with the reasons."""
 
     outcome: bool | None = None
@@ -120,7 +120,7 @@ class Session(FileFacts, kw_only=True):
         if rejected or said is not None:
             self.did("reject", said or "", at, back=1)
 
-    def told(self, text: str, at: float | None) -> None:
+    def typed(self, text: str, at: float | None) -> None:
         """Note what a result or a notice of Gemini CLI tells of the person: a call that they
         rejected, or work that they interrupted."""
         text = text.removeprefix("<untrusted_context>").lstrip()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.history.log_file import LogFile
@@ -45,6 +46,19 @@ def read(log: LogFile) -> Iterable[Session]:
     yield from (session for chat in sessions if (session := chat.end()).messages)
 
 
+class _State(Struct):
+    """A message `waits`: it was sent, and no tokens have been reported since; `stopped`: ^C was
+    pressed (an answer was under way if tokens are reported); `prompted`: the newest message is the
+    person's; `in_block`: inside a text of the program's that has several lines; `counted`: the
+    newest answer has its tokens."""
+
+    waits: bool = False
+    stopped: bool = False
+    prompted: bool = False
+    in_block: bool = False
+    counted: bool = False
+
+
 class _Chat:
     """The lines of one session, in their order."""
 
@@ -57,27 +71,23 @@ class _Chat:
         self._typed: list[str] = []  # lines of the message that is being read
         self._answer: list[str] = []
         self._shown: list[str] = []  # lines of the program since the last answer
-        self._waits = False  # a message was sent, and no tokens have been reported since
-        self._stopped = False  # ^C was pressed; an answer was under way if tokens are reported
-        self._prompted = False  # the newest message is the person's
-        self._in_block = False  # inside a text of the program's that has several lines
-        self._counted = False  # the newest answer has its tokens
+        self._state = _State()
 
     def add(self, line: str) -> None:
         """Read one line."""
         ends = line.endswith("  ")
-        if self._in_block:
+        if self._state.in_block:
             self._shown.append(line.rstrip())
-            self._in_block = not ends
+            self._state.in_block = not ends
         elif line.startswith("####") and ends:
             self._finish()
             self._typed.append(line[4:].strip())
         elif line.startswith("> ") and (ends or _TOKENS.match(line, 2)):
             self._program(line[2:].strip())
-        elif line.startswith("> ") and not (self._waits or any(map(str.strip, self._answer))):
+        elif line.startswith("> ") and not (self._state.waits or any(map(str.strip, self._answer))):
             self._shown.append(line[2:])
-            self._in_block = True
-        elif line.startswith("Cost: $") and self._counted:
+            self._state.in_block = True
+        elif line.startswith("Cost: $") and self._state.counted:
             self._price(line)
         elif not line.strip() and self._typed:
             self._send()
@@ -99,8 +109,8 @@ class _Chat:
             return
         self._finish()
         self.session.user(text, text)
-        self._shown, self._waits, self._prompted = [], True, True
-        self._counted = self._stopped = False
+        self._shown, self._state.waits, self._state.prompted = [], True, True
+        self._state.counted = self._state.stopped = False
 
     def _finish(self) -> None:
         """Take the text read so far as an answer."""
@@ -108,11 +118,11 @@ class _Chat:
         session = self.session
         if not text:
             return
-        if not self._prompted and session.messages:
+        if not self._state.prompted and session.messages:
             # aider sent its own report, of an edit that failed or of a test.
             session.user("\n".join(self._shown).strip())
         session.reply(text, model=self._model)
-        self._shown, self._prompted, self._counted = [], False, False
+        self._shown, self._state.prompted, self._state.counted = [], False, False
 
     def _program(self, text: str) -> None:
         """Read a line that aider wrote about itself."""
@@ -120,18 +130,18 @@ class _Chat:
         session = self.session
         if tokens := _TOKENS.match(text):
             self._finish()
-            if self._stopped:
+            if self._state.stopped:
                 session.did("interrupt")
-            self._waits = self._stopped = False
-            if session.calls and not self._counted:
-                self._counted, names = True, ("sent", "received", "hit", "write")
+            self._state.waits = self._state.stopped = False
+            if session.calls and not self._state.counted:
+                self._state.counted, names = True, ("sent", "received", "hit", "write")
                 usage = chat_usage(*(_number(tokens[name]) for name in names))
                 session.calls[-1] = replace(session.calls[-1], usage=usage)
                 self._price(text)
         elif text.startswith(_INTERRUPTED):
-            if self._waits:
+            if self._state.waits:
                 session.did("interrupt")
-            self._stopped, self._waits = not self._waits, False
+            self._state.stopped, self._state.waits = not self._state.waits, False
         else:
             if version := _VERSION.match(text):
                 session.version = version[1]

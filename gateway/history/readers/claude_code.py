@@ -211,7 +211,7 @@ def _is_word(part: Mapping[str, Any]) -> bool:
 
 
 def _words(texts: list[Any]) -> str:
-    """What the person typed in these text blocks."""
+    """The words that the person typed in these text blocks."""
     found = []
     for part in texts:
         text = as_text(part.get("text"), "").strip()

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gateway.history.log_file import LogFile
@@ -67,6 +68,26 @@ def read(log: LogFile) -> Iterable[Session]:
     yield rollout.session
 
 
+class _Form(Struct):
+    """The habits of a file: it marks where an answer `is_marked` to end, tells usage after the
+    items of its answer (`follows`), and has lines that say the same as others."""
+
+    is_marked: bool = False
+    follows: bool = False
+    has_records: bool = False
+    has_events: bool = False
+
+
+class _Answer(Struct):
+    """The newest answer: it may get further items (`is_open`), has a result, has its usage or there
+    is none (`used`); `spent`: its tokens."""
+
+    is_open: bool = False
+    has_result: bool = False
+    used: bool = True
+    spent: Counter[str] = field(default_factory=Counter)
+
+
 class _Rollout:
     """The lines of one file, in their order."""
 
@@ -75,24 +96,19 @@ class _Rollout:
         self._model = ""
         self._known = False  # the line about the session was read; a fork holds those of others
         self._first = 0  # number of the first line that is no copy of the parent's
-        self._is_open = False  # the newest answer may get further items
-        self._has_result = False  # the newest answer has a result
-        self._used = True  # the newest answer has its usage, or there is none
-        self._follows = False  # usage comes after the items of its answer
-        self._spent: Counter[str] = Counter()  # tokens of the newest answer
+        self._answer = _Answer()
+        self._form = _Form()
         self._early: Counter[str] = Counter()  # tokens of the next answer
         self._total: object = None  # tokens of the session up to here
-        self._is_marked = False  # the file marks where an answer ends
-        self._has_records = self._has_events = False
 
     def survey(self, records: Iterable[Mapping[str, Any]]) -> None:
         """Find out which of the lines that say the same this file has."""
         for record in records:
             payload = as_mapping(record.get("payload"))
             kind = payload.get("type")
-            self._is_marked |= record.get("type") == "token_usage_record"
-            self._is_marked |= kind == "token_count" and bool(payload.get("info"))
-            self._has_events |= kind == "user_message" or _typed(payload) is not None
+            self._form.is_marked |= record.get("type") == "token_usage_record"
+            self._form.is_marked |= kind == "token_count" and bool(payload.get("info"))
+            self._form.has_events |= kind == "user_message" or _typed(payload) is not None
 
     def add(self, record: Mapping[str, Any]) -> str:
         """Read one line. Returns why it was not understood, "" if it was."""
@@ -109,12 +125,12 @@ class _Rollout:
         elif kind == "compacted":
             self._compacted(payload)
         elif kind == "token_usage_record":
-            self._has_records = True
+            self._form.has_records = True
             self._usage(as_mapping(payload.get("usage")), as_text(payload.get("response_id"), ""))
         elif kind == "inter_agent_communication":
             self._user(payload.get("content"))
         elif kind == "turn_context":
-            self._is_open = False
+            self._answer.is_open = False
             self._model = as_text(payload.get("model"), "") or self._model
             self.session.project = self.session.project or as_text(payload.get("cwd"), "")
         elif not _SILENT.fullmatch(kind):
@@ -149,7 +165,7 @@ class _Rollout:
             output = item.get("output")
             content = output if isinstance(output, list) and images_sum(output) else result.text
             self.session.result(result.id, content, at, failed=result.is_error)
-            self._has_result = True
+            self._answer.has_result = True
         elif (call := item_call(item)) is not None:
             calls = self._reply(item, at).setdefault("tool_calls", [])
             calls.append(tool_call(call.id, call.name, call.arguments))
@@ -171,7 +187,7 @@ class _Rollout:
             self._user(content)
             if is_interruption(text):
                 self.session.interrupted(at)
-            elif not self._has_events:
+            elif not self._form.has_events:
                 parts = as_list(content) or [{"text": content}]
                 texts = [as_text(as_mapping(part).get("text"), "").strip() for part in parts]
                 words = joined(*(user_words(t) for t in texts if not _NOT_WORDS.match(t)))
@@ -179,46 +195,46 @@ class _Rollout:
                     self._said(words, at)
 
     def _user(self, content: object) -> None:
-        self._is_open = False
+        self._answer.is_open = False
         self.session.user(content)
 
     def _reply(self, item: Mapping[str, Any], at: float | None) -> dict[str, Any]:
         """The answer that an item belongs to: the open one, or a new one."""
         session = self.session
-        if self._is_open and (self._is_marked or not self._has_result):
+        if self._answer.is_open and (self._form.is_marked or not self._answer.has_result):
             return session.messages[session.calls[-1].position]
         key = as_text(item.get("id"), "") or as_text(item.get("call_id"), "")
-        self._is_open, self._has_result, self._used = True, False, bool(self._early)
-        self._spent, self._early = self._early, Counter()
-        return session.reply(model=self._model, at=at, key=key, usage=_usage(self._spent))
+        self._answer = _Answer(is_open=True, used=bool(self._early), spent=self._early)
+        self._early = Counter()
+        return session.reply(model=self._model, at=at, key=key, usage=_usage(self._answer.spent))
 
     def _usage(self, given: Mapping[str, Any], name: str = "") -> None:
         counts = Counter({kind: as_int(given.get(f"{kind}_tokens"), 0) for kind in _COUNTS})
-        self._is_open = False
-        if self._used and not self._follows:  # it comes before the items of its answer
+        self._answer.is_open = False
+        if self._answer.used and not self._form.follows:  # it comes before the items of its answer
             self._early += counts
             return
         # After an answer that has its own: that of a call for a summary, which has no items.
-        self._spent = self._spent + counts if self._used else counts
+        self._answer.spent = self._answer.spent + counts if self._answer.used else counts
         call = self.session.calls[-1]
-        key = call.key if self._used else name or call.key
-        self.session.calls[-1] = replace(call, usage=_usage(self._spent), key=key)
-        self._used = self._follows = True
+        key = call.key if self._answer.used else name or call.key
+        self.session.calls[-1] = replace(call, usage=_usage(self._answer.spent), key=key)
+        self._answer.used = self._form.follows = True
 
     def _event(self, event: Mapping[str, Any], at: float | None) -> str:
         kind = as_text(event.get("type"), "")
         if kind == "token_count":
             info = as_mapping(event.get("info"))
             total = info.get("total_token_usage") or self._total
-            if total != self._total and not self._has_records:
+            if total != self._total and not self._form.has_records:
                 self._usage(as_mapping(info.get("last_token_usage")))
             self._total = total
         elif kind == "turn_aborted":
-            self._is_open = False
+            self._answer.is_open = False
             if event.get("reason") in ("interrupted", None):
                 self.session.interrupted(at)
         elif kind in ("task_started", "turn_started"):
-            self._is_open = False
+            self._answer.is_open = False
         elif kind == "user_message":
             if event.get("kind") in ("plain", None):
                 self._said(user_words(as_text(event.get("message"), "")), at)
@@ -241,11 +257,11 @@ class _Rollout:
         history = map(as_mapping, as_list(payload.get("replacement_history")))
         kept = [item.get("content") for item in history if item.get("role") == "user"]
         self.session.compact(*(kept or [as_text(payload.get("message"), "")]))
-        self._is_open = False
+        self._answer.is_open = False
 
 
 def _typed(event: Mapping[str, Any]) -> str | None:
-    """What a person typed, in the event of newer versions that a message was taken."""
+    """The words that a person typed, in the event of newer versions that a message was taken."""
     item = as_mapping(event.get("item"))
     if event.get("type") != "item_completed" or item.get("type") != "UserMessage":
         return None

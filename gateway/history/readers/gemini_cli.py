@@ -112,7 +112,7 @@ class _Chat:
             elif message.get("type") == "user":
                 self._user(name, message, at)
             else:
-                self.session.told(parts_text(message.get("content")), at)
+                self.session.typed(parts_text(message.get("content")), at)
 
     def _user(self, name: str, message: Mapping[str, Any], at: float | None) -> None:
         session, content = self.session, message.get("content")
@@ -162,7 +162,7 @@ class _Chat:
         if call.get("result") is not None or call.get("status") in _ENDED:
             text, failed = response_text(call.get("result"))
             self.session.result(name, text, at, failed=failed, rejected=False)
-            self.session.told(text, at)
+            self.session.typed(text, at)
 
 
 def parts_text(content: object, thought: bool = False) -> str:

@@ -86,11 +86,11 @@ def _result(
     if as_mapping(record.get("toolCallResult")).get("executionStatus") == "cancelled":
         session.interrupted(at)
     else:
-        session.told(text, at)
+        session.typed(text, at)
 
 
 def _usage(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """What an OpenAI API counted has the thoughts in its output already; the total tells."""
+    """The tokens of an answer. An OpenAI API counts thoughts in the output; the total shows it."""
     count = {name: as_int(value, 0) for name, value in metadata.items()}
     prompt, output = count.get("promptTokenCount", 0), count.get("candidatesTokenCount", 0)
     thoughts = count.get("thoughtsTokenCount", 0)

@@ -104,7 +104,7 @@ class _Mini:
             session.did("interrupt", "" if comment.startswith(_NO_COMMENT) else comment)
         session.messages.append(message)
         if rejection(text) is not None:
-            session.told(text, None)
+            session.typed(text, None)
 
     def _refused(self, extra: Mapping[str, Any]) -> None:
         """Read an answer that had no valid call: it is kept only beside the harness's complaint."""
