@@ -184,6 +184,7 @@ def _step_rows(
             reasoning=own.reasoning,
             actions=own.actions,
             prompted=own.prompted,
+            cue=own.cue,
         ),
         candidates=found,
         e1_match=next(matches, None),
@@ -211,6 +212,7 @@ def _scored_row(run: str, outcome: StepOutcome, now: float) -> StepRow:
             reasoning=step.reasoning,
             actions=step.actions,
             prompted=step.prompted,
+            cue=step.cue,
         ),
     )
 
