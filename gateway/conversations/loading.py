@@ -333,7 +333,6 @@ def _step(row: StepRow) -> Step:
         index=row.step_index - 1,
         thought=content.thought,
         prompted=content.prompted,
-        cue=content.cue,
         actions=content.actions,
         reasoning=content.reasoning,
     )

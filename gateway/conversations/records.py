@@ -184,7 +184,6 @@ def _step_rows(
             reasoning=own.reasoning,
             actions=own.actions,
             prompted=own.prompted,
-            cue=own.cue,
         ),
         candidates=found,
         e1_match=next(matches, None),
@@ -212,7 +211,6 @@ def _scored_row(run: str, outcome: StepOutcome, now: float) -> StepRow:
             reasoning=step.reasoning,
             actions=step.actions,
             prompted=step.prompted,
-            cue=step.cue,
         ),
     )
 

@@ -162,7 +162,7 @@ class Verdicts:
 
 def steps_of(trace: RunTrace) -> list[Step]:
     """The steps of a stored run with the index that the run log gives them."""
-    names = ("thought", "reasoning", "actions", "prompted", "cue")
+    names = ("thought", "reasoning", "actions", "prompted")
     return [
         Step(index=row.step_index, **{name: getattr(row.content, name) for name in names})
         for row in trace.steps

@@ -22,7 +22,6 @@ from rich.table import Table
 
 from gateway.errors import ConfigError
 from gateway.steering.transcript.steps import Action, Step, extract, steps_from_records
-from gateway.steering.transcript.text_protocols import CUES
 from gateway.wire.coerce import as_bool, as_int, as_list, as_mapping, as_number, as_text
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".ndjson")
@@ -231,6 +230,5 @@ def _content_step(index: int, content: Mapping[str, Any]) -> Step:
         thought=as_text(content.get("thought"), ""),
         reasoning=as_text(content.get("reasoning"), ""),
         prompted=content.get("prompted") is True,
-        cue=next((cue for cue in CUES if cue == content.get("cue")), ""),
         actions=tuple(actions),
     )

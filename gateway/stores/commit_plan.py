@@ -118,7 +118,7 @@ def merged_content(stored: StepContent | None, read: StepContent | None) -> Step
     """The texts of the stored call, with those of the step, which were not read then."""
     if stored is None or read is None:
         return stored or read
-    names = ("thought", "reasoning", "actions", "prompted", "cue")
+    names = ("thought", "reasoning", "actions", "prompted")
     return structs.replace(stored, **{name: getattr(read, name) for name in names})
 
 

@@ -12,7 +12,6 @@ from msgspec import Struct
 
 from gateway.errors import BudgetExceeded, RunPaused, RunStopped, UpstreamUnreachable
 from gateway.steering.transcript.steps import Action
-from gateway.steering.transcript.text_protocols import Cue
 from gateway.stores.learning import DecisionRow
 
 _UNSENT = tuple(e.label for e in (BudgetExceeded, RunPaused, RunStopped))
@@ -134,7 +133,7 @@ class StepContent(Struct, frozen=True, kw_only=True):
     """The texts of one step, and the reply to the call made at it.
 
     `messages`: messages new in this call that belong to no step; at step 0 the opening of the run.
-    `reply_actions`: the tool calls of the reply. `prompted`, `cue`: as in `Step`."""
+    `reply_actions`: the tool calls of the reply. `prompted`: as in `Step`."""
 
     messages: tuple[PromptMessage, ...] = ()
     thought: str = ""
@@ -143,7 +142,6 @@ class StepContent(Struct, frozen=True, kw_only=True):
     prompted: bool = False
     reply_text: str = ""
     reply_actions: tuple[Action, ...] = ()
-    cue: Cue = ""
 
 
 class CandidateRow(Struct, frozen=True, kw_only=True):

@@ -93,7 +93,6 @@ def _changed(step: StepRow, change: Callable[[str], str]) -> StepRow:
             reasoning=change(content.reasoning),
             actions=tuple(_changed_action(action, change) for action in content.actions),
             prompted=content.prompted,
-            cue=content.cue,
             reply_text=change(content.reply_text),
             reply_actions=tuple(_changed_action(a, change) for a in content.reply_actions),
         )

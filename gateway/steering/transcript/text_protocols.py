@@ -6,7 +6,7 @@ import ast
 import json
 import re
 from collections.abc import Mapping
-from typing import Literal, get_args
+from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -18,7 +18,6 @@ from gateway.wire.coerce import as_text
 Cue = Literal["", "go", "reminded", "uncalled", "compacted"]
 """What the message before a step tells the agent: to go on, that it repeats itself, that its call
 was not found, what came before a compaction."""
-CUES: tuple[Cue, ...] = get_args(Cue)
 SHELL = "bash"
 PYTHON = "python_interpreter"
 _SHELL_FENCES = {"bash", "sh", "shell", "zsh", "console", "terminal", "mswea_bash_command"}
