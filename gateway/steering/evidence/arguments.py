@@ -35,6 +35,8 @@ _SIGN = re.compile(r"[=<>{}\[\];]|\w\(")
 _SQL = re.compile(
     r"\s*+(?:select|insert|update|delete|with)\b[^;]{0,400}?\b(?:from|into|set)\b", re.IGNORECASE
 )
+_TABLE = re.compile(r"\b(?:from|join|into|update|table)\s+([\w.\"]{1,80})", re.IGNORECASE)
+MAX_OBJECTS = 16  # files, hosts and tables of one call that are compared
 WORDS_PER_SIGN = 6  # words per sign up to which a text is a program
 _PLACE = re.compile(r"\s*+cd\s++(\S++)\s*+(?:&&|;)")
 _QUOTES = "\"'`"
@@ -45,7 +47,7 @@ class Question:
     `values` are the parsed arguments (None: `raw` is no JSON), `command` the command line that a
     shell runs. Reading never raises."""
 
-    __slots__ = ("_asked", "_formal", "_formal_words", "_identity", "_words")
+    __slots__ = ("_asked", "_formal", "_formal_words", "_identity", "_named", "_words")
 
     def __init__(self, values: Any, raw: str, command: str | None) -> None:
         self._asked: tuple[Any, str, str | None] | None = (values, raw, command)
@@ -65,6 +67,16 @@ class Question:
         if self._asked is not None:
             self._read(*self._asked)
         return self._words
+
+    @property
+    def objects(self) -> frozenset[str]:
+        """The files, hosts, ids and tables among the arguments."""
+        if self._asked is not None:
+            self._read(*self._asked)
+        formal, parts = self._named
+        named = [_plain(part) for part in parts if "/" in part or "." in part or ":" in part]
+        named += [table.lower() for table in _TABLE.findall(formal)]
+        return frozenset(named[:MAX_OBJECTS])
 
     def is_like(self, other: Question) -> bool:
         """True if the names are equal and the formal words of one include those of the other."""
@@ -107,6 +119,8 @@ class Question:
                 budget -= len(value)
         elif _read_value("", raw[:MAX_CHARS], names, words) and is_formal(raw[:MAX_CHARS]):
             self._formal.append(raw[:MAX_CHARS])
+        formal = " ".join(self._formal) if command is None else command[:MAX_CHARS]
+        self._named = formal, formal.split() if command is not None else words
         names.sort()
         self._identity, self._words = hash(tuple(names)), frozenset(words[:MAX_WORDS])
         self._asked = None

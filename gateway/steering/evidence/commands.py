@@ -21,8 +21,16 @@ _COMMAND_CHARS, _SUBCOMMAND_CHARS, _SQUEEZED_CHARS = 400, 24, 1000
 
 SHELL_TOOLS = frozenset(word_list("commands", "shell_tools"))
 _SHELL_NAME = re.compile(r"bash|shell|terminal|command|cmd|exec|console", re.IGNORECASE)
+_PLAN_NAME = re.compile(
+    r"(?:todo_?(?:write|list)|(?:write|update|manage)_?(?:todos?|todo_?list|plan))$", re.IGNORECASE
+)
+_TYPES_NAME = re.compile(r"stdin|send_?(?:keys|input)|terminal_?input", re.IGNORECASE)
+_TYPED_KEYS, _KEY_CHARS = ("chars", "input", "keys", "text"), 6  # longer input is a statement
+_SED_RANGE = re.compile(r"\bsed\s+-n\s+['\"]?(\d{1,8}),(\d{1,8})p['\"]?\s+([^\s|;&<>]{1,400})")
 _COMMAND_KEYS = ("command", "cmd", "script", "code", "input")
 _COMMAND_LINE_KEYS = ("command", "cmd", "commandline")
+_PATH_KEYS, _POINTS = ("file_path", "path", "filePath", "absolute_path", "target_file"), 100
+_FIRST_KEYS, _LAST_KEYS = ("offset", "start_line", "startLine"), ("end_line", "endLine")
 _READERS = frozenset(word_list("commands", "readers"))
 _READER_NAME = re.compile(
     r"(?:read|view|open|show|cat|fetch)[_-]?(?:\w*[_-])?"
@@ -65,19 +73,21 @@ _PLUMBING = re.compile(
 
 class Effect(Struct, frozen=True, kw_only=True):
     """Kind of a call: it shows content, files may differ afterwards, it lets time pass, its success
-    makes the state of the files a good one (a test, a commit), it only asks."""
+    makes the state of the files a good one (a test, a commit), it only asks, it writes a plan."""
 
     reads: bool
     changes: bool
     waits: bool
     settles: bool
     looks_up: bool
+    plans: bool = False
 
 
 class ReadCall(Struct, frozen=True, kw_only=True):
     """A tool call, read. `operation`: the tool, with its sub-command or, for a shell, the program
     it starts; `canonical`: the arguments' text, whatever their order and spacing; `program`: what
-    is executed or None."""
+    is executed or None; `span`: the file and the first and last line that it shows, if they are
+    stated."""
 
     operation: str
     canonical: str
@@ -85,13 +95,17 @@ class ReadCall(Struct, frozen=True, kw_only=True):
     program: str | None
     effect: Effect
     edits: tuple[Edit, ...]
+    span: tuple[str, int, int] | None = None
 
 
 class _Tool(Struct, frozen=True, kw_only=True):
-    """Facts from a tool's name. `shell`: it runs commands; `names_shell`: it may run one."""
+    """Facts from a tool's name. `shell`: it runs commands; `names_shell`: it may run one; `plans`:
+    it writes a list of what is to be done; `types`: it sends input to a program that runs."""
 
     shell: bool
     names_shell: bool
+    plans: bool
+    types: bool
     tests: bool
     waits: bool
     settles: bool
@@ -103,6 +117,8 @@ def _tool(name: str) -> _Tool:
     return _Tool(
         shell=name.lower() in SHELL_TOOLS,
         names_shell=_SHELL_NAME.search(name) is not None,
+        plans=_PLAN_NAME.search(name) is not None,
+        types=_TYPES_NAME.search(name) is not None,
         tests=tests,
         waits=_WAIT_NAME.search(name) is not None,
         settles=tests or _COMMIT_NAME.search(name) is not None,
@@ -113,6 +129,10 @@ def read_call(name: str, arguments: str) -> ReadCall:
     """The call as an operation on the world. Never raises; unknown tools give an empty effect."""
     values = _parse(arguments)
     tool = _tool(name)
+    waits = tool.waits
+    if isinstance(values, dict) and (tool.plans or tool.types):
+        values, typed = _plan_or_session(values, plans=tool.plans)
+        waits = waits or not typed
     canonical = _canonical(values, arguments)
     command = _shell_command(tool, values, arguments)
     question = Question(values, arguments, command)
@@ -126,9 +146,10 @@ def read_call(name: str, arguments: str) -> ReadCall:
     effect = Effect(
         reads=_reads_content(operation),
         changes=bool(edits),
-        waits=tool.waits,
+        waits=waits,
         settles=tool.settles,
         looks_up=is_look_up(operation),
+        plans=tool.plans,
     )
     return ReadCall(
         operation=operation,
@@ -137,7 +158,36 @@ def read_call(name: str, arguments: str) -> ReadCall:
         program=f"{operation} {canonical}" if tool.tests else None,
         effect=effect,
         edits=edits,
+        span=_span(values) if effect.reads and isinstance(values, dict) else None,
     )
+
+
+def _plan_or_session(values: dict[str, Any], *, plans: bool) -> tuple[dict[str, Any], bool]:
+    """The arguments that count of a plan, how far each of its points is, whatever their words; and
+    of input to a program, without a few keys. And whether anything is written or typed."""
+    if plans:
+        points = next((each for each in values.values() if isinstance(each, list)), [])
+        states = [str(each.get("status")) for each in points[:_POINTS] if isinstance(each, dict)]
+        begun = sorted([state for state in states if state != "pending"])
+        return {"states": " ".join(begun)}, True
+    typed = next((str(values[key]) for key in _TYPED_KEYS if key in values), "")
+    if len(typed.strip()) > _KEY_CHARS:
+        return values, True
+    return {k: v for k, v in values.items() if k not in _TYPED_KEYS}, bool(typed)
+
+
+def _span(values: dict[str, Any]) -> tuple[str, int, int] | None:
+    """File, first and last line that a reading tool is asked for."""
+    path = next((values[key] for key in _PATH_KEYS if isinstance(values.get(key), str)), None)
+    view = values.get("view_range")
+    first, last = view if isinstance(view, list) and len(view) == 2 else (None, None)
+    first = next((values[key] for key in _FIRST_KEYS if key in values), first)
+    last = next((values[key] for key in _LAST_KEYS if key in values), last)
+    if last is None and isinstance(first, int) and isinstance(values.get("limit"), int):
+        last = first + values["limit"] - 1
+    if path is None or not isinstance(first, int) or not isinstance(last, int) or last < first:
+        return None
+    return path, first, last
 
 
 def shell_command(name: str, arguments: str) -> str:
@@ -204,6 +254,9 @@ def _shell_call(command: str, canonical: str, question: Question) -> ReadCall:
     changes = may_change and _CHANGES_FILES.search(head) is not None
     executes = _PROGRAMS.match(word) is not None or _names_test(head)
     edits = command_edits(command)
+    if "<<" in head and len(command.rstrip().rsplit("\n", 1)[-1].split()) > 1:
+        # Written for the program that runs behind it: a set-up is made again for each test.
+        edits = tuple([edit for edit in edits if edit.old])
     reads = word in _READERS and not changes and not edits
     program = None
     if executes and not reads:
@@ -212,6 +265,7 @@ def _shell_call(command: str, canonical: str, question: Question) -> ReadCall:
         settles = _COMMIT_COMMAND.search(head) is not None
     else:
         settles = word in _TEST_RUNNERS or (executes and _names_test(head))
+    shown = _SED_RANGE.search(head) if word == "sed" and reads else None
     effect = Effect(
         reads=reads,
         changes=changes or bool(edits),
@@ -226,6 +280,7 @@ def _shell_call(command: str, canonical: str, question: Question) -> ReadCall:
         program=program,
         effect=effect,
         edits=edits,
+        span=(shown[3], int(shown[1]), int(shown[2])) if shown else None,
     )
 
 

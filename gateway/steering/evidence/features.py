@@ -16,6 +16,7 @@ from gateway.steering.evidence.outcomes import failure_line, is_empty, readable,
 from gateway.steering.evidence.results import STATUS_CHARS, Result, is_pending, is_transient
 from gateway.steering.transcript.content import asks_user
 from gateway.steering.transcript.steps import Action, Step
+from gateway.steering.transcript.text_protocols import Cue, is_loop_note
 from gateway.steering.word_lists import word_list
 from gateway.text.search import Expressions
 
@@ -24,6 +25,14 @@ THOUGHT_CHARS = 1200  # read at both ends: the cost of a step must not grow with
 ASKED_CHARS = 400  # characters of a call whose words an answer may echo
 _ERROR_CHARS = 400  # failure text of a call that only its client calls failed
 _OPENING_CHARS = 600  # the opening of a result, whose words are compared
+_NOTE_CHARS = 300  # of a note at the end of a result
+_NOTE_MARKS = ("identical", "in a row", "repeat", "loop ", "same ")
+_CODE_ONE = "exit code 1"  # all that is left of a search that found nothing
+_TURNED_DOWN = re.compile(  # openings of what clients send for a call that the user refused
+    r"(?i)(?:error: )?(?:the user doesn't want to (?:proceed|take)|\[request interrupted by user"
+    r"|(?:the )?user (?:has )?(?:rejected|denied|declined|cancell?ed|aborted|interrupted)\b"
+    r"|(?:exec )?(?:command |call |patch )?(?:rejected|aborted|denied|declined) by (?:the )?user)"
+)
 _TOKEN = re.compile(r"\w+")
 _FOREIGN_MARKS = (  # punctuation that is not ASCII: quotation marks, full-width commas and stops
     "\u00a1\u00ab\u00bb\u00bf\u201c\u201d\u201e\u2026\u3001\u3002\u300c\u300d"
@@ -52,7 +61,8 @@ _RETRACTION = re.compile(
 
 class Answer(Struct, frozen=True, kw_only=True):
     """The result of a call: `words`, a bounded vocabulary; `asked`, words of the call that a short
-    answer may echo; whether it is empty, is to come later, asks to retry, or says no."""
+    answer may echo; whether it is empty, is to come later, asks to retry, says no, or comes from
+    the user, who turned the call down."""
 
     result: Result
     words: frozenset[str]
@@ -61,6 +71,7 @@ class Answer(Struct, frozen=True, kw_only=True):
     pending: bool
     transient: bool
     negative: bool
+    by_user: bool = False
 
     @property
     def tells(self) -> bool:
@@ -70,7 +81,7 @@ class Answer(Struct, frozen=True, kw_only=True):
 
 class ActionFacts(Struct, frozen=True, kw_only=True):
     """One tool call and its result. `call`: digest of operation and arguments; `program`: digest of
-    what is executed; `failure`: the signature of a reported failure."""
+    what is executed; `failure`: the signature of a reported failure; `span`: as in `ReadCall`."""
 
     operation: str
     call: int
@@ -80,11 +91,13 @@ class ActionFacts(Struct, frozen=True, kw_only=True):
     edits: tuple[Edit, ...]
     answer: Answer
     failure: str | None
+    span: tuple[str, int, int] | None = None
 
 
 class StepFacts(Struct, frozen=True, kw_only=True):
     """One step: its actions, and its thought as digest, vocabulary and counts of words and hedges.
-    `asks`: the step calls nothing and hands the turn to the user; `prompted`: as in `Step`."""
+    `asks`: the step calls nothing and hands the turn to the user; `prompted`, `cue`: as in `Step`;
+    `reminded`: its harness has just told the agent that it repeats itself."""
 
     actions: tuple[ActionFacts, ...]
     thought: int
@@ -94,6 +107,8 @@ class StepFacts(Struct, frozen=True, kw_only=True):
     retracts: bool
     asks: bool
     prompted: bool
+    cue: Cue = ""
+    reminded: bool = False
 
 
 def describe(step: Step) -> StepFacts:
@@ -122,7 +137,15 @@ def describe(step: Step) -> StepFacts:
         ),
         asks=not step.actions and asks_user(step.thought),
         prompted=step.prompted,
+        cue=step.cue,
+        reminded=step.cue == "reminded" or any(_reminds(a.observation) for a in step.actions),
     )
+
+
+def _reminds(result: str) -> bool:
+    """True for a note of the harness at the beginning or the end of a result."""
+    notes = result if len(result) <= 2 * _NOTE_CHARS else result[-_NOTE_CHARS:]
+    return [mark for mark in _NOTE_MARKS if mark in notes] != [] and is_loop_note(notes)
 
 
 def _hedges(lowered: str, letters: list[str], vocabulary: frozenset[str]) -> int:
@@ -143,6 +166,10 @@ def describe_action(action: Action) -> ActionFacts:
     line = failure_line(result, reads_content=reads)
     if line is None and action.is_error:
         line = result[:_ERROR_CHARS]
+    by_user = _TURNED_DOWN.match(result) is not None
+    asks = reads or call.effect.looks_up
+    if by_user or (line is not None and asks and line.lower() == _CODE_ONE):
+        line = None  # the user's word; a search without a hit
     opening = result[:_OPENING_CHARS].lower()
     short = len(result) <= STATUS_CHARS
     tokens = _TOKEN.findall(opening) if short else opening.split()
@@ -163,9 +190,14 @@ def describe_action(action: Action) -> ActionFacts:
         asked=asked,
         empty=is_empty(result),
         pending=call.effect.waits
-        or (short and line is None and not reads and is_pending(result, words, call.operation)),
+        or (
+            line is None
+            and not (reads or call.effect.plans)
+            and is_pending(result, words, call.operation)
+        ),
         transient=short and is_transient(result, words),
-        negative=line is not None or denies,
+        negative=(line is not None or denies) and not by_user,
+        by_user=by_user,
     )
     return ActionFacts(
         operation=call.operation,
@@ -176,6 +208,7 @@ def describe_action(action: Action) -> ActionFacts:
         edits=call.edits,
         answer=answer,
         failure=None if line is None else signature(line),
+        span=call.span,
     )
 
 

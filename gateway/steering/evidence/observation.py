@@ -7,7 +7,8 @@ memory: a late step costs what an early one does.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Sequence
 from typing import Generic, Literal, NamedTuple, TypeVar
 
 from msgspec import Struct
@@ -22,6 +23,7 @@ R = TypeVar("R")
 ObservedCalls = tuple[tuple[ActionFacts, Repeat], ...]  # each call with what it repeats
 Trouble = Literal["same failure", "no news", "reverted edit", "refused edit", "said before"]
 
+PARALLEL_FAILURES = 2  # equal failures of one step that count
 FAILURE_CALLS = 12  # newest calls whose failures are compared: above a window of steps
 NO_NEWS = 0.5  # strength from which a repeat brings no news; see `repeats`
 REMEMBERED_EDITS = 8  # newest edits of a file that a later one is compared with
@@ -57,6 +59,19 @@ class ObservedStep(Struct, frozen=True, kw_only=True):
     waits: bool
     repairing: bool
 
+    @property
+    def deliberate(self) -> Sequence[int]:
+        """The places of the calls that count: calls made at once are not made in spite of the
+        failure of the first ones."""
+        if len(self.actions) <= PARALLEL_FAILURES:
+            return range(len(self.actions))
+        kept, times = [], Counter[str | None]()
+        for at, (action, _) in enumerate(self.actions):
+            times[action.failure] += action.failure is not None
+            if times[action.failure] <= PARALLEL_FAILURES:
+                kept.append(at)
+        return kept
+
 
 class RunObserver:
     """Observes the steps of one run in order."""
@@ -74,7 +89,10 @@ class RunObserver:
     def observe(self, step: Step) -> ObservedStep:
         """The next step of the run. Never raises."""
         facts = describe(step)
-        actions = tuple([(action, self._memory.observe(action)) for action in facts.actions])
+        if step.cue == "compacted":
+            self._memory.compact()
+        observe = self._memory.observe
+        actions = tuple([(a, observe(a, parallel=at > 0)) for at, a in enumerate(facts.actions)])
         echoes, retold = self._listen(facts.vocabulary, speaks=not actions)
         trouble = self._trouble(actions)
         if echoes:

@@ -6,7 +6,9 @@ error member of a JSON answer; words inside source code, documentation or a coun
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping
 
 from gateway.steering.word_lists import word_list
 from gateway.text.search import Expressions
@@ -35,7 +37,7 @@ _FAILURE_LINE = re.compile(
     | (?:/\S*/)?(?:ba|z|da|k|fi)?sh:\ \S
     | \S+:\ (?:\S+:\ )?(?:command\ not\ found|cannot\ \w+|No\ such\ file|Permission\ denied)
     | \S+:\ (?:invalid\ option|unrecognized|illegal\ option) | curl:\ \(\d{1,3}\)\ \S
-    | \S+:\d+(?::\d+)?:\ (?:fatal\ )?error:
+    | \S+:\d+(?::\d+)?:\ (?:fatal\ )?error: | [gm]?awk:\ cmd\.\ line:\d
     | \S+[:(]\d+[:,]\d+\)?:?\ (?:-\ )?(?:fatal\ )?(?:error\b|undefined:)
     | (?:FAILED|FAIL|ERROR|FAILURE|Failure)(?:\s|:|$|\()
     | (?:ERROR|FATAL|CRITICAL|SEVERE)\b
@@ -57,13 +59,21 @@ _FAILURE_LINE = re.compile(
     + """)
     )"""
 )
+_STUCK = re.compile(  # states that a container does not leave by itself
+    r"\b(?:ErrImagePull|ImagePullBackOff|CrashLoopBackOff|OOMKilled|CreateContainer\w*Error)\b"
+)
+_POD = re.compile(r"^([\w.-]{0,60}?)(?:-[0-9a-z]{5,10})?-[0-9a-z]{2,5}\s")  # the rest is drawn
 _FAILURE_PART = re.compile(
     r"""(?x)
       \b[1-9]\d*\ (?:\w+\ )?(?:failed|failing|errors?|failures?)\b(?=[\s,.;)]|$)
     | \b(?:Failures|Errors):\ [1-9] | \b(?:failures|errors)=[1-9] | test\ result:\ FAILED
-    | (?:\bexit(?:ed)?(?:\ with)?(?:\ code|\ status)?|exitcode|return\ ?code)[:=\s]*[1-9]
+    | (?:\b[Ee]xit(?:ed)?(?:\ with)?(?:\ code|\ status)?|exitcode|return\ ?code)[:=\s]*-?[1-9]
     | returncode>\s*[1-9]
-    | did\ not\ appear\ verbatim | has\ introduced\ new\ syntax\ error
+    | """
+    + _STUCK.pattern
+    + r"""
+    | \b[Ss]yntax\ error(?:\ (?:at|near|in)\b|$) | has\ introduced\ new\ syntax\ error
+    | did\ not\ appear\ verbatim
     | \((?:[A-Z]\w*)(?:Error|Exception)\)$
     | \b(?:[Ee]xecution\ failed|timed\ out|(?:[Pp]ermission|[Aa]ccess)\ denied|[Nn]ot\ authorized)
     | \b[Cc]onnection\b.{0,40}\b(?:refused|terminated|reset|closed)
@@ -81,9 +91,10 @@ _COUNT = re.compile(
 _SUMMARY = re.compile(  # beginnings of the summary that test runners print after the failures
     r"(?:FAILED|ERROR|FAIL)(?:\s*$|\s+\S+[./:])|FAILURE: Build|make: \*\*\*"
     r"|error: could not compile|npm (?:ERR!|error)|BUILD FAIL|Command failed"
-    r"|\[?(?:exit|returncode|Process )|COMPILATION (?:ERROR|FAIL)|Failed to execute goal"
+    r"|\[?(?:[Ee]xit|returncode|Process )|COMPILATION (?:ERROR|FAIL)|Failed to execute goal"
     r"|ERROR: failed to (?:solve|build)"
 )
+_EXIT_ONLY = re.compile(r"(?i)^\W*(?:process |command )?(?:exit|return)[\w ]{0,30}\W{0,4}\d+\W*$")
 _BOILERPLATE = re.compile(  # lines that a build tool adds to any failure
     r"\[Help \d+\]|-> \[Help|To see the full stack trace|Re-run Maven"
     r"|For more information about the|After correcting the problems|\* (?:Try|Get more help)"
@@ -110,6 +121,7 @@ _JSON_ERROR = re.compile(
     r'|"(?:status_?code|http_?status|code)":\s*"?[45]\d\d\b',
     re.IGNORECASE,
 )
+_FLAGGED, _FLAG_CHARS = re.compile(r'"is_?error":\s*true\b', re.IGNORECASE), 60
 # One leading character class lets the search skip from candidate to candidate.
 _VOLATILE = re.compile(
     r"[0-9/](?:(?<=/)tmp/\S+|(?<=0)x[0-9a-fA-F]+|(?<=\d)(?:\d\d\d-\d\d-\d\d(?:[T ]\d\d:\d\d\S*)?"
@@ -126,6 +138,12 @@ _ID_NUMBER = re.compile(  # A number of two digits is an id, unless it counts so
 # Names whose value says what failed: another value is another failure.
 _VALUES = re.compile(r"\b(?:assert\w*|expected|actual|got|Failures|Errors)\b|=", re.IGNORECASE)
 _PLACE = re.compile(r"^\S+?:#:?(?:\d+:|#:)?\s*")  # place of a compiler's error, with `#` for lines
+# Failures that say something of the host or table they name: another one is another question.
+_OF_OBJECT = re.compile(
+    r"(?i)connect(?:ion)?\b.{0,80}(?:timed out|refused)|unreachable|no route to host"
+    r"|could not resolve|name or service not known|no such table|(?:relation|table)\b.{0,80}"
+    r"(?:not exist|n't exist)"
+)
 _RANDOM_ID = re.compile(
     r"(?<![0-9A-Za-z])(?:[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|[0-9A-Za-z]{10,}+)"
 )
@@ -156,8 +174,49 @@ def excerpt(text: str) -> str:
     return text if short else f"{text[:HEAD_CHARS]}\n{text[-TAIL_CHARS:]}"
 
 
+# What an exec tool writes above the output, and the keys of programs' results in JSON.
+_EXEC_HEADER = re.compile(
+    r"(?:(?:Chunk ID|Wall time|Original token count|Total output lines): [^\n]{0,80}\n"
+    r"|Process (?:exited with code (-?\d+)|running with session ID \S{1,40})\n){1,6}Output:\n?"
+)
+_EXIT_CODES = ("returncode", "exit_code", "exitCode", "exitcode", "return_code")
+_OUTPUTS = ("output", "stdout", "stderr", "aggregated_output", "error")
+_CODE_CHARS, _MAX_JSON_CHARS = 200, 200_000
+
+
+def _program_output(result: str) -> str | None:
+    """The output of a program without what its client put around it, with the exit code behind it
+    if that is not 0; None for another result."""
+    if result.startswith(("Chunk ID:", "Wall time:", "Process ")):
+        header = _EXEC_HEADER.match(result)
+        return _with_code(result[header.end() :], header[1]) if header else None
+    if result[:1] != "{" or len(result) > _MAX_JSON_CHARS:
+        return None
+    ends = result[:_CODE_CHARS] + result[-_CODE_CHARS:]
+    if not [key for key in _EXIT_CODES if key in ends]:
+        return None
+    try:
+        found = json.loads(result)
+    except (ValueError, RecursionError):
+        return None
+    inner = found.get("metadata")
+    values = {**inner, **found} if isinstance(inner, Mapping) else found
+    code = next((values[key] for key in _EXIT_CODES if isinstance(values.get(key), int)), None)
+    texts = [values[key] for key in _OUTPUTS if isinstance(values.get(key), str)]
+    return _with_code("\n".join(filter(None, texts)), str(code)) if texts else None
+
+
+def _with_code(output: str, code: str | None) -> str:
+    output = output.strip()
+    return output if code in (None, "None", "0") else f"{output}\nexit code {code}".lstrip()
+
+
 def readable(result: str) -> str:
-    """A short JSON answer with the escapes that spell other scripts in it as letters."""
+    """The output of a program, and a short JSON answer with the escapes that spell other scripts
+    in it as letters."""
+    output = _program_output(result)
+    if output is not None:
+        return output
     if len(result) > _ESCAPED_CHARS or result[:1] not in ("{", "[") or "\\u" not in result:
         return result
     return _ESCAPE.sub(lambda escape: chr(int(escape.group(1), 16)), result)
@@ -191,7 +250,8 @@ def failure_line(result: str, *, reads_content: bool = False) -> str | None:
         return None
     if result[0] in "{[" and _JSON.match(result):
         head = result[:HEAD_CHARS]
-        return head[:SIGNATURE_CHARS] if _JSON_ERROR.search(head) else None
+        failed = _JSON_ERROR.search(head) or _FLAGGED.search(result[-_FLAG_CHARS:])
+        return head[:SIGNATURE_CHARS] if failed else None
     if _LISTING.match(result) or (reads_content and len(result) > _READ_FAILURE_CHARS):
         return None
     text = excerpt(result)
@@ -261,7 +321,7 @@ def _last_failure(text: str, lowered: str, suspects: list[str]) -> str | None:
         elif _COUNT.search(line) is not None:
             count = count or plain.strip("= ")
         elif _SUMMARY.match(plain):
-            summary = summary or plain
+            summary = plain if _EXIT_ONLY.search(summary) else summary or plain
         else:
             last = last or plain
             # Each failing test counts; an error that is logged once more is the same error.
@@ -270,11 +330,23 @@ def _last_failure(text: str, lowered: str, suspects: list[str]) -> str | None:
         after = text[text.rfind(last) + len(last) :].split("\n", 2)[1:2]
         if after and after[0][:1].isspace():  # one test can fail in many ways
             last = f"{last} {after[0].strip()}"
-    if headline and not (last or summary):
-        headline = _announced(text, headline)
+    if headline and not last:
+        last = _announced(text, headline)
+    elif last.endswith(":"):
+        last = _announced(text, last)
+    summary = last or summary
+    if _EXIT_ONLY.search(summary):
+        summary = _with_reason(text, summary)
     several = f"{len(different)} x" if len(different) > 1 else ""
-    parts = filter(None, (several, count, last or summary or headline))
+    parts = filter(None, (several, count, summary or headline))
     return " / ".join(parts)[:_LINE_CHARS] or None
+
+
+def _with_reason(text: str, code: str) -> str:
+    """An exit code, which many failures share, behind the last line that says more."""
+    lines = [line.strip() for line in text.split("\n")]
+    said = [line for line in lines if line and not _EXIT_ONLY.search(line)]
+    return f"{said[-1][:SIGNATURE_CHARS]} ({code})" if said else code
 
 
 def _is_failure(line: str, logged: str = "") -> bool:
@@ -288,9 +360,19 @@ def _is_failure(line: str, logged: str = "") -> bool:
 
 def signature(line: str) -> str:
     """Stable part of a failure line: the line without its volatile parts."""
+    if stuck := _STUCK.search(line):
+        pod = _POD.match(line)
+        return f"{pod[1] if pod else ''} {stuck.group()}"
+    if is_of_object(line):
+        return " ".join(without_volatile(line).split())[:SIGNATURE_CHARS]
     line = _PLACE.sub("", _COLUMN.sub("", without_volatile(line)))
     line = (_NUMBER if _VALUES.search(line) else _ID_NUMBER).sub("#", line)
     return " ".join(line.split())[:SIGNATURE_CHARS]
+
+
+def is_of_object(failure: str) -> bool:
+    """True for a failure that says something of the host or table which it names."""
+    return _OF_OBJECT.search(failure) is not None
 
 
 def is_empty(result: str) -> bool:

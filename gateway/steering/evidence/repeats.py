@@ -33,6 +33,9 @@ OPEN_RESULTS = 32  # newest results that are kept as text, 1 kB of each, until t
 FIRST_REPEAT, FURTHER_REPEAT, RERUN_FAILING = 0.7, 1.0, 0.4
 REWORDED_NEXT, REWORDED_LATER, SHOWN_BEFORE, RETURNED = 1.0, 0.6, 0.6, 0.7
 AFTER_CHANGE, AFTER_NEWS, TRANSIENT = 0.6, 0.5, 0.4  # factors
+SEEN_LINES, SHOWN_LINES = 0.7, 0.6  # strength, and the share of known lines from which it counts
+SPAN_WINDOW, MAX_SPANS = 24, 16  # actions, and parts of one file, within which lines are known
+PATIENT_REFUSALS = 3  # refusals for now, of other questions, before it is right to wait
 EARLIER_RESULTS = 3  # results of one call before its last that it may return to
 PATIENCE, TRANSIENT_PATIENCE = 20, 6  # equal answers after which waiting brings no news
 
@@ -65,24 +68,30 @@ class _Past(Struct):
     count: int = 0
     time: float = math.nan
     earlier: tuple[Result | None, ...] = ()
+    looked_up: bool = False  # made once more because a compaction had taken its result away
 
 
 _NEVER = _Past()
 
 
 class _Times(Struct):
-    """Number of the next call, and of the newest ones that changed files, had news, or waited."""
+    """Number of the next call, and of the newest ones that changed files, had news, or waited; of
+    the first one after the transcript was compacted."""
 
     now: int = 0
     changed: int = -1
     news: int = -1
     waited: int = -1
+    compacted: int = -1
 
 
 class CallMemory:
     """The calls of one run, as far as repetition needs them."""
 
-    __slots__ = ("_failures", "_older", "_open", "_past", "_recent", "_shown", "_times")
+    __slots__ = (
+        *("_failures", "_older", "_open", "_past", "_recent", "_refused", "_shown", "_spans"),
+        "_times",
+    )
 
     def __init__(self) -> None:
         self._past: dict[int, _Past] = {}
@@ -91,10 +100,20 @@ class CallMemory:
         self._failures: dict[str, int] = {}
         self._shown: dict[Result, float] = {}
         self._open: deque[Result] = deque()
+        self._refused = 0
+        self._spans: dict[str, tuple[int, list[tuple[int, int]]]] = {}
         self._times = _Times()
 
-    def observe(self, action: ActionFacts) -> Repeat:
-        """Compare the action with the run so far, then remember it."""
+    def compact(self) -> None:
+        """The agent no longer has what it saw: to look once more is right."""
+        self._times.compacted = self._times.now
+        self._recent.clear()
+        self._shown.clear()
+        self._spans.clear()
+
+    def observe(self, action: ActionFacts, *, parallel: bool = False) -> Repeat:
+        """Compare the action with the run so far, then remember it. `parallel`: it was made along
+        with the one before."""
         answer, effect, times = action.answer, action.effect, self._times
         past = self._past.get(action.call) or self._older.get(action.call) or _NEVER
         same = _same_outcome(action, past.result, past.failure)
@@ -108,9 +127,11 @@ class CallMemory:
             strength *= 1.0 if stuck else AFTER_NEWS
         elif not same and action.program is None and answer.result in past.earlier:
             kind, strength = "returned", RETURNED
+        elif self._shows_known_lines(action):
+            kind, strength = "reworded", SEEN_LINES
         elif reworded > 0:
             kind, strength = "reworded", reworded
-        elif not (effect.changes or effect.reads) and (
+        elif not (effect.changes or effect.reads or effect.plans) and (
             times.now - self._shown.get(answer.result, -math.inf) <= WINDOW
         ):
             kind, strength = "reworded", SHOWN_BEFORE
@@ -121,7 +142,12 @@ class CallMemory:
         looks = past.time < times.waited and action.program is None and not effect.changes
         if (answer.pending or looks) and (count <= PATIENCE or effect.waits):
             kind, strength = "pending", 0.0
+        looked_up = past.time < times.compacted and not past.looked_up
+        if action.answer.by_user or looked_up:
+            kind, strength, similar = "new", 0.0, False
         for_now = answer.transient and count <= TRANSIENT_PATIENCE
+        if self._keeps_asking(action, parallel=parallel) and past is _NEVER:
+            kind, strength, for_now = "reworded", FURTHER_REPEAT, False
         repeat = Repeat(
             kind=kind,
             strength=strength * (TRANSIENT if for_now else 1.0),
@@ -132,13 +158,39 @@ class CallMemory:
             waits=kind == "pending" or for_now,
             failures=0 if action.failure is None else self._count_failure(action.failure),
         )
-        self._remember(action, repeat, past)
+        self._remember(action, repeat, past, looked_up=looked_up)
         return repeat
+
+    def _keeps_asking(self, action: ActionFacts, *, parallel: bool) -> bool:
+        """True for one more question after several refusals for now, without a wait."""
+        if action.answer.transient:
+            self._refused += not parallel
+        elif action.effect.waits or not action.answer.negative:
+            self._refused = 0
+        return action.answer.transient and self._refused > PATIENT_REFUSALS
+
+    def _shows_known_lines(self, action: ActionFacts) -> bool:
+        """True if most lines of the part of a file were shown lately, in other parts."""
+        if action.span is None or action.failure is not None:
+            return False
+        path, first, last = action.span
+        now = self._times.now
+        at, spans = self._spans.pop(path, (now, []))
+        spans = spans if now - at <= SPAN_WINDOW else []
+        known, line = 0, first
+        for start, end in sorted(spans):
+            known += max(min(end, last) - max(start, line) + 1, 0)
+            line = max(line, end + 1)
+        self._spans[path] = now, [*spans[1 - MAX_SPANS :], (first, last)]
+        if len(self._spans) > MAX_CALLS:
+            del self._spans[next(iter(self._spans))]
+        return known >= SHOWN_LINES * (last - first + 1)
 
     def _look_alike(self, action: ActionFacts) -> tuple[float, bool]:
         """Strength of the best rewording among recent calls, and whether any is similar."""
         reworded, similar, shown = 0.0, False, False
-        settled = action.effect.changes and action.failure is None
+        # An edit that was applied, and a plan that was noted, have done what they are for.
+        settled = (action.effect.changes or action.effect.plans) and action.failure is None
         operation, question = action.operation, action.question
         shows = action.effect.reads and not action.answer.empty and action.failure is None
         shows = shows and len(action.answer.words) >= SHOWN_WORDS
@@ -188,13 +240,17 @@ class CallMemory:
             del self._failures[next(iter(self._failures))]
         return count
 
-    def _remember(self, action: ActionFacts, repeat: Repeat, past: _Past) -> None:
+    def _remember(
+        self, action: ActionFacts, repeat: Repeat, past: _Past, *, looked_up: bool
+    ) -> None:
         times, result, changes = self._times, action.answer.result, action.effect.changes
         self._open.append(result)
         if len(self._open) > OPEN_RESULTS:
             self._open.popleft().settle()
         earlier = (past.result, *past.earlier)[:EARLIER_RESULTS]
-        self._past[action.call] = _Past(result, action.failure, repeat.count, times.now, earlier)
+        self._past[action.call] = _Past(
+            result, action.failure, repeat.count, times.now, earlier, looked_up
+        )
         if len(action.answer.words) >= SHOWN_WORDS and not changes:
             self._shown[result] = times.now
             if len(self._shown) > MAX_CALLS:
@@ -207,6 +263,7 @@ class CallMemory:
         # Repeating an edit leaves the files as they are.
         if changes and action.failure is None and repeat.count == 1:
             times.changed = times.now
+            self._spans.clear()
         silent = changes and not action.answer.tells
         if repeat.kind == "new" and not (repeat.similar or silent) and action.failure is None:
             times.news = times.now

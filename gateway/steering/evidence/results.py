@@ -90,6 +90,7 @@ _JOB = re.compile(  # names of tools that report the status of a job
     r"|[Ww]orkflow|[Ee]xport|[Ii]mport|[Bb]atch|[Mm]igration|[Uu]pload|[Dd]ownload|[Bb]ackup|[Tt]raining"
     r"|[Rr]ender|[Cc]rawl|[Ss]can|[Ee]xecution)s?(?=$|[_\W]|[A-Z])"
 )
+_RUNNING = re.compile(r"<(?:retrieval_)?status>\s*(?:running|timeout|pending|not_ready)\b")
 _STATUS = re.compile(r"(?:status|state|phase|stage)\W{1,4}([a-z_-]+)", re.IGNORECASE)
 _ENDED = frozenset(word_list("pending_results", "ended"))
 _TRANSIENT_WORDS = frozenset(word_list("pending_results", "transient_words"))
@@ -99,6 +100,8 @@ _TRANSIENT_PHRASES = word_list("pending_results", "transient_phrases")
 def is_pending(result: str, words: frozenset[str], operation: str = "") -> bool:
     """True for a short answer whose `words` say that work is in progress, or of a job tool whose
     status is not a final one: asking again is right."""
+    if result[:1] == "<" and _RUNNING.match(result):
+        return True  # with what it has written so far
     if len(result) > STATUS_CHARS:
         return False
     if not words.isdisjoint(_PENDING_WORDS) or [p for p in _PENDING_PAIRS if p <= words]:

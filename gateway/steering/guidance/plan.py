@@ -60,7 +60,10 @@ def plan(
     step = FIRST_CALL if moment.step is None else moment.step
     directive = ""
     if injection.skip_directive and moment.state is FSMState.SKIP:
-        directive = skip_directive(repairing=moment.repairing)
+        found = moment.situation()
+        # Who only stands in a wrong directory is told that, and has nothing to hand over.
+        if found is None or found.cause.name != "directory_missing":
+            directive = skip_directive(repairing=moment.repairing)
     if guidance.decided_step is not None and step <= guidance.decided_step:
         return Plan(step=step, model=moment.model, directive=directive)
     queries, reasons = _queries(guidance, moment, etraces, gates)

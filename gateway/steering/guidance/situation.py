@@ -156,6 +156,19 @@ _CHECK_NAME = re.compile(r"^(?:can|is|has|check|verify|test)[_.A-Z]")  # such as
 _FILTERED = re.compile(r"\|\s{0,8}(?:grep|rg|ag|ack)\b")  # `dpkg -l | grep jdk`
 _EDIT_NAME = re.compile(r"edit|write|replace|patch|insert", re.IGNORECASE)
 _SLIP = re.compile(r"\b\w{1,30}[.,;]{1,3}: (?:command )?not found")  # `cd..`, `find. -name x`
+# A program that cannot be started, in words that speak of a file; not a script that was named.
+_NO_PROGRAM = re.compile(
+    r"(?i)\b(?:env|nohup|sudo|xargs|time): \W?[\w+/-]{1,80}\W?: (?:no such file|command not found)"
+    r"|\b(?:ba|da|z|k)?sh: (?:(?:line )?\d{1,5}: )?(?!cd\b|source\b)[\w+/-]{1,80}: (?:no such file"
+    r"|not found)|executable file not found|\bspawn \S{1,80} enoent|cannot run program"
+)
+_NO_FILE = re.compile(r"(?i)no such file or directory: ['\"][\w+-]{1,40}['\"]")
+_CHILD, _PROGRAM_MISSING = "subprocess", "command not found"
+# A `$` that the shell replaces before the program sees it: in double quotes, or in a here-document.
+_EATEN = re.compile(
+    r"(?:\s-\w{0,3}[ceE]|\b(?:awk|jq|sed|perl|grep|rg|psql))\s[^\"'|;&\n]{0,80}\"[^\"\\]{0,400}\$[\w{@]"
+)
+_OPEN_DOCUMENT = re.compile(r"<<-?\s{0,4}\w")
 _RAISED = re.compile(r"[\w.]{1,120}(?:Error|Exception|Interrupt)\b|panic")
 # A warning below a heading is no failure.
 _WARNING = re.compile(r"^(?:error|errors|stderr):\s{0,8}warning", re.IGNORECASE)
@@ -241,10 +254,11 @@ def restored_edit() -> Situation | None:
 
 
 def read_doubt(recent: Sequence[Step]) -> Situation | None:
-    """The newest sentence of doubt in a step that changes something, None without one; a step that
-    looks something up settles the doubt already."""
+    """The newest sentence of doubt in a step whose change was refused, None without one; a step
+    that looks something up settles the doubt already, and so does an edit that was accepted."""
     calls = [describe_action(action) for action in recent[-1].actions] if recent else []
-    if not any(facts.effect.changes or facts.edits for facts in calls):
+    changes = [facts for facts in calls if facts.effect.changes or facts.edits]
+    if not any(facts.failure for facts in changes):
         return None
     text = (recent[-1].thought or recent[-1].reasoning)[-_MESSAGE_CHARS:]
     for sentence in reversed(_SENTENCE_END.split(text)):
@@ -258,7 +272,7 @@ def read_doubt(recent: Sequence[Step]) -> Situation | None:
 def _failed(
     steps: Sequence[Step], action: Action, facts: ActionFacts, repeat: Repeat
 ) -> Situation | None:
-    line = decisive_line(action.observation, reads_content=facts.effect.reads)
+    line = message = decisive_line(action.observation, reads_content=facts.effect.reads)
     if _WARNING.search(line) is not None:
         return None
     command = _command(action, facts)
@@ -269,10 +283,15 @@ def _failed(
     if command and _is_prose(command):
         properties |= {"prose"}
         sent = (shell_command(each.name, each.arguments) for s in steps for each in s.actions)
-        line, count = command[:_PROSE_CHARS], max(count, sum(map(_is_prose, sent)))
+        line = message = command[:_PROSE_CHARS]
+        count = max(count, sum(map(_is_prose, sent)))
     elif command and _SLIP.search(line[:_ANSWER_CHARS]) is not None:
         properties |= {"slip"}
-    cause = cause_of("failed", properties, line)
+    elif _NO_PROGRAM.search(line) or (_NO_FILE.search(line) and _CHILD in action.observation):
+        message = _PROGRAM_MISSING
+    elif "$" in command and _is_expanded(command[:QUOTED_COMMAND_CHARS]):
+        properties |= {"expanded"}
+    cause = cause_of("failed", properties, message)
     if cause is None:
         return None
     near, instead = _near(cause.name, steps, action, command)
@@ -282,12 +301,18 @@ def _failed(
 def _repeated(
     steps: Sequence[Step], action: Action, facts: ActionFacts, repeat: Repeat
 ) -> Situation | None:
+    if facts.edits and (times := _times_made(steps, facts)) > 1:
+        return _because("repeated", {"edit"}, count=times)
     if repeat.kind == "rerun" or repeat.strength < REPEATS:
         if repeat.kind != "pending" or repeat.count <= COMPARED_STEPS:
             return None
         quote = _quote(action.observation.strip()[:_ANSWER_CHARS])
         return _because("waiting", count=repeat.count, quote=quote)
     properties = _properties(action, facts)
+    if repeat.kind == "reworded" and facts.span is not None:
+        parts = [describe_action(each).span for step in steps for each in step.actions]
+        count = sum([1 for part in parts if part and part[0] == facts.span[0]])
+        return _because("reworded", {"span"}, count=count)
     if repeat.kind == "reworded" and "empty_search" not in properties:
         return _reworded(steps, facts, properties)
     result = action.observation.strip()
@@ -295,6 +320,12 @@ def _repeated(
     denied = facts.answer.negative and not properties & {"search", "read"}
     when, count = "failed" if denied else "repeated", repeat.count if repeat.kind == "same" else 1
     return _because(when, properties, result[:_MESSAGE_CHARS], count=count, quote=quote)
+
+
+def _times_made(steps: Sequence[Step], facts: ActionFacts) -> int:
+    """How often the newest steps made this very call."""
+    calls = [describe_action(each).call for step in steps for each in step.actions]
+    return calls.count(facts.call)
 
 
 def _reworded(
@@ -358,6 +389,14 @@ def _properties(action: Action, facts: ActionFacts) -> frozenset[str]:
 def _command(action: Action, facts: ActionFacts) -> str:
     """The command line of a shell's call, "" of any other."""
     return shell_command(action.name, action.arguments) if facts.operation[:1] == "$" else ""
+
+
+def _is_expanded(command: str) -> bool:
+    """True if the shell replaces a `$` of a text for another program."""
+    document = _OPEN_DOCUMENT.search(command)
+    return _EATEN.search(command) is not None or (
+        document is not None and "$" in command[document.end() :]
+    )
 
 
 def _is_prose(command: str) -> bool:

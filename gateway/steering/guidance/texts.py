@@ -109,7 +109,8 @@ def due_text(
         return None, (reason,)
     shown = failure_type in _SHOWN_BY_STEP
     situation = moment.situation() if shown else None
-    if failure_type == "hedge" and not (situation and situation.persists):
+    repeats = situation is not None and (situation.persists or situation.cause.when == "repeated")
+    if failure_type == "hedge" and not repeats:
         situation = read_doubt(moment.recent)
     shown = shown and len(moment.recent) >= KNOWN_STEPS
     if situation is None and shown and not (moment.at_risk or every_alarm):

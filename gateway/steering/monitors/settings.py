@@ -50,10 +50,10 @@ class MonitorSettings:
 
     `weights` override single weights of the profile. `profiles` are custom ones; a monitor that one
     leaves out keeps its weight in the default profile. Weights are clamped to [0, 1]. `monitors`
-    lists the ones that run, None = all of the suite. A monitor fires at a score of at least
-    `fire_threshold`, in (0, 1]. Of suite `reference`: `streak` scores 1 at `streak_cap` calls in a
-    row, `call_count` at `call_budget` calls; `diversity` looks at the newest `diversity_window`
-    calls, once there are `diversity_min_total`.
+    lists the ones that run, None = those of the suite that run by default. A monitor fires at a
+    score of at least `fire_threshold`, in (0, 1]. Of suite `reference`: `streak` scores 1 at
+    `streak_cap` calls in a row, `call_count` at `call_budget` calls; `diversity` looks at the
+    newest `diversity_window` calls, once there are `diversity_min_total`.
 
     Raises:
         ValueError: unknown suite, profile or monitor name, a profile named like a built-in one, a
@@ -94,7 +94,9 @@ class MonitorSettings:
     @property
     def active(self) -> tuple[str, ...]:
         """The monitors that run, in the order of MONITORS: those of the suite that are listed."""
-        listed = MONITORS if self.monitors is None else self.monitors
+        listed = self.monitors
+        if listed is None:
+            listed = tuple(row.name for row in TABLE if self.suite not in row.listed_in)
         return tuple(r.name for r in TABLE if self.suite in r.classes and r.name in listed)
 
     def resolved_weights(self) -> dict[str, float]:

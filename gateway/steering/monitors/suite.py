@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway.steering.evidence.observation import ObservedStep, ReadsObservations, RunObserver
 from gateway.steering.monitors.settings import MonitorSettings
@@ -94,6 +95,8 @@ def combine(
 
 ALARM_DIFFICULTY = 0.65
 """Least difficulty of a step on which a monitor fires, in [0, 1]. Source: design section 7."""
+HEEDED_COMPLAINTS = 2  # complaints of a harness about a call that it could not find
+QUIET_STEPS = 3  # steps, from a harness's own reminder on, in which no monitor fires
 SEVERITIES = (1, 2, 4)  # steps in a row with an alarm from which its severity is 1, 2, 3
 
 
@@ -110,11 +113,12 @@ def severity_of(alarmed_steps: int) -> int:
 class RobustSuite(Suite[ObservedStep], ReadsObservations[None]):
     """The active robust monitors over one run."""
 
-    __slots__ = ("_observer",)
+    __slots__ = ("_observer", "_quiet", "_uncalled")
 
     def __init__(self, settings: MonitorSettings) -> None:
         super().__init__(settings, settings.robust)
         self._observer = RunObserver()
+        self._quiet = self._uncalled = 0
 
     def push(self, step: Step) -> None:
         """Observe the next step of the run."""
@@ -122,5 +126,16 @@ class RobustSuite(Suite[ObservedStep], ReadsObservations[None]):
 
     def push_observed(self, observed: ObservedStep) -> None:
         """Take the run's observation of the next step."""
+        self._quiet = max(self._quiet - 1, 0)
+        self._uncalled += observed.facts.cue == "uncalled"
+        if observed.facts.reminded:
+            self._quiet = QUIET_STEPS
+        elif observed.facts.cue == "uncalled" and self._uncalled <= HEEDED_COMPLAINTS:
+            self._quiet = max(self._quiet, 1)
         for monitor in self.monitors.values():
             monitor.push(observed)
+
+    def readings(self) -> Readings:
+        """The readings; no monitor fires while a reminder of its harness is new to the agent."""
+        found = super().readings()
+        return replace(found, fired=(), failure_type=None) if self._quiet else found

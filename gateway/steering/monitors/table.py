@@ -36,7 +36,8 @@ class MonitorRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     its class per suite, as `module:Class` (below this package with a leading dot), imported when
     the suite is used; a suite without it neither scores nor weighs it. `texts`: what the agent is
     sent at severity 1, 2, ..., with `{evidence}` where the reason of the reading goes; without
-    texts the monitor is recorded and routes like any other.
+    texts the monitor is recorded and routes like any other. `listed_in`: suites in which it runs
+    only if `monitors` lists it.
     """
 
     name: str
@@ -44,6 +45,7 @@ class MonitorRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     weights: ProfileWeights
     classes: Mapping[SuiteName, str]
     texts: tuple[str, ...] = ()
+    listed_in: tuple[SuiteName, ...] = ()
 
 
 def _in_both_suites(name: str) -> Mapping[SuiteName, str]:
@@ -75,6 +77,8 @@ _BUILT_IN: tuple[MonitorRow, ...] = (
         failure_type="budget",
         weights=ProfileWeights(coding=0.15, pr_review=0.15, qa=0.05),
         classes=_in_both_suites("call_count:CallCount"),
+        # On real sessions it fired at 189 calls that all brought something: length is no failure.
+        listed_in=("robust",),
         texts=(
             "This run has already used many calls{evidence}. Check how much of the task is done, "
             "which open point matters most, and whether what you already know is enough to settle "

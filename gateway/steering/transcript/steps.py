@@ -68,6 +68,7 @@ class Draft(Struct, kw_only=True, eq=False):
     reply: Reply
     index: int
     prompted: bool
+    cue: text_protocols.Cue = ""
     results: list[Result] = []
     followed: bool = False
     user_followed: bool = False
@@ -89,6 +90,7 @@ class Draft(Struct, kw_only=True, eq=False):
             actions=actions,
             reasoning=self.reply.reasoning,
             prompted=self.prompted,
+            cue=self.cue,
         )
 
 
@@ -99,6 +101,7 @@ class StepReader:
         self.draft: Draft | None = None
         self._steps = 0
         self._native = self._textual = self._blocks = self._prompted = False
+        self._cue: text_protocols.Cue = ""
         # Reasoning of an item whose reply has not come yet.
         self._reasoning = ""
         # Checksums of longer user messages after steps: a harness repeats itself.
@@ -173,9 +176,9 @@ class StepReader:
             calls, textual = reply.calls, reply.textual
             before.reply.calls, before.reply.textual, before.reply.block = calls, textual, None
             return Change.ANSWERED
-        self.draft = Draft(reply=reply, index=self._steps, prompted=self._prompted)
+        self.draft = Draft(reply=reply, index=self._steps, prompted=self._prompted, cue=self._cue)
         self._steps += 1
-        self._prompted = False
+        self._prompted, self._cue = False, ""
         return Change.OPENED
 
     def _continues(self, reply: Reply) -> bool:
@@ -245,7 +248,8 @@ class StepReader:
             answered = text_protocols.answer_calls(reply.calls, answer)
             return Change.ANSWERED if answered else Change.NONE
         checksum = zlib.crc32(answer.encode("utf-8", "surrogatepass"))
-        nudges = text_protocols.is_nudge(answer)
+        self._cue = text_protocols.read_cue(answer)
+        nudges = self._cue == "go"
         self._prompted = not (nudges or checksum in self._user_messages)
         if len(answer) >= _REMEMBERED_CHARS:
             self._user_messages.add(checksum)
@@ -315,7 +319,8 @@ class Step(Struct, frozen=True, kw_only=True):
     """One assistant message and its answers; `index` counts the steps of a conversation from 0.
 
     `thought`: the text next to the calls, stripped, because clients change its ends when they echo
-    a reply. `tokens` is None when unknown. `prompted`: a user message came before it.
+    a reply. `tokens` is None when unknown. `prompted`: a user message came before it; `cue`: what
+    the message before it told the agent.
     """
 
     index: int
@@ -324,6 +329,7 @@ class Step(Struct, frozen=True, kw_only=True):
     reasoning: str = ""
     tokens: int | None = None
     prompted: bool = False
+    cue: text_protocols.Cue = ""
 
 
 MAX_STEP_CHARS = 600  # text of one step that is used; the time to embed it stays bounded

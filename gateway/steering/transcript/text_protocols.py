@@ -6,6 +6,7 @@ import ast
 import json
 import re
 from collections.abc import Mapping
+from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -14,6 +15,9 @@ from gateway.steering.transcript.content import RequestedCall, json_text
 from gateway.steering.word_lists import word_list
 from gateway.wire.coerce import as_text
 
+Cue = Literal["", "go", "reminded", "uncalled", "compacted"]
+"""What the message before a step tells the agent: to go on, that it repeats itself, that its call
+was not found, what came before a compaction."""
 SHELL = "bash"
 PYTHON = "python_interpreter"
 _SHELL_FENCES = {"bash", "sh", "shell", "zsh", "console", "terminal", "mswea_bash_command"}
@@ -51,12 +55,24 @@ _COMPLAINT = re.compile(
     r"|\A\s*format error\b"
 )
 _NUDGE = re.compile(
-    r"(?i)\s*(?:please\s+)?(?:continue|proceed|go on|go ahead|keep going|carry on)\b"
+    r"(?i)\s*(?:(?:yes|yep|ok|okay|sure|fine|great|good)\b[\s,.!]{0,3})?(?:please\s+)?(?:continue"
+    r"|proceed|go on|go ahead|keep going|carry on|(?:please )?start$|(?:just )?do it\b)\b"
     rf"|\s*(?:{'|'.join(word_list('text_protocols', 'nudges_unspaced'))})"
     rf"|\s*(?:{'|'.join(word_list('text_protocols', 'nudge_words'))})\b"
 )
+# What a harness says to an agent that repeats itself, and above the summary of a compaction.
+_LOOP_NOTE = re.compile(
+    r"(?i)\b(?:you(?: have|'ve| are|'re| (?:seem|appear) to be)?|agent)\b[^\n]{0,60}"
+    r"(?:\bidentical|\bsame\b|\brepeat|\bin a row|\bloop)"
+    r"|\b(?:loop|repetition|repeated (?:calls?|actions?)) (?:was |were )?detected\b"
+)
+_COMPACTED = re.compile(
+    r"(?i)\s*(?:<(?:conversation_)?summary>|this session is being continued from a previous"
+    r"|another language model started to solve|the conversation (?:was|has been) (?:compacted"
+    r"|summari[sz]ed))"
+)
 _HARNESS_REPLY = re.compile(rf"\s*{_CALL_ID}(?:observation|error):", re.IGNORECASE)
-_COMPLAINT_CHARS = 2000
+_COMPLAINT_CHARS, _NOTE_CHARS = 2000, 600
 _REPLY_CHARS = 262_144
 """A longer reply is content: no model's output limit lets it write a call behind so much text."""
 
@@ -114,6 +130,22 @@ def is_complaint(answer: str, *, textual: bool) -> bool:
 def is_nudge(answer: str) -> bool:
     """Whether a user message only asks the agent to continue."""
     return _NUDGE.match(answer) is not None
+
+
+def read_cue(answer: str) -> Cue:
+    """What a user message tells the agent about its way, if anything; see `Cue`."""
+    if is_nudge(answer):
+        return "go"
+    if _COMPACTED.match(answer):
+        return "compacted"
+    if is_loop_note(answer):
+        return "reminded"
+    return "uncalled" if _COMPLAINT.search(answer[:_COMPLAINT_CHARS]) else ""
+
+
+def is_loop_note(text: str) -> bool:
+    """Whether the beginning of a text says to the agent that it repeats itself."""
+    return _LOOP_NOTE.search(text[:_NOTE_CHARS]) is not None
 
 
 def answer_calls(calls: list[RequestedCall], answer: str) -> bool:

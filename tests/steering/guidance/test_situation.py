@@ -6,17 +6,25 @@ import json
 
 import pytest
 
+from gateway.steering.evidence.observation import RunObserver
 from gateway.steering.fold import RunFold
 from gateway.steering.fsm import FSMState
 from gateway.steering.guidance.plan import plan
 from gateway.steering.guidance.settings import EtraceSettings, Gates, InjectionSettings
-from gateway.steering.guidance.situation import QUOTE_CHARS, near_name, open_quote, read_situation
+from gateway.steering.guidance.situation import (
+    QUOTE_CHARS,
+    near_name,
+    open_quote,
+    read_doubt,
+    read_situation,
+)
 from gateway.steering.guidance.state import GuidanceState, Moment, kind_of_agent
 from gateway.steering.guidance.texts import SKIP_DIRECTIVE, SKIP_REPAIR, skip_directive
 from gateway.steering.policy import Policy
 from gateway.steering.transcript.content import FRAME_CLOSE
 from gateway.steering.transcript.steps import Action, Step
 from tests.steering.guidance.builders import readings
+from tests.steering.robust import planting
 
 GATES = Gates(e1=0.5, e2=0.5)
 
@@ -226,3 +234,106 @@ def test_situations_of_any_steps_are_read() -> None:
     """Nothing raises for empty steps."""
     assert read_situation([]) is None
     assert read_situation([Step(index=0)]) is None
+
+
+def stuck_on(*steps: Step) -> str:
+    """The cause of the newest step's trouble, "" without one."""
+    situation = read_situation(steps)
+    return situation.cause.name if situation else ""
+
+
+def shell(command: str, result: str) -> Step:
+    return planting.step("bash", {"command": command}, result)
+
+
+@pytest.mark.parametrize(
+    ("command", "result", "cause"),
+    [
+        ("/usr/bin/foo x", "bash: /usr/bin/foo: No such file or directory", "command_missing"),
+        ("npx tsc", "env: 'node': No such file or directory", "command_missing"),
+        ("rg x src", "sh: 1: rg: not found", "command_missing"),
+        ("./run.sh", "bash: ./run.sh: No such file or directory", "path_missing"),
+        ("cat a.txt", "cat: a.txt: No such file or directory", "path_missing"),
+        ("cd app && ls", "bash: line 1: cd: app: No such file or directory", "directory_missing"),
+    ],
+)
+def test_a_program_a_file_and_a_directory_are_told_apart(
+    command: str, result: str, cause: str
+) -> None:
+    """All three are missing in the same words, and each needs another move."""
+    assert stuck_on(shell(command, result)) == cause
+
+
+def test_a_program_that_a_script_cannot_start_is_missing() -> None:
+    """The error of a child process speaks of a file, and a file that is opened is one."""
+    raised = "FileNotFoundError: [Errno 2] No such file or directory: 'mvn'"
+    trace = f'Traceback (most recent call last):\n  File "{{}}.py", line 9, in run\n{raised}'
+    assert stuck_on(shell("python b.py", trace.format("subprocess"))) == "command_missing"
+    assert stuck_on(shell("python b.py", trace.format("loader"))) == "path_missing"
+
+
+def test_a_dollar_that_the_shell_has_replaced_is_named() -> None:
+    """In double quotes and in an open here-document; not in single quotes."""
+    wrong = "awk: cmd. line:1: print + 1\nawk: cmd. line:1:       ^ syntax error"
+    assert stuck_on(shell('awk "{print $1 + 1}" f', wrong)) == "dollar_expanded"
+    assert stuck_on(shell("awk '{print $1 +* 1}' f", wrong)) != "dollar_expanded"
+    script = "cat > a.pl <<{}\nmy $x = 1;\nEOF\nperl a.pl"
+    failed = 'syntax error at a.pl line 1, near "my ="'
+    assert stuck_on(shell(script.format("EOF"), failed)) == "dollar_expanded"
+    assert stuck_on(shell(script.format("'EOF'"), failed)) != "dollar_expanded"
+
+
+def test_the_same_edit_in_a_growing_file_is_named() -> None:
+    """Its result is another each time, and what it says in doubt is not the matter."""
+    edit = {"file_path": "a.md", "old_string": "## A", "new_string": "## A\n- x"}
+    steps = [planting.step("Edit", edit, f"edited: {n} lines", "Maybe here?") for n in range(3)]
+    assert stuck_on(*steps) == "edit_again"
+    assert read_doubt(steps) is None
+    assert (
+        read_doubt([planting.step("Edit", edit, "Error: string not found", "Maybe here?")])
+        is not None
+    )
+
+
+def test_files_written_for_one_test_restore_nothing() -> None:
+    """A here-document with the program that reads it is a set-up, whatever it held before."""
+
+    def tried(text: str) -> Step:
+        return shell(f"cat > in.txt <<'E'\n{text}\nE\npython -m app in.txt", f"read {text}")
+
+    observer = RunObserver()
+    seen = [observer.observe(tried(text)).trouble for text in ("one", "two", "one", "two")]
+    assert "reverted edit" not in seen
+
+
+def test_parts_of_one_file_that_overlap_are_named() -> None:
+    """Neighbouring parts are reading on."""
+
+    def part(first: int) -> Step:
+        text = "\n".join(f"{n}: name_{n} = value_{n}" for n in range(first, first + 60))
+        return planting.step("Read", {"file_path": "/a.py", "offset": first, "limit": 60}, text)
+
+    assert stuck_on(*map(part, (1, 30, 10, 20, 15))) == "parts_again"
+    assert not stuck_on(*map(part, (1, 61, 121, 181)))
+
+
+def test_other_exceptions_are_not_counted_as_one() -> None:
+    """The count of a text is of failures that are the same."""
+    trace = 'Traceback (most recent call last):\n  File "r.py", line 3, in f\n{}\nexit code 1'
+    names = ("lib.NotKnown: a", "lib.Absent: b", "lib.Absent: b")
+    steps = [shell("python r.py", trace.format(name)) for name in names]
+    two, three = read_situation(steps[:2]), read_situation(steps)
+    assert two is not None
+    assert three is not None
+    assert (two.count, three.count) == (1, 2)
+
+
+def test_who_stands_in_a_wrong_directory_is_not_told_to_stop() -> None:
+    """In SKIP it gets the move that helps; any other trouble gets the directive."""
+
+    def directive(command: str, result: str) -> str:
+        moment = Moment(step=9, state=FSMState.SKIP, recent=(shell(command, result),))
+        return plan(GuidanceState(), moment, EtraceSettings(), InjectionSettings(), GATES).directive
+
+    assert not directive("cd app && ls", "bash: line 1: cd: app: No such file or directory")
+    assert directive("cat app", "cat: app: No such file or directory") == SKIP_DIRECTIVE

@@ -221,7 +221,15 @@ def test_only_the_suite_in_use_is_imported(suite: str, other: str) -> None:
 @pytest.mark.parametrize("suite", SUITE_NAMES)
 def test_every_row_names_a_class_that_exists(suite: SuiteName) -> None:
     """A misspelled reference fails here, not at the first request."""
-    assert tuple(monitor_classes(suite)) == MonitorSettings(suite=suite).active == MONITORS
+    assert tuple(monitor_classes(suite)) == MONITORS
+    assert MonitorSettings(suite=suite, monitors=MONITORS).active == MONITORS
+
+
+def test_length_alone_fires_nothing_by_default() -> None:
+    """On real sessions most long runs are work: who wants the budget of calls lists it."""
+    default = tuple(name for name in MONITORS if name != "call_count")
+    assert MonitorSettings().active == default
+    assert MonitorSettings(suite="reference").active == MONITORS
 
 
 def test_texts_have_one_place_for_the_evidence() -> None:

@@ -31,7 +31,7 @@ def edit(path: str, old: str, new: str, result: str = "edited") -> Step:
 
 def test_config_names_the_suite() -> None:
     """`suite: robust` gives the robust suite with the same six names and interface."""
-    suite = make_suite(MonitorSettings(suite="robust"))
+    suite = make_suite(MonitorSettings(suite="robust", monitors=MONITORS))
     assert isinstance(suite, RobustSuite)
     assert tuple(suite.readings().scores) == MONITORS
 
@@ -77,7 +77,7 @@ def test_a_dialogue_is_no_monologue() -> None:
 
 def test_call_count_fires_at_the_learned_budget() -> None:
     """The budget is reached at the fire threshold."""
-    monitor = RobustSuite(MonitorSettings(suite="robust"))
+    monitor = RobustSuite(MonitorSettings(suite="robust", monitors=("call_count",)))
     for i in range(shipped_calibration().call_budget(works=False) - 1):
         monitor.push(step("ask", {"q": f"topic number {i}"}, f"answer about {i}"))
     assert "call_count" not in monitor.readings().fired
@@ -182,21 +182,33 @@ def thinking(text: str, i: int) -> Step:
     return step("read", {"path": f"f{i}.py"}, f"text_{i}", text)
 
 
+def stuck(text: str, i: int) -> Step:
+    """A step with a thought and a call that brings what is known."""
+    return step("read", {"path": f"f{i}.py"}, "text", text)
+
+
 def test_hedging_needs_a_trend() -> None:
     """An agent that always hedges a little has no trend; one that starts to, has."""
-    sure = [
-        thinking("Now I read the next file of the package to see its parts.", i) for i in range(8)
-    ]
-    unsure = [thinking("Maybe this is it, perhaps not, I am not sure, wait.", i) for i in range(4)]
+    sure = [stuck("Now I read the next file of the package to see its parts.", i) for i in range(8)]
+    unsure = [stuck("Maybe this is it, perhaps not, I am not sure, wait.", i) for i in range(4)]
     assert "hedge" not in read(unsure * 3).fired
     readings = read([*sure, *unsure])
     assert readings.failure_type == "hedge"
 
 
+def test_doubt_that_asks_is_no_hedging() -> None:
+    """Thoughts before calls that show something new weigh what is found; those are not counted."""
+    sure = [stuck("Now I read the next file of the package to see its parts.", i) for i in range(8)]
+    asking = [thinking("Maybe this is it, perhaps not, I am not sure, wait.", i) for i in range(9)]
+    wrong = [thinking("I was wrong about the parser, the loader does it.", i) for i in range(4)]
+    assert read([*sure, *asking]).scores["hedge"] == 0.0
+    assert read(wrong).scores["hedge"] == 0.0
+
+
 def test_one_self_correction_is_healthy() -> None:
     """A single retraction scores low, two of them fire."""
-    plain = [thinking("I read the next file of this package now.", i) for i in range(3)]
-    wrong = thinking("I was wrong about the parser, the loader does it.", 9)
+    plain = [stuck("I read the next file of this package now.", i) for i in range(3)]
+    wrong = stuck("I was wrong about the parser, the loader does it.", 9)
     assert read([*plain, wrong]).scores["hedge"] == 0.3
     assert read([*plain, wrong, *plain, wrong]).scores["hedge"] == 0.7
 

@@ -8,7 +8,7 @@ from gateway.steering.evidence.edits import Edit, goes_back
 from gateway.steering.evidence.observation import REMEMBERED_EDITS, REMEMBERED_FILES, ObservedStep
 from gateway.steering.monitors.settings import RobustSettings
 
-ONE_REVERT = 0.5  # undoing one change is ordinary work; the second time on one file is not
+ONE_REVERT = 0.5  # undoing a change is ordinary work; undoing it a second time is not
 FAILED_EDIT = 0.15  # score per edit of one file that failed in a row: the fourth fires
 SLOWER = 0.5  # reverts are remembered longer than repeats: the rest of the way from `recovery` to 1
 
@@ -18,7 +18,9 @@ class _File:
 
     def __init__(self) -> None:
         self.edits: deque[Edit] = deque(maxlen=REMEMBERED_EDITS)
-        self.reverts = 0
+        # The two texts of each change that was undone, newest last: parts of a file that are
+        # restored one after the other are one decision.
+        self.reverts: deque[frozenset[int]] = deque(maxlen=REMEMBERED_EDITS)
         self.failed = 0
 
 
@@ -37,12 +39,16 @@ class EditRevert:
         """Compare each edit with the earlier ones of its file."""
         if not step.actions:
             self._score *= self._keep
-        for action, _ in step.actions:
+        for action in [step.actions[at][0] for at in step.deliberate]:
             failed = action.failure is not None
-            found = [self._edit(edit, failed=failed) for edit in action.edits]
+            if action.program is not None and not failed:
+                for file in self._files.values():
+                    file.reverts.clear()  # it works: what comes next is another attempt
+            wanted = step.facts.prompted
+            found = [self._edit(edit, failed=failed, wanted=wanted) for edit in action.edits]
             self._score = max([self._score * self._keep, *found])
 
-    def _edit(self, edit: Edit, *, failed: bool) -> float:
+    def _edit(self, edit: Edit, *, failed: bool, wanted: bool) -> float:
         file = self._files[edit.path] = self._files.pop(edit.path, _File())
         if len(self._files) > REMEMBERED_FILES:
             del self._files[next(iter(self._files))]
@@ -52,13 +58,15 @@ class EditRevert:
             return min(FAILED_EDIT * file.failed, 1.0)
         file.failed = 0
         back = goes_back(edit, file.edits)
+        texts = frozenset((edit.new, edit.old or (file.edits[-1].new if file.edits else 0)))
         file.edits.append(edit)
-        if not back:
+        if not back or wanted:
             return 0.0
-        file.reverts += 1
-        self._what = f"{edit.path[-60:]} changed back {file.reverts} x"
-        return ONE_REVERT if file.reverts < 2 else 1.0
+        file.reverts.append(texts)
+        times = file.reverts.count(texts)
+        self._what = f"{edit.path[-60:]} changed back {times} x"
+        return ONE_REVERT if times < 2 else 1.0
 
     def reading(self) -> tuple[float, str]:
-        """0.5 for one revert, 1 from the second on the same file; 0.15 per failed edit in a row."""
+        """0.5 for one revert, 1 from the second of one change; 0.15 per failed edit in a row."""
         return (self._score, self._what) if self._score >= 0.01 else (0.0, "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from gateway.steering.evidence.observation import ObservedStep
+from gateway.steering.monitors.robust.diversity import LITTLE_NEW
 from gateway.steering.monitors.settings import RobustSettings
 
 SHORT_THOUGHT_WORDS = 3  # shorter thoughts are not read: they have no density to speak of
@@ -37,8 +38,9 @@ class Hedge:
         facts = step.facts
         if not step.actions or facts.words < SHORT_THOUGHT_WORDS:
             return
-        self._retractions.append(facts.retracts)
-        self._late.append((facts.hedges, facts.words))
+        inquires = step.trouble is None and max(step.news.novelty) >= LITTLE_NEW
+        self._retractions.append(facts.retracts and not inquires)
+        self._late.append((0 if inquires else facts.hedges, facts.words))
         self._thoughts += 1
         if len(self._late) > self._size:
             hedges, words = self._late.popleft()

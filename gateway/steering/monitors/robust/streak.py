@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from gateway.steering.evidence.features import StepFacts, alike
+from gateway.steering.evidence.features import alike
 from gateway.steering.evidence.observation import ObservedStep
 from gateway.steering.monitors.settings import RobustSettings
 
@@ -15,6 +15,7 @@ LONG_TEXT_WORDS = 12  # different words from which two alike messages are a mono
 SHORT_TEXT_WORDS = 4  # different words from which the very same message counts
 TELLS_NOTHING = 0.5  # share of the recovery after an action whose result has no new word
 ASKED_FOR = 0.25  # share of a repeat that counts after a user's message, which may want it
+RETOLD = 0.5  # share of known words from which an answer to "go ahead" is the plan once more
 RARE_TALK = 0.2  # share of steps without an action below which several in a row are unusual
 
 
@@ -51,10 +52,11 @@ class Streak:
                 what = again if repeat.count > 1 else f"{what} brings what is known"
                 self._add(strength, what, tells=tells)
         else:
-            self._read_message(step.facts)
+            self._read_message(step)
         self._steps += 1
 
-    def _read_message(self, facts: StepFacts) -> None:
+    def _read_message(self, step: ObservedStep) -> None:
+        facts = step.facts
         self._talk = 0 if facts.asks or facts.prompted else self._talk + 1
         self._talks += 1
         words = facts.vocabulary
@@ -64,6 +66,8 @@ class Streak:
             echo = echo and not self._acted
         elif len(words) >= LONG_TEXT_WORDS:
             echo = echo or any(alike(words, earlier, SAME_TEXT) for _, earlier in self._texts)
+        # Told to begin, it says once more what it would do.
+        echo = echo or (facts.cue == "go" and not self._acted and step.retold >= RETOLD)
         self._acted = False
         self._texts.append((facts.thought, words))
         self._add(1.0 if echo else 0.0, "messages without an action that say the same")

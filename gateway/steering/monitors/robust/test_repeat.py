@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
+from operator import itemgetter
 from typing import TypeVar
+
+from msgspec import Struct
 
 from gateway.steering.evidence.features import ActionFacts
 from gateway.steering.evidence.observation import ObservedStep
+from gateway.steering.evidence.outcomes import is_of_object
 from gateway.steering.evidence.repeats import Repeat
 from gateway.steering.monitors.settings import RobustSettings
 
@@ -20,29 +24,45 @@ REMEMBERED_PROGRAMS = 64  # programs whose last run is remembered: a bound on me
 SLOWER = 0.5  # failures are remembered longer than repeats: `recovery` is this much nearer to 1
 
 
+class _Failure(Struct):
+    """One call and the signature of its failure, None without one or when it is forgotten; and how
+    many changes came before it."""
+
+    signature: str | None
+    action: ActionFacts
+    changes: int
+
+
 class TestRepeat:
     """Programs by what they execute, failures by signature; a pass clears its program."""
 
     __test__ = False
-    __slots__ = ("_denials", "_failures", "_keep", "_programs", "_score", "_what")
+    __slots__ = (
+        *("_changes", "_denials", "_denied", "_failures", "_keep", "_programs", "_score"),
+        "_what",
+    )
 
     def __init__(self, settings: RobustSettings) -> None:
         self._programs: dict[int, tuple[str, float]] = {}
-        self._failures: deque[tuple[str | None, str]] = deque(maxlen=FAILURE_WINDOW)
+        self._failures: deque[_Failure] = deque(maxlen=FAILURE_WINDOW)
         self._denials: deque[tuple[bool, str]] = deque(maxlen=FAILURE_WINDOW)
+        self._denied: frozenset[str] = frozenset()
         self._keep = settings.recovery + (1.0 - settings.recovery) * SLOWER
         self._score = 0.0
         self._what = ""
+        self._changes = 0
 
     def push(self, step: ObservedStep) -> None:
         """Compare each failure with the earlier ones."""
         if not step.actions:
             self._score *= self._keep
-        for (action, repeat), tells in zip(step.actions, step.news.tells, strict=True):
+        for at in step.deliberate:
+            (action, repeat), tells = step.actions[at], step.news.tells[at]
             found, what = max(
                 self._program(action, repeat),
                 self._failure(action, repeat, tells=tells),
                 self._denial(action, repeat, tells=tells),
+                key=itemgetter(0),
             )
             self._score *= self._keep
             if found >= self._score:
@@ -79,6 +99,11 @@ class TestRepeat:
         self._denials.append((denies and not tells, action.operation))
         if not denies or tells:
             return 0.0, ""
+        objects = action.question.objects
+        if is_new and action.failure and is_of_object(action.failure) and objects:
+            known, self._denied = self._denied, objects
+            if not objects <= known:
+                return 0.0, ""  # of another host or table than the one before
         times = sum([1 for each, _ in self._denials if each])
         return min(PER_DENIAL * times, 1.0), f"{times} answers that deny, nothing new in them"
 
@@ -86,13 +111,31 @@ class TestRepeat:
         failure = None if repeat.waits else action.failure
         if failure is None and not (tells or action.answer.tells or action.program is not None):
             return 0.0, ""  # an acknowledgement between two failures
-        if failure is None and tells:
-            _forgive(self._failures, action.operation, fine=None)
-        self._failures.append((failure, action.operation))
+        if failure is None:
+            self._succeed(action, tells=tells)
+        self._changes += failure is None and action.effect.changes
+        self._failures.append(_Failure(failure, action, self._changes))
         if failure is None:
             return 0.0, ""
-        times = sum([1 for each, _ in self._failures if each == failure])
-        return min(PER_FAILURE * (times - 1), 1.0), f"{times} x the same failure: {failure[:80]}"
+        same = [each for each in self._failures if each.signature == failure]
+        times = len(same)
+        score = PER_FAILURE * (times - 1)
+        if action.program is not None:
+            unchanged = sum([1 for each in same if each.changes == self._changes])
+            score = max(score, PER_RERUN * (unchanged - 1))
+        return min(score, 1.0), f"{times} x the same failure: {failure[:80]}"
+
+    def _succeed(self, action: ActionFacts, *, tells: bool) -> None:
+        """Forget the failures of an operation that brings news, and of the same edit or program."""
+        applied, program = bool(action.edits), action.program is not None
+        for each in self._failures:
+            failed = each.action
+            if tells and failed.operation == action.operation:
+                each.signature = None
+            elif (applied and failed.edits) or (program and failed.program is not None):
+                same = failed.program == action.program if program else False
+                if same or failed.question.objects & action.question.objects:
+                    each.signature = None
 
     def reading(self) -> tuple[float, str]:
         """Highest of both counts, decaying while other things happen."""
