@@ -23,7 +23,6 @@ _NOT_ASKED = {"GIT_ALLOW_PROTOCOL": "none", "GIT_TERMINAL_PROMPT": "0", "GIT_OPT
 """A clone without all objects would fetch them; there is no protocol of the name `none`."""
 _LONGEST_S = 60
 _SESSION = re.compile(rb'"(?:sessionId|session_id)"\s*:\s*"([^"]{1,200})"')
-_FILE = re.compile(r"100\d+ blob (\w+) +(\d+)\t([^\0]+)\0")
 _OTHERS = ("metadata.json", "package.json", "package-lock.json")
 
 
@@ -107,9 +106,11 @@ def _sessions(folder: Path, blobs: Sequence[Blob]) -> dict[str, str]:
 
 def _blobs(folder: Path, branch: str) -> Iterator[Blob]:
     listing = _git(folder, "ls-tree", "-r", "-l", "-z", "--full-tree", branch)
-    for found in _FILE.finditer(listing.decode("utf-8", "surrogateescape")):
-        name, size, path = found.groups()
-        yield Blob(folder, branch.removeprefix("refs/"), path, name, int(size))
+    for entry in listing.decode("utf-8", "surrogateescape").split("\0"):
+        head, _, path = entry.partition("\t")
+        match head.split():
+            case [_, "blob", name, size] if size.isdigit():
+                yield Blob(folder, branch.removeprefix("refs/"), path, name, int(size))
 
 
 def _git(folder: Path, *arguments: str, given: bytes = b"") -> bytes:

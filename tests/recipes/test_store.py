@@ -19,6 +19,7 @@ OWNERS = (
     "gateway/stores/engines/sqlite.py",
     "gateway/stores/sqlite/",
     "gateway/stores/guard/spool_file.py",
+    "gateway/history/readers/opencode.py",
 )
 
 ROW = '    "journal": ".stores.journal:open_journal",\n'
@@ -120,8 +121,9 @@ def imported(path: Path) -> Iterator[str]:
 
 
 def test_only_one_module_knows_sqlite() -> None:
-    """Outside its package, SQLite's stores and library are imported in `backends.py`, and in the
-    files of records that wait for another store, which are SQLite's whatever that store is."""
+    """Outside its package, SQLite's stores and library are imported in `backends.py`, in the files
+    of records that wait for another store, which are SQLite's whatever that store is, and where the
+    sessions of an agent are read that keeps them in a database of its own."""
     importers = {
         str(path.relative_to(ROOT))
         for path in PACKAGE.rglob("*.py")

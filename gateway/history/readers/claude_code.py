@@ -32,9 +32,9 @@ _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _DENIED = (None, "user-rejected")  # newer versions say who refused a call
 _FROM_CLIENT = ("isCompactSummary", "isMeta", "isVisibleInTranscriptOnly", "interruptedByShutdown")
 _COMMAND = re.compile(
-    r"<command-message>.*?</command-message>\s*<command-name>(.*?)</command-name>"
+    r"<command-message>[^<]{0,200}</command-message>\s{0,20}"
+    r"<command-name>([^<]{0,200})</command-name>"
 )
-_COMMAND_ARGUMENTS = re.compile(r"<command-args>(.*?)</command-args>", re.DOTALL)
 _NOT_WORDS = re.compile(
     r"<(?:local-command-\w+|command-name|bash-(?:input|stdout|stderr)|task-notification"
     r"|teammate-message|user-memory-input|system-reminder)>|Operation stopped by hook|Caveat: "
@@ -216,8 +216,8 @@ def _words(texts: list[Any]) -> str:
     for part in texts:
         text = as_text(part.get("text"), "").strip()
         if command := _COMMAND.match(text):
-            arguments = _COMMAND_ARGUMENTS.search(text)
-            found.append(f"{command[1]} {arguments[1] if arguments else ''}".strip())
+            arguments = text.partition("<command-args>")[2].partition("</command-args>")[0]
+            found.append(f"{command[1]} {arguments}".strip())
         elif text and not _NOT_WORDS.match(text):
             found.append(user_words(text))
     return joined(*found)

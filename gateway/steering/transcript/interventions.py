@@ -35,7 +35,7 @@ _SAID = re.compile(
     r"(.*?)(?:\s*Note: The user's next message may contain a .*)?$",
     re.DOTALL,
 )
-_PLAN = re.compile(r"rejected by the user[^\n]*\n+(?!Rejected plan:)(.*)", re.DOTALL)
+_PLAN = re.compile(r"rejected by the user[^\n]{0,200}\n+(?!Rejected plan:)(.*)", re.DOTALL)
 _FEEDBACK = re.compile(r"User feedback:\s*(.*)", re.DOTALL)
 _TOLD_BACK = re.compile(r"following feedback:\s*(.*)", re.DOTALL)
 _FOLLOWING = re.compile(r"following message:\s*(.*)", re.DOTALL)

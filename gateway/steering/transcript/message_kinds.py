@@ -37,8 +37,8 @@ _PLANS = ("implement the following plan", "this session is being continued")
 
 _FILLED = r"^(?:(?:oh|ok|okay|so|and|now|then|also|please|yes|q|question|just|next)\b[\s,:]*){0,2}"
 _CODE = re.compile(
-    r"```.*?(?:```|$)|`[^`\n]*`|https?://\S+|@?[~.\w-]*/[\w./-]+|\b\w+\(\)|\b\w*[a-z][A-Z]\w*"
-    r"|\w+_\w+|--\w[\w-]*|#\d+|\b[0-9a-f]{7,}\b",
+    r"```.*?(?:```|$)|`[^`\n]*`|https?://\S+|(?:@|(?<![~.\w-]))[~.\w-]*/[\w./-]+"
+    r"|\b\w+\(\)|\b\w*[a-z][A-Z]\w*|\b\w+_\w+|--\w[\w-]*|#\d+|\b[0-9a-f]{7,}\b",
     re.DOTALL,
 )
 _WORDS = re.compile(r"[a-z]+(?:'[a-z]+)?|[?!§]")
@@ -129,14 +129,14 @@ _ANYWHERE: Final[Mapping[str, str]] = {
 }
 _SHAPES: Final[Mapping[str, str]] = {
     "log": r"(?m)^.{0,40}(?:\d\d:\d\d:\d\d|\b(?:ERROR|WARN|INFO|DEBUG|FAIL|PASS|fatal|panic)\b)"
-    r"|^\s*at \S+\(|Traceback|\"level\":",
-    "line": r"\b[\w./-]+\.[a-z]{1,4}:\d+|\blines? \d+",
+    r"|^[ \t]*at \S+\(|Traceback|\"level\":",
+    "line": r"(?<![\w./-])[\w./-]+\.[a-z]{1,4}:\d+|\blines? \d+",
     "diff": r"(?m)^[+-] ?\S|^@@ |^(?:diff|index) ",
     "fence": r"```",
-    "list": r"(?m)^\s*(?:\d+[.)]|[-*]) ",
+    "list": r"(?m)^[ \t]*(?:\d+[.)]|[-*]) ",
     "bold": r"\*\*|(?m:^#+ )",
     "quote": r"[\"“][^\"”\n]{3,80}[\"”]",
-    "prompt": r"(?m)^\s*[$\u276f%>] |\bExit code\b|exit status|===|---",
+    "prompt": r"(?m)^[ \t]*[$\u276f%>] |\bExit code\b|exit status|===|---",
     "sad": r"😭|🤦|😬|😅|🤔|😡|🙄|\.\.\.|…",
     "has ?": r"\?",
     "ends ?": r"\?\s*$",
