@@ -230,7 +230,7 @@ class PreparedRequest:
         result, request = self.call.result, self.request
         if self.call.completed:
             if result is not None:
-                result.note_ended()
+                result.note_ended(client_gone=self.call.exchange.response.client_gone)
             return
         read = request.dialect.read_stream(received(), orjson.loads)
         self._bill(read.usage, read.completion or read.partial)
@@ -246,6 +246,8 @@ class PreparedRequest:
         if pending_id is None:
             # At once: a client that gave up may send the request again before this is recorded.
             result.note_failed()
+            if self.call.exchange.response.client_gone:
+                result.note_cut()
         self._runtime.unfinished.start(self._record(None, pending_id))
 
     async def _record(self, completion: dict[str, Any] | None, pending_id: str | None) -> None:

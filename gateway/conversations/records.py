@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice, takewhile
 from typing import Any
 
@@ -16,15 +16,22 @@ from msgspec.structs import replace
 
 from gateway.conversations.apply_reply import echoed_items
 from gateway.conversations.codec import to_record
-from gateway.conversations.conversation import items_by_id, run_id
-from gateway.conversations.steering_result import Call, SteeringResult
+from gateway.conversations.conversation import StepPlace, items_by_id, run_id
+from gateway.conversations.steering_result import ActOfPerson, Call, SteeringResult
 from gateway.dialects.base import ANSWER_ID
 from gateway.observability.live_events import Event
-from gateway.steering.fold import RunSnapshot, StepOutcome
+from gateway.steering.fold import ConversationFold, RunSnapshot, StepOutcome
 from gateway.steering.fsm import FSMState
 from gateway.steering.guidance.decide import Item
 from gateway.steering.guidance.pattern import Tier
 from gateway.steering.guidance.state import Injection
+from gateway.steering.transcript.interventions import (
+    WORDS_CHARACTERS,
+    Answer,
+    answer_interventions,
+    said_in,
+    step_interventions,
+)
 from gateway.steering.transcript.steps import Action, Step
 from gateway.stores.learning import DecisionRow
 from gateway.stores.records import (
@@ -41,6 +48,7 @@ from gateway.stores.records import (
 )
 from gateway.stores.totals import RunRecord
 from gateway.text.secrets import mask_repeated
+from gateway.wire.coerce import as_mapping
 from gateway.wire.messages import SYSTEM_ROLES, content_text, is_result
 
 _PREVIEW_CHARACTERS = 200
@@ -87,13 +95,18 @@ def call_record(
     items: Mapping[str, Any] = {}
     if recorded.completion is not None and recorded.completion.get(ANSWER_ID):
         items = items_by_id(echoed_items(recorded.completion))
+    updates = [_run_update(call, result, recorded, i, snapshot, now) for i in sorted(runs)]
+    steps = _step_rows(call, result, recorded, run, now)
+    if result.acts:
+        steps = with_acts(steps, result.acts, now, masks_secrets=recorded.masks_secrets)
+        updates = with_runs_of(steps, updates)
     return CallRecord(
         conversation=to_record(
             conversation, count, now, snapshot=snapshot, masks_secrets=recorded.masks_secrets
         ),
         heads=tuple(prefix_hashes),
-        runs=tuple([_run_update(call, result, recorded, i, snapshot, now) for i in sorted(runs)]),
-        steps=tuple(_step_rows(call, result, recorded, run, now)),
+        runs=tuple(updates),
+        steps=tuple(steps),
         injections=tuple(injection_rows(result, run)),
         items=tuple(
             [ItemRecord(id=name, content=json.dumps(item).encode()) for name, item in items.items()]
@@ -253,10 +266,82 @@ def _run_update(
     )
 
 
-def preview(task: str, *, masks_secrets: bool) -> str:
-    """The beginning of a task, masked before it is cut: half of a secret has no form."""
-    head = task[: _PREVIEW_CHARACTERS + _LONGEST_SECRET]
-    return (mask_repeated(head) if masks_secrets else head)[:_PREVIEW_CHARACTERS]
+def preview(text: str, *, masks_secrets: bool, most: int = _PREVIEW_CHARACTERS) -> str:
+    """The beginning of a text, masked before it is cut: half of a secret has no form."""
+    head = text[: most + _LONGEST_SECRET]
+    return (mask_repeated(head) if masks_secrets else head)[:most]
+
+
+def acts_of(
+    conversation_id: str,
+    fold: ConversationFold,
+    outcomes: Sequence[StepOutcome],
+    new: Sequence[Any],
+    *,
+    last: RunSnapshot | None = None,
+    cut: bool = False,
+    dropped: StepPlace | None = None,
+) -> list[ActOfPerson]:
+    """What a person did to the steps that a request completed, and to the answer before its `new`
+    messages. `last`: the run of that answer, if it is not in the fold; `cut`: the client broke off
+    the stream of that answer; `dropped`: the place of the one that it took out of the history."""
+    found = list(_acts_on_steps(conversation_id, fold, outcomes))
+    said = said_in(new)
+    if not said:
+        return found
+    run, before = fold.current, fold.newest
+    place, of_reply = StepPlace(run_id(conversation_id, run.index), run.steps), cut and not outcomes
+    if dropped is not None:
+        place, of_reply = dropped, True
+    elif last is not None and last.run < run.index:
+        place, of_reply = StepPlace(run_id(conversation_id, last.run), last.steps), True
+    elif last is None and not run.steps and len(fold.runs) > 1:
+        place = StepPlace(run_id(conversation_id, fold.runs[-2].index), fold.runs[-2].steps)
+        of_reply = True
+    elif before is None and not cut:
+        return found  # the first message of a conversation
+    from gateway.steering.transcript.message_kinds import agent_words
+
+    answer = Answer(
+        before=agent_words(before) if before is not None else "",
+        said=said,
+        cut=cut,
+        dropped=dropped is not None,
+    )
+    return [*found, *((place, each) for each in answer_interventions(answer, of_reply=of_reply))]
+
+
+def _acts_on_steps(
+    conversation_id: str, fold: ConversationFold, outcomes: Sequence[StepOutcome]
+) -> Iterator[ActOfPerson]:
+    newest = [outcome for run in fold.runs[-2:] for outcome in run.outcomes]
+    for outcome in outcomes:
+        earlier = [each for each in newest if each.step.index < outcome.step.index]
+        for act, about in step_interventions(outcome.step, [each.step for each in earlier]):
+            of = next((each for each in earlier if each.step.index == about), outcome)
+            yield StepPlace(run_id(conversation_id, of.run), of.index), act
+
+
+def with_acts(
+    steps: Sequence[StepRow], acts: Iterable[ActOfPerson], now: float, *, masks_secrets: bool
+) -> list[StepRow]:
+    """The rows with what a person did, and rows for stored steps that they did something to."""
+    rows = {(step.run_id, step.step_index): step for step in steps}
+    for place, act in acts:
+        words = preview(act.words, masks_secrets=masks_secrets, most=WORDS_CHARACTERS)
+        row = rows.get(place) or StepRow(
+            run_id=place.run_id, step_index=place.step, at=now, state=FSMState.END.value
+        )
+        content = row.content or StepContent()
+        content = replace(content, human=(*content.human, replace(act, words=words)))
+        rows[place] = replace(row, content=content)
+    return list(rows.values())
+
+
+def with_runs_of(steps: Iterable[StepRow], updates: Sequence[RunUpdate]) -> list[RunUpdate]:
+    """The updates, with one for each run of these steps that has none."""
+    missing = {step.run_id for step in steps} - {run.id for run in updates}
+    return [*updates, *(RunUpdate(id=n, started_at=0.0, updated_at=0.0) for n in sorted(missing))]
 
 
 def call_event(record: CallRecord) -> Event | None:
@@ -420,15 +505,20 @@ def opening_prompts(
     separate = [content_text(body.get(key)) for key in ("system", "instructions")]
     opening = [PromptMessage(role="system", text=text) for text in separate if text]
     lead = islice(transcript, min(start, MOST_MESSAGES))
-    opening += _read(takewhile(lambda message: _kind(message)[0] in SYSTEM_ROLES, lead))
+    opening += prompts_in(takewhile(lambda message: _kind(message)[0] in SYSTEM_ROLES, lead))
     own = (transcript[at] for at in range(start, min(start + MOST_MESSAGES, len(transcript))))
-    return opening + _read(takewhile(lambda message: not _is_reply(message), own))
+    return opening + prompts_in(takewhile(lambda message: not _is_reply(message), own))
 
 
 def later_prompts(
     transcript: Sequence[Any], latest: Step | None, new_from: int = 0
 ) -> list[PromptMessage]:
-    """The system and user messages since the last reply.
+    """The system and user messages among `later_messages`."""
+    return prompts_in(later_messages(transcript, latest, new_from))
+
+
+def later_messages(transcript: Sequence[Any], latest: Step | None, new_from: int = 0) -> list[Any]:
+    """The messages since the last reply.
 
     A user message with the results of calls that an agent wrote into its text belongs to the step
     `latest` and is left out. `new_from`: the messages before it are parsed on access.
@@ -440,14 +530,14 @@ def later_prompts(
         before = (transcript[at] for at in range(max(new_from, first) - 1, first - 1, -1))
         since += takewhile(lambda message: not _is_reply(message), before)
     since.reverse()
-    found = _read(since)
-    if not found or latest is None or any(map(is_result, since)):
-        return found
+    if latest is None or any(map(is_result, since)):
+        return since
     results = [action.observation.strip() for action in latest.actions if action.observation]
-    return [item for item in found if not any(result in item.text for result in results)]
+    texts = ((message, content_text(as_mapping(message).get("content"))) for message in since)
+    return [message for message, text in texts if not any(result in text for result in results)]
 
 
-def _read(messages: Iterable[Any]) -> list[PromptMessage]:
+def prompts_in(messages: Iterable[Any]) -> list[PromptMessage]:
     found = []
     for message in messages:
         role, _ = _kind(message)

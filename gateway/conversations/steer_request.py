@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from gateway.conversations.conversation import Conversation, RoutedCall
 from gateway.conversations.judge import ModelJudge, judge_newest
-from gateway.conversations.records import later_prompts, opening_prompts
+from gateway.conversations.records import acts_of, later_messages, opening_prompts, prompts_in
 from gateway.conversations.steering_result import SteeringResult
 from gateway.conversations.workloads import RunWorkloads
 from gateway.dialects import SteeredRequest
@@ -226,16 +226,45 @@ class RequestSteerer:
             fresh = [r for r in fold.runs if stored is None or r.index > stored.run]
             result.position, result.state_after = RunPosition.of(run), run.state
             result.tasks = await tasks_of(fresh, transcript) if fresh else {}
-            result.prompts = []
-            if run.steps:
+            result.prompts, since = [], list[Any]()
+            if run.steps or run.index or conversation.history.cut:
                 latest = run.outcomes[-1].step if run.outcomes else None
                 new_from = result.resolved.incoming.hashes.start
-                result.prompts = later_prompts(transcript, latest, new_from)
+                since = later_messages(transcript, latest, new_from)
+                result.prompts = prompts_in(since) if run.steps else []
+            self._note_acts(result, fold, outcomes, since, transcript)
             if fresh or not run.steps:  # the gateway has not seen the beginning of the run
                 opening = opening_prompts(request.body, transcript, run.start)
                 result.prompts = opening + result.prompts
             result.observed = True
         return run
+
+    @staticmethod
+    def _note_acts(
+        result: SteeringResult,
+        fold: ConversationFold,
+        outcomes: Sequence[StepOutcome],
+        since: Sequence[Any],
+        transcript: Sequence[Any],
+    ) -> None:
+        """Note what a person did since the last answer; what cannot be read of that is left out."""
+        conversation, history = result.conversation, result.conversation.history
+        cut = bool(history.cut) and history.cut == history.branch.fallback_hash
+        if cut:
+            since = transcript[result.resolved.match.position :]
+        try:
+            result.acts = acts_of(
+                conversation.id,
+                fold,
+                outcomes,
+                since,
+                last=conversation.unsaved.snapshot,
+                cut=cut,
+                dropped=history.dropped,
+            )
+        except Exception as exc:
+            result.reasons.append(f"interventions: not read ({type(exc).__name__})")
+        history.dropped = None
 
     async def _decide(
         self,

@@ -18,7 +18,17 @@ from gateway.auth.keyring import DEFAULT_TENANT
 from gateway.backends import Stores
 from gateway.config import Settings
 from gateway.conversations.conversation import run_id
-from gateway.conversations.records import later_prompts, opening_prompts, preview, scored_row
+from gateway.conversations.records import (
+    acts_of,
+    later_messages,
+    opening_prompts,
+    preview,
+    prompts_in,
+    scored_row,
+    with_acts,
+    with_runs_of,
+)
+from gateway.conversations.steering_result import ActOfPerson
 from gateway.conversations.workloads import workload_of
 from gateway.history.prices import cost_of
 from gateway.history.reading import recording_of
@@ -206,6 +216,7 @@ class _Rows:
         self._at = session.started or session.ended or conversation.created_at
         self._newest: RunUpdate | None = None
         self._steps: list[StepRow] = []
+        self._acts: list[ActOfPerson] = []
         self._runs: dict[str, RunUpdate] = {}
         self._last_answer = _answers(session)[-1]
         self.begun: list[WorkloadRun] = []
@@ -229,11 +240,10 @@ class _Rows:
 
     def take(self, conversation: ConversationRecord) -> CallRecord:
         """What was added since the last time, for one commit."""
-        taken = CallRecord(
-            conversation=conversation, runs=tuple(self._runs.values()), steps=tuple(self._steps)
-        )
-        self._runs, self._steps, self.waiting = {}, [], 0
-        return taken
+        steps = with_acts(self._steps, self._acts, self._at, masks_secrets=self._masks_secrets)
+        runs = with_runs_of(steps, list(self._runs.values()))
+        self._runs, self._steps, self._acts, self.waiting = {}, [], [], 0
+        return CallRecord(conversation=conversation, runs=tuple(runs), steps=tuple(steps))
 
     def _update(self, position: int) -> RunUpdate:
         """The run as it is after the answer at a position."""
@@ -291,9 +301,13 @@ class _Rows:
             state=run.state.value,
         )
         prompts = opening_prompts({}, window, run.start) if opens or not run.steps else []
+        latest = run.outcomes[-1].step if run.outcomes else None
+        since = later_messages(window, latest)
         if run.steps:
-            latest = run.outcomes[-1].step if run.outcomes else None
-            prompts += later_prompts(window, latest)
+            prompts += prompts_in(since)
+        new = range(position - len(since), position + 1)
+        cut = any(turn.kind == "interrupt" and turn.position in new for turn in self._session.human)
+        self._acts += acts_of(conversation, self._history.fold, outcomes, since, cut=cut)
         reply = self._session.messages[position]
         said = read_content(reply.get("content"))
         content = replace(

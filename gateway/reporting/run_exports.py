@@ -24,7 +24,7 @@ _OF_END = ("state", "outcome", "experiment", "arm", "started_at", "updated_at", 
 _OF_TOTALS = (
     *("steps", "calls", "errors", "retries", "injections", "input_tokens", "cached_tokens"),
     *("cache_write_tokens", "output_tokens", "reasoning_tokens", "cost_usd", "saved_usd"),
-    *("unpriced_calls", "composite_peak", "latency_s"),
+    *("unpriced_calls", "composite_peak", "latency_s", "interventions"),
 )
 _ESTIMATED = {f"estimated_{name}": name for name in ("calls", "tokens", "cost_usd")}
 # The columns of runs as CSV; `tags` is `team=web;env=prod`. The last ones are the parts of calls,

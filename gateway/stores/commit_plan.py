@@ -36,13 +36,15 @@ class StepPlan(Struct):
     """Rows to write for the steps of one run, and what is counted of them. `fresh`: steps to
     insert. `late`: scores that stored steps get. `calls`: by step, the call that replaces the
     stored one, and the texts that do unless None; written after the scores. `called`: steps whose
-    calls are counted, of which `retries` repeat a call that was counted before."""
+    calls are counted, of which `retries` repeat a call that was counted before. `human`: kinds of
+    acts of a person that are new at stored steps."""
 
     fresh: list[StepRow] = []
     late: list[LateScore] = []
     calls: dict[int, tuple[CallRow, StepContent | None]] = {}
     called: list[StepRow] = []
     retries: int = 0
+    human: list[str] = []
 
     @property
     def scored(self) -> list[StepRow]:
@@ -58,6 +60,7 @@ class StepPlan(Struct):
             injections=len(given),
             sources=given,
             late=[(each.state, each.step) for each in self.late],
+            human=self.human,
         )
 
 
@@ -79,6 +82,7 @@ def plan_steps(steps: Iterable[StepRow], stored: Mapping[int, StoredStep]) -> St
                 state=step.state, scored=scored, call=step.call, content=step.content
             )
             continue
+        step = _with_acts(plan, before, step, counts=index not in places)
         known[index] = after = _with_call(plan, _with_scores(plan, before, step), step)
         if index in places:  # the step occurs twice in one call
             fresh = plan.fresh[places[index]]
@@ -101,10 +105,28 @@ def _with_scores(plan: StepPlan, stored: StoredStep, step: StepRow) -> StoredSte
     return structs.replace(stored, state=step.state, scored=True, content=content)
 
 
+def _with_acts(plan: StepPlan, stored: StoredStep, step: StepRow, *, counts: bool) -> StepRow:
+    """The step with the acts of a person that are stored, and the new ones counted."""
+    known = stored.content.human if stored.content else ()
+    new = [act for act in (step.content.human if step.content else ()) if act not in known]
+    if counts:
+        plan.human += [act.kind for act in new]
+    if not known or step.content is None:
+        return step
+    content = structs.replace(step.content, human=(*known, *new))
+    return structs.replace(step, content=content)
+
+
 def _with_call(plan: StepPlan, stored: StoredStep, step: StepRow) -> StoredStep:
     call = step.call
     if call is None or (stored.call is not None and is_same_call(stored.call, call)):
-        return stored
+        acts = step.content.human if step.content else ()
+        content = stored.content or StepContent()
+        if stored.call is None or len(acts) == len(content.human):
+            return stored
+        content = structs.replace(content, human=acts)
+        plan.calls[step.step_index] = (stored.call, content)
+        return structs.replace(stored, content=content)
     if stored.call is not None:
         call = repeated_call(stored.call, call)
         plan.retries += 1
@@ -118,7 +140,7 @@ def merged_content(stored: StepContent | None, read: StepContent | None) -> Step
     """The texts of the stored call, with those of the step, which were not read then."""
     if stored is None or read is None:
         return stored or read
-    names = ("thought", "reasoning", "actions", "prompted")
+    names = ("thought", "reasoning", "actions", "prompted", "human")
     return structs.replace(stored, **{name: getattr(read, name) for name in names})
 
 

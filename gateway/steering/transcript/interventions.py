@@ -1,17 +1,36 @@
-"""Interventions of a person, as agents write them into their transcripts: work that was interrupted
-and calls that were rejected.
+"""Interventions of a person in the work of an agent, as the messages of a request show them.
 
-Each wording is a row of `WORDINGS`; a new client needs its rows here and nothing else. The same
-rows read live requests and the logs that agents keep on disk.
+Each kind is a row of `KINDS` with the function that finds it, each wording of a client a row of
+`WORDINGS`; a new kind or client needs its row here and nothing else. The same rows read live
+requests and the logs that agents keep on disk.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from typing import Final, Literal, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, Literal, NamedTuple
 
-Kind = Literal["interrupt", "reject"]
+from msgspec import Struct
 
+from gateway.steering.transcript.steps import Action, Step
+from gateway.steering.transcript.text_protocols import is_nudge
+from gateway.steering.transcript.user_words import user_words
+from gateway.wire.coerce import as_text
+from gateway.wire.messages import content_text
+
+WordedKind = Literal["interrupt", "reject"]
+
+CORRECTS_FROM = 0.6
+"""Probability from which a message counts as a correction: in unseen sessions 4 in 5 of these are
+one. Source: docs/evidence.md, kind of a message."""
+WORDS_CHARACTERS = 400  # of the person's words that are kept
+_READ_CHARACTERS = 8192  # of a text: enough for the words, and for the secrets that are in them
+_MOST_PARTS = 64  # of a message
+_LEAST_EDIT = (
+    12  # characters of an edit that is found again in a file: shorter ones may be anywhere
+)
 _HEAD_CHARACTERS = 400  # a client's wording begins the text; what follows is the person's own
 
 
@@ -24,7 +43,7 @@ class Wording(NamedTuple):
     """
 
     client: str
-    kind: Kind
+    kind: WordedKind
     begins: str
     words: re.Pattern[str] | None = None
     has: str = ""
@@ -89,6 +108,13 @@ _BY_KIND: Final = {
     kind: [(row.begins.lower(), row) for row in WORDINGS if row.kind == kind]
     for kind in ("interrupt", "reject")
 }
+_BEGINNINGS: Final = {kind: tuple(begins for begins, _ in rows) for kind, rows in _BY_KIND.items()}
+_MADE_OTHERWISE = re.compile(
+    r"The user made the following updates to your content"
+    r"|User modified the `(?:new_string|content)`|The user modified your proposed changes"
+)
+"""Results of edits that the person changed before they were saved. Source: the tools of Cline, Roo
+Code, Gemini CLI and Claude Code. "Modified by the user or by a linter" does not say who it was."""
 
 
 def is_interruption(text: str) -> bool:
@@ -106,7 +132,205 @@ def rejection(text: str) -> str | None:
     return found[1].strip() if found else ""
 
 
-def _row(text: str, kind: Kind) -> Wording | None:
+def _row(text: str, kind: WordedKind) -> Wording | None:
     head = text[:_HEAD_CHARACTERS].lstrip().lower()
+    if not head.startswith(_BEGINNINGS[kind]):
+        return None
     found = (row for begins, row in _BY_KIND[kind] if head.startswith(begins))
     return next((row for row in found if row.has in head), None)
+
+
+class Intervention(Struct, frozen=True, kw_only=True):
+    """One act of a person in a run: its kind in `KINDS` and their words, "" without any.
+
+    `of_reply`: it is about the reply to the call that was made at the step where it is kept, which
+    is no step itself; else about that step.
+    """
+
+    kind: str
+    words: str = ""
+    of_reply: bool = False
+
+
+class Answer(Struct, frozen=True, kw_only=True):
+    """The newest answer of an agent, and what came after it.
+
+    `before`: the end of what the agent said and did, as `agent_words` gives it; `said`: the texts
+    of the user messages after it, without what the client added. `cut`: the client broke off its
+    stream; `dropped`: the client took it out of the history, with the user message before it.
+    """
+
+    before: str = ""
+    said: tuple[str, ...] = ()
+    cut: bool = False
+    dropped: bool = False
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the person stopped the agent."""
+        return (self.cut and bool(self.words)) or any(map(is_interruption, self.said))
+
+    @property
+    def words(self) -> str:
+        """The person's own words."""
+        own = (text for text in self.said if not (is_interruption(text) or is_nudge(text)))
+        return "\n".join(own)[:_READ_CHARACTERS]
+
+
+Found = tuple[str, Step]
+"""The person's words, and the step that they are about."""
+
+
+class Kind(NamedTuple):
+    """One kind of intervention: its name, its name for people, and what finds it.
+
+    `in_step`: in the results of a step, after the `earlier` ones; `in_answer`: in what came after
+    an answer, as the person's words, None if it did not happen.
+    """
+
+    name: str
+    label: str
+    in_step: Callable[[Step, Sequence[Step]], Iterator[Found]] | None = None
+    in_answer: Callable[[Answer], str | None] | None = None
+
+
+def step_interventions(step: Step, earlier: Sequence[Step]) -> list[tuple[Intervention, int]]:
+    """What the person did to the calls of a step, or to earlier ones, as its results show it; each
+    with the index of the step that it is about. `earlier`: the steps before it, oldest first."""
+    found = [
+        (Intervention(kind=kind.name, words=words[:_READ_CHARACTERS]), about.index)
+        for kind in KINDS
+        if kind.in_step is not None
+        for words, about in kind.in_step(step, earlier)
+    ]
+    return list(dict.fromkeys(found))
+
+
+def answer_interventions(answer: Answer, *, of_reply: bool) -> list[Intervention]:
+    """What the person did to an answer."""
+    return [
+        Intervention(kind=kind.name, words=words, of_reply=of_reply)
+        for kind in KINDS
+        if kind.in_answer is not None and (words := kind.in_answer(answer)) is not None
+    ]
+
+
+def said_in(messages: Sequence[Any]) -> tuple[str, ...]:
+    """The texts that a person wrote in these messages, and what a client wrote for them, apart."""
+    found: list[str] = []
+    for message in messages:
+        if not isinstance(message, dict) or message.get("role") != "user":
+            continue
+        content = message.get("content")
+        parts = content[:_MOST_PARTS] if isinstance(content, list) else ()
+        texts = [as_text(part.get("text"), "") for part in parts if isinstance(part, dict)]
+        found += texts or [content_text(content)]
+    return tuple(filter(None, (user_words(text) for text in found if text)))
+
+
+def _interrupted_call(step: Step, _earlier: Sequence[Step]) -> Iterator[Found]:
+    return (("", step) for action in step.actions if is_interruption(action.observation))
+
+
+def _interrupted(answer: Answer) -> str | None:
+    return answer.words if answer.interrupted else None
+
+
+def _rejected(step: Step, _earlier: Sequence[Step]) -> Iterator[Found]:
+    for action in step.actions:
+        words = rejection(action.observation[:_READ_CHARACTERS])
+        if words is not None:
+            yield words, step
+
+
+def _rewound(answer: Answer) -> str | None:
+    return answer.words if answer.dropped else None
+
+
+def _corrected(answer: Answer) -> str | None:
+    # Loaded with the first message of a person: calls without one need no model.
+    from gateway.steering.transcript.message_kinds import corrected, kind_chances
+
+    words = answer.words
+    if answer.dropped or not words:
+        return None
+    event: Literal["message", "interrupt"] = "interrupt" if answer.interrupted else "message"
+    chances = kind_chances(words, event=event, before=answer.before, opens=not answer.before)
+    return words if corrected(chances) >= CORRECTS_FROM else None
+
+
+_READERS = re.compile(
+    r"(?:mcp__\w+__)?(?:read|view|open|cat|grep|glob|ls|list|search|find|fetch|todo|think)", re.I
+)
+_DONE = re.compile(r"updated|success|applied|edited|written|wrote|saved|replaced", re.I)
+_NOT_DONE = re.compile(r"error|fail|not found|no match|unable|could not|no changes", re.I)
+_PLACES = frozenset(("file_path", "filepath", "path", "filename", "file", "target_file"))
+_OLD = frozenset(("old_string", "old_str", "oldstring"))
+_NEW = frozenset(("new_string", "new_str", "newstring"))
+_PARTS = frozenset(("offset", "limit", "view_range", "start_line", "end_line", "lines", "range"))
+_NUMBER = re.compile(r"\s*\d+[ \t]*[\u2192\t|:]")
+_FILE_CHARACTERS = 256 * 1024
+
+
+def _undone(step: Step, earlier: Sequence[Step]) -> Iterator[Found]:
+    """Edits that the person changed before they were saved, and those that are gone when the file
+    is read again after a message of the person, without any call in between that could do it."""
+    for action in step.actions:
+        if _MADE_OTHERWISE.search(action.observation[:_READ_CHARACTERS]):
+            yield "", step
+    if not earlier or not _only_reads(step):
+        return
+    prompted = step.prompted
+    for before in reversed(earlier):
+        if not _only_reads(before):
+            break
+        prompted = prompted or before.prompted
+    else:
+        return
+    if prompted and any(_is_gone(edit, seen) for edit in before.actions for seen in step.actions):
+        yield "", before
+
+
+def _only_reads(step: Step) -> bool:
+    return all(_READERS.match(action.name) for action in step.actions)
+
+
+def _is_gone(edit: Action, seen: Action) -> bool:
+    """Whether a whole file that was read has what an edit replaced, and not what it wrote."""
+    if edit.is_error or not _DONE.search(edit.observation) or _NOT_DONE.search(edit.observation):
+        return False
+    made, read = _arguments(edit), _arguments(seen)
+    old, new = (_plain(_first(made, names)) for names in (_OLD, _NEW))
+    place = _first(made, _PLACES)
+    if not place or place != _first(read, _PLACES) or not _PARTS.isdisjoint(read):
+        return False
+    text = _plain(seen.observation)
+    return len(old) >= _LEAST_EDIT and new not in old and old in text and new not in text
+
+
+def _arguments(action: Action) -> dict[str, Any]:
+    try:
+        values = json.loads(action.arguments)
+    except (ValueError, RecursionError):
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
+def _first(values: dict[str, Any], names: frozenset[str]) -> str:
+    return next((as_text(values[name], "") for name in values if name.lower() in names), "")
+
+
+def _plain(text: str) -> str:
+    """Lines without their numbers and the blanks around them."""
+    lines = text[:_FILE_CHARACTERS].splitlines()
+    return "\n".join(_NUMBER.sub("", line, count=1).strip() for line in lines).strip()
+
+
+KINDS: Final[tuple[Kind, ...]] = (
+    Kind("interrupt", "interrupted", _interrupted_call, _interrupted),
+    Kind("reject", "call rejected", _rejected),
+    Kind("rewind", "history rewound", in_answer=_rewound),
+    Kind("correct", "answer corrected", in_answer=_corrected),
+    Kind("undo", "edit undone", _undone),
+)
+KIND_LABELS: Final = {kind.name: kind.label for kind in KINDS}
