@@ -283,23 +283,23 @@ def acts_of(
     dropped: StepPlace | None = None,
 ) -> list[ActOfPerson]:
     """What a person did to the steps that a request completed, and to the answer before its `new`
-    messages. `last`: the run of that answer, if it is not in the fold; `cut`: the client broke off
-    the stream of that answer; `dropped`: the place of the one that it took out of the history."""
+    messages. `last`: the newest run as it was with that answer; `cut`: the client broke off its
+    stream; `dropped`: the place of an answer that the client took out of the history."""
     found = list(_acts_on_steps(conversation_id, fold, outcomes))
     said = said_in(new)
     if not said:
         return found
-    run, before = fold.current, fold.newest
-    place, of_reply = StepPlace(run_id(conversation_id, run.index), run.steps), cut and not outcomes
-    if dropped is not None:
-        place, of_reply = dropped, True
-    elif last is not None and last.run < run.index:
-        place, of_reply = StepPlace(run_id(conversation_id, last.run), last.steps), True
-    elif last is None and not run.steps and len(fold.runs) > 1:
-        place = StepPlace(run_id(conversation_id, fold.runs[-2].index), fold.runs[-2].steps)
-        of_reply = True
-    elif before is None and not cut:
-        return found  # the first message of a conversation
+    run, before, steps = fold.current, fold.newest, fold.current.steps
+    index, of_reply = run.index, cut or not steps
+    if cut and last is not None:
+        index, steps = last.run, last.steps
+    elif of_reply and not cut and len(fold.runs) > 1:
+        index, steps = fold.runs[-2].index, fold.runs[-2].steps
+    elif of_reply and not cut and last is not None and last.run < index:
+        index, steps = last.run, last.steps
+    elif of_reply and not cut and dropped is None:
+        return found  # no answer came before
+    place = dropped or StepPlace(run_id(conversation_id, index), steps)
     from gateway.steering.transcript.message_kinds import agent_words
 
     answer = Answer(
@@ -308,7 +308,8 @@ def acts_of(
         cut=cut,
         dropped=dropped is not None,
     )
-    return [*found, *((place, each) for each in answer_interventions(answer, of_reply=of_reply))]
+    acts = answer_interventions(answer, of_reply=of_reply or dropped is not None)
+    return [*found, *((place, each) for each in acts)]
 
 
 def _acts_on_steps(

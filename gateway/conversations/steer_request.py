@@ -213,6 +213,7 @@ class RequestSteerer:
     ) -> RunFold:
         """Fold the new steps of a request, a long one in parts; its newest run."""
         conversation, transcript = result.conversation, request.transcript
+        before = conversation.snapshot_before_reply()
         with timed(result.timings_ms, "observe"):
             prior = self._workloads.prior(result, request)
             fold = conversation.run.ready_fold(self.rules.policy, prior=prior)
@@ -227,12 +228,12 @@ class RequestSteerer:
             result.position, result.state_after = RunPosition.of(run), run.state
             result.tasks = await tasks_of(fresh, transcript) if fresh else {}
             result.prompts, since = [], list[Any]()
-            if run.steps or run.index or conversation.history.cut:
+            if run.steps or run.index:
                 latest = run.outcomes[-1].step if run.outcomes else None
                 new_from = result.resolved.incoming.hashes.start
                 since = later_messages(transcript, latest, new_from)
                 result.prompts = prompts_in(since) if run.steps else []
-            self._note_acts(result, fold, outcomes, since, transcript)
+            self._note_acts(result, fold, outcomes, since, before, transcript)
             if fresh or not run.steps:  # the gateway has not seen the beginning of the run
                 opening = opening_prompts(request.body, transcript, run.start)
                 result.prompts = opening + result.prompts
@@ -245,26 +246,29 @@ class RequestSteerer:
         fold: ConversationFold,
         outcomes: Sequence[StepOutcome],
         since: Sequence[Any],
+        before: RunSnapshot | None,
         transcript: Sequence[Any],
     ) -> None:
         """Note what a person did since the last answer; what cannot be read of that is left out."""
-        conversation, history = result.conversation, result.conversation.history
+        history, match = result.conversation.history, result.resolved.match
         cut = bool(history.cut) and history.cut == history.branch.fallback_hash
-        if cut:
-            since = transcript[result.resolved.match.position :]
+        if match.kind in (MatchKind.RETRY, MatchKind.COMPACTION):
+            since, cut = (), False  # known already, and a summary
+        elif cut:
+            since = transcript[match.position :]
         try:
             result.acts = acts_of(
-                conversation.id,
+                result.conversation.id,
                 fold,
                 outcomes,
                 since,
-                last=conversation.unsaved.snapshot,
+                last=before,
                 cut=cut,
                 dropped=history.dropped,
             )
         except Exception as exc:
             result.reasons.append(f"interventions: not read ({type(exc).__name__})")
-        history.dropped = None
+        history.cut, history.dropped = b"", None
 
     async def _decide(
         self,

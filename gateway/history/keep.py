@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -34,7 +35,7 @@ from gateway.history.prices import cost_of
 from gateway.history.reading import recording_of
 from gateway.history.session import ModelCall, Session
 from gateway.offline.playback import RecordedHistory
-from gateway.steering.fold import StepOutcome
+from gateway.steering.fold import RunSnapshot, StepOutcome
 from gateway.steering.fsm import FSMState
 from gateway.steering.identity import conversation_id
 from gateway.steering.transcript.content import read_calls, read_content
@@ -229,13 +230,15 @@ class _Rows:
 
     def add(self, position: int) -> None:
         """Add the rows of the next answer."""
-        outcomes, before = self._history.read_to(position), self._newest
+        before, answered = self._newest, self._history.fold.current.snapshot()
+        outcomes = self._history.read_to(position)
         update = self._update(position)
         is_new = before is None or before.id != update.id
         if is_new and update.model_requested:
             self.begun.append(self._begun(update))
         self._runs[update.id] = update
         self._steps += self._step_rows(position, outcomes, opens=is_new)
+        self._note_acts(position, outcomes, answered)
         self.waiting += 1
 
     def take(self, conversation: ConversationRecord) -> CallRecord:
@@ -285,6 +288,23 @@ class _Rows:
             at=run.started_at,
         )
 
+    def _since_answer(self) -> list[Any]:
+        run = self._history.fold.current
+        latest = run.outcomes[-1].step if run.outcomes else None
+        return later_messages(self._history.window, latest)
+
+    def _note_acts(
+        self, position: int, outcomes: Sequence[StepOutcome], answered: RunSnapshot
+    ) -> None:
+        """Note what the person did since the answer before this one, as it is noted live."""
+        since, human = self._since_answer(), self._session.human
+        if len(since) == len(self._history.window):
+            since = []  # the task, or the summary that begins a shorter history
+        new = range(position - len(since), position + 1)
+        cut = any(turn.kind == "interrupt" and turn.position in new for turn in human)
+        name, fold = self._conversation.id, self._history.fold
+        self._acts += acts_of(name, fold, outcomes, since, last=answered, cut=cut)
+
     def _step_rows(
         self, position: int, outcomes: Sequence[StepOutcome], *, opens: bool
     ) -> list[StepRow]:
@@ -301,13 +321,8 @@ class _Rows:
             state=run.state.value,
         )
         prompts = opening_prompts({}, window, run.start) if opens or not run.steps else []
-        latest = run.outcomes[-1].step if run.outcomes else None
-        since = later_messages(window, latest)
         if run.steps:
-            prompts += prompts_in(since)
-        new = range(position - len(since), position + 1)
-        cut = any(turn.kind == "interrupt" and turn.position in new for turn in self._session.human)
-        self._acts += acts_of(conversation, self._history.fold, outcomes, since, cut=cut)
+            prompts += prompts_in(self._since_answer())
         reply = self._session.messages[position]
         said = read_content(reply.get("content"))
         content = replace(

@@ -1,4 +1,4 @@
-"""What a person does in a run is a fact of it: read from live requests of each dialect, and kept."""
+"""What a person does in a run is kept as a fact of it, from live requests of each dialect."""
 
 from __future__ import annotations
 
@@ -87,11 +87,7 @@ def responses(items: list[Item]) -> dict[str, Any]:
     return {"input": list(map(message, items)), "tools": [tool]}
 
 
-DIALECTS = {
-    "chat/completions": chat,
-    "messages": messages,
-    "responses": responses,
-}
+DIALECTS = {"chat/completions": chat, "messages": messages, "responses": responses}
 Send = Callable[..., Any]
 
 
@@ -215,9 +211,9 @@ async def test_a_call_is_rejected(
     shown = (await client.get(f"{url}/api/runs/{trace.run.id}", headers=CONTROL)).json()
     assert shown["run"]["totals"]["human"] == {"reject": 1}
     assert shown["steps"][1]["content"]["human"][0]["kind"] == "reject"
-    export = await client.get(f"{url}/api/runs/export?format=jsonl", headers=CONTROL)
+    export = await client.get(f"{url}/api/export?format=jsonl", headers=CONTROL)
     assert json.loads(export.text)["steps"][1]["content"]["human"][0]["words"] == act.words
-    table = await client.get(f"{url}/api/runs/export?format=csv", headers=CONTROL)
+    table = await client.get(f"{url}/api/export?format=csv", headers=CONTROL)
     assert ",interventions," in table.text.splitlines()[0]
 
 
@@ -253,7 +249,9 @@ async def test_a_stream_is_cut_by_the_client(
     await person.break_off(("said", DONE), ("user", "Write the manual."))
     await asyncio.to_thread(upstream.last.wait_disconnected)
     await person.send(("user", "In German please, for the whole team."))
-    found = [(trace.run.sequence, *each) for trace in await runs_in(database) for each in acts(trace)]
+    found = [
+        (trace.run.sequence, *each) for trace in await runs_in(database) for each in acts(trace)
+    ]
     words = "In German please, for the whole team."
     assert found == [(1, 0, Intervention(kind="interrupt", words=words, of_reply=True))]
 
@@ -261,7 +259,7 @@ async def test_a_stream_is_cut_by_the_client(
 async def test_a_person_goes_back(
     person: Person, upstream: ScriptedUpstream, database: Path
 ) -> None:
-    """Another message takes the place of an earlier one: the fact belongs to the run left behind."""
+    """Another message takes the place of an earlier one, and the run left behind has the fact."""
     made, reply = call("call_a1b2c3", "Edit", file_path="/a.py")
     upstream.script(Reply(DONE), reply, Reply("Written."), Reply("Merged."), Reply("Pushed."))
     await person.send(("user", TASK))
@@ -301,9 +299,9 @@ async def test_an_edit_is_changed_before_it_is_saved(
 ) -> None:
     """As the client says in the result."""
     made, edits = call("call_a1b2c3", "Edit", file_path="/a.py")
-    said = "The file /a.py has been updated.  The user modified your proposed changes before accepting them. "
+    said = "The file /a.py has been updated.  The user modified your proposed changes before"
     upstream.script(edits, Reply(DONE))
     await person.send(("user", TASK))
-    await person.send(made, ("result", "call_a1b2c3", said))
+    await person.send(made, ("result", "call_a1b2c3", f"{said} accepting them. "))
     (trace,) = await runs_in(database)
     assert acts(trace) == [(1, Intervention(kind="undo"))]
