@@ -39,6 +39,7 @@ from gateway.steering.fold import RunSnapshot, StepOutcome
 from gateway.steering.fsm import FSMState
 from gateway.steering.identity import conversation_id
 from gateway.steering.transcript.content import read_calls, read_content
+from gateway.steering.transcript.interventions import is_interruption, said_in
 from gateway.steering.transcript.steps import Action
 from gateway.steering.transcript.user_words import task_of
 from gateway.stores.learning import WorkloadRun
@@ -301,7 +302,9 @@ class _Rows:
         if len(since) == len(self._history.window):
             since = []  # the task, or the summary that begins a shorter history
         new = range(position - len(since), position + 1)
+        # An interruption that no message of the client names.
         cut = any(turn.kind == "interrupt" and turn.position in new for turn in human)
+        cut = cut and not any(map(is_interruption, said_in(since)))
         name, fold = self._conversation.id, self._history.fold
         self._acts += acts_of(name, fold, outcomes, since, last=answered, cut=cut)
 
