@@ -315,11 +315,13 @@ def acts_of(
 def _acts_on_steps(
     conversation_id: str, fold: ConversationFold, outcomes: Sequence[StepOutcome]
 ) -> Iterator[ActOfPerson]:
-    newest = [outcome for run in fold.runs[-2:] for outcome in run.outcomes]
+    def newest() -> Iterator[StepOutcome]:
+        return (outcome for run in fold.runs[-2:] for outcome in run.outcomes)
+
     for outcome in outcomes:
-        earlier = [each for each in newest if each.step.index < outcome.step.index]
-        for act, about in step_interventions(outcome.step, [each.step for each in earlier]):
-            of = next((each for each in earlier if each.step.index == about), outcome)
+        step = outcome.step
+        for act, about in step_interventions(step, lambda: [each.step for each in newest()]):
+            of = next((each for each in newest() if each.step.index == about), outcome)
             yield StepPlace(run_id(conversation_id, of.run), of.index), act
 
 

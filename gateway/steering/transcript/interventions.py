@@ -179,29 +179,31 @@ class Answer(Struct, frozen=True, kw_only=True):
 
 Found = tuple[str, Step]
 """The person's words, and the step that they are about."""
+Newest = Callable[[], Sequence[Step]]
+"""Gives the newest steps, oldest first; few kinds ask for them."""
 
 
 class Kind(NamedTuple):
     """One kind of intervention: its name, its name for people, and what finds it.
 
-    `in_step`: in the results of a step, after the `earlier` ones; `in_answer`: in what came after
+    `in_step`: in the results of a step, among the newest ones; `in_answer`: in what came after
     an answer, as the person's words, None if it did not happen.
     """
 
     name: str
     label: str
-    in_step: Callable[[Step, Sequence[Step]], Iterator[Found]] | None = None
+    in_step: Callable[[Step, Newest], Iterator[Found]] | None = None
     in_answer: Callable[[Answer], str | None] | None = None
 
 
-def step_interventions(step: Step, earlier: Sequence[Step]) -> list[tuple[Intervention, int]]:
+def step_interventions(step: Step, newest: Newest) -> list[tuple[Intervention, int]]:
     """What the person did to the calls of a step, or to earlier ones, as its results show it; each
-    with the index of the step that it is about. `earlier`: the steps before it, oldest first."""
+    with the index of the step that it is about."""
     found = [
         (Intervention(kind=kind.name, words=words[:_READ_CHARACTERS]), about.index)
         for kind in KINDS
         if kind.in_step is not None
-        for words, about in kind.in_step(step, earlier)
+        for words, about in kind.in_step(step, newest)
     ]
     return list(dict.fromkeys(found))
 
@@ -228,7 +230,7 @@ def said_in(messages: Sequence[Any]) -> tuple[str, ...]:
     return tuple(filter(None, (user_words(text) for text in found if text)))
 
 
-def _interrupted_call(step: Step, _earlier: Sequence[Step]) -> Iterator[Found]:
+def _interrupted_call(step: Step, _newest: Newest) -> Iterator[Found]:
     return (("", step) for action in step.actions if is_interruption(action.observation))
 
 
@@ -236,7 +238,7 @@ def _interrupted(answer: Answer) -> str | None:
     return answer.words if answer.interrupted else None
 
 
-def _rejected(step: Step, _earlier: Sequence[Step]) -> Iterator[Found]:
+def _rejected(step: Step, _newest: Newest) -> Iterator[Found]:
     for action in step.actions:
         words = rejection(action.observation[:_READ_CHARACTERS])
         if words is not None:
@@ -272,16 +274,17 @@ _NUMBER = re.compile(r"\s*\d+[ \t]*[\u2192\t|:]")
 _FILE_CHARACTERS = 256 * 1024
 
 
-def _undone(step: Step, earlier: Sequence[Step]) -> Iterator[Found]:
+def _undone(step: Step, newest: Newest) -> Iterator[Found]:
     """Edits that the person changed before they were saved, and those that are gone when the file
     is read again after a message of the person, without any call in between that could do it."""
     for action in step.actions:
-        if _MADE_OTHERWISE.search(action.observation[:_READ_CHARACTERS]):
+        seen = action.observation[:_READ_CHARACTERS]
+        if "ser m" in seen and _MADE_OTHERWISE.search(seen):
             yield "", step
-    if not earlier or not _only_reads(step):
+    if not _only_reads(step):
         return
     prompted = step.prompted
-    for before in reversed(earlier):
+    for before in reversed([each for each in newest() if each.index < step.index]):
         if not _only_reads(before):
             break
         prompted = prompted or before.prompted
