@@ -241,14 +241,13 @@ def _dropped(
     shared, new = verdict.position, incoming.messages[verdict.position :]
     if branch.awaits is Awaits.MODEL or branch.signature != incoming.signature or newest is None:
         return None
-    before, first = incoming.messages[shared - 1], next(iter(new), None)
+    before = as_mapping(incoming.messages[shared - 1])
     said = all(as_mapping(each).get("role") == "user" and not is_result(each) for each in new)
-    after_answer = as_mapping(before).get("role") == "assistant" and not read_calls(
-        as_mapping(before), read_content(as_mapping(before).get("content"))
-    )
-    if first is None or not (said and after_answer and branch.has_tools):
+    if before.get("role") != "assistant" or not (new and said and branch.has_tools):
         return None
-    return StepPlace(run_id(parent.id, newest.run), newest.steps)
+    if read_calls(before, read_content(before.get("content"))):
+        return None
+    return run_id(parent.id, newest.run), newest.steps
 
 
 def _copy_state(parent: Conversation, child: Conversation, verdict: ConversationMatch) -> None:

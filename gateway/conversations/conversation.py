@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Container, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -155,11 +155,8 @@ def slim(item: Any) -> Any:
     return kept
 
 
-class StepPlace(NamedTuple):
-    """A step of a stored run."""
-
-    run_id: str
-    step: int
+StepPlace = tuple[str, int]
+"""The id of a run, and one of its steps."""
 
 
 class History(Struct, kw_only=True):

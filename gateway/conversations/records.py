@@ -95,18 +95,19 @@ def call_record(
     items: Mapping[str, Any] = {}
     if recorded.completion is not None and recorded.completion.get(ANSWER_ID):
         items = items_by_id(echoed_items(recorded.completion))
-    updates = [_run_update(call, result, recorded, i, snapshot, now) for i in sorted(runs)]
-    steps = _step_rows(call, result, recorded, run, now)
-    if result.acts:
-        steps = with_acts(steps, result.acts, now, masks_secrets=recorded.masks_secrets)
-        updates = with_runs_of(steps, updates)
+    updates, steps = with_acts(
+        [_run_update(call, result, recorded, i, snapshot, now) for i in sorted(runs)],
+        _step_rows(call, result, recorded, run, now),
+        result.acts,
+        masks_secrets=recorded.masks_secrets,
+    )
     return CallRecord(
         conversation=to_record(
             conversation, count, now, snapshot=snapshot, masks_secrets=recorded.masks_secrets
         ),
         heads=tuple(prefix_hashes),
-        runs=tuple(updates),
-        steps=tuple(steps),
+        runs=updates,
+        steps=steps,
         injections=tuple(injection_rows(result, run)),
         items=tuple(
             [ItemRecord(id=name, content=json.dumps(item).encode()) for name, item in items.items()]
@@ -289,27 +290,22 @@ def acts_of(
     said = said_in(new)
     if not said:
         return found
-    run, before, steps = fold.current, fold.newest, fold.current.steps
-    index, of_reply = run.index, cut or not steps
-    if cut and last is not None:
-        index, steps = last.run, last.steps
-    elif of_reply and not cut and len(fold.runs) > 1:
-        index, steps = fold.runs[-2].index, fold.runs[-2].steps
-    elif of_reply and not cut and last is not None and last.run < index:
-        index, steps = last.run, last.steps
-    elif of_reply and not cut and dropped is None:
-        return found  # no answer came before
-    place = dropped or StepPlace(run_id(conversation_id, index), steps)
+    run, before, answered = fold.current, fold.newest, last
+    if not cut and len(fold.runs) > 1 and not run.steps:
+        answered = fold.runs[-2].snapshot()
+    of_reply = cut or dropped is not None or not run.steps
+    if not of_reply or (cut and answered is None):
+        answered = run.snapshot()
+    elif answered is None or (not cut and answered.run == run.index):
+        if dropped is None:
+            return found  # no answer came before
+        answered = run.snapshot()
+    place = dropped or (run_id(conversation_id, answered.run), answered.steps)
     from gateway.steering.transcript.message_kinds import agent_words
 
-    answer = Answer(
-        before=agent_words(before) if before is not None else "",
-        said=said,
-        cut=cut,
-        dropped=dropped is not None,
-    )
-    acts = answer_interventions(answer, of_reply=of_reply or dropped is not None)
-    return [*found, *((place, each) for each in acts)]
+    words = agent_words(before) if before is not None else ""
+    answer = Answer(before=words, said=said, cut=cut, dropped=dropped is not None)
+    return [*found, *((place, each) for each in answer_interventions(answer, of_reply=of_reply))]
 
 
 def _acts_on_steps(
@@ -322,29 +318,29 @@ def _acts_on_steps(
         step = outcome.step
         for act, about in step_interventions(step, lambda: [each.step for each in newest()]):
             of = next((each for each in newest() if each.step.index == about), outcome)
-            yield StepPlace(run_id(conversation_id, of.run), of.index), act
+            yield (run_id(conversation_id, of.run), of.index), act
 
 
 def with_acts(
-    steps: Sequence[StepRow], acts: Iterable[ActOfPerson], now: float, *, masks_secrets: bool
-) -> list[StepRow]:
-    """The rows with what a person did, and rows for stored steps that they did something to."""
+    runs: Sequence[RunUpdate],
+    steps: Sequence[StepRow],
+    acts: Sequence[ActOfPerson],
+    *,
+    masks_secrets: bool,
+) -> tuple[tuple[RunUpdate, ...], tuple[StepRow, ...]]:
+    """The rows with what a person did, and rows for what they did to stored steps and runs."""
+    if not acts:
+        return tuple(runs), tuple(steps)
+    updates = {run.id: run for run in runs}
     rows = {(step.run_id, step.step_index): step for step in steps}
-    for place, act in acts:
+    for (run, step), act in acts:
         words = preview(act.words, masks_secrets=masks_secrets, most=WORDS_CHARACTERS)
-        row = rows.get(place) or StepRow(
-            run_id=place.run_id, step_index=place.step, at=now, state=FSMState.END.value
-        )
+        updates.setdefault(run, RunUpdate(id=run, started_at=0.0, updated_at=0.0))
+        row = rows.get((run, step)) or StepRow(run_id=run, step_index=step, at=0.0, state="END")
         content = row.content or StepContent()
         content = replace(content, human=(*content.human, replace(act, words=words)))
-        rows[place] = replace(row, content=content)
-    return list(rows.values())
-
-
-def with_runs_of(steps: Iterable[StepRow], updates: Sequence[RunUpdate]) -> list[RunUpdate]:
-    """The updates, with one for each run of these steps that has none."""
-    missing = {step.run_id for step in steps} - {run.id for run in updates}
-    return [*updates, *(RunUpdate(id=n, started_at=0.0, updated_at=0.0) for n in sorted(missing))]
+        rows[run, step] = replace(row, content=content)
+    return tuple(updates.values()), tuple(rows.values())
 
 
 def call_event(record: CallRecord) -> Event | None:
@@ -511,13 +507,6 @@ def opening_prompts(
     opening += prompts_in(takewhile(lambda message: _kind(message)[0] in SYSTEM_ROLES, lead))
     own = (transcript[at] for at in range(start, min(start + MOST_MESSAGES, len(transcript))))
     return opening + prompts_in(takewhile(lambda message: not _is_reply(message), own))
-
-
-def later_prompts(
-    transcript: Sequence[Any], latest: Step | None, new_from: int = 0
-) -> list[PromptMessage]:
-    """The system and user messages among `later_messages`."""
-    return prompts_in(later_messages(transcript, latest, new_from))
 
 
 def later_messages(transcript: Sequence[Any], latest: Step | None, new_from: int = 0) -> list[Any]:

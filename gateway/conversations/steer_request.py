@@ -233,7 +233,7 @@ class RequestSteerer:
                 new_from = result.resolved.incoming.hashes.start
                 since = later_messages(transcript, latest, new_from)
                 result.prompts = prompts_in(since) if run.steps else []
-            self._note_acts(result, fold, outcomes, since, before, transcript)
+            self._note_acts(result, outcomes, since, before, transcript)
             if fresh or not run.steps:  # the gateway has not seen the beginning of the run
                 opening = opening_prompts(request.body, transcript, run.start)
                 result.prompts = opening + result.prompts
@@ -243,29 +243,25 @@ class RequestSteerer:
     @staticmethod
     def _note_acts(
         result: SteeringResult,
-        fold: ConversationFold,
         outcomes: Sequence[StepOutcome],
         since: Sequence[Any],
         before: RunSnapshot | None,
         transcript: Sequence[Any],
     ) -> None:
         """Note what a person did since the last answer; what cannot be read of that is left out."""
-        history, match = result.conversation.history, result.resolved.match
+        conversation, match = result.conversation, result.resolved.match
+        history, fold = conversation.history, conversation.run.fold
         cut = bool(history.cut) and history.cut == history.branch.fallback_hash
         if match.kind in (MatchKind.RETRY, MatchKind.COMPACTION):
             since, cut = (), False  # known already, and a summary
         elif cut:
             since = transcript[match.position :]
         try:
-            result.acts = acts_of(
-                result.conversation.id,
-                fold,
-                outcomes,
-                since,
-                last=before,
-                cut=cut,
-                dropped=history.dropped,
-            )
+            if fold is not None:
+                dropped = history.dropped
+                result.acts = acts_of(
+                    conversation.id, fold, outcomes, since, last=before, cut=cut, dropped=dropped
+                )
         except Exception as exc:
             result.reasons.append(f"interventions: not read ({type(exc).__name__})")
         history.cut, history.dropped = b"", None

@@ -27,7 +27,6 @@ from gateway.conversations.records import (
     prompts_in,
     scored_row,
     with_acts,
-    with_runs_of,
 )
 from gateway.conversations.steering_result import ActOfPerson
 from gateway.conversations.workloads import workload_of
@@ -244,10 +243,10 @@ class _Rows:
 
     def take(self, conversation: ConversationRecord) -> CallRecord:
         """What was added since the last time, for one commit."""
-        steps = with_acts(self._steps, self._acts, self._at, masks_secrets=self._masks_secrets)
-        runs = with_runs_of(steps, list(self._runs.values()))
+        now = list(self._runs.values()), self._steps, self._acts
+        runs, steps = with_acts(*now, masks_secrets=self._masks_secrets)
         self._runs, self._steps, self._acts, self.waiting = {}, [], [], 0
-        return CallRecord(conversation=conversation, runs=tuple(runs), steps=tuple(steps))
+        return CallRecord(conversation=conversation, runs=runs, steps=steps)
 
     def _update(self, position: int) -> RunUpdate:
         """The run as it is after the answer at a position."""

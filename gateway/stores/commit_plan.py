@@ -120,8 +120,7 @@ def _with_acts(plan: StepPlan, stored: StoredStep, step: StepRow, *, counts: boo
 def _with_call(plan: StepPlan, stored: StoredStep, step: StepRow) -> StoredStep:
     call = step.call
     if call is None or (stored.call is not None and is_same_call(stored.call, call)):
-        acts = step.content.human if step.content else ()
-        content = stored.content or StepContent()
+        acts, content = step.content.human if step.content else (), stored.content or StepContent()
         if stored.call is None or len(acts) == len(content.human):
             return stored
         content = structs.replace(content, human=acts)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 from msgspec import Struct
@@ -17,7 +17,7 @@ from msgspec import Struct
 from gateway.steering.transcript.steps import Action, Step
 from gateway.steering.transcript.text_protocols import is_nudge
 from gateway.steering.transcript.user_words import user_words
-from gateway.wire.coerce import as_text
+from gateway.wire.coerce import as_mapping, as_text
 from gateway.wire.messages import content_text
 
 WordedKind = Literal["interrupt", "reject"]
@@ -31,6 +31,7 @@ _MOST_PARTS = 64  # of a message
 _LEAST_EDIT = (
     12  # characters of an edit that is found again in a file: shorter ones may be anywhere
 )
+_FILE_CHARACTERS = 256 * 1024
 _HEAD_CHARACTERS = 400  # a client's wording begins the text; what follows is the person's own
 
 
@@ -230,23 +231,11 @@ def said_in(messages: Sequence[Any]) -> tuple[str, ...]:
     return tuple(filter(None, (user_words(text) for text in found if text)))
 
 
-def _interrupted_call(step: Step, _newest: Newest) -> Iterator[Found]:
-    return (("", step) for action in step.actions if is_interruption(action.observation))
-
-
-def _interrupted(answer: Answer) -> str | None:
-    return answer.words if answer.interrupted else None
-
-
 def _rejected(step: Step, _newest: Newest) -> Iterator[Found]:
     for action in step.actions:
         words = rejection(action.observation[:_READ_CHARACTERS])
         if words is not None:
             yield words, step
-
-
-def _rewound(answer: Answer) -> str | None:
-    return answer.words if answer.dropped else None
 
 
 def _corrected(answer: Answer) -> str | None:
@@ -266,12 +255,13 @@ _READERS = re.compile(
 )
 _DONE = re.compile(r"updated|success|applied|edited|written|wrote|saved|replaced", re.I)
 _NOT_DONE = re.compile(r"error|fail|not found|no match|unable|could not|no changes", re.I)
-_PLACES = frozenset(("file_path", "filepath", "path", "filename", "file", "target_file"))
-_OLD = frozenset(("old_string", "old_str", "oldstring"))
-_NEW = frozenset(("new_string", "new_str", "newstring"))
+_PLACES, _OLD, _NEW = (
+    ("file_path", "filePath", "path", "filename", "target_file"),
+    ("old_string", "old_str", "oldString"),
+    ("new_string", "new_str", "newString"),
+)
 _PARTS = frozenset(("offset", "limit", "view_range", "start_line", "end_line", "lines", "range"))
 _NUMBER = re.compile(r"\s*\d+[ \t]*[\u2192\t|:]")
-_FILE_CHARACTERS = 256 * 1024
 
 
 def _undone(step: Step, newest: Newest) -> Iterator[Found]:
@@ -281,21 +271,14 @@ def _undone(step: Step, newest: Newest) -> Iterator[Found]:
         seen = action.observation[:_READ_CHARACTERS]
         if "ser m" in seen and _MADE_OTHERWISE.search(seen):
             yield "", step
-    if not _only_reads(step):
-        return
-    prompted = step.prompted
-    for before in reversed([each for each in newest() if each.index < step.index]):
-        if not _only_reads(before):
-            break
+    prompted = False
+    for before in [step, *(each for each in newest()[::-1] if each.index < step.index)]:
+        if not all(_READERS.match(action.name) for action in before.actions):
+            gone = (_is_gone(edit, seen) for edit in before.actions for seen in step.actions)
+            if prompted and any(gone):
+                yield "", before
+            return
         prompted = prompted or before.prompted
-    else:
-        return
-    if prompted and any(_is_gone(edit, seen) for edit in before.actions for seen in step.actions):
-        yield "", before
-
-
-def _only_reads(step: Step) -> bool:
-    return all(_READERS.match(action.name) for action in step.actions)
 
 
 def _is_gone(edit: Action, seen: Action) -> bool:
@@ -303,36 +286,40 @@ def _is_gone(edit: Action, seen: Action) -> bool:
     if edit.is_error or not _DONE.search(edit.observation) or _NOT_DONE.search(edit.observation):
         return False
     made, read = _arguments(edit), _arguments(seen)
-    old, new = (_plain(_first(made, names)) for names in (_OLD, _NEW))
-    place = _first(made, _PLACES)
+    place, text = _first(made, _PLACES), _plain(seen.observation[:_FILE_CHARACTERS])
     if not place or place != _first(read, _PLACES) or not _PARTS.isdisjoint(read):
         return False
-    text = _plain(seen.observation)
+    old, new = _plain(_first(made, _OLD)), _plain(_first(made, _NEW))
     return len(old) >= _LEAST_EDIT and new not in old and old in text and new not in text
 
 
-def _arguments(action: Action) -> dict[str, Any]:
+def _arguments(action: Action) -> Mapping[str, Any]:
     try:
-        values = json.loads(action.arguments)
+        return as_mapping(json.loads(action.arguments))
     except (ValueError, RecursionError):
         return {}
-    return values if isinstance(values, dict) else {}
 
 
-def _first(values: dict[str, Any], names: frozenset[str]) -> str:
-    return next((as_text(values[name], "") for name in values if name.lower() in names), "")
+def _first(values: Mapping[str, Any], names: Sequence[str]) -> str:
+    return next((as_text(values[name], "") for name in names if name in values), "")
 
 
 def _plain(text: str) -> str:
     """Lines without their numbers and the blanks around them."""
-    lines = text[:_FILE_CHARACTERS].splitlines()
-    return "\n".join(_NUMBER.sub("", line, count=1).strip() for line in lines).strip()
+    return "\n".join(_NUMBER.sub("", line, count=1).strip() for line in text.splitlines()).strip()
 
 
 KINDS: Final[tuple[Kind, ...]] = (
-    Kind("interrupt", "interrupted", _interrupted_call, _interrupted),
+    Kind(
+        name="interrupt",
+        label="interrupted",
+        in_step=lambda step, _: (
+            ("", step) for a in step.actions if is_interruption(a.observation)
+        ),
+        in_answer=lambda answer: answer.words if answer.interrupted else None,
+    ),
     Kind("reject", "call rejected", _rejected),
-    Kind("rewind", "history rewound", in_answer=_rewound),
+    Kind("rewind", "history rewound", in_answer=lambda a: a.words if a.dropped else None),
     Kind("correct", "answer corrected", in_answer=_corrected),
     Kind("undo", "edit undone", _undone),
 )
