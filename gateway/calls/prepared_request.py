@@ -228,9 +228,11 @@ class PreparedRequest:
         the call stays pending: the client may still ask for the answer.
         """
         result, request = self.call.result, self.request
+        if result is not None and self.call.exchange.response.client_gone:
+            result.note_cut()
         if self.call.completed:
             if result is not None:
-                result.note_ended(client_gone=self.call.exchange.response.client_gone)
+                result.note_ended()
             return
         read = request.dialect.read_stream(received(), orjson.loads)
         self._bill(read.usage, read.completion or read.partial)
@@ -246,8 +248,6 @@ class PreparedRequest:
         if pending_id is None:
             # At once: a client that gave up may send the request again before this is recorded.
             result.note_failed()
-            if self.call.exchange.response.client_gone:
-                result.note_cut()
         self._runtime.unfinished.start(self._record(None, pending_id))
 
     async def _record(self, completion: dict[str, Any] | None, pending_id: str | None) -> None:

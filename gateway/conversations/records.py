@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice, takewhile
 from typing import Any
 
@@ -286,7 +286,11 @@ def acts_of(
     """What a person did to the steps that a request completed, and to the answer before its `new`
     messages. `last`: the newest run as it was with that answer; `cut`: the client broke off its
     stream; `dropped`: the place of an answer that the client took out of the history."""
-    found = list(_acts_on_steps(conversation_id, fold, outcomes))
+    found = [
+        ((run_id(conversation_id, outcome.run), outcome.index), act)
+        for outcome in outcomes
+        for act in step_interventions(outcome.step)
+    ]
     said = said_in(new)
     if not said:
         return found
@@ -306,19 +310,6 @@ def acts_of(
     words = agent_words(before) if before is not None else ""
     answer = Answer(before=words, said=said, cut=cut, dropped=dropped is not None)
     return [*found, *((place, each) for each in answer_interventions(answer, of_reply=of_reply))]
-
-
-def _acts_on_steps(
-    conversation_id: str, fold: ConversationFold, outcomes: Sequence[StepOutcome]
-) -> Iterator[ActOfPerson]:
-    def newest() -> Iterator[StepOutcome]:
-        return (outcome for run in fold.runs[-2:] for outcome in run.outcomes)
-
-    for outcome in outcomes:
-        step = outcome.step
-        for act, about in step_interventions(step, lambda: [each.step for each in newest()]):
-            of = next((each for each in newest() if each.step.index == about), outcome)
-            yield (run_id(conversation_id, of.run), of.index), act
 
 
 def with_acts(

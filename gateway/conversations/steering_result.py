@@ -151,10 +151,8 @@ class SteeringResult(Struct, kw_only=True):
         if self.usable:
             self._note_delivery(Delivery.DONE)
 
-    def note_ended(self, *, client_gone: bool = False) -> None:
+    def note_ended(self) -> None:
         """Nothing more is sent: of an answer that was not delivered, the request may come again."""
-        if client_gone:
-            self.note_cut()
         if self.conversation.history.branch.delivery is Delivery.SENDING:
             self._note_delivery(Delivery.UNKNOWN)
 

@@ -276,24 +276,6 @@ async def test_a_person_goes_back(
     assert [acts(trace) for trace in others if acts(trace)] == []
 
 
-async def test_an_edit_is_undone(
-    person: Person, upstream: ScriptedUpstream, database: Path
-) -> None:
-    """The file has its old text again when it is read after a message of the person."""
-    edit = {"file_path": "/a.py", "old_string": "return add(a, b)", "new_string": "return a + b"}
-    made, edits = call("call_a1b2c3", "Edit", **edit)
-    read, reads = call("call_d4e5f6", "Read", file_path="/a.py")
-    seen = "     1\u2192def total(a, b):\n     2\u2192    return add(a, b)\n"
-    upstream.script(edits, Reply(DONE), reads, Reply("I see."))
-    await person.send(("user", TASK))
-    await person.send(made, ("result", "call_a1b2c3", "The file /a.py has been updated."))
-    await person.send(("said", DONE), ("user", "Document the function."))
-    await person.send(read, ("result", "call_d4e5f6", seen))
-    first, second = await runs_in(database)
-    assert acts(first) == [(1, Intervention(kind="undo"))]
-    assert acts(second) == []
-
-
 async def test_an_edit_is_changed_before_it_is_saved(
     person: Person, upstream: ScriptedUpstream, database: Path
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
@@ -17,7 +16,6 @@ from gateway.steering.transcript.interventions import (
     KINDS,
     WORDINGS,
     Answer,
-    Intervention,
     answer_interventions,
     said_in,
     step_interventions,
@@ -39,21 +37,7 @@ MESSAGES = st.lists(
     JSON | st.fixed_dictionaries({"role": st.sampled_from(["user", "tool"]), "content": JSON}),
     max_size=5,
 )
-ARGUMENTS = st.fixed_dictionaries(
-    {}, optional=dict.fromkeys(("file_path", "old_string", "new_string", "offset"), JSON)
-).map(json.dumps)
-ACTIONS = st.builds(
-    Action,
-    name=st.sampled_from(["Read", "Edit", ""]) | TEXTS,
-    arguments=ARGUMENTS | TEXTS,
-    observation=st.just("updated") | TEXTS,
-)
-STEPS = st.lists(
-    st.builds(
-        Step, index=st.integers(), actions=st.lists(ACTIONS).map(tuple), prompted=st.booleans()
-    ),
-    max_size=4,
-)
+ACTIONS = st.builds(Action, name=TEXTS, arguments=TEXTS, observation=TEXTS)
 
 
 @given(MESSAGES, st.booleans(), st.booleans(), st.text(max_size=40))
@@ -65,51 +49,30 @@ def test_any_messages_are_read(messages: list[Any], cut: bool, dropped: bool, be
     assert all(act.of_reply for act in found)
 
 
-@given(STEPS)
-def test_any_steps_are_read(steps: list[Step]) -> None:
-    """Each act is about one of the steps."""
-    for step in steps:
-        for _, about in step_interventions(step, lambda: steps):
-            assert about in [each.index for each in steps]
-
-
-def edit(**changes: Any) -> Action:
-    """An edit that was made."""
-    arguments = {"file_path": "/a.py", "old_string": "return add(a, b)", "new_string": "return 1"}
-    done = "The file /a.py has been updated."
-    return Action(
-        **({"name": "Edit", "arguments": json.dumps(arguments), "observation": done} | changes)
-    )
-
-
-def look(text: str = "def f():\n    return add(a, b)", **more: Any) -> Action:
-    return Action(
-        name="Read", arguments=json.dumps({"file_path": "/a.py", **more}), observation=text
-    )
+@given(st.builds(Step, index=st.integers(), actions=st.lists(ACTIONS).map(tuple)))
+def test_any_step_is_read(step: Step) -> None:
+    """Each act is there once."""
+    found = step_interventions(step)
+    assert len(set(found)) == len(found)
+    assert {act.kind for act in found} <= {"interrupt", "reject", "undo"}
 
 
 @pytest.mark.parametrize(
-    ("edited", "between", "seen", "prompted"),
+    ("result", "kinds"),
     [
-        (edit(), (), look(), False),  # nobody has said anything since
-        (edit(), (Action(name="Bash", arguments="{}"),), look(), True),  # it may have done that
-        (edit(), (), look("def f():\n    return 1"), True),
-        (edit(), (), look("def f():\n    return add(a, b)\n    return 1"), True),
-        (edit(), (), look(offset=10), True),  # a part of the file
-        (edit(observation="String to replace not found in file."), (), look(), True),
-        (edit(is_error=True), (), look(), True),
+        ("The user made the following updates to your content:\n\n@@ -1 +1 @@", ["undo"]),
+        ("Successfully modified file: a.py. User modified the `new_string` content", ["undo"]),
+        ("File has been modified since read, either by the user or by a linter.", []),
+        ("x" * 9000 + "The user modified your proposed changes", []),
+        ("I read: [Request interrupted by user]", []),
+        ("Request cancelled.", ["interrupt"]),
+        ("exec command rejected by user", ["reject"]),
     ],
 )
-def test_what_may_have_another_cause_is_no_undone_edit(
-    edited: Action, between: tuple[Action, ...], seen: Action, prompted: bool
-) -> None:
-    """Only what the wire shows for certain."""
-    earlier = [Step(index=0, actions=(edited,)), Step(index=1, actions=between)]
-    newest = Step(index=2, actions=(seen,), prompted=prompted)
-    assert step_interventions(newest, lambda: earlier) == []
-    sure = [Step(index=0, actions=(edit(),)), Step(index=1)]
-    found = step_interventions(Step(index=2, actions=(look(),), prompted=True), lambda: sure)
-    assert found == [(Intervention(kind="undo"), 0)]
+def test_results_show_what_a_person_did(result: str, kinds: list[str]) -> None:
+    """In a client's own words, and only what these say for certain."""
+    found = step_interventions(Step(index=0, actions=(Action(name="t", observation=result),)))
+    assert [act.kind for act in found] == kinds
 
 
 def test_a_kind_is_one_row(tmp_path: Path) -> None:

@@ -7,17 +7,16 @@ requests and the logs that agents keep on disk.
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 from msgspec import Struct
 
-from gateway.steering.transcript.steps import Action, Step
+from gateway.steering.transcript.steps import Step
 from gateway.steering.transcript.text_protocols import is_nudge
 from gateway.steering.transcript.user_words import user_words
-from gateway.wire.coerce import as_mapping, as_text
+from gateway.wire.coerce import as_text
 from gateway.wire.messages import content_text
 
 WordedKind = Literal["interrupt", "reject"]
@@ -28,10 +27,6 @@ one. Source: docs/evidence.md, kind of a message."""
 WORDS_CHARACTERS = 400  # of the person's words that are kept
 _READ_CHARACTERS = 8192  # of a text: enough for the words, and for the secrets that are in them
 _MOST_PARTS = 64  # of a message
-_LEAST_EDIT = (
-    12  # characters of an edit that is found again in a file: shorter ones may be anywhere
-)
-_FILE_CHARACTERS = 256 * 1024
 _HEAD_CHARACTERS = 400  # a client's wording begins the text; what follows is the person's own
 
 
@@ -87,16 +82,11 @@ WORDINGS: Final[tuple[Wording, ...]] = (
     Wording("copilot-cli", "reject", "The user rejected this tool call", _FEEDBACK),
     Wording("copilot-cli", "reject", "The tool execution was denied by the user"),
     Wording("copilot-cli", "reject", "The tool call required approval from the user, but the user"),
-    Wording(
-        *("opencode", "reject", "The user rejected permission to use this specific tool call"),
-        _TOLD_BACK,
+    *(
+        Wording("opencode", "reject", f"{error}The user {did}", _TOLD_BACK)
+        for error in ("", "Error: ")
+        for did in ("rejected permission to use this specific", "dismissed this question")
     ),
-    Wording("opencode", "reject", "The user dismissed this question"),
-    Wording(
-        *("opencode", "reject", "Error: The user rejected permission to use this specific"),
-        _TOLD_BACK,
-    ),
-    Wording("opencode", "reject", "Error: The user dismissed this question"),
     Wording("openhands", "reject", "Action rejected: ", _REASON),
     Wording("openhands", "reject", "Action has been rejected by the user"),
     Wording("mini-swe-agent", "interrupt", "Interrupted by user: "),
@@ -178,33 +168,26 @@ class Answer(Struct, frozen=True, kw_only=True):
         return "\n".join(own)[:_READ_CHARACTERS]
 
 
-Found = tuple[str, Step]
-"""The person's words, and the step that they are about."""
-Newest = Callable[[], Sequence[Step]]
-"""Gives the newest steps, oldest first; few kinds ask for them."""
-
-
 class Kind(NamedTuple):
     """One kind of intervention: its name, its name for people, and what finds it.
 
-    `in_step`: in the results of a step, among the newest ones; `in_answer`: in what came after
-    an answer, as the person's words, None if it did not happen.
+    `in_step`: in the results of a step; `in_answer`: in what came after an answer, None if it did
+    not happen. Both give the person's words.
     """
 
     name: str
     label: str
-    in_step: Callable[[Step, Newest], Iterator[Found]] | None = None
+    in_step: Callable[[Step], Iterator[str]] | None = None
     in_answer: Callable[[Answer], str | None] | None = None
 
 
-def step_interventions(step: Step, newest: Newest) -> list[tuple[Intervention, int]]:
-    """What the person did to the calls of a step, or to earlier ones, as its results show it; each
-    with the index of the step that it is about."""
+def step_interventions(step: Step) -> list[Intervention]:
+    """What the person did to the calls of a step, as its results show it."""
     found = [
-        (Intervention(kind=kind.name, words=words[:_READ_CHARACTERS]), about.index)
+        Intervention(kind=kind.name, words=words[:_READ_CHARACTERS])
         for kind in KINDS
         if kind.in_step is not None
-        for words, about in kind.in_step(step, newest)
+        for words in kind.in_step(step)
     ]
     return list(dict.fromkeys(found))
 
@@ -231,11 +214,11 @@ def said_in(messages: Sequence[Any]) -> tuple[str, ...]:
     return tuple(filter(None, (user_words(text) for text in found if text)))
 
 
-def _rejected(step: Step, _newest: Newest) -> Iterator[Found]:
+def _rejected(step: Step) -> Iterator[str]:
     for action in step.actions:
         words = rejection(action.observation[:_READ_CHARACTERS])
         if words is not None:
-            yield words, step
+            yield words
 
 
 def _corrected(answer: Answer) -> str | None:
@@ -250,72 +233,18 @@ def _corrected(answer: Answer) -> str | None:
     return words if corrected(chances) >= CORRECTS_FROM else None
 
 
-_READERS = re.compile(
-    r"(?:mcp__\w+__)?(?:read|view|open|cat|grep|glob|ls|list|search|find|fetch|todo|think)", re.I
-)
-_DONE = re.compile(r"updated|success|applied|edited|written|wrote|saved|replaced", re.I)
-_NOT_DONE = re.compile(r"error|fail|not found|no match|unable|could not|no changes", re.I)
-_PLACES, _OLD, _NEW = (
-    ("file_path", "filePath", "path", "filename", "target_file"),
-    ("old_string", "old_str", "oldString"),
-    ("new_string", "new_str", "newString"),
-)
-_PARTS = frozenset(("offset", "limit", "view_range", "start_line", "end_line", "lines", "range"))
-_NUMBER = re.compile(r"\s*\d+[ \t]*[\u2192\t|:]")
-
-
-def _undone(step: Step, newest: Newest) -> Iterator[Found]:
-    """Edits that the person changed before they were saved, and those that are gone when the file
-    is read again after a message of the person, without any call in between that could do it."""
+def _undone(step: Step) -> Iterator[str]:
     for action in step.actions:
-        seen = action.observation[:_READ_CHARACTERS]
-        if "ser m" in seen and _MADE_OTHERWISE.search(seen):
-            yield "", step
-    prompted = False
-    for before in [step, *(each for each in newest()[::-1] if each.index < step.index)]:
-        if not all(_READERS.match(action.name) for action in before.actions):
-            gone = (_is_gone(edit, seen) for edit in before.actions for seen in step.actions)
-            if prompted and any(gone):
-                yield "", before
-            return
-        prompted = prompted or before.prompted
-
-
-def _is_gone(edit: Action, seen: Action) -> bool:
-    """Whether a whole file that was read has what an edit replaced, and not what it wrote."""
-    if edit.is_error or not _DONE.search(edit.observation) or _NOT_DONE.search(edit.observation):
-        return False
-    made, read = _arguments(edit), _arguments(seen)
-    place, text = _first(made, _PLACES), _plain(seen.observation[:_FILE_CHARACTERS])
-    if not place or place != _first(read, _PLACES) or not _PARTS.isdisjoint(read):
-        return False
-    old, new = _plain(_first(made, _OLD)), _plain(_first(made, _NEW))
-    return len(old) >= _LEAST_EDIT and new not in old and old in text and new not in text
-
-
-def _arguments(action: Action) -> Mapping[str, Any]:
-    try:
-        return as_mapping(json.loads(action.arguments))
-    except (ValueError, RecursionError):
-        return {}
-
-
-def _first(values: Mapping[str, Any], names: Sequence[str]) -> str:
-    return next((as_text(values[name], "") for name in names if name in values), "")
-
-
-def _plain(text: str) -> str:
-    """Lines without their numbers and the blanks around them."""
-    return "\n".join(_NUMBER.sub("", line, count=1).strip() for line in text.splitlines()).strip()
+        result = action.observation[:_READ_CHARACTERS]
+        if "ser m" in result and _MADE_OTHERWISE.search(result):
+            yield ""
 
 
 KINDS: Final[tuple[Kind, ...]] = (
     Kind(
         name="interrupt",
         label="interrupted",
-        in_step=lambda step, _: (
-            ("", step) for a in step.actions if is_interruption(a.observation)
-        ),
+        in_step=lambda step: ("" for a in step.actions if is_interruption(a.observation)),
         in_answer=lambda answer: answer.words if answer.interrupted else None,
     ),
     Kind("reject", "call rejected", _rejected),
