@@ -273,7 +273,10 @@ def run_kinds(files: Sequence[Path], sessions: Path | None, weights: Path | None
     strength = choose(rows)
     print(f"strength of the shipped model: {strength}")
     if weights is not None:
-        provenance = {"messages": len(rows), "sessions": len({row.session for row in rows})}
+        provenance: dict[str, Any] = {
+            "messages": len(rows),
+            "sessions": len({row.session for row in rows}),
+        }
         provenance |= {"strength": strength, "seed": SEED, "held_out": figures}
         write_output(weights, kinds_to_json(fit_kinds(rows, strength), provenance))
     return 0

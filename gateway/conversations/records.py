@@ -283,7 +283,7 @@ def acts_of(
     cut: bool = False,
     dropped: StepPlace | None = None,
 ) -> list[ActOfPerson]:
-    """What a person did to the steps that a request completed, and to the answer before its `new`
+    """Acts of a person on the steps that a request completed, and on the answer before its `new`
     messages. `last`: the newest run as it was with that answer; `cut`: the client broke off its
     stream; `dropped`: the place of an answer that the client took out of the history."""
     found = [

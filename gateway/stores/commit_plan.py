@@ -10,6 +10,7 @@ from operator import attrgetter
 
 from msgspec import Struct, structs
 
+from gateway.steering.transcript.interventions import Intervention
 from gateway.stores.records import CallRow, InjectionRow, RunUpdate, StepContent, StepRow
 from gateway.stores.totals import DERIVED, RunTotals, plus
 
@@ -37,7 +38,7 @@ class StepPlan(Struct):
     insert. `late`: scores that stored steps get. `calls`: by step, the call that replaces the
     stored one, and the texts that do unless None; written after the scores. `called`: steps whose
     calls are counted, of which `retries` repeat a call that was counted before. `human`: kinds of
-    acts of a person that are new at stored steps."""
+    new acts at stored steps."""
 
     fresh: list[StepRow] = []
     late: list[LateScore] = []
@@ -60,7 +61,7 @@ class StepPlan(Struct):
             injections=len(given),
             sources=given,
             late=[(each.state, each.step) for each in self.late],
-            human=self.human,
+            human=[*self.human, *[act.kind for step in self.fresh for act in _acts(step.content)]],
         )
 
 
@@ -107,23 +108,26 @@ def _with_scores(plan: StepPlan, stored: StoredStep, step: StepRow) -> StoredSte
 
 def _with_acts(plan: StepPlan, stored: StoredStep, step: StepRow, *, counts: bool) -> StepRow:
     """The step with the acts of a person that are stored, and the new ones counted."""
-    known = stored.content.human if stored.content else ()
-    new = [act for act in (step.content.human if step.content else ()) if act not in known]
+    known = _acts(stored.content)
+    new = [act for act in _acts(step.content) if act not in known]
     if counts:
         plan.human += [act.kind for act in new]
     if not known or step.content is None:
         return step
-    content = structs.replace(step.content, human=(*known, *new))
-    return structs.replace(step, content=content)
+    return structs.replace(step, content=structs.replace(step.content, human=(*known, *new)))
+
+
+def _acts(content: StepContent | None) -> tuple[Intervention, ...]:
+    return content.human if content is not None else ()
 
 
 def _with_call(plan: StepPlan, stored: StoredStep, step: StepRow) -> StoredStep:
     call = step.call
     if call is None or (stored.call is not None and is_same_call(stored.call, call)):
-        acts, content = step.content.human if step.content else (), stored.content or StepContent()
-        if stored.call is None or len(acts) == len(content.human):
+        acts = _acts(step.content)
+        if stored.call is None or len(acts) == len(_acts(stored.content)):
             return stored
-        content = structs.replace(content, human=acts)
+        content = structs.replace(stored.content or StepContent(), human=acts)
         plan.calls[step.step_index] = (stored.call, content)
         return structs.replace(stored, content=content)
     if stored.call is not None:

@@ -138,8 +138,8 @@ class StepContent(Struct, frozen=True, kw_only=True):
     """The texts of one step, and the reply to the call made at it.
 
     `messages`: messages new in this call that belong to no step; at step 0 the opening of the run.
-    `reply_actions`: the tool calls of the reply. `prompted`: as in `Step`. `human`: what a person
-    did to the step or to the reply, each once; a later commit may add to it."""
+    `reply_actions`: the tool calls of the reply. `prompted`: as in `Step`. `human`: acts of a
+    person on the step or the reply, each once; a later commit may add some."""
 
     messages: tuple[PromptMessage, ...] = ()
     thought: str = ""
@@ -213,8 +213,7 @@ class RunUpdate(Struct, frozen=True, kw_only=True):
     The first update of an id creates the run; later ones change only `updated_at`, `ended_at`,
     `state`, `outcome`, `mode`, `policy_digest` and `model_requested`, and add tags of new names.
     `outcome` None keeps the stored outcome; a `derived` outcome never replaces a reported one.
-    `updated_at` 0: not a call of the run, only more about it; its description stays, and a run that
-    is not stored is not created."""
+    With `updated_at` 0 only its steps are added to, and a run that is not stored is not created."""
 
     id: str
     sequence: int = 0

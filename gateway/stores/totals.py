@@ -38,7 +38,7 @@ class RunTotals(Struct, frozen=True, kw_only=True):
     state, firings per monitor, calls per model asked, scored steps per severity, calls without a
     decision per reason. `estimated`: the estimated part of `calls`, `tokens` and `cost_usd`.
     `guidance`: pieces that reached the model by source, of which `injections` is the sum. `human`:
-    acts of a person by kind (`gateway/steering/transcript/interventions.py`)."""
+    acts of a person by kind."""
 
     steps: int = 0
     scored_steps: int = 0
@@ -70,11 +70,6 @@ class RunTotals(Struct, frozen=True, kw_only=True):
     human: Mapping[str, int] = {}
 
     @property
-    def interventions(self) -> int:
-        """Number of times that a person stepped in."""
-        return sum(self.human.values())
-
-    @property
     def advice(self) -> int:
         """Pieces of guidance without the universal rules, which every run is given."""
         if self.injections and not self.guidance:
@@ -99,8 +94,7 @@ class RunTotals(Struct, frozen=True, kw_only=True):
     ) -> RunTotals:
         """These totals plus `fresh` steps and `calls`. `retries`: of `calls`, those that repeat a
         call counted before. `injections`: new pieces of guidance, from `sources`. `late`: steps
-        counted before without scores, with the states that they were counted in. `human`: kinds of
-        acts that are new at stored steps."""
+        counted before without scores, with the states that they were counted in."""
         scored = [*fresh, *[step for _, step in late]] if late else fresh
         composites = [step.composite for step in scored if step.composite is not None]
         failure_types = [step.failure_type for step in scored if step.failure_type is not None]
@@ -139,9 +133,7 @@ class RunTotals(Struct, frozen=True, kw_only=True):
             unsteered=_counted(self.unsteered, [c.unsteered for c in calls if c.unsteered]),
             estimated=_with_estimates(self.estimated, calls),
             guidance=_counted(self.guidance, sources),
-            human=_counted(
-                self.human, [*human, *[h.kind for s in fresh if s.content for h in s.content.human]]
-            ),
+            human=_counted(self.human, human),
         )
 
     def _costs(self, calls: Sequence[CallRow]) -> tuple[float | None, float | None, float | None]:

@@ -182,7 +182,7 @@ class Kind(NamedTuple):
 
 
 def step_interventions(step: Step) -> list[Intervention]:
-    """What the person did to the calls of a step, as its results show it."""
+    """Acts of the person on the calls of a step, as its results show them."""
     found = [
         Intervention(kind=kind.name, words=words[:_READ_CHARACTERS])
         for kind in KINDS
@@ -193,7 +193,7 @@ def step_interventions(step: Step) -> list[Intervention]:
 
 
 def answer_interventions(answer: Answer, *, of_reply: bool) -> list[Intervention]:
-    """What the person did to an answer."""
+    """Acts of the person on an answer."""
     return [
         Intervention(kind=kind.name, words=words, of_reply=of_reply)
         for kind in KINDS
