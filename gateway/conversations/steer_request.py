@@ -252,8 +252,8 @@ class RequestSteerer:
         conversation, match = result.conversation, result.resolved.match
         history, fold = conversation.history, conversation.run.fold
         cut = bool(history.cut) and history.cut == history.branch.fallback_hash
-        if match.kind in (MatchKind.RETRY, MatchKind.COMPACTION):
-            since, cut = (), False  # known already, and a summary
+        if match.kind is MatchKind.COMPACTION:
+            since, cut = (), False  # a summary
         elif cut:
             since = transcript[match.position :]
         try:

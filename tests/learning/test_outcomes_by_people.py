@@ -27,7 +27,7 @@ FINE = "Great, thanks. Commit and push it."
         (WRONG, (), ("correction", "failure")),
         (FINE, (), ("moved_on", "success")),
         (WRONG, ("interrupt",), ("interruption", "failure")),
-        ("Use the other file.", ("rewind",), ("interruption", "failure")),
+        ("Name it totals.", ("rewind",), ("interruption", "failure")),
         ("continue", ("interrupt",), ("moved_on", "success")),
     ],
 )

@@ -97,13 +97,15 @@ class Person:
     def __init__(self, client: httpx.AsyncClient, server: AppServer, path: str) -> None:
         self.client, self.server, self.path = client, server, path
         self.history: list[Item] = []
+        self.headers: dict[str, str] = {}
 
     def body(self) -> dict[str, Any]:
         return {"model": "scripted", **DIALECTS[self.path](self.history)}
 
     async def send(self, *items: Item) -> None:
         self.history += items
-        answer = await self.client.post(f"{self.server.base_url}/{self.path}", json=self.body())
+        url = f"{self.server.base_url}/{self.path}"
+        answer = await self.client.post(url, json=self.body(), headers=self.headers)
         assert answer.status_code == 200, answer.text
 
     async def break_off(self, *items: Item) -> None:
@@ -123,7 +125,8 @@ def database(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def gateway(gateway_server: Callable[..., AppServer], database: Path) -> AppServer:
-    return gateway_server({**PLAIN, "storage": {"path": str(database)}})
+    settings = {"storage": {"path": str(database)}, "learning": {"interval_s": 3600}}
+    return gateway_server({**PLAIN, **settings})
 
 
 @pytest.fixture(params=list(DIALECTS))
@@ -183,6 +186,22 @@ async def test_going_on_is_no_intervention(
     reminder = "<system-reminder>No, that is wrong, revert it.</system-reminder>"
     await person.send(("said", DONE), ("user", reminder), ("user", text))
     assert [trace.run.totals.human for trace in await runs_in(database)] == [{}, {}]
+
+
+async def test_a_summary_is_no_message_of_the_person(
+    person: Person, upstream: ScriptedUpstream, database: Path
+) -> None:
+    """A client that makes its history shorter puts what was said into a user message."""
+    made, reply = call("call_a1b2c3", "Edit", file_path="/a.py")
+    upstream.script(reply, Reply(DONE), Reply("I go on."))
+    person.headers = {"x-session-id": "a-session-of-this-test"}
+    await person.send(("user", TASK))
+    await person.send(made, ("result", "call_a1b2c3", "The file was saved."))
+    person.history.clear()
+    await person.send(("user", f"{WRONG}\n{DONE}"))
+    found = await runs_in(database)
+    assert {trace.run.conversation_id for trace in found} == {found[0].run.conversation_id}
+    assert [trace.run.totals.human for trace in found] == [{}] * len(found)
 
 
 async def test_a_call_is_rejected(
@@ -259,7 +278,8 @@ async def test_a_stream_is_cut_by_the_client(
 async def test_a_person_goes_back(
     person: Person, upstream: ScriptedUpstream, database: Path
 ) -> None:
-    """Another message takes the place of an earlier one, and the run left behind has the fact."""
+    """Another message takes the place of an earlier one: the run left behind has the fact, and is
+    read again for its outcome."""
     made, reply = call("call_a1b2c3", "Edit", file_path="/a.py")
     upstream.script(Reply(DONE), reply, Reply("Written."), Reply("Merged."), Reply("Pushed."))
     await person.send(("user", TASK))
@@ -272,6 +292,9 @@ async def test_a_person_goes_back(
     words = "Merge the branch instead."
     left = traces["Write the manual."]
     assert acts(left) == [(1, Intervention(kind="rewind", words=words, of_reply=True))]
+    learner = person.server.app.runtime.opened.learning.learner
+    assert learner is not None
+    assert learner._touched[left.run.id].ended
     others = [trace for trace in traces.values() if trace is not left]
     assert [acts(trace) for trace in others if acts(trace)] == []
 
