@@ -85,6 +85,7 @@ class Pipeline:
         except asyncio.CancelledError:
             if call.result is not None:
                 call.result.note_failed()  # the client has gone: no answer will come
+                call.result.note_cut()
             raise
         except Exception as exc:
             self._note_unsteered(prepared, exc)

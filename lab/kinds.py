@@ -16,8 +16,10 @@ from sklearn.metrics import precision_recall_curve, roc_auc_score
 
 from gateway.errors import ConfigError
 from gateway.history.log_file import LogFile
+from gateway.learning.verdicts import USED_FROM
 from gateway.offline.fitting import SEED, Array
 from gateway.offline.recordings import write_output
+from gateway.steering.transcript.interventions import CORRECTS_FROM
 from gateway.steering.transcript.message_kinds import (
     CORRECTIONS,
     KINDS,
@@ -26,6 +28,7 @@ from gateway.steering.transcript.message_kinds import (
     features_of,
 )
 
+APPROVALS = ("go", "new")
 OUTER, INNER = 5, 3  # folds
 STRENGTHS = (0.1, 0.3, 0.9)  # inverse of the penalty; chosen in the inner folds
 LEAST = 4  # messages that must have a feature
@@ -223,6 +226,26 @@ def report(rows: Sequence[Row], chances: Array) -> str:
     return f"n {len(rows)}, AUROC {parts[0]}, precision at half recall {parts[1]}"
 
 
+def at_levels(rows: Sequence[Row], chances: Array) -> list[str]:
+    """The precision and number of messages from the levels that the gateway reads by: of a
+    correction as a fact, and of outcomes by a correction and by approval or a next task."""
+    said = np.array([row.event == "message" for row in rows])
+    approved = np.array([row.kind in APPROVALS for row in rows])
+    approving = chances[:, [KINDS.index(kind) for kind in APPROVALS]].sum(axis=1)
+    levels = (
+        ("corrected", chance_corrected(chances), is_corrected(rows), CORRECTS_FROM),
+        ("corrected", chance_corrected(chances), is_corrected(rows), USED_FROM),
+        ("approved", approving, approved, USED_FROM),
+    )
+    lines = []
+    for name, chance, right, level in levels:
+        for part, chosen in (("all", said | True), ("messages", said)):
+            found = chosen & (chance >= level)
+            share = f"{right[found].mean():.2f} of {found.sum()}"
+            lines.append(f"{name} from {level}, {part}: {share}")
+    return lines
+
+
 def confusion(rows: Sequence[Row], chances: Array) -> list[str]:
     """A table: each line a kind that was read, each column the most probable kind."""
     counts = Counter(
@@ -246,6 +269,7 @@ def run_kinds(files: Sequence[Path], sessions: Path | None, weights: Path | None
             figures[name] = report([rows[i] for i in chosen], chances[chosen])
             print(f"{name}: {figures[name]}")
         print("\n".join(confusion(rows, chances)))
+        print("\n".join(at_levels(rows, chances)))
     strength = choose(rows)
     print(f"strength of the shipped model: {strength}")
     if weights is not None:

@@ -94,7 +94,7 @@ def _count(
             tally.longest_slot = max(tally.longest_slot, *slots, 0)
     if recording.label.success is None:
         return
-    for source, verdict, _ in implicit(calls, answered=_answered(recording, steps)):
+    for source, verdict, *_ in implicit(calls, answered=_answered(recording, steps)):
         tally.outcomes[
             source, verdict == ("success" if recording.label.success else "failure")
         ] += 1

@@ -21,6 +21,7 @@ from gateway.errors import BadRequest
 from gateway.steering.experiments import ARMS
 from gateway.steering.fsm import FSMState
 from gateway.steering.guidance.pattern import MAX_ID_CHARS
+from gateway.steering.transcript.interventions import KIND_LABELS
 from gateway.stores.queries import (
     LIVE,
     MAX_PAGE,
@@ -183,6 +184,9 @@ class RunFilters(TenantParameter):
     )
     failure_type: Text | None = described("With a step of this failure type.", None)
     monitor: Text | None = described("In which this monitor fired.", None)
+    intervention: Annotated[str, OneOf(tuple(KIND_LABELS))] | None = described(
+        "In which a person stepped in like this.", None
+    )
     experiment: Text | None = described("Of this experiment.", None)
     arm: Arm | None = described("In this arm.", None)
     mode: Annotated[str, OneOf(RUN_MODES)] | None = described(

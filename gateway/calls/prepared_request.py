@@ -228,6 +228,8 @@ class PreparedRequest:
         the call stays pending: the client may still ask for the answer.
         """
         result, request = self.call.result, self.request
+        if result is not None and self.call.exchange.response.client_gone:
+            result.note_cut()
         if self.call.completed:
             if result is not None:
                 result.note_ended()

@@ -145,7 +145,9 @@ class Recorder:
             step = max((s.step_index for s in record.steps if s.run_id == run.id), default=0)
             decided = any(each.run_id == run.id for each in record.decisions)
             ended, tenant = run.ended_at is not None, record.conversation.tenant
-            if ended and not (step or run.sequence or run.outcome or decided):
+            if not run.updated_at:
+                ended = True  # a person has judged its answer since
+            elif ended and not (step or run.sequence or run.outcome or decided):
                 continue  # answered at once: there is no call to learn from
             learner.touch(run.id, tenant, step=step, ended=ended, decided=decided)
 

@@ -25,6 +25,7 @@ from gateway.errors import ConfigError
 from gateway.reporting.run_exports import FORMATS, group_lines
 from gateway.steering.experiments import MODES
 from gateway.steering.fsm import FSMState
+from gateway.steering.transcript.interventions import KIND_LABELS
 from gateway.stores.budgets import Action, Control
 from gateway.stores.learning import OutcomeRow
 from gateway.stores.protocols import RunStore
@@ -111,6 +112,8 @@ def _add_filters(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tag", default="", help="team=web,env; a name alone is any value")
     states = [state.value for state in FSMState]
     parser.add_argument("--state", choices=states, help="only runs that were in it")
+    acts = "only runs in which a person stepped in like this"
+    parser.add_argument("--intervention", choices=list(KIND_LABELS), help=acts)
     ends = [*OUTCOMES, UNFINISHED]
     parser.add_argument("--outcome", choices=ends, help="only runs that ended so")
     mode = "only runs of this mode; imported: from session logs, live: all but those"
@@ -119,7 +122,9 @@ def _add_filters(parser: argparse.ArgumentParser) -> None:
 
 def _chosen(args: argparse.Namespace) -> RunFilter:
     names = ("tenant", "agent", "model", "failure_type", "experiment", "arm", "task")
-    chosen = {name: getattr(args, name) for name in (*names, "state", "outcome", "mode")}
+    chosen = {
+        name: getattr(args, name) for name in (*names, "state", "outcome", "mode", "intervention")
+    }
     return RunFilter(**chosen, key_name=args.key, tags=read_tag_filter(args.tag))
 
 
@@ -248,6 +253,12 @@ def _print_run(trace: RunTrace, settings: Settings) -> None:
     for name in dict.fromkeys(name for step in steps for name in step.scores):
         readings = [step.scores.get(name) for step in steps]
         console.print(Text(f"{name:12} ").append_text(strip(readings, fire, width=width)))
+    acts = [(step, act) for step in steps if step.content for act in step.content.human]
+    if acts:
+        console.print(Text("\ninterventions", style="bold"))
+    for step, act in acts:
+        head = f"step {step.step_index:<4} {KIND_LABELS.get(act.kind, act.kind):16} "
+        console.print(Text(head, style="yellow").append(one_line(act.words, 120)))
     if trace.injections:
         console.print(Text("\nguidance", style="bold"))
     for given in trace.injections:

@@ -21,14 +21,17 @@ from gateway.conversations.conversation import (
     KeptFold,
     RunStart,
     SeenDigests,
+    StepPlace,
     StoredResponse,
     first_hash,
+    run_id,
 )
 from gateway.conversations.index import ConversationIndex
 from gateway.dialects import SteeredRequest
 from gateway.steering.fold import RunSnapshot
 from gateway.steering.fsm import FSMState
 from gateway.steering.identity import (
+    Awaits,
     ConversationMatch,
     Identity,
     Incoming,
@@ -38,7 +41,9 @@ from gateway.steering.identity import (
 )
 from gateway.steering.identity.rebuilt import extend_tail
 from gateway.steering.steer import RunMemory
+from gateway.steering.transcript.content import read_calls, read_content
 from gateway.steering.transcript.user_words import task_of
+from gateway.wire.coerce import as_mapping
 from gateway.wire.messages import digest_fields, is_result
 
 _CONTINUING = (MatchKind.CONTINUE, MatchKind.FORK, MatchKind.RETRY)
@@ -192,6 +197,7 @@ def open_conversation(
             _join(index, opened, identity.parent)
         if parent is not None and verdict.position:
             _copy_state(parent, opened, verdict)
+            opened.history.dropped = _dropped(parent, incoming, verdict)
     index.add(opened)
     return opened
 
@@ -224,6 +230,24 @@ def _join(index: ConversationIndex, opened: Conversation, named: str | None) -> 
         above = (*known.ancestors, name) if known is not None else (name,)
         deep = len(above) > MAX_DEPTH
         opened.ancestors = (above[0], *above[1 - MAX_DEPTH :]) if deep else above
+
+
+def _dropped(
+    parent: Conversation, incoming: Incoming, verdict: ConversationMatch
+) -> StepPlace | None:
+    """The newest answer of an agent's conversation that a fork replaces, with the user message
+    before it, by another user message: a person went back. A call under way is a parallel one."""
+    branch, newest = parent.history.branch, parent.snapshot()
+    shared, new = verdict.position, incoming.messages[verdict.position :]
+    if branch.awaits is Awaits.MODEL or branch.signature != incoming.signature or newest is None:
+        return None
+    before = as_mapping(incoming.messages[shared - 1])
+    said = all(as_mapping(each).get("role") == "user" and not is_result(each) for each in new)
+    if before.get("role") != "assistant" or not (new and said and branch.has_tools):
+        return None
+    if read_calls(before, read_content(before.get("content"))):
+        return None
+    return run_id(parent.id, newest.run), newest.steps
 
 
 def _copy_state(parent: Conversation, child: Conversation, verdict: ConversationMatch) -> None:

@@ -155,13 +155,19 @@ def slim(item: Any) -> Any:
     return kept
 
 
+StepPlace = tuple[str, int]
+"""The id of a run, and one of its steps."""
+
+
 class History(Struct, kw_only=True):
     """The connection between the requests of a conversation.
 
     `root`: hash of the history's first message, by which the store groups the prefix hashes; the
     index knows the conversation under `prefix_hashes`. `responses`: the newest answers that a
     request may continue by id, oldest first. `tail`: hash of the messages from the first reply on,
-    up to those of `chain`; None when unknown.
+    up to those of `chain`; None when unknown. `cut`: prefix hash of the newest request whose answer
+    the client broke off; `dropped`: the answer of another conversation that this one was forked to
+    replace, until that is noted. Neither is stored.
     """
 
     branch: Branch
@@ -172,6 +178,8 @@ class History(Struct, kw_only=True):
     tail: bytes | None = None
     prefix_hashes: list[bytes] = []
     responses: dict[str, StoredResponse] = {}
+    cut: bytes = b""
+    dropped: StepPlace | None = None
 
     def knows_replies(self, request: Incoming) -> bool:
         """Whether every reply in the request but the latest was in an earlier one: a client may

@@ -16,15 +16,22 @@ from msgspec.structs import replace
 
 from gateway.conversations.apply_reply import echoed_items
 from gateway.conversations.codec import to_record
-from gateway.conversations.conversation import items_by_id, run_id
-from gateway.conversations.steering_result import Call, SteeringResult
+from gateway.conversations.conversation import StepPlace, items_by_id, run_id
+from gateway.conversations.steering_result import ActOfPerson, Call, SteeringResult
 from gateway.dialects.base import ANSWER_ID
 from gateway.observability.live_events import Event
-from gateway.steering.fold import RunSnapshot, StepOutcome
+from gateway.steering.fold import ConversationFold, RunSnapshot, StepOutcome
 from gateway.steering.fsm import FSMState
 from gateway.steering.guidance.decide import Item
 from gateway.steering.guidance.pattern import Tier
 from gateway.steering.guidance.state import Injection
+from gateway.steering.transcript.interventions import (
+    WORDS_CHARACTERS,
+    Answer,
+    answer_interventions,
+    said_in,
+    step_interventions,
+)
 from gateway.steering.transcript.steps import Action, Step
 from gateway.stores.learning import DecisionRow
 from gateway.stores.records import (
@@ -41,6 +48,7 @@ from gateway.stores.records import (
 )
 from gateway.stores.totals import RunRecord
 from gateway.text.secrets import mask_repeated
+from gateway.wire.coerce import as_mapping
 from gateway.wire.messages import SYSTEM_ROLES, content_text, is_result
 
 _PREVIEW_CHARACTERS = 200
@@ -87,13 +95,19 @@ def call_record(
     items: Mapping[str, Any] = {}
     if recorded.completion is not None and recorded.completion.get(ANSWER_ID):
         items = items_by_id(echoed_items(recorded.completion))
+    updates, steps = with_acts(
+        [_run_update(call, result, recorded, i, snapshot, now) for i in sorted(runs)],
+        _step_rows(call, result, recorded, run, now),
+        result.acts,
+        masks_secrets=recorded.masks_secrets,
+    )
     return CallRecord(
         conversation=to_record(
             conversation, count, now, snapshot=snapshot, masks_secrets=recorded.masks_secrets
         ),
         heads=tuple(prefix_hashes),
-        runs=tuple([_run_update(call, result, recorded, i, snapshot, now) for i in sorted(runs)]),
-        steps=tuple(_step_rows(call, result, recorded, run, now)),
+        runs=updates,
+        steps=steps,
         injections=tuple(injection_rows(result, run)),
         items=tuple(
             [ItemRecord(id=name, content=json.dumps(item).encode()) for name, item in items.items()]
@@ -253,10 +267,71 @@ def _run_update(
     )
 
 
-def preview(task: str, *, masks_secrets: bool) -> str:
-    """The beginning of a task, masked before it is cut: half of a secret has no form."""
-    head = task[: _PREVIEW_CHARACTERS + _LONGEST_SECRET]
-    return (mask_repeated(head) if masks_secrets else head)[:_PREVIEW_CHARACTERS]
+def preview(text: str, *, masks_secrets: bool, most: int = _PREVIEW_CHARACTERS) -> str:
+    """The beginning of a text, masked before it is cut: half of a secret has no form."""
+    head = text[: most + _LONGEST_SECRET]
+    return (mask_repeated(head) if masks_secrets else head)[:most]
+
+
+def acts_of(
+    conversation_id: str,
+    fold: ConversationFold,
+    outcomes: Sequence[StepOutcome],
+    new: Sequence[Any],
+    *,
+    last: RunSnapshot | None = None,
+    cut: bool = False,
+    dropped: StepPlace | None = None,
+) -> list[ActOfPerson]:
+    """Acts of a person on the steps that a request completed, and on the answer before its `new`
+    messages. `last`: the newest run as it was with that answer; `cut`: the client broke off its
+    stream; `dropped`: the place of an answer that the client took out of the history."""
+    found = [
+        ((run_id(conversation_id, outcome.run), outcome.index), act)
+        for outcome in outcomes
+        for act in step_interventions(outcome.step)
+    ]
+    said = said_in(new)
+    if not said:
+        return found
+    run, before, answered = fold.current, fold.newest, last
+    if not cut and len(fold.runs) > 1 and not run.steps:
+        answered = fold.runs[-2].snapshot()
+    of_reply = cut or dropped is not None or not run.steps
+    if not of_reply or (cut and answered is None):
+        answered = run.snapshot()
+    elif answered is None or (not cut and answered.run == run.index):
+        if dropped is None:
+            return found  # no answer came before
+        answered = run.snapshot()
+    place = dropped or (run_id(conversation_id, answered.run), answered.steps)
+    from gateway.steering.transcript.message_kinds import agent_words
+
+    words = agent_words(before) if before is not None else ""
+    answer = Answer(before=words, said=said, cut=cut, dropped=dropped is not None)
+    return [*found, *((place, each) for each in answer_interventions(answer, of_reply=of_reply))]
+
+
+def with_acts(
+    runs: Sequence[RunUpdate],
+    steps: Sequence[StepRow],
+    acts: Sequence[ActOfPerson],
+    *,
+    masks_secrets: bool,
+) -> tuple[tuple[RunUpdate, ...], tuple[StepRow, ...]]:
+    """The rows with what a person did, and rows for what they did to stored steps and runs."""
+    if not acts:
+        return tuple(runs), tuple(steps)
+    updates = {run.id: run for run in runs}
+    rows = {(step.run_id, step.step_index): step for step in steps}
+    for (run, step), act in acts:
+        words = preview(act.words, masks_secrets=masks_secrets, most=WORDS_CHARACTERS)
+        updates.setdefault(run, RunUpdate(id=run, started_at=0.0, updated_at=0.0))
+        row = rows.get((run, step)) or StepRow(run_id=run, step_index=step, at=0.0, state="END")
+        content = row.content or StepContent()
+        content = replace(content, human=(*content.human, replace(act, words=words)))
+        rows[run, step] = replace(row, content=content)
+    return tuple(updates.values()), tuple(rows.values())
 
 
 def call_event(record: CallRecord) -> Event | None:
@@ -420,15 +495,13 @@ def opening_prompts(
     separate = [content_text(body.get(key)) for key in ("system", "instructions")]
     opening = [PromptMessage(role="system", text=text) for text in separate if text]
     lead = islice(transcript, min(start, MOST_MESSAGES))
-    opening += _read(takewhile(lambda message: _kind(message)[0] in SYSTEM_ROLES, lead))
+    opening += prompts_in(takewhile(lambda message: _kind(message)[0] in SYSTEM_ROLES, lead))
     own = (transcript[at] for at in range(start, min(start + MOST_MESSAGES, len(transcript))))
-    return opening + _read(takewhile(lambda message: not _is_reply(message), own))
+    return opening + prompts_in(takewhile(lambda message: not _is_reply(message), own))
 
 
-def later_prompts(
-    transcript: Sequence[Any], latest: Step | None, new_from: int = 0
-) -> list[PromptMessage]:
-    """The system and user messages since the last reply.
+def later_messages(transcript: Sequence[Any], latest: Step | None, new_from: int = 0) -> list[Any]:
+    """The messages since the last reply.
 
     A user message with the results of calls that an agent wrote into its text belongs to the step
     `latest` and is left out. `new_from`: the messages before it are parsed on access.
@@ -440,14 +513,14 @@ def later_prompts(
         before = (transcript[at] for at in range(max(new_from, first) - 1, first - 1, -1))
         since += takewhile(lambda message: not _is_reply(message), before)
     since.reverse()
-    found = _read(since)
-    if not found or latest is None or any(map(is_result, since)):
-        return found
+    if latest is None or any(map(is_result, since)):
+        return since
     results = [action.observation.strip() for action in latest.actions if action.observation]
-    return [item for item in found if not any(result in item.text for result in results)]
+    texts = ((message, content_text(as_mapping(message).get("content"))) for message in since)
+    return [message for message, text in texts if not any(result in text for result in results)]
 
 
-def _read(messages: Iterable[Any]) -> list[PromptMessage]:
+def prompts_in(messages: Iterable[Any]) -> list[PromptMessage]:
     found = []
     for message in messages:
         role, _ = _kind(message)

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from gateway.conversations.conversation import Conversation, RoutedCall
 from gateway.conversations.judge import ModelJudge, judge_newest
-from gateway.conversations.records import later_prompts, opening_prompts
+from gateway.conversations.records import acts_of, later_messages, opening_prompts, prompts_in
 from gateway.conversations.steering_result import SteeringResult
 from gateway.conversations.workloads import RunWorkloads
 from gateway.dialects import SteeredRequest
@@ -213,6 +213,7 @@ class RequestSteerer:
     ) -> RunFold:
         """Fold the new steps of a request, a long one in parts; its newest run."""
         conversation, transcript = result.conversation, request.transcript
+        before = conversation.snapshot_before_reply()
         with timed(result.timings_ms, "observe"):
             prior = self._workloads.prior(result, request)
             fold = conversation.run.ready_fold(self.rules.policy, prior=prior)
@@ -226,16 +227,44 @@ class RequestSteerer:
             fresh = [r for r in fold.runs if stored is None or r.index > stored.run]
             result.position, result.state_after = RunPosition.of(run), run.state
             result.tasks = await tasks_of(fresh, transcript) if fresh else {}
-            result.prompts = []
-            if run.steps:
+            result.prompts, since = [], list[Any]()
+            if run.steps or run.index:
                 latest = run.outcomes[-1].step if run.outcomes else None
                 new_from = result.resolved.incoming.hashes.start
-                result.prompts = later_prompts(transcript, latest, new_from)
+                since = later_messages(transcript, latest, new_from)
+                result.prompts = prompts_in(since) if run.steps else []
+            self._note_acts(result, outcomes, since, before, transcript)
             if fresh or not run.steps:  # the gateway has not seen the beginning of the run
                 opening = opening_prompts(request.body, transcript, run.start)
                 result.prompts = opening + result.prompts
             result.observed = True
         return run
+
+    @staticmethod
+    def _note_acts(
+        result: SteeringResult,
+        outcomes: Sequence[StepOutcome],
+        since: Sequence[Any],
+        before: RunSnapshot | None,
+        transcript: Sequence[Any],
+    ) -> None:
+        """Note what a person did since the last answer; what cannot be read of that is left out."""
+        conversation, match = result.conversation, result.resolved.match
+        history, fold = conversation.history, conversation.run.fold
+        cut = bool(history.cut) and history.cut == history.branch.fallback_hash
+        if match.kind is MatchKind.COMPACTION:
+            since, cut = (), False  # a summary
+        elif cut:
+            since = transcript[match.position :]
+        try:
+            if fold is not None:
+                dropped = history.dropped
+                result.acts = acts_of(
+                    conversation.id, fold, outcomes, since, last=before, cut=cut, dropped=dropped
+                )
+        except Exception as exc:
+            result.reasons.append(f"interventions: not read ({type(exc).__name__})")
+        history.cut, history.dropped = b"", None
 
     async def _decide(
         self,

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from gateway.budgets.guard import LeftOpen, Spending
-from gateway.conversations.conversation import Conversation, RoutedCall, run_id
+from gateway.conversations.conversation import Conversation, RoutedCall, StepPlace, run_id
 from gateway.conversations.resolve import Resolved
 from gateway.errors import BadRequest
 from gateway.exchange import Exchange
@@ -22,6 +22,7 @@ from gateway.steering.fsm import FSMState
 from gateway.steering.guidance.placement import Placed
 from gateway.steering.identity import Delivery, MatchKind
 from gateway.steering.steer import NO_ADVICE, Advice, Decision, RunMemory, RunPosition
+from gateway.steering.transcript.interventions import Intervention
 from gateway.stores.records import PromptMessage, StepRow
 from gateway.upstream.base import RawHeaders
 from gateway.upstream.deployments import Target
@@ -33,6 +34,7 @@ _LONGEST_TAG = 120
 _OUTCOMES = ("success", "failure")
 STATE_HEADER = b"x-gateway-state"
 _GUIDANCE_HEADER = b"x-gateway-guidance"
+ActOfPerson = tuple[StepPlace, Intervention]
 
 
 class ControlHeaders(Struct, frozen=True, kw_only=True):
@@ -96,7 +98,8 @@ class SteeringResult(Struct, kw_only=True):
     program. `observed`: the request's steps are scored; before that `position` is the expected one.
     `unsteered`: why no decision was made, "" when one was. `tasks`: the first user message of each
     run that the store does not have. `prompts`: new messages of this call that belong to no step;
-    on the first call of a run, its opening. `stored`: the store has the call already, without its
+    on the first call of a run, its opening. `acts`: what a person did, as the request shows it, and
+    where. `stored`: the store has the call already, without its
     answer. `logged`: the step as it is in the run log, when another process has scored it.
     `usable`: the answer says or calls anything; a client asks again after one without. `unread`:
     the request's messages were not read, so that its answer continues no known history. `advice`:
@@ -117,6 +120,7 @@ class SteeringResult(Struct, kw_only=True):
     decision: Decision | None = None
     tasks: dict[int, str] = {}
     prompts: list[PromptMessage] = []
+    acts: list[ActOfPerson] = []
     reasons: list[str] = []
     stored: bool = False
     logged: StepRow | None = None
@@ -151,6 +155,12 @@ class SteeringResult(Struct, kw_only=True):
         """Nothing more is sent: of an answer that was not delivered, the request may come again."""
         if self.conversation.history.branch.delivery is Delivery.SENDING:
             self._note_delivery(Delivery.UNKNOWN)
+
+    def note_cut(self) -> None:
+        """The client has gone; if it did not get the whole answer, it broke it off."""
+        history, served = self.conversation.history, self.resolved.incoming.hashes.state.digest
+        if history.branch.served_hash == served and history.branch.delivery is not Delivery.DONE:
+            history.cut = served
 
     def _note_delivery(self, delivery: Delivery) -> None:
         history, served = self.conversation.history, self.resolved.incoming.hashes.state.digest

@@ -19,6 +19,7 @@ from gateway.endpoints.body import Receive, Scope, Send, read_body
 from gateway.endpoints.edge import EXCHANGE
 from gateway.errors import GatewayError, MethodNotAllowed, NotFound, Unauthorized
 from gateway.runtime import Runtime
+from gateway.steering.transcript.interventions import KIND_LABELS
 from gateway.stores.protocols import StoreError
 from gateway.stores.totals import SEVERITY_WORDS
 from gateway.text.page import page_templates, style_sheet
@@ -41,6 +42,7 @@ def _environment() -> Environment:
     made = page_templates(_FOLDER / "templates")
     made.globals["assets"] = assets_version()
     made.globals["severity_words"] = SEVERITY_WORDS
+    made.globals["intervention_labels"] = KIND_LABELS
     return made
 
 

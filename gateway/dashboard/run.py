@@ -26,6 +26,7 @@ from gateway.errors import BadRequest, NotFound
 from gateway.observability.metrics import UNSTEERED_WORDS
 from gateway.steering.experiments import ARMS
 from gateway.steering.monitors import MONITORS
+from gateway.steering.transcript.interventions import KIND_LABELS
 from gateway.stores.budgets import AccountKey, Action
 from gateway.stores.protocols import StoreError
 from gateway.stores.queries import OUTCOMES, PageRequest, RunFilter, RunTrace
@@ -115,6 +116,8 @@ def _parts(step: StepRow, guidance: Sequence[InjectionRow]) -> Iterator[tuple[st
             yield "reply", content.reply_text
         for action in content.reply_actions:
             yield f"next call of {action.name}", action.arguments
+        for act in content.human:
+            yield KIND_LABELS.get(act.kind, act.kind), act.words
 
 
 WINDOW_STEPS = 30  # steps whose texts are on the page at first; more are loaded on demand

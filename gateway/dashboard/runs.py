@@ -20,6 +20,7 @@ from gateway.dashboard.charts import peak, stacked
 from gateway.dashboard.pages import FragmentParameters, Page, Visit
 from gateway.steering.experiments import ARMS
 from gateway.steering.fsm import FSMState
+from gateway.steering.transcript.interventions import KIND_LABELS
 from gateway.stores.queries import LIVE_S, OUTCOMES, UNFINISHED, RunFilter
 from gateway.stores.totals import RunRecord, run_severity
 
@@ -86,6 +87,7 @@ async def filter_values(visit: Visit) -> dict[str, Any]:
             "model": facets.models,
             "state": STATES,
             "failure_type": facets.failure_types,
+            "intervention": tuple(KIND_LABELS),
             "experiment": facets.experiments,
             "arm": ARMS,
             "outcome": (*OUTCOMES, UNFINISHED),

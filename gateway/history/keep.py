@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -19,16 +20,26 @@ from gateway.auth.keyring import DEFAULT_TENANT
 from gateway.backends import Stores
 from gateway.config import Settings
 from gateway.conversations.conversation import run_id
-from gateway.conversations.records import later_prompts, opening_prompts, preview, scored_row
+from gateway.conversations.records import (
+    acts_of,
+    later_messages,
+    opening_prompts,
+    preview,
+    prompts_in,
+    scored_row,
+    with_acts,
+)
+from gateway.conversations.steering_result import ActOfPerson
 from gateway.conversations.workloads import workload_of
 from gateway.history.prices import cost_of
 from gateway.history.reading import recording_of
 from gateway.history.session import ModelCall, Session
 from gateway.offline.playback import RecordedHistory
-from gateway.steering.fold import StepOutcome
+from gateway.steering.fold import RunSnapshot, StepOutcome
 from gateway.steering.fsm import FSMState
 from gateway.steering.identity import conversation_id
 from gateway.steering.transcript.content import read_calls, read_content
+from gateway.steering.transcript.interventions import is_interruption, said_in
 from gateway.steering.transcript.steps import Action
 from gateway.steering.transcript.user_words import task_of
 from gateway.stores.learning import WorkloadRun
@@ -212,6 +223,7 @@ class _Rows:
         self._history, self._source, self._conversation = history, source, conversation
         self._newest: RunUpdate | None = None
         self._steps: list[StepRow] = []
+        self._acts: list[ActOfPerson] = []
         self._runs: dict[str, RunUpdate] = {}
         self.begun: list[WorkloadRun] = []
         self.waiting = 0
@@ -223,22 +235,23 @@ class _Rows:
 
     def add(self, position: int) -> None:
         """Add the rows of the next answer."""
-        outcomes, before = self._history.read_to(position), self._newest
+        before, answered = self._newest, self._history.fold.current.snapshot()
+        outcomes = self._history.read_to(position)
         update = self._update(position)
         is_new = before is None or before.id != update.id
         if is_new and update.model_requested:
             self.begun.append(self._begun(update))
         self._runs[update.id] = update
         self._steps += self._step_rows(position, outcomes, opens=is_new)
+        self._note_acts(position, outcomes, answered)
         self.waiting += 1
 
     def take(self, conversation: ConversationRecord) -> CallRecord:
         """Rows added since the last time, for one commit."""
-        taken = CallRecord(
-            conversation=conversation, runs=tuple(self._runs.values()), steps=tuple(self._steps)
-        )
-        self._runs, self._steps, self.waiting = {}, [], 0
-        return taken
+        now = list(self._runs.values()), self._steps, self._acts
+        runs, steps = with_acts(*now, masks_secrets=self._source.masks_secrets)
+        self._runs, self._steps, self._acts, self.waiting = {}, [], [], 0
+        return CallRecord(conversation=conversation, runs=runs, steps=steps)
 
     def _update(self, position: int) -> RunUpdate:
         """The run as it is after the answer at a position."""
@@ -280,6 +293,25 @@ class _Rows:
             at=run.started_at,
         )
 
+    def _since_answer(self) -> list[Any]:
+        run = self._history.fold.current
+        latest = run.outcomes[-1].step if run.outcomes else None
+        return later_messages(self._history.window, latest)
+
+    def _note_acts(
+        self, position: int, outcomes: Sequence[StepOutcome], answered: RunSnapshot
+    ) -> None:
+        """Note what the person did since the answer before this one, as it is noted live."""
+        since, human = self._since_answer(), self._source.session.human
+        if len(since) == len(self._history.window):
+            since = []  # the task, or the summary that begins a shorter history
+        new = range(position - len(since), position + 1)
+        # An interruption that no message of the client names.
+        cut = any(turn.kind == "interrupt" and turn.position in new for turn in human)
+        cut = cut and not any(map(is_interruption, said_in(since)))
+        name, fold = self._conversation.id, self._history.fold
+        self._acts += acts_of(name, fold, outcomes, since, last=answered, cut=cut)
+
     def _step_rows(
         self, position: int, outcomes: Sequence[StepOutcome], *, opens: bool
     ) -> list[StepRow]:
@@ -296,8 +328,7 @@ class _Rows:
         )
         prompts = opening_prompts({}, window, run.start) if opens or not run.steps else []
         if run.steps:
-            latest = run.outcomes[-1].step if run.outcomes else None
-            prompts += later_prompts(window, latest)
+            prompts += prompts_in(self._since_answer())
         reply = self._source.session.messages[position]
         said = read_content(reply.get("content"))
         content = replace(

@@ -1,4 +1,5 @@
-"""Verdicts on a run: reported, or derived from its last tests, the user's correction or its end.
+"""Verdicts on a run: reported, or derived from what a person did and said after it, from its last
+tests, or from its end.
 
 The best of the derived ones becomes its outcome, unless one was reported.
 """
@@ -7,13 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Literal
 
 from gateway.learning.mining import ReadCallOfRun, read_run
 from gateway.steering.evidence.results import EMPTY
 from gateway.steering.fsm import FSMState
+from gateway.steering.transcript.interventions import Answer, said_in
+from gateway.steering.transcript.message_kinds import corrected, kind_chances
 from gateway.steering.transcript.steps import Step
 from gateway.stores.learning import LearningStore, OutcomeRow
 from gateway.stores.protocols import RunStore
@@ -22,27 +26,20 @@ from gateway.stores.totals import DERIVED, RunRecord
 
 RANKS = (
     *("told_header", "told_api", "told_cli"),
-    *("result", "correction", "abandoned", "moved_on"),
+    *("interruption", "correction", "result", "moved_on", "abandoned"),
 )
 """The sources, the best first; those reported rank alike, and the newest of them wins."""
 
 _REPORTED = RANKS[:3]
-USED_FROM = 0.7  # precision below which a source is not used
+USED_FROM = 0.7  # confidence below which a verdict is not used
 
-PRECISION: Mapping[str, float] = MappingProxyType(
-    {"result": 0.83, "correction": 0.71, "abandoned": 0.93, "moved_on": 0.0}
-)
-"""Share of right verdicts by source. Source: `gateway learn measure` on the development runs, 58,
-17 and 29 verdicts; `moved_on` cannot be measured there, so it is not used."""
-
-_CORRECTS = re.compile(
-    r"\b(?:still (?:fails?|failing|broken|not|does ?n.t|wrong)|(?:that|this|it)(?: is|'s| was)? "
-    r"(?:wrong|not (?:right|correct|what)|incorrect|broken)|does(?: not|n't) work|did(?: not|n't)"
-    r" work|not what i|you (?:forgot|missed|broke|did(?: not|n't))|try again|same error|wrong"
-    r" (?:file|place|answer|one)|undo (?:that|this)|revert (?:that|this)|that failed)\b",
-    re.IGNORECASE,
-)
-_READ_CHARS = 600
+PRECISION: Mapping[str, float] = MappingProxyType({"result": 0.83, "abandoned": 0.93})
+"""Share of right verdicts by source. Source: `gateway learn measure` on the development runs, 58
+and 29 verdicts. What the person says next has the probability of its kind."""
+STOPPED = 0.74
+"""Confidence that work which the person stopped or went back from was wrong: of 50 messages after
+an interruption 37 asked for something else. Source: docs/evidence.md, kind of a message."""
+_MOST = 0.99  # a derived verdict is never as sure as a reported one
 
 
 def is_test(call: ReadCallOfRun) -> bool:
@@ -60,30 +57,48 @@ _TESTS = re.compile(
 """Test runners only: with scripts of the agent's own making the precision was .67."""
 
 
+Derived = tuple[str, str, str, float]
+"""Source, verdict, place and confidence."""
+
+
 def implicit(
     calls: Sequence[ReadCallOfRun],
     *,
     answered: bool,
     failing_state: bool = False,
     next_task: str | None = None,
-) -> list[tuple[str, str, str]]:
-    """Verdicts read off a run that is over: (source, verdict, place). `answered`: it ended with a
-    final answer; `failing_state`: in SLOW or SKIP; `next_task`: the user's next message, if any."""
-    found: list[tuple[str, str, str]] = []
+    acts: Collection[str] = (),
+    before: str = "",
+) -> list[Derived]:
+    """Verdicts read off a run that is over. `answered`: it ended with a final answer;
+    `failing_state`: in SLOW or SKIP; `next_task`: the person's next message, if any, `before` which
+    the agent said this; `acts`: kinds of what the person did to the last answer."""
+    found: list[Derived] = []
     tests = [call for call in calls if is_test(call) and not call.reading.transient]
     if tests and answered:
         last = tests[-1]
         verdict = "failure" if last.reading.failure else "success"
-        found.append(("result", verdict, f"step {last.step}"))
-    if answered and next_task is not None:
-        corrects = _CORRECTS.search(next_task[:_READ_CHARS]) is not None
-        source, verdict = ("correction", "failure") if corrects else ("moved_on", "success")
-        found.append((source, verdict, "the next message"))
+        found.append(("result", verdict, f"step {last.step}", PRECISION["result"]))
+    if next_task and (answered or acts):
+        found.append(_by_person(next_task, acts, before))
     failure = calls[-1].reading.failure if calls else None
     last_failed = failure is not None and failure.kind != EMPTY
     if not answered and calls and (last_failed or failing_state):
-        found.append(("abandoned", "failure", f"step {calls[-1].step}"))
+        found.append(("abandoned", "failure", f"step {calls[-1].step}", PRECISION["abandoned"]))
     return found
+
+
+def _by_person(said: str, acts: Collection[str], before: str) -> Derived:
+    stopped = "interrupt" in acts or "rewind" in acts
+    event: Literal["message", "interrupt"] = "interrupt" if "interrupt" in acts else "message"
+    chances = kind_chances(said, event=event, before=before)
+    wrong, right = corrected(chances), chances["go"] + chances["new"]
+    source, verdict, sure = "moved_on", "success", right
+    if stopped and max(wrong, STOPPED) > right:
+        source, verdict, sure = "interruption", "failure", max(wrong, STOPPED)
+    elif wrong > right:
+        source, verdict, sure = "correction", "failure", wrong
+    return source, verdict, "the next message", round(min(sure, _MOST), 2)
 
 
 def best(outcomes: Sequence[OutcomeRow]) -> OutcomeRow | None:
@@ -108,38 +123,43 @@ class Verdicts:
     store: LearningStore
     runs: RunStore
 
-    async def keep(self, run: RunRecord, calls: Sequence[ReadCallOfRun]) -> int:
+    async def keep(self, trace: RunTrace, calls: Sequence[ReadCallOfRun]) -> int:
         """Keep the verdicts on a run that is over, and on the one before it in the conversation;
         the number of new verdicts."""
-        new = 0
+        new, run = 0, trace.run
         if run.outcome and run.outcome_source in _TOLD:
             new += await self._add(run, _TOLD[run.outcome_source], run.outcome, 1.0)
-        new += await self._read_off(run, calls, None)
+        new += await self._read_off(trace, calls, "")
         if run.sequence:
             earlier = await self.runs.get_run(
                 f"{run.conversation_id}.{run.sequence - 1}", tenant=run.tenant
             )
             if earlier is not None:
                 before = await asyncio.to_thread(read_run, steps_of(earlier))
-                new += await self._read_off(earlier.run, before, run.task_preview)
+                new += await self._read_off(earlier, before, opening_words(trace))
         return new
 
     async def _read_off(
-        self, run: RunRecord, calls: Sequence[ReadCallOfRun], next_task: str | None
+        self, trace: RunTrace, calls: Sequence[ReadCallOfRun], next_task: str
     ) -> int:
+        run, last = trace.run, trace.steps[-1].content if trace.steps else None
+        acts = [act for act in (last.human if last else ()) if act.of_reply]
+        said = next((act.words for act in acts if act.words), next_task)
         found = implicit(
             calls,
             answered=run.state == FSMState.END.value,
             failing_state=run.state in _FAILING,
-            next_task=next_task,
+            next_task=said,
+            acts={act.kind for act in acts},
+            before=last.reply_text if last else "",
         )
         new = 0
-        for source, verdict, where in found:
-            new += await self._add(run, source, verdict, PRECISION[source], where)
+        for source, verdict, where, weight in found:
+            new += await self._add(run, source, verdict, weight, where)
         # The best derived verdict becomes the run's outcome, unless one was reported.
         if run.outcome is None or run.outcome_source == DERIVED:
             chosen = best(await self.store.outcomes(run.tenant, run.id))
-            if chosen and chosen.source in PRECISION and chosen.verdict != run.outcome:
+            if chosen and chosen.source not in _REPORTED and chosen.verdict != run.outcome:
                 await self.runs.set_outcome(
                     run.id, chosen.verdict, source=DERIVED, tenant=run.tenant
                 )
@@ -158,6 +178,14 @@ class Verdicts:
             evidence=where,
         )
         return await self.store.add_outcome(row)
+
+
+def opening_words(trace: RunTrace) -> str:
+    """The person's own words in the messages that a run began with; "" if they are not stored."""
+    first = trace.steps[0].content if trace.steps and trace.steps[0].step_index == 0 else None
+    prompts = first.messages if first is not None else ()
+    said = said_in([{"role": each.role, "content": each.text} for each in prompts])
+    return Answer(said=said).words or trace.run.task_preview
 
 
 def steps_of(trace: RunTrace) -> list[Step]:

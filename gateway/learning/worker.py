@@ -175,7 +175,7 @@ class Learner:
         report.settled = await self._settle(trace, calls, over)
         if not over:
             return report
-        report.outcomes += await Verdicts(self.store, self.runs).keep(run, calls)
+        report.outcomes += await Verdicts(self.store, self.runs).keep(trace, calls)
         if self.settings().mining:
             await self._mine(run, steps, calls, report)
         return report

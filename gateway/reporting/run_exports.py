@@ -29,7 +29,15 @@ _OF_TOTALS = (
 _ESTIMATED = {f"estimated_{name}": name for name in ("calls", "tokens", "cost_usd")}
 # The columns of runs as CSV; `tags` is `team=web;env=prod`. The last ones are the parts of calls,
 # tokens and cost that no provider has reported.
-RUN_COLUMNS = (*_OF_RUN, *_OF_END, *_OF_TOTALS, "tags", "task_preview", *_ESTIMATED)
+RUN_COLUMNS = (
+    *_OF_RUN,
+    *_OF_END,
+    *_OF_TOTALS,
+    "tags",
+    "task_preview",
+    "interventions",
+    *_ESTIMATED,
+)
 _SUM_COLUMNS = tuple(f.name for f in fields(Sums))
 
 
@@ -48,7 +56,7 @@ def run_row(run: RunRecord) -> list[Any]:
     values = [getattr(run, name) for name in (*_OF_RUN, *_OF_END)]
     values += [getattr(run.totals, name) for name in _OF_TOTALS]
     estimated = [run.totals.estimated.get(name, 0) for name in _ESTIMATED.values()]
-    return [*values, tags, run.task_preview, *estimated]
+    return [*values, tags, run.task_preview, sum(run.totals.human.values()), *estimated]
 
 
 def group_lines(by: str, groups: Sequence[Group]) -> bytes:

@@ -28,7 +28,7 @@ def names(kind: type, *without: str) -> tuple[str, ...]:
 # The counters of a run share one JSON column, `counts`.
 _COUNTERS = (
     *("states", "fired", "failure_types", "models", "severity"),
-    *("unsteered", "estimated", "guidance"),
+    *("unsteered", "estimated", "guidance", "human"),
 )
 
 CONVERSATION_COLUMNS = names(records.ConversationRecord)

@@ -10,6 +10,7 @@ from operator import attrgetter
 
 from msgspec import Struct, structs
 
+from gateway.steering.transcript.interventions import Intervention
 from gateway.stores.records import CallRow, InjectionRow, RunUpdate, StepContent, StepRow
 from gateway.stores.totals import DERIVED, RunTotals, plus
 
@@ -36,13 +37,15 @@ class StepPlan(Struct):
     """Rows to write for the steps of one run, and what is counted of them. `fresh`: steps to
     insert. `late`: scores that stored steps get. `calls`: by step, the call that replaces the
     stored one, and the texts that do unless None; written after the scores. `called`: steps whose
-    calls are counted, of which `retries` repeat a call that was counted before."""
+    calls are counted, of which `retries` repeat a call that was counted before. `human`: kinds of
+    new acts at stored steps."""
 
     fresh: list[StepRow] = []
     late: list[LateScore] = []
     calls: dict[int, tuple[CallRow, StepContent | None]] = {}
     called: list[StepRow] = []
     retries: int = 0
+    human: list[str] = []
 
     @property
     def scored(self) -> list[StepRow]:
@@ -58,6 +61,7 @@ class StepPlan(Struct):
             injections=len(given),
             sources=given,
             late=[(each.state, each.step) for each in self.late],
+            human=[*self.human, *[act.kind for step in self.fresh for act in _acts(step.content)]],
         )
 
 
@@ -79,6 +83,7 @@ def plan_steps(steps: Iterable[StepRow], stored: Mapping[int, StoredStep]) -> St
                 state=step.state, scored=scored, call=step.call, content=step.content
             )
             continue
+        step = _with_acts(plan, before, step, counts=index not in places)
         known[index] = after = _with_call(plan, _with_scores(plan, before, step), step)
         if index in places:  # the step occurs twice in one call
             fresh = plan.fresh[places[index]]
@@ -101,10 +106,30 @@ def _with_scores(plan: StepPlan, stored: StoredStep, step: StepRow) -> StoredSte
     return structs.replace(stored, state=step.state, scored=True, content=content)
 
 
+def _with_acts(plan: StepPlan, stored: StoredStep, step: StepRow, *, counts: bool) -> StepRow:
+    """The step with the acts of a person that are stored, and the new ones counted."""
+    known = _acts(stored.content)
+    new = [act for act in _acts(step.content) if act not in known]
+    if counts:
+        plan.human += [act.kind for act in new]
+    if not known or step.content is None:
+        return step
+    return structs.replace(step, content=structs.replace(step.content, human=(*known, *new)))
+
+
+def _acts(content: StepContent | None) -> tuple[Intervention, ...]:
+    return content.human if content is not None else ()
+
+
 def _with_call(plan: StepPlan, stored: StoredStep, step: StepRow) -> StoredStep:
     call = step.call
     if call is None or (stored.call is not None and is_same_call(stored.call, call)):
-        return stored
+        acts = _acts(step.content)
+        if stored.call is None or len(acts) == len(_acts(stored.content)):
+            return stored
+        content = structs.replace(stored.content or StepContent(), human=acts)
+        plan.calls[step.step_index] = (stored.call, content)
+        return structs.replace(stored, content=content)
     if stored.call is not None:
         call = repeated_call(stored.call, call)
         plan.retries += 1
@@ -118,7 +143,7 @@ def merged_content(stored: StepContent | None, read: StepContent | None) -> Step
     """The texts of the stored call, with those of the step, which were not read then."""
     if stored is None or read is None:
         return stored or read
-    names = ("thought", "reasoning", "actions", "prompted")
+    names = ("thought", "reasoning", "actions", "prompted", "human")
     return structs.replace(stored, **{name: getattr(read, name) for name in names})
 
 

@@ -17,9 +17,9 @@ from gateway.steering.guidance.pattern import Pattern, Status, Tier
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutcomeRow:
-    """One verdict on a run. `source`: told_header, told_api, told_cli, result, correction,
-    abandoned or moved_on. `verdict`: success, failure, other, or "" for a score without one.
-    `weight`: precision of the source, in [0, 1]. `evidence`: where it was read, such as `step
+    """One verdict on a run. `source`: told_header, told_api, told_cli, interruption, correction,
+    result, moved_on or abandoned. `verdict`: success, failure, other, or "" for a score without
+    one. `weight`: the confidence in it, in [0, 1]. `evidence`: where it was read, such as `step
     12`."""
 
     run_id: str

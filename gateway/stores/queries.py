@@ -40,10 +40,10 @@ class RunFilter(Struct, frozen=True, kw_only=True):
     """Filter of runs; a field of None does not filter.
 
     `model`: sent to an upstream at least once, or the last one requested. `state`: the run is in
-    it, or was at a step. `failure_type` and `monitor`: occurred at least once. `outcome`: success,
-    failure, other or `unfinished`. `since` <= started_at < `until`. `task`: occurs in the task
-    preview, case ignored. `mode`: that of the run, or `live`. `tags`: (name, value) pairs, all of
-    which the run has; value None = any."""
+    it, or was at a step. `failure_type`, `monitor`, `intervention`: occurred at least once.
+    `outcome`: success, failure, other or `unfinished`. `since` <= started_at < `until`. `task`:
+    occurs in the task preview, case ignored. `mode`: that of the run, or `live`. `tags`: (name,
+    value) pairs, all of which the run has; value None = any."""
 
     tenant: str | None = None
     conversation_id: str | None = None
@@ -52,6 +52,7 @@ class RunFilter(Struct, frozen=True, kw_only=True):
     state: str | None = None
     failure_type: str | None = None
     monitor: str | None = None
+    intervention: str | None = None
     experiment: str | None = None
     arm: str | None = None
     mode: str | None = None

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from gateway.errors import BudgetExceeded, RunPaused, RunStopped, UpstreamUnreachable
+from gateway.steering.transcript.interventions import Intervention
 from gateway.steering.transcript.steps import Action
 from gateway.stores.learning import DecisionRow
 
@@ -137,7 +138,8 @@ class StepContent(Struct, frozen=True, kw_only=True):
     """The texts of one step, and the reply to the call made at it.
 
     `messages`: messages new in this call that belong to no step; at step 0 the opening of the run.
-    `reply_actions`: the tool calls of the reply. `prompted`: as in `Step`."""
+    `reply_actions`: the tool calls of the reply. `prompted`: as in `Step`. `human`: acts of a
+    person on the step or the reply, each once; a later commit may add some."""
 
     messages: tuple[PromptMessage, ...] = ()
     thought: str = ""
@@ -146,6 +148,7 @@ class StepContent(Struct, frozen=True, kw_only=True):
     prompted: bool = False
     reply_text: str = ""
     reply_actions: tuple[Action, ...] = ()
+    human: tuple[Intervention, ...] = ()
 
 
 class CandidateRow(Struct, frozen=True, kw_only=True):
@@ -209,7 +212,8 @@ class RunUpdate(Struct, frozen=True, kw_only=True):
 
     The first update of an id creates the run; later ones change only `updated_at`, `ended_at`,
     `state`, `outcome`, `mode`, `policy_digest` and `model_requested`, and add tags of new names.
-    `outcome` None keeps the stored outcome; a `derived` outcome never replaces a reported one."""
+    `outcome` None keeps the stored outcome; a `derived` outcome never replaces a reported one.
+    With `updated_at` 0 only its steps are added to, and a run that is not stored is not created."""
 
     id: str
     sequence: int = 0

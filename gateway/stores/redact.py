@@ -77,6 +77,7 @@ def _texts(step: StepRow) -> list[str]:
     texts = [*step.evidence.values()]
     if content is not None:
         texts += [message.text for message in content.messages]
+        texts += [act.words for act in content.human]
         texts += (content.thought, content.reasoning, content.reply_text)
         for action in (*content.actions, *content.reply_actions):
             texts += (action.arguments, action.observation)
@@ -95,6 +96,7 @@ def _changed(step: StepRow, change: Callable[[str], str]) -> StepRow:
             prompted=content.prompted,
             reply_text=change(content.reply_text),
             reply_actions=tuple(_changed_action(a, change) for a in content.reply_actions),
+            human=tuple(replace(act, words=change(act.words)) for act in content.human),
         )
     evidence = {name: change(text) for name, text in step.evidence.items()}
     return replace(step, content=content, evidence=evidence)

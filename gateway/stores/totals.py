@@ -37,7 +37,8 @@ class RunTotals(Struct, frozen=True, kw_only=True):
     (unsteered - steered) over the calls where both are known. Counters are keyed by name: steps per
     state, firings per monitor, calls per model asked, scored steps per severity, calls without a
     decision per reason. `estimated`: the estimated part of `calls`, `tokens` and `cost_usd`.
-    `guidance`: pieces that reached the model by source, of which `injections` is the sum."""
+    `guidance`: pieces that reached the model by source, of which `injections` is the sum. `human`:
+    acts of a person by kind."""
 
     steps: int = 0
     scored_steps: int = 0
@@ -66,6 +67,7 @@ class RunTotals(Struct, frozen=True, kw_only=True):
     unsteered: Mapping[str, int] = {}
     estimated: Mapping[str, float] = {}
     guidance: Mapping[str, int] = {}
+    human: Mapping[str, int] = {}
 
     @property
     def advice(self) -> int:
@@ -88,6 +90,7 @@ class RunTotals(Struct, frozen=True, kw_only=True):
         injections: int,
         sources: Sequence[str] = (),
         late: Sequence[tuple[str, StepRow]] = (),
+        human: Sequence[str] = (),
     ) -> RunTotals:
         """These totals plus `fresh` steps and `calls`. `retries`: of `calls`, those that repeat a
         call counted before. `injections`: new pieces of guidance, from `sources`. `late`: steps
@@ -130,6 +133,7 @@ class RunTotals(Struct, frozen=True, kw_only=True):
             unsteered=_counted(self.unsteered, [c.unsteered for c in calls if c.unsteered]),
             estimated=_with_estimates(self.estimated, calls),
             guidance=_counted(self.guidance, sources),
+            human=_counted(self.human, human),
         )
 
     def _costs(self, calls: Sequence[CallRow]) -> tuple[float | None, float | None, float | None]:

@@ -14,6 +14,7 @@ import pytest
 from gateway.backends import open_stores
 from gateway.cli import main
 from gateway.config.storage import StorageSettings
+from gateway.steering.transcript.interventions import Intervention
 from gateway.stores.engines.sqlite import SQLiteEngine
 from gateway.stores.sql.states import SQLStateStore
 from gateway.stores.sqlite.database import Database
@@ -37,7 +38,8 @@ async def log(tmp_path: Path) -> str:
     path = str(tmp_path / "log.db")
     await write_runs(path, runs=40, steps=8, now=time.time())
     database = await Database.open(StorageSettings(path=path))
-    said = some_content(thought="\x1b[2Jgone \x1b]0;t\x07\u202e")
+    act = Intervention(kind="reject", words="\x1b[2Jnot like this")
+    said = some_content(thought="\x1b[2Jgone \x1b]0;t\x07\u202e", human=(act,))
     call = a_call(
         conversation=a_conversation("c-hostile", external_key="my-task"),
         runs=(a_run("c-hostile.0", task_preview="\x1b[31mred\x07\ntwo", agent="\x1b]0;x\x07a"),),
@@ -103,6 +105,15 @@ def test_filters_choose(command: Run) -> None:
     assert listed
     assert {(run["tenant"], run["outcome"]) for run in listed} == {("acme", "success")}
     assert command("runs", "list", "--json", "--task", "elephant") == ""
+
+
+def test_what_a_person_did_is_shown(command: Run) -> None:
+    """In a list of its own, and as a filter of the runs."""
+    drawn = command("runs", "show", "c-hostile.0")
+    assert "step 1    call rejected    not like this" in drawn
+    (run,) = lines(command("runs", "list", "--json", "--intervention", "reject"))
+    assert (run["id"], run["totals"]["human"]) == ("c-hostile.0", {"reject": 1})
+    assert command("runs", "list", "--json", "--intervention", "undo") == ""
 
 
 def test_a_run_is_drawn(command: Run) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gateway.conversations.conversation import SeenDigests
-from gateway.conversations.records import later_prompts, opening_prompts
+from gateway.conversations.records import later_messages, opening_prompts, prompts_in
 from gateway.conversations.steer_request import MESSAGES_AT_ONCE, fold_transcript, tasks_of
 from gateway.steering.fold import ConversationFold, RunFold, StepOutcome
 from gateway.steering.identity import read_request
@@ -166,7 +166,11 @@ def test_prompts_of_a_long_history_are_found_by_reading_few_messages() -> None:
     found = opening_prompts({}, transcript, 4990)
     assert [prompt.text for prompt in found] == ["Go on."] * 10
     assert transcript.reads <= 20
-    assert len(opening_prompts({}, transcript, 0)) == len(later_prompts(transcript, None)) == 512
+    assert (
+        len(opening_prompts({}, transcript, 0))
+        == len(prompts_in(later_messages(transcript, None)))
+        == 512
+    )
 
 
 def test_results_of_one_turn_are_digested_in_linear_time() -> None:

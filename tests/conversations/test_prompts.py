@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.conversations.records import later_prompts, opening_prompts
+from gateway.conversations.records import later_messages, opening_prompts, prompts_in
 from gateway.steering.transcript.steps import Action, Step
 from gateway.steering.transcript.user_words import task_of
 from gateway.stores.records import PromptMessage
@@ -58,15 +58,15 @@ def test_later_prompts_come_after_the_last_reply() -> None:
     """A user message after a tool's result is a prompt; the result is not."""
     messages = [user("One."), assistant(None, call()), tool("ok"), user("ok, now hurry")]
     latest = Step(index=0, actions=(Action(name="bash", observation="ok"),))
-    assert texts(later_prompts(messages, latest)) == [("user", "ok, now hurry")]
+    assert texts(prompts_in(later_messages(messages, latest))) == [("user", "ok, now hurry")]
 
 
 def test_the_result_of_a_call_in_text_is_not_a_prompt() -> None:
     """When calls are written in the text, the user message after them is their result."""
     messages = [user("One."), assistant("Action: ls"), user("Observation: setup.py")]
     latest = Step(index=0, actions=(Action(name="ls", observation="setup.py"),))
-    assert later_prompts(messages, latest) == []
-    assert texts(later_prompts(messages, None)) == [("user", "Observation: setup.py")]
+    assert prompts_in(later_messages(messages, latest)) == []
+    assert texts(prompts_in(later_messages(messages, None))) == [("user", "Observation: setup.py")]
 
 
 def test_the_task_is_the_first_user_message_of_the_run() -> None:
@@ -78,7 +78,9 @@ def test_the_task_is_the_first_user_message_of_the_run() -> None:
 @given(MESSAGES, st.integers(0, 8), ANYTHING)
 def test_malformed_messages_never_raise(messages: list[Any], start: int, system: Any) -> None:
     """Whatever is in a request, each prompt is a text with one of three roles."""
-    found = opening_prompts({"system": system}, messages, start) + later_prompts(messages, None)
+    found = opening_prompts({"system": system}, messages, start) + prompts_in(
+        later_messages(messages, None)
+    )
     for item in found:
         assert item.role in ("system", "developer", "user")
         assert item.text

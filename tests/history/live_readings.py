@@ -9,6 +9,7 @@ import orjson
 
 from gateway.backends import open_stores
 from gateway.history.session import Session
+from gateway.steering.transcript.interventions import Intervention
 from gateway.stores.queries import RunFilter
 from gateway.wire.messages import content_text
 from steering_gateway_testing import AppServer, ReceivedRequest, Reply, ToolCall
@@ -77,6 +78,20 @@ async def play(server: AppServer, session: Session) -> None:
                 await post([*session.messages[start:at], asks], f"{SUMMARY}{at}")
                 start = at
             await post(session.messages[start : call.position], str(call.position))
+
+
+async def acts_stored(server: AppServer, mode: str) -> list[tuple[int, int, Intervention]]:
+    """What the person did: run, step and act of all runs of a mode, in order."""
+    stores = await open_stores(server.app.runtime.settings.storage)
+    try:
+        return [
+            (trace.run.sequence, step.step_index, act)
+            async for trace in stores.runs.export_runs(RunFilter(mode=mode))
+            for step in trace.steps
+            for act in (step.content.human if step.content else ())
+        ]
+    finally:
+        await stores.close()
 
 
 async def stored(server: AppServer) -> list[Reading]:

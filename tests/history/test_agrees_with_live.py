@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gateway.backends import open_stores
 from gateway.history.find import identify
+from gateway.history.keep import Keeper
 from gateway.history.log_file import LogFile
 from gateway.history.reading import outcomes_of
-from gateway.history.session import Session
+from gateway.history.session import ModelCall, Session
 from gateway.steering.policy import Policy
 from steering_gateway_testing import AppServer, ScriptedUpstream
-from tests.history.live_readings import Reading, play, replies, stored
+from tests.history.live_readings import Reading, acts_stored, play, replies, stored
 
 LOGS = Path(__file__).parent / "logs"
 DEVELOPMENT_LOGS = Path(__file__).parents[3] / "shared/data/session-logs/claude-code"
@@ -49,6 +52,72 @@ async def compare(
     last = {(run, index) for run, index, *_ in live}
     assert [each for each in disk if each[:2] in last] == live
     return len(live)
+
+
+async def compare_acts(
+    session: Session, gateway_server: Callable[..., AppServer], upstream: ScriptedUpstream
+) -> list[str]:
+    """Compare what the person did, as kept from a log and read live; its kinds in the log."""
+    upstream.default = replies(session)
+    server = await asyncio.to_thread(gateway_server, {"steering": {"mode": "shadow"}})
+    await play(server, session)
+    settings = server.app.runtime.settings
+    stores = await open_stores(settings.storage)
+    try:
+        await Keeper(stores, settings, tenant="log").keep(session)
+    finally:
+        await stores.close()
+    kept = await acts_stored(server, "imported")
+    assert sorted(kept, key=repr) == sorted(await acts_stored(server, "shadow"), key=repr)
+    return [act.kind for _, _, act in kept]
+
+
+async def test_what_a_person_did_agrees_with_live(
+    gateway_server: Callable[..., AppServer], upstream: ScriptedUpstream
+) -> None:
+    """The same acts at the same steps, whether the session is played or its log is kept."""
+    session = Session(id="5f1c0b0e-7d0c-4c55-9a58-2f6a4a4f0b11", agent="claude-code")
+
+    def said(role: str, *blocks: dict[str, Any]) -> None:
+        if role == "assistant":
+            session.calls.append(ModelCall(position=len(session.messages), model="claude"))
+        session.messages.append({"role": role, "content": list(blocks)})
+
+    def text(words: str) -> dict[str, Any]:
+        return {"type": "text", "text": words}
+
+    def use(id: str) -> dict[str, Any]:
+        return {"type": "tool_use", "id": id, "name": "Bash", "input": {"command": "make"}}
+
+    def result(id: str, words: str) -> dict[str, Any]:
+        return {"type": "tool_result", "tool_use_id": id, "content": words}
+
+    refused = "The user doesn't want to proceed with this tool use. The user said:\nask me first"
+    stopped = "[Request interrupted by user for tool use]"
+    said("user", text("Build the report."))
+    said("assistant", use("toolu_1"))
+    said("user", result("toolu_1", refused), text(stopped), text("Use the script."))
+    said("assistant", use("toolu_2"))
+    said("user", result("toolu_2", "ok"))
+    said("assistant", text("Done. The report is built."))
+    said("user", text("No, that's wrong. You broke the tests again, revert that."))
+    said("assistant", use("toolu_3"))
+    said("user", result("toolu_3", "ok"))
+    said("assistant", text("Reverted."))
+    said("user", text("Great, thanks. Now write the manual."))
+    said("assistant", text("Written."))
+    found = await compare_acts(session, gateway_server, upstream)
+    assert sorted(found) == ["correct", "correct", "interrupt", "reject"]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("path", sorted(DEVELOPMENT_LOGS.glob("*.gz")), ids=lambda p: p.name[:8])
+async def test_acts_in_every_development_log_agree_with_live(
+    path: Path, gateway_server: Callable[..., AppServer], upstream: ScriptedUpstream
+) -> None:
+    """What people did in real sessions."""
+    (session,) = sessions_in(path)
+    await compare_acts(session, gateway_server, upstream)
 
 
 @pytest.mark.nightly

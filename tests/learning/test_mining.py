@@ -208,14 +208,10 @@ def test_outcomes_that_can_be_read_off() -> None:
     passed = read([shell("python -m pytest tests", "3 passed in 0.1s")])
     failed = read([shell("pytest", "E  assert 1 == 2\n1 failed, 2 passed in 0.2s")])
     script = read([shell("python reproduce.py", "ok")])
-    assert implicit(passed, answered=True) == [("result", "success", "step 1")]
-    assert implicit(failed, answered=True) == [("result", "failure", "step 1")]
+    assert implicit(passed, answered=True) == [("result", "success", "step 1", 0.83)]
+    assert implicit(failed, answered=True) == [("result", "failure", "step 1", 0.83)]
     assert implicit(script, answered=True) == []
-    assert implicit(failed, answered=False) == [("abandoned", "failure", "step 1")]
-    wrong = implicit(script, answered=True, next_task="That is wrong, it still fails.")
-    assert wrong == [("correction", "failure", "the next message")]
-    other = implicit(script, answered=True, next_task="Now write the manual.")
-    assert other == [("moved_on", "success", "the next message")]
+    assert implicit(failed, answered=False) == [("abandoned", "failure", "step 1", 0.93)]
 
 
 def test_the_best_outcome_is_the_runs() -> None:

@@ -1,17 +1,32 @@
-"""Interventions of a person, as agents write them into their transcripts: work that was interrupted
-and calls that were rejected.
+"""Interventions of a person in the work of an agent, as the messages of a request show them.
 
-Each wording is a row of `WORDINGS`; a new client needs its rows here and nothing else. The same
-rows read live requests and the logs that agents keep on disk.
+Each kind is a row of `KINDS` with the function that finds it, each wording of a client a row of
+`WORDINGS`; a new kind or client needs its row here and nothing else. The same rows read live
+requests and the logs that agents keep on disk.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Final, Literal, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, Literal, NamedTuple
 
-Kind = Literal["interrupt", "reject"]
+from msgspec import Struct
 
+from gateway.steering.transcript.steps import Step
+from gateway.steering.transcript.text_protocols import is_nudge
+from gateway.steering.transcript.user_words import user_words
+from gateway.wire.coerce import as_text
+from gateway.wire.messages import content_text
+
+WordedKind = Literal["interrupt", "reject"]
+
+CORRECTS_FROM = 0.6
+"""Probability from which a message counts as a correction: in unseen sessions 4 in 5 of these are
+one. Source: docs/evidence.md, kind of a message."""
+WORDS_CHARACTERS = 400  # of the person's words that are kept
+_READ_CHARACTERS = 8192  # of a text: enough for the words, and for the secrets that are in them
+_MOST_PARTS = 64  # of a message
 _HEAD_CHARACTERS = 400  # a client's wording begins the text; what follows is the person's own
 
 
@@ -24,7 +39,7 @@ class Wording(NamedTuple):
     """
 
     client: str
-    kind: Kind
+    kind: WordedKind
     begins: str
     words: re.Pattern[str] | None = None
     has: str = ""
@@ -79,6 +94,13 @@ _BY_KIND: Final = {
     kind: [(row.begins.lower(), row) for row in WORDINGS if row.kind == kind]
     for kind in ("interrupt", "reject")
 }
+_BEGINNINGS: Final = {kind: tuple(begins for begins, _ in rows) for kind, rows in _BY_KIND.items()}
+_MADE_OTHERWISE = re.compile(
+    r"The user made the following updates to your content"
+    r"|User modified the `(?:new_string|content)`|The user modified your proposed changes"
+)
+"""Results of edits that the person changed before they were saved. Source: the tools of Cline, Roo
+Code, Gemini CLI and Claude Code. "Modified by the user or by a linter" does not say who it was."""
 
 
 def is_interruption(text: str) -> bool:
@@ -96,7 +118,133 @@ def rejection(text: str) -> str | None:
     return found[1].strip() if found else ""
 
 
-def _row(text: str, kind: Kind) -> Wording | None:
+def _row(text: str, kind: WordedKind) -> Wording | None:
     head = text[:_HEAD_CHARACTERS].lstrip().removeprefix("Error: ").lower()
+    if not head.startswith(_BEGINNINGS[kind]):
+        return None
     found = (row for begins, row in _BY_KIND[kind] if head.startswith(begins))
     return next((row for row in found if row.has in head), None)
+
+
+class Intervention(Struct, frozen=True, kw_only=True):
+    """One act of a person in a run: its kind in `KINDS` and their words, "" without any.
+
+    `of_reply`: it is about the reply to the call that was made at the step where it is kept, which
+    is no step itself; else about that step.
+    """
+
+    kind: str
+    words: str = ""
+    of_reply: bool = False
+
+
+class Answer(Struct, frozen=True, kw_only=True):
+    """The newest answer of an agent, and what came after it.
+
+    `before`: the end of what the agent said and did, as `agent_words` gives it; `said`: the texts
+    of the user messages after it, without what the client added. `cut`: the client broke off its
+    stream; `dropped`: the client took it out of the history, with the user message before it.
+    """
+
+    before: str = ""
+    said: tuple[str, ...] = ()
+    cut: bool = False
+    dropped: bool = False
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the person stopped the agent."""
+        return (self.cut and bool(self.words)) or any(map(is_interruption, self.said))
+
+    @property
+    def words(self) -> str:
+        """The person's own words."""
+        own = (text for text in self.said if not (is_interruption(text) or is_nudge(text)))
+        return "\n".join(own)[:_READ_CHARACTERS]
+
+
+class Kind(NamedTuple):
+    """One kind of intervention: its name, its name for people, and what finds it.
+
+    `in_step`: in the results of a step; `in_answer`: in what came after an answer, None if it did
+    not happen. Both give the person's words.
+    """
+
+    name: str
+    label: str
+    in_step: Callable[[Step], Iterator[str]] | None = None
+    in_answer: Callable[[Answer], str | None] | None = None
+
+
+def step_interventions(step: Step) -> list[Intervention]:
+    """Acts of the person on the calls of a step, as its results show them."""
+    found = [
+        Intervention(kind=kind.name, words=words[:_READ_CHARACTERS])
+        for kind in KINDS
+        if kind.in_step is not None
+        for words in kind.in_step(step)
+    ]
+    return list(dict.fromkeys(found))
+
+
+def answer_interventions(answer: Answer, *, of_reply: bool) -> list[Intervention]:
+    """Acts of the person on an answer."""
+    return [
+        Intervention(kind=kind.name, words=words, of_reply=of_reply)
+        for kind in KINDS
+        if kind.in_answer is not None and (words := kind.in_answer(answer)) is not None
+    ]
+
+
+def said_in(messages: Sequence[Any]) -> tuple[str, ...]:
+    """The texts that a person wrote in these messages, and what a client wrote for them, apart."""
+    found: list[str] = []
+    for message in messages:
+        if not isinstance(message, dict) or message.get("role") != "user":
+            continue
+        content = message.get("content")
+        parts = content[:_MOST_PARTS] if isinstance(content, list) else ()
+        texts = [as_text(part.get("text"), "") for part in parts if isinstance(part, dict)]
+        found += texts or [content_text(content)]
+    return tuple(filter(None, (user_words(text) for text in found if text)))
+
+
+def _rejected(step: Step) -> Iterator[str]:
+    for action in step.actions:
+        words = rejection(action.observation[:_READ_CHARACTERS])
+        if words is not None:
+            yield words
+
+
+def _corrected(answer: Answer) -> str | None:
+    # Loaded with the first message of a person: calls without one need no model.
+    from gateway.steering.transcript.message_kinds import corrected, kind_chances
+
+    words = answer.words
+    if answer.dropped or not words:
+        return None
+    event: Literal["message", "interrupt"] = "interrupt" if answer.interrupted else "message"
+    chances = kind_chances(words, event=event, before=answer.before, opens=not answer.before)
+    return words if corrected(chances) >= CORRECTS_FROM else None
+
+
+def _undone(step: Step) -> Iterator[str]:
+    for action in step.actions:
+        result = action.observation[:_READ_CHARACTERS]
+        if "ser m" in result and _MADE_OTHERWISE.search(result):
+            yield ""
+
+
+KINDS: Final[tuple[Kind, ...]] = (
+    Kind(
+        name="interrupt",
+        label="interrupted",
+        in_step=lambda step: ("" for a in step.actions if is_interruption(a.observation)),
+        in_answer=lambda answer: answer.words if answer.interrupted else None,
+    ),
+    Kind("reject", "call rejected", _rejected),
+    Kind("rewind", "history rewound", in_answer=lambda a: a.words if a.dropped else None),
+    Kind("correct", "answer corrected", in_answer=_corrected),
+    Kind("undo", "edit undone", _undone),
+)
+KIND_LABELS: Final = {kind.name: kind.label for kind in KINDS}

@@ -17,7 +17,6 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from gateway.steering.transcript.interventions import Kind as Intervention
 from gateway.steering.transcript.steps import Step
 
 MessageKind = Literal["new", "go", "ask", "fix", "steer", "design", "info"]
@@ -185,7 +184,7 @@ class KindModel(Struct, frozen=True, kw_only=True):
 def kind_chances(
     text: str,
     *,
-    event: Intervention | Literal["message"] = "message",
+    event: Literal["message", "interrupt", "reject"] = "message",
     before: str = "",
     opens: bool = False,
 ) -> dict[MessageKind, float]:

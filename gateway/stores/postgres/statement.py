@@ -239,6 +239,10 @@ _STAYS = (
     "excluded.outcome IS NULL OR (x.outcome IS NOT NULL AND x.outcome_source <> 'derived' "
     "AND excluded.outcome_source = 'derived')"
 )
+_DESCRIPTION = ", ".join(
+    f"{name} = CASE WHEN excluded.updated_at = 0 THEN x.{name} ELSE excluded.{name} END"
+    for name in ("state", "mode", "policy_digest", "model_requested", "updated_at")
+)
 
 
 def _commit(stored: str) -> str:
@@ -286,6 +290,7 @@ run AS MATERIALIZED (
     SELECT r.*, p.conversation_pk, p.tenant, coalesce(x.pk, {_RUN_KEY}) AS pk,
         r.tags::jsonb || coalesce(x.tags, '{{}}') AS all_tags
     FROM r JOIN passed AS p USING (n) LEFT JOIN stored AS x USING (m)
+    WHERE r.updated_at > 0 OR x.pk IS NOT NULL
 ),
 kept_heads AS (
     INSERT INTO heads (root, digest, conversation_pk, kind, position, step)
@@ -304,9 +309,7 @@ kept_runs AS (
     INSERT INTO runs AS x (pk, conversation_pk, tenant, {_RUN}, counts, tags)
     SELECT pk, conversation_pk, tenant, {_RUN}, counts::jsonb, tags::jsonb FROM run
     ON CONFLICT (id) DO UPDATE SET
-        updated_at = excluded.updated_at, ended_at = coalesce(excluded.ended_at, x.ended_at),
-        state = excluded.state, mode = excluded.mode, policy_digest = excluded.policy_digest,
-        model_requested = excluded.model_requested,
+        ended_at = coalesce(excluded.ended_at, x.ended_at), {_DESCRIPTION},
         outcome = CASE WHEN {_STAYS} THEN x.outcome ELSE excluded.outcome END,
         outcome_source = CASE WHEN {_STAYS} THEN x.outcome_source ELSE excluded.outcome_source END,
         {", ".join(map(_sum, _SUMS))},

@@ -45,6 +45,7 @@ def where(runs: RunFilter, values: dict[str, Any], dialect: Dialect) -> str:
         "state": "r.state = :state OR " + dialect.has("r.counts", "state", "states"),
         "failure_type": dialect.has("r.counts", "failure_type", "failure_types"),
         "monitor": dialect.has("r.counts", "monitor", "fired"),
+        "intervention": dialect.has("r.counts", "intervention", "human"),
     }
     escaped = re.sub("([!%_])", r"!\1", runs.task or "")
     task = None if runs.task is None else f"%{escaped}%"

@@ -55,6 +55,7 @@ SET updated_at = ?, ended_at = coalesce(?, ended_at), state = ?, outcome = ?, ou
     mode = ?, policy_digest = ?, model_requested = ?, {_assigned(_TOTALS)}
 WHERE pk = ?
 """
+_UPDATE_SUMS = f"UPDATE runs SET {_assigned(_TOTALS)} WHERE pk = ?"
 _INSERT_STEP = _insert("steps", "run_pk", *codec.STEP_COLUMNS)
 _FIND_STEP = """
 SELECT call, composite IS NOT NULL, state, content FROM steps WHERE run_pk = ? AND step_index = ?
@@ -133,11 +134,15 @@ def _save_run(
         if injected:
             first = min(row.step_index for row in injected)
             injected = new_injections(injected, execute(_FIND_INJECTIONS, (pk, first)))
+    elif not run.updated_at:
+        return
     else:
         totals, stored, injected = RunTotals(), {}, new_injections(injected, ())
     plan = plan_steps(steps, stored)
     totals = plan.totals(totals, [row.source for row in injected if row.applied])
-    if found:
+    if not run.updated_at:
+        execute(_UPDATE_SUMS, (*codec.totals_row(totals), pk))
+    elif found:
         tags = _add_tags(pk, run, tags, connection)
         latest = (run.updated_at, run.ended_at, run.state)
         policy = (run.mode, run.policy_digest, run.model_requested)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from gateway.backends import Stores
+from gateway.steering.transcript.interventions import Intervention
 from gateway.stores.queries import OUTCOMES, PageRequest, RunFilter
+from gateway.stores.records import RunUpdate, StepContent, StepRow
 from gateway.stores.totals import RunRecord
 from steering_gateway_testing.store_conformance.check import Check, raises
 from steering_gateway_testing.store_conformance.records import (
@@ -244,6 +246,49 @@ async def prefers_reported_outcomes(stores: Stores) -> None:
     assert seen == ["success", "failure", "failure", "failure"]
 
 
+async def keeps_what_a_person_did(stores: Stores) -> None:
+    """Acts are counted and kept once, at new steps and at stored ones, and add nothing else to the
+    run; one that is not stored is not made by them."""
+    reject = Intervention(kind="reject", words="not like this")
+    wrong = Intervention(kind="correct", words="that is wrong", of_reply=True)
+    content = some_content(human=(reject,))
+    steps = (a_first_step(), a_step(1, content=content))
+    await stores.states.commit(a_call(runs=(a_run(),), steps=steps))
+    stored = await _only(stores)
+    more = (RunUpdate(id="r1", started_at=0.0, updated_at=0.0), a_run("r2", sequence=1))
+    gone = RunUpdate(id="gone", started_at=0.0, updated_at=0.0)
+    rows = [
+        StepRow(run_id=name, step_index=1, at=START, state="END", content=StepContent(human=acts))
+        for name, acts in (("r1", (reject, wrong)), ("gone", (wrong,)))
+    ]
+    for version in (1, 2):
+        again = a_call(
+            conversation=a_conversation(version=version),
+            runs=(*more, gone),
+            steps=(*rows, a_first_step("r2")),
+        )
+        await stores.states.commit(again)
+    traces = [await stores.runs.get_run(name, tenant=TENANT) for name in ("r1", "gone")]
+    assert traces[1] is None
+    assert traces[0] is not None
+    totals = replace(stored.totals, human={"reject": 1, "correct": 1})
+    assert (stored.totals.human, traces[0].run) == ({"reject": 1}, replace(stored, totals=totals))
+    assert traces[0].steps[1] == a_step(1, content=replace(content, human=(reject, wrong)))
+    for kind, names in (("correct", ["r1"]), ("undo", [])):
+        page = await stores.runs.list_runs(RunFilter(intervention=kind), PageRequest())
+        assert [run.id for run in page.runs] == names
+    late = a_call(
+        conversation=a_conversation(version=3),
+        runs=(a_run(),),
+        steps=(a_step(1, call=a_chat("again"), content=some_content(reply_text="Second.")),),
+    )
+    await stores.states.commit(late)
+    trace = await stores.runs.get_run("r1", tenant=TENANT)
+    assert trace is not None
+    assert trace.steps[1].content == some_content(reply_text="Second.", human=(reject, wrong))
+    assert trace.run.totals.human == {"reject": 1, "correct": 1}
+
+
 RUN_CHECKS: tuple[Check, ...] = (
     returns_the_whole_trace,
     adds_up_a_run,
@@ -256,4 +301,5 @@ RUN_CHECKS: tuple[Check, ...] = (
     shows_a_run_in_part,
     takes_outcomes,
     prefers_reported_outcomes,
+    keeps_what_a_person_did,
 )

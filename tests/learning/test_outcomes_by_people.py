@@ -1,0 +1,96 @@
+"""Outcomes without a report: what a person does and says after an answer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gateway.backends import open_stores
+from gateway.learning.verdicts import USED_FROM, implicit
+from gateway.learning.worker import Learner
+from gateway.stores.queries import PageRequest, RunFilter
+from gateway.stores.totals import RunRecord
+from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, ToolCall
+from tests.api.conftest import client_of
+
+WRONG = "No, that's wrong. You broke the tests again, revert that."
+FINE = "Great, thanks. Commit and push it."
+
+
+@pytest.mark.parametrize(
+    ("said", "acts", "found"),
+    [
+        (WRONG, (), ("correction", "failure")),
+        (FINE, (), ("moved_on", "success")),
+        (WRONG, ("interrupt",), ("interruption", "failure")),
+        ("Name it totals.", ("rewind",), ("interruption", "failure")),
+        ("continue", ("interrupt",), ("moved_on", "success")),
+    ],
+)
+def test_what_a_person_does_next(said: str, acts: tuple[str, ...], found: tuple[str, str]) -> None:
+    """With a confidence, which is never that of a report."""
+    ((source, verdict, _, sure),) = implicit((), answered=True, next_task=said, acts=acts)
+    assert (source, verdict) == found
+    assert USED_FROM <= sure < 1
+
+
+def test_a_question_says_nothing() -> None:
+    """It gets a verdict that is too doubtful to be used."""
+    ((_, _, _, sure),) = implicit((), answered=True, next_task="Why is it called total?")
+    assert sure < USED_FROM
+
+
+def outcomes_of(
+    gateway_server: Callable[..., AppServer], upstream: ScriptedUpstream, *talk: tuple[str, str]
+) -> list[RunRecord]:
+    """The runs of a conversation, once they were read: each message, and its reported outcome."""
+    server = gateway_server({"learning": {"mining": False}})
+    messages: list[dict[str, Any]] = []
+    with client_of(server) as client:
+        for number, (said, reported) in enumerate(talk):
+            messages.append({"role": "user", "content": said})
+            for turn in range(2):
+                call = ToolCall("ls", {}, id=f"call_{number}_a1b2")
+                upstream.default = Reply("Done. I did it.") if turn else Reply(tool_calls=(call,))
+                headers = {"x-gateway-outcome": reported} if reported else {}
+                body = {"model": "gpt-4o", "messages": messages}
+                answer = client.post("/v1/chat/completions", json=body, headers=headers)
+                messages.append(answer.json()["choices"][0]["message"])
+                if not turn:
+                    told = {"role": "tool", "tool_call_id": call.id, "content": "a.py"}
+                    messages.append(told)
+
+    async def read() -> list[RunRecord]:
+        settings = server.app.runtime.settings
+        stores = await open_stores(settings.storage)
+        learner = Learner(stores.learning, stores.runs, stores.states, lambda: settings.learning)
+        page = PageRequest()
+        for _ in range(2):  # the second time changes nothing
+            for run in (await stores.runs.list_runs(RunFilter(), page)).runs:
+                await learner.read(run.id, run.tenant)
+        found = list((await stores.runs.list_runs(RunFilter(), page)).runs)
+        verdicts = [len(await stores.learning.outcomes(None, run.id)) for run in found]
+        assert max(verdicts) <= 2, json.dumps(verdicts)
+        await stores.close()
+        return sorted(found, key=lambda run: run.sequence)
+
+    return asyncio.run(read())
+
+
+def test_runs_get_their_outcomes(
+    gateway_server: Callable[..., AppServer], upstream: ScriptedUpstream
+) -> None:
+    """From the next message; a report stays, and the newest run has none yet."""
+    talk = [("Rename the helper.", ""), (WRONG, ""), (FINE, "failure"), (FINE, "")]
+    found = outcomes_of(gateway_server, upstream, *talk)
+    assert [(run.outcome, run.outcome_source) for run in found] == [
+        ("failure", "derived"),
+        ("success", "derived"),
+        ("failure", "header"),
+        (None, ""),
+    ]
+    assert found[0].totals.human == {"correct": 1}
