@@ -16,7 +16,7 @@ from gateway.steering.policy import Policy
 from steering_gateway_testing import AppServer, ScriptedUpstream
 from tests.history.live_readings import Reading, play, replies, stored
 
-LOGS = Path(__file__).parent / "logs"
+LOGS = Path(__file__).parent / "logs/claude_code/cut"
 DEVELOPMENT_LOGS = Path(__file__).parents[3] / "shared/data/session-logs/claude-code"
 
 
@@ -49,6 +49,14 @@ async def compare(
     last = {(run, index) for run, index, *_ in live}
     assert [each for each in disk if each[:2] in last] == live
     return len(live)
+
+
+@pytest.mark.parametrize("path", sorted(LOGS.glob("*.jsonl")), ids=lambda p: p.name[:8])
+async def test_a_cut_of_a_log_agrees_with_live(
+    path: Path, gateway_server: Callable[..., AppServer], upstream: ScriptedUpstream
+) -> None:
+    """The same of the parts of four of them that are kept with the tests; one has a compaction."""
+    assert await compare(path, gateway_server, upstream) > 3
 
 
 @pytest.mark.nightly
