@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.config import DEFAULT_FILE
 from gateway.errors import ConfigError
+from gateway.text.sanitize import visible
 
 if TYPE_CHECKING:
     from gateway.history.find import Found
+    from gateway.history.gather import Wanted
     from gateway.history.reading import SessionReading
 
 _PATHS = (
@@ -52,6 +53,10 @@ def _history(args: argparse.Namespace) -> int:
 
     if args.paths[-2:-1] == ["show"]:
         return _show(args)
+    if args.steps:
+        raise ConfigError("--steps: only with `show ID`")
+    if args.json and args.keep:
+        raise ConfigError("--keep: not with --json, which writes nothing but its lines")
     begin = since(args.since, datetime.now(UTC)) if args.since else None
     wanted = Wanted(since=begin, project=args.project, agent=args.agent)
     found = _found(args)
@@ -60,7 +65,7 @@ def _history(args: argparse.Namespace) -> int:
     for each in read_all(found, Policy(), err=sys.stderr, jobs=args.jobs):
         if each.problem:
             problems += 1
-            sys.stderr.write(f"gateway: {each.problem}\n")
+            sys.stderr.write(f"gateway: {visible(each.problem)}\n")
         readings += filter(wanted.takes, each.sessions)
     if args.json:
         from gateway.history.as_json import session_line
@@ -84,22 +89,18 @@ def _history(args: argparse.Namespace) -> int:
         write_page(Path(args.html), summary, found, Policy(), options)
         console.print(f"page: {args.html}", markup=False)
     if args.keep:
-        return _keep(args, found, readings)
+        return _keep(args, found, wanted)
     if not (args.paths or args.html):
         console.print(_NEXT, style="dim", markup=False)
     return 1 if problems else 0
 
 
-def _keep(args: argparse.Namespace, found: list[Found], readings: list[SessionReading]) -> int:
+def _keep(args: argparse.Namespace, found: list[Found], wanted: Wanted) -> int:
     from gateway.commands.keep import run_keep
     from gateway.config import load_settings
 
-    begun: dict[str, float] = {}
-    for reading in readings:
-        begun[reading.path] = min(begun.get(reading.path, math.inf), reading.started or 0.0)
-    chosen = [each for each in found if str(each.path) in begun]
-    chosen.sort(key=lambda each: begun[str(each.path)], reverse=True)
-    return run_keep(chosen, load_settings(args.config), sys.stdout, sys.stderr)
+    logs = [each for each in found if each.format is not None]
+    return run_keep(logs, load_settings(args.config), sys.stdout, sys.stderr, wanted.takes)
 
 
 def _show(args: argparse.Namespace) -> int:
@@ -108,6 +109,8 @@ def _show(args: argparse.Namespace) -> int:
     from gateway.history.show import show
     from gateway.steering.policy import Policy
 
+    if args.json or args.html or args.keep:
+        raise ConfigError("show: prints one session, without --json, --html and --keep")
     *args.paths, _, name = args.paths
     console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
     show(_found(args), name, args.steps, Policy(), console)

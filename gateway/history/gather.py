@@ -14,6 +14,7 @@ from msgspec import Struct
 from gateway.errors import ConfigError
 from gateway.history.find import Found
 from gateway.history.reading import SessionReading, read_session
+from gateway.history.session import Session
 from gateway.steering.policy import Policy
 from gateway.text.formatting import progress_bar
 
@@ -30,7 +31,7 @@ class Wanted(Struct, frozen=True, kw_only=True):
     project: str = ""
     agent: str = ""
 
-    def takes(self, session: SessionReading) -> bool:
+    def takes(self, session: Session | SessionReading) -> bool:
         """True for a session that is asked for; one without a time is taken, and none in which
         nothing happened."""
         if not (session.calls or session.human):

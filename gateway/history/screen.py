@@ -136,10 +136,7 @@ def trouble(summary: Summary) -> Iterator[str]:
     low, high = summary.trouble.cost
     share = f", {percent(high / summary.total.usd)} of all" if summary.total.usd else ""
     cost = f": {money(low)} to {money(high)}{share} at most" if high else ""
-    yield (
-        f"{counted(summary.trouble.steps, 'step')} were in trouble or had to be corrected{cost}. "
-        "The worst:"
-    )
+    yield (f"{counted(summary.trouble.steps, 'step')} in trouble or corrected{cost}. The worst:")
 
 
 def _print_worst(console: Console, number: int, worst: WorstStretch, command: str) -> None:

@@ -19,7 +19,7 @@ from gateway.steering.policy import Policy
 from steering_gateway_testing import AppServer, ScriptedUpstream
 from tests.history.live_readings import Reading, acts_stored, play, replies, stored
 
-LOGS = Path(__file__).parent / "logs"
+LOGS = Path(__file__).parent / "logs/claude_code/cut"
 DEVELOPMENT_LOGS = Path(__file__).parents[3] / "shared/data/session-logs/claude-code"
 
 
@@ -118,6 +118,14 @@ async def test_acts_in_every_development_log_agree_with_live(
     """What people did in real sessions."""
     (session,) = sessions_in(path)
     await compare_acts(session, gateway_server, upstream)
+
+
+@pytest.mark.parametrize("path", sorted(LOGS.glob("*.jsonl")), ids=lambda p: p.name[:8])
+async def test_a_cut_of_a_log_agrees_with_live(
+    path: Path, gateway_server: Callable[..., AppServer], upstream: ScriptedUpstream
+) -> None:
+    """The same of the parts of four of them that are kept with the tests; one has a compaction."""
+    assert await compare(path, gateway_server, upstream) > 3
 
 
 @pytest.mark.nightly

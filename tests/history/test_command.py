@@ -177,3 +177,35 @@ def test_a_hostile_session_reaches_the_terminal_as_text(home: Path, capsys: Capt
         out = capsys.readouterr().out
         assert "\x1b" not in out
         assert "\x07" not in out
+
+
+def test_only_the_sessions_asked_for_are_kept(
+    home: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The choice holds inside a file, too: a recording may hold sessions of several days."""
+    monkeypatch.chdir(home)
+    monkeypatch.setenv("XDG_STATE_HOME", str(home / "state"))
+    said = [{"role": "user", "content": "Count."}, {"role": "assistant", "content": "One."}]
+    days = ("2026-02-02T09:00:00Z", "2026-02-09T09:00:00Z")
+    records = [{"id": day[:10], "messages": said, "started": day} for day in days]
+    (home / "runs.jsonl").write_bytes(b"\n".join(map(orjson.dumps, records)))
+    assert main(["history", "runs.jsonl", "--since", "2026-02-05", "--keep"]) == 0
+    assert "kept 1 session as past runs" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (["--steps", "1-2"], "--steps: only with"),
+        (["--json", "--keep"], "--keep: not with --json"),
+        (["show", "00000000", "--json"], "show: prints one session"),
+        (["show", "00000000", "--keep"], "show: prints one session"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(
+    words: list[str], fault: str, home: Path, capsys: Capture
+) -> None:
+    """Instead of being left out silently."""
+    looping().write(home)
+    assert main(["history", *words]) == 2
+    assert fault in capsys.readouterr().err
