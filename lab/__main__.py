@@ -30,11 +30,18 @@ def _parser() -> argparse.ArgumentParser:
     evidence.set_defaults(run=_evidence)
     calibrate = commands.add_parser("calibrate", help="fit weights, and evaluate them held out")
     calibrate.add_argument("--weights", type=Path, metavar="FILE", help="write them to this file")
+    calibrate.add_argument("--words", type=Path, metavar="FILE", help="write the words' weights")
     calibrate.add_argument("--seed", type=int, default=SEED, help="of the folds")
     calibrate.set_defaults(run=_calibrate)
     learning = commands.add_parser("learning", help="what recorded runs teach, and what is right")
     learning.add_argument("--json", action="store_true", help="one JSON object on stdout")
     learning.set_defaults(run=_learning)
+    heldout = commands.add_parser("heldout", help="judge risk, every constant by inner folds")
+    heldout.set_defaults(run=_heldout)
+    people = commands.add_parser("people", help="risk on real sessions: what people correct")
+    people.add_argument("sessions", type=Path, help="recorded sessions, JSONL (also .gz)")
+    people.add_argument("said", type=Path, help="what was said in them, labelled by hand, JSONL")
+    people.set_defaults(run=_people)
     counts = commands.add_parser("counts", help="planted forms, ends of runs, gates and doses")
     counts.set_defaults(run=_counts)
     kinds = commands.add_parser("kinds", help="fit the kinds of messages, and evaluate them")
@@ -42,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     kinds.add_argument("--weights", type=Path, metavar="FILE", help="write them to this file")
     kinds.add_argument("files", nargs="+", type=Path, help="labelled messages, JSONL (also .gz)")
     kinds.set_defaults(run=_kinds)
-    for command in (evidence, calibrate, learning, counts):
+    for command in (evidence, calibrate, heldout, learning, counts):
         command.add_argument("files", nargs="+", type=Path, help="recorded runs, JSONL (also .gz)")
     return parser
 
@@ -56,7 +63,19 @@ def _evidence(args: argparse.Namespace) -> int:
 def _calibrate(args: argparse.Namespace) -> int:
     from lab.fitting import run_calibrate
 
-    return run_calibrate(args.files, weights=args.weights, seed=args.seed)
+    return run_calibrate(args.files, weights=args.weights, words=args.words, seed=args.seed)
+
+
+def _heldout(args: argparse.Namespace) -> int:
+    from lab.heldout import run_heldout
+
+    return run_heldout(args.files)
+
+
+def _people(args: argparse.Namespace) -> int:
+    from lab.people import run_people
+
+    return run_people(args.sessions, args.said)
 
 
 def _learning(args: argparse.Namespace) -> int:

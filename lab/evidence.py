@@ -12,11 +12,12 @@ from rich.table import Table
 
 from gateway.errors import ConfigError
 from gateway.offline.calibrate import alarm_table, ranking_table, rate_cells
-from gateway.offline.evaluation import CODING, RunReading
+from gateway.offline.evaluation import CODING, RunReading, by
 from gateway.offline.playback import ALARM, RISK, Replayed, ReplayPolicy
 from gateway.offline.replay import Work, replay_files, with_scorer
 from gateway.offline.replay_summary import first_side, other_side, readings
 from gateway.steering.monitors import MONITORS
+from gateway.steering.routing import RoutingSettings
 from lab.difficulty import FIRST_COMPARED, LONG_RUN, state_changes, step_correlation, trouble_auroc
 from lab.risk import calibration_errors, matched_auroc
 from lab.routing import (
@@ -24,6 +25,7 @@ from lab.routing import (
     fast_safety,
     learned_escalations,
     left_at,
+    left_at_risk,
     model_pairs,
     restart_value,
 )
@@ -89,6 +91,7 @@ def _signal_table(runs: Sequence[RunReading]) -> Table:
 def measure_tables(sides: Mapping[str, Sequence[RunReading]]) -> Iterator[Table]:
     """The tables over each side's runs; the first side is the one whose risk is calibrated."""
     yield _difficulty_table(sides)
+    yield _clock_table(next(iter(sides.values())))
     yield _state_table(sides)
     yield _matched_table(sides)
     yield _calibration_table(next(iter(sides.values())))
@@ -124,6 +127,18 @@ def _difficulty_table(sides: Mapping[str, Sequence[RunReading]]) -> Table:
     first = next(iter(sides.values()))
     numbers = [_share(value) for value in trouble_auroc(first, by_step=True)]
     table.add_row("the step number", *numbers, "1.000", "")
+    return table
+
+
+def _clock_table(runs: Sequence[RunReading]) -> Table:
+    table = _table(
+        "difficulty by source: its rank correlation with the step number, and FAST",
+        *("rank correlation", "of runs", "runs that enter FAST"),
+    )
+    for source, own in by(runs, lambda run: run.label.source).items():
+        correlation, counted = step_correlation(own)
+        fast = sum("FAST" in run.first for run in own)
+        table.add_row(source, _share(correlation), str(counted), f"{fast} of {len(own)}")
     return table
 
 
@@ -184,6 +199,8 @@ def _escalation_table(runs: Sequence[RunReading]) -> Table:
     )
     pairs = list(model_pairs(runs))
     rules = {name: [left_at(pair, name) for pair in pairs] for name in ("SLOW", ALARM, RISK)}
+    least = RoutingSettings().escalate_at_risk
+    rules[f"risk {least:g} for three steps"] = [left_at_risk(pair, least) for pair in pairs]
     rules["learned: by the workload's outcomes"] = learned_escalations(pairs)
     for name, left in rules.items():
         worth = [escalation_value(pairs, left, take_over=both) for both in (False, True)]

@@ -18,12 +18,22 @@ from rich.console import Console
 from sklearn.linear_model import LogisticRegression
 
 from gateway.offline.calibrate import print_report, read_labelled
-from gateway.offline.fitting import CONVERGED, MOST_ROUNDS, SEED, Array, Fitted, LabelledRun, fit
+from gateway.offline.fitting import (
+    CONVERGED,
+    MOST_ROUNDS,
+    SEED,
+    Array,
+    Fitted,
+    FitWords,
+    LabelledRun,
+    fit,
+)
 from gateway.offline.recordings import write_output
 from gateway.steering.acting import ActSettings
-from gateway.steering.scoring.calibration import calibration_to_json
+from gateway.steering.scoring.calibration import calibration_to_json, words_to_json
 from lab.difficulty import difficulty_figures
 from lab.evidence import measure_tables
+from lab.heldout import word_fit
 from lab.risk import risk_figures
 
 
@@ -31,6 +41,7 @@ def run_calibrate(
     files: Sequence[Path],
     *,
     weights: Path | None = None,
+    words: Path | None = None,
     seed: int = SEED,
     out: TextIO | None = None,
     err: TextIO | None = None,
@@ -47,6 +58,9 @@ def run_calibrate(
     fitted = fit_with_figures(runs, seed=seed)
     if weights is not None:
         write_output(weights, calibration_to_json(fitted.calibration))
+    if words is not None:
+        data = {"data_sha256": fitted.calibration.provenance["data_sha256"]}
+        write_output(words, words_to_json(fitted.words, data))
     print_report(fitted, ActSettings(), out)
     console = Console(file=out, width=None if out.isatty() else 120, highlight=False)
     sides = {"calibrated + robust": fitted.held_out, "reference": fitted.reference}
@@ -55,9 +69,11 @@ def run_calibrate(
     return 1 if problems else 0
 
 
-def fit_with_figures(runs: Sequence[LabelledRun], *, seed: int = SEED) -> Fitted:
+def fit_with_figures(
+    runs: Sequence[LabelledRun], *, seed: int = SEED, words: FitWords | None = None
+) -> Fitted:
     """The fit by scikit-learn, with the figures of difficulty and risk in its provenance."""
-    fitted = fit(runs, seed=seed, solve=solve)
+    fitted = fit(runs, seed=seed, solve=solve, words=words or word_fit(runs))
     provenance = dict(fitted.calibration.provenance)
     held_out = provenance["held_out"]
     provenance["held_out"] = {

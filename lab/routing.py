@@ -21,7 +21,7 @@ from gateway.steering.fsm import FSMState
 from gateway.steering.routing import RoutingSettings
 from gateway.steering.routing_policy import WorkloadRates, begin, escalate, evidence_of
 from gateway.steering.scoring.calibration import shipped_calibration
-from gateway.steering.scoring.risk import NO_OUTCOMES, WorkloadPrior
+from gateway.steering.scoring.risk import LASTING_STEPS, NO_OUTCOMES, WorkloadPrior
 
 ROUNDS = 500
 SEED = 20240917
@@ -63,6 +63,16 @@ def left_at(pair: ModelPair, signal: str) -> float | None:
     """Share of the cheap run that is left when it first shows the signal; None if it never does."""
     at = pair.cheap.first.get(signal)
     return None if at is None else 1.0 - (at + 1) / len(pair.cheap.scores)
+
+
+def left_at_risk(pair: ModelPair, least: float) -> float | None:
+    """The same when its risk has been at least this for some steps in a row."""
+    lasting = 0
+    for at, risk in enumerate(pair.cheap.risks):
+        lasting = lasting + 1 if risk >= least else 0
+        if lasting == LASTING_STEPS:
+            return 1.0 - (at + 1) / len(pair.cheap.risks)
+    return None
 
 
 def restart_value(pairs: Sequence[ModelPair], signal: str) -> Estimate:

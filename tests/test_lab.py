@@ -13,12 +13,13 @@ import pytest
 
 from gateway.offline.calibrate import read_labelled
 from gateway.offline.evaluation import auroc
-from gateway.offline.fitting import fit
+from gateway.offline.fitting import LabelledRun, fit
 from gateway.steering.scoring.risk import WorkloadPrior, risk_of
 from gateway.steering.transcript.message_kinds import KINDS, kinds_from_json
 from lab.__main__ import main
 from lab.difficulty import state_changes, step_correlation, trouble_auroc
 from lab.fitting import fit_with_figures
+from lab.heldout import Study, Words, figures, permuted, splits, word_fit
 from lab.kinds import auroc as auroc_of_kinds
 from lab.kinds import (
     confusion,
@@ -47,7 +48,9 @@ def test_scikit_learn_fits_what_the_gateway_fits() -> None:
     """Weights of both solvers agree to five digits; figures are added to what is written."""
     runs, problems = read_labelled([SAMPLE], io.StringIO())
     assert not problems
-    ours, theirs = fit(runs).calibration, fit_with_figures(runs).calibration
+    words = word_fit(runs)
+    ours = fit(runs, words=words).calibration
+    theirs = fit_with_figures(runs, words=words).calibration
     assert theirs.weights == pytest.approx(ours.weights, rel=1e-5, abs=1e-9)
     assert theirs.risk.weights == pytest.approx(ours.risk.weights, rel=1e-5)
     assert theirs.bias == pytest.approx(ours.bias, rel=1e-5)
@@ -245,3 +248,58 @@ def test_messages_without_labels_are_refused(
     file.write_text('{"said": "yes"}\n')
     assert main(["kinds", str(file)]) == 2
     assert "no labelled message" in capsys.readouterr().err
+
+
+def test_nested_folds_find_what_is_there_and_nothing_in_noise() -> None:
+    """Words that failed runs alone say rank held-out runs; permuted outcomes do not."""
+    runs, _ = read_labelled([SAMPLE], io.StringIO())
+    kept = [run for run in runs if not run.works][:80]
+    marked = [
+        replace(run, steps=replace(run.steps, letters=[mark(run)] * len(run.steps.letters)))
+        for run in kept
+    ]
+    study = Study(Words(marked))
+    found = study.readings(study.held_out(splits(marked)["groups"]))
+    assert auroc(found, "end", rounds=1).value > 0.9
+    noise = permuted(marked)
+    assert sorted(run.label.failed for run in noise) == sorted(run.label.failed for run in marked)
+    shuffled = Study(Words(noise))
+    lost = shuffled.readings(shuffled.held_out(splits(noise)["groups"]))
+    assert auroc(lost, "end", rounds=1).value < 0.7
+    assert figures({"marked": found}).row_count == 22
+
+
+def mark(run: LabelledRun) -> list[str]:
+    """Words that tell the outcome, in every source."""
+    return ["this", "went", "wrong" if run.label.failed else "well", "again"]
+
+
+def test_real_sessions_are_judged_by_what_people_say_next(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A session with a bad escape is read; edits before `fix` rank above none before `go`."""
+    sessions, said = tmp_path / "sessions.jsonl", tmp_path / "said.jsonl"
+    edit = json.dumps({"command": "create", "path": "/a.py", "file_text": "x = 1"})
+    call = {"id": "c", "type": "function", "function": {"name": "create", "arguments": edit}}
+    rows, labels = [], []
+    for number in range(80):
+        calls = {"tool_calls": [call]} if number % 2 else {}
+        messages = [
+            {"role": "user", "content": "Please mend the parser of the second file."},
+            {"role": "assistant", "content": "Which of the two?", **calls},
+            *([{"role": "tool", "tool_call_id": "c", "content": "created"}] if calls else []),
+            {"role": "user", "content": "The next one, please."},
+        ]
+        rows.append({"id": f"s{number}", "who": f"dev{number // 2 % 2}", "messages": messages})
+        kind = "fix" if number % 2 else "go"
+        at = len(messages) - 1
+        labels.append({"session": f"s{number}", "at": at, "kind": "message", "category": kind})
+    text = "\n".join(map(json.dumps, rows)).replace("second file", r"second \file")
+    sessions.write_text(text)
+    said.write_text("\n".join(map(json.dumps, labels)))
+    assert main(["people", str(sessions), str(said)]) == 0
+    out = capsys.readouterr().out
+    assert "80 runs, 40 corrected" in out
+    assert "1.000" in next(line for line in out.splitlines() if "edits" in line)
+    said.write_text("")
+    assert main(["people", str(sessions), str(said)]) == 2

@@ -45,7 +45,7 @@ SEEDS: Mapping[str, Any] = {
     "monitors": {"suite": "reference"},
     "conversations": {"run_boundary": "never"},
     "steering": {"act_above": dict.fromkeys(ACTIONS, 0.0)},
-    "routing": {"escalate_at_severity": 0},
+    "routing": {"escalate_at_severity": 0, "escalate_at_risk": 0.0},
     "etraces": {
         "e1_per_run": 1,
         "e1_steps": 3,

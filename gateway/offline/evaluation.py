@@ -58,9 +58,10 @@ class Estimate:
 
 def step_at(steps: int, point: str) -> int | None:
     """Index of the step at a point of a run of so many steps; None if the run is shorter. A point
-    is the end, half of the steps, or ten or five steps."""
-    points = {"end": steps, "half": max(1, steps // 2), "10 steps": 10, "5 steps": 5}
-    return points[point] - 1 if 0 < points[point] <= steps else None
+    is the end, half of the steps, or a number of them such as "10 steps"."""
+    parts = {"end": steps, "half": max(1, steps // 2)}
+    count = parts[point] if point in parts else int(point.removesuffix(" steps"))
+    return count - 1 if 0 < count <= steps else None
 
 
 def score_at(run: RunReading, point: str) -> float | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from gateway.errors import ConfigError
 from gateway.offline.evaluation import POINTS, RunReading, auroc, balanced_precision, signal_rates
 from gateway.offline.playback import ALARM, RISK, STATE_SIGNALS, first_showings
 from gateway.offline.recordings import Recording, RunLabel, steps_of
+from gateway.steering.evidence.features import spoken, words_of
 from gateway.steering.evidence.observation import RunObserver
 from gateway.steering.evidence.repeats import spends
 from gateway.steering.fold import RunFold
@@ -28,8 +30,16 @@ from gateway.steering.monitors import MONITORS, MonitorSettings
 from gateway.steering.monitors.suite import RobustSuite, with_alarm
 from gateway.steering.policy import Policy
 from gateway.steering.scoring.calibrated import StretchFeatures, settled
-from gateway.steering.scoring.calibration import FEATURES, SIGNS, Calibration, RiskWeights
-from gateway.steering.scoring.risk import LASTING_STEPS, RunTotals, risk_of
+from gateway.steering.scoring.calibration import (
+    FEATURES,
+    SIGNS,
+    Calibration,
+    RiskWeights,
+    WordWeights,
+    shipped_calibration,
+    shipped_words,
+)
+from gateway.steering.scoring.risk import LASTING_STEPS, RunTotals, RunWords, risk_of
 from gateway.steering.scoring.scorer import DifficultySettings
 from gateway.steering.transcript.steps import Step
 
@@ -37,6 +47,8 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 Solve = Callable[[Array, Array, Array, Array], Array]
 """Coefficients of a logistic regression from the design, outcomes, weights of the rows, and the
 penalty of the square of each coefficient."""
+FitWords = Callable[[Sequence["LabelledRun"]], WordWeights]
+"""The weights of words for a model that is fitted to these runs."""
 _Fit = TypeVar("_Fit")
 
 HORIZON = 5  # steps ahead in which trouble is counted; source: design section 7
@@ -53,6 +65,10 @@ SIGNIFICANT = 6
 LEAST_RUNS = 20
 LEAST_SLOPE = 0.1
 RISK_RIDGE = 30.0
+WORDS_WEIGHT = 1.0
+"""Of the evidence of words, whose spread is that of the features' evidence: an average of both."""
+EARLY_STEPS = 4.0
+"""Steps after which half of the evidence counts: of five steps .55 of it held, of ten .75."""
 STRATUM_RIDGE = 0.05
 # A run weighs as this power of its steps: with 0 the risk is right at the ends of runs and too low
 # over all steps, with 1 a few long runs decide.
@@ -78,7 +94,8 @@ _REFERENCE = Policy(
 class StepArrays:
     """The steps of a run as calibration reads them, one row or entry per step.
 
-    `features`, `totals`: those of difficulty and of risk (steps x features). `known`: share of the
+    `features`, `totals`: those of difficulty and of risk (steps x features). `letters`: the words
+    of the thought. `known`: share of the
     window that is filled. `works_from`: whether the run works on files or programs by then.
     `troubles`: 1 where it is trouble. `fired`: the monitors that fire.
     """
@@ -86,6 +103,7 @@ class StepArrays:
     features: Array
     known: Array
     totals: Array
+    letters: Sequence[Sequence[str]]
     works_from: Array
     troubles: Array
     fired: Sequence[tuple[str, ...]]
@@ -118,9 +136,11 @@ def label_run(recording: Recording) -> LabelledRun | None:
     observer, features, totals = RunObserver(), StretchFeatures(), RunTotals()
     suite = RobustSuite(MonitorSettings(suite="robust"))
     rows: list[tuple[Any, ...]] = []
+    letters: list[list[str]] = []
     calls = 0
     for step in steps:
         observed = observer.observe(step)
+        letters.append([*map(sys.intern, words_of(spoken(step)))])
         features.push(observed)
         totals.push(observed)
         suite.push_observed(observed)
@@ -137,6 +157,7 @@ def label_run(recording: Recording) -> LabelledRun | None:
             features=stretch,
             known=known,
             totals=risk,
+            letters=letters,
             works_from=works_from.astype(bool),
             troubles=troubles,
             fired=fired,
@@ -258,19 +279,34 @@ class RiskModel:
     A risk is about what is unusual for a run of its kind; how often runs fail is for the prior."""
 
     model: Model
+    words: WordWeights
     works: float
     talks: float
 
     def log_odds(self, run: LabelledRun) -> Array:
         """Evidence per step that the run fails."""
+        number = np.arange(1, len(run.steps.totals) + 1)
+        evidence = self.features(run) + WORDS_WEIGHT * said(self.words, run)
+        return np.asarray(evidence * number / (number + EARLY_STEPS))
+
+    def features(self, run: LabelledRun) -> Array:
+        """The part of the features alone, as it was fitted."""
         average = np.where(run.steps.works_from, self.works, self.talks)
         return self.model.log_odds(run.steps.totals) - average
 
 
-def fit_risk(runs: Sequence[LabelledRun], solve: Solve) -> RiskModel:
+def said(words: WordWeights, run: LabelledRun) -> Array:
+    """Evidence per step of the words of a run."""
+    reader, steps = RunWords(words), zip(run.steps.letters, run.steps.works_from, strict=True)
+    return np.array([reader.push(letters, works=bool(works)) for letters, works in steps])
+
+
+def fit_risk(
+    runs: Sequence[LabelledRun], solve: Solve, words: FitWords = lambda runs: shipped_words()
+) -> RiskModel:
     """Fit the model; a run has the weight of its steps to the power of LENGTH_POWER. Each source
     and model has its own intercept, so that a feature which only tells them apart earns no
-    weight."""
+    weight. The words that ship are a prior that nothing here changes."""
     strata = {name: i for i, name in enumerate(sorted({run.label.stratum for run in runs}))}
     lengths = [len(run.steps.totals) for run in runs]
     features = np.vstack([run.steps.totals for run in runs])
@@ -292,7 +328,7 @@ def fit_risk(runs: Sequence[LabelledRun], solve: Solve) -> RiskModel:
         float(np.average(evidence[own], weights=by_run[own])) if own.any() else 0.0
         for own in (works, ~works)
     ]
-    return RiskModel(model=model, works=averages[0], talks=averages[1])
+    return RiskModel(model=model, words=words(runs), works=averages[0], talks=averages[1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -336,14 +372,22 @@ def _lasting(values: Array) -> Array:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
     """A calibration, and how each run is read by a model fitted without the run's group.
-    `reference`: the same runs read by the reference scorer and monitors."""
+    `words`: those that the risk was fitted with; `reference`: the same runs read by the reference
+    scorer and monitors."""
 
     calibration: Calibration
+    words: WordWeights
     held_out: tuple[RunReading, ...]
     reference: tuple[RunReading, ...]
 
 
-def fit(runs: Sequence[LabelledRun], *, seed: int = SEED, solve: Solve = newton) -> Fitted:
+def fit(
+    runs: Sequence[LabelledRun],
+    *,
+    seed: int = SEED,
+    solve: Solve = newton,
+    words: FitWords = lambda runs: shipped_words(),
+) -> Fitted:
     """Fit the scorer to these runs; the same runs and seed give the same numbers. Raises
     ConfigError: too few runs or groups, or no stratum with both outcomes."""
     runs = sorted(runs, key=lambda run: (run.label.id, run.digest))
@@ -355,7 +399,7 @@ def fit(runs: Sequence[LabelledRun], *, seed: int = SEED, solve: Solve = newton)
     slope, intercept = _scale(ahead)
     weights, offset = _fit_difficulty(runs, solve).linear()
 
-    risk_models = _without_each(folds, runs, lambda others: fit_risk(others, solve))
+    risk_models = _without_each(folds, runs, lambda others: fit_risk(others, solve, words))
     evidence = [risk_models[n].log_odds(run) for run, n in zip(runs, folds, strict=True)]
     pairs = list(zip(runs, evidence, strict=True))
     levels = _without_each(
@@ -365,19 +409,20 @@ def fit(runs: Sequence[LabelledRun], *, seed: int = SEED, solve: Solve = newton)
         _reading(run, slope * odds + intercept, own, levels[n].reached(run, own))
         for (run, own), odds, n in zip(pairs, ahead, folds, strict=True)
     )
+    risk = fit_risk(runs, solve, words)
     budgets = _budgets(runs)
     signals = (*MONITORS, *STATE_SIGNALS, RISK, ALARM)
     calibration = Calibration(
         bias=_rounded(slope * offset + intercept),
         weights=tuple([_rounded(slope * weight) for weight in weights]),
-        risk=_risk_weights(fit_risk(runs, solve), alarm_levels(runs, evidence)),
+        risk=_risk_weights(risk, alarm_levels(runs, evidence)),
         budget_works=budgets[0],
         budget_talks=budgets[1],
         precision={name: round(balanced_precision(held_out, name), 3) for name in signals},
         provenance=_provenance(runs, held_out, seed),
     )
     reference = tuple(run.reference for run in runs)
-    return Fitted(calibration=calibration, held_out=held_out, reference=reference)
+    return Fitted(calibration=calibration, words=risk.words, held_out=held_out, reference=reference)
 
 
 def _require_enough(runs: Sequence[LabelledRun]) -> None:
@@ -423,7 +468,8 @@ def _reading(run: LabelledRun, odds: Array, evidence: Array, likely: Array) -> R
     fsm = FSMSettings()
     state, history, steps = FSMState.INIT, [], []
     for index, fired in enumerate(run.steps.fired):
-        score = settled(float(odds[index]), float(run.steps.known[index]))
+        works = bool(run.steps.works_from[index])
+        score = settled(float(odds[index]), float(run.steps.known[index]), works=works)
         history.append(with_alarm(score, fired))
         state = next_state(state, history[-fsm.longest_window :], fsm)
         step = {"index": index, "state": state.value, "fired": fired}
@@ -458,6 +504,9 @@ def _risk_weights(risk: RiskModel, levels: AlarmLevels) -> RiskWeights:
         talks=_rounded(risk.talks - offset),
         works_alarm=_rounded(levels.works),
         talks_alarm=_rounded(levels.talks),
+        words=WORDS_WEIGHT,
+        early=EARLY_STEPS,
+        people=shipped_calibration().risk.people,
     )
 
 

@@ -60,7 +60,7 @@ class ActionSignal(Struct, frozen=True, kw_only=True):
 
     `at_risk`: whether to act, in the control arm of an experiment; None = the readings decide.
     `severity` of the alarm, 0 to 3; `waits`: the newest step only waits for something;
-    `likely_fails`: see `RunRisk.likely`.
+    `likely_fails`, `lasting_risk`: see `likely` and `lasting` of `RunRisk`.
     """
 
     state: FSMState
@@ -69,6 +69,7 @@ class ActionSignal(Struct, frozen=True, kw_only=True):
     severity: int = 0
     waits: bool = False
     likely_fails: bool = False
+    lasting_risk: float = 0.0
 
 
 def expected_precision(
@@ -129,17 +130,23 @@ def planned_actions(planned: Plan, meets_bar: Callable[[str], bool]) -> Plan:
 
 
 def routing_state(
-    signal: ActionSignal, least_severity: int, meets_bar: Callable[[str, ActionSignal], bool]
+    signal: ActionSignal,
+    least_severity: int,
+    least_risk: float,
+    meets_bar: Callable[[str, ActionSignal], bool],
 ) -> tuple[FSMState, tuple[str, ...]]:
     """The state that selects the model, and reasons where it is not the run's own.
 
-    An alarm of `least_severity` or more (0 = never) is routed like SLOW at once; a run in FAST that
-    waits for a job like NORMAL, because what the job brings is not known. The state is NORMAL when
-    changing the model is below its precision bar.
+    An alarm of `least_severity` or more, or a risk that lasts at `least_risk` (0 = never), is
+    routed like SLOW at once; a run in FAST that waits for a job like NORMAL, because what the job
+    brings is not known. The state is NORMAL when changing the model is below its precision bar.
     """
     reasons: tuple[str, ...] = ()
-    if least_severity and signal.severity >= least_severity and signal.state not in HARD_STATES:
-        signal, reasons = replace(signal, state=FSMState.SLOW), ("routing: the alarm persists",)
+    risky = 0.0 < least_risk <= signal.lasting_risk
+    persists = 0 < least_severity <= signal.severity
+    if (risky or persists) and signal.state not in HARD_STATES:
+        why = "the alarm persists" if persists else f"risk {least_risk:g} or more for three steps"
+        signal, reasons = replace(signal, state=FSMState.SLOW), (f"routing: {why}",)
     elif signal.waits and signal.state is FSMState.FAST:
         signal, reasons = replace(signal, state=FSMState.NORMAL), ("routing: a job is waited for",)
     action = "route_slow" if signal.state in HARD_STATES else "route_fast"

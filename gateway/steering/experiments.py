@@ -40,7 +40,7 @@ class ExperimentSettings:
 
     id: str = ""
     arms: Mapping[str, float] = field(default_factory=lambda: {"on": 0.5, "off": 0.5})
-    random_routing_share: float = 0.09
+    random_routing_share: float = 0.28
     random_guidance_share: float = 0.011
 
     def __post_init__(self) -> None:
@@ -118,7 +118,8 @@ class RandomArm(Struct, frozen=True, kw_only=True):
         readings = found.readings and self._fired(found.readings, weights)
         troubled = ActionSignal(state=state, readings=readings, at_risk=True)
         state = FSMState.NORMAL if found.state in HARD_STATES else found.state
-        untroubled = replace(found, state=state, at_risk=False, severity=0, likely_fails=False)
+        calm = replace(found, severity=0, likely_fails=False, lasting_risk=0.0)
+        untroubled = replace(calm, state=state, at_risk=False)
         routes = random_switch(self.experiment, self.unit, step, self.routing_share)
         guides = random_switch(self.experiment, self.unit, step, self.guidance_share)
         return ActionSignals(

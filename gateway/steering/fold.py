@@ -29,13 +29,15 @@ from gateway.wire.echo import OWN_ANSWER
 class RunRisk(Struct, frozen=True, kw_only=True):
     """Risk that a run fails: its `probability`, in (0, 1).
 
-    `evidence`: its log odds by the run's steps alone; `likely`: these have lasted where few solved
-    runs come.
+    `evidence`: its log odds by the run's task alone, without the workload's outcomes and without
+    what a person who leads the run may correct; `likely`: these have lasted where few solved runs
+    come; `lasting`: the probability by them that the newest steps all had, 0 while a person leads.
     """
 
     probability: float
     evidence: float
     likely: bool
+    lasting: float = 0.0
 
 
 class StepOutcome(Struct, frozen=True, kw_only=True):
@@ -88,7 +90,7 @@ class _Windows:
 
     __slots__ = ("alarmed_steps", "observer", "risk", "score", "scorer", "show", "suite")
 
-    def __init__(self, policy: Policy, judged: Judged) -> None:
+    def __init__(self, policy: Policy, judged: Judged, *, led: bool) -> None:
         self.scorer = scorer = make_scorer(policy.difficulty)
         if isinstance(scorer, Judgeable):
             scorer.judged = judged
@@ -97,7 +99,7 @@ class _Windows:
         self.show = suite.push_observed if isinstance(suite, ReadsObservations) else None
         self.score = scorer.push_observed if isinstance(scorer, ReadsObservations) else None
         self.observer = RunObserver()
-        self.risk = RiskModel(policy.difficulty.calibration or shipped_calibration())
+        self.risk = RiskModel(policy.difficulty.calibration or shipped_calibration(), led=led)
         self.alarmed_steps = 0
 
     def observe(self, step: Step) -> tuple[float, ObservedStep]:
@@ -147,7 +149,7 @@ class RunFold:
         # Made with the first step: most runs begin, and many end, without one.
         self._windows: _Windows | None = None
         if earlier:
-            self._windows = windows = _Windows(policy, judged)
+            self._windows = windows = _Windows(policy, judged, led=self.index > 0)
             for step in earlier:
                 windows.observe(step)
 
@@ -164,7 +166,9 @@ class RunFold:
 
     def push(self, step: Step) -> StepOutcome:
         """Score the next step and advance the state by one transition."""
-        windows = self._windows = self._windows or _Windows(self._policy, self._judged)
+        windows = self._windows
+        if windows is None:
+            windows = self._windows = _Windows(self._policy, self._judged, led=self.index > 0)
         score, observed = windows.observe(step)
         readings, risk = windows.suite.readings(), windows.risk
         windows.alarmed_steps = windows.alarmed_steps + 1 if readings.fired else 0
@@ -181,8 +185,9 @@ class RunFold:
             readings=readings,
             risk=RunRisk(
                 probability=risk_of(risk.log_odds, self.prior),
-                evidence=risk.log_odds,
+                evidence=risk.evidence,
                 likely=risk.likely,
+                lasting=risk_of(risk.lasting),
             ),
             severity=severity_of(windows.alarmed_steps),
             observed=observed,

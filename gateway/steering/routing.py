@@ -41,6 +41,7 @@ class RoutingSettings:
     min_dwell_steps: int = 0
     rest_calls: int = 20
     escalate_at_severity: int = 2
+    escalate_at_risk: float = 0.6
 
     def __post_init__(self) -> None:
         for name in ("min_dwell_steps", "rest_calls", "escalate_at_severity"):
@@ -50,6 +51,8 @@ class RoutingSettings:
             raise ValueError(f"policy: must be states or learned, got {self.policy!r}")
         if not 0.0 <= self.regret <= 100.0:
             raise ValueError(f"regret: must be 0 to 100 points, got {self.regret}")
+        if not 0.0 <= self.escalate_at_risk <= 1.0:
+            raise ValueError(f"escalate_at_risk: must be in [0, 1], got {self.escalate_at_risk}")
         if not 0.0 <= self.explore <= 1.0:
             raise ValueError(f"explore: must be a share in [0, 1], got {self.explore}")
         if not 0.0 < self.refresh_s < float("inf"):

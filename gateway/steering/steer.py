@@ -55,6 +55,7 @@ from gateway.steering.routing_policy import (
     evidence_of,
 )
 from gateway.steering.scoring.calibration import Calibration, shipped_calibration
+from gateway.steering.scoring.risk import risk_of
 from gateway.steering.transcript.steps import Step
 
 NO_LIBRARY = Gates(e1=1.0, e2=1.0)  # gates of a gateway without patterns: nothing is similar enough
@@ -135,6 +136,7 @@ class RunPosition(Struct, frozen=True, kw_only=True):
             severity=self.latest.severity,
             waits=self.latest.observed.waits,
             likely_fails=self.latest.risk.likely,
+            lasting_risk=self.latest.risk.lasting,
         )
 
 
@@ -323,7 +325,8 @@ def place(
 
 def strike(first: int | None, latest: StepOutcome | None, above: float | None) -> Strike:
     """The strikes after the newest step; `first`: of the run so far. `above` None: never any."""
-    risk = latest.risk.probability if latest is not None else 0.0
+    # Without the workload's outcomes: with them every run of a hopeless workload would end early.
+    risk = risk_of(latest.risk.evidence) if latest is not None else 0.0
     if above is None or latest is None or not latest.readings.fired or risk < above:
         return Strike(first=first)
     stops = first is not None and latest.index >= first + REACTION_STEPS
@@ -361,8 +364,10 @@ def _routed(
     reasons: tuple[str, ...] = ()
     if models := rules.routes.models(requested):
         # Without a model for SLOW an alarm keeps the model of the run's state.
-        severity = rules.routing.escalate_at_severity if "SLOW" in models else 0
-        state, reasons = routing_state(signal, severity, partial(_meets_bar, rules))
+        routing = rules.routing
+        risk = routing.escalate_at_risk if routing.policy == "states" else 0.0
+        given = (routing.escalate_at_severity, risk) if "SLOW" in models else (0, 0.0)
+        state, reasons = routing_state(signal, *given, partial(_meets_bar, rules))
     routed = choose(
         state,
         requested,

@@ -40,7 +40,7 @@ def thinking(*thoughts: str) -> Callable[[ReceivedRequest], Reply]:
     return reply
 
 
-BY_STATE = {**PLAIN, "routing": {"escalate_at_severity": 0}}
+BY_STATE = {**PLAIN, "routing": {"escalate_at_severity": 0, "escalate_at_risk": 0.0}}
 """The state alone decides; the agent of these tests repeats itself all the time."""
 
 
@@ -155,7 +155,7 @@ async def test_a_model_is_kept_for_the_dwell(
     settings = {
         **BY_STATE,
         "model_routing": {"SLOW": "strong"},
-        "routing": {"min_dwell_steps": 3, "escalate_at_severity": 0},
+        "routing": {**BY_STATE["routing"], "min_dwell_steps": 3},
         "storage": {"path": str(tmp_path / "runs.db")},
     }
     first = gateway_server(settings)

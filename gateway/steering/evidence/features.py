@@ -93,6 +93,11 @@ class ActionFacts(Struct, frozen=True, kw_only=True):
     failure: str | None
     span: tuple[str, int, int] | None = None
 
+    @property
+    def works(self) -> bool:
+        """True if it shows or changes files, or runs a program."""
+        return self.effect.changes or self.effect.reads or self.program is not None
+
 
 class StepFacts(Struct, frozen=True, kw_only=True):
     """One step: its actions, and its thought as digest, vocabulary and counts of words and hedges.
@@ -111,13 +116,23 @@ class StepFacts(Struct, frozen=True, kw_only=True):
     reminded: bool = False
 
 
-def describe(step: Step) -> StepFacts:
-    """The facts of a step; pure."""
+def spoken(step: Step) -> str:
+    """The ends of the step's thought in lower case."""
     text, half = step.thought or step.reasoning, THOUGHT_CHARS // 2
     if len(text) > THOUGHT_CHARS:
         text = f"{text[:half]} {text[-half:]}"
-    lowered = text.lower()
-    letters = lowered.translate(_NO_LETTERS).split()
+    return text.lower()
+
+
+def words_of(lowered: str) -> list[str]:
+    """The words of a text in lower case, in order; numbers are none."""
+    return lowered.translate(_NO_LETTERS).split()
+
+
+def describe(step: Step) -> StepFacts:
+    """The facts of a step; pure."""
+    lowered = spoken(step)
+    letters = words_of(lowered)
     vocabulary = frozenset(letters)
     words = len(letters)
     if not lowered.isascii():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from operator import mul
 
 from gateway.steering.evidence.observation import ObservedStep, ReadsObservations, RunObserver
 from gateway.steering.scoring.calibration import (
@@ -23,6 +24,7 @@ from gateway.steering.transcript.steps import Step
 NEUTRAL = 0.22  # score without knowledge, a little above FAST: a run has to earn that
 _NEUTRAL_ODDS = math.log(NEUTRAL / (1.0 - NEUTRAL))
 FADING = 0.8  # share of the window's trouble left after one more step without
+_IN_DIALOGUES = tuple([float(name not in ("stale", "retells")) for name in SIGNALS])
 MOST_CALLS = 4  # parallel calls of a step that are counted
 
 
@@ -61,19 +63,25 @@ class StretchFeatures:
     """The features of a run's newest steps, in the order of `calibration.FEATURES`. Each signal of
     the newest step, its mean over the newest three, and over the newest eight. Trouble and repeats
     of the eight fade with each step that is no trouble. A step that only waits for something leaves
-    the stretch as it is."""
+    the stretch as it is. While the run works on no file and no program, words that return are no
+    sign: in a dialogue they only follow the step number."""
 
-    __slots__ = ("_faded", "_window")
+    __slots__ = ("_faded", "_window", "works")
 
     def __init__(self) -> None:
         self._window: deque[tuple[float, ...]] = deque(maxlen=WINDOW_STEPS)
         self._faded = 1.0
+        self.works = False
 
     def push(self, observed: ObservedStep) -> None:
         """Observe the next step."""
+        self.works = self.works or bool([1 for action, _ in observed.actions if action.works])
         if observed.waits:
             return
-        self._window.append(signals_of(observed))
+        signals = signals_of(observed)
+        if not self.works:
+            signals = tuple(map(mul, signals, _IN_DIALOGUES))
+        self._window.append(signals)
         self._faded = self._faded * FADING if observed.trouble is None else 1.0
 
     @property
@@ -116,10 +124,16 @@ class CalibratedScorer(ReadsObservations[float]):
         """The same, of a step that the run has observed."""
         features = self._features
         features.push(observed)
-        return settled(self._calibration.log_odds(features.values()), features.known)
+        odds = self._calibration.log_odds(features.values())
+        return settled(odds, features.known, works=features.works)
 
 
-def settled(log_odds: float, known: float) -> float:
-    """The score in (0, 1) of a stretch of which the share `known` of the window is filled."""
+def settled(log_odds: float, known: float, *, works: bool = True) -> float:
+    """The score in (0, 1) of a stretch of which the share `known` of the window is filled.
+
+    At least NEUTRAL unless the run works on files or programs: what is easy in a dialogue is not
+    known, and FAST was wrong there."""
     odds = known * log_odds + (1.0 - known) * _NEUTRAL_ODDS
+    if not works:
+        odds = max(odds, _NEUTRAL_ODDS)
     return 1.0 / (1.0 + math.exp(-min(max(odds, -30.0), 30.0)))

@@ -10,10 +10,12 @@ from importlib import resources
 from operator import mul
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
 FORMAT = 2
+WORDS_FORMAT = 1
 SHIPPED = "weights.json"
+SHIPPED_WORDS = "words.json"
 
 WINDOW_STEPS = 8  # Newest steps that a score of difficulty looks at. Source: design section 7.
 NEWEST_STEPS = 3  # newest steps that count once more within the window
@@ -36,12 +38,36 @@ RISK_FEATURES = (  # the inputs of risk in the order of their weights; `risk.Run
 )
 
 
+class WordWeights(Struct, frozen=True, kw_only=True):
+    """Weights of pairs of neighbouring words in a thought, by the kind of run, in whole units, so
+    that a sum does not depend on their order; for each kind the average evidence, and the number of
+    newest steps whose words count."""
+
+    works: Mapping[tuple[str, str], int] = {}
+    talks: Mapping[tuple[str, str], int] = {}
+    unit: float = 0.0
+    works_average: float = 0.0
+    talks_average: float = 0.0
+    works_steps: int = 3
+    talks_steps: int = 3
+
+
+class PeopleWeights(Struct, frozen=True, kw_only=True):
+    """Evidence that a person will correct a run: `average` of all runs, weight of the logarithm of
+    `edits`, and of a newest step that `asks` the person."""
+
+    average: float = 0.0
+    edits: float = 0.0
+    asks: float = 0.0
+
+
 class RiskWeights(Struct, frozen=True, kw_only=True):
     """The fitted evidence of a run: weights per unit of each of RISK_FEATURES.
 
     `works`, `talks`: average of runs that work on files or programs and of others, taken off so
     that their evidence is 0; `works_alarm`, `talks_alarm`: the evidence from which a run of either
-    kind is likely to fail, infinite = never.
+    kind is likely to fail, infinite = never. `words`: weight of the evidence of words; `early`:
+    steps after which half of the evidence counts; `people`: of a run that a person leads.
     Raises: ValueError for a feature without weight, or a number that is not finite.
     """
 
@@ -50,6 +76,9 @@ class RiskWeights(Struct, frozen=True, kw_only=True):
     talks: float
     works_alarm: float = math.inf
     talks_alarm: float = math.inf
+    words: float = 0.0
+    early: float = 0.0
+    people: PeopleWeights | None = None
 
     def __post_init__(self) -> None:
         if len(self.weights) != len(RISK_FEATURES):
@@ -58,6 +87,8 @@ class RiskWeights(Struct, frozen=True, kw_only=True):
             raise ValueError("risk: expected finite numbers")
         if math.isnan(self.works_alarm + self.talks_alarm):
             raise ValueError("risk.alarms: expected numbers")
+        if self.early < 0.0:
+            raise ValueError("risk.early: expected 0 or more steps")
 
 
 class Calibration(Struct, frozen=True, kw_only=True):
@@ -115,6 +146,8 @@ def calibration_from_json(text: str | bytes) -> Calibration:
     if unknown := _member(data, "weights").keys() - set(FEATURES):
         raise ValueError(f"weights.{min(unknown)}: unknown, expected {', '.join(FEATURES)}")
     risk = _member(data, "risk")
+    added = {name: _number(risk, name) for name in ("words", "early") if name in risk}
+    people = {name: _number(risk, "people", name) for name in risk.get("people", ())}
     return Calibration(
         bias=_number(data, "bias"),
         weights=tuple([_number(data, "weights", name) for name in FEATURES]),
@@ -122,7 +155,9 @@ def calibration_from_json(text: str | bytes) -> Calibration:
             weights=tuple([_number(risk, "weights", name) for name in RISK_FEATURES]),
             works=_number(risk, "averages", "works"),
             talks=_number(risk, "averages", "talks"),
+            people=PeopleWeights(**people) if people else None,
             **{f"{kind}_alarm": _number(risk, "alarms", kind) for kind in risk.get("alarms", ())},
+            **added,
         ),
         budget_works=int(_number(data, "budgets", "works")),
         budget_talks=int(_number(data, "budgets", "talks")),
@@ -162,6 +197,9 @@ def calibration_to_json(calibration: Calibration) -> str:
             "weights": dict(zip(RISK_FEATURES, risk.weights, strict=True)),
             "averages": {"works": risk.works, "talks": risk.talks},
             "alarms": {kind: level for kind, level in levels.items() if math.isfinite(level)},
+            "words": risk.words,
+            "early": risk.early,
+            **({"people": to_builtins(risk.people)} if risk.people is not None else {}),
         },
         "budgets": {"works": calibration.budget_works, "talks": calibration.budget_talks},
         "precision": dict(calibration.precision),
@@ -175,3 +213,54 @@ def shipped_calibration() -> Calibration:
     """The calibration that comes with the package, read once."""
     source = resources.files("gateway.steering.scoring").joinpath(SHIPPED)
     return calibration_from_json(source.read_text(encoding="utf-8"))
+
+
+def words_from_json(text: str | bytes) -> WordWeights:
+    """The weights in a file of words. Raises: ValueError for another format or a missing key."""
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"words file: not JSON ({error})") from error
+    if not isinstance(data, dict) or data.get("format") != WORDS_FORMAT:
+        raise ValueError(f"words file: expected format {WORDS_FORMAT}")
+    works, talks = (
+        {_pair(name): int(_number(data, kind, name)) for name in _member(data, kind)}
+        for kind in ("works", "talks")
+    )
+    return WordWeights(
+        works=works,
+        talks=talks,
+        unit=_number(data, "unit"),
+        works_average=_number(data, "averages", "works"),
+        talks_average=_number(data, "averages", "talks"),
+        works_steps=int(_number(data, "steps", "works")),
+        talks_steps=int(_number(data, "steps", "talks")),
+    )
+
+
+def _pair(name: str) -> tuple[str, str]:
+    first, _, second = name.partition(" ")
+    return first, second
+
+
+def words_to_json(words: WordWeights, provenance: Mapping[str, Any]) -> str:
+    """The text of a file of words; equal weights give equal bytes."""
+    kinds = {"works": words.works, "talks": words.talks}
+    data = {
+        "format": WORDS_FORMAT,
+        "provenance": provenance,
+        "steps": {"works": words.works_steps, "talks": words.talks_steps},
+        "averages": {"works": words.works_average, "talks": words.talks_average},
+        "unit": words.unit,
+        **{
+            kind: {" ".join(pair): own[pair] for pair in sorted(own)} for kind, own in kinds.items()
+        },
+    }
+    return json.dumps(data, indent=0, ensure_ascii=False) + "\n"
+
+
+@lru_cache(maxsize=1)
+def shipped_words() -> WordWeights:
+    """The weights of words that come with the package, read once."""
+    source = resources.files("gateway.steering.scoring").joinpath(SHIPPED_WORDS)
+    return words_from_json(source.read_text(encoding="utf-8"))

@@ -8,13 +8,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from operator import add, mul
 
 from msgspec import Struct
 
+from gateway.steering.evidence.features import spoken, words_of
 from gateway.steering.evidence.observation import ObservedStep
-from gateway.steering.scoring.calibration import Calibration
+from gateway.steering.scoring.calibration import (
+    Calibration,
+    PeopleWeights,
+    WordWeights,
+    shipped_words,
+)
 
 NEWS_DISCOUNT = 0.7  # share taken off the effort of a step whose results are entirely new
 FEW_ACTIONS = 5  # added to the actions behind a rate, so that the first few do not dominate
@@ -23,6 +30,7 @@ MOST_HEDGES = 3  # hedges counted per thought: one rambling thought is one
 REPEATS_MEMORY = 0.15  # weight of the newest action in the mean of repeats: half is lost in 4
 NEWEST_THOUGHTS = 5
 MOST_TOOLS = 64  # different tools that are counted: a bound on memory
+FEW_PAIRS = 10  # added to the different pairs of a thought, so that a short one does not dominate
 MOST_LOG_ODDS = 30.0
 BORROWED_RUNS = 2.0  # weight, in runs, of other models' outcomes: that of a prior without outcomes
 LASTING_STEPS = 3  # steps in a row at the level from which a run is likely to fail
@@ -109,8 +117,7 @@ class RunTotals:
             if action.operation in self._tools or len(self._tools) < MOST_TOOLS:
                 self._tools[action.operation] += 1
                 self._most_used = max(self._most_used, self._tools[action.operation])
-            works = action.effect.changes or action.effect.reads or action.program is not None
-            self.works = self.works or works
+            self.works = self.works or action.works
         size = math.log1p(sum([len(action.observation) for action in observed.step.actions]))
         hedges = min(observed.facts.hedges, MOST_HEDGES)
         counts = (len(actions), changed, fails, looks, passes)
@@ -147,24 +154,108 @@ class RunTotals:
         )
 
 
+class RunWords:
+    """The evidence of a run's words: the mean over its newest steps, each the sum of the weights of
+    its different pairs of words, by a root of their number."""
+
+    __slots__ = ("_newest", "_words")
+
+    def __init__(self, words: WordWeights) -> None:
+        self._words = words
+        self._newest: deque[float] = deque(maxlen=max(words.works_steps, words.talks_steps))
+
+    def push(self, letters: Sequence[str], *, works: bool) -> float:
+        """The evidence after a step with these words of a run that `works` by then."""
+        words = self._words
+        if works:
+            weights, average, steps = words.works, words.works_average, words.works_steps
+        else:
+            weights, average, steps = words.talks, words.talks_average, words.talks_steps
+        pairs = {*pairwise(letters)}
+        total = sum([weights.get(pair, 0) for pair in pairs])
+        self._newest.append(words.unit * total / math.sqrt(len(pairs) + FEW_PAIRS))
+        newest = [*self._newest][-steps:]
+        return sum(newest) / len(newest) - average
+
+
+class LedRun:
+    """The evidence that the person who leads a run will correct it. A person leads who writes in
+    the middle of work on files or programs, or wrote after an earlier run. What is fitted on
+    benchmarks told such runs apart no better than chance, so it does not count in them."""
+
+    __slots__ = ("_edits", "_led", "_weights")
+
+    def __init__(self, weights: PeopleWeights | None, *, led: bool) -> None:
+        self._weights, self._led, self._edits = weights, led, 0
+
+    def push(self, observed: ObservedStep, *, works: bool) -> float | None:
+        """Evidence after the next step; None while nobody leads the run."""
+        facts, weights = observed.facts, self._weights
+        self._led = self._led or (works and facts.prompted)
+        for action in facts.actions:
+            self._edits += len(action.edits)
+        if weights is None or not self._led:
+            return None
+        asks = weights.asks * facts.asks
+        return weights.edits * math.log1p(self._edits) + asks - weights.average
+
+
 class RiskModel:
     """The evidence of one run: `log_odds` that it fails, for a workload of which half fail.
-    `likely`: it has lasted at the calibration's level, which few solved runs reach."""
 
-    __slots__ = ("_lasting", "_risk", "_totals", "likely", "log_odds")
+    `evidence`: the same by its task alone, which a run that a person leads has, too. `lasting`: the
+    least of that in the newest LASTING_STEPS steps, -inf before there are so many and while a
+    person leads; `likely`: all of them were at the calibration's level, which few solved runs
+    reach. `led`: the run follows another one of its conversation.
+    """
 
-    def __init__(self, calibration: Calibration) -> None:
+    __slots__ = (
+        *("_led", "_newest", "_reached", "_risk", "_steps", "_totals", "_words"),
+        *("evidence", "log_odds"),
+    )
+
+    def __init__(
+        self, calibration: Calibration, words: WordWeights | None = None, *, led: bool = False
+    ) -> None:
         self._risk = calibration.risk
         self._totals = RunTotals()
-        self._lasting = 0
-        self.log_odds = 0.0
-        self.likely = False
+        self._words = RunWords(words or shipped_words()) if calibration.risk.words else None
+        self._led = LedRun(calibration.risk.people, led=led)
+        self._newest: deque[float] = deque(maxlen=LASTING_STEPS)
+        self._steps = self._reached = 0
+        self.evidence = self.log_odds = 0.0
+
+    @property
+    def works(self) -> bool:
+        """Whether the run works on files or programs."""
+        return self._totals.works
+
+    @property
+    def lasting(self) -> float:
+        """The least evidence of the newest steps."""
+        return min(self._newest) if len(self._newest) == LASTING_STEPS else -math.inf
+
+    @property
+    def likely(self) -> bool:
+        """Whether the evidence has lasted at its level."""
+        return self._reached >= LASTING_STEPS
 
     def push(self, observed: ObservedStep) -> None:
         """Observe the next step."""
         self._totals.push(observed)
+        self._steps += 1
         risk, works = self._risk, self._totals.works
         average, alarm = (risk.works, risk.works_alarm) if works else (risk.talks, risk.talks_alarm)
-        self.log_odds = float(sum(map(mul, risk.weights, self._totals.values()))) - average
-        self._lasting = self._lasting + 1 if self.log_odds >= alarm else 0
-        self.likely = self._lasting >= LASTING_STEPS
+        evidence = float(sum(map(mul, risk.weights, self._totals.values()))) - average
+        if self._words is not None:
+            letters = words_of(spoken(observed.step))
+            evidence += risk.words * self._words.push(letters, works=works)
+        self.evidence = evidence = evidence * self._steps / (self._steps + risk.early)
+        led = self._led.push(observed, works=works)
+        if led is None:
+            self.log_odds = evidence
+            self._newest.append(evidence)
+            self._reached = self._reached + 1 if evidence >= alarm else 0
+        else:
+            self.log_odds, self._reached = led, 0
+            self._newest.clear()
