@@ -257,10 +257,6 @@ class ConversationIndex:
                 if self._bodies.has_room:
                     break
 
-    def drop_prefix(self, conversation: Conversation) -> None:
-        """Forget the bytes of a conversation's last request."""
-        self._bodies.drop(conversation)
-
     def _forget(self, conversation: Conversation) -> None:
         self._bodies.drop(conversation)
         self._transcripts.forget(conversation.id)
