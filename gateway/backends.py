@@ -2,8 +2,7 @@
 
 A store is a row of `STORES` in `gateway/config/storage.py`: the function that opens it. It gets the
 settings and, by name, `vectors` and `existing` (see `open_stores`), and returns `Stores`. Another
-package adds one with an entry point of the group `steering_gateway.stores`.
-"""
+package adds one with an entry point of the group `steering_gateway.stores`."""
 
 from __future__ import annotations
 
@@ -41,8 +40,7 @@ class Stores:
     `budgets` and `controls` None: the store keeps none; then each gateway keeps its own in memory.
     `attribution` None: it cannot sum up trees and groups. `raw` None: it keeps no raw calls.
     `answers` None: it keeps nothing of answers. `signals` None: no other gateway tells of its
-    changes. `identity`: the same for all gateways on the store; empty for a store of one.
-    """
+    changes. `identity`: the same for all gateways on the store; empty for a store of one."""
 
     states: StateStore
     runs: RunStore

@@ -15,8 +15,7 @@
 
 If anything in `prepare` fails or is late, the request goes out without a new decision: with the
 guidance that was injected before, recorded like any other, and counted with its reason. This is the
-only place where steering may fail without the request failing.
-"""
+only place where steering may fail without the request failing."""
 
 from __future__ import annotations
 
@@ -71,8 +70,7 @@ class Pipeline:
         """Make every decision about a request before it goes out.
 
         Raises:
-            BadRequest: a header for the gateway has a value that is not allowed.
-        """
+            BadRequest: a header for the gateway has a value that is not allowed."""
         named = {k.decode("latin-1"): v.decode("latin-1") for k, v in headers}
         call = Call(control=ControlHeaders.read(named), exchange=exchange)
         prepared = PreparedRequest(self._runtime, self._recorder, services, request, call)
@@ -105,8 +103,7 @@ class Pipeline:
 
         Raises:
             UpstreamFailure: no deployment answered.
-            RunRefused: the call may not be sent.
-        """
+            RunRefused: the call may not be sent."""
         call, request = prepared.call, prepared.request
         exchange, upstream = call.exchange, call.exchange.upstream
         own = await self._admissions.admit(services, call, request)

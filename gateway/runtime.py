@@ -46,8 +46,7 @@ class Runtime:
     """The process: stores, keys, metrics, background tasks, the current services.
 
     `start` sets the attributes that are declared here: `opened`, and the parts of it that are asked
-    for most; `store` is that of conversations, which never makes an answer wait for long.
-    """
+    for most; `store` is that of conversations, which never makes an answer wait for long."""
 
     opened: Opened
     services: Services

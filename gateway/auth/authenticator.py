@@ -41,8 +41,7 @@ class WrongKeyLimit:
         """Refuse an address that has used up its minute.
 
         Raises:
-            Overloaded: with the seconds that are left in `retry-after`.
-        """
+            Overloaded: with the seconds that are left in `retry-after`."""
         began, count = self._seen.get(address, (0.0, 0))
         left_s = began + _WINDOW_S - self._now()
         if self.per_minute and count >= self.per_minute and left_s > 0:
@@ -86,8 +85,7 @@ def process_key() -> str:
     """The key with which a gateway without `auth.admin_key` is controlled, new for each process.
 
     Workers share the one of the process that they were forked from. It has the form of gateway
-    keys, so that it is never forwarded.
-    """
+    keys, so that it is never forwarded."""
     return KEY_PREFIX + secrets.token_urlsafe(32)
 
 
@@ -150,8 +148,7 @@ class Authenticator:
 
         Raises:
             Unauthorized: gateway keys exist, and the request sends none of them.
-            Overloaded: its address has sent too many wrong keys.
-        """
+            Overloaded: its address has sent too many wrong keys."""
         headers: RawHeaders = scope["headers"]
         required = self.keys_required
         if not required and not self._configured:
@@ -204,8 +201,7 @@ class Authenticator:
         key must not shut out the others.
 
         Raises:
-            Overloaded: the key is guessable, and its address has sent too many wrong keys.
-        """
+            Overloaded: the key is guessable, and its address has sent too many wrong keys."""
         if guessable:
             self._wrong_keys.refuse(_address(scope))
 
@@ -266,8 +262,7 @@ def refuse_loop(headers: RawHeaders, instance: bytes) -> None:
     """Refuse a request that this gateway itself has sent.
 
     Raises:
-        LoopDetected: it carries the mark of this process, or of a gateway on the same database.
-    """
+        LoopDetected: it carries the mark of this process, or of a gateway on the same database."""
     if has_passed(headers, instance):
         raise LoopDetected(
             "the request came back to the gateway that sent it: an api_base (or OPENAI_BASE_URL in "

@@ -3,8 +3,7 @@
 A page cannot make up a key, so what asks for a key needs no further guard. What asks for none is
 guarded twice: by `Host`, against a page whose own name leads here (DNS rebinding), and by `Origin`
 and `Sec-Fetch-Site`, which every browser sends with what a page of another site requests and which
-no page can change. Clients that are no browsers send neither.
-"""
+no page can change. Clients that are no browsers send neither."""
 
 from __future__ import annotations
 
@@ -55,8 +54,7 @@ class BrowserGuard:
 
         Raises:
             Forbidden: no key is required, and a page of another site sent the request, or its host
-                is a name that a stranger may own.
-        """
+                is a name that a stranger may own."""
         path = scope["path"]
         if path in PROBES or is_control_path(path):
             return ""
@@ -106,8 +104,7 @@ def comes_from_another_site(headers: dict[bytes, bytes]) -> bool:
     """Whether a browser sent the request for a page that is not the gateway's own.
 
     `sec-fetch-site` is preferred to `origin`: behind a proxy that rewrites the host, our own origin
-    would not match it.
-    """
+    would not match it."""
     site, origin = headers.get(b"sec-fetch-site", b""), headers.get(b"origin", b"")
     if site == b"same-origin":
         return False
@@ -120,8 +117,7 @@ def refuse_other_origins(headers: RawHeaders) -> None:
     """Refuse a change that a page of another site makes a browser send (CSRF).
 
     Raises:
-        Forbidden: the request comes from another origin.
-    """
+        Forbidden: the request comes from another origin."""
     found = {name: value for name, value in headers if name in _READ}
     if comes_from_another_site(found):
         raise Forbidden(
@@ -134,8 +130,7 @@ def refuse_embedding(scope: Scope) -> None:
     """Refuse to be loaded into a page of another site; a link to the dashboard may be followed.
 
     Raises:
-        Forbidden: another site's page asks for more than to show the address.
-    """
+        Forbidden: another site's page asks for more than to show the address."""
     headers: RawHeaders = scope["headers"]
     following = (
         scope["method"] in _SAFE_METHODS
@@ -150,8 +145,7 @@ def require_loopback_host(headers: RawHeaders) -> None:
     """Refuse pages whose host name was made to resolve to this machine (DNS rebinding).
 
     Raises:
-        Forbidden: the request's host is not a name of loopback.
-    """
+        Forbidden: the request's host is not a name of loopback."""
     host = header(headers, b"host")
     if not is_loopback_name(host_name(host)):
         raise Forbidden(

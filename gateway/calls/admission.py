@@ -65,8 +65,7 @@ class Admissions:
 
         Raises:
             RunRefused: it may not be sent, and is answered with an error.
-            Forbidden: the request orders limits without the admin key.
-        """
+            Forbidden: the request orders limits without the admin key."""
         error: RunRefused
         control, result = services.settings.control, call.result
         try:
@@ -205,8 +204,7 @@ def held_names(
 ) -> list[str]:
     """The subjects that a hold on a call may name: its run, its conversation, and those above it.
 
-    A hold on a run above holds while that is its conversation's newest run.
-    """
+    A hold on a run above holds while that is its conversation's newest run."""
     names = [run_id(conversation.id, run), conversation.id]
     for above in reversed(conversation.ancestors):
         names.append(above)

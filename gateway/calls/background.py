@@ -7,8 +7,7 @@ A call whose answer is still being made goes through three states:
     settled     the first gateway that sees the answer takes the call, pays for it and records it
 
 Memory (`StoredAnswers` in `gateway/conversations/index.py`) is asked first; the store keeps the
-same for other gateways and after a restart.
-"""
+same for other gateways and after a restart."""
 
 from __future__ import annotations
 

@@ -225,8 +225,7 @@ class PreparedRequest:
 
         `received` returns the part of a stream that arrived. Its tokens are estimates: what was
         reported before the end is not all. If it shows that the answer is made in the background,
-        the call stays pending: the client may still ask for the answer.
-        """
+        the call stays pending: the client may still ask for the answer."""
         result, request = self.call.result, self.request
         if result is not None and self.call.exchange.response.client_gone:
             result.note_cut()

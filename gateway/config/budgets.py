@@ -85,8 +85,7 @@ class BudgetSettings:
     """One budget: its scope, its limits, and the actions when they are reached.
 
     `limits`: at least one; the one that is used most decides. `reserve`: `usual` = the output that
-    the model's calls had so far, at most the request's own maximum; `most` = that maximum.
-    """
+    the model's calls had so far, at most the request's own maximum; `most` = that maximum."""
 
     name: str
     scope: Scope

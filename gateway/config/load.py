@@ -2,8 +2,7 @@
 
 A variable names the keys: `GATEWAY_SERVER__PORT=9000` sets `server.port`. An existing LiteLLM
 config loads unchanged. Source: the config reference of the LiteLLM proxy (`model_list`,
-`router_settings`, `litellm_settings`, `general_settings`, `environment_variables`).
-"""
+`router_settings`, `litellm_settings`, `general_settings`, `environment_variables`)."""
 
 from __future__ import annotations
 
@@ -357,8 +356,7 @@ def load_settings(
     """Settings from `path` (or `./config.yaml` when there is one) and the environment; without
     `upstreams` those of providers, and their keys, are left out.
 
-    Raises ConfigError: all faults of the file and of the values, each with its line.
-    """
+    Raises ConfigError: all faults of the file and of the values, each with its line."""
     env = dict(os.environ if env is None else env)
     default = DEFAULT_FILE if Path(DEFAULT_FILE).exists() else None
     chosen = path or env.get("GATEWAY_CONFIG") or default

@@ -2,8 +2,7 @@
 
 ConversationIndex  conversations by id, by key, by prefix hash, by call ids, by bytes
 StoredAnswers      answers that later requests name by id: the deployment that stores each, the
-                   guidance to take out of it, and the pending call that it completes
-"""
+                   guidance to take out of it, and the pending call that it completes"""
 
 from __future__ import annotations
 
@@ -167,8 +166,7 @@ class ConversationIndex:
     def awaiting_results(self, tenant: str, request: Incoming) -> dict[str, Branch]:
         """The branches whose latest reply made the calls that the request answers.
 
-        Providers use ids again: a request with replies that a conversation never had is not its.
-        """
+        Providers use ids again: a request with replies that a conversation never had is not its."""
         ids = self._awaited.find(tenant, request.calls)
         held = {i: self._by_id[i].history for i in ids if i in self._by_id}
         return {i: history.branch for i, history in held.items() if history.knows_replies(request)}

@@ -1,8 +1,7 @@
 """Finding the conversation of a request: is it known, and what does it continue?
 
 A request whose messages are read is matched from memory, or from the store where that may know more
-(`is_settled`); one whose messages are not read by the client's id, or by its bytes.
-"""
+(`is_settled`); one whose messages are not read by the client's id, or by its bytes."""
 
 from __future__ import annotations
 
@@ -60,8 +59,7 @@ class Resolved(Struct):
     """A request with its conversation; `conversation` is None for a side request.
 
     `label`: for `x-gateway-identity`; `source`: where the id came from; `unread`: why the store
-    could not be asked, empty when it was or need not be.
-    """
+    could not be asked, empty when it was or need not be."""
 
     label: str
     source: str
@@ -75,8 +73,7 @@ class Resolved(Struct):
 class ConversationResolver:
     """Finds the conversations of requests; changes memory only, the store follows at the commit.
 
-    `shared`: other gateways use the same store.
-    """
+    `shared`: other gateways use the same store."""
 
     def __init__(
         self,
@@ -209,8 +206,7 @@ class ConversationResolver:
         """The match from memory, and whether the store could not change it.
 
         The store may know more when another gateway, or this one before its last start, served
-        requests of the same history.
-        """
+        requests of the same history."""
         identity, incoming = search.identity, search.incoming
         if identity.source == FINGERPRINT and not self._settings.fingerprint:
             return match(incoming, {}, {}), True
@@ -304,8 +300,7 @@ class ConversationResolver:
         it begins with; else it has one of its own. An id that several conversations may share does
         not say which one it is. Nothing is known of its history, so nothing of the conversation's
         history changes, and a request that is read matches it by the id only. `key`: the name of
-        the gateway key that was sent.
-        """
+        the gateway key that was sent."""
         identity = identify(headers, request.body, self._settings)
         if identity.value is None or identity.weak:
             identity = Identity(source=FINGERPRINT)
@@ -359,8 +354,7 @@ class ConversationResolver:
 def _with_response(identity: Identity, body: Mapping[str, object]) -> Identity:
     """The identity of a request that names the answer it continues from.
 
-    It is that answer, unless the client sent an id that only this conversation uses.
-    """
+    It is that answer, unless the client sent an id that only this conversation uses."""
     if identity.value is None or identity.weak:
         field = "previous_response_id" if body.get("previous_response_id") else "conversation"
         return Identity(source=f"body:{field}")
@@ -396,8 +390,7 @@ async def off_the_loop(
 ) -> Incoming:
     """The result of `read`, made in a thread for a big request: digests take a tenth of a second.
 
-    `resume`: the chain of the messages that need not be read again; `tail`: their tail hash.
-    """
+    `resume`: the chain of the messages that need not be read again; `tail`: their tail hash."""
     new = len(request.transcript) - (resume.count if resume is not None else 0)
     is_big = len(request.raw) >= BIG_BYTES or new > _MANY_MESSAGES
     return await asyncio.to_thread(lambda: with_tails(read(), tail)) if is_big else read()
@@ -445,8 +438,7 @@ def is_settled(
     gateway, or this one before its last start, served requests of the same history.
 
     `shared`: other gateways use the store at the same time. Then memory lacks the latest requests
-    of conversations that it knows, and conversations that fit better.
-    """
+    of conversations that it knows, and conversations that fit better."""
     if shared and verdict.kind in (MatchKind.RETRY, MatchKind.COMPACTION):
         return False
     match verdict.kind:

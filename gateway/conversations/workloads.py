@@ -2,8 +2,7 @@
 refreshed behind it.
 
 A run is noted when its first call is recorded. Every `routing.refresh_s` the notes are written,
-outcomes that runs have got since are counted, once each, and the counts are read again.
-"""
+outcomes that runs have got since are counted, once each, and the counts are read again."""
 
 from __future__ import annotations
 
@@ -57,8 +56,7 @@ _Priors = dict[str, WorkloadPrior]
 class Workloads:
     """The counts in memory, and the runs that are not written yet.
 
-    Of several errors of the store in a row the first is logged.
-    """
+    Of several errors of the store in a row the first is logged."""
 
     def __init__(self, store: WorkloadStore) -> None:
         self.store = store
@@ -176,8 +174,7 @@ def _sum(one: WorkloadPrior, other: WorkloadPrior, sign: int) -> WorkloadPrior:
 class RunWorkloads:
     """The outcomes that one set of rules may use. Without `workloads` nothing is known of any run.
 
-    `price`: the price of a model, by which models are compared; None when it is not known.
-    """
+    `price`: the price of a model, by which models are compared; None when it is not known."""
 
     def __init__(
         self,

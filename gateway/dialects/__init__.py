@@ -2,8 +2,7 @@
 
 A dialect gives the core one view of its requests and answers, and turns the core's edits into
 changes of the client's text. Whatever depends on the dialect is a method or an attribute of it:
-nothing elsewhere compares its name. Pure: imports `wire`, `steering` and the error tree only.
-"""
+nothing elsewhere compares its name. Pure: imports `wire`, `steering` and the error tree only."""
 
 from collections.abc import Mapping
 from typing import Final

@@ -27,8 +27,7 @@ class BodyRoom:
     """The bytes of all bodies that are held, from before they are read to the end of the request.
 
     Waiting bodies get room in the order of arrival, but one that fits does not wait for a larger
-    one that does not. A body larger than all the room is let through when no other is held.
-    """
+    one that does not. A body larger than all the room is let through when no other is held."""
 
     def __init__(self) -> None:
         self._held = 0
@@ -86,8 +85,7 @@ class BodyShare:
         """Have room for `size` bytes, after waiting for it if need be.
 
         Raises:
-            Overloaded: there was none within `server.body_wait_s`.
-        """
+            Overloaded: there was none within `server.body_wait_s`."""
         if size > self.size:
             await self._room._grow(self, size)
 
@@ -131,8 +129,7 @@ async def read_body(
     Raises:
         BodyTooLarge: over the limit; before reading, when the length is declared.
         Overloaded: there was no room for it.
-        ClientGone: the client disconnected before the end.
-    """
+        ClientGone: the client disconnected before the end."""
     started = time.perf_counter()
     parts, size, more = list[bytes](), int(header(headers, b"content-length") or 0), True
     _check_size(size, limit)
@@ -163,8 +160,7 @@ async def _next_chunk(receive: Receive) -> tuple[bytes, bool]:
 class Upload:
     """A body that is forwarded while it arrives; raises like `read_body`.
 
-    `ended` is set at its end; `error` is what cut it short, if anything did.
-    """
+    `ended` is set at its end; `error` is what cut it short, if anything did."""
 
     def __init__(self, headers: RawHeaders, receive: Receive, limit: int) -> None:
         self._chunks = _body_chunks(headers, receive, limit)
@@ -210,8 +206,7 @@ class DisconnectWatch:
     client's messages.
 
     Raises:
-        ClientGone: instead of the cancellation.
-    """
+        ClientGone: instead of the cancellation."""
 
     def __init__(
         self,
@@ -287,8 +282,7 @@ async def unpacked(
     one that would unpack to more than `limit` bytes or to 200 times its size.
 
     Raises:
-        Overloaded: there was no room for the plain bytes beside the others.
-    """
+        Overloaded: there was no room for the plain bytes beside the others."""
     if not coding:
         return PackedBody(content=content, coding=coding, plain=_as_utf8(content))
     if coding not in READABLE:
@@ -324,8 +318,7 @@ def _as_utf8(content: bytes) -> bytes:
 def _plain_size(content: bytes, limit: int) -> int | None:
     """Bytes of the whole body when unpacked; None when it is cut, or larger than `limit`.
 
-    Raises: zlib.error when it is something else.
-    """
+    Raises: zlib.error when it is something else."""
     inflater, size = Inflater(), 0
     for at in range(0, len(content), _PIECE_BYTES):
         size += len(inflater.decompress(content[at : at + _PIECE_BYTES], limit + 1 - size))
@@ -358,8 +351,7 @@ def refuse_websocket(headers: RawHeaders) -> None:
     Source: RFC 9110 sections 7.8 and 15.5.22.
 
     Raises:
-        GatewayError: status 426.
-    """
+        GatewayError: status 426."""
     if asks_for_websocket(headers):
         raise GatewayError(
             "WebSocket is not offered on this route; use HTTP",

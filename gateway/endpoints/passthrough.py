@@ -74,8 +74,7 @@ async def admit(
     `request`: the body, None for one that names no model or cannot be read.
 
     Raises:
-        BudgetExceeded: a budget has not enough left.
-    """
+        BudgetExceeded: a budget has not enough left."""
     guard = services.budgets
     if guard is None or request is None or _NO_CALL.search(call.path):
         return None
@@ -361,8 +360,7 @@ async def _to_keeper(
     """The answer of the upstream that has what the call is about, which is asked once.
 
     Only if that cannot do twice what was asked once, a call is repeated whose connection was closed
-    while it was sent (RFC 9110, section 9.2.2).
-    """
+    while it was sent (RFC 9110, section 9.2.2)."""
     target = (call.at or services.table.default).for_client(call.dialect, call.api)
     headers = outgoing_headers(call, target, services.dispatcher.instance)
     length = header(call.headers, b"content-length")

@@ -1,7 +1,6 @@
 """`/v1/realtime`: a WebSocket to the model's upstream, whose frames are relayed untouched.
 
-Nothing in it is steered or recorded: it is a live audio session, not a list of messages.
-"""
+Nothing in it is steered or recorded: it is a live audio session, not a list of messages."""
 
 from __future__ import annotations
 
@@ -41,8 +40,7 @@ async def tunnel(one: Streams, other: Streams) -> tuple[int, int]:
     """Relay both ways; how many bytes went from `one` to `other`, and back.
 
     Both connections are closed at the end, also when the task is cancelled. A peer that vanished
-    without a word is noticed by the kernel's keep-alive probes.
-    """
+    without a word is noticed by the kernel's keep-alive probes."""
     moved = [0, 0]
     for _, writer in (one, other):
         _probe(writer)

@@ -1,7 +1,6 @@
 """Relays the upstream's answer to the client, streamed or whole, and reads what it says.
 
-A broken answer is made visible; one that cannot be read is relayed and recorded as unread.
-"""
+A broken answer is made visible; one that cannot be read is relayed and recorded as unread."""
 
 from __future__ import annotations
 
@@ -97,8 +96,7 @@ _BLANK_LINES = (b"\n\n", b"\r\n\r\n")
 class KeepAlive:
     """Sends a comment whenever nothing has come for `interval_s` and an event is complete.
 
-    One timer for the whole stream, which looks at the clock when it fires.
-    """
+    One timer for the whole stream, which looks at the clock when it fires."""
 
     def __init__(self, interval_s: float, send: Callable[[bytes], object]) -> None:
         self._interval_s = interval_s
@@ -164,8 +162,7 @@ class Relay:
     """Relays one answer.
 
     `complete` runs exactly once for an answer that arrived completely, before the client gets its
-    last byte; `delivered` when the client has been sent all of it: of a stream, its end marker.
-    """
+    last byte; `delivered` when the client has been sent all of it: of a stream, its end marker."""
 
     def __init__(
         self,
@@ -211,8 +208,7 @@ class Relay:
         A successful answer to a streaming request that is not labelled JSON counts as a stream, as
         for clients. `asked_usage`: whether the gateway asked for the usage chunk, which the client
         does not expect. `echo`: takes the guidance out of instructions that the answer repeats; no
-        dialect needs both.
-        """
+        dialect needs both."""
         usage_filter = UsageFilter(orjson.loads) if asked_usage else echo
         kind = header(response.headers, b"content-type").lower()
         encoding = header(response.headers, b"content-encoding")
@@ -236,8 +232,7 @@ class Relay:
 
         The chunk with the end marker waits for `complete`. A stream that breaks off, or in which a
         reply began that has neither an end marker nor a finish reason, gets an error event and no
-        proper end. One in which no reply can be read ends as the upstream's.
-        """
+        proper end. One in which no reply can be read ends as the upstream's."""
         watch = self._watch = stream_watch(encoding, self._limit, self._dialect.end)
         plain = encoding in (b"", b"identity")
         if not plain:
@@ -286,8 +281,7 @@ class Relay:
         """Relay a body that is not a stream; `complete` runs before its first byte is sent.
 
         Nothing is sent of a successful one that begins like server-sent events: it is returned,
-        with all its bytes.
-        """
+        with all its bytes."""
         watch = self._whole = ResponseWatch(encoding, self._limit)
         chunks: list[bytes] = []
         iterator, size, began = aiter(response), 0, time.perf_counter()
@@ -348,8 +342,7 @@ class Relay:
     async def _break_off(self, exc: GatewayError, *, visible: bool) -> None:
         """Send one error event, and close the connection without the end of the body.
 
-        Many clients take a stream that simply ends for a complete one.
-        """
+        Many clients take a stream that simply ends for a complete one."""
         self._exchange.response.error = exc.label
         if visible:
             await self._body(b"\n\n" + self._dialect.error_event(exc))

@@ -7,8 +7,7 @@ key of this gateway. `docs/security.md` has the rule as a table; a test compares
 - The client's credential goes to the host that the client believes to speak with: the default
   upstream of its API, deployments on that host, and those with `forward_client_key`.
 - At a host of a known provider, no header and no key of another known provider arrives, by any
-  header or in the query.
-"""
+  header or in the query."""
 
 from __future__ import annotations
 

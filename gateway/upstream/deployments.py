@@ -1,7 +1,6 @@
 """Requested model names to the targets that may serve them, in the order of attempts.
 
-Deployments that failed repeatedly are not asked for a while (`DeploymentRests`).
-"""
+Deployments that failed repeatedly are not asked for a while (`DeploymentRests`)."""
 
 from __future__ import annotations
 
@@ -389,8 +388,7 @@ class DeploymentTable:
         spent on it. Where clients have keys of this gateway, a provider that only they name is
         refused: they would spend every credential of the gateway's environment, and reach servers
         on its network. Raises: UnknownProvider: the prefix is refused, or nobody knows it and a
-        configured key would be sent.
-        """
+        configured key would be sent."""
         upstream = self._settings.default_upstream
         if upstream.provider_prefixes is False:
             return self.default

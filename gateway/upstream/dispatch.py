@@ -1,8 +1,7 @@
 """One request to its targets: headers, retries, fallbacks; returns the first usable answer.
 
 Also the providers that refuse `stream_options`, which are later asked without it, and the calls
-that the gateway makes for itself to a model of its deployments (`ask`), which are never steered.
-"""
+that the gateway makes for itself to a model of its deployments (`ask`), which are never steered."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """One request and its answer over HTTP/1.1, on a connection of the pool.
 
 What came in one read is joined, and can be passed on without waking the task that waits for it
-(`pass_to`): readers that make calls for each chunk of an answer cost ten times as much.
-"""
+(`pass_to`): readers that make calls for each chunk of an answer cost ten times as much."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Abilities and prices of models, from the price list in LiteLLM's package, and the cost of a call.
 
 The list is 3 MB of JSON; parsed it would take 25 MB. So the file is mapped and the places of the
-entries are noted (0.6 MB, 8 ms); an entry is parsed at first use. LiteLLM is not imported.
-"""
+entries are noted (0.6 MB, 8 ms); an entry is parsed at first use. LiteLLM is not imported."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@ without building these.
 
 Offsets are those of bytes decoded as Latin-1: one character per byte, so that an offset in the text
 is one in the body, whatever its encoding. JSON's grammar uses ASCII only, and no byte of a longer
-UTF-8 sequence is ASCII; only keys outside ASCII come out garbled.
-"""
+UTF-8 sequence is ASCII; only keys outside ASCII come out garbled."""
 
 from __future__ import annotations
 
@@ -31,8 +30,7 @@ def parse_value(raw: bytes, loads: Loads) -> Any:
 
     Raises:
         BadRequest: not JSON, with line and column.
-        BeyondParser: nested too deeply, or a number of thousands of digits.
-    """
+        BeyondParser: nested too deeply, or a number of thousands of digits."""
     try:
         return loads(raw)
     except (ValueError, RecursionError):
@@ -43,8 +41,7 @@ def parse_object(raw: bytes, loads: Loads) -> dict[str, Any]:
     """The JSON object in `raw`, as `parse_value` reads it.
 
     Raises:
-        BadRequest: not JSON (with line and column), or not an object.
-    """
+        BadRequest: not JSON (with line and column), or not an object."""
     body = parse_value(raw, loads)
     if not isinstance(body, dict):
         raise BadRequest(f"the body must be a JSON object, got {_json_kind(body)}")
@@ -94,8 +91,7 @@ def object_spans(
     """(key, start, end) of each value in the object that begins at `start` or after white space.
 
     `text` must hold valid JSON there. `lists` takes the spans of the elements of each array whose
-    key it has; of the last one, where a key is repeated.
-    """
+    key it has; of the last one, where a key is repeated."""
     at = skip_space(text, start) + 1
     while True:
         at = skip_space(text, at)

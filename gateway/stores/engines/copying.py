@@ -47,8 +47,7 @@ async def copy_all(
     """Copy every table; the number of rows by table. All or nothing.
 
     Patterns that are copied without their `vectors` get new ones when a gateway searches them.
-    Raises: StoreError when the target has conversations, runs or keys already.
-    """
+    Raises: StoreError when the target has conversations, runs or keys already."""
     total = sum([(await _read(source, f"SELECT count(*) FROM {name}"))[0][0] for name in _TABLES])
     copied = dict.fromkeys(_TABLES, 0)
 

@@ -145,8 +145,7 @@ class Slot:
         """The result of one piece of work on the connection, of at most `limit_s`.
 
         After an error that is not about the data, or when the work is cancelled, it is dropped.
-        Raises: StoreError for errors of the server and the driver; others as they are.
-        """
+        Raises: StoreError for errors of the server and the driver; others as they are."""
         async with self._lock:
             connection = self._connection
             if connection is None or connection.is_closed():

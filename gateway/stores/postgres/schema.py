@@ -10,8 +10,7 @@ The tables are those of SQLite (`gateway/stores/sql/tables.py`), with these diff
 Gateways of two versions use one database during an upgrade. So a change may add (a table, a column
 with a default, an index): the version before it goes on. A change that takes something away is
 marked `breaks_older`, ships one version after the last code that needs it, and makes versions that
-do not know it refuse the database.
-"""
+do not know it refuse the database."""
 
 from __future__ import annotations
 
@@ -188,8 +187,7 @@ async def migrate(connection: asyncpg.Connection, place: str) -> None:
     """Apply the missing changes.
 
     Raises: SchemaMismatch when the database has a breaking change that this version does not know,
-    or tables of another application; StoreUnreachable while another gateway changes the schema.
-    """
+    or tables of another application; StoreUnreachable while another gateway changes the schema."""
     names = {migration.name for migration in MIGRATIONS}
     exists = await connection.fetchval(_EXISTS, "gateway_migrations")
     if exists and names <= await _applied(connection, names, place):
@@ -224,8 +222,7 @@ async def _applied(connection: asyncpg.Connection, known: set[str], place: str) 
 async def take_turn(connection: asyncpg.Connection, place: str) -> None:
     """Be the one that changes the schema, until the transaction ends.
 
-    Raises: StoreUnreachable when another one goes on with it for 10 s: it may have much to do.
-    """
+    Raises: StoreUnreachable when another one goes on with it for 10 s: it may have much to do."""
     await connection.execute(f"SET LOCAL lock_timeout = '{_TURN_S}s'")
     try:
         await connection.execute("SELECT pg_advisory_xact_lock($1)", LOCK)
@@ -240,8 +237,7 @@ async def add_partitions(connection: asyncpg.Connection) -> None:
     """Make the partitions of today and the next days, where they are missing.
 
     One that cannot be made, because the default partition has rows of its day or the table is
-    locked, is left out: its rows are removed one by one some day.
-    """
+    locked, is left out: its rows are removed one by one some day."""
     today: int = await connection.fetchval(f"SELECT {TODAY}")
     for table in PARTITIONED:
         known = {row[0] for row in await connection.fetch(_EXISTING, table)}

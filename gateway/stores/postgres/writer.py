@@ -1,7 +1,6 @@
 """Commits calls on one connection: what waits at the same time is one statement.
 
-A call that is stored in part already cannot be part of it, and is committed alone.
-"""
+A call that is stored in part already cannot be part of it, and is committed alone."""
 
 from __future__ import annotations
 
@@ -75,8 +74,7 @@ class Writer:
     """Commits calls, in the order in which they came as far as one conversation is concerned.
 
     A group has at most one call of a conversation: the next one is made from the version that the
-    first one gives.
-    """
+    first one gives."""
 
     def __init__(self, settings: StorageSettings) -> None:
         self._settings = settings
@@ -207,8 +205,7 @@ async def _commit_alone(
 ) -> None:
     """Write one call next to what is stored of it, in a transaction of its own.
 
-    Raises: StoreError, VersionConflict.
-    """
+    Raises: StoreError, VersionConflict."""
     async with connection.transaction():
         refused = await _refusal(connection, call.conversation, " FOR UPDATE")
         if refused is not None:

@@ -381,8 +381,7 @@ async def _select(
 ) -> list[tuple[int, StoredPattern]]:
     """Rows and patterns that match `condition` over `patterns AS p`, newest first.
 
-    Raises: StoreCorrupt.
-    """
+    Raises: StoreCorrupt."""
     found = []
     for *row, indexed in await connection.fetch(
         f"SELECT {COLUMNS}, v.pk IS NOT NULL OR p.tier = 'e3' OR p.origin <> '' "

@@ -1,8 +1,7 @@
 """The sums of calls by the hour, to which each commit adds.
 
 Sums, because the steps of ten thousand runs are too many to read for one page; by the call and not
-by the run, because one run may last for days. They stay when retention removes the runs.
-"""
+by the run, because one run may last for days. They stay when retention removes the runs."""
 
 from __future__ import annotations
 

@@ -65,8 +65,7 @@ def create_private(path: str) -> None:
 
     SQLite would give a new file the process's default mode; this one holds what agents wrote. A
     log that a deleted file left behind is removed: it belongs to no file any more, and another
-    process may still have it open. Raises: OSError.
-    """
+    process may still have it open. Raises: OSError."""
     directory = Path(path).parent
     directory.mkdir(parents=True, exist_ok=True)
     with locked(directory):
@@ -172,8 +171,7 @@ def open_all(
 ) -> Iterator[apsw.Connection]:
     """The connection that writes, then `settings.reader_threads` that cannot.
 
-    Raises: apsw.Error, OSError, SchemaMismatch.
-    """
+    Raises: apsw.Error, OSError, SchemaMismatch."""
     path, flags = settings.path, apsw.SQLITE_OPEN_READONLY
     if settings.in_memory:
         # A new name each time: two gateways in one process do not share their data.
@@ -189,8 +187,7 @@ def open_all(
 def open_writer(settings: StorageSettings, hooks: Iterable[ConnectionHook]) -> apsw.Connection:
     """The connection that writes to the file; creates the file, and its directory, if missing.
 
-    Raises: apsw.Error, OSError, SchemaMismatch.
-    """
+    Raises: apsw.Error, OSError, SchemaMismatch."""
 
     def prepare(connection: apsw.Connection) -> None:
         _claim(connection, settings.path)
@@ -244,8 +241,7 @@ def _prepare_memory(connection: apsw.Connection) -> None:
 
     SQLite's `memdb` file system has no write-ahead log: a commit needs every reader to be idle,
     and a reader waits for the transaction. `Database` makes its threads take turns.
-    Source: https://sqlite.org/src/file/src/memdb.c
-    """
+    Source: https://sqlite.org/src/file/src/memdb.c"""
     connection.pragma("journal_mode", "memory")
     # The default limit is half of what is possible.
     limit = ctypes.c_int64(MEMORY_LIMIT_BYTES)
@@ -255,8 +251,7 @@ def _prepare_memory(connection: apsw.Connection) -> None:
 def load_vector_extension(connection: apsw.Connection) -> None:
     """Load sqlite-vec, whose functions and tables the pattern store needs.
 
-    Raises: StoreUnavailable when the extension is not installed or does not load.
-    """
+    Raises: StoreUnavailable when the extension is not installed or does not load."""
     try:
         import sqlite_vec
 

@@ -85,8 +85,7 @@ class Database:
         """The result of `work` on the writer thread, inside a transaction, after the commit. It
         may run again after a rollback, and cancelling the caller does not stop it.
 
-        Raises: StoreError, and whatever else `work` raises; then nothing of it stays.
-        """
+        Raises: StoreError, and whatever else `work` raises; then nothing of it stays."""
         return await self._writes.submit(work)  # type: ignore[no-any-return]
 
     async def read(self, work: Callable[[apsw.Connection], T]) -> T:

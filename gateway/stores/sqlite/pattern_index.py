@@ -2,8 +2,7 @@
 
 A search compares coarse codes, three bits per dimension, and ranks the nearest few dozen by their
 exact vectors. That is four times as fast as comparing all exact vectors at 100,000 patterns, and
-the index can always be rebuilt from the table.
-"""
+the index can always be rebuilt from the table."""
 
 from __future__ import annotations
 
@@ -74,8 +73,7 @@ _PATTERN = f"SELECT {COLUMNS} FROM patterns AS p WHERE pk = :pk"
 class VectorSpace:
     """The SQL statements of one space. `number`, `dimensions`, `generation`: as in its row.
 
-    A rebuilt index is a new generation, because a damaged index cannot always be dropped.
-    """
+    A rebuilt index is a new generation, because a damaged index cannot always be dropped."""
 
     def __init__(self, number: int, dimensions: int, generation: int) -> None:
         self.number = number

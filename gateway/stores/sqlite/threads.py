@@ -47,8 +47,7 @@ class JobQueue:
     """A bounded queue from one event loop to one or more threads.
 
     `submit` and the results belong to the loop, `jobs` to the threads: a thread that takes None
-    from it stops. `refusal`: raised instead of accepting more work.
-    """
+    from it stops. `refusal`: raised instead of accepting more work."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, limit: int, name: str) -> None:
         self.jobs: SimpleQueue[Job | None] = SimpleQueue()
@@ -100,8 +99,7 @@ class Writer:
     transaction is lost. Results are delivered after the commit and before a checkpoint, so that
     no caller waits for the checkpoint. `turn` is held during each transaction. `is_current` says
     whether the file is still the one that was opened: SQLite goes on writing into a file that was
-    deleted, where nobody will ever find it.
-    """
+    deleted, where nobody will ever find it."""
 
     def __init__(
         self,
