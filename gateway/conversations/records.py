@@ -45,7 +45,6 @@ from gateway.stores.records import (
     StepContent,
     StepRow,
 )
-from gateway.stores.totals import RunRecord
 from gateway.text.secrets import mask_repeated
 from gateway.wire.coerce import as_mapping
 from gateway.wire.messages import SYSTEM_ROLES, content_text, is_result
@@ -345,7 +344,7 @@ def call_event(record: CallRecord) -> Event | None:
 def step_event(
     tenant: str,
     conversation_id: str,
-    run: RunUpdate | RunRecord,
+    run: RunUpdate,
     step: StepRow,
     injections: Sequence[InjectionRow],
 ) -> Event | None:

@@ -9,6 +9,7 @@ import asyncio
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 
 from msgspec import Struct
@@ -70,23 +71,17 @@ class Resolved(Struct):
     unread: str = ""
 
 
+@dataclass(eq=False)
 class ConversationResolver:
     """Finds the conversations of requests; changes memory only, the store follows at the commit.
 
     `shared`: other gateways use the same store."""
 
-    def __init__(
-        self,
-        index: ConversationIndex,
-        loader: ConversationLoader,
-        settings: ConversationSettings,
-        *,
-        shared: bool = False,
-    ) -> None:
-        self._shared = shared
-        self._index = index
-        self._loader = loader
-        self._settings = settings
+    index: ConversationIndex
+    loader: ConversationLoader
+    settings: ConversationSettings
+    _: KW_ONLY
+    shared: bool = False
 
     async def resolve(
         self, request: SteeredRequest, headers: Mapping[str, str], tenant: str, now: float
@@ -94,7 +89,7 @@ class ConversationResolver:
         """The conversation of one request; the request becomes its latest one."""
         search = await self._read(request, headers, tenant)
         verdict = await self._find(search)
-        found = apply_request(self._index, verdict, search, now)
+        found = apply_request(self.index, verdict, search, now)
         resolved_id = found.id if found is not None else verdict.conversation_id
         return Resolved(
             label=identity_label(search.identity.source, verdict.kind),
@@ -110,17 +105,17 @@ class ConversationResolver:
         self, request: SteeredRequest, headers: Mapping[str, str], tenant: str
     ) -> Search:
         """Read what the request says of its conversation, and its history."""
-        identity, dialect = identify(headers, request.body, self._settings), request.dialect
+        identity, dialect = identify(headers, request.body, self.settings), request.dialect
         references = dialect.references(request)
-        named = await self._loader.items(tenant, references) if references else {}
+        named = await self.loader.items(tenant, references) if references else {}
         if identity.parent is not None:
             await self._load_parent(tenant, identity.parent, identity.value)
         # The stored answer that a request continues from instead of sending its history.
         owner, response = "", None
         if request.previous_response_id is not None:
-            owner, response = await self._loader.response(tenant, request.previous_response_id)
+            owner, response = await self.loader.response(tenant, request.previous_response_id)
         elif identity.value is not None and dialect.in_conversation(request):
-            owner, response = await self._loader.newest_response(tenant, identity.value)
+            owner, response = await self.loader.newest_response(tenant, identity.value)
         if named or response is not None:
             request.complete(named, response.earlier() if response is not None else None)
         known = None
@@ -129,7 +124,7 @@ class ConversationResolver:
         elif request.known is not None:
             known = self._same_bytes(request, identity, tenant)
         checked = known.id if known is not None else ""
-        if self._shared and checked and not await self._is_current(tenant, checked):
+        if self.shared and checked and not await self._is_current(tenant, checked):
             known = self._same_bytes(request, identity, tenant)
         history = known.history if known is not None else None
         root, tail = (history.root, history.tail) if history is not None else (b"", None)
@@ -151,7 +146,7 @@ class ConversationResolver:
     async def _find(self, search: Search) -> ConversationMatch:
         """The match from memory, or from the store where that may know more."""
         verdict, settled = self._match(search)
-        if settled and self._shared and _of(verdict) != (search.known and search.known.id):
+        if settled and self.shared and _of(verdict) != (search.known and search.known.id):
             settled = await self._is_current(search.tenant, _of(verdict))
             verdict, still = self._match(search)
             settled = settled and still
@@ -162,7 +157,7 @@ class ConversationResolver:
             verdict = await self._find_rebuilt(search, verdict)
         if anonymous and verdict.kind in (MatchKind.NEW, MatchKind.FORK):
             verdict = await self._find_window(search, verdict)
-        here = self._index.get(verdict.conversation_id or "") is not None
+        here = self.index.get(verdict.conversation_id or "") is not None
         if search.unread and verdict.kind is MatchKind.NEW and not here:
             verdict = _apart(verdict, search)
         return verdict
@@ -178,15 +173,15 @@ class ConversationResolver:
         incoming = search.incoming
         try:
             if value is not None:
-                await self._loader.load_key(tenant, value)
+                await self.loader.load_key(tenant, value)
             elif incoming.calls and looks_unique(incoming.calls):
-                await self._loader.load_awaiting_results(tenant, incoming.calls)
-            if value is None or self._index.branches_of(tenant, value):
-                await self._loader.load_prefix_hashes(tenant, incoming)
+                await self.loader.load_awaiting_results(tenant, incoming.calls)
+            if value is None or self.index.branches_of(tenant, value):
+                await self.loader.load_prefix_hashes(tenant, incoming)
         except StoreError as exc:
             search.unread = exc.label
         verdict, _ = self._match(search)
-        for _ in range(_RELOADS if self._shared else 0):
+        for _ in range(_RELOADS if self.shared else 0):
             current = await self._is_current(tenant, _of(verdict))
             verdict, _ = self._match(search)
             if current:
@@ -197,7 +192,7 @@ class ConversationResolver:
         self, request: SteeredRequest, identity: Identity, tenant: str
     ) -> Conversation | None:
         """The conversation whose latest request this one begins with, byte for byte."""
-        found = self._index.conversation_for_prefix(tenant, request.known)
+        found = self.index.conversation_for_prefix(tenant, request.known)
         if found is None or identity.value in (None, found.external_key):
             return found
         return None
@@ -208,13 +203,13 @@ class ConversationResolver:
         The store may know more when another gateway, or this one before its last start, served
         requests of the same history."""
         identity, incoming = search.identity, search.incoming
-        if identity.source == FINGERPRINT and not self._settings.fingerprint:
+        if identity.source == FINGERPRINT and not self.settings.fingerprint:
             return match(incoming, {}, {}), True
-        known, branches = self._index.known_prefix_hashes(incoming.hashes.candidates)
+        known, branches = self.index.known_prefix_hashes(incoming.hashes.candidates)
         if identity.value is not None:
-            branches = self._index.branches_of(search.tenant, identity.value)
+            branches = self.index.branches_of(search.tenant, identity.value)
         elif incoming.calls:
-            branches |= self._index.awaiting_results(search.tenant, incoming)
+            branches |= self.index.awaiting_results(search.tenant, incoming)
         verdict = match(
             incoming,
             known,
@@ -223,23 +218,23 @@ class ConversationResolver:
             weak=identity.weak,
             exclusive=identity.exclusive,
         )
-        return verdict, is_settled(verdict, incoming, known, branches, shared=self._shared)
+        return verdict, is_settled(verdict, incoming, known, branches, shared=self.shared)
 
     async def _is_current(self, tenant: str, name: str | None) -> bool:
         """Whether memory has the conversation as it is stored, as far as can be read."""
         with suppress(StoreError):
-            return await self._loader.is_current(tenant, name)
+            return await self.loader.is_current(tenant, name)
         return True
 
     async def _find_rebuilt(self, search: Search, verdict: ConversationMatch) -> ConversationMatch:
         """The match of an unknown history, which may be known from its first reply on."""
         tenant, incoming = search.tenant, search.incoming
         end = end_of_reply(incoming.messages)
-        if end is None or incoming.hashes.start or not self._settings.fingerprint:
+        if end is None or incoming.hashes.start or not self.settings.fingerprint:
             return verdict
         tail = extend_tail(b"", incoming.hashes, last=end)
         with suppress(StoreError):
-            await self._loader.load_tail(tenant, tail)
+            await self.loader.load_tail(tenant, tail)
         verdict, _ = self._match(search)
         if verdict.kind is not MatchKind.NEW:
             return verdict  # another request has opened it in the meantime
@@ -247,7 +242,7 @@ class ConversationResolver:
         task = task_digest(incoming.messages)
         alike = [
             branch
-            for branch in self._index.branches_with_tail(tenant, tail)
+            for branch in self.index.branches_with_tail(tenant, tail)
             if branch.signature == incoming.signature and (strong or branch.task == task)
         ]
         if len(alike) != 1:
@@ -260,25 +255,25 @@ class ConversationResolver:
         """The match of a history that has lost its beginning, or a part of its middle."""
         incoming, tenant = search.incoming, search.tenant
         hashes = incoming.hashes
-        if not self._settings.fingerprint:
+        if not self.settings.fingerprint:
             return verdict
         again = verdict.position == hashes.state.count
         if hashes.start or not (again or hashes.turns_after(verdict.position)):
             return verdict  # the prefix that is known shows which reply the request follows
-        alike = self._index.known_under(verdict.prefix_hash)
+        alike = self.index.known_under(verdict.prefix_hash)
         # What another conversation has been asked may be what this one asks next; one that loops,
         # and whose client drops messages, asks the same again.
-        asked = self._index.get(verdict.parent or "") if again else None
+        asked = self.index.get(verdict.parent or "") if again else None
         other = asked.id if asked is not None and asked.run.start is None else None
 
         def newest() -> str | None:
-            found = self._index.windows(tenant, incoming, alike)
+            found = self.index.windows(tenant, incoming, alike)
             return next((name for name in found if name != other), None)
 
-        chosen = None if self._shared else newest()
+        chosen = None if self.shared else newest()
         if chosen is None:
             with suppress(StoreError):
-                await self._loader.load_newest(tenant, hashes)
+                await self.loader.load_newest(tenant, hashes)
             chosen = newest()
         if chosen is None:
             return verdict
@@ -286,10 +281,10 @@ class ConversationResolver:
 
     async def _load_parent(self, tenant: str, parent: str, value: str | None) -> None:
         """Load the conversation that started this one, for the first request of this one."""
-        known = value is not None and self._index.branches_of(tenant, value)
-        if not known and not self._index.branches_of(tenant, parent):
+        known = value is not None and self.index.branches_of(tenant, value)
+        if not known and not self.index.branches_of(tenant, parent):
             with suppress(StoreError):
-                await self._loader.load_key(tenant, parent)
+                await self.loader.load_key(tenant, parent)
 
     async def resolve_unread(
         self, request: SteeredRequest, headers: Mapping[str, str], tenant: str, key: str, now: float
@@ -301,35 +296,35 @@ class ConversationResolver:
         not say which one it is. Nothing is known of its history, so nothing of the conversation's
         history changes, and a request that is read matches it by the id only. `key`: the name of
         the gateway key that was sent."""
-        identity = identify(headers, request.body, self._settings)
+        identity = identify(headers, request.body, self.settings)
         if identity.value is None or identity.weak:
             identity = Identity(source=FINGERPRINT)
         value, given, grown = identity.value, None, None
         owner = (tenant, key, request.dialect.name, request.model)
         if value is not None:
             given = name = conversation_id(tenant, value)
-            load = partial(self._loader.load_key, tenant, value)
+            load = partial(self.loader.load_key, tenant, value)
         else:
             grown = await self._grown(request, headers, owner)
             name = (grown.conversation_id if grown is not None else None) or ""
-            load = partial(self._loader.load, tenant, name)
-        found = self._index.get(name)
+            load = partial(self.loader.load, tenant, name)
+        found = self.index.get(name)
         if found is None and name:
             with suppress(StoreError):
                 await load()
-            found = self._index.get(name)
+            found = self.index.get(name)
         incoming = _without_history(request, headers, tenant, found)
         kind = MatchKind.NEW if found is None else MatchKind.CONTINUE
         verdict = ConversationMatch(kind=kind, conversation_id=found.id if found else None)
         if found is None:
-            found = open_conversation(self._index, verdict, identity, given, incoming, tenant, now)
+            found = open_conversation(self.index, verdict, identity, given, incoming, tenant, now)
             # No hash: a request that is read later finds it by its id alone, and begins a run.
             branch = replace(found.history.branch, served_hash=b"", awaits=Awaits.ANYTHING)
             found.history.branch = branch
         if grown is not None:
-            self._index.growing_bodies.keep(owner, replace(grown, conversation_id=found.id))
+            self.index.growing_bodies.keep(owner, replace(grown, conversation_id=found.id))
         read = found.history.prefix
-        self._index.used(found, len(read.raw) if read is not None else 0)
+        self.index.used(found, len(read.raw) if read is not None else 0)
         resolved = Resolved(
             label=identity_label(identity.source, kind),
             source=identity.source,
@@ -348,7 +343,7 @@ class ConversationResolver:
         if messages is None:
             return None
         again = is_client_retry(headers)
-        return await self._index.growing_bodies.find(owner, messages, again=again)
+        return await self.index.growing_bodies.find(owner, messages, again=again)
 
 
 def _with_response(identity: Identity, body: Mapping[str, object]) -> Identity:

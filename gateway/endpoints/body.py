@@ -7,6 +7,7 @@ import json
 import time
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
@@ -198,6 +199,7 @@ def _check_size(size: int, limit: int) -> None:
         )
 
 
+@dataclass(eq=False)
 class DisconnectWatch:
     """Cancels the block as soon as the client disconnects.
 
@@ -208,24 +210,17 @@ class DisconnectWatch:
     Raises:
         ClientGone: instead of the cancellation."""
 
-    def __init__(
-        self,
-        receive: Receive,
-        exchange: Exchange,
-        upload: Upload | None = None,
-        on_gone: OnGone | None = None,
-    ) -> None:
-        self._receive = receive
-        self._upload = upload
-        self._on_gone = on_gone
-        self._exchange = exchange
-        self._task: asyncio.Task[Any] | None = None
-        self._watcher: asyncio.Task[None] | None = None
+    receive: Receive
+    exchange: Exchange
+    upload: Upload | None = None
+    on_gone: OnGone | None = None
+    _task: asyncio.Task[Any] | None = field(default=None, init=False)
+    _watcher: asyncio.Task[None] | None = field(default=None, init=False)
 
     async def __aenter__(self) -> DisconnectWatch:
         self._task = asyncio.current_task()
-        if self._on_gone is not None:
-            self._on_gone(self._gone)
+        if self.on_gone is not None:
+            self.on_gone(self._gone)
         else:
             self._watcher = spawn(self._watch())
         return self
@@ -234,7 +229,7 @@ class DisconnectWatch:
         self.stop()
         if self._watcher is not None:
             self._watcher.cancel()
-        if self._exchange.response.client_gone and isinstance(exc, asyncio.CancelledError):
+        if self.exchange.response.client_gone and isinstance(exc, asyncio.CancelledError):
             if (task := asyncio.current_task()) is not None:
                 task.uncancel()
             raise ClientGone from exc
@@ -245,9 +240,9 @@ class DisconnectWatch:
 
     async def _watch(self) -> None:
         try:
-            if self._upload is not None:
-                await self._upload.ended.wait()
-            while (await self._receive())["type"] != "http.disconnect":
+            if self.upload is not None:
+                await self.upload.ended.wait()
+            while (await self.receive())["type"] != "http.disconnect":
                 pass
             self._gone()
         except asyncio.CancelledError:
@@ -255,7 +250,7 @@ class DisconnectWatch:
 
     def _gone(self) -> None:
         if self._task is not None:
-            self._exchange.response.client_gone = True
+            self.exchange.response.client_gone = True
             self._task.cancel()
 
 

@@ -186,7 +186,6 @@ class HttpProtocol(HttpToolsProtocol):
             self.scope["extensions"] = offers
 
     def _write_now(self, cycle: RequestResponseCycle, body: bytes) -> bool:
-        """See `WriteNow`."""
         if cycle.disconnected or cycle.response_complete or not cycle.chunked_encoding:
             return False
         if body:

@@ -158,7 +158,6 @@ class _CountedAnswer:
         self._streams = b"event-stream" in header(self.headers, b"content-type")
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        """See LaneResponse."""
         held = b""
         async for chunk in self._response:
             self._watch.feed(chunk)
@@ -173,7 +172,6 @@ class _CountedAnswer:
             yield held
 
     async def aclose(self) -> None:
-        """See LaneResponse."""
         await self._call.settle(self.status, self._watch.content)
         await self._response.aclose()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import httpx
@@ -92,25 +93,19 @@ class Delivery(Struct, frozen=True, kw_only=True):
     target: Target
 
 
+@dataclass(eq=False)
 class Dispatcher:
     """Tries targets in order until one gives an answer to relay."""
 
-    def __init__(
-        self,
-        table: DeploymentTable,
-        native: NativeLane,
-        litellm: LiteLLMLane,
-        settings: RouterSettings,
-        metrics: Metrics,
-        *,
-        instance: bytes,
-    ) -> None:
-        self.instance = instance
-        self._table = table
-        self._native = native
-        self._litellm = litellm
-        self._settings = settings
-        self._metrics = metrics
+    table: DeploymentTable
+    native: NativeLane
+    litellm: LiteLLMLane
+    settings: RouterSettings
+    metrics: Metrics
+    _: KW_ONLY
+    instance: bytes
+
+    def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
 
     async def send(
@@ -128,8 +123,8 @@ class Dispatcher:
                 return outcome
             upcoming, pause_s = None, 0.0
             if may_help(outcome, target):
-                if self._table.failed(target, self._loop.time()):
-                    self._metrics.deployment_rests.labels(target.name).inc()
+                if self.table.failed(target, self._loop.time()):
+                    self.metrics.deployment_rests.labels(target.name).inc()
                 upcoming, pause_s = await self._next(call, schedule, at, outcome)
             if upcoming is None:
                 if isinstance(outcome, Delivery):
@@ -145,14 +140,14 @@ class Dispatcher:
         self, call: UpstreamCall, model: str, native_only: bool, once: bool
     ) -> list[Target]:
         """The targets in order: where the answer is stored, else the name's own and fallbacks."""
-        retries = 0 if once else self._settings.num_retries
+        retries = 0 if once else self.settings.num_retries
         if call.opaque:
-            default = self._table.default.for_dialect(call.dialect)
+            default = self.table.default.for_dialect(call.dialect)
             return attempt_schedule([default], [], num_retries=retries)
         now = self._loop.time()
         groups = [
             find(model, now, call.conversation)
-            for find in (self._table.candidates, self._table.fallbacks)
+            for find in (self.table.candidates, self.table.fallbacks)
         ]
         if call.at is not None:
             key = call.at.key
@@ -177,9 +172,9 @@ class Dispatcher:
         else:
             outcome, label = Delivery(response=response, target=target), str(response.status)
             if response.status < 400:
-                self._table.succeeded(target)
+                self.table.succeeded(target)
         call.attempts.append(f"{target.name}:{label}")
-        self._metrics.attempts.labels(target.name, label).inc()
+        self.metrics.attempts.labels(target.name, label).inc()
         return outcome
 
     async def _forward(self, call: UpstreamCall, target: Target) -> LaneResponse:
@@ -188,7 +183,7 @@ class Dispatcher:
             if call.instead_of_operator_key is not None:
                 raise call.instead_of_operator_key
             headers = [h for h in call.headers if h[0] not in call.key_headers]
-            return await self._litellm.send(target, call.parsed(target), headers, call.dialect)
+            return await self.litellm.send(target, call.parsed(target), headers, call.dialect)
         headers = outgoing_headers(call, target, self.instance)
         url = target_url(target.api_base, call.path, call.query)
         body = call.body(target)
@@ -196,7 +191,7 @@ class Dispatcher:
             body = call.packed.content
             if call.packed.coding:
                 headers.append((b"content-encoding", call.packed.coding))
-        return await self._native.send(call.method, url, headers, body)
+        return await self.native.send(call.method, url, headers, body)
 
     async def _next(
         self,
@@ -212,9 +207,9 @@ class Dispatcher:
         else:
             asked, again = outcome.retry_after_s, outcome.retryable
         if asked is None:
-            wait_s = self._settings.backoff_s * 2**at
+            wait_s = self.settings.backoff_s * 2**at
         else:
-            wait_s, again = asked, again and asked <= self._settings.max_retry_after_s
+            wait_s, again = asked, again and asked <= self.settings.max_retry_after_s
         for index in range(at + 1, len(schedule)):
             if schedule[index] is not schedule[at]:
                 for later in range(index, len(schedule)):
@@ -322,7 +317,6 @@ class BegunResponse:
         return self._chunks.pop() if self._chunks else await anext(self._rest)
 
     async def aclose(self) -> None:
-        """See LaneResponse."""
         await self._response.aclose()
 
 

@@ -57,7 +57,6 @@ class AsMappings(MessagesView):
         return len(self._messages)
 
     def at(self, index: int) -> Mapping[str, Any]:
-        """See MessagesView."""
         found = self._messages[index]
         return found if isinstance(found, dict) else {}
 
@@ -159,7 +158,6 @@ class KnownMessages(MessagesView):
         return super().__getitem__(index)
 
     def at(self, index: int) -> Any:
-        """See MessagesView."""
         behind = index - self._count
         if behind >= 0:
             return self._new[behind]

@@ -14,19 +14,12 @@ import asyncpg
 import orjson
 
 from gateway.config.storage import StorageSettings
-from gateway.stores import codec
+from gateway.stores import codec, protocols
 from gateway.stores.commit_plan import new_injections, plan_steps
 from gateway.stores.postgres import statement
 from gateway.stores.postgres.connection import Slot
 from gateway.stores.postgres.errors import is_about_one_record
 from gateway.stores.postgres.text import stored_text
-from gateway.stores.protocols import (
-    StoreBusy,
-    StoreError,
-    StoreOverloaded,
-    StoreUnavailable,
-    VersionConflict,
-)
 from gateway.stores.records import CallRecord, ConversationRecord, RunUpdate
 from gateway.stores.redact import encodable
 from gateway.stores.sql.states import stored_step
@@ -36,7 +29,7 @@ MAX_GROUP = 128
 """More calls in one statement would only delay the first."""
 
 _ATTEMPTS = 3  # of a group that met a lock held by another gateway
-_ABOUT_RECORDS = (StoreError, orjson.JSONEncodeError)
+_ABOUT_RECORDS = (protocols.StoreError, orjson.JSONEncodeError)
 _MODES = {"normal": "off", "full": "on"}
 
 _FIND = "SELECT version, tenant FROM conversations WHERE id = $1"
@@ -86,7 +79,7 @@ class Writer:
     async def commit(self, call: CallRecord) -> int:
         """The conversation's new version. Raises: StoreError."""
         if len(self._waiting) >= self._settings.queue_limit:
-            raise StoreOverloaded(
+            raise protocols.StoreOverloaded(
                 f"{len(self._waiting)} writes are waiting for the store (storage.queue_limit)"
             )
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -151,7 +144,7 @@ class Writer:
         try:
             rows = statement.parameters([job.prepared for job in jobs])
             return await self._slot.run(lambda c: c.fetch(statement.COMMIT, self._mode, *rows))
-        except StoreBusy:
+        except protocols.StoreBusy:
             if attempts == 1:
                 raise
             return await self._commit_together(jobs, attempts - 1)
@@ -175,7 +168,7 @@ class Writer:
                 if job.careful or not is_about_one_record(error):
                     raise
                 await self._try_alone(encodable(job.prepared.call), careful=True)
-        except StoreUnavailable as error:
+        except protocols.StoreUnavailable as error:
             job.failed(error)
             raise
         except Exception as error:
@@ -189,15 +182,15 @@ class Writer:
 
 async def _refusal(
     connection: asyncpg.Connection, record: ConversationRecord, lock: str = ""
-) -> StoreError | None:
+) -> protocols.StoreError | None:
     """Why a conversation cannot be saved over the version it was made from; None when it can."""
     row = await connection.fetchrow(_FIND + lock, stored_text(record.id))
     version, tenant = row or (0, stored_text(record.tenant))
     if tenant != stored_text(record.tenant):
-        return StoreError(f"conversation {record.id!r} is another tenant's")
+        return protocols.StoreError(f"conversation {record.id!r} is another tenant's")
     if version == record.version:
         return None
-    return VersionConflict(record.id, expected=record.version, actual=version)
+    return protocols.VersionConflict(record.id, expected=record.version, actual=version)
 
 
 async def _commit_alone(
@@ -214,7 +207,7 @@ async def _commit_alone(
         names = [stored_text(run.id) for run in call.runs]
         for name, pk, tenant in await connection.fetch(_RUNS, names):
             if tenant != stored_text(call.conversation.tenant):
-                raise StoreError(f"run {name!r} is another tenant's")
+                raise protocols.StoreError(f"run {name!r} is another tenant's")
             keys[name] = pk
         pks = list(map(keys.get, names))
         deltas = [

@@ -16,15 +16,7 @@ from typing import TypeVar
 import apsw
 
 from gateway.config.storage import IN_MEMORY, StorageSettings
-from gateway.stores.protocols import (
-    SchemaMismatch,
-    StoreBusy,
-    StoreCorrupt,
-    StoreError,
-    StoreFull,
-    StoreReadOnly,
-    StoreUnavailable,
-)
+from gateway.stores import protocols
 
 if sys.platform != "win32":
     import fcntl
@@ -122,17 +114,17 @@ _BUSY_S = 0.01
 MEMORY_LIMIT_BYTES = 2**31 - 2**20
 """Most an in-memory database can hold: SQLite allocates it as one block of less than 2 GiB."""
 
-_MEANINGS: tuple[tuple[type[Exception], type[StoreError], str], ...] = (
-    (apsw.BusyError, StoreBusy, "is locked by another process"),
-    (apsw.LockedError, StoreBusy, "is locked"),
-    (apsw.FullError, StoreFull, "cannot grow: the disk or the database is full"),
-    (apsw.ReadOnlyError, StoreReadOnly, "is read-only"),
-    (apsw.PermissionsError, StoreReadOnly, "may not be written"),
-    (apsw.NotADBError, StoreCorrupt, "is not an SQLite database"),
-    (apsw.CorruptError, StoreCorrupt, "is damaged"),
-    (apsw.CantOpenError, StoreUnavailable, "cannot be opened"),
-    (apsw.IOError, StoreUnavailable, "cannot be read or written"),
-    (apsw.NoMemError, StoreUnavailable, "is out of memory"),
+_MEANINGS: tuple[tuple[type[Exception], type[protocols.StoreError], str], ...] = (
+    (apsw.BusyError, protocols.StoreBusy, "is locked by another process"),
+    (apsw.LockedError, protocols.StoreBusy, "is locked"),
+    (apsw.FullError, protocols.StoreFull, "cannot grow: the disk or the database is full"),
+    (apsw.ReadOnlyError, protocols.StoreReadOnly, "is read-only"),
+    (apsw.PermissionsError, protocols.StoreReadOnly, "may not be written"),
+    (apsw.NotADBError, protocols.StoreCorrupt, "is not an SQLite database"),
+    (apsw.CorruptError, protocols.StoreCorrupt, "is damaged"),
+    (apsw.CantOpenError, protocols.StoreUnavailable, "cannot be opened"),
+    (apsw.IOError, protocols.StoreUnavailable, "cannot be read or written"),
+    (apsw.NoMemError, protocols.StoreUnavailable, "is out of memory"),
 )
 
 
@@ -157,10 +149,10 @@ def translate(error: BaseException, path: str) -> BaseException:
         return error
     meaning, words = next(
         ((meaning, words) for kind, meaning, words in _MEANINGS if isinstance(error, kind)),
-        (StoreError, "refused the operation"),
+        (protocols.StoreError, "refused the operation"),
     )
-    if meaning is StoreUnavailable and (forbidden := _unwritable(path)):
-        meaning, words = StoreReadOnly, forbidden
+    if meaning is protocols.StoreUnavailable and (forbidden := _unwritable(path)):
+        meaning, words = protocols.StoreReadOnly, forbidden
     translated = meaning(f"{path!r} {words} ({error})")
     translated.__cause__ = error
     return translated
@@ -192,7 +184,9 @@ def open_writer(settings: StorageSettings, hooks: Iterable[ConnectionHook]) -> a
     def prepare(connection: apsw.Connection) -> None:
         _claim(connection, settings.path)
         if _journal_mode(connection, settings) != "wal":
-            raise StoreUnavailable(f"{settings.path!r} is on a file system without shared memory")
+            raise protocols.StoreUnavailable(
+                f"{settings.path!r} is on a file system without shared memory"
+            )
         connection.pragma("synchronous", settings.synchronous)
         connection.pragma("journal_size_limit", JOURNAL_SIZE_LIMIT_BYTES)
 
@@ -261,7 +255,7 @@ def load_vector_extension(connection: apsw.Connection) -> None:
         finally:
             connection.enable_load_extension(False)
     except (ImportError, apsw.Error, OSError) as error:
-        raise StoreUnavailable(
+        raise protocols.StoreUnavailable(
             f"the pattern store needs the sqlite-vec extension, which does not load ({error}); "
             "install the package sqlite-vec for this platform, or set etraces.enabled: false"
         ) from error
@@ -297,5 +291,5 @@ def _claim(connection: apsw.Connection, path: str) -> None:
     if connection.pragma("application_id") == APPLICATION_ID:
         return
     if occupied:
-        raise SchemaMismatch(f"{path!r} is the database of another application")
+        raise protocols.SchemaMismatch(f"{path!r} is the database of another application")
     connection.pragma("application_id", APPLICATION_ID)

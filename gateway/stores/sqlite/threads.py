@@ -7,6 +7,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
@@ -91,6 +92,7 @@ class _TransactionLost(Exception):
     """SQLite rolled back the whole transaction on one job's error (disk full, I/O error)."""
 
 
+@dataclass(eq=False)
 class Writer:
     """Runs jobs on its connection, in order, each entirely or not at all.
 
@@ -101,45 +103,39 @@ class Writer:
     whether the file is still the one that was opened: SQLite goes on writing into a file that was
     deleted, where nobody will ever find it."""
 
-    def __init__(
-        self,
-        connection: apsw.Connection,
-        queue: JobQueue,
-        path: str,
-        turn: AbstractContextManager[Any],
-        is_current: Callable[[], bool],
-    ) -> None:
+    connection: apsw.Connection
+    queue: JobQueue
+    path: str
+    turn: AbstractContextManager[Any]
+    is_current: Callable[[], bool]
+    _log_pages: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
         self.thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
-        self._connection = connection
-        self._queue = queue
-        self._path = path
-        self._turn = turn
-        self._is_current = is_current
-        self._log_pages = 0
         self._checkpoint_at = CHECKPOINT_PAGES
-        connection.set_wal_hook(self._on_commit)
+        self.connection.set_wal_hook(self._on_commit)
 
     def _run(self) -> None:
         jobs, more = self._take()
         while jobs or more:
             if jobs:
-                with self._turn:
+                with self.turn:
                     try:
                         results = self._perform(jobs)
                     except Exception as error:  # a caller would wait for a dead thread for ever
                         results = [self._failed(job, error) for job in jobs]
-                if not self._is_current():
-                    lost = StoreReplaced(f"{self._path!r} was deleted or replaced")
+                if not self.is_current():
+                    lost = StoreReplaced(f"{self.path!r} was deleted or replaced")
                     results = [JobResult(each.future, None, each.error or lost) for each in results]
-                self._queue.answer(results)
+                self.queue.answer(results)
                 del jobs, results  # not kept during the wait for the next job, which may be long
             self._checkpoint_if_due()
             jobs, more = self._take() if more else ([], False)
-        self._connection.close()
+        self.connection.close()
 
     def _take(self) -> tuple[list[Job], bool]:
         """The jobs of one transaction, and whether there may be more."""
-        waiting = self._queue.jobs
+        waiting = self.queue.jobs
         jobs: list[Job] = []
         while (job := waiting.get()) is not None:
             jobs.append(job)
@@ -150,13 +146,13 @@ class Writer:
     def _perform(self, jobs: Sequence[Job]) -> list[JobResult]:
         self._roll_back()  # does nothing unless an earlier rollback failed
         try:
-            self._connection.execute("BEGIN IMMEDIATE")
+            self.connection.execute("BEGIN IMMEDIATE")
         except apsw.Error as error:
             return [self._failed(job, error) for job in jobs]
         if len(jobs) == 1:
             try:
-                value = jobs[0].work(self._connection)
-                self._connection.execute("COMMIT")
+                value = jobs[0].work(self.connection)
+                self.connection.execute("COMMIT")
             except Exception as error:
                 self._roll_back()
                 return [self._failed(jobs[0], error)]
@@ -168,14 +164,14 @@ class Writer:
             return [result for job in jobs for result in self._perform([job])]
 
     def _finish_together(self, jobs: Sequence[Job]) -> list[JobResult]:
-        execute = self._connection.execute
+        execute = self.connection.execute
         results = []
         for job in jobs:
             execute("SAVEPOINT job")
             try:
-                results.append(JobResult(job.future, job.work(self._connection), None))
+                results.append(JobResult(job.future, job.work(self.connection), None))
             except Exception as error:
-                if not self._connection.in_transaction:
+                if not self.connection.in_transaction:
                     raise _TransactionLost from error
                 execute("ROLLBACK TO job")
                 results.append(self._failed(job, error))
@@ -184,14 +180,14 @@ class Writer:
         return results
 
     def _failed(self, job: Job, error: BaseException) -> JobResult:
-        return JobResult(job.future, None, translate(error, self._path))
+        return JobResult(job.future, None, translate(error, self.path))
 
     def _roll_back(self) -> None:
-        if self._connection.in_transaction:
+        if self.connection.in_transaction:
             try:
-                self._connection.execute("ROLLBACK")
+                self.connection.execute("ROLLBACK")
             except apsw.Error as error:
-                _log.warning("rollback of a transaction failed", path=self._path, error=str(error))
+                _log.warning("rollback of a transaction failed", path=self.path, error=str(error))
 
     def _on_commit(self, _connection: apsw.Connection, _schema: str, pages: int) -> int:
         self._log_pages = pages
@@ -201,9 +197,9 @@ class Writer:
         if self._log_pages < self._checkpoint_at:
             return
         try:
-            pages, moved = self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            pages, moved = self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
         except apsw.Error as error:
-            _log.warning("checkpoint of the database failed", path=self._path, error=str(error))
+            _log.warning("checkpoint of the database failed", path=self.path, error=str(error))
             pages, moved = self._log_pages, 0
         # A reader that still needs old pages stops the copying; retry when the log has grown.
         self._checkpoint_at = CHECKPOINT_PAGES if pages == moved else pages + CHECKPOINT_PAGES
