@@ -97,7 +97,8 @@ class Authenticator:
         self._ring = keys or KeyRing()
         self._admin = b""
         self._wrong_keys = WrongKeyLimit(settings.wrong_keys_per_minute)
-        self._session_secret = secrets.token_bytes(32)
+        # Signs browser sessions. Random: from a cookie nothing can be learned about a key.
+        self.session_secret = secrets.token_bytes(32)
         self.update(settings)
 
     def update(self, settings: AuthSettings) -> None:
@@ -105,26 +106,21 @@ class Authenticator:
         before = self._admin
         self._wrong_keys.per_minute = settings.wrong_keys_per_minute
         self._tenants = {key_digest(key): name for name, key in settings.gateway_keys.items()}
-        self._configured = bool(settings.admin_key)
+        self.has_admin_key = bool(settings.admin_key)
         self._admin = key_digest(settings.admin_key or process_key())
         if self._admin != before:
-            self._session_secret = secrets.token_bytes(32)
+            self.session_secret = secrets.token_bytes(32)
 
     @property
     def open_admin(self) -> bool:
         """Whether the control plane can be read without a key: none is configured, and the address
         is a loopback one. Changing anything needs `process_key` all the same."""
-        return not self._configured and self._on_loopback
-
-    @property
-    def session_secret(self) -> bytes:
-        """Signs browser sessions. Random: from a cookie nothing can be learned about a key."""
-        return self._session_secret
+        return not self.has_admin_key and self._on_loopback
 
     def session_tag(self, digest: bytes) -> str:
         """A session's mark of the key that opened it; without the secret it says nothing."""
         message = b"key of a session\x00" + digest
-        return hmac.new(self._session_secret, message, hashlib.sha256).hexdigest()
+        return hmac.new(self.session_secret, message, hashlib.sha256).hexdigest()
 
     def tenant_of_tag(self, tag: str) -> str | None:
         """The tenant of the valid key with this session tag, None when there is none."""
@@ -138,11 +134,6 @@ class Authenticator:
         """Whether there are gateway keys, so that a request must send one."""
         return bool(self._tenants) or self._ring.required
 
-    @property
-    def has_admin_key(self) -> bool:
-        """Whether an admin key is configured."""
-        return self._configured
-
     def principal(self, scope: Scope) -> Principal:
         """The caller.
 
@@ -151,7 +142,7 @@ class Authenticator:
             Overloaded: its address has sent too many wrong keys."""
         headers: RawHeaders = scope["headers"]
         required = self.keys_required
-        if not required and not self._configured:
+        if not required and not self.has_admin_key:
             key = header(headers, b"x-gateway-key")
             named = key and self.is_admin(key.decode("latin-1").strip())
             return Principal(operator=True) if named else _ANONYMOUS

@@ -89,7 +89,7 @@ class BackgroundAnswers:
         tenant = call.exchange.request.tenant
         committed: _Committed = asyncio.get_running_loop().create_future()
         settle = partial(self._settle_own, services, call, response_id, committed)
-        self._runtime.stored_answers.pending.put(tenant, response_id, settle)
+        self._runtime.stored_answers.pending[tenant, response_id] = settle
         kept = None
         try:
             try:
@@ -201,7 +201,7 @@ class BackgroundAnswers:
             known.echoes.put(tenant, response_id, EchoFilter.from_json(found.echo))
         if found.call:
             settle = partial(self._settle_stored, services, found)
-            known.pending.put(tenant, response_id, settle)
+            known.pending[tenant, response_id] = settle
 
     async def _attempt(self, work: Callable[[], Awaitable[T]], otherwise: T) -> T:
         """The result, within the store's limits; `otherwise` when it fails."""

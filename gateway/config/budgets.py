@@ -42,8 +42,7 @@ class BudgetLimits:
         return {name: value for name, value in found.items() if value is not None}
 
 
-METRICS = tuple(f.name for f in fields(BudgetLimits))
-"""The quantities that a budget can limit."""
+METRICS = tuple(f.name for f in fields(BudgetLimits))  # the quantities that a budget can limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -153,8 +153,7 @@ def slim(item: Any) -> Any:
     return kept
 
 
-StepPlace = tuple[str, int]
-"""The id of a run, and one of its steps."""
+StepPlace = tuple[str, int]  # the id of a run, and one of its steps
 
 
 class History(Struct, kw_only=True):

@@ -34,8 +34,7 @@ _MAX_HASHES = 128  # the newest of one conversation: 64 turns; the store knows w
 _MAX_ITEMS = 4096  # items of answers in memory; the store has all
 Settle = Callable[[Mapping[str, Any] | None, dict[str, Any] | None], Awaitable[None]]
 """Records a call: its answer in the shape of a chat completion, or None for none; and its usage."""
-_Named = tuple[str, str]
-"""A tenant, and an id of its."""
+_Named = tuple[str, str]  # a tenant, and an id of its
 
 
 class ConversationIndex:
@@ -298,22 +297,9 @@ class _Latest:
         return self._ids.get((tenant, value), ())
 
 
-class PendingResponses:
+class PendingResponses(FIFOCache[_Named, Settle]):
     """Calls whose answers are made in the background, by tenant and answer id; each is settled
     once, when a request brings the finished answer."""
-
-    def __init__(self) -> None:
-        self._calls: FIFOCache[_Named, Settle] = FIFOCache(_MAX_PENDING)
-
-    def __contains__(self, key: _Named) -> bool:
-        return key in self._calls
-
-    def __len__(self) -> int:
-        return len(self._calls)
-
-    def put(self, tenant: str, response_id: str, settle: Settle) -> None:
-        """Keep a call until its answer is settled."""
-        self._calls[tenant, response_id] = settle
 
     async def settle(
         self,
@@ -323,7 +309,7 @@ class PendingResponses:
         usage: dict[str, Any] | None,
     ) -> None:
         """Record the answer, or that there will be none; a second call does nothing."""
-        settle = self._calls.pop((tenant, response_id), None)
+        settle = self.pop((tenant, response_id), None)
         if settle is not None:
             await settle(completion, usage)
 
@@ -377,7 +363,7 @@ class StoredAnswers:
     def __init__(self) -> None:
         self.targets = ResponseTargets()
         self.echoes = AnswerEchoes()
-        self.pending = PendingResponses()
+        self.pending = PendingResponses(_MAX_PENDING)
 
     def has(self, tenant: str, response_id: str) -> bool:
         """Whether anything is known of an answer that the store could tell."""

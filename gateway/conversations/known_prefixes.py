@@ -32,8 +32,7 @@ _LOOP_BYTES = 2**16  # a digest of more is made in a thread
 _LEAST_BYTES: Final = 160 * 1024
 """Memory of a short transcript's caches, rounded up. Measured on recorded runs (CPython 3.11): the
 fold of 7 steps keeps 106 kB, of 25 steps 181 kB, of 1,000 steps with a body of 1.8 MB 981 kB."""
-_SHARE_OF_BODY: Final = 0.5
-"""What is added for each byte of the request; from the same measurement."""
+_SHARE_OF_BODY: Final = 0.5  # what is added for each byte of the request; from the same measurement
 
 
 class KnownBodies:

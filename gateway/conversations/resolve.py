@@ -50,10 +50,8 @@ from gateway.stores.protocols import StoreError
 from gateway.wire.prefix_hash import ChainState
 from gateway.wire.request import BIG_BYTES
 
-_RELOADS = 4
-"""Most conversations loaded again for one request, when several begin like it."""
-_MANY_MESSAGES = 1000
-"""New messages whose digests are made in a thread: each takes some 10 us."""
+_RELOADS = 4  # most conversations loaded again for one request, when several begin like it
+_MANY_MESSAGES = 1000  # new messages whose digests are made in a thread: each takes some 10 us
 
 
 class Resolved(Struct):

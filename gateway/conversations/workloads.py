@@ -51,8 +51,7 @@ def workload_of(tenant: str, agent: str, tools: Iterable[str], requested: str) -
     return Workload(tenant=tenant, client=client, requested=requested, key=key)
 
 
-_Priors = dict[str, WorkloadPrior]
-"""By model."""
+_Priors = dict[str, WorkloadPrior]  # by model
 
 
 class Workloads:

@@ -20,8 +20,7 @@ from gateway.upstream.base import RawHeaders, header
 from gateway.upstream.dispatch import PackedBody
 from gateway.wire.response_tee import READABLE, Inflater
 
-_RETRY_S = 5
-"""What a refused client is asked to wait: about what a body of 60 MB needs."""
+_RETRY_S = 5  # what a refused client is asked to wait: about what a body of 60 MB needs
 
 
 class BodyRoom:

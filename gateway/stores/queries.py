@@ -115,12 +115,6 @@ def decode_cursor(cursor: str) -> tuple[float, str]:
         raise ValueError("cursor: not one of this server's") from error
 
 
-def check_outcome(outcome: str) -> None:
-    """Raises: ValueError for a text that is no outcome."""
-    if outcome not in OUTCOMES:
-        raise ValueError(f"outcome: must be one of {', '.join(OUTCOMES)}, not {outcome!r}")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPage:
     """One page of a list of runs; `next_cursor` is None on the last page."""

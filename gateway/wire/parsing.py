@@ -104,7 +104,7 @@ def object_spans(
         at = skip_space(text, skip_space(text, at) + 1)
         if lists is not None and key in lists and text[at] == "[":
             lists[key] = list(array_spans(text, at))
-            end = _array_end(text, lists[key][-1][1] if lists[key] else at + 1)
+            end = skip_space(text, lists[key][-1][1] if lists[key] else at + 1) + 1
         else:
             end = _value_end(text, at)
         yield key, at, end
@@ -124,11 +124,6 @@ def array_spans(text: str, start: int) -> Iterator[Span]:
         end = _value_end(text, at)
         yield at, end
         at = end
-
-
-def _array_end(text: str, at: int) -> int:
-    """End of the array whose last element ends at `at`."""
-    return skip_space(text, at) + 1
 
 
 def _value_end(text: str, at: int) -> int:

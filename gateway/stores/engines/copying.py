@@ -14,9 +14,7 @@ from gateway.stores.postgres.text import stored_json, stored_text
 from gateway.stores.protocols import StoreError
 from gateway.stores.sqlite.database import Database as SQLiteDatabase
 
-Progress = Callable[[int, int], None]
-"""Called with the rows done, and how many there are in all."""
-
+Progress = Callable[[int, int], None]  # called with the rows done, and how many there are in all
 _BATCH = 1000
 _TABLES = (
     *("conversations", "heads", "items", "runs", "steps", "injections", "raw_calls", "answers"),

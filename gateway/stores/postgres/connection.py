@@ -18,9 +18,7 @@ from gateway.stores.reads import TimeLimits
 
 T = TypeVar("T")
 
-MIN_VERSION = 14
-"""The oldest PostgreSQL that is supported, by its makers too when this was written."""
-
+MIN_VERSION = 14  # the oldest PostgreSQL that is supported, by its makers too when this was written
 CONNECT_S = 5.0
 STATEMENT_S = 10.0
 """Longest wait for a connection, and for the answer to a statement; then it is given up."""

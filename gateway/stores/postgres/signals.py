@@ -20,8 +20,7 @@ _CHECK_S = 30.0
 _ANSWER_S = 5.0
 """A connection that is silent is asked for a sign of life this often, and given so long for it."""
 
-_OWN = "own"
-"""The kind of a signal that only its sender waits for."""
+_OWN = "own"  # the kind of a signal that only its sender waits for
 
 
 class PostgresSignals:

@@ -16,8 +16,7 @@ _MAX_GROUP = 256
 _VERSIONS = "SELECT id, tenant, version FROM conversations WHERE id = ANY(:ids::text[])"
 _LOAD_ALL = f"SELECT {CONVERSATION} FROM conversations WHERE id = ANY(:ids::text[])"
 
-Key = tuple[str, str]
-"""Id and tenant of a conversation."""
+Key = tuple[str, str]  # id and tenant of a conversation
 V = TypeVar("V")
 
 

@@ -25,9 +25,7 @@ from gateway.stores.redact import encodable
 from gateway.stores.sql.states import stored_step
 from gateway.tasks import spawn
 
-MAX_GROUP = 128
-"""More calls in one statement would only delay the first."""
-
+MAX_GROUP = 128  # more calls in one statement would only delay the first
 _ATTEMPTS = 3  # of a group that met a lock held by another gateway
 _ABOUT_RECORDS = (protocols.StoreError, orjson.JSONEncodeError)
 _MODES = {"normal": "off", "full": "on"}

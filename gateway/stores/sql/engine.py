@@ -20,9 +20,7 @@ Row = Sequence[Any]
 class Dialect(Protocol):
     """The SQL that each database writes in its own way. `column` is SQL; `name` names a value."""
 
-    bytewise: str
-    """The order of bytes, as a suffix of a text expression."""
-
+    bytewise: str  # the order of bytes, as a suffix of a text expression
     find_heads: str
     """The statement that finds the conversations with some of the hashes `digests` of one root,
     in the order of these, and the newest conversation first."""
@@ -140,11 +138,8 @@ class Upkeep(ABC):
     conversations_at_once: int
     """Rows that one transaction removes, which is short enough for the commits of requests."""
 
-    used: str
-    """The statement for the bytes in use."""
-
-    room: float = inf
-    """Most bytes that may be in use after a round."""
+    used: str  # the statement for the bytes in use
+    room: float = inf  # most bytes that may be in use after a round
 
     async def begin(self) -> bool:
         """Prepare a round; False when another gateway does it."""

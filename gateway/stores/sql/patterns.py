@@ -173,7 +173,8 @@ class SQLPatternStore:
     async def list_patterns(
         self, patterns: values.PatternFilter, *, limit: int = 50, cursor: str | None = None
     ) -> values.PatternPage:
-        values.check_limit(limit)
+        if not 1 <= limit <= values.MAX_PAGE:
+            raise ValueError(f"limit: must be from 1 to {values.MAX_PAGE}, not {limit}")
         index, bound = self._checked(), dict[str, Any]()
         condition = _where(patterns, values.decode_cursor(cursor), bound, self._engine.dialect)
         found = await self._engine.read(

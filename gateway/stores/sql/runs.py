@@ -142,7 +142,9 @@ class SQLRunStore:
     async def set_outcome(
         self, run_id: str, outcome: str, *, source: str, tenant: str | None
     ) -> bool:
-        queries.check_outcome(outcome)
+        if outcome not in queries.OUTCOMES:
+            known = ", ".join(queries.OUTCOMES)
+            raise ValueError(f"outcome: must be one of {known}, not {outcome!r}")
         values: dict[str, Any] = {"id": run_id, "new": outcome, "source": source}
         condition = filters.where(queries.RunFilter(tenant=tenant), values, self._dialect)
         sql = f"""

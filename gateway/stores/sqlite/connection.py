@@ -24,8 +24,7 @@ if sys.platform != "win32":
 _LOG = "-wal"
 _LOG_SUFFIXES = (_LOG, "-shm")
 
-_FileId = tuple[int, int] | None
-"""Device and inode; None when there is no file."""
+_FileId = tuple[int, int] | None  # device and inode; None when there is no file
 
 
 class FileIdentity:
@@ -108,9 +107,7 @@ JOURNAL_SIZE_LIMIT_BYTES = 64 * 1024 * 1024
 
 _CREATE = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
 
-_BUSY_S = 0.01
-"""Between two attempts to open a file that others open, too."""
-
+_BUSY_S = 0.01  # between two attempts to open a file that others open, too
 MEMORY_LIMIT_BYTES = 2**31 - 2**20
 """Most an in-memory database can hold: SQLite allocates it as one block of less than 2 GiB."""
 

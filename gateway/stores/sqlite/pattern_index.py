@@ -30,16 +30,12 @@ CANDIDATES = 48
 
 Source: `bench/patterns.py`; for recorded queries the exact best two were among the first 32.
 """
-SELECTIVE = 4
-"""Factor on the candidates when patterns of other model families must be filtered out."""
-
+SELECTIVE = 4  # factor on the candidates when patterns of other model families must be filtered out
 LEVEL = 0.6
 """The outer two of a dimension's three thresholds, in standard deviations of a random unit vector:
 the three bits then separate four ranges of about equal frequency."""
 
-_CHUNK = 512
-"""Codes per block of the index; each tenant, tier and failure type has separate blocks."""
-
+_CHUNK = 512  # codes per block of the index; each tenant, tier and failure type has separate blocks
 _NEAR = (
     "SELECT rowid AS pk FROM {index} WHERE code MATCH vec_quantize_binary(:code) AND k = :k "
     "AND tenant = :tenant AND tier = :tier"
