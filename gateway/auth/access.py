@@ -58,9 +58,7 @@ class Access:
 
     def scope(self, asked: str | None) -> str | None:
         """The tenant whose data is read: the caller's own, or the one the operator names, if any.
-
-        Raises:
-            Forbidden: a tenant's key asks for another tenant."""
+        Raises: Forbidden: a tenant's key asks for another tenant."""
         if self.tenant is None:
             return asked or None
         if asked and asked != self.tenant:
@@ -80,13 +78,9 @@ class Gate:
         return self._auth.open_admin
 
     def admit(self, scope: Scope) -> Access:
-        """The caller's access.
-
-        Raises:
-            Unauthorized: no key or session, or an invalid one.
-            Overloaded: the caller's address has sent too many wrong keys.
-            Forbidden: the request comes from another site's page, or the gateway listens beyond
-                loopback and has no admin key."""
+        """The caller's access. Raises: Unauthorized: no key or session, or an invalid one.
+        Overloaded: the caller's address has sent too many wrong keys. Forbidden: the request comes
+        from another site's page, or the gateway listens beyond loopback and has no admin key."""
         headers: RawHeaders = scope["headers"]
         access = self._by_key(scope) or self._by_session(headers) or self._without_key(headers)
         if access.how != "key":
@@ -95,9 +89,7 @@ class Gate:
 
     def log_in(self, key: str, scope: Scope) -> str | None:
         """A session for the holder of `key`, as the value of COOKIE; None for an unknown key.
-
-        Raises:
-            Overloaded: the caller's address has sent too many wrong keys."""
+        Raises: Overloaded: the caller's address has sent too many wrong keys."""
         self._auth.refuse_guesses(scope, len(key) < UNGUESSABLE_CHARACTERS)
         if self._auth.is_admin(key):
             return self._signed({"t": None, "k": ""})

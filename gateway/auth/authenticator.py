@@ -38,10 +38,8 @@ class WrongKeyLimit:
         self._seen: LRUCache[str, tuple[float, int]] = LRUCache(_ADDRESSES_KEPT)
 
     def refuse(self, address: str) -> None:
-        """Refuse an address that has used up its minute.
-
-        Raises:
-            Overloaded: with the seconds that are left in `retry-after`."""
+        """Refuse an address that has used up its minute. Raises: Overloaded: with the seconds that
+        are left in `retry-after`."""
         began, count = self._seen.get(address, (0.0, 0))
         left_s = began + _WINDOW_S - self._now()
         if self.per_minute and count >= self.per_minute and left_s > 0:
@@ -135,11 +133,8 @@ class Authenticator:
         return bool(self._tenants) or self._ring.required
 
     def principal(self, scope: Scope) -> Principal:
-        """The caller.
-
-        Raises:
-            Unauthorized: gateway keys exist, and the request sends none of them.
-            Overloaded: its address has sent too many wrong keys."""
+        """The caller. Raises: Unauthorized: gateway keys exist, and the request sends none of them.
+        Overloaded: its address has sent too many wrong keys."""
         headers: RawHeaders = scope["headers"]
         required = self.keys_required
         if not required and not self.has_admin_key:
@@ -189,10 +184,8 @@ class Authenticator:
         """Refuse a right key that its address may have found by trying.
 
         A key that cannot be guessed is always accepted: behind a proxy or NAT, one client's wrong
-        key must not shut out the others.
-
-        Raises:
-            Overloaded: the key is guessable, and its address has sent too many wrong keys."""
+        key must not shut out the others. Raises: Overloaded: the key is guessable, and its address
+        has sent too many wrong keys."""
         if guessable:
             self._wrong_keys.refuse(_address(scope))
 
@@ -250,10 +243,8 @@ def offered_keys(headers: RawHeaders) -> list[tuple[bytes, str]]:
 
 
 def refuse_loop(headers: RawHeaders, instance: bytes) -> None:
-    """Refuse a request that this gateway itself has sent.
-
-    Raises:
-        LoopDetected: it carries the mark of this process, or of a gateway on the same database."""
+    """Refuse a request that this gateway itself has sent. Raises: LoopDetected: it carries the mark
+    of this process, or of a gateway on the same database."""
     if has_passed(headers, instance):
         raise LoopDetected(
             "the request came back to the gateway that sent it: an api_base (or OPENAI_BASE_URL in "

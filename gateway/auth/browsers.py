@@ -50,11 +50,9 @@ class BrowserGuard:
         self._origins = _Origins(server.trusted_origins)
 
     def admit(self, scope: Scope) -> str:
-        """The origin whose pages may read the answer; "" for none.
-
-        Raises:
-            Forbidden: no key is required, and a page of another site sent the request, or its host
-                is a name that a stranger may own."""
+        """The origin whose pages may read the answer; "" for none. Raises: Forbidden: no key is
+        required, and a page of another site sent the request, or its host is a name that a stranger
+        may own."""
         path = scope["path"]
         if path in PROBES or is_control_path(path):
             return ""
@@ -114,10 +112,8 @@ def comes_from_another_site(headers: dict[bytes, bytes]) -> bool:
 
 
 def refuse_other_origins(headers: RawHeaders) -> None:
-    """Refuse a change that a page of another site makes a browser send (CSRF).
-
-    Raises:
-        Forbidden: the request comes from another origin."""
+    """Refuse a change that a page of another site makes a browser send (CSRF). Raises: Forbidden:
+    the request comes from another origin."""
     found = {name: value for name, value in headers if name in _READ}
     if comes_from_another_site(found):
         raise Forbidden(
@@ -128,9 +124,7 @@ def refuse_other_origins(headers: RawHeaders) -> None:
 
 def refuse_embedding(scope: Scope) -> None:
     """Refuse to be loaded into a page of another site; a link to the dashboard may be followed.
-
-    Raises:
-        Forbidden: another site's page asks for more than to show the address."""
+    Raises: Forbidden: another site's page asks for more than to show the address."""
     headers: RawHeaders = scope["headers"]
     following = (
         scope["method"] in _SAFE_METHODS
@@ -142,10 +136,8 @@ def refuse_embedding(scope: Scope) -> None:
 
 
 def require_loopback_host(headers: RawHeaders) -> None:
-    """Refuse pages whose host name was made to resolve to this machine (DNS rebinding).
-
-    Raises:
-        Forbidden: the request's host is not a name of loopback."""
+    """Refuse pages whose host name was made to resolve to this machine (DNS rebinding). Raises:
+    Forbidden: the request's host is not a name of loopback."""
     host = header(headers, b"host")
     if not is_loopback_name(host_name(host)):
         raise Forbidden(

@@ -54,11 +54,9 @@ class Admissions:
     async def admit(
         self, services: Services, call: Call, request: SteeredRequest
     ) -> texts.OwnResponse | None:
-        """Let a call pass, or answer it here: the answer, when it is to be a final one.
-
-        Raises:
-            RunRefused: it may not be sent, and is answered with an error.
-            Forbidden: the request orders limits without the admin key."""
+        """Let a call pass, or answer it here: the answer, when it is to be a final one. Raises:
+        RunRefused: it may not be sent, and is answered with an error. Forbidden: the request orders
+        limits without the admin key."""
         error: RunRefused
         control, result = services.settings.control, call.result
         try:

@@ -72,10 +72,8 @@ def to_record(
 
 
 def from_record(record: ConversationRecord) -> Conversation:
-    """The conversation that `to_record` described.
-
-    Raises:
-        ValueError: the state is damaged, or of an unknown version."""
+    """The conversation that `to_record` described. Raises: ValueError: the state is damaged, or of
+    an unknown version."""
     try:
         state = json.loads(record.state or b"{}")
         if state.get("v") != STATE_VERSION:

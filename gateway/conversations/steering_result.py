@@ -52,10 +52,8 @@ class ControlHeaders(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def read(cls, headers: Mapping[str, str]) -> ControlHeaders:
-        """The orders in a request's headers.
-
-        Raises:
-            BadRequest: a value that is not allowed; `param` names the header."""
+        """The orders in a request's headers. Raises: BadRequest: a value that is not allowed;
+        `param` names the header."""
         return cls(
             mode=_one_of(headers, "x-gateway-mode", MODES),
             outcome=_one_of(headers, "x-gateway-outcome", _OUTCOMES),

@@ -82,10 +82,8 @@ class BodyShare:
         self.size = 0
 
     async def grow(self, size: int) -> None:
-        """Have room for `size` bytes, after waiting for it if need be.
-
-        Raises:
-            Overloaded: there was none within `server.body_wait_s`."""
+        """Have room for `size` bytes, after waiting for it if need be. Raises: Overloaded: there
+        was none within `server.body_wait_s`."""
         if size > self.size:
             await self._room._grow(self, size)
 
@@ -125,11 +123,8 @@ async def read_body(
     """The whole body, at most `limit` bytes; `share` is where it has to find room, if anywhere.
 
     Room is taken for the declared length before anything is read, else for what has arrived.
-
-    Raises:
-        BodyTooLarge: over the limit; before reading, when the length is declared.
-        Overloaded: there was no room for it.
-        ClientGone: the client disconnected before the end."""
+    Raises: BodyTooLarge: over the limit; before reading, when the length is declared. Overloaded:
+    there was no room for it. ClientGone: the client disconnected before the end."""
     started = time.perf_counter()
     parts, size, more = list[bytes](), int(header(headers, b"content-length") or 0), True
     _check_size(size, limit)
@@ -204,10 +199,7 @@ class DisconnectWatch:
 
     Enter it when the body has been read; with `upload`, watching starts when the upload has ended,
     because two readers would take each other's messages. Without `on_gone` a task waits for the
-    client's messages.
-
-    Raises:
-        ClientGone: instead of the cancellation."""
+    client's messages. Raises: ClientGone: instead of the cancellation."""
 
     receive: Receive
     exchange: Exchange
@@ -273,10 +265,8 @@ async def unpacked(
     content: bytes, coding: bytes, limit: int, share: BodyShare
 ) -> PackedBody | None:
     """The body with its plain bytes; None for one in another coding, one that is broken or cut, and
-    one that would unpack to more than `limit` bytes or to 200 times its size.
-
-    Raises:
-        Overloaded: there was no room for the plain bytes beside the others."""
+    one that would unpack to more than `limit` bytes or to 200 times its size. Raises: Overloaded:
+    there was no room for the plain bytes beside the others."""
     if not coding:
         return PackedBody(content=content, coding=coding, plain=_as_utf8(content))
     if coding not in READABLE:
@@ -310,9 +300,8 @@ def _as_utf8(content: bytes) -> bytes:
 
 
 def _plain_size(content: bytes, limit: int) -> int | None:
-    """Bytes of the whole body when unpacked; None when it is cut, or larger than `limit`.
-
-    Raises: zlib.error when it is something else."""
+    """Bytes of the whole body when unpacked; None when it is cut, or larger than `limit`. Raises:
+    zlib.error when it is something else."""
     inflater, size = Inflater(), 0
     for at in range(0, len(content), _PIECE_BYTES):
         size += len(inflater.decompress(content[at : at + _PIECE_BYTES], limit + 1 - size))
@@ -342,10 +331,7 @@ def asks_for_websocket(headers: RawHeaders) -> bool:
 def refuse_websocket(headers: RawHeaders) -> None:
     """Refuse a request for a WebSocket; `Upgrade` names what is spoken instead.
 
-    Source: RFC 9110 sections 7.8 and 15.5.22.
-
-    Raises:
-        GatewayError: status 426."""
+    Source: RFC 9110 sections 7.8 and 15.5.22. Raises: GatewayError: status 426."""
     if asks_for_websocket(headers):
         raise GatewayError(
             "WebSocket is not offered on this route; use HTTP",

@@ -77,7 +77,6 @@ async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
 
 async def front_door(scope: Scope, receive: Receive, send: Send) -> None:
     """`/`: a browser is led to the dashboard; clients of the API get what any unknown path gets.
-
     Raises: NotFound, MethodNotAllowed."""
     if scope["method"] not in ("GET", "HEAD") or b"text/html" not in header(
         scope["headers"], b"accept"

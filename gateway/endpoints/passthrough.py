@@ -71,10 +71,8 @@ async def admit(
 ) -> _CountedCall | None:
     """Reserve a call on the budgets that it counts on; None if it is no call, or counts on none.
 
-    `request`: the body, None for one that names no model or cannot be read.
-
-    Raises:
-        BudgetExceeded: a budget has not enough left."""
+    `request`: the body, None for one that names no model or cannot be read. Raises: BudgetExceeded:
+    a budget has not enough left."""
     guard = services.budgets
     if guard is None or request is None or _NO_CALL.search(call.path):
         return None

@@ -35,14 +35,20 @@ class OutcomeRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvidenceRow:
+class OfLesson:
+    """A lesson, and a step of a run."""
+
+    run_id: str
+    step_index: int
+    pattern_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvidenceRow(OfLesson):
     """One run's support of a lesson. `kind`: fix, repair, dead_end, fact, distilled or
     failed_again. `task`: digest of the run's task. `conversation`: root of its tree."""
 
     tenant: str
-    pattern_id: str
-    run_id: str
-    step_index: int
     kind: str
     conversation: str
     task: str
@@ -68,13 +74,10 @@ class DecisionRow(Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NearOutcome:
+class NearOutcome(OfLesson):
     """Outcome that followed a decision: whether the failure came again within the window, and the
     calls until the same kind of call worked, None = not within the window."""
 
-    run_id: str
-    step_index: int
-    pattern_id: str
     recurred: bool
     calls_to_success: int | None
     steps_left: int

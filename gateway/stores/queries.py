@@ -178,7 +178,19 @@ class RecentRun:
     severity: str = "low"
 
 
-class HealthSummary(CountedSteps, frozen=True, kw_only=True):
+class RunCounts(CountedSteps, frozen=True, kw_only=True):
+    """Numbers of runs; `clean_runs` never reached a composite of 0.35."""
+
+    total_runs: int = 0
+    total_steps: int = 0
+    success_runs: int = 0
+    failure_runs: int = 0
+    runs_with_fires: int = 0
+    clean_runs: int = 0
+    clean_run_rate: float = 0.0
+
+
+class HealthSummary(RunCounts, frozen=True, kw_only=True):
     """The health of the runs that a filter selects.
 
     Ratios and composites in [0, 1], rounded to 4 decimals. `clean_runs` never reached a composite
@@ -189,13 +201,6 @@ class HealthSummary(CountedSteps, frozen=True, kw_only=True):
     `recent`: the last 30 runs, oldest first. `limited`: more runs match, and only the newest are in
     it."""
 
-    total_runs: int = 0
-    total_steps: int = 0
-    success_runs: int = 0
-    failure_runs: int = 0
-    runs_with_fires: int = 0
-    clean_runs: int = 0
-    clean_run_rate: float = 0.0
     mean_composite: float = 0.0
     peak_composite: float = 0.0
     cached_share: float = 0.0

@@ -29,24 +29,29 @@ RULES = "e3"  # the source of the universal rules, which are the same in every r
 DERIVED = "derived"  # the `outcome_source` of an outcome that the gateway derived itself
 
 
-class CallTotals(Struct, frozen=True, kw_only=True):
-    """Sums over calls. `cost_usd`: of the calls whose price is known, None without any;
-    `unpriced_calls` counts the others except refused calls, which cost nothing. `saved_usd`:
-    (unsteered - steered) over the calls where both are known."""
+class TokenTotals(Struct, frozen=True, kw_only=True):
+    """Tokens and costs of calls. `cost_usd`: of the calls whose price is known, None without any.
+    `saved_usd`: (unsteered - steered) over the calls where both are known."""
 
-    calls: int = 0
-    retries: int = 0
-    errors: int = 0
-    injections: int = 0
     input_tokens: int = 0
     cached_tokens: int = 0
     cache_write_tokens: int = 0
     output_tokens: int = 0
     reasoning_tokens: int = 0
-    unpriced_calls: int = 0
     cost_usd: float | None = None
     cost_unsteered_usd: float | None = None
     saved_usd: float | None = None
+
+
+class CallTotals(TokenTotals, frozen=True, kw_only=True):
+    """Sums over calls. `unpriced_calls`: those of unknown price except refused calls, which cost
+    nothing."""
+
+    calls: int = 0
+    retries: int = 0
+    errors: int = 0
+    injections: int = 0
+    unpriced_calls: int = 0
     latency_s: float = 0.0
     overhead_ms: float = 0.0
 

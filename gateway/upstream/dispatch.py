@@ -51,8 +51,8 @@ class PackedBody(Struct, frozen=True, kw_only=True):
     plain: bytes
 
 
-class UpstreamCall(Struct, kw_only=True):
-    """One request to be sent upstream."""
+class ClientRequest(Struct, kw_only=True):
+    """One request as the client sent it."""
 
     method: str
     path: str  # below the target's `api_base`, with a leading slash
@@ -61,13 +61,18 @@ class UpstreamCall(Struct, kw_only=True):
     query: bytes = b""
     key_headers: frozenset[bytes] = frozenset()
     """The client's headers that held gateway keys: never forwarded."""
-    body: Callable[[Target], bytes]  # the bytes to send to a target
-    parsed: Callable[[Target], Mapping[str, Any]]  # the same as a JSON object, for the LiteLLM lane
     packed: PackedBody | None = None
     """The client's own bytes, which are sent when `body` gives what is in them unchanged. Then
     `headers` do not name a coding."""
     opaque: bool = False
     """Whether the body cannot be read, not even its model: the default upstream alone is asked."""
+
+
+class UpstreamCall(ClientRequest, kw_only=True):
+    """One request to be sent upstream."""
+
+    body: Callable[[Target], bytes]  # the bytes to send to a target
+    parsed: Callable[[Target], Mapping[str, Any]]  # the same as a JSON object, for the LiteLLM lane
     conversation: str = ""  # its id, by which it keeps its deployment; "" for a call without one
     at: Target | None = None
     """The only target that can answer: it stores the answer that the request is about."""

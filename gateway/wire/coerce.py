@@ -60,9 +60,8 @@ def as_list(value: object) -> list[Any]:
 
 
 def as_json_value(value: object) -> dict[str, Any]:
-    """The fields of a struct, or a mapping as a dict: the `default` of `orjson` and `json`.
-
-    Raises: TypeError for any other type."""
+    """The fields of a struct, or a mapping as a dict: the `default` of `orjson` and `json`. Raises:
+    TypeError for any other type."""
     if isinstance(value, Struct):
         return asdict(value)
     if isinstance(value, Mapping):

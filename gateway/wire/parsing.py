@@ -26,11 +26,9 @@ def parse_value(raw: bytes, loads: Loads) -> Any:
     """The JSON value in `raw`.
 
     A fast parser may be stricter than JSON's grammar (lone surrogates, big integers), so what it
-    refuses is parsed again with the standard library before it counts as an error.
-
-    Raises:
-        BadRequest: not JSON, with line and column.
-        BeyondParser: nested too deeply, or a number of thousands of digits."""
+    refuses is parsed again with the standard library before it counts as an error. Raises:
+    BadRequest: not JSON, with line and column. BeyondParser: nested too deeply, or a number of
+    thousands of digits."""
     try:
         return loads(raw)
     except (ValueError, RecursionError):
@@ -38,10 +36,8 @@ def parse_value(raw: bytes, loads: Loads) -> Any:
 
 
 def parse_object(raw: bytes, loads: Loads) -> dict[str, Any]:
-    """The JSON object in `raw`, as `parse_value` reads it.
-
-    Raises:
-        BadRequest: not JSON (with line and column), or not an object."""
+    """The JSON object in `raw`, as `parse_value` reads it. Raises: BadRequest: not JSON (with line
+    and column), or not an object."""
     body = parse_value(raw, loads)
     if not isinstance(body, dict):
         raise BadRequest(f"the body must be a JSON object, got {_json_kind(body)}")

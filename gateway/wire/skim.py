@@ -54,9 +54,7 @@ def skim(raw: bytes, loads: Loads) -> tuple[dict[str, Any], dict[str, list[Span]
     """The members of the object in `raw`, and (start, end) of the values of each key.
 
     Members above `SMALL_BYTES`, and those that no parser reads, are None and were not checked.
-
-    Raises:
-        BadRequest: not an object, or one with too many members."""
+    Raises: BadRequest: not an object, or one with too many members."""
     body: dict[str, Any] = {}
     spans: dict[str, list[Span]] = {}
     try:

@@ -184,10 +184,9 @@ WHERE i.inhparent = to_regclass($1)
 
 
 async def migrate(connection: asyncpg.Connection, place: str) -> None:
-    """Apply the missing changes.
-
-    Raises: SchemaMismatch when the database has a breaking change that this version does not know,
-    or tables of another application; StoreUnreachable while another gateway changes the schema."""
+    """Apply the missing changes. Raises: SchemaMismatch when the database has a breaking change
+    that this version does not know, or tables of another application; StoreUnreachable while
+    another gateway changes the schema."""
     names = {migration.name for migration in MIGRATIONS}
     exists = await connection.fetchval(_EXISTS, "gateway_migrations")
     if exists and names <= await _applied(connection, names, place):
@@ -220,9 +219,8 @@ async def _applied(connection: asyncpg.Connection, known: set[str], place: str) 
 
 
 async def take_turn(connection: asyncpg.Connection, place: str) -> None:
-    """Be the one that changes the schema, until the transaction ends.
-
-    Raises: StoreUnreachable when another one goes on with it for 10 s: it may have much to do."""
+    """Be the one that changes the schema, until the transaction ends. Raises: StoreUnreachable when
+    another one goes on with it for 10 s: it may have much to do."""
     await connection.execute(f"SET LOCAL lock_timeout = '{_TURN_S}s'")
     try:
         await connection.execute("SELECT pg_advisory_xact_lock($1)", LOCK)

@@ -117,10 +117,8 @@ def prepare(
     call: CallRecord, deltas: Sequence[Delta] | None = None, *, careful: bool = False
 ) -> Prepared:
     """The rows of a call. `deltas`: of its runs, None when nothing of them is stored. `careful`:
-    its texts contain what the database does not take as it is.
-
-    Raises: UnicodeEncodeError, orjson.JSONEncodeError for texts and numbers that JSON cannot write.
-    """
+    its texts contain what the database does not take as it is. Raises: UnicodeEncodeError,
+    orjson.JSONEncodeError for texts and numbers that JSON cannot write."""
     record = call.conversation
     if deltas is None:
         deltas = [everything(call, run) for run in call.runs]
@@ -175,9 +173,8 @@ def _with_stored_texts(tables: Mapping[str, Sequence[Row]]) -> dict[str, list[Ro
 
 
 def parameters(group: Sequence[Prepared]) -> list[bytes]:
-    """The rows of each table, as JSON in UTF-8.
-
-    Raises: orjson.JSONEncodeError for texts that JSON cannot write."""
+    """The rows of each table, as JSON in UTF-8. Raises: orjson.JSONEncodeError for texts that JSON
+    cannot write."""
     tables: dict[str, list[dict[str, Any]]] = {name: [] for name in _TABLES}
     for n, each in enumerate(group, start=1):
         first_run = len(tables["r"]) + 1

@@ -194,9 +194,8 @@ async def _refusal(
 async def _commit_alone(
     connection: asyncpg.Connection, call: CallRecord, mode: str, *, careful: bool
 ) -> None:
-    """Write one call next to what is stored of it, in a transaction of its own.
-
-    Raises: StoreError, VersionConflict."""
+    """Write one call next to what is stored of it, in a transaction of its own. Raises: StoreError,
+    VersionConflict."""
     async with connection.transaction():
         refused = await _refusal(connection, call.conversation, " FOR UPDATE")
         if refused is not None:

@@ -373,9 +373,8 @@ async def _select(
     index: db.VectorIndex,
     connection: db.Connection,
 ) -> list[tuple[int, values.StoredPattern]]:
-    """Rows and patterns that match `condition` over `patterns AS p`, newest first.
-
-    Raises: StoreCorrupt."""
+    """Rows and patterns that match `condition` over `patterns AS p`, newest first. Raises:
+    StoreCorrupt."""
     found = []
     for *row, indexed in await connection.fetch(
         f"SELECT {COLUMNS}, v.pk IS NOT NULL OR p.tier = 'e3' OR p.origin <> '' "

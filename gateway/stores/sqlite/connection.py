@@ -158,9 +158,8 @@ def translate(error: BaseException, path: str) -> BaseException:
 def open_all(
     settings: StorageSettings, hooks: Iterable[ConnectionHook]
 ) -> Iterator[apsw.Connection]:
-    """The connection that writes, then `settings.reader_threads` that cannot.
-
-    Raises: apsw.Error, OSError, SchemaMismatch."""
+    """The connection that writes, then `settings.reader_threads` that cannot. Raises: apsw.Error,
+    OSError, SchemaMismatch."""
     path, flags = settings.path, apsw.SQLITE_OPEN_READONLY
     if settings.in_memory:
         # A new name each time: two gateways in one process do not share their data.
@@ -175,7 +174,6 @@ def open_all(
 
 def open_writer(settings: StorageSettings, hooks: Iterable[ConnectionHook]) -> apsw.Connection:
     """The connection that writes to the file; creates the file, and its directory, if missing.
-
     Raises: apsw.Error, OSError, SchemaMismatch."""
 
     def prepare(connection: apsw.Connection) -> None:
@@ -240,9 +238,8 @@ def _prepare_memory(connection: apsw.Connection) -> None:
 
 
 def load_vector_extension(connection: apsw.Connection) -> None:
-    """Load sqlite-vec, whose functions and tables the pattern store needs.
-
-    Raises: StoreUnavailable when the extension is not installed or does not load."""
+    """Load sqlite-vec, whose functions and tables the pattern store needs. Raises: StoreUnavailable
+    when the extension is not installed or does not load."""
     try:
         import sqlite_vec
 

@@ -82,10 +82,9 @@ class Database:
             self._start(await asyncio.to_thread(_open, *how))
 
     async def write(self, work: Callable[[apsw.Connection], T]) -> T:
-        """The result of `work` on the writer thread, inside a transaction, after the commit. It
-        may run again after a rollback, and cancelling the caller does not stop it.
-
-        Raises: StoreError, and whatever else `work` raises; then nothing of it stays."""
+        """The result of `work` on the writer thread, inside a transaction, after the commit. It may
+        run again after a rollback, and cancelling the caller does not stop it. Raises: StoreError,
+        and whatever else `work` raises; then nothing of it stays."""
         return await self._writes.submit(work)  # type: ignore[no-any-return]
 
     async def read(self, work: Callable[[apsw.Connection], T]) -> T:
