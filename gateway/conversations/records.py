@@ -32,6 +32,7 @@ from gateway.steering.transcript.interventions import (
     step_interventions,
 )
 from gateway.steering.transcript.steps import Action, Step
+from gateway.stores.commit_plan import merged_content
 from gateway.stores.learning import DecisionRow
 from gateway.stores.records import (
     CallRecord,
@@ -182,20 +183,13 @@ def _step_rows(
         newest = result.logged or StepRow(
             run_id=run, step_index=position.step, at=now, state=position.state.value
         )
-    own = newest.content or StepContent()
+    own, reply = newest.content or StepContent(), _reply_content(recorded.choices)
     found = candidate_rows(result)
     matches = (each.pattern_id for each in found if each.cleared and each.tier == Tier.E1.value)
     newest = replace(
         newest,
         call=_call_row(call, result, recorded) if recorded.answered else None,
-        content=replace(
-            _reply_content(recorded.choices),
-            messages=tuple(result.prompts),
-            thought=own.thought,
-            reasoning=own.reasoning,
-            actions=own.actions,
-            prompted=own.prompted,
-        ),
+        content=merged_content(replace(reply, messages=tuple(result.prompts)), own),
         candidates=found,
         e1_match=next(matches, None),
     )
@@ -412,24 +406,13 @@ def candidate_rows(result: SteeringResult) -> tuple[CandidateRow, ...]:
         return ()
     decided = result.decision.decided
     found = [
-        CandidateRow(
-            tier=each.tier.value,
-            pattern_id=each.pattern_id,
-            similarity=each.similarity,
-            cleared=each.cleared,
-        )
-        for each in decided.candidates
+        (each.tier, each.pattern_id, each.similarity, each.cleared) for each in decided.candidates
     ]
-    lessons = [
-        CandidateRow(
-            tier=each.pattern.tier.value,
-            pattern_id=each.pattern.pattern_id,
-            similarity=each.similarity,
-            cleared=True,
-        )
-        for each in decided.lessons
-    ]
-    return (*found, *lessons)
+    lessons = [(e.pattern.tier, e.pattern.pattern_id, e.similarity, True) for e in decided.lessons]
+    return tuple(
+        CandidateRow(tier=tier.value, pattern_id=name, similarity=similarity, cleared=cleared)
+        for tier, name, similarity, cleared in (*found, *lessons)
+    )
 
 
 def decision_rows(result: SteeringResult, run: str) -> list[DecisionRow]:
