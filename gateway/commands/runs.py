@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gateway.api.params import read_tag_filter
+from gateway.api.params import run_filter
 from gateway.api.views import run_view, step_views, thresholds
 from gateway.backends import Stores
 from gateway.budgets.holds import known_subject
@@ -113,11 +113,7 @@ def _add_filters(parser: argparse.ArgumentParser) -> None:
 
 
 def _chosen(args: argparse.Namespace) -> queries.RunFilter:
-    names = ("tenant", "agent", "model", "failure_type", "experiment", "arm", "task")
-    chosen = {
-        name: getattr(args, name) for name in (*names, "state", "outcome", "mode", "intervention")
-    }
-    return queries.RunFilter(**chosen, key_name=args.key, tags=read_tag_filter(args.tag))
+    return run_filter(vars(args), args.tenant)
 
 
 async def _list(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
