@@ -24,8 +24,23 @@ Text2 = Callable[[str, str], str]
 Text3 = Callable[[str, str, str], str]
 
 
-class Dialect(Struct, frozen=True, kw_only=True):
-    """The SQL that each database writes in its own way. `column` is SQL; `name` names a value."""
+class JsonDialect(Struct, frozen=True, kw_only=True):
+    """The SQL by which a database reads JSON. `column` is SQL; `name` names a value."""
+
+    # (column, member): a value of a JSON object that is kept as text, as text; NULL without one.
+    member: Text2
+    # (column, member): the texts of a list in such an object, as a table with the column `value`.
+    elements: Text2
+    # (column, name, member): whether the object `member` in a column of counters has a key.
+    has: Text3
+    # (column, name): the text of a key in a column of tags; NULL without one.
+    entry: Text2
+    # (column, member): the keys of an object in a column of counters, as a table `k` of `key`.
+    keys: Text2
+
+
+class Dialect(JsonDialect, frozen=True, kw_only=True):
+    """The SQL that each database writes in its own way."""
 
     # The order of bytes, as a suffix of a text expression.
     bytewise: str
@@ -40,16 +55,6 @@ class Dialect(Struct, frozen=True, kw_only=True):
     position: Text2
     # (column): the date (UTC) of seconds since 1970, as text.
     day: Text
-    # (column, member): a value of a JSON object that is kept as text, as text; NULL without one.
-    member: Text2
-    # (column, member): the texts of a list in such an object, as a table with the column `value`.
-    elements: Text2
-    # (column, name, member): whether the object `member` in a column of counters has a key.
-    has: Text3
-    # (column, name): the text of a key in a column of tags; NULL without one.
-    entry: Text2
-    # (column, member): the keys of an object in a column of counters, as a table `k` of `key`.
-    keys: Text2
 
 
 class Connection(ABC):
