@@ -18,9 +18,8 @@ from gateway.config import ServerSettings
 from gateway.errors import Forbidden
 from gateway.upstream.base import RawHeaders, header
 
+# They show nothing of a run, and load balancers ask for them by any name.
 PROBES = frozenset({"/healthz", "/readyz", "/api/hello"})
-"""They show nothing of a run, and load balancers ask for them by any name."""
-
 _CONTROL = re.compile(r"/(api|dashboard)(/|$)")
 _METRICS = "/metrics"
 _READ = frozenset({b"host", b"origin", b"sec-fetch-site"})

@@ -36,9 +36,8 @@ from gateway.wire.echo import EchoFilter
 from gateway.wire.request import Splice
 from gateway.wire.response_tee import READABLE
 
+# Longest wait for the other calls of a conversation before an unsteered one is recorded.
 _CATCH_UP_S = 10.0
-"""Longest wait for the other calls of a conversation before an unsteered one is recorded."""
-
 _log = get_logger("gateway.steering")
 
 Unread = Literal["empty", "encoding", "size", "form"]

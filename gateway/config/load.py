@@ -448,6 +448,7 @@ def _lookup(name: str, default: str | None, env: Mapping[str, str], path: str) -
 
 # Settings that a reload of the config does not change, and changes that it refuses.
 
+# Sections and keys that are read once, when the gateway starts.
 _AT_START: Final = (
     *("server.host", "server.port", "server.workers", "server.drain_s"),
     *("server.max_concurrent_requests", "server.max_pipelined_requests", "server.keep_alive_s"),
@@ -456,8 +457,6 @@ _AT_START: Final = (
     *("steering.max_transcript_memory_mb", "steering.max_prefix_memory_mb"),
     *("storage", "embedding", "logging", "observability"),
 )
-"""Sections and keys that are read once, when the gateway starts."""
-
 # Each of these closes something, or says where calls go. Back at its default it may be a line that
 # is missing from a file that somebody is writing just now.
 _CLOSING: Final = (

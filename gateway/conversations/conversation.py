@@ -52,12 +52,10 @@ KEPT_PER_CONVERSATION = 8
 """Answers of a conversation kept in memory; a fork may continue from one a few calls back."""
 STORED_PER_CONVERSATION = 2  # the newest, and the one before, which a retry continues from
 
+# Start of the kind of a reply's stored prefix hash; the hash that it is a reply to follows.
 REPLY = "reply:"
-"""Start of the kind of a reply's stored prefix hash; the hash that it is a reply to follows."""
-
+# The kind of a stored prefix hash that is computed from the id of an answer.
 RESPONSE_KIND = "response"
-"""The kind of a stored prefix hash that is computed from the id of an answer."""
-
 # Large, and not part of any digest or step.
 _LEFT_OUT = ("encrypted_content", "logprobs", "annotations")
 _SHORT_DIGEST_BYTES = 8  # of 16; 64 bits suffice for the messages of one conversation

@@ -12,11 +12,10 @@ from gateway.dialects.chat import CHAT
 from gateway.dialects.messages import MESSAGES
 from gateway.dialects.responses import RESPONSES
 
+# Name -> dialect. A new dialect needs its module and a row here.
 DIALECTS: Final[Mapping[str, Dialect]] = {
     dialect.name: dialect for dialect in (CHAT, RESPONSES, MESSAGES)
 }
-"""Name -> dialect. A new dialect needs its module and a row here."""
-
 __all__ = [
     "CHAT",
     "DIALECTS",

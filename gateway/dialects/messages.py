@@ -95,6 +95,7 @@ def _parsed(text: str) -> Any:
         return text  # cut by a limit, the part that came; or nested too deeply
 
 
+# `stop_reason` -> finish reason of chat; others are kept. Source: Messages reference.
 FINISH: Final[Mapping[str, str]] = {
     "end_turn": "stop",
     "stop_sequence": "stop",
@@ -103,8 +104,6 @@ FINISH: Final[Mapping[str, str]] = {
     "model_context_window_exceeded": "length",
     "refusal": "content_filter",
 }
-"""`stop_reason` -> finish reason of chat; others are kept. Source: Messages reference."""
-
 ERROR_TYPES: Final[Mapping[int, str]] = {
     400: "invalid_request_error",
     401: "authentication_error",

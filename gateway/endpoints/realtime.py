@@ -27,9 +27,8 @@ from gateway.upstream.websocket import Handshake, open_websocket
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
+# The extension of an ASGI scope under which the server offers the client's connection itself.
 HAND_OVER = "gateway.hand_over"
-"""The extension of an ASGI scope under which the server offers the client's connection itself."""
-
 _PIECE_BYTES = 2**16
 _LAST_WORDS_S = 5.0
 """After one side has ended, the other may finish for so long: a WebSocket is closed by a frame

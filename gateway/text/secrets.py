@@ -238,9 +238,8 @@ def _is_chosen(value: str) -> bool:
     return not _NAMES.search(value) and ((digits > 0 and "_" not in value) or value.count("-") > 1)
 
 
+# The whole text and a match in it, or in the same in small letters -> whether it is a secret.
 Check = Callable[[str, re.Match[str]], bool]
-"""The whole text and a match in it, or in the same in small letters -> whether it is a secret."""
-
 _CHECKS: Mapping[str, Check] = {
     "assigned": _is_assigned,
     "bearer": _is_bearer,

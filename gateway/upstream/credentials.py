@@ -24,6 +24,7 @@ from gateway.upstream.deployments import Target
 
 ANY = "any"  # the family of credentials and hosts that name no provider
 
+# End of a host's name, and whose it is. Source: the providers' API references.
 _HOSTS = (
     ("openai.azure.com", "azure"),
     ("cognitiveservices.azure.com", "azure"),
@@ -36,8 +37,7 @@ _HOSTS = (
     ("amazonaws.com", "aws"),
     ("api.aws", "aws"),
 )
-"""End of a host's name, and whose it is. Source: the providers' API references."""
-
+# The same of providers that take OpenAI's and Anthropic's headers with keys of their own.
 _KEYED_HOSTS = (
     ("groq.com", "groq"),
     ("deepseek.com", "deepseek"),
@@ -51,8 +51,6 @@ _KEYED_HOSTS = (
     ("cohere.com", "cohere"),
     ("perplexity.ai", "perplexity"),
 )
-"""The same of providers that take OpenAI's and Anthropic's headers with keys of their own."""
-
 # Headers that authenticate a client, and the provider that they belong to.
 _HEADERS = {
     b"authorization": ANY,

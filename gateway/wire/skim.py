@@ -13,9 +13,8 @@ from typing import Any, Final
 from gateway.errors import BadRequest
 from gateway.wire.parsing import BeyondParser, Loads, Span, parse_value
 
+# Members up to this size are read: everything but the messages and large tool definitions.
 SMALL_BYTES: Final = 16 * 2**10
-"""Members up to this size are read: everything but the messages and large tool definitions."""
-
 _MOST_MEMBERS: Final = 10_000  # of a whole body; APIs know some fifty
 
 COUNTED_BYTES: Final = 2**20

@@ -128,6 +128,7 @@ _SCRIPTS = {
 MIGRATIONS = tables.rendered(_SCRIPTS, _TYPES)
 """Every change a database needs, in order; new ones are appended."""
 
+# What searches need besides: only a gateway that searches needs the extension pgvector.
 VECTORS = """
 CREATE EXTENSION IF NOT EXISTS vector;
 CREATE TABLE IF NOT EXISTS pattern_vectors (
@@ -140,14 +141,10 @@ CREATE TABLE IF NOT EXISTS pattern_vectors (
 );
 CREATE INDEX IF NOT EXISTS pattern_vectors_by_scope ON pattern_vectors (space, tenant, tier);
 """
-"""What searches need besides: only a gateway that searches needs the extension pgvector."""
-
+# Key of the advisory lock ("STGW") that lets one gateway at a time change the schema.
 LOCK = 0x53544757
-"""Key of the advisory lock ("STGW") that lets one gateway at a time change the schema."""
-
+# Longest wait for another gateway that changes the schema, before something is said about it.
 _TURN_S = 10
-"""Longest wait for another gateway that changes the schema, before something is said about it."""
-
 _CREATE = """
 CREATE TABLE IF NOT EXISTS gateway_migrations (
     name text PRIMARY KEY,
@@ -170,9 +167,8 @@ DAYS_AHEAD = 7
 _EPOCH = date(1970, 1, 1)
 _LOCK_WAIT = "SET LOCAL lock_timeout = '2s'"
 
+# The day of the database's clock, since 1970, UTC.
 TODAY = "floor(extract(epoch FROM now()) / 86400)::bigint"
-"""The day of the database's clock, since 1970, UTC."""
-
 _NOT_MADE = (
     *(asyncpg.LockNotAvailableError, asyncpg.CheckViolationError),
     *(asyncpg.DuplicateTableError, asyncpg.UniqueViolationError),  # another gateway is making it

@@ -338,8 +338,7 @@ FROM c LEFT JOIN passed AS p USING (n) LEFT JOIN barred AS b USING (n) ORDER BY 
 """
 
 
+# Gives for each call its number, whether it was stored, and whether it was barred.
 COMMIT = _commit("<= x.steps")
-"""Gives for each call its number, whether it was stored, and whether it was barred."""
-
 COMMIT_ALONE = _commit("< -1")
 """The same for a call of whose rows nothing is stored: none is barred for its steps."""

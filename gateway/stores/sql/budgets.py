@@ -13,9 +13,8 @@ from gateway.stores import budgets as values
 from gateway.stores.protocols import CONTROLS
 from gateway.stores.sql import engine as db
 
+# Costs are stored as millionths of a millionth of a dollar: whole numbers add up exactly.
 _PICO = 10**12
-"""Costs are stored as millionths of a millionth of a dollar: whole numbers add up exactly."""
-
 _LOCKS = 1
 _AMOUNTS = ("usd", "input_tokens", "output_tokens", "calls")
 _ESTIMATED = tuple([f"estimated_{name}" for name in _AMOUNTS])

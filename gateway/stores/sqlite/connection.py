@@ -96,9 +96,8 @@ def locked(directory: Path) -> Iterator[None]:
 
 T = TypeVar("T")
 
+# Prepares a newly opened connection: loads an extension, registers a function.
 ConnectionHook = Callable[[apsw.Connection], None]
-"""Prepares a newly opened connection: loads an extension, registers a function."""
-
 # "STGW" in the file's header distinguishes our files from any other SQLite database.
 APPLICATION_ID = 0x53544757
 
