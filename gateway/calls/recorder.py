@@ -16,7 +16,7 @@ import json
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -55,7 +55,7 @@ class Recorder:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self.answers = BackgroundAnswers(runtime, self.record)
+        self.answers = BackgroundAnswers(runtime, self)
         self._log = get_logger("gateway.steering")
 
     async def record(
@@ -244,25 +244,12 @@ _Committed = asyncio.Future["asyncio.Task[bool] | None"]
 """Done when a call is committed; its result is that of `BackgroundAnswers.keep`."""
 
 
-class Record(Protocol):
-    """Commits a call with its answer, or without it while that is being made."""
-
-    def __call__(
-        self,
-        services: Services,
-        call: Call,
-        completion: Mapping[str, Any] | None,
-        *,
-        pending_id: str | None = None,
-    ) -> Awaitable[None]: ...
-
-
 class BackgroundAnswers:
     """Keeps and reads what is known of answers; settles the calls that they complete."""
 
-    def __init__(self, runtime: Runtime, record: Record) -> None:
+    def __init__(self, runtime: Runtime, recorder: Recorder) -> None:
         self._runtime = runtime
-        self._record = record
+        self._recorder = recorder
 
     @property
     def _store(self) -> AnswerStore | None:
@@ -292,7 +279,7 @@ class BackgroundAnswers:
                 await ready()
             except Exception as exc:  # what is known of the call is on record all the same
                 _log.warning("not all of a call is known", reason=str(exc))
-            await self._record(services, call, None, pending_id=response_id)
+            await self._recorder.record(services, call, None, pending_id=response_id)
             as_json = call_to_json(call, result, time.time())
             kept = await self.keep(services, tenant, response_id, call.target, as_json)
         finally:
@@ -321,7 +308,7 @@ class BackgroundAnswers:
         # The conversation may have been dropped from memory and loaded again in the meantime.
         result.conversation = services.index.get(conversation.id) or conversation
         await call.settle()
-        await self._record(services, call, completion)
+        await self._recorder.record(services, call, completion)
 
     async def _settle_stored(
         self,
@@ -339,7 +326,7 @@ class BackgroundAnswers:
             return
         call.exchange.upstream.bill(usage)
         await call.settle()
-        await self._record(services, call, completion)
+        await self._recorder.record(services, call, completion)
         if call.result is not None:
             # The fold has replaced the transcript, which this process has not read.
             call.result.conversation.run.fold = None
