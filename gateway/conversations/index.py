@@ -13,6 +13,7 @@ from typing import Any
 
 from cachetools import FIFOCache, LRUCache
 
+from gateway.config.settings import SteeringSettings
 from gateway.conversations.conversation import (
     KEPT_PER_CONVERSATION,
     Conversation,
@@ -40,15 +41,8 @@ _Named = tuple[str, str]  # a tenant, and an id of its
 class ConversationIndex:
     """The conversations in memory; the least recently used ones are dropped."""
 
-    def __init__(
-        self,
-        *,
-        max_conversations: int,
-        max_transcripts: int,
-        max_transcript_bytes: int,
-        max_prefix_bytes: int,
-    ) -> None:
-        self._max = max_conversations
+    def __init__(self, settings: SteeringSettings) -> None:
+        self._max, most = settings.max_conversations_in_memory, settings.max_transcripts_in_memory
         self._by_id: OrderedDict[str, Conversation] = OrderedDict()
         self._by_key: dict[tuple[str, str], list[str]] = {}
         self._prefix_hashes: dict[bytes, list[PrefixHashRef]] = {}
@@ -56,8 +50,9 @@ class ConversationIndex:
         self._replies = _Latest()
         self._responses: dict[bytes, str] = {}
         self._items: FIFOCache[_Named, Any] = FIFOCache(_MAX_ITEMS)
-        self._bodies = KnownBodies(max_transcripts, max_prefix_bytes)
-        self._transcripts = TranscriptsInMemory(max_transcripts, max_transcript_bytes)
+        self._bodies = KnownBodies(most, int(settings.max_prefix_memory_mb * 2**20))
+        transcript_bytes = int(settings.max_transcript_memory_mb * 2**20)
+        self._transcripts = TranscriptsInMemory(most, transcript_bytes)
         self.growing_bodies = GrowingBodies()
 
     def __len__(self) -> int:
