@@ -2,8 +2,7 @@
 
 A store is a row of `STORES` in `gateway/config/storage.py`: the function that opens it. It gets the
 settings and, by name, `vectors` and `existing` (see `open_stores`), and returns `Stores`. Another
-package adds one with an entry point of the group `steering_gateway.stores`.
-"""
+package adds one with an entry point of the group `steering_gateway.stores`."""
 
 from __future__ import annotations
 
@@ -15,23 +14,21 @@ from pathlib import Path
 from gateway.config.storage import STORES, StorageSettings
 from gateway.steering.plugins import load_class
 from gateway.stores.alerts import AlertStore
-from gateway.stores.budgets import BudgetStore, ControlStore
+from gateway.stores.budgets import BudgetStore
 from gateway.stores.exchanges import AnswerStore, RawStore
-from gateway.stores.learning import LearningStore, WorkloadStore
+from gateway.stores.learning import LearningStore
 from gateway.stores.patterns import PatternStore
 from gateway.stores.protocols import KeyStore, RunStore, Signals, StateStore, StoreUnavailable
 from gateway.stores.sql.alerts import SQLAlertStore
-from gateway.stores.sql.attribution import SQLAttributionStore
-from gateway.stores.sql.budgets import SQLBudgetStore, SQLControlStore
+from gateway.stores.sql.budgets import ControlStore, SQLBudgetStore
 from gateway.stores.sql.engine import Engine
-from gateway.stores.sql.exchanges import SQLAnswerStore, SQLRawStore
 from gateway.stores.sql.keys import SQLKeyStore
 from gateway.stores.sql.learning import SQLLearningStore
 from gateway.stores.sql.patterns import SQLPatternStore
 from gateway.stores.sql.runs import SQLRunStore
 from gateway.stores.sql.states import SQLStateStore
-from gateway.stores.sql.workloads import SQLWorkloadStore
-from gateway.stores.usage import AttributionStore
+from gateway.stores.sql.usage import AttributionStore
+from gateway.stores.sql.workloads import WorkloadStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +38,7 @@ class Stores:
     `budgets` and `controls` None: the store keeps none; then each gateway keeps its own in memory.
     `attribution` None: it cannot sum up trees and groups. `raw` None: it keeps no raw calls.
     `answers` None: it keeps nothing of answers. `signals` None: no other gateway tells of its
-    changes. `identity`: the same for all gateways on the store; empty for a store of one.
-    """
+    changes. `identity`: the same for all gateways on the store; empty for a store of one."""
 
     states: StateStore
     runs: RunStore
@@ -113,13 +109,13 @@ def _over(engine: Engine, states: StateStore) -> Stores:
         keys=SQLKeyStore(engine),
         learning=SQLLearningStore(engine),
         alerts=SQLAlertStore(engine),
-        raw=SQLRawStore(engine),
-        workloads=SQLWorkloadStore(engine),
-        answers=SQLAnswerStore(engine),
+        raw=RawStore(engine),
+        workloads=WorkloadStore(engine),
+        answers=AnswerStore(engine),
         close=engine.database.close,
         budgets=SQLBudgetStore(engine),
-        controls=SQLControlStore(engine),
-        attribution=SQLAttributionStore(engine),
+        controls=ControlStore(engine),
+        attribution=AttributionStore(engine),
     )
 
 

@@ -24,8 +24,7 @@
             ├── UpstreamMalformed     502
             └── UpstreamTimeout       504
 
-`label` comes from a closed set and is used for metrics; it never contains text of a request.
-"""
+`label` comes from a closed set and is used for metrics; it never contains text of a request."""
 
 from __future__ import annotations
 

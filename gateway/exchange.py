@@ -1,7 +1,6 @@
 """The facts of one request and its result: the source of its log line, metrics, record and headers.
 
-Filled in while the request is handled; the edge turns them into one log line.
-"""
+Filled in while the request is handled; the edge turns them into one log line."""
 
 from __future__ import annotations
 
@@ -18,8 +17,7 @@ class RequestInfo(Struct, kw_only=True):
     """The request as it arrived.
 
     `key`: the name of the gateway key that was sent. `operator`: the caller may change what holds
-    for the call: budgets, stops. `streamed`: the client asked for a stream.
-    """
+    for the call: budgets, stops. `streamed`: the client asked for a stream."""
 
     method: str
     path: str
@@ -36,8 +34,7 @@ class UpstreamInfo(Struct, kw_only=True):
 
     `provider`: the model's, such as `openai`. `model`: as sent; empty until it is chosen. `usage`:
     as the upstream reported it, or `usage_estimated` from the texts; None when neither is known;
-    `tokens`: the counts in it.
-    """
+    `tokens`: the counts in it."""
 
     lane: str = "none"
     deployment: str = ""
@@ -58,8 +55,7 @@ class ResponseInfo(Struct, kw_only=True):
 
     `error`: the label of the error, empty for none. `error_body`: how the client's dialect writes a
     gateway error; None for OpenAI's form. `headers`: those that the gateway adds. `upstream_id`:
-    the upstream's own id of it, if it sent one.
-    """
+    the upstream's own id of it, if it sent one."""
 
     status: int = 0
     error: str = ""
@@ -74,8 +70,7 @@ class Timing(Struct, kw_only=True):
 
     `started`: arrival, on the monotonic clock. `waited_s`: for the client's body and the upstream.
     `first_byte_s`: from the arrival to the start of the upstream's answer. `overhead_s`: the
-    gateway's own time up to the start of the answer; 0.0 before that.
-    """
+    gateway's own time up to the start of the answer; 0.0 before that."""
 
     started: float = field(default_factory=time.perf_counter)
     waited_s: float = 0.0
@@ -95,8 +90,7 @@ class Exchange(Struct):
     """All facts of one request.
 
     `route`: its label in metrics. `notes`: further fields of the log line, from steering. `texts`:
-    attributes of the span that hold texts; never logged, and empty unless `otel.content`.
-    """
+    attributes of the span that hold texts; never logged, and empty unless `otel.content`."""
 
     request: RequestInfo
     route: str = "unknown"

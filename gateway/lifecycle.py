@@ -3,8 +3,7 @@
 It waits for its database, loads what the first request needs, removes old runs and listens to the
 other gateways on its store. Signals between gateways only save time: keys, holds and patterns are
 read again in intervals, too. The age of a run is the difference of two readings of the wall clock:
-after a jump it is wrong, and a clock set 400 days ahead makes every run old.
-"""
+after a jump it is wrong, and a clock set 400 days ahead makes every run old."""
 
 from __future__ import annotations
 

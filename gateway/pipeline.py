@@ -15,8 +15,7 @@
 
 If anything in `prepare` fails or is late, the request goes out without a new decision: with the
 guidance that was injected before, recorded like any other, and counted with its reason. This is the
-only place where steering may fail without the request failing.
-"""
+only place where steering may fail without the request failing."""
 
 from __future__ import annotations
 
@@ -68,11 +67,8 @@ class Pipeline:
     async def prepare(
         self, services: Services, exchange: Exchange, request: SteeredRequest, headers: RawHeaders
     ) -> PreparedRequest:
-        """Make every decision about a request before it goes out.
-
-        Raises:
-            BadRequest: a header for the gateway has a value that is not allowed.
-        """
+        """Make every decision about a request before it goes out. Raises: BadRequest: a header for
+        the gateway has a value that is not allowed."""
         named = {k.decode("latin-1"): v.decode("latin-1") for k, v in headers}
         call = Call(control=ControlHeaders.read(named), exchange=exchange)
         prepared = PreparedRequest(self._runtime, self._recorder, services, request, call)
@@ -101,12 +97,8 @@ class Pipeline:
     async def send(
         self, services: Services, prepared: PreparedRequest, sending: UpstreamCall
     ) -> LaneResponse:
-        """The upstream's answer, with its headers read and its body not read yet.
-
-        Raises:
-            UpstreamFailure: no deployment answered.
-            RunRefused: the call may not be sent.
-        """
+        """The upstream's answer, with its headers read and its body not read yet. Raises:
+        UpstreamFailure: no deployment answered. RunRefused: the call may not be sent."""
         call, request = prepared.call, prepared.request
         exchange, upstream = call.exchange, call.exchange.upstream
         own = await self._admissions.admit(services, call, request)

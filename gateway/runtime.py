@@ -46,8 +46,7 @@ class Runtime:
     """The process: stores, keys, metrics, background tasks, the current services.
 
     `start` sets the attributes that are declared here: `opened`, and the parts of it that are asked
-    for most; `store` is that of conversations, which never makes an answer wait for long.
-    """
+    for most; `store` is that of conversations, which never makes an answer wait for long."""
 
     opened: Opened
     services: Services
@@ -103,7 +102,7 @@ class Runtime:
 
     async def _open(self, wait: StartWait) -> Opened:
         """Open the stores and what works on them; what is open is closed with `aclose`."""
-        storage, steering, closing = self.settings.storage, self.settings.steering, self._closing
+        storage, closing = self.settings.storage, self._closing
         searched = self.settings.etraces.enabled
         stores = await wait(lambda: open_stores(storage, vectors=searched))
         closing.push_async_callback(stores.close)
@@ -133,12 +132,7 @@ class Runtime:
             stores=stores,
             states=states,
             accounting=accounting,
-            index=ConversationIndex(
-                max_conversations=steering.max_conversations_in_memory,
-                max_transcripts=steering.max_transcripts_in_memory,
-                max_transcript_bytes=int(steering.max_transcript_memory_mb * 2**20),
-                max_prefix_bytes=int(steering.max_prefix_memory_mb * 2**20),
-            ),
+            index=ConversationIndex(self.settings.steering),
             patterns=patterns,
             learning=open_learning(self, stores, states, embedder, lookup_failed),
             workloads=workloads,

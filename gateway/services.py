@@ -56,8 +56,7 @@ class Opened:
 
     `states`: the store of conversations, which never makes an answer wait for long. `patterns`:
     None when `etraces.enabled` is false. `workloads`: None for a store without. `raw_calls`: keeps
-    calls as they were sent and received; None if that is switched off.
-    """
+    calls as they were sent and received; None if that is switched off."""
 
     stores: Stores
     states: GuardedStateStore

@@ -33,7 +33,8 @@ from gateway.errors import NotFound
 from gateway.reporting.run_exports import FORMATS, MEDIA, export_lines, group_lines
 from gateway.runtime import Runtime
 from gateway.stores.queries import RunTrace
-from gateway.stores.usage import GROUPS, AttributionStore, Sums, Tree, TreeNode
+from gateway.stores.sql.usage import AttributionStore
+from gateway.stores.usage import GROUPS, Sums, Tree, TreeNode
 
 OPERATIONS = Operations()
 _LINES_AT_ONCE = 50

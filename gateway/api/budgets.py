@@ -95,46 +95,51 @@ async def raise_budget(request: ApiRequest[Parameters]) -> ApiResponse:
         raise BadRequest(message, param="limits")
     if not body.limits or not all(0 < value < float("inf") for value in body.limits.values()):
         raise BadRequest("limits: each must be a number above 0", param="limits")
-    account = await _known(request, body)
+    account = await find_account(request.runtime, body.budget, body.subject)
     limits = {**account.limits, **body.limits}
-    return await _allow(request, account.key, limits=limits, lifted=account.lifted)
+    changed = await allow(request.runtime, account.key, limits=limits, lifted=account.lifted)
+    return ApiResponse(_view(request.runtime, changed))
 
 
 @OPERATIONS.add("POST /api/budgets/lift", _CHANGED, body=AccountBody, errors=(404,))
 async def lift_budget(request: ApiRequest[Parameters]) -> ApiResponse:
     """Let one subject go without limits."""
-    account = await _known(request, request.read(AccountBody))
-    return await _allow(request, account.key, limits=account.limits, lifted=True)
+    body, runtime = request.read(AccountBody), request.runtime
+    account = await find_account(runtime, body.budget, body.subject)
+    changed = await allow(runtime, account.key, limits=account.limits, lifted=True)
+    return ApiResponse(_view(runtime, changed))
 
 
 @OPERATIONS.add("POST /api/budgets/reset", _CHANGED, body=AccountBody, errors=(404,))
 async def reset_budget(request: ApiRequest[Parameters]) -> ApiResponse:
     """Reset one account."""
-    account = await _known(request, request.read(AccountBody))
-    runtime, store = request.runtime, request.runtime.accounting.ledger.store
+    body, runtime = request.read(AccountBody), request.runtime
+    account = await find_account(runtime, body.budget, body.subject)
+    store = runtime.accounting.ledger.store
     await store.reset(account.key, at=time.time())
     runtime.accounting.notices.forget(account.budget, account.subject)
     runtime.log.warning("budget reset", budget=account.budget, subject=account.subject)
     return ApiResponse(_view(runtime, (await store.accounts([account.key]) or [account])[0]))
 
 
-async def _allow(
-    request: ApiRequest[Parameters], key: AccountKey, *, limits: Mapping[str, float], lifted: bool
-) -> ApiResponse:
-    runtime = request.runtime
+async def allow(
+    runtime: Runtime, key: AccountKey, *, limits: Mapping[str, float], lifted: bool
+) -> Account:
+    """Set what an operator allows an account; the account afterwards."""
     store = runtime.accounting.ledger.store
     account = await store.allow(key, at=time.time(), limits=limits, lifted=lifted)
     runtime.accounting.notices.forget(key.budget, key.subject)
     changed = {"budget": key.budget, "subject": key.subject, "lifted": lifted}
     runtime.log.warning("budget limits changed", **changed)
-    return ApiResponse(_view(runtime, account))
+    return account
 
 
-async def _known(request: ApiRequest[Parameters], body: AccountBody) -> Account:
-    key = AccountKey(budget=body.budget, subject=body.subject)
-    found = await request.runtime.accounting.ledger.store.accounts([key])
+async def find_account(runtime: Runtime, budget: str, subject: str) -> Account:
+    """The account of a budget's subject. Raises: NotFound."""
+    key = AccountKey(budget=budget, subject=subject)
+    found = await runtime.accounting.ledger.store.accounts([key])
     if not found:
-        raise NotFound(f"the budget has no account {body.subject[:80]!r}", param="subject")
+        raise NotFound(f"the budget has no account {subject[:80]!r}", param="subject")
     return found[0]
 
 

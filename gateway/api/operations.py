@@ -149,8 +149,7 @@ class Operations(list[Operation[Any]]):
 
         `answer`: a Content by status, or the type of the answer 200, which is described here.
         `errors`: statuses besides 400, 404 of a path with parameters, and 413 of a body.
-        `needs`: by default `read` for a GET and `control` for all others.
-        """
+        `needs`: by default `read` for a GET and `control` for all others."""
         method, _, path = route.partition(" ")
         usual = (400, *((404,) if "{" in path else ()), *((413,) if body is not None else ()))
         if not isinstance(answer, Content):

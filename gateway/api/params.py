@@ -1,7 +1,6 @@
 """Parameters of an operation as a pydantic model: one declaration reads, checks and documents them.
 
-Each field is one parameter of the query, of the path (where the path names it) or of a header.
-"""
+Each field is one parameter of the query, of the path (where the path names it) or of a header."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, make_dataclass
+from dataclasses import MISSING, field, make_dataclass
 from functools import cache, reduce
 from operator import or_
 from types import UnionType
@@ -92,8 +92,7 @@ class Run(Described, RunRecord, frozen=True, kw_only=True):
     ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Health(HealthSummary):
+class Health(Described, HealthSummary, frozen=True, kw_only=True):
     """The health of the selected runs, and what no run has."""
 
     unrecorded_calls: Annotated[
@@ -272,7 +271,11 @@ class ConversationParameters(PageParameters, TenantParameter):
     external_key: Text | None = described("With this id given by the client.", None)
 
 
-@OPERATIONS.add("GET /api/conversations", ConversationPage, "One page.")
+class Conversations(Described, ConversationPage, frozen=True, kw_only=True):
+    """One page of a list of conversations, newest first; `next_cursor` is None on the last page."""
+
+
+@OPERATIONS.add("GET /api/conversations", Conversations, "One page.")
 async def list_conversations(request: ApiRequest[ConversationParameters]) -> ApiResponse:
     """Conversations, newest first; forks and sub-agents name their parent."""
     params = request.params
@@ -288,5 +291,5 @@ async def get_health_summary(request: ApiRequest[RunFilters]) -> ApiResponse:
     tenant = request.tenant
     summary = await request.runtime.runs.health_summary(run_filter(dict(request.params), tenant))
     unrecorded = dict(request.runtime.unsteered.unrecorded) if tenant is None else {}
-    values = picked(summary, *HealthSummary.__dataclass_fields__)
+    values = picked(summary, *HealthSummary.__struct_fields__)
     return ApiResponse(Health(**values, unrecorded_calls=unrecorded))

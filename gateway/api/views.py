@@ -1,8 +1,7 @@
 """Runs, steps, patterns and lessons as plain values, for the control plane, pages and commands.
 
 Plain values are many times faster than pydantic for long traces. Pydantic types describe them in
-the OpenAPI document, and a test compares the two.
-"""
+the OpenAPI document, and a test compares the two."""
 
 from __future__ import annotations
 

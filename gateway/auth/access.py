@@ -28,8 +28,7 @@ SESSION_S = 12 * 3600  # how long a login lasts: a working day
 class Access:
     """Right to see one tenant's data, or all data if `tenant` is None (the operator).
 
-    `how`: by a key in a header, by a browser's session, or because no key is required.
-    """
+    `how`: by a key in a header, by a browser's session, or because no key is required."""
 
     tenant: str | None
     how: Literal["key", "session", "open"]
@@ -43,8 +42,7 @@ class Access:
     def controls(self) -> bool:
         """Whether the caller may change what a person decides: stops, budgets, lessons, patterns.
 
-        On a gateway without an admin key anybody on the machine may look, agents too.
-        """
+        On a gateway without an admin key anybody on the machine may look, agents too."""
         return self.tenant is None and self.how != "open"
 
     def require_control(self) -> None:
@@ -60,10 +58,7 @@ class Access:
 
     def scope(self, asked: str | None) -> str | None:
         """The tenant whose data is read: the caller's own, or the one the operator names, if any.
-
-        Raises:
-            Forbidden: a tenant's key asks for another tenant.
-        """
+        Raises: Forbidden: a tenant's key asks for another tenant."""
         if self.tenant is None:
             return asked or None
         if asked and asked != self.tenant:
@@ -83,14 +78,9 @@ class Gate:
         return self._auth.open_admin
 
     def admit(self, scope: Scope) -> Access:
-        """The caller's access.
-
-        Raises:
-            Unauthorized: no key or session, or an invalid one.
-            Overloaded: the caller's address has sent too many wrong keys.
-            Forbidden: the request comes from another site's page, or the gateway listens beyond
-                loopback and has no admin key.
-        """
+        """The caller's access. Raises: Unauthorized: no key or session, or an invalid one.
+        Overloaded: the caller's address has sent too many wrong keys. Forbidden: the request comes
+        from another site's page, or the gateway listens beyond loopback and has no admin key."""
         headers: RawHeaders = scope["headers"]
         access = self._by_key(scope) or self._by_session(headers) or self._without_key(headers)
         if access.how != "key":
@@ -99,10 +89,7 @@ class Gate:
 
     def log_in(self, key: str, scope: Scope) -> str | None:
         """A session for the holder of `key`, as the value of COOKIE; None for an unknown key.
-
-        Raises:
-            Overloaded: the caller's address has sent too many wrong keys.
-        """
+        Raises: Overloaded: the caller's address has sent too many wrong keys."""
         self._auth.refuse_guesses(scope, len(key) < UNGUESSABLE_CHARACTERS)
         if self._auth.is_admin(key):
             return self._signed({"t": None, "k": ""})

@@ -38,11 +38,8 @@ class WrongKeyLimit:
         self._seen: LRUCache[str, tuple[float, int]] = LRUCache(_ADDRESSES_KEPT)
 
     def refuse(self, address: str) -> None:
-        """Refuse an address that has used up its minute.
-
-        Raises:
-            Overloaded: with the seconds that are left in `retry-after`.
-        """
+        """Refuse an address that has used up its minute. Raises: Overloaded: with the seconds that
+        are left in `retry-after`."""
         began, count = self._seen.get(address, (0.0, 0))
         left_s = began + _WINDOW_S - self._now()
         if self.per_minute and count >= self.per_minute and left_s > 0:
@@ -86,8 +83,7 @@ def process_key() -> str:
     """The key with which a gateway without `auth.admin_key` is controlled, new for each process.
 
     Workers share the one of the process that they were forked from. It has the form of gateway
-    keys, so that it is never forwarded.
-    """
+    keys, so that it is never forwarded."""
     return KEY_PREFIX + secrets.token_urlsafe(32)
 
 
@@ -99,7 +95,8 @@ class Authenticator:
         self._ring = keys or KeyRing()
         self._admin = b""
         self._wrong_keys = WrongKeyLimit(settings.wrong_keys_per_minute)
-        self._session_secret = secrets.token_bytes(32)
+        # Signs browser sessions. Random: from a cookie nothing can be learned about a key.
+        self.session_secret = secrets.token_bytes(32)
         self.update(settings)
 
     def update(self, settings: AuthSettings) -> None:
@@ -107,26 +104,21 @@ class Authenticator:
         before = self._admin
         self._wrong_keys.per_minute = settings.wrong_keys_per_minute
         self._tenants = {key_digest(key): name for name, key in settings.gateway_keys.items()}
-        self._configured = bool(settings.admin_key)
+        self.has_admin_key = bool(settings.admin_key)
         self._admin = key_digest(settings.admin_key or process_key())
         if self._admin != before:
-            self._session_secret = secrets.token_bytes(32)
+            self.session_secret = secrets.token_bytes(32)
 
     @property
     def open_admin(self) -> bool:
         """Whether the control plane can be read without a key: none is configured, and the address
         is a loopback one. Changing anything needs `process_key` all the same."""
-        return not self._configured and self._on_loopback
-
-    @property
-    def session_secret(self) -> bytes:
-        """Signs browser sessions. Random: from a cookie nothing can be learned about a key."""
-        return self._session_secret
+        return not self.has_admin_key and self._on_loopback
 
     def session_tag(self, digest: bytes) -> str:
         """A session's mark of the key that opened it; without the secret it says nothing."""
         message = b"key of a session\x00" + digest
-        return hmac.new(self._session_secret, message, hashlib.sha256).hexdigest()
+        return hmac.new(self.session_secret, message, hashlib.sha256).hexdigest()
 
     def tenant_of_tag(self, tag: str) -> str | None:
         """The tenant of the valid key with this session tag, None when there is none."""
@@ -140,21 +132,12 @@ class Authenticator:
         """Whether there are gateway keys, so that a request must send one."""
         return bool(self._tenants) or self._ring.required
 
-    @property
-    def has_admin_key(self) -> bool:
-        """Whether an admin key is configured."""
-        return self._configured
-
     def principal(self, scope: Scope) -> Principal:
-        """The caller.
-
-        Raises:
-            Unauthorized: gateway keys exist, and the request sends none of them.
-            Overloaded: its address has sent too many wrong keys.
-        """
+        """The caller. Raises: Unauthorized: gateway keys exist, and the request sends none of them.
+        Overloaded: its address has sent too many wrong keys."""
         headers: RawHeaders = scope["headers"]
         required = self.keys_required
-        if not required and not self._configured:
+        if not required and not self.has_admin_key:
             key = header(headers, b"x-gateway-key")
             named = key and self.is_admin(key.decode("latin-1").strip())
             return Principal(operator=True) if named else _ANONYMOUS
@@ -201,11 +184,8 @@ class Authenticator:
         """Refuse a right key that its address may have found by trying.
 
         A key that cannot be guessed is always accepted: behind a proxy or NAT, one client's wrong
-        key must not shut out the others.
-
-        Raises:
-            Overloaded: the key is guessable, and its address has sent too many wrong keys.
-        """
+        key must not shut out the others. Raises: Overloaded: the key is guessable, and its address
+        has sent too many wrong keys."""
         if guessable:
             self._wrong_keys.refuse(_address(scope))
 
@@ -263,11 +243,8 @@ def offered_keys(headers: RawHeaders) -> list[tuple[bytes, str]]:
 
 
 def refuse_loop(headers: RawHeaders, instance: bytes) -> None:
-    """Refuse a request that this gateway itself has sent.
-
-    Raises:
-        LoopDetected: it carries the mark of this process, or of a gateway on the same database.
-    """
+    """Refuse a request that this gateway itself has sent. Raises: LoopDetected: it carries the mark
+    of this process, or of a gateway on the same database."""
     if has_passed(headers, instance):
         raise LoopDetected(
             "the request came back to the gateway that sent it: an api_base (or OPENAI_BASE_URL in "

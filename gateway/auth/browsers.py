@@ -3,8 +3,7 @@
 A page cannot make up a key, so what asks for a key needs no further guard. What asks for none is
 guarded twice: by `Host`, against a page whose own name leads here (DNS rebinding), and by `Origin`
 and `Sec-Fetch-Site`, which every browser sends with what a page of another site requests and which
-no page can change. Clients that are no browsers send neither.
-"""
+no page can change. Clients that are no browsers send neither."""
 
 from __future__ import annotations
 
@@ -19,9 +18,8 @@ from gateway.config import ServerSettings
 from gateway.errors import Forbidden
 from gateway.upstream.base import RawHeaders, header
 
+# They show nothing of a run, and load balancers ask for them by any name.
 PROBES = frozenset({"/healthz", "/readyz", "/api/hello"})
-"""They show nothing of a run, and load balancers ask for them by any name."""
-
 _CONTROL = re.compile(r"/(api|dashboard)(/|$)")
 _METRICS = "/metrics"
 _READ = frozenset({b"host", b"origin", b"sec-fetch-site"})
@@ -51,12 +49,9 @@ class BrowserGuard:
         self._origins = _Origins(server.trusted_origins)
 
     def admit(self, scope: Scope) -> str:
-        """The origin whose pages may read the answer; "" for none.
-
-        Raises:
-            Forbidden: no key is required, and a page of another site sent the request, or its host
-                is a name that a stranger may own.
-        """
+        """The origin whose pages may read the answer; "" for none. Raises: Forbidden: no key is
+        required, and a page of another site sent the request, or its host is a name that a stranger
+        may own."""
         path = scope["path"]
         if path in PROBES or is_control_path(path):
             return ""
@@ -106,8 +101,7 @@ def comes_from_another_site(headers: dict[bytes, bytes]) -> bool:
     """Whether a browser sent the request for a page that is not the gateway's own.
 
     `sec-fetch-site` is preferred to `origin`: behind a proxy that rewrites the host, our own origin
-    would not match it.
-    """
+    would not match it."""
     site, origin = headers.get(b"sec-fetch-site", b""), headers.get(b"origin", b"")
     if site == b"same-origin":
         return False
@@ -117,11 +111,8 @@ def comes_from_another_site(headers: dict[bytes, bytes]) -> bool:
 
 
 def refuse_other_origins(headers: RawHeaders) -> None:
-    """Refuse a change that a page of another site makes a browser send (CSRF).
-
-    Raises:
-        Forbidden: the request comes from another origin.
-    """
+    """Refuse a change that a page of another site makes a browser send (CSRF). Raises: Forbidden:
+    the request comes from another origin."""
     found = {name: value for name, value in headers if name in _READ}
     if comes_from_another_site(found):
         raise Forbidden(
@@ -132,10 +123,7 @@ def refuse_other_origins(headers: RawHeaders) -> None:
 
 def refuse_embedding(scope: Scope) -> None:
     """Refuse to be loaded into a page of another site; a link to the dashboard may be followed.
-
-    Raises:
-        Forbidden: another site's page asks for more than to show the address.
-    """
+    Raises: Forbidden: another site's page asks for more than to show the address."""
     headers: RawHeaders = scope["headers"]
     following = (
         scope["method"] in _SAFE_METHODS
@@ -147,11 +135,8 @@ def refuse_embedding(scope: Scope) -> None:
 
 
 def require_loopback_host(headers: RawHeaders) -> None:
-    """Refuse pages whose host name was made to resolve to this machine (DNS rebinding).
-
-    Raises:
-        Forbidden: the request's host is not a name of loopback.
-    """
+    """Refuse pages whose host name was made to resolve to this machine (DNS rebinding). Raises:
+    Forbidden: the request's host is not a name of loopback."""
     host = header(headers, b"host")
     if not is_loopback_name(host_name(host)):
         raise Forbidden(

@@ -3,8 +3,7 @@
 A web page reaches a gateway on loopback or in a private network when its author points a name of
 his own at that address (DNS rebinding). The browser sends that name as `Host`. So the names to
 refuse are those that a stranger can register; an address, or a name that public DNS does not have,
-is none of them.
-"""
+is none of them."""
 
 from __future__ import annotations
 
@@ -43,8 +42,7 @@ class HostNames:
     """The values of `Host` that a gateway without keys answers.
 
     listens_on: `server.host`. On loopback these are loopback's names, elsewhere also addresses and
-    names that no stranger can own. `allowed` adds to them: names, `*.domain`, or `*`.
-    """
+    names that no stranger can own. `allowed` adds to them: names, `*.domain`, or `*`."""
 
     def __init__(self, listens_on: str, allowed: Iterable[str]) -> None:
         self._beyond_loopback = not is_loopback_name(listens_on)

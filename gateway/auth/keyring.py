@@ -54,8 +54,7 @@ class KeyRing:
     """The valid keys in memory: looked up for every request, read from the store in intervals.
 
     While the store cannot be read they stay good for `auth.stale_s`. `required` stays true when the
-    last key is revoked: revoking must not open the gateway.
-    """
+    last key is revoked: revoking must not open the gateway."""
 
     def __init__(self) -> None:
         self.required = False
@@ -68,8 +67,7 @@ class KeyRing:
     def find(self, digest: bytes) -> KeyRecord | None:
         """The key with this digest, None when it is unknown or revoked.
 
-        The look-up need not take constant time: choosing digests would mean inverting SHA-256.
-        """
+        The look-up need not take constant time: choosing digests would mean inverting SHA-256."""
         return self._active.get(digest)
 
     @property
@@ -85,8 +83,7 @@ class KeyRing:
         """Read the keys again. Raises: StoreError, and keeps the keys known before.
 
         Of readings at the same time the one that began last counts: an earlier one may not know yet
-        that a key was revoked.
-        """
+        that a key was revoked."""
         self._begun += 1
         began = self._begun
         records = await store.list_keys()

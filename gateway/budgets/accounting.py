@@ -19,8 +19,9 @@ from gateway.config import Settings
 from gateway.observability.live_events import Event, EventHub
 from gateway.observability.logging import get_logger
 from gateway.observability.metrics import Metrics
-from gateway.stores.budgets import NOTHING, Amounts, BudgetStore, ControlStore
+from gateway.stores.budgets import NOTHING, Amounts, BudgetStore
 from gateway.stores.protocols import StoreError
+from gateway.stores.sql.budgets import ControlStore
 from gateway.tasks import spawn
 
 

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 from gateway.config.budgets import ControlSettings
 from gateway.observability.logging import get_logger
-from gateway.stores.budgets import Control, ControlStore
+from gateway.stores.budgets import Control
 from gateway.stores.protocols import RunStore, StoreError
 from gateway.stores.queries import PageRequest, RunFilter
+from gateway.stores.sql.budgets import ControlStore
 
 _log = get_logger("gateway.control")
 

@@ -14,16 +14,9 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 
+from gateway.budgets import texts
 from gateway.budgets.guard import CallBody, Refused, Spending
 from gateway.budgets.rules import BUDGET_HEADER, CallSubject, read_order
-from gateway.budgets.texts import (
-    OwnResponse,
-    answer_text,
-    pause_error,
-    stop_error,
-    strike_error,
-    with_status,
-)
 from gateway.config.budgets import Ending
 from gateway.conversations.conversation import Conversation, run_id
 from gateway.conversations.index import ConversationIndex
@@ -60,13 +53,10 @@ class Admissions:
 
     async def admit(
         self, services: Services, call: Call, request: SteeredRequest
-    ) -> OwnResponse | None:
-        """Let a call pass, or answer it here: the answer, when it is to be a final one.
-
-        Raises:
-            RunRefused: it may not be sent, and is answered with an error.
-            Forbidden: the request orders limits without the admin key.
-        """
+    ) -> texts.OwnResponse | None:
+        """Let a call pass, or answer it here: the answer, when it is to be a final one. Raises:
+        RunRefused: it may not be sent, and is answered with an error. Forbidden: the request orders
+        limits without the admin key."""
         error: RunRefused
         control, result = services.settings.control, call.result
         try:
@@ -77,7 +67,7 @@ class Admissions:
                 strike = result.decision.proposal.strike
                 if strike.stops:
                     self._runtime.metrics.held_calls.labels("strikes").inc()
-                    raise strike_error(result.run_id, strike.reason)
+                    raise texts.strike_error(result.run_id, strike.reason)
             if services.budgets is not None or call.control.budget is not None:
                 await self._reserve(services, call, request)
         except Refused as refused:
@@ -89,7 +79,7 @@ class Admissions:
             ending = control.stop_with if error.code == "run_stopped" else "error"
         else:
             return None
-        return _answer(call, request, with_status(error, control.stop_status), ending)
+        return _answer(call, request, texts.with_status(error, control.stop_status), ending)
 
     async def extend(
         self, services: Services, call: Call, request: SteeredRequest, model: str
@@ -126,14 +116,14 @@ class Admissions:
             finally:
                 call.exchange.timing.waited_s += time.perf_counter() - began
             if not released:
-                raise pause_error(found, control.pause_retry_s)
+                raise texts.pause_error(found, control.pause_retry_s)
             found = holds.find(subjects())
         if found is not None:
             self._runtime.metrics.held_calls.labels(found.action).inc()
             raise (
-                stop_error(found)
+                texts.stop_error(found)
                 if found.action == "stop"
-                else pause_error(found, control.pause_retry_s)
+                else texts.pause_error(found, control.pause_retry_s)
             )
 
     async def _reserve(self, services: Services, call: Call, request: SteeredRequest) -> None:
@@ -160,7 +150,7 @@ class Admissions:
 
 def _answer(
     call: Call, request: SteeredRequest, error: RunRefused, ending: Ending
-) -> OwnResponse | None:
+) -> texts.OwnResponse | None:
     call.note_reason(f"{error.label}: {error.message}")
     exchange = call.exchange
     exchange.notes["refused"] = error.code
@@ -172,9 +162,9 @@ def _answer(
     if ending == "error" or ignored or request.opaque or is_structured(request.body):
         raise error
     exchange.response.error = error.label
-    number, text = exchange.request.id.removeprefix("req-"), answer_text(error.message)
+    number, text = exchange.request.id.removeprefix("req-"), texts.answer_text(error.message)
     content = request.dialect.own_answer(request, text, number, int(time.time()))
-    return OwnResponse(content, stream=request.stream, code=error.code or "")
+    return texts.OwnResponse(content, stream=request.stream, code=error.code or "")
 
 
 async def _with_same_turns(services: Services, result: SteeringResult) -> list[Conversation]:
@@ -205,8 +195,7 @@ def held_names(
 ) -> list[str]:
     """The subjects that a hold on a call may name: its run, its conversation, and those above it.
 
-    A hold on a run above holds while that is its conversation's newest run.
-    """
+    A hold on a run above holds while that is its conversation's newest run."""
     names = [run_id(conversation.id, run), conversation.id]
     for above in reversed(conversation.ancestors):
         names.append(above)

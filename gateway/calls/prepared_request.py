@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import orjson
@@ -35,9 +36,8 @@ from gateway.wire.echo import EchoFilter
 from gateway.wire.request import Splice
 from gateway.wire.response_tee import READABLE
 
+# Longest wait for the other calls of a conversation before an unsteered one is recorded.
 _CATCH_UP_S = 10.0
-"""Longest wait for the other calls of a conversation before an unsteered one is recorded."""
-
 _log = get_logger("gateway.steering")
 
 Unread = Literal["empty", "encoding", "size", "form"]
@@ -55,29 +55,22 @@ class UpstreamReply(Struct, frozen=True, kw_only=True):
     unread: Unread | None = None
 
 
+@dataclass(eq=False)
 class PreparedRequest:
     """Sends a call as it was decided, and notes in it what happened."""
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        recorder: Recorder,
-        services: Services,
-        request: SteeredRequest,
-        call: Call,
-    ) -> None:
-        self._runtime = runtime
-        self._recorder = recorder
-        self._services = services
-        self.request = request
-        self.call = call
-        self.hides_usage = False
-        """Whether the usage of the stream is wanted, which the client did not ask for."""
+    runtime: Runtime
+    recorder: Recorder
+    services: Services
+    request: SteeredRequest
+    call: Call
+    hides_usage: bool = field(default=False, init=False)
+    """Whether the usage of the stream is wanted, which the client did not ask for."""
 
-        self.asked_usage = False
-        """Whether the target was asked for it, so that its chunk is taken out of the answer."""
+    asked_usage: bool = field(default=False, init=False)
+    """Whether the target was asked for it, so that its chunk is taken out of the answer."""
 
-        self._sent: bytes | Mapping[str, Any] = b""
+    _sent: bytes | Mapping[str, Any] = field(default=b"", init=False)
 
     def decided(self) -> None:
         """Note the model to request, once the decision is made or has changed."""
@@ -88,7 +81,7 @@ class PreparedRequest:
     def use_requested_model(self, reason: str) -> None:
         """Switch to the model that the client named, because the routed one gave no answer."""
         if (result := self.call.result) is not None:
-            self._services.steerer.use_requested_model(result, self.request, reason)
+            self.services.steerer.use_requested_model(result, self.request, reason)
             self.decided()
 
     @property
@@ -111,13 +104,13 @@ class PreparedRequest:
         exchange = self.call.exchange
         exchange.response.headers = without_guidance(exchange.response.headers)
         exchange.notes.pop("guidance", None)
-        return self._services.steerer.send_as_written(self.call.result)
+        return self.services.steerer.send_as_written(self.call.result)
 
     def close_places(self, places: frozenset[Place]) -> None:
         """Use these places for no later request of this client: the request was accepted without
         guidance there."""
         if self.call.result is not None and places:
-            self._services.steerer.close_places(self.call.result, self.request, places)
+            self.services.steerer.close_places(self.call.result, self.request, places)
 
     def echo(self) -> EchoFilter | None:
         """Filter that removes injected guidance from an answer that repeats its request; None if
@@ -139,7 +132,7 @@ class PreparedRequest:
         if self.hides_usage or (result is not None and result.applies):
             headers = readable(headers, plain=self.hides_usage or self.echo() is not None)
         named = request.previous_response_id
-        targets = self._runtime.stored_answers.targets
+        targets = self.runtime.stored_answers.targets
         return UpstreamCall(
             method="POST",
             path=request.dialect.path,
@@ -159,7 +152,7 @@ class PreparedRequest:
         """Record the complete answer, before the client gets its last byte. That goes on when the
         client leaves meanwhile: the answer was made, and is paid for."""
         self.call.completed = True
-        await asyncio.shield(self._runtime.unfinished.start(self._complete(reply)))
+        await asyncio.shield(self.runtime.unfinished.start(self._complete(reply)))
 
     async def _complete(self, reply: UpstreamReply) -> None:
         result, exchange, completion = self.call.result, self.call.exchange, reply.completion
@@ -167,11 +160,11 @@ class PreparedRequest:
             result.note_sending()
         if reply.unread is not None:  # the gateway does not know what was answered
             exchange.notes["unread"] = reply.unread
-            self._runtime.metrics.unread.labels(reply.unread).inc()
+            self.runtime.metrics.unread.labels(reply.unread).inc()
             self.call.note_reason(f"answer not read: {reply.unread}")
         self._bill(reply.usage, completion)
-        settings = self._services.settings
-        if self._runtime.telemetry is not None and settings.otel.content:
+        settings = self.services.settings
+        if self.runtime.telemetry is not None and settings.otel.content:
             mask, history = settings.storage.mask_secrets, self.request.own_messages
             exchange.texts = call_texts(history, completion, settings.otel, mask=mask)
         response_id = reply.pending_id or (completion or {}).get(ANSWER_ID)
@@ -180,7 +173,7 @@ class PreparedRequest:
             self._keep_place(response_id)
             if reply.pending_id is None:
                 tenant = exchange.request.tenant
-                await self._recorder.answers.keep(self._services, tenant, response_id, target)
+                await self.recorder.answers.keep(self.services, tenant, response_id, target)
         if reply.pending_id is None and self.call.spending is not None:
             await self.call.settle()
         await self._record(completion, reply.pending_id)
@@ -192,7 +185,7 @@ class PreparedRequest:
     def _keep_place(self, response_id: str) -> None:
         """Whoever asks for a stored answer later is sent to where it is stored, and does not see
         the guidance in the instructions that it repeats."""
-        known, tenant = self._runtime.stored_answers, self.call.exchange.request.tenant
+        known, tenant = self.runtime.stored_answers, self.call.exchange.request.tenant
         if self.call.target is not None:
             known.targets.put(tenant, response_id, self.call.target)
         if (echo := self.echo()) is not None:
@@ -213,7 +206,7 @@ class PreparedRequest:
             self.decided()
         call.billed_model, target = call.model, call.target
         if target is not None and (target.key or target.model):  # not the default upstream
-            call.billed_model = self._services.catalogue.billed_name(call.model, target)
+            call.billed_model = self.services.catalogue.billed_name(call.model, target)
         upstream.bill(usage)
         if upstream.tokens.input is None and upstream.tokens.output is None and reply:
             estimate = estimated_usage(request.raw, reply)
@@ -225,8 +218,7 @@ class PreparedRequest:
 
         `received` returns the part of a stream that arrived. Its tokens are estimates: what was
         reported before the end is not all. If it shows that the answer is made in the background,
-        the call stays pending: the client may still ask for the answer.
-        """
+        the call stays pending: the client may still ask for the answer."""
         result, request = self.call.result, self.request
         if result is not None and self.call.exchange.response.client_gone:
             result.note_cut()
@@ -242,17 +234,17 @@ class PreparedRequest:
         if pending_id is not None:
             self._keep_place(pending_id)
         elif self.call.spending is not None:
-            self._runtime.unfinished.start(self.call.settle())
+            self.runtime.unfinished.start(self.call.settle())
         if result is None:
             return
         if pending_id is None:
             # At once: a client that gave up may send the request again before this is recorded.
             result.note_failed()
-        self._runtime.unfinished.start(self._record(None, pending_id))
+        self.runtime.unfinished.start(self._record(None, pending_id))
 
     async def _record(self, completion: dict[str, Any] | None, pending_id: str | None) -> None:
         """Commit the call; one whose answer is still being made is known as such at once."""
-        recorder, services = self._recorder, self._services
+        recorder, services = self.recorder, self.services
         if pending_id is not None:
             await recorder.answers.commit(services, self.call, pending_id, ready=self._catch_up)
             return
@@ -266,7 +258,7 @@ class PreparedRequest:
             return
         try:
             async with asyncio.timeout(_CATCH_UP_S):
-                await self._services.steerer.catch_up(result, self.request, time.time())
+                await self.services.steerer.catch_up(result, self.request, time.time())
         except Exception as exc:
             _log.warning(
                 "steps of an unsteered call not scored",
@@ -284,7 +276,7 @@ class PreparedRequest:
         for key, value in target.params.items():
             if key not in request.body and request.dialect.takes(key):
                 splices += request.set_value(key, value)
-        refusals = self._services.usage_refusals
+        refusals = self.services.usage_refusals
         self.asked_usage = self.hides_usage and not refusals.includes(target, model)
         if self.asked_usage:
             splices += request.with_usage()
@@ -294,7 +286,7 @@ class PreparedRequest:
             except Exception as exc:
                 self._note_unguided(exc)
         body = request.render(splices)
-        if self._runtime.raw_calls is not None:
+        if self.runtime.raw_calls is not None:
             self._sent = body
         return body
 
@@ -310,17 +302,17 @@ class PreparedRequest:
                 self._note_unguided(exc)
         if body is None:
             body = self.request.whole
-        if self._runtime.raw_calls is not None:
+        if self.runtime.raw_calls is not None:
             self._sent = {**body, "model": model}
         return body
 
     def keep_raw(self, received: Callable[[], bytes]) -> None:
         """Keep the call as it was sent and received, if that is switched on, in a task of the event
         loop."""
-        result, keeper, sent = self.call.result, self._runtime.raw_calls, self._sent
+        result, keeper, sent = self.call.result, self.runtime.raw_calls, self._sent
         if result is None or keeper is None or not sent:
             return
-        storage = self._runtime.settings.storage
+        storage = self.runtime.settings.storage
         call = RawCall(
             tenant=self.call.exchange.request.tenant,
             run_id=result.run_id,
@@ -331,7 +323,7 @@ class PreparedRequest:
             response=received(),
         )
         limits = (int(storage.raw_max_kb * 2**10), int(storage.raw_mb * 2**20))
-        self._runtime.unfinished.start(keeper.keep(call, max_bytes=limits[0], most_bytes=limits[1]))
+        self.runtime.unfinished.start(keeper.keep(call, max_bytes=limits[0], most_bytes=limits[1]))
 
     def forward_unsteered(self, reason: str) -> None:
         """Go on without a decision, with the guidance that was injected before."""
@@ -340,13 +332,13 @@ class PreparedRequest:
         exchange.response.headers += unsteered_headers(reason)
         if self.call.result is not None:
             try:
-                self._services.steerer.repeat_earlier(self.call.result, self.request, reason)
+                self.services.steerer.repeat_earlier(self.call.result, self.request, reason)
             except Exception as exc:
                 self._note_unguided(exc)
 
     def _note_unguided(self, error: Exception) -> None:
         """Count and log a request that goes out without its guidance: it could not be added."""
-        self._runtime.metrics.steering_failures.labels(type(error).__name__).inc()
+        self.runtime.metrics.steering_failures.labels(type(error).__name__).inc()
         _log.error(
             "request forwarded without its guidance",
             kind=type(error).__name__,

@@ -1,27 +1,50 @@
-"""Commits a finished call: its answer is applied to the conversation, and its record is stored."""
+"""Commits a finished call: its answer is applied to the conversation, and its record is stored.
+
+A call whose answer is made in the background, or relayed by another gateway, has three states:
+
+    committing  known here at once, because a request for the answer may come before the commit
+    committed   on record without its answer; any gateway on the store can read it (`resumed`)
+    settled     the first gateway that sees the answer takes the call, pays for it and records it
+
+Memory (`StoredAnswers` in `gateway/conversations/index.py`) is asked first; the store keeps the
+same for other gateways and after a restart."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from gateway.calls.background import BackgroundAnswers
+from gateway.budgets.guard import held_to_values, left_open
 from gateway.conversations.apply_reply import apply_reply, replies_in
 from gateway.conversations.codec import from_record
 from gateway.conversations.conversation import Conversation
 from gateway.conversations.loading import merge
 from gateway.conversations.records import Recorded, call_record
-from gateway.conversations.steering_result import Call, SteeringResult
+from gateway.conversations.resolve import Resolved
+from gateway.conversations.steering_result import Call, ControlHeaders, SteeringResult
+from gateway.dialects import RESPONSES
+from gateway.exchange import Exchange, RequestInfo, ResponseInfo, Timing, UpstreamInfo
 from gateway.observability.logging import get_logger
 from gateway.runtime import Runtime
 from gateway.services import Services
-from gateway.steering.fold import StepOutcome
+from gateway.steering.fold import ConversationFold, StepOutcome
+from gateway.steering.fsm import FSMState
+from gateway.steering.identity import ConversationMatch, Incoming, MatchKind
+from gateway.steering.steer import RunPosition
+from gateway.stores.exchanges import AnswerRecord, AnswerStore
 from gateway.stores.patterns import Event
-from gateway.stores.protocols import StoreError, StoreOverloaded, VersionConflict
+from gateway.stores.protocols import RunStore, StoreError, StoreOverloaded, VersionConflict
 from gateway.stores.records import CallRecord, PrefixHashRecord
+from gateway.tasks import spawn
+from gateway.upstream.deployments import Target
+from gateway.wire.echo import EchoFilter
+from gateway.wire.prefix_hash import ChainState, extend
 
 _ATTEMPTS = 5
 """Attempts to save a call, when other gateways save the same conversation at the same time."""
@@ -32,7 +55,7 @@ class Recorder:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self.answers = BackgroundAnswers(runtime, self.record)
+        self.answers = BackgroundAnswers(runtime, self)
         self._log = get_logger("gateway.steering")
 
     async def record(
@@ -211,3 +234,271 @@ class Recorder:
             patterns.tally.note(result.conversation.tenant, new, Event.INJECTED)
         if call.model != call.exchange.request.model:
             metrics.reroutes.labels(result.position.state.value).inc()
+
+
+_CONTROL = ("outcome", "unit", "agent", "experiment", "arm")
+_UPSTREAM = ("lane", "deployment", "provider", "model", "attempts")
+_log = get_logger("gateway.steering")
+T = TypeVar("T")
+_Committed = asyncio.Future["asyncio.Task[bool] | None"]
+"""Done when a call is committed; its result is that of `BackgroundAnswers.keep`."""
+
+
+class BackgroundAnswers:
+    """Keeps and reads what is known of answers; settles the calls that they complete."""
+
+    def __init__(self, runtime: Runtime, recorder: Recorder) -> None:
+        self._runtime = runtime
+        self._recorder = recorder
+
+    @property
+    def _store(self) -> AnswerStore | None:
+        # A store that is away is not asked: memory is all there is meanwhile.
+        return None if self._runtime.degraded() else self._runtime.opened.stores.answers
+
+    async def commit(
+        self,
+        services: Services,
+        call: Call,
+        response_id: str,
+        *,
+        ready: Callable[[], Awaitable[None]],
+    ) -> None:
+        """Commit what is known, and the rest when a request fetches the answer `response_id`. The
+        commit waits for `ready`."""
+        result = call.result
+        if result is None:
+            return
+        tenant = call.exchange.request.tenant
+        committed: _Committed = asyncio.get_running_loop().create_future()
+        settle = partial(self._settle_own, services, call, response_id, committed)
+        self._runtime.stored_answers.pending[tenant, response_id] = settle
+        kept = None
+        try:
+            try:
+                await ready()
+            except Exception as exc:  # what is known of the call is on record all the same
+                _log.warning("not all of a call is known", reason=str(exc))
+            await self._recorder.record(services, call, None, pending_id=response_id)
+            as_json = call_to_json(call, result, time.time())
+            kept = await self.keep(services, tenant, response_id, call.target, as_json)
+        finally:
+            result.stored = True
+            result.resolved.incoming = replace(result.resolved.incoming, messages=())
+            committed.set_result(kept)
+
+    async def _settle_own(
+        self,
+        services: Services,
+        call: Call,
+        response_id: str,
+        committed: _Committed,
+        completion: Mapping[str, Any] | None,
+        usage: dict[str, Any] | None,
+    ) -> None:
+        """Record the answer of a call of this process, once the call itself is committed."""
+        kept, result = await committed, call.result
+        assert result is not None
+        call.exchange.upstream.bill(usage)
+        conversation = result.conversation
+        # What the store does not have, no other gateway can have taken.
+        shared = kept is not None and await kept
+        if shared and not await self._take(conversation.tenant, response_id):
+            return  # another gateway has seen the answer, recorded it, and paid for it
+        # The conversation may have been dropped from memory and loaded again in the meantime.
+        result.conversation = services.index.get(conversation.id) or conversation
+        await call.settle()
+        await self._recorder.record(services, call, completion)
+
+    async def _settle_stored(
+        self,
+        services: Services,
+        answer: AnswerRecord,
+        completion: Mapping[str, Any] | None,
+        usage: dict[str, Any] | None,
+    ) -> None:
+        """Record the answer of a call that another process has made."""
+        try:
+            call = await resumed(answer, services, self._runtime.runs)
+        except StoreError:
+            return  # the next poll tries again
+        if call is None or not await self._take(answer.tenant, answer.id):
+            return
+        call.exchange.upstream.bill(usage)
+        await call.settle()
+        await self._recorder.record(services, call, completion)
+        if call.result is not None:
+            # The fold has replaced the transcript, which this process has not read.
+            call.result.conversation.run.fold = None
+
+    async def _take(self, tenant: str, response_id: str) -> bool:
+        """Whether this gateway is the one that records the call of an answer. While the store is
+        away it is: a call that is recorded twice is one in the run log."""
+        store = self._store
+        if store is None:
+            return True
+        return await self._attempt(lambda: store.take_call(tenant, response_id), True)
+
+    async def keep(
+        self,
+        services: Services,
+        tenant: str,
+        response_id: str,
+        target: Target | None,
+        call: str = "",
+    ) -> asyncio.Task[bool] | None:
+        """Keep what is known of an answer, with the call that it completes as JSON. With several
+        gateways that is awaited: the next request may go to another one. Returns the task whose
+        result says whether the store has it; None when there is nothing to keep, or no store."""
+        place = target.place if target is not None else ""
+        filtered = self._runtime.stored_answers.echoes.find(tenant, response_id)
+        echo = filtered.to_json() if filtered is not None else ""
+        store = self._store
+        if store is None or not (place or echo or call):
+            return None
+        answer = AnswerRecord(
+            tenant=tenant, id=response_id, at=time.time(), place=place, echo=echo, call=call
+        )
+
+        async def work() -> bool:
+            await store.keep_answer(answer)
+            return True
+
+        kept = spawn(self._attempt(work, False))
+        if self._runtime.settings.storage.shared:
+            await kept
+        return kept
+
+    async def learn(self, services: Services, tenant: str, response_id: str | None) -> None:
+        """Read what memory does not know of an answer that a request names."""
+        known, store = self._runtime.stored_answers, self._store
+        if not response_id or store is None or known.has(tenant, response_id):
+            return
+        found = await self._attempt(lambda: store.find_answer(tenant, response_id), None)
+        if found is None:
+            return
+        target = services.table.at_place(found.place) if found.place else None
+        if target is not None:
+            known.targets.put(tenant, response_id, target.for_dialect(RESPONSES))
+        if found.echo:
+            known.echoes.put(tenant, response_id, EchoFilter.from_json(found.echo))
+        if found.call:
+            settle = partial(self._settle_stored, services, found)
+            known.pending[tenant, response_id] = settle
+
+    async def _attempt(self, work: Callable[[], Awaitable[T]], otherwise: T) -> T:
+        """The result, within the store's limits; `otherwise` when it fails."""
+        try:
+            return await self._runtime.store.read(work)
+        except StoreError as error:
+            _log.debug("answers are not shared at the moment", reason=str(error))
+            return otherwise
+
+
+def call_to_json(call: Call, result: SteeringResult, now: float) -> str:
+    """A pending call as the gateway needs it that will see the answer. `now`: the wall clock."""
+    exchange = call.exchange
+    request, timing = exchange.request, exchange.timing
+    values = {
+        "conversation": result.conversation.id,
+        "run": result.position.run,
+        "step": result.position.step,
+        "state": result.position.state.value,
+        "mode": result.mode,
+        "identity": [result.resolved.label, result.resolved.source],
+        "reasons": result.reasons,
+        "unsteered": result.unsteered,
+        "model": call.model,
+        "billed_model": call.billed_model,
+        "request": [request.id, request.key, request.model, request.streamed],
+        "upstream": {name: getattr(exchange.upstream, name) for name in _UPSTREAM},
+        "status": exchange.response.status,
+        "began_at": now - (time.perf_counter() - timing.started),
+        "first_byte_s": timing.first_byte_s,
+        "overhead_s": timing.overhead_s,
+        "control": {name: getattr(call.control, name) for name in _CONTROL},
+        "tags": dict(call.control.tags),
+        "held": held_to_values(call.spending),
+    }
+    return json.dumps(values)
+
+
+async def resumed(answer: AnswerRecord, services: Services, runs: RunStore) -> Call | None:
+    """The call of an answer; None when its conversation is not stored. Raises: StoreError."""
+    values = json.loads(answer.call)
+    name, stored = await services.loader.response(answer.tenant, answer.id)
+    conversation = services.index.get(name) if stored is not None else None
+    if stored is None or conversation is None:
+        return None
+    result = _result(conversation, stored.chain, values)
+    # The step as it is in the run log: what it was scored by stays.
+    before, tenant = result.position.step - 1, answer.tenant
+    trace = await runs.get_run(result.run_id, tenant=tenant, after_step=before, limit=1)
+    if trace is not None and trace.steps:
+        result.logged = trace.steps[0]
+        if result.logged.content is not None:
+            result.prompts = list(result.logged.content.messages)
+    run = conversation.run
+    if run.fold is None:  # one at the newest stored step tells whether the answer ends the run
+        run.fold = ConversationFold(
+            services.settings.policy(),
+            base=conversation.unsaved.snapshot,
+            judged=run.judged,
+            answers=run.answers,
+            priors=run.priors,
+        )
+    exchange = _exchange(answer.tenant, values)
+    held = values.get("held", [])  # a version before this one kept none
+    return Call(
+        exchange=exchange,
+        control=ControlHeaders(**values["control"], tags=values["tags"]),
+        result=result,
+        spending=left_open(held, services.budgets, exchange, services.catalogue.cost),
+        model=values["model"],
+        billed_model=values["billed_model"],
+    )
+
+
+def _result(
+    conversation: Conversation, chain: ChainState, values: Mapping[str, Any]
+) -> SteeringResult:
+    branch, (label, source) = conversation.history.branch, values["identity"]
+    hashes, state = extend(chain, ()), FSMState(values["state"])
+    return SteeringResult(
+        resolved=Resolved(
+            label=label,
+            source=source,
+            match=ConversationMatch(kind=MatchKind.RETRY, conversation_id=conversation.id),
+            incoming=Incoming(
+                hashes=hashes, signature=branch.signature, has_tools=branch.has_tools
+            ),
+            conversation=conversation,
+            conversation_id=conversation.id,
+        ),
+        mode=values["mode"],
+        conversation=conversation,
+        position=RunPosition(run=values["run"], step=values["step"], state=state),
+        model=values["model"],
+        state_after=state,
+        observed=True,
+        unsteered=values["unsteered"],
+        reasons=list(values["reasons"]),
+        stored=True,
+        applies=values["mode"] == "on",
+    )
+
+
+def _exchange(tenant: str, values: Mapping[str, Any]) -> Exchange:
+    name, key, model, streamed = values["request"]
+    request = RequestInfo(method="POST", path="/v1/responses", id=name)
+    request.tenant, request.key, request.model, request.streamed = tenant, key, model, streamed
+    return Exchange(
+        request,
+        upstream=UpstreamInfo(**values["upstream"]),
+        response=ResponseInfo(status=values["status"]),
+        timing=Timing(
+            started=time.perf_counter() - max(0.0, time.time() - values["began_at"]),
+            first_byte_s=values["first_byte_s"],
+            overhead_s=values["overhead_s"],
+        ),
+    )

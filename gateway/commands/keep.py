@@ -36,8 +36,7 @@ def run_keep(
     """Keep the sessions of these files that `takes` chooses, and learn from them; the exit status.
 
     The database is the one that other commands read; if there is none, that of `gateway wrap` is
-    made. Raises ConfigError: the store cannot be opened or written.
-    """
+    made. Raises ConfigError: the store cannot be opened or written."""
     with reported():
         return asyncio.run(_run(found, _with_database(settings), out, err, takes))
 

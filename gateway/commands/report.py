@@ -7,13 +7,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import orjson
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from gateway.backends import Stores
-from gateway.commands.store import add_verb, kept, say, table
+from gateway.commands.store import add_verb, as_line, kept, say, table
 from gateway.config import Settings
 from gateway.errors import ConfigError
 from gateway.reporting import ExperimentReport, report
@@ -64,7 +63,7 @@ async def _report(stores: Stores, settings: Settings, args: argparse.Namespace) 
         if shares is None and settings.experiment.id == args.experiment:
             shares = dict(settings.experiment.arms)
         found = report(args.experiment, runs, shares=shares, stratum=args.stratum)
-    text = orjson.dumps(found).decode()
+    text = as_line(found)
     if args.output is not None:
         args.output.write_text(text, encoding="utf-8")
     console = Console(highlight=False)

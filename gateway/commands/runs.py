@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gateway.api.params import read_tag_filter
+from gateway.api.params import run_filter
 from gateway.api.views import run_view, step_views, thresholds
 from gateway.backends import Stores
 from gateway.budgets.holds import known_subject
@@ -26,18 +26,10 @@ from gateway.reporting.run_exports import FORMATS, group_lines
 from gateway.steering.experiments import MODES
 from gateway.steering.fsm import FSMState
 from gateway.steering.transcript.interventions import KIND_LABELS
+from gateway.stores import queries
 from gateway.stores.budgets import Action, Control
 from gateway.stores.learning import OutcomeRow
 from gateway.stores.protocols import RunStore
-from gateway.stores.queries import (
-    LIVE,
-    OUTCOMES,
-    SORT_KEYS,
-    UNFINISHED,
-    PageRequest,
-    RunFilter,
-    RunTrace,
-)
 from gateway.stores.records import IMPORTED, StepRow
 from gateway.stores.totals import RunRecord
 from gateway.stores.usage import GROUPS, Sums, Tree
@@ -75,14 +67,14 @@ def add_parser(commands: Any) -> None:
     _add_filters(listing)
     listing.add_argument("--limit", type=int, default=20, help="most runs (default: 20)")
     sort = "what to sort by, highest first (default: started_at)"
-    listing.add_argument("--sort", choices=list(SORT_KEYS), default="started_at", help=sort)
+    listing.add_argument("--sort", choices=list(queries.SORT_KEYS), default="started_at", help=sort)
     show = add_verb(verbs, "show", "one run with its charts", _show)
     show.add_argument("run_id", help=_RUN_ID)
     show.add_argument("--step", type=int, help="all texts of this step")
     show.add_argument("--tree", action="store_true", help="cost of the run's whole tree of agents")
     outcome = add_verb(verbs, "outcome", "set a run's outcome", _outcome)
     outcome.add_argument("run_id", help=_RUN_ID)
-    outcome.add_argument("outcome", choices=OUTCOMES, help="how the run has ended")
+    outcome.add_argument("outcome", choices=queries.OUTCOMES, help="how the run has ended")
     outcome.add_argument("--score", type=float, help="a number of your own, kept with the outcome")
     outcome.add_argument("--comment", default="", help="kept with the outcome")
     tail = add_verb(verbs, "tail", "print steps as they are recorded, until Ctrl-C", _tail)
@@ -114,22 +106,18 @@ def _add_filters(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--state", choices=states, help="only runs that were in it")
     acts = "only runs in which a person stepped in like this"
     parser.add_argument("--intervention", choices=list(KIND_LABELS), help=acts)
-    ends = [*OUTCOMES, UNFINISHED]
+    ends = [*queries.OUTCOMES, queries.UNFINISHED]
     parser.add_argument("--outcome", choices=ends, help="only runs that ended so")
     mode = "only runs of this mode; imported: from session logs, live: all but those"
-    parser.add_argument("--mode", choices=[LIVE, IMPORTED, *MODES], help=mode)
+    parser.add_argument("--mode", choices=[queries.LIVE, IMPORTED, *MODES], help=mode)
 
 
-def _chosen(args: argparse.Namespace) -> RunFilter:
-    names = ("tenant", "agent", "model", "failure_type", "experiment", "arm", "task")
-    chosen = {
-        name: getattr(args, name) for name in (*names, "state", "outcome", "mode", "intervention")
-    }
-    return RunFilter(**chosen, key_name=args.key, tags=read_tag_filter(args.tag))
+def _chosen(args: argparse.Namespace) -> queries.RunFilter:
+    return run_filter(vars(args), args.tenant)
 
 
 async def _list(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
-    page = PageRequest(limit=args.limit, sort=args.sort)
+    page = queries.PageRequest(limit=args.limit, sort=args.sort)
     found = await stores.runs.list_runs(_chosen(args), page)
     if args.json:
         for run in found.runs:
@@ -186,8 +174,8 @@ async def _run_id(store: RunStore, given: str) -> str:
     """The run of an id: of a run, or of a conversation by the gateway's or the client's own id."""
     known = await store.list_conversations(tenant=None, external_key=given, limit=1)
     for conversation_id in (given, *[each.id for each in known.conversations]):
-        wanted = RunFilter(conversation_id=conversation_id)
-        if runs := (await store.list_runs(wanted, PageRequest(limit=1))).runs:
+        wanted = queries.RunFilter(conversation_id=conversation_id)
+        if runs := (await store.list_runs(wanted, queries.PageRequest(limit=1))).runs:
             return runs[0].id
     return given
 
@@ -196,9 +184,11 @@ async def _tail(stores: Stores, _settings: Settings, args: argparse.Namespace) -
     store = stores.runs
     seen: dict[str, int] = {}
     since = 0.0 if args.once else time.time()
-    page = PageRequest(limit=_TAIL_RUNS, sort="updated_at")
+    page = queries.PageRequest(limit=_TAIL_RUNS, sort="updated_at")
     while True:
-        found = await store.list_runs(RunFilter(tenant=args.tenant, mode=LIVE), page)
+        found = await store.list_runs(
+            queries.RunFilter(tenant=args.tenant, mode=queries.LIVE), page
+        )
         for run in reversed([run for run in found.runs if run.updated_at >= since]):
             after = seen.get(run.id, -1)
             trace = await store.get_run(run.id, tenant=None, content=False, after_step=after)
@@ -233,7 +223,7 @@ def _runs_table(runs: tuple[RunRecord, ...], task_cells: int) -> Table:
     return shown
 
 
-def _print_run(trace: RunTrace, settings: Settings) -> None:
+def _print_run(trace: queries.RunTrace, settings: Settings) -> None:
     console = Console(highlight=False)
     run, steps = trace.run, trace.steps
     width = max(20, console.width - 16)

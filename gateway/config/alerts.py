@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from gateway.config.values import Secret, above_zero, at_least, http_url
 from gateway.steering.plugins import plugins
 
+# Subjects of alerts; `gateway.alerts.rules.RULES` has the rule of each.
 RuleName = Literal[
     "run_stuck",
     "budget",
@@ -18,8 +19,6 @@ RuleName = Literal[
     "unsteered",
     "store_degraded",
 ]
-"""Subjects of alerts; `gateway.alerts.rules.RULES` has the rule of each."""
-
 SINKS = ("webhook", "slack", "discord")
 SINK_PLUGINS = plugins("steering_gateway.sinks", SINKS)
 """Entry points of other packages: each names what makes a message, as in `KINDS`."""

@@ -42,8 +42,7 @@ class BudgetLimits:
         return {name: value for name, value in found.items() if value is not None}
 
 
-METRICS = tuple(f.name for f in fields(BudgetLimits))
-"""The quantities that a budget can limit."""
+METRICS = tuple(f.name for f in fields(BudgetLimits))  # the quantities that a budget can limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,8 +84,7 @@ class BudgetSettings:
     """One budget: its scope, its limits, and the actions when they are reached.
 
     `limits`: at least one; the one that is used most decides. `reserve`: `usual` = the output that
-    the model's calls had so far, at most the request's own maximum; `most` = that maximum.
-    """
+    the model's calls had so far, at most the request's own maximum; `most` = that maximum."""
 
     name: str
     scope: Scope

@@ -2,8 +2,7 @@
 
 A variable names the keys: `GATEWAY_SERVER__PORT=9000` sets `server.port`. An existing LiteLLM
 config loads unchanged. Source: the config reference of the LiteLLM proxy (`model_list`,
-`router_settings`, `litellm_settings`, `general_settings`, `environment_variables`).
-"""
+`router_settings`, `litellm_settings`, `general_settings`, `environment_variables`)."""
 
 from __future__ import annotations
 
@@ -357,8 +356,7 @@ def load_settings(
     """Settings from `path` (or `./config.yaml` when there is one) and the environment; without
     `upstreams` those of providers, and their keys, are left out.
 
-    Raises ConfigError: all faults of the file and of the values, each with its line.
-    """
+    Raises ConfigError: all faults of the file and of the values, each with its line."""
     env = dict(os.environ if env is None else env)
     default = DEFAULT_FILE if Path(DEFAULT_FILE).exists() else None
     chosen = path or env.get("GATEWAY_CONFIG") or default
@@ -450,6 +448,7 @@ def _lookup(name: str, default: str | None, env: Mapping[str, str], path: str) -
 
 # Settings that a reload of the config does not change, and changes that it refuses.
 
+# Sections and keys that are read once, when the gateway starts.
 _AT_START: Final = (
     *("server.host", "server.port", "server.workers", "server.drain_s"),
     *("server.max_concurrent_requests", "server.max_pipelined_requests", "server.keep_alive_s"),
@@ -458,8 +457,6 @@ _AT_START: Final = (
     *("steering.max_transcript_memory_mb", "steering.max_prefix_memory_mb"),
     *("storage", "embedding", "logging", "observability"),
 )
-"""Sections and keys that are read once, when the gateway starts."""
-
 # Each of these closes something, or says where calls go. Back at its default it may be a line that
 # is missing from a file that somebody is writing just now.
 _CLOSING: Final = (

@@ -20,8 +20,7 @@ class EmbeddingSettings:
 
     `embedder`: `static` (built in), `hashing` (no model), or `litellm/<model>` for an embedding
     model of any provider LiteLLM knows. `dimensions`, `api_base`, `api_key`: None = the default of
-    the provider or of LiteLLM. Raises: ValueError (`<field>: <what is wrong>`).
-    """
+    the provider or of LiteLLM. Raises: ValueError (`<field>: <what is wrong>`)."""
 
     embedder: str = "static"
     dimensions: int | None = None
@@ -55,8 +54,7 @@ class JudgeSettings:
     """The model that the scorer `judge` asks, and how long a request waits for it.
 
     `model`: a model name as a client would request it; its deployment has the key.
-    `deadline_share`: of `steering.deadline_ms`, in (0, 1); the shorter of the two limits holds.
-    """
+    `deadline_share`: of `steering.deadline_ms`, in (0, 1); the shorter of the two limits holds."""
 
     model: str = ""
     timeout_ms: float = 2000

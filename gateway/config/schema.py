@@ -1,8 +1,7 @@
 """Plain YAML values -> typed, frozen settings; every refusal names its key path, all at once.
 
 Works on any dataclass: the field's type defines what is accepted, and `__post_init__` may refuse
-more with `ValueError("<field>: <reason>")`.
-"""
+more with `ValueError("<field>: <reason>")`."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 `config.yaml` documents every key with its unit; the docstrings add what its lines cannot hold. A
 preset takes the place of defaults. A value of the file that is not the default, and any value of
-the environment, wins over the preset's: a file may name every key, as `config.yaml` does.
-"""
+the environment, wins over the preset's: a file may name every key, as `config.yaml` does."""
 
 from __future__ import annotations
 
@@ -101,8 +100,7 @@ class ServerSettings:
     `trusted_origins`: a `*` in place of the port or, except for http and https, of the host stands
     for any. `null` is the origin of any page in a sandbox, and counts only where a key is required.
     `max_bytes_in_flight_mb`: a body is held to the end of its request, and takes four times its
-    size in memory while it is parsed and sent (measured: six of 60 MiB 1,430 MiB).
-    """
+    size in memory while it is parsed and sent (measured: six of 60 MiB 1,430 MiB)."""
 
     host: str = "127.0.0.1"
     port: int = 8080
@@ -167,8 +165,7 @@ class UpstreamSettings:
     `provider_prefixes`: whether names such as `anthropic/...` go to that provider through LiteLLM.
     None: while no gateway keys exist, because whoever may name providers may use every credential
     in the gateway's environment. `messages_api_base`: of `/v1/messages`; None: Anthropic's API if
-    `api_base` is OpenAI's, else `api_base`.
-    """
+    `api_base` is OpenAI's, else `api_base`."""
 
     api_base: str = OPENAI_API_BASE
     api_key: Secret | None = None
@@ -254,8 +251,7 @@ class AuthSettings:
     """Keys that requests must send; without any, none is required on loopback.
 
     `rights`: each that applies holds. `wrong_keys_per_minute`: beyond it a right key that is short
-    enough to be guessed is refused, too, until the minute is over.
-    """
+    enough to be guessed is refused, too, until the minute is over."""
 
     gateway_keys: Mapping[str, Secret] = field(default_factory=dict)
     provider_resources: tuple[str, ...] = ()
@@ -282,8 +278,7 @@ class SteeringSettings(ActSettings):
     values that reading it would stop all else is forwarded unsteered, too (`gateway/wire/skim.py`).
     `max_transcript_memory_mb`: 0.2 MiB for thirty steps, 1 MiB for a thousand. `stream_usage`: the
     chunk that `stream_options.include_usage` adds for us is removed again; tokens that are not
-    reported are estimated.
-    """
+    reported are estimated."""
 
     mode: Mode = "on"
     deadline_ms: float = 50

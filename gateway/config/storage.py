@@ -31,8 +31,7 @@ class StorageSettings:
     touched. `max_size_mb`: in memory 1,535 MB at most, and more than 2,047 MB cannot be stored.
     When a store counts as unavailable, and what waits for it: `gateway/stores/guard/guarded.py`, on
     disk `disk_spool.py`. The clock: `gateway/lifecycle.py`. Raises: ValueError (`<field>:
-    <what is wrong>`).
-    """
+    <what is wrong>`)."""
 
     path: str = "gateway.db"
     url: Secret | None = None
@@ -108,8 +107,7 @@ class StorageSettings:
         """The folder in which records wait for the database; empty when there is none.
 
         For a file it is a folder next to it. That fails with the disk of the file, and helps while
-        the file is locked, slow, damaged or replaced (docs/decisions/017).
-        """
+        the file is locked, slow, damaged or replaced (docs/decisions/017)."""
         chosen = (self.spool_path or "").strip()
         if os.name != "posix" or not chosen or self.in_memory:
             return ""

@@ -43,8 +43,7 @@ def apply_reply(
     """Apply the answer to the conversation; the hashes under which later requests find it.
 
     `choices`: see `replies_in`. `keep`: whether the reply's content may be stored, for clients that
-    leave the history to the server. `pending_id`: the id of an answer that is still being made.
-    """
+    leave the history to the server. `pending_id`: the id of an answer that is still being made."""
     conversation, hashes = result.conversation, result.resolved.incoming.hashes
     history, served = conversation.history, hashes.state.digest
     step = result.position.step

@@ -1,7 +1,6 @@
 """A conversation as the JSON of its stored record, in both directions.
 
-The keys are those of the first release: a file written by any version since then loads.
-"""
+The keys are those of the first release: a file written by any version since then loads."""
 
 from __future__ import annotations
 
@@ -52,8 +51,7 @@ def to_record(
 
     `snapshot`: the conversation's, if it is known. With `masks_secrets` guidance is masked, and an
     answer that holds a secret is stored without its items, as with `store_content: false`: masked
-    ones would give the history other digests.
-    """
+    ones would give the history other digests."""
     branch = conversation.history.branch
     return ConversationRecord(
         id=branch.conversation_id,
@@ -74,11 +72,8 @@ def to_record(
 
 
 def from_record(record: ConversationRecord) -> Conversation:
-    """The conversation that `to_record` described.
-
-    Raises:
-        ValueError: the state is damaged, or of an unknown version.
-    """
+    """The conversation that `to_record` described. Raises: ValueError: the state is damaged, or of
+    an unknown version."""
     try:
         state = json.loads(record.state or b"{}")
         if state.get("v") != STATE_VERSION:

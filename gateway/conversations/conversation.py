@@ -4,8 +4,7 @@
     run       its newest run: the memory of guidance, judged scores, the fold
     unsaved   what the store does not have yet, and which version it has
 
-Whatever can be derived from the transcript is a cache and may be missing.
-"""
+Whatever can be derived from the transcript is a cache and may be missing."""
 
 from __future__ import annotations
 
@@ -53,12 +52,10 @@ KEPT_PER_CONVERSATION = 8
 """Answers of a conversation kept in memory; a fork may continue from one a few calls back."""
 STORED_PER_CONVERSATION = 2  # the newest, and the one before, which a retry continues from
 
+# Start of the kind of a reply's stored prefix hash; the hash that it is a reply to follows.
 REPLY = "reply:"
-"""Start of the kind of a reply's stored prefix hash; the hash that it is a reply to follows."""
-
+# The kind of a stored prefix hash that is computed from the id of an answer.
 RESPONSE_KIND = "response"
-"""The kind of a stored prefix hash that is computed from the id of an answer."""
-
 # Large, and not part of any digest or step.
 _LEFT_OUT = ("encrypted_content", "logprobs", "annotations")
 _SHORT_DIGEST_BYTES = 8  # of 16; 64 bits suffice for the messages of one conversation
@@ -119,8 +116,7 @@ class StoredResponse(Struct, frozen=True, kw_only=True):
     """One answer, with the history and the run as they were when it was given.
 
     `chain`: the hash state after the request, `after`: after the reply too. A reply that is not
-    `storable` is empty after a restart.
-    """
+    `storable` is empty after a restart."""
 
     id: str
     chain: ChainState
@@ -155,8 +151,7 @@ def slim(item: Any) -> Any:
     return kept
 
 
-StepPlace = tuple[str, int]
-"""The id of a run, and one of its steps."""
+StepPlace = tuple[str, int]  # the id of a run, and one of its steps
 
 
 class History(Struct, kw_only=True):
@@ -167,8 +162,7 @@ class History(Struct, kw_only=True):
     request may continue by id, oldest first. `tail`: hash of the messages from the first reply on,
     up to those of `chain`; None when unknown. `cut`: prefix hash of the newest request whose answer
     the client broke off; `dropped`: the answer of another conversation that this one was forked to
-    replace, until that is noted. Neither is stored.
-    """
+    replace, until that is noted. Neither is stored."""
 
     branch: Branch
     chain: ChainState | None = None
@@ -215,8 +209,7 @@ class RunStart(Struct, frozen=True, kw_only=True, array_like=True):
     """A replacement for the part of the transcript that a compaction removed.
 
     `offset`: messages at the front of the new history whose steps are in `snapshot` already.
-    `logged_in`: the conversation whose run log has those steps; "" at the start of a run.
-    """
+    `logged_in`: the conversation whose run log has those steps; "" at the start of a run."""
 
     snapshot: RunSnapshot
     offset: int = 0
@@ -232,8 +225,7 @@ class CurrentRun(Struct, kw_only=True):
     give the run's beginning. `answers`: how many messages the history had with each final answer
     that was delivered. `workload`: what the run is counted for; `workload_noted`: whether its
     beginning was. `priors`: what was known of the workload when a run began, by the run's index.
-    `kept_fold`: what was read here before another gateway went on; `fold` is None then.
-    """
+    `kept_fold`: what was read here before another gateway went on; `fold` is None then."""
 
     index: int = 0
     started_at: float = 0.0
@@ -276,8 +268,7 @@ class CurrentRun(Struct, kw_only=True):
     ) -> ConversationFold:
         """The fold over the transcript; without one in memory a new one, after `earlier` steps.
 
-        `prior`: of the runs that begin from now on.
-        """
+        `prior`: of the runs that begin from now on."""
         if self.fold is None and self.kept_fold is not None:
             self.fold, self.kept_fold = self.kept_fold.fold, None
             self.fold.share(self.judged, self.answers, self.priors)
@@ -302,8 +293,7 @@ class Unsaved(Struct, kw_only=True):
 
     `steps`: scored steps to be stored, by run and index. `snapshot`: the newest run when it was
     last stored. `ended_run`: the run whose final answer was the latest reply; `state_before_end`:
-    its state before that.
-    """
+    its state before that."""
 
     version: int = 0
     steps: dict[tuple[int, int], StepOutcome] = {}
@@ -326,8 +316,7 @@ class Conversation(Struct, kw_only=True):
 
     `unit`: decides about its arm in an experiment; empty for the conversation itself, else what the
     client named, or the unit of the conversation that this one was forked from or started by.
-    `ancestors`: those above it, the root of the tree first; empty for a root.
-    """
+    `ancestors`: those above it, the root of the tree first; empty for a root."""
 
     tenant: str
     source: str

@@ -2,8 +2,7 @@
 
 ConversationIndex  conversations by id, by key, by prefix hash, by call ids, by bytes
 StoredAnswers      answers that later requests name by id: the deployment that stores each, the
-                   guidance to take out of it, and the pending call that it completes
-"""
+                   guidance to take out of it, and the pending call that it completes"""
 
 from __future__ import annotations
 
@@ -14,6 +13,7 @@ from typing import Any
 
 from cachetools import FIFOCache, LRUCache
 
+from gateway.config.settings import SteeringSettings
 from gateway.conversations.conversation import (
     KEPT_PER_CONVERSATION,
     Conversation,
@@ -35,22 +35,14 @@ _MAX_HASHES = 128  # the newest of one conversation: 64 turns; the store knows w
 _MAX_ITEMS = 4096  # items of answers in memory; the store has all
 Settle = Callable[[Mapping[str, Any] | None, dict[str, Any] | None], Awaitable[None]]
 """Records a call: its answer in the shape of a chat completion, or None for none; and its usage."""
-_Named = tuple[str, str]
-"""A tenant, and an id of its."""
+_Named = tuple[str, str]  # a tenant, and an id of its
 
 
 class ConversationIndex:
     """The conversations in memory; the least recently used ones are dropped."""
 
-    def __init__(
-        self,
-        *,
-        max_conversations: int,
-        max_transcripts: int,
-        max_transcript_bytes: int,
-        max_prefix_bytes: int,
-    ) -> None:
-        self._max = max_conversations
+    def __init__(self, settings: SteeringSettings) -> None:
+        self._max, most = settings.max_conversations_in_memory, settings.max_transcripts_in_memory
         self._by_id: OrderedDict[str, Conversation] = OrderedDict()
         self._by_key: dict[tuple[str, str], list[str]] = {}
         self._prefix_hashes: dict[bytes, list[PrefixHashRef]] = {}
@@ -58,8 +50,9 @@ class ConversationIndex:
         self._replies = _Latest()
         self._responses: dict[bytes, str] = {}
         self._items: FIFOCache[_Named, Any] = FIFOCache(_MAX_ITEMS)
-        self._bodies = KnownBodies(max_transcripts, max_prefix_bytes)
-        self._transcripts = TranscriptsInMemory(max_transcripts, max_transcript_bytes)
+        self._bodies = KnownBodies(most, int(settings.max_prefix_memory_mb * 2**20))
+        transcript_bytes = int(settings.max_transcript_memory_mb * 2**20)
+        self._transcripts = TranscriptsInMemory(most, transcript_bytes)
         self.growing_bodies = GrowingBodies()
 
     def __len__(self) -> int:
@@ -167,8 +160,7 @@ class ConversationIndex:
     def awaiting_results(self, tenant: str, request: Incoming) -> dict[str, Branch]:
         """The branches whose latest reply made the calls that the request answers.
 
-        Providers use ids again: a request with replies that a conversation never had is not its.
-        """
+        Providers use ids again: a request with replies that a conversation never had is not its."""
         ids = self._awaited.find(tenant, request.calls)
         held = {i: self._by_id[i].history for i in ids if i in self._by_id}
         return {i: history.branch for i, history in held.items() if history.knows_replies(request)}
@@ -257,10 +249,6 @@ class ConversationIndex:
                 if self._bodies.has_room:
                     break
 
-    def drop_prefix(self, conversation: Conversation) -> None:
-        """Forget the bytes of a conversation's last request."""
-        self._bodies.drop(conversation)
-
     def _forget(self, conversation: Conversation) -> None:
         self._bodies.drop(conversation)
         self._transcripts.forget(conversation.id)
@@ -304,22 +292,9 @@ class _Latest:
         return self._ids.get((tenant, value), ())
 
 
-class PendingResponses:
+class PendingResponses(FIFOCache[_Named, Settle]):
     """Calls whose answers are made in the background, by tenant and answer id; each is settled
     once, when a request brings the finished answer."""
-
-    def __init__(self) -> None:
-        self._calls: FIFOCache[_Named, Settle] = FIFOCache(_MAX_PENDING)
-
-    def __contains__(self, key: _Named) -> bool:
-        return key in self._calls
-
-    def __len__(self) -> int:
-        return len(self._calls)
-
-    def put(self, tenant: str, response_id: str, settle: Settle) -> None:
-        """Keep a call until its answer is settled."""
-        self._calls[tenant, response_id] = settle
 
     async def settle(
         self,
@@ -329,7 +304,7 @@ class PendingResponses:
         usage: dict[str, Any] | None,
     ) -> None:
         """Record the answer, or that there will be none; a second call does nothing."""
-        settle = self._calls.pop((tenant, response_id), None)
+        settle = self.pop((tenant, response_id), None)
         if settle is not None:
             await settle(completion, usage)
 
@@ -383,7 +358,7 @@ class StoredAnswers:
     def __init__(self) -> None:
         self.targets = ResponseTargets()
         self.echoes = AnswerEchoes()
-        self.pending = PendingResponses()
+        self.pending = PendingResponses(_MAX_PENDING)
 
     def has(self, tenant: str, response_id: str) -> bool:
         """Whether anything is known of an answer that the store could tell."""

@@ -44,8 +44,7 @@ class ModelJudge:
 
     `count` is called with the result of each request for a score: judged, cached, clamped (the
     number was outside [0, 1]), invalid (no number), timeout, error, budget (not asked, because a
-    budget of the run is used up).
-    """
+    budget of the run is used up)."""
 
     def __init__(
         self,

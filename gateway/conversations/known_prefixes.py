@@ -4,8 +4,7 @@ KnownBodies          bytes of the latest requests that were read: a request that
                      them continues their conversation, and is read from there on
 TranscriptsInMemory  conversations that keep what was read of their transcripts
 GrowingBodies        digests of bodies that were not read: an agent's list of messages begins
-                     with the list before, and nothing else tells two agents of one key apart
-"""
+                     with the list before, and nothing else tells two agents of one key apart"""
 
 from __future__ import annotations
 
@@ -33,15 +32,13 @@ _LOOP_BYTES = 2**16  # a digest of more is made in a thread
 _LEAST_BYTES: Final = 160 * 1024
 """Memory of a short transcript's caches, rounded up. Measured on recorded runs (CPython 3.11): the
 fold of 7 steps keeps 106 kB, of 25 steps 181 kB, of 1,000 steps with a body of 1.8 MB 981 kB."""
-_SHARE_OF_BODY: Final = 0.5
-"""What is added for each byte of the request; from the same measurement."""
+_SHARE_OF_BODY: Final = 0.5  # what is added for each byte of the request; from the same measurement
 
 
 class KnownBodies:
     """The bytes of the latest requests, by their openings, within a budget.
 
-    `max_bodies`: with one opening.
-    """
+    `max_bodies`: with one opening."""
 
     def __init__(self, max_bodies: int, max_bytes: int) -> None:
         self._max_bodies = max_bodies
@@ -102,8 +99,7 @@ class BodyTree:
     """Named bodies by their known bytes, a radix tree: a look-up compares one byte at each place
     where bodies part, and then the bytes of those it has found.
 
-    Comparing each took 2 ms of a call with 900 conversations of one system prompt in memory.
-    """
+    Comparing each took 2 ms of a call with 900 conversations of one system prompt in memory."""
 
     def __init__(self) -> None:
         self._root: _Node | None = None
@@ -179,8 +175,7 @@ class _Node(Struct):
     """Bodies that agree in their first `at` bytes.
 
     `ending`: those that end there, by name; all of them are equal. `below`: the others, by the byte
-    that follows.
-    """
+    that follows."""
 
     at: int
     ending: dict[str, BodyPrefix]

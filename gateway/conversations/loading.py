@@ -9,8 +9,7 @@ refresh             gives a conversation in memory the state that another gatewa
 merge               joins two versions that were saved by two gateways. What a gateway injected
                     cannot be derived again: without it the next request would lose guidance that
                     the model has read. The rest is that of the gateway that is further.
-LoggedSteps         the steps of a run that its transcript no longer has, from the run log
-"""
+LoggedSteps         the steps of a run that its transcript no longer has, from the run log"""
 
 from __future__ import annotations
 
@@ -84,8 +83,7 @@ class ConversationLoader:
     async def is_current(self, tenant: str, conversation_id: str | None) -> bool:
         """Whether memory has the conversation as it is stored; if not, it is loaded.
 
-        Another gateway may have continued it with another history that began alike.
-        """
+        Another gateway may have continued it with another history that began alike."""
         known = self._index.get(conversation_id) if conversation_id else None
         if known is None or known.lock.locked():
             return True
@@ -188,8 +186,7 @@ def can_refresh(known: Conversation, stored: Conversation) -> bool:
     """Whether the conversation in memory has read what its stored state continues from.
 
     Not while it has what is not stored, and not after a compaction: its history is another one. Not
-    after a retry either: it may be under way, and would be saved over a state that is further.
-    """
+    after a retry either: it may be under way, and would be saved over a state that is further."""
     return (
         known.history.chain is not None
         and known.run.start == stored.run.start
@@ -232,8 +229,7 @@ def _agrees(fold: ConversationFold, run: CurrentRun, stored: CurrentRun) -> bool
 def merge(conversation: Conversation, stored: Conversation, *, tokens: int) -> None:
     """Join what is stored of a conversation by now into the one in memory, to be saved over it.
 
-    `tokens`: of the call that is being saved, which the stored run does not count.
-    """
+    `tokens`: of the call that is being saved, which the stored run does not count."""
     behind = _progress(stored) > _progress(conversation)
     responses = stored.history.responses | conversation.history.responses
     newest = list(responses)[-KEPT_PER_CONVERSATION:]

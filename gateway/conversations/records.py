@@ -1,7 +1,6 @@
 """One finished call as records for the store, and as an event for the live view.
 
-Its steps and its cost, its guidance, and its system and user messages.
-"""
+Its steps and its cost, its guidance, and its system and user messages."""
 
 from __future__ import annotations
 
@@ -33,6 +32,7 @@ from gateway.steering.transcript.interventions import (
     step_interventions,
 )
 from gateway.steering.transcript.steps import Action, Step
+from gateway.stores.commit_plan import merged_content
 from gateway.stores.learning import DecisionRow
 from gateway.stores.records import (
     CallRecord,
@@ -46,7 +46,6 @@ from gateway.stores.records import (
     StepContent,
     StepRow,
 )
-from gateway.stores.totals import RunRecord
 from gateway.text.secrets import mask_repeated
 from gateway.wire.coerce import as_mapping
 from gateway.wire.messages import SYSTEM_ROLES, content_text, is_result
@@ -63,8 +62,7 @@ class Recorded(Struct, frozen=True, kw_only=True):
     """The answer to a call, with its cost, and the rules that it is recorded under.
 
     `choices`: the replies in `completion` (`replies_in`). `answered`: False for a call whose answer
-    is still being made. `masks_secrets`: texts are stored without what looks like a secret.
-    """
+    is still being made. `masks_secrets`: texts are stored without what looks like a secret."""
 
     completion: Mapping[str, Any] | None
     choices: Sequence[tuple[dict[str, Any], str | None]]
@@ -185,20 +183,13 @@ def _step_rows(
         newest = result.logged or StepRow(
             run_id=run, step_index=position.step, at=now, state=position.state.value
         )
-    own = newest.content or StepContent()
+    own, reply = newest.content or StepContent(), _reply_content(recorded.choices)
     found = candidate_rows(result)
     matches = (each.pattern_id for each in found if each.cleared and each.tier == Tier.E1.value)
     newest = replace(
         newest,
         call=_call_row(call, result, recorded) if recorded.answered else None,
-        content=replace(
-            _reply_content(recorded.choices),
-            messages=tuple(result.prompts),
-            thought=own.thought,
-            reasoning=own.reasoning,
-            actions=own.actions,
-            prompted=own.prompted,
-        ),
+        content=merged_content(replace(reply, messages=tuple(result.prompts)), own),
         candidates=found,
         e1_match=next(matches, None),
     )
@@ -347,7 +338,7 @@ def call_event(record: CallRecord) -> Event | None:
 def step_event(
     tenant: str,
     conversation_id: str,
-    run: RunUpdate | RunRecord,
+    run: RunUpdate,
     step: StepRow,
     injections: Sequence[InjectionRow],
 ) -> Event | None:
@@ -415,24 +406,13 @@ def candidate_rows(result: SteeringResult) -> tuple[CandidateRow, ...]:
         return ()
     decided = result.decision.decided
     found = [
-        CandidateRow(
-            tier=each.tier.value,
-            pattern_id=each.pattern_id,
-            similarity=each.similarity,
-            cleared=each.cleared,
-        )
-        for each in decided.candidates
+        (each.tier, each.pattern_id, each.similarity, each.cleared) for each in decided.candidates
     ]
-    lessons = [
-        CandidateRow(
-            tier=each.pattern.tier.value,
-            pattern_id=each.pattern.pattern_id,
-            similarity=each.similarity,
-            cleared=True,
-        )
-        for each in decided.lessons
-    ]
-    return (*found, *lessons)
+    lessons = [(e.pattern.tier, e.pattern.pattern_id, e.similarity, True) for e in decided.lessons]
+    return tuple(
+        CandidateRow(tier=tier.value, pattern_id=name, similarity=similarity, cleared=cleared)
+        for tier, name, similarity, cleared in (*found, *lessons)
+    )
 
 
 def decision_rows(result: SteeringResult, run: str) -> list[DecisionRow]:
@@ -490,8 +470,7 @@ def opening_prompts(
 ) -> list[PromptMessage]:
     """The opening of a run: the system prompt, then the messages before its first reply.
 
-    `start` is the index of the run's first message.
-    """
+    `start` is the index of the run's first message."""
     separate = [content_text(body.get(key)) for key in ("system", "instructions")]
     opening = [PromptMessage(role="system", text=text) for text in separate if text]
     lead = islice(transcript, min(start, MOST_MESSAGES))
@@ -504,8 +483,7 @@ def later_messages(transcript: Sequence[Any], latest: Step | None, new_from: int
     """The messages since the last reply.
 
     A user message with the results of calls that an agent wrote into its text belongs to the step
-    `latest` and is left out. `new_from`: the messages before it are parsed on access.
-    """
+    `latest` and is left out. `new_from`: the messages before it are parsed on access."""
     first = max(len(transcript) - MOST_MESSAGES, 0)
     new = transcript[max(new_from, first) :]
     since = list(takewhile(lambda message: not _is_reply(message), reversed(new)))

@@ -1,8 +1,7 @@
 """Finding the conversation of a request: is it known, and what does it continue?
 
 A request whose messages are read is matched from memory, or from the store where that may know more
-(`is_settled`); one whose messages are not read by the client's id, or by its bytes.
-"""
+(`is_settled`); one whose messages are not read by the client's id, or by its bytes."""
 
 from __future__ import annotations
 
@@ -10,6 +9,7 @@ import asyncio
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 
 from msgspec import Struct
@@ -50,18 +50,15 @@ from gateway.stores.protocols import StoreError
 from gateway.wire.prefix_hash import ChainState
 from gateway.wire.request import BIG_BYTES
 
-_RELOADS = 4
-"""Most conversations loaded again for one request, when several begin like it."""
-_MANY_MESSAGES = 1000
-"""New messages whose digests are made in a thread: each takes some 10 us."""
+_RELOADS = 4  # most conversations loaded again for one request, when several begin like it
+_MANY_MESSAGES = 1000  # new messages whose digests are made in a thread: each takes some 10 us
 
 
 class Resolved(Struct):
     """A request with its conversation; `conversation` is None for a side request.
 
     `label`: for `x-gateway-identity`; `source`: where the id came from; `unread`: why the store
-    could not be asked, empty when it was or need not be.
-    """
+    could not be asked, empty when it was or need not be."""
 
     label: str
     source: str
@@ -72,24 +69,17 @@ class Resolved(Struct):
     unread: str = ""
 
 
+@dataclass(eq=False)
 class ConversationResolver:
     """Finds the conversations of requests; changes memory only, the store follows at the commit.
 
-    `shared`: other gateways use the same store.
-    """
+    `shared`: other gateways use the same store."""
 
-    def __init__(
-        self,
-        index: ConversationIndex,
-        loader: ConversationLoader,
-        settings: ConversationSettings,
-        *,
-        shared: bool = False,
-    ) -> None:
-        self._shared = shared
-        self._index = index
-        self._loader = loader
-        self._settings = settings
+    index: ConversationIndex
+    loader: ConversationLoader
+    settings: ConversationSettings
+    _: KW_ONLY
+    shared: bool = False
 
     async def resolve(
         self, request: SteeredRequest, headers: Mapping[str, str], tenant: str, now: float
@@ -97,7 +87,7 @@ class ConversationResolver:
         """The conversation of one request; the request becomes its latest one."""
         search = await self._read(request, headers, tenant)
         verdict = await self._find(search)
-        found = apply_request(self._index, verdict, search, now)
+        found = apply_request(self.index, verdict, search, now)
         resolved_id = found.id if found is not None else verdict.conversation_id
         return Resolved(
             label=identity_label(search.identity.source, verdict.kind),
@@ -113,17 +103,17 @@ class ConversationResolver:
         self, request: SteeredRequest, headers: Mapping[str, str], tenant: str
     ) -> Search:
         """Read what the request says of its conversation, and its history."""
-        identity, dialect = identify(headers, request.body, self._settings), request.dialect
+        identity, dialect = identify(headers, request.body, self.settings), request.dialect
         references = dialect.references(request)
-        named = await self._loader.items(tenant, references) if references else {}
+        named = await self.loader.items(tenant, references) if references else {}
         if identity.parent is not None:
             await self._load_parent(tenant, identity.parent, identity.value)
         # The stored answer that a request continues from instead of sending its history.
         owner, response = "", None
         if request.previous_response_id is not None:
-            owner, response = await self._loader.response(tenant, request.previous_response_id)
+            owner, response = await self.loader.response(tenant, request.previous_response_id)
         elif identity.value is not None and dialect.in_conversation(request):
-            owner, response = await self._loader.newest_response(tenant, identity.value)
+            owner, response = await self.loader.newest_response(tenant, identity.value)
         if named or response is not None:
             request.complete(named, response.earlier() if response is not None else None)
         known = None
@@ -132,7 +122,7 @@ class ConversationResolver:
         elif request.known is not None:
             known = self._same_bytes(request, identity, tenant)
         checked = known.id if known is not None else ""
-        if self._shared and checked and not await self._is_current(tenant, checked):
+        if self.shared and checked and not await self._is_current(tenant, checked):
             known = self._same_bytes(request, identity, tenant)
         history = known.history if known is not None else None
         root, tail = (history.root, history.tail) if history is not None else (b"", None)
@@ -154,7 +144,7 @@ class ConversationResolver:
     async def _find(self, search: Search) -> ConversationMatch:
         """The match from memory, or from the store where that may know more."""
         verdict, settled = self._match(search)
-        if settled and self._shared and _of(verdict) != (search.known and search.known.id):
+        if settled and self.shared and _of(verdict) != (search.known and search.known.id):
             settled = await self._is_current(search.tenant, _of(verdict))
             verdict, still = self._match(search)
             settled = settled and still
@@ -165,7 +155,7 @@ class ConversationResolver:
             verdict = await self._find_rebuilt(search, verdict)
         if anonymous and verdict.kind in (MatchKind.NEW, MatchKind.FORK):
             verdict = await self._find_window(search, verdict)
-        here = self._index.get(verdict.conversation_id or "") is not None
+        here = self.index.get(verdict.conversation_id or "") is not None
         if search.unread and verdict.kind is MatchKind.NEW and not here:
             verdict = _apart(verdict, search)
         return verdict
@@ -181,15 +171,15 @@ class ConversationResolver:
         incoming = search.incoming
         try:
             if value is not None:
-                await self._loader.load_key(tenant, value)
+                await self.loader.load_key(tenant, value)
             elif incoming.calls and looks_unique(incoming.calls):
-                await self._loader.load_awaiting_results(tenant, incoming.calls)
-            if value is None or self._index.branches_of(tenant, value):
-                await self._loader.load_prefix_hashes(tenant, incoming)
+                await self.loader.load_awaiting_results(tenant, incoming.calls)
+            if value is None or self.index.branches_of(tenant, value):
+                await self.loader.load_prefix_hashes(tenant, incoming)
         except StoreError as exc:
             search.unread = exc.label
         verdict, _ = self._match(search)
-        for _ in range(_RELOADS if self._shared else 0):
+        for _ in range(_RELOADS if self.shared else 0):
             current = await self._is_current(tenant, _of(verdict))
             verdict, _ = self._match(search)
             if current:
@@ -200,7 +190,7 @@ class ConversationResolver:
         self, request: SteeredRequest, identity: Identity, tenant: str
     ) -> Conversation | None:
         """The conversation whose latest request this one begins with, byte for byte."""
-        found = self._index.conversation_for_prefix(tenant, request.known)
+        found = self.index.conversation_for_prefix(tenant, request.known)
         if found is None or identity.value in (None, found.external_key):
             return found
         return None
@@ -209,16 +199,15 @@ class ConversationResolver:
         """The match from memory, and whether the store could not change it.
 
         The store may know more when another gateway, or this one before its last start, served
-        requests of the same history.
-        """
+        requests of the same history."""
         identity, incoming = search.identity, search.incoming
-        if identity.source == FINGERPRINT and not self._settings.fingerprint:
+        if identity.source == FINGERPRINT and not self.settings.fingerprint:
             return match(incoming, {}, {}), True
-        known, branches = self._index.known_prefix_hashes(incoming.hashes.candidates)
+        known, branches = self.index.known_prefix_hashes(incoming.hashes.candidates)
         if identity.value is not None:
-            branches = self._index.branches_of(search.tenant, identity.value)
+            branches = self.index.branches_of(search.tenant, identity.value)
         elif incoming.calls:
-            branches |= self._index.awaiting_results(search.tenant, incoming)
+            branches |= self.index.awaiting_results(search.tenant, incoming)
         verdict = match(
             incoming,
             known,
@@ -227,23 +216,23 @@ class ConversationResolver:
             weak=identity.weak,
             exclusive=identity.exclusive,
         )
-        return verdict, is_settled(verdict, incoming, known, branches, shared=self._shared)
+        return verdict, is_settled(verdict, incoming, known, branches, shared=self.shared)
 
     async def _is_current(self, tenant: str, name: str | None) -> bool:
         """Whether memory has the conversation as it is stored, as far as can be read."""
         with suppress(StoreError):
-            return await self._loader.is_current(tenant, name)
+            return await self.loader.is_current(tenant, name)
         return True
 
     async def _find_rebuilt(self, search: Search, verdict: ConversationMatch) -> ConversationMatch:
         """The match of an unknown history, which may be known from its first reply on."""
         tenant, incoming = search.tenant, search.incoming
         end = end_of_reply(incoming.messages)
-        if end is None or incoming.hashes.start or not self._settings.fingerprint:
+        if end is None or incoming.hashes.start or not self.settings.fingerprint:
             return verdict
         tail = extend_tail(b"", incoming.hashes, last=end)
         with suppress(StoreError):
-            await self._loader.load_tail(tenant, tail)
+            await self.loader.load_tail(tenant, tail)
         verdict, _ = self._match(search)
         if verdict.kind is not MatchKind.NEW:
             return verdict  # another request has opened it in the meantime
@@ -251,7 +240,7 @@ class ConversationResolver:
         task = task_digest(incoming.messages)
         alike = [
             branch
-            for branch in self._index.branches_with_tail(tenant, tail)
+            for branch in self.index.branches_with_tail(tenant, tail)
             if branch.signature == incoming.signature and (strong or branch.task == task)
         ]
         if len(alike) != 1:
@@ -264,25 +253,25 @@ class ConversationResolver:
         """The match of a history that has lost its beginning, or a part of its middle."""
         incoming, tenant = search.incoming, search.tenant
         hashes = incoming.hashes
-        if not self._settings.fingerprint:
+        if not self.settings.fingerprint:
             return verdict
         again = verdict.position == hashes.state.count
         if hashes.start or not (again or hashes.turns_after(verdict.position)):
             return verdict  # the prefix that is known shows which reply the request follows
-        alike = self._index.known_under(verdict.prefix_hash)
+        alike = self.index.known_under(verdict.prefix_hash)
         # What another conversation has been asked may be what this one asks next; one that loops,
         # and whose client drops messages, asks the same again.
-        asked = self._index.get(verdict.parent or "") if again else None
+        asked = self.index.get(verdict.parent or "") if again else None
         other = asked.id if asked is not None and asked.run.start is None else None
 
         def newest() -> str | None:
-            found = self._index.windows(tenant, incoming, alike)
+            found = self.index.windows(tenant, incoming, alike)
             return next((name for name in found if name != other), None)
 
-        chosen = None if self._shared else newest()
+        chosen = None if self.shared else newest()
         if chosen is None:
             with suppress(StoreError):
-                await self._loader.load_newest(tenant, hashes)
+                await self.loader.load_newest(tenant, hashes)
             chosen = newest()
         if chosen is None:
             return verdict
@@ -290,10 +279,10 @@ class ConversationResolver:
 
     async def _load_parent(self, tenant: str, parent: str, value: str | None) -> None:
         """Load the conversation that started this one, for the first request of this one."""
-        known = value is not None and self._index.branches_of(tenant, value)
-        if not known and not self._index.branches_of(tenant, parent):
+        known = value is not None and self.index.branches_of(tenant, value)
+        if not known and not self.index.branches_of(tenant, parent):
             with suppress(StoreError):
-                await self._loader.load_key(tenant, parent)
+                await self.loader.load_key(tenant, parent)
 
     async def resolve_unread(
         self, request: SteeredRequest, headers: Mapping[str, str], tenant: str, key: str, now: float
@@ -304,37 +293,36 @@ class ConversationResolver:
         it begins with; else it has one of its own. An id that several conversations may share does
         not say which one it is. Nothing is known of its history, so nothing of the conversation's
         history changes, and a request that is read matches it by the id only. `key`: the name of
-        the gateway key that was sent.
-        """
-        identity = identify(headers, request.body, self._settings)
+        the gateway key that was sent."""
+        identity = identify(headers, request.body, self.settings)
         if identity.value is None or identity.weak:
             identity = Identity(source=FINGERPRINT)
         value, given, grown = identity.value, None, None
         owner = (tenant, key, request.dialect.name, request.model)
         if value is not None:
             given = name = conversation_id(tenant, value)
-            load = partial(self._loader.load_key, tenant, value)
+            load = partial(self.loader.load_key, tenant, value)
         else:
             grown = await self._grown(request, headers, owner)
             name = (grown.conversation_id if grown is not None else None) or ""
-            load = partial(self._loader.load, tenant, name)
-        found = self._index.get(name)
+            load = partial(self.loader.load, tenant, name)
+        found = self.index.get(name)
         if found is None and name:
             with suppress(StoreError):
                 await load()
-            found = self._index.get(name)
+            found = self.index.get(name)
         incoming = _without_history(request, headers, tenant, found)
         kind = MatchKind.NEW if found is None else MatchKind.CONTINUE
         verdict = ConversationMatch(kind=kind, conversation_id=found.id if found else None)
         if found is None:
-            found = open_conversation(self._index, verdict, identity, given, incoming, tenant, now)
+            found = open_conversation(self.index, verdict, identity, given, incoming, tenant, now)
             # No hash: a request that is read later finds it by its id alone, and begins a run.
             branch = replace(found.history.branch, served_hash=b"", awaits=Awaits.ANYTHING)
             found.history.branch = branch
         if grown is not None:
-            self._index.growing_bodies.keep(owner, replace(grown, conversation_id=found.id))
+            self.index.growing_bodies.keep(owner, replace(grown, conversation_id=found.id))
         read = found.history.prefix
-        self._index.used(found, len(read.raw) if read is not None else 0)
+        self.index.used(found, len(read.raw) if read is not None else 0)
         resolved = Resolved(
             label=identity_label(identity.source, kind),
             source=identity.source,
@@ -353,14 +341,13 @@ class ConversationResolver:
         if messages is None:
             return None
         again = is_client_retry(headers)
-        return await self._index.growing_bodies.find(owner, messages, again=again)
+        return await self.index.growing_bodies.find(owner, messages, again=again)
 
 
 def _with_response(identity: Identity, body: Mapping[str, object]) -> Identity:
     """The identity of a request that names the answer it continues from.
 
-    It is that answer, unless the client sent an id that only this conversation uses.
-    """
+    It is that answer, unless the client sent an id that only this conversation uses."""
     if identity.value is None or identity.weak:
         field = "previous_response_id" if body.get("previous_response_id") else "conversation"
         return Identity(source=f"body:{field}")
@@ -396,8 +383,7 @@ async def off_the_loop(
 ) -> Incoming:
     """The result of `read`, made in a thread for a big request: digests take a tenth of a second.
 
-    `resume`: the chain of the messages that need not be read again; `tail`: their tail hash.
-    """
+    `resume`: the chain of the messages that need not be read again; `tail`: their tail hash."""
     new = len(request.transcript) - (resume.count if resume is not None else 0)
     is_big = len(request.raw) >= BIG_BYTES or new > _MANY_MESSAGES
     return await asyncio.to_thread(lambda: with_tails(read(), tail)) if is_big else read()
@@ -445,8 +431,7 @@ def is_settled(
     gateway, or this one before its last start, served requests of the same history.
 
     `shared`: other gateways use the store at the same time. Then memory lacks the latest requests
-    of conversations that it knows, and conversations that fit better.
-    """
+    of conversations that it knows, and conversations that fit better."""
     if shared and verdict.kind in (MatchKind.RETRY, MatchKind.COMPACTION):
         return False
     match verdict.kind:

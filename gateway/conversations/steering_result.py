@@ -2,8 +2,7 @@
 
 ControlHeaders   the client's orders to the gateway itself, and the tags of its run
 SteeringResult   the findings and decisions, from the first moment of the request to its record
-Call             both, with the facts (`gateway/exchange.py`): what is recorded of one call
-"""
+Call             both, with the facts (`gateway/exchange.py`): what is recorded of one call"""
 
 from __future__ import annotations
 
@@ -40,8 +39,7 @@ ActOfPerson = tuple[StepPlace, Intervention]
 class ControlHeaders(Struct, frozen=True, kw_only=True):
     """The request headers that control the gateway itself.
 
-    `experiment` and `arm`: of a conversation that takes part in an experiment, with its `unit`.
-    """
+    `experiment` and `arm`: of a conversation that takes part in an experiment, with its `unit`."""
 
     mode: str | None = None
     outcome: str | None = None
@@ -54,11 +52,8 @@ class ControlHeaders(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def read(cls, headers: Mapping[str, str]) -> ControlHeaders:
-        """The orders in a request's headers.
-
-        Raises:
-            BadRequest: a value that is not allowed; `param` names the header.
-        """
+        """The orders in a request's headers. Raises: BadRequest: a value that is not allowed;
+        `param` names the header."""
         return cls(
             mode=_one_of(headers, "x-gateway-mode", MODES),
             outcome=_one_of(headers, "x-gateway-outcome", _OUTCOMES),
@@ -104,8 +99,7 @@ class SteeringResult(Struct, kw_only=True):
     `usable`: the answer says or calls anything; a client asks again after one without. `unread`:
     the request's messages were not read, so that its answer continues no known history. `advice`:
     what the call's budgets ask of it. `memory_before`: the run's memory before the decision;
-    `kept`: what the run remembers of it. `applies`: the request is changed by what was decided.
-    """
+    `kept`: what the run remembers of it. `applies`: the request is changed by what was decided."""
 
     resolved: Resolved
     mode: str
@@ -174,8 +168,7 @@ class Call(Struct, kw_only=True):
     for a side request, and for one whose conversation could not be found. `model`: the one to
     request. `spending`: what is reserved of its budgets; None when none applies. `target`: the one
     that answered; `billed_model`: whose prices hold for the answer, a fallback's when that gave it.
-    `completed`: the whole answer has arrived.
-    """
+    `completed`: the whole answer has arrived."""
 
     control: ControlHeaders
     exchange: Exchange
@@ -234,8 +227,7 @@ def note_identity(exchange: Exchange, resolved: Resolved) -> None:
 def note_steering(exchange: Exchange, result: SteeringResult, arm: str | None) -> None:
     """Note the run's state and the actions on this call in headers and log line: names and numbers.
 
-    The mode is how the request is treated; the experiment's `arm` may have another name.
-    """
+    The mode is how the request is treated; the experiment's `arm` may have another name."""
     position, guidance = result.position, _guidance_label(result)
     headers, notes = exchange.response.headers, exchange.notes
     state = position.state.value

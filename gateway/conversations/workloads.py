@@ -2,8 +2,7 @@
 refreshed behind it.
 
 A run is noted when its first call is recorded. Every `routing.refresh_s` the notes are written,
-outcomes that runs have got since are counted, once each, and the counts are read again.
-"""
+outcomes that runs have got since are counted, once each, and the counts are read again."""
 
 from __future__ import annotations
 
@@ -11,6 +10,7 @@ import asyncio
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from msgspec.structs import asdict
 
@@ -21,9 +21,10 @@ from gateway.observability.logging import get_logger
 from gateway.steering.routing_policy import RunChoice, WorkloadRates, candidates
 from gateway.steering.scoring.risk import NO_OUTCOMES, WorkloadPrior
 from gateway.steering.steer import SteeringRules
-from gateway.stores.learning import WorkloadRate, WorkloadRun, WorkloadStore
+from gateway.stores.learning import WorkloadRate, WorkloadRun
 from gateway.stores.protocols import StoreError
 from gateway.stores.redact import encodable
+from gateway.stores.sql.workloads import WorkloadStore
 from gateway.tasks import spawn
 from gateway.wire.messages import tool_names
 
@@ -50,15 +51,13 @@ def workload_of(tenant: str, agent: str, tools: Iterable[str], requested: str) -
     return Workload(tenant=tenant, client=client, requested=requested, key=key)
 
 
-_Priors = dict[str, WorkloadPrior]
-"""By model."""
+_Priors = dict[str, WorkloadPrior]  # by model
 
 
 class Workloads:
     """The counts in memory, and the runs that are not written yet.
 
-    Of several errors of the store in a row the first is logged.
-    """
+    Of several errors of the store in a row the first is logged."""
 
     def __init__(self, store: WorkloadStore) -> None:
         self.store = store
@@ -173,36 +172,30 @@ def _sum(one: WorkloadPrior, other: WorkloadPrior, sign: int) -> WorkloadPrior:
     )
 
 
+@dataclass(eq=False)
 class RunWorkloads:
     """The outcomes that one set of rules may use. Without `workloads` nothing is known of any run.
 
-    `price`: the price of a model, by which models are compared; None when it is not known.
-    """
+    `price`: the price of a model, by which models are compared; None when it is not known."""
 
-    def __init__(
-        self,
-        rules: SteeringRules,
-        workloads: Workloads | None = None,
-        price: Callable[[str], float | None] = lambda model: None,
-    ) -> None:
-        self._rules = rules
-        self._workloads = workloads
-        self._price = price
+    rules: SteeringRules
+    workloads: Workloads | None = None
+    price: Callable[[str], float | None] = lambda model: None
 
     def prior(self, result: SteeringResult, request: SteeredRequest) -> WorkloadPrior:
         """The outcomes of the workload of a run that would begin now."""
-        if self._workloads is None:
+        if self.workloads is None:
             return NO_OUTCOMES
         workload = _workload(result, request)
-        return self._workloads.prior(workload) if self._rules.routing.risk_prior else NO_OUTCOMES
+        return self.workloads.prior(workload) if self.rules.routing.risk_prior else NO_OUTCOMES
 
     def rates(self, result: SteeringResult, request: SteeredRequest) -> WorkloadRates | None:
         """Rates of the run's workload for the learned policy; None under another policy."""
-        if self._workloads is None or self._rules.routing.policy != "learned":
+        if self.workloads is None or self.rules.routing.policy != "learned":
             return None
-        priced = ((m, self._price(m)) for m in candidates(self._rules.routes, request.model))
+        priced = ((m, self.price(m)) for m in candidates(self.rules.routes, request.model))
         prices = {model: price for model, price in priced if price is not None}
-        return self._workloads.rates(_workload(result, request), result.run_id, prices)
+        return self.workloads.rates(_workload(result, request), result.run_id, prices)
 
 
 def _workload(result: SteeringResult, request: SteeredRequest) -> Workload:

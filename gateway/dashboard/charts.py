@@ -19,26 +19,8 @@ from gateway.stores.totals import (
     streaks,
 )
 from gateway.stores.usage import UsagePoint
-from gateway.text import formatting
+from gateway.text import formatting, svg
 from gateway.text.sanitize import one_line
-from gateway.text.svg import (
-    STATE_THRESHOLDS,
-    Point,
-    curve,
-    drawing,
-    element,
-    fraction,
-    heat,
-    joined,
-    level_y,
-    share,
-    slot_curve,
-    state_bands,
-    step_dots,
-    stretched,
-    stretches,
-    threshold_lines,
-)
 
 DIFFICULTY_PX, COMPOSITE_PX, TOKENS_PX, LANE_PX = 190, 60, 60, 14
 _DOTS_UP_TO = 150  # steps; with more, dots overlap
@@ -69,7 +51,7 @@ class RunChart:
 
     def left(self, slot: float) -> str:
         """Left edge of a slot."""
-        return share(slot, self.slots)
+        return svg.share(slot, self.slots)
 
     def models(self) -> list[str]:
         """The models asked, in the order of their first call."""
@@ -78,7 +60,7 @@ class RunChart:
 
 def _rect(x: str, y: float, width: str, height: float, class_: str, *inside: Markup) -> Markup:
     sides = {"x": x, "y": round(y, 2), "width": width, "height": round(height, 2)}
-    return element("rect", *inside, **sides, class_=class_)
+    return svg.element("rect", *inside, **sides, class_=class_)
 
 
 def difficulty_chart(chart: RunChart) -> Markup:
@@ -86,15 +68,15 @@ def difficulty_chart(chart: RunChart) -> Markup:
     height = DIFFICULTY_PX
     difficulties = [step.difficulty for step in chart.steps]
     fired = [bool(step.fired) for step in chart.steps]
-    dots = step_dots(difficulties, fired, height) if len(fired) <= _DOTS_UP_TO else ()
-    return drawing(
+    dots = svg.step_dots(difficulties, fired, height) if len(fired) <= _DOTS_UP_TO else ()
+    return svg.drawing(
         height,
-        joined(state_bands([step.state for step in chart.steps], height)),
+        svg.joined(svg.state_bands([step.state for step in chart.steps], height)),
         *_mark(chart),
-        joined(threshold_lines(chart.thresholds, height)),
-        slot_curve(difficulties, height, class_="curve"),
-        joined(dots),
-        joined(_markers(chart)),
+        svg.joined(svg.threshold_lines(chart.thresholds, height)),
+        svg.slot_curve(difficulties, height, class_="curve"),
+        svg.joined(dots),
+        svg.joined(_markers(chart)),
         class_="plot difficulty",
         role="group",  # its markers are links
         aria_label="Difficulty by step, on bands of the run's states",
@@ -112,10 +94,10 @@ def _mark(chart: RunChart) -> Iterator[Markup]:
 def difficulty_axis(chart: RunChart) -> Markup:
     """The names and values of the thresholds at their height."""
     labels = []
-    for name in STATE_THRESHOLDS:
-        value, y = chart.thresholds[name], level_y(chart.thresholds[name], DIFFICULTY_PX) + 3.5
-        labels.append(element("text", f"{name} {value:g}", x="0", y=y, class_=f"axis-{name}"))
-    return drawing(DIFFICULTY_PX, *labels, class_="axis")
+    for name in svg.STATE_THRESHOLDS:
+        value, y = chart.thresholds[name], svg.level_y(chart.thresholds[name], DIFFICULTY_PX) + 3.5
+        labels.append(svg.element("text", f"{name} {value:g}", x="0", y=y, class_=f"axis-{name}"))
+    return svg.drawing(DIFFICULTY_PX, *labels, class_="axis")
 
 
 def composite_chart(chart: RunChart) -> Markup:
@@ -124,22 +106,24 @@ def composite_chart(chart: RunChart) -> Markup:
     bars = []
     for slot, (step, stuck) in enumerate(zip(chart.steps, streaks(chart.steps), strict=True)):
         if step.composite:
-            top = level_y(step.composite, height)
+            top = svg.level_y(step.composite, height)
             bars.append(_bar(chart, slot, top, height - top, step_severity(step, stuck)))
-    lines = threshold_lines(chart.thresholds, height, ("warn", "danger"))
-    return drawing(height, *lines, *bars, class_="plot composite")
+    lines = svg.threshold_lines(chart.thresholds, height, ("warn", "danger"))
+    return svg.drawing(height, *lines, *bars, class_="plot composite")
 
 
 def monitor_strip(chart: RunChart, name: str) -> Markup:
     """One monitor's readings by step: the higher, the darker."""
     fire = chart.thresholds["fire"]
-    levels = stretches(heat(step.scores.get(name), fire) for step in chart.steps)
+    levels = svg.stretches(svg.heat(step.scores.get(name), fire) for step in chart.steps)
     cells = [
-        _rect(chart.left(first), 1, chart.left(length), LANE_PX - 2, f"heat-{level}")
+        _rect(chart.left(first), 1, chart.left(length), LANE_PX - 2, f"svg.heat-{level}")
         for first, length, level in levels
         if level
     ]
-    return drawing(LANE_PX, *cells, class_="plot strip", role="img", aria_label=f"{name} by step")
+    return svg.drawing(
+        LANE_PX, *cells, class_="plot strip", role="img", aria_label=f"{name} by step"
+    )
 
 
 def model_lane(chart: RunChart) -> Markup:
@@ -147,17 +131,17 @@ def model_lane(chart: RunChart) -> Markup:
     numbers = {name: at for at, name in enumerate(chart.models())}
     asked = (None if step.call is None else step.call.model_asked for step in chart.steps)
     parts = []
-    for first, length, name in stretches(asked):
+    for first, length, name in svg.stretches(asked):
         left, width = chart.left(first), chart.left(length)
         class_ = f"model-{numbers[name] % _MODEL_COLOURS}"
         parts.append(
-            _rect(left, 2, width, LANE_PX - 4, class_, element("title", one_line(name, 80)))
+            _rect(left, 2, width, LANE_PX - 4, class_, svg.element("title", one_line(name, 80)))
         )
     for slot, step in enumerate(chart.steps):
         if step.call is not None and step.call.failed:
-            title = element("title", f"The call at step {step.step_index} failed")
+            title = svg.element("title", f"The call at step {step.step_index} failed")
             parts.append(_rect(chart.left(slot), 0, chart.left(1), LANE_PX, "call-failed", title))
-    return drawing(LANE_PX, *parts, class_="plot strip models")
+    return svg.drawing(LANE_PX, *parts, class_="plot strip models")
 
 
 def token_chart(chart: RunChart) -> Markup:
@@ -179,8 +163,8 @@ def token_chart(chart: RunChart) -> Markup:
     costs = [(step.call.cost_usd or 0.0) if step.call else 0.0 for step in chart.steps]
     if (total := sum(costs)) > 0:
         shares = [so_far / total for so_far in accumulate(costs)]
-        bars.append(slot_curve(shares, height, margin=2, class_="curve-cost"))
-    return drawing(height, *bars, class_="plot tokens")
+        bars.append(svg.slot_curve(shares, height, margin=2, class_="curve-cost"))
+    return svg.drawing(height, *bars, class_="plot tokens")
 
 
 def _most_tokens(chart: RunChart) -> int:
@@ -192,10 +176,10 @@ def token_axis(chart: RunChart) -> Markup:
     """The tokens of the highest bar, and the cost of the whole run."""
     costs = [s.call.cost_usd for s in chart.steps if s.call and s.call.cost_usd is not None]
     most, total = _most_tokens(chart), sum(costs) if costs else None
-    return drawing(
+    return svg.drawing(
         TOKENS_PX,
-        element("text", formatting.count(most), x="0", y=10, class_="axis-text"),
-        element("text", formatting.money(total), x="0", y=24, class_="axis-cost"),
+        svg.element("text", formatting.count(most), x="0", y=10, class_="axis-text"),
+        svg.element("text", formatting.money(total), x="0", y=24, class_="axis-cost"),
         class_="axis",
     )
 
@@ -204,11 +188,13 @@ def step_axis(chart: RunChart) -> Markup:
     """The numbers of some steps, at their slots."""
     every = max(1, -(-len(chart.steps) // _TICKS))
     labels = [
-        element("text", str(step.step_index), x=chart.left(slot + 0.5), y=11, text_anchor="middle")
+        svg.element(
+            "text", str(step.step_index), x=chart.left(slot + 0.5), y=11, text_anchor="middle"
+        )
         for slot, step in enumerate(chart.steps)
         if slot % every == 0
     ]
-    return drawing(16, *labels, class_="plot ticks")
+    return svg.drawing(16, *labels, class_="plot ticks")
 
 
 def _markers(chart: RunChart) -> Iterator[Markup]:
@@ -219,17 +205,17 @@ def _markers(chart: RunChart) -> Iterator[Markup]:
             continue
         kinds = ", ".join(dict.fromkeys(row.source for row in rows))
         applied = any(row.applied for row in rows)
-        link = element(
+        link = svg.element(
             "a",
-            element("title", f"Guidance at step {step.step_index}: {kinds}"),
-            element("line", x1=0, x2=0, y1=12, y2=DIFFICULTY_PX, class_="marker-line"),
-            element("path", d="M-5 2h10v7l-5 5l-5-5z", class_="marker-flag"),
+            svg.element("title", f"Guidance at step {step.step_index}: {kinds}"),
+            svg.element("line", x1=0, x2=0, y1=12, y2=DIFFICULTY_PX, class_="marker-line"),
+            svg.element("path", d="M-5 2h10v7l-5 5l-5-5z", class_="marker-flag"),
             href=f"#step-{step.step_index}",
             class_="marker" if applied else "marker marker-shadow",
             data_step=step.step_index,
             aria_label=f"Guidance at step {step.step_index}: {kinds}",
         )
-        yield element("svg", link, x=chart.left(slot + 0.5), overflow="visible")
+        yield svg.element("svg", link, x=chart.left(slot + 0.5), overflow="visible")
 
 
 def _bar(chart: RunChart, slot: int, top: float, tall: float, kind: str) -> Markup:
@@ -247,20 +233,22 @@ def stacked(parts: Mapping[str, int], order: Sequence[str], kind: str, height: i
     total, at, drawn = sum(parts.values()), 0, []
     for name in (*order, *sorted(set(parts) - set(order))):
         if count := parts.get(name):
-            title = element("title", f"{name}: {count} ({count / total:.0%})")
+            title = svg.element("title", f"{name}: {count} ({count / total:.0%})")
             class_ = f"{kind}-{name if name in order else 'other'}"
-            drawn.append(_rect(share(at, total), 0, share(count, total), height, class_, title))
+            drawn.append(
+                _rect(svg.share(at, total), 0, svg.share(count, total), height, class_, title)
+            )
             at += count
-    return drawing(height, *drawn, class_="stacked")
+    return svg.drawing(height, *drawn, class_="stacked")
 
 
 def level(value: float, *, whole: float = 1.0, kind: str = "level") -> Markup:
     """One bar of `value` out of `whole`."""
-    bars = [element("rect", x=0, y=0, width="100%", height=6, rx=3, class_="track")]
+    bars = [svg.element("rect", x=0, y=0, width="100%", height=6, rx=3, class_="track")]
     if value > 0:
-        width = share(min(value, whole), whole)
-        bars.append(element("rect", x=0, y=0, width=width, height=6, rx=3))
-    return drawing(6, *bars, class_=f"level {kind}")
+        width = svg.share(min(value, whole), whole)
+        bars.append(svg.element("rect", x=0, y=0, width=width, height=6, rx=3))
+    return svg.drawing(6, *bars, class_=f"level {kind}")
 
 
 def peak(value: float, severity: str) -> Markup:
@@ -273,37 +261,39 @@ def sparkline(runs: Sequence[RecentRun]) -> Markup:
     slots, height = max(1, len(runs)), SPARK_PX
     lines = []
     for name, value in (("warn", WARN_COMPOSITE), ("danger", DANGER_COMPOSITE)):
-        y, class_ = level_y(value, height, 1), f"threshold threshold-{name}"
-        lines.append(element("line", x1="0", x2="100%", y1=y, y2=y, class_=class_))
+        y, class_ = svg.level_y(value, height, 1), f"threshold threshold-{name}"
+        lines.append(svg.element("line", x1="0", x2="100%", y1=y, y2=y, class_=class_))
     bars = []
     for slot, run in enumerate(runs):
         words = f"{run.run_id}: peak {run.peak_composite}, {run.steps} steps, "
-        title = element("title", words + SEVERITY_WORDS[run.severity])
+        title = svg.element("title", words + SEVERITY_WORDS[run.severity])
         # Runs without trouble keep a visible stump.
-        top = min(level_y(run.peak_composite, SPARK_PX, 1), SPARK_PX - 1.5)
-        left, width = share(slot + 0.12, slots), share(0.76, slots)
+        top = min(svg.level_y(run.peak_composite, SPARK_PX, 1), SPARK_PX - 1.5)
+        left, width = svg.share(slot + 0.12, slots), svg.share(0.76, slots)
         bar = _rect(left, top, width, SPARK_PX - top, f"bar bar-{run.severity}")
-        bars.append(element("a", title, bar, href=f"/dashboard/runs/{run.run_id}"))
-    mean = slot_curve([run.mean_composite for run in runs], height, margin=1, class_="curve-mean")
+        bars.append(svg.element("a", title, bar, href=f"/dashboard/runs/{run.run_id}"))
+    mean = svg.slot_curve(
+        [run.mean_composite for run in runs], height, margin=1, class_="curve-mean"
+    )
     label = "Highest composite of the newest runs, oldest first, with links to them"
-    return drawing(height, *lines, *bars, mean, class_="plot spark", aria_label=label)
+    return svg.drawing(height, *lines, *bars, mean, class_="plot spark", aria_label=label)
 
 
 def interval(effect: Effect) -> Markup:
     """An estimate with its interval on its scale, and a line where there is no effect."""
 
     def x(value: float) -> str:
-        return share(fraction(value, *effect.bounds), 1.0)
+        return svg.share(svg.fraction(value, *effect.bounds), 1.0)
 
     middle, none = _INTERVAL_PX / 2, x(effect.none)
     low, high = x(effect.low), x(effect.high)
-    return drawing(
+    return svg.drawing(
         _INTERVAL_PX,
-        element("line", x1=none, x2=none, y1=0, y2=_INTERVAL_PX, class_="no-effect"),
-        element("line", x1=low, x2=high, y1=middle, y2=middle, class_="whisker"),
-        element("line", x1=low, x2=low, y1=middle - 4, y2=middle + 4, class_="whisker"),
-        element("line", x1=high, x2=high, y1=middle - 4, y2=middle + 4, class_="whisker"),
-        element("circle", cx=x(effect.estimate), cy=middle, r=4.5, class_="estimate"),
+        svg.element("line", x1=none, x2=none, y1=0, y2=_INTERVAL_PX, class_="no-effect"),
+        svg.element("line", x1=low, x2=high, y1=middle, y2=middle, class_="whisker"),
+        svg.element("line", x1=low, x2=low, y1=middle - 4, y2=middle + 4, class_="whisker"),
+        svg.element("line", x1=high, x2=high, y1=middle - 4, y2=middle + 4, class_="whisker"),
+        svg.element("circle", cx=x(effect.estimate), cy=middle, r=4.5, class_="estimate"),
         class_="interval sure" if effect.sure else "interval unsure",
     )
 
@@ -315,25 +305,25 @@ def daily(days: Sequence[Day], arms: Sequence[str]) -> Markup:
     slots, height = max(1, len(dates)), _DAILY_PX
     lines = []
     for arm in arms:
-        points: list[Point | None] = []
+        points: list[svg.Point | None] = []
         for slot, date in enumerate(dates):
             day = known.get((date, arm))
             rate = day.successes / day.judged if day is not None and day.judged else None
-            points.append(None if rate is None else (slot + 0.5, level_y(rate, height)))
-        lines += _broken(points, f"curve-arm arm-{arm}", f"curve-dot arm-{arm}")
+            points.append(None if rate is None else (slot + 0.5, svg.level_y(rate, height)))
+        lines += _broken(points, f"svg.curve-arm arm-{arm}", f"svg.curve-dot arm-{arm}")
     grid = []
     for label, y in (("100 %", 4), ("50 %", height / 2), ("0", height - 4)):
-        grid.append(element("line", x1="0", x2="100%", y1=y, y2=y, class_="grid"))
-        grid.append(element("text", label, x=0, y=y + (11 if y < height / 2 else -3)))
-    plot = stretched(height, *lines, box=(slots, height))
-    return drawing(height, *grid, plot, class_="plot daily")
+        grid.append(svg.element("line", x1="0", x2="100%", y1=y, y2=y, class_="grid"))
+        grid.append(svg.element("text", label, x=0, y=y + (11 if y < height / 2 else -3)))
+    plot = svg.stretched(height, *lines, box=(slots, height))
+    return svg.drawing(height, *grid, plot, class_="plot daily")
 
 
-def _broken(points: Sequence[Point | None], line: str, dot: str) -> list[Markup]:
+def _broken(points: Sequence[svg.Point | None], line: str, dot: str) -> list[Markup]:
     """A curve with gaps, and a dot at each point: one between two gaps would have no line."""
     known = [point for point in points if point is not None]
-    dots = (curve([(x, y), (x + 0.0001, y)], class_=dot) for x, y in known)
-    return [curve(points, class_=line), *dots]
+    dots = (svg.curve([(x, y), (x + 0.0001, y)], class_=dot) for x, y in known)
+    return [svg.curve(points, class_=line), *dots]
 
 
 TIME_PX, _MARGIN = 96, 3
@@ -363,9 +353,13 @@ def bars(series: TimeSeries, value: Callable[[UsagePoint], float]) -> tuple[Mark
                 continue
             tall = part / top * (TIME_PX - 2 * _MARGIN)
             below += tall
-            left, width, y = share(slot + 0.1, slots), share(0.8, slots), TIME_PX - _MARGIN - below
+            left, width, y = (
+                svg.share(slot + 0.1, slots),
+                svg.share(0.8, slots),
+                TIME_PX - _MARGIN - below,
+            )
             drawn.append(_rect(left, y, width, max(tall, 1.0), f"series-{number}"))
-    return drawing(TIME_PX, *drawn, class_="plot time"), top
+    return svg.drawing(TIME_PX, *drawn, class_="plot time"), top
 
 
 def line(
@@ -380,13 +374,13 @@ def line(
     whole = top or highest or 1.0
     lines = []
     for number, row in enumerate(values):
-        points: list[Point | None] = [
+        points: list[svg.Point | None] = [
             None if v is None else (slot + 0.5, _height(v / whole)) for slot, v in enumerate(row)
         ]
         lines += _broken(points, f"time-line line-{number}", f"time-dot line-{number}")
     box = (max(1, len(series.starts)), TIME_PX)
-    plot = stretched(TIME_PX, *lines, box=box)
-    return drawing(TIME_PX, _grid(), plot, class_="plot time"), whole
+    plot = svg.stretched(TIME_PX, *lines, box=box)
+    return svg.drawing(TIME_PX, _grid(), plot, class_="plot time"), whole
 
 
 def _height(part: float) -> float:
@@ -395,7 +389,7 @@ def _height(part: float) -> float:
 
 def _grid() -> Markup:
     lines = [
-        element("line", x1="0", x2="100%", y1=_height(part), y2=_height(part), class_="grid")
+        svg.element("line", x1="0", x2="100%", y1=_height(part), y2=_height(part), class_="grid")
         for part in (0, 0.5, 1)
     ]
     return Markup("").join(lines)

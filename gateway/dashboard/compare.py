@@ -137,12 +137,11 @@ def parted(left: Sequence[Side], right: Sequence[Side]) -> int | None:
     return None
 
 
+# The sections of the config that decide about a run.
 SECTIONS = (
     *("conversations", "difficulty", "fsm", "monitors", "model_routing", "model_routing_by_model"),
     *("routing", "etraces", "injection", "steering"),
 )
-"""The sections of the config that decide about a run."""
-
 # They name files and services of the machine, and a page is no place to try those.
 _FIXED = (("difficulty", "weights_file"), ("difficulty", "judge"))
 _EXAMPLE = "fsm: {slow_threshold: 0.5}\nmodel_routing: {SLOW: gpt-4.1}"

@@ -13,16 +13,8 @@ from pydantic import Field
 from gateway.api.params import OneOf, TenantParameter, Text, naming
 from gateway.dashboard.charts import TimeSeries, bars, line
 from gateway.dashboard.pages import FragmentParameters, Page, Visit
+from gateway.stores import usage
 from gateway.stores.queries import LIVE, PageRequest, RunFilter
-from gateway.stores.usage import (
-    BUCKET_S,
-    DIMENSIONS,
-    TAG,
-    UsagePoint,
-    UsageQuery,
-    bucket_start,
-    tag_of,
-)
 from gateway.text import formatting
 
 SPANS: Mapping[str, int] = {"hour": 48, "day": 30, "week": 26}  # buckets shown of each length
@@ -30,14 +22,14 @@ _SERIES = 6  # names with a series each; the others share one more
 OTHERS = "all others"
 
 
-_BY = rf"^({'|'.join(DIMENSIONS)}|{TAG}.+)$"
+_BY = rf"^({'|'.join(usage.DIMENSIONS)}|{usage.TAG}.+)$"
 _RUNS_WITH_TAGS = 100
 
 
 class TimeParameters(FragmentParameters, TenantParameter):
     """Bucket of time and key by which calls are grouped."""
 
-    bucket: Annotated[str, OneOf(tuple(BUCKET_S))] = "day"
+    bucket: Annotated[str, OneOf(tuple(usage.BUCKET_S))] = "day"
     by: Annotated[str, Field(pattern=_BY)] | None = None
     model: Text | None = None
     agent: Text | None = None
@@ -47,9 +39,9 @@ async def show(visit: Visit) -> Page:
     """The charts, and their numbers as a table."""
     values, store = visit.values, visit.runtime.runs
     bucket = values["bucket"]
-    width, last = BUCKET_S[bucket], bucket_start(time.time(), bucket)
+    width, last = usage.BUCKET_S[bucket], usage.bucket_start(time.time(), bucket)
     starts = [last - width * back for back in reversed(range(SPANS[bucket]))]
-    query = UsageQuery(
+    query = usage.UsageQuery(
         since=starts[0],
         until=last + width,
         bucket=bucket,
@@ -62,7 +54,7 @@ async def show(visit: Visit) -> Page:
         points = await store.usage(query)
     names, label = most_used(points), label_of(bucket)
     series = TimeSeries(starts=starts, by_name=grouped(points, names))
-    total = reduce(UsagePoint.plus, points, UsagePoint(start=0))
+    total = reduce(usage.UsagePoint.plus, points, usage.UsagePoint(start=0))
     filled = [point for points_of in series.by_name.values() for point in points_of.values()]
     shown: dict[str, Any] = {
         "title": "Over time",
@@ -82,15 +74,15 @@ async def show(visit: Visit) -> Page:
     newest = await store.list_runs(
         RunFilter(tenant=visit.tenant, mode=LIVE), PageRequest(limit=_RUNS_WITH_TAGS)
     )
-    chosen = tag_of(values["by"] or "")
+    chosen = usage.tag_of(values["by"] or "")
     tags = sorted({name for run in newest.runs for name in run.tags} | ({chosen} - {""}))
     shown |= {"chosen": values, "models": facets.models, "agents": facets.agents}
-    shown["buckets"] = tuple(BUCKET_S)
-    shown["dimensions"] = (*DIMENSIONS, *(f"{TAG}{name}" for name in tags))
+    shown["buckets"] = tuple(usage.BUCKET_S)
+    shown["dimensions"] = (*usage.DIMENSIONS, *(f"{usage.TAG}{name}" for name in tags))
     return Page(template="time.html", values=shown)
 
 
-def most_used(points: Sequence[UsagePoint]) -> list[str]:
+def most_used(points: Sequence[usage.UsagePoint]) -> list[str]:
     """The names with the highest cost, then the most tokens; the rest under one more name."""
     sums: dict[str, tuple[float, int]] = {}
     for point in points:
@@ -100,9 +92,11 @@ def most_used(points: Sequence[UsagePoint]) -> list[str]:
     return ranked if len(ranked) <= _SERIES else [*ranked[: _SERIES - 1], OTHERS]
 
 
-def grouped(points: Sequence[UsagePoint], names: Sequence[str]) -> dict[str, dict[int, UsagePoint]]:
+def grouped(
+    points: Sequence[usage.UsagePoint], names: Sequence[str]
+) -> dict[str, dict[int, usage.UsagePoint]]:
     """The points by name and start, those of other names added up."""
-    found: dict[str, dict[int, UsagePoint]] = {name: {} for name in names}
+    found: dict[str, dict[int, usage.UsagePoint]] = {name: {} for name in names}
     for point in points:
         at = found[point.name if point.name in found else OTHERS]
         known = at.get(point.start)
@@ -110,7 +104,7 @@ def grouped(points: Sequence[UsagePoint], names: Sequence[str]) -> dict[str, dic
     return found
 
 
-def panels(series: TimeSeries, total: UsagePoint) -> list[dict[str, Any]]:
+def panels(series: TimeSeries, total: usage.UsagePoint) -> list[dict[str, Any]]:
     """Every chart of the page: title, drawing, highest value, and what it comes to in all."""
     money, count, percent = formatting.money, formatting.count, formatting.percent
     seconds = formatting.seconds

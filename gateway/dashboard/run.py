@@ -11,7 +11,7 @@ import orjson
 from markupsafe import Markup
 from pydantic import Field
 
-from gateway.api.budgets import MAX_REASON, hold
+from gateway.api.budgets import MAX_REASON, allow, find_account, hold
 from gateway.api.params import DIGITS, Parameters, read_parameters
 from gateway.api.runs import OutcomeBody, keep_outcome
 from gateway.api.views import picked, thresholds
@@ -54,12 +54,9 @@ async def control(visit: Visit) -> Page:
 
 
 async def _allow(visit: Visit, form: Any) -> None:
-    accounting = visit.runtime.accounting
-    key = AccountKey(budget=form.get("budget", ""), subject=form.get("account", ""))
-    found = await accounting.ledger.store.accounts([key])
-    if not found:
-        raise NotFound(f"the budget has no account {key.subject[:80]!r}")
-    limits, lifted = dict(found[0].limits), form.get("action") == "lift"
+    budget, subject = form.get("budget", ""), form.get("account", "")
+    account = await find_account(visit.runtime, budget, subject)
+    limits, lifted = dict(account.limits), form.get("action") == "lift"
     if not lifted:
         metric, limit = form.get("metric", ""), form.get("limit", "")
         if metric not in METRICS:
@@ -70,8 +67,7 @@ async def _allow(visit: Visit, form: Any) -> None:
             limits[metric] = 0.0
         if not 0 < limits[metric] < float("inf"):
             raise BadRequest("limit: must be a number above 0", param="limit")
-    await accounting.ledger.store.allow(key, at=time.time(), limits=limits, lifted=lifted)
-    accounting.notices.forget(key.budget, key.subject)
+    await allow(visit.runtime, account.key, limits=limits, lifted=lifted)
 
 
 async def _root(visit: Visit, run: RunRecord) -> str:

@@ -7,15 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from gateway.api.params import (
-    RUN_MODES,
-    OneOf,
-    RunFilters,
-    SortParameters,
-    naming,
-    page_request,
-    run_filter,
-)
+from gateway.api import params
 from gateway.dashboard.charts import peak, stacked
 from gateway.dashboard.pages import FragmentParameters, Page, Visit
 from gateway.steering.experiments import ARMS
@@ -32,21 +24,21 @@ _COLUMNS = (
 )
 
 
-class PeriodFilters(FragmentParameters, RunFilters):
+class PeriodFilters(FragmentParameters, params.RunFilters):
     """Filter of runs; `period` counts back from now and replaces `since`."""
 
-    period: Annotated[str, OneOf(tuple(PERIODS))] | None = None
+    period: Annotated[str, params.OneOf(tuple(PERIODS))] | None = None
 
 
-class RunsParameters(SortParameters, PeriodFilters):
+class RunsParameters(params.SortParameters, PeriodFilters):
     """Filter of runs, and their order."""
 
 
 async def show(visit: Visit) -> Page:
     """One page of runs by the filters of the query."""
     runs, values = chosen(visit), visit.values
-    store, now, page = visit.runtime.runs, time.time(), page_request(visit.values)
-    with naming("cursor"):
+    store, now, page = visit.runtime.runs, time.time(), params.page_request(visit.values)
+    with params.naming("cursor"):
         found, total = await asyncio.gather(store.list_runs(runs, page), store.count_runs(runs))
     sort, order, sorts = values["sort"], values["order"], {}
     for key, label in _COLUMNS:
@@ -74,7 +66,7 @@ def chosen(visit: Visit) -> RunFilter:
     values = dict(visit.values)
     if period := values.get("period"):
         values["since"] = time.time() - PERIODS[period]
-    return run_filter(values, visit.tenant)
+    return params.run_filter(values, visit.tenant)
 
 
 async def filter_values(visit: Visit) -> dict[str, Any]:
@@ -91,7 +83,7 @@ async def filter_values(visit: Visit) -> dict[str, Any]:
             "experiment": facets.experiments,
             "arm": ARMS,
             "outcome": (*OUTCOMES, UNFINISHED),
-            "mode": RUN_MODES,
+            "mode": params.RUN_MODES,
             "period": tuple(PERIODS),
         },
     }

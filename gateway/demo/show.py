@@ -147,7 +147,7 @@ def _lessons_panel(lessons: list[dict[str, Any]], outcome: Outcome) -> Panel:
     end = Text("The third run was not given the lesson.", style="bold red")
     if first is not None:
         end = Text(
-            f"The third run is told at call {first}, right behind its first failing test: "
+            f"The third run gets it at call {first}, right behind its first failing test: "
             f"{'repaired' if outcome.answer is not None else 'gave up'} in "
             f"{len(outcome.turns)} calls.",
             style="bold green",
@@ -160,7 +160,7 @@ def _opening() -> Panel:
         "An agent repairs a small repository through the gateway: it reads its way in, then edits "
         "and tests the same line again and again, on a wrong idea of the cause.\n",
         ("The model is scripted", "bold"),
-        (": it loops until it is told so, and then it listens. What steering is worth on runs of ")
+        (": it loops until it hears so, and then it listens. What steering is worth on runs of ")
         + "real models is counted in docs/evidence.md.\n",
         ("The agent is a plain loop on the openai client; only its base URL is set. ", "dim"),
         ("Nothing leaves this machine, and it takes about ten seconds.", "dim"),

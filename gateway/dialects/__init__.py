@@ -2,8 +2,7 @@
 
 A dialect gives the core one view of its requests and answers, and turns the core's edits into
 changes of the client's text. Whatever depends on the dialect is a method or an attribute of it:
-nothing elsewhere compares its name. Pure: imports `wire`, `steering` and the error tree only.
-"""
+nothing elsewhere compares its name. Pure: imports `wire`, `steering` and the error tree only."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -13,11 +12,10 @@ from gateway.dialects.chat import CHAT
 from gateway.dialects.messages import MESSAGES
 from gateway.dialects.responses import RESPONSES
 
+# Name -> dialect. A new dialect needs its module and a row here.
 DIALECTS: Final[Mapping[str, Dialect]] = {
     dialect.name: dialect for dialect in (CHAT, RESPONSES, MESSAGES)
 }
-"""Name -> dialect. A new dialect needs its module and a row here."""
-
 __all__ = [
     "CHAT",
     "DIALECTS",

@@ -23,12 +23,10 @@ from gateway.wire.response_tee import NamedEnd
 from gateway.wire.skim import skim
 from gateway.wire.sse import SSEDecoder, encode_event
 
+# A finished answer in the shape of a chat completion: `choices`, `model`, `usage`.
 ChatView = dict[str, Any]
-"""A finished answer in the shape of a chat completion: `choices`, `model`, `usage`."""
-
+# Key in a choice: the items that a client sends back for it, when they differ from its message.
 ECHO = "gateway.echo"
-"""Key in a choice: the items that a client sends back for it, when they differ from its message."""
-
 ANSWER_ID = "gateway.answer"
 """Key in a view: the id under which the upstream stores the answer, for a later request."""
 

@@ -30,7 +30,6 @@ class ChatDialect(Dialect):
     litellm = LiteLLMCall(function="acompletion")
 
     def splices(self, request: SteeredRequest, edits: Sequence[Edit]) -> list[Splice]:
-        """See Dialect."""
         splices: list[Splice] = []
         for edit in edits:
             match edit:
@@ -45,11 +44,9 @@ class ChatDialect(Dialect):
         return splices
 
     def edited(self, request: SteeredRequest, edits: Sequence[Edit]) -> Mapping[str, Any]:
-        """See Dialect."""
         return {**request.body, self.list_key: apply(request.messages, edits)}
 
     def read_stream(self, stream: bytes, loads: Loads) -> StreamRead:
-        """See Dialect."""
         assembler, ended = assemble(stream, loads)
         failed = assembler.error is not None
         whole = ended or assembler.finished
@@ -64,7 +61,6 @@ class ChatDialect(Dialect):
         )
 
     def read_answer(self, body: dict[str, Any]) -> ChatView | None:
-        """See Dialect."""
         return body
 
 

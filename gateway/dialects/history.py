@@ -51,7 +51,6 @@ class ResolvedReferences(MessagesView):
         return len(self._items)
 
     def at(self, index: int) -> Any:
-        """See MessagesView."""
         found = self._items[index]
         return self._known.get(reference_of(found) or "", found)
 
@@ -68,5 +67,4 @@ class WithFirst(MessagesView):
         return self._times + len(self._rest)
 
     def at(self, index: int) -> Any:
-        """See MessagesView."""
         return self._rest[index - self._times] if index >= self._times else self._first

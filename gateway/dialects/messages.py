@@ -95,6 +95,7 @@ def _parsed(text: str) -> Any:
         return text  # cut by a limit, the part that came; or nested too deeply
 
 
+# `stop_reason` -> finish reason of chat; others are kept. Source: Messages reference.
 FINISH: Final[Mapping[str, str]] = {
     "end_turn": "stop",
     "stop_sequence": "stop",
@@ -103,8 +104,6 @@ FINISH: Final[Mapping[str, str]] = {
     "model_context_window_exceeded": "length",
     "refusal": "content_filter",
 }
-"""`stop_reason` -> finish reason of chat; others are kept. Source: Messages reference."""
-
 ERROR_TYPES: Final[Mapping[int, str]] = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -150,7 +149,6 @@ class MessagesDialect(Dialect):
     )
 
     def placeable(self, request: SteeredRequest) -> Sequence[Any]:
-        """See Dialect."""
         system = {"role": "system", "content": request.body.get("system")}
         return WithFirst(system, request.messages)
 
@@ -177,7 +175,6 @@ class MessagesDialect(Dialect):
         return splices
 
     def takes(self, parameter: str) -> bool:
-        """See Dialect."""
         return parameter in ("max_tokens", "temperature", "top_k", "top_p", "thinking", "metadata")
 
     def is_side_request(self, request: SteeredRequest) -> bool:
@@ -191,7 +188,6 @@ class MessagesDialect(Dialect):
         return asked in _PROBES or (formatted and session)
 
     def read_stream(self, stream: bytes, loads: Loads) -> StreamRead:
-        """See Dialect."""
         assembler = BlockAssembler()
         began = ended = failed = False
         for data in events_of(stream, loads):
@@ -214,19 +210,15 @@ class MessagesDialect(Dialect):
         )
 
     def read_answer(self, body: dict[str, Any]) -> ChatView | None:
-        """See Dialect."""
         return chat_view(body) if isinstance(body.get("content"), list) else None
 
     def own_answer(self, request: SteeredRequest, text: str, number: str, at: int) -> bytes:
-        """See Dialect."""
         return own_answers.messages(request.body, text, number)
 
     def error_body(self, error: GatewayError) -> bytes:
-        """See Dialect."""
         return json.dumps(_error(error), ensure_ascii=False).encode("utf-8", "replace")
 
     def error_event(self, error: GatewayError) -> bytes:
-        """See Dialect."""
         return encode_event(_error(error), event="error")
 
 

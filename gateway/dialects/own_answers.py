@@ -1,7 +1,6 @@
 """Answers of the gateway's own: one final text in each dialect, as a body or as a stream.
 
-Clients take them for a model's: they end the run, call no tool, and used no token.
-"""
+Clients take them for a model's: they end the run, call no tool, and used no token."""
 
 from __future__ import annotations
 

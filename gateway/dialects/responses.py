@@ -62,24 +62,20 @@ class ResponsesDialect(Dialect):
     )
 
     def wrong_list(self, body: Mapping[str, Any]) -> str:
-        """See Dialect."""
         fits = isinstance(body.get("input"), (str, list, KnownMessages, type(None)))
         return "" if fits else "must be a string or an array"
 
     def history(self, request: SteeredRequest) -> Sequence[Any]:
-        """See Dialect."""
         given = request.body.get("input")
         return [{"role": "user", "content": given}] if isinstance(given, str) else request.messages
 
     def placeable(self, request: SteeredRequest) -> Sequence[Message]:
-        """See Dialect."""
         items = self.history(request)
         if not _has_front(request):
             return items
         return WithFirst({"role": "system", "content": request.body.get("instructions")}, items)
 
     def splices(self, request: SteeredRequest, edits: Sequence[Edit]) -> list[Splice]:
-        """See Dialect."""
         fronted = _has_front(request)
         splices: list[Splice] = []
         inserts: list[InsertMessage] = []  # placement sees no results in typed items
@@ -118,25 +114,20 @@ class ResponsesDialect(Dialect):
         return EchoFilter(sent, given) if sent != (given or "") else None
 
     def previous_response_id(self, request: SteeredRequest) -> str | None:
-        """See Dialect."""
         return as_text(request.body.get("previous_response_id"), "") or None
 
     def in_conversation(self, request: SteeredRequest) -> bool:
-        """See Dialect."""
         return bool(request.body.get("conversation"))
 
     def references(self, request: SteeredRequest) -> list[str]:
-        """See Dialect."""
         if REFERENCE.encode() not in request.raw:
             return []
         return [name for item in self.history(request) if (name := reference_of(item))]
 
     def in_background(self, request: SteeredRequest) -> bool:
-        """See Dialect."""
         return request.body.get("background") is True
 
     def takes(self, parameter: str) -> bool:
-        """See Dialect."""
         return parameter in _PARAMETERS
 
     def is_side_request(self, request: SteeredRequest) -> bool:
@@ -144,28 +135,23 @@ class ResponsesDialect(Dialect):
         return request.body.get("generate") is False
 
     def read_stream(self, stream: bytes, loads: Loads) -> StreamRead:
-        """See Dialect."""
         settled = _settled_last(stream, loads)
         if settled is None:
             return _read_all(stream, loads)
         return _read(settled, ended=True)
 
     def read_answer(self, body: dict[str, Any]) -> ChatView | None:
-        """See Dialect."""
         return chat_view(body)
 
     def pending_id(self, body: Mapping[str, Any]) -> str | None:
-        """See Dialect."""
         name = body.get("id")
         unfinished = body.get("status") in _UNDER_WAY and isinstance(name, str)
         return str(name) if unfinished else None
 
     def own_answer(self, request: SteeredRequest, text: str, number: str, at: int) -> bytes:
-        """See Dialect."""
         return own_answers.responses(request.body, text, number, at)
 
     def error_event(self, error: GatewayError) -> bytes:
-        """See Dialect."""
         detail = {"code": error.code or error.type, "message": error.message, "param": error.param}
         return encode_event({"type": "error", **detail, "sequence_number": 0}, event="error")
 

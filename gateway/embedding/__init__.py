@@ -1,7 +1,6 @@
 """Text to vector: the built-in static model, any provider's through LiteLLM, and hashing.
 
-Imports allowed: `gateway.errors`; numpy and LiteLLM only inside the module that needs them.
-"""
+Imports allowed: `gateway.errors`; numpy and LiteLLM only inside the module that needs them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Embeddings of any provider, through LiteLLM.
 
 LiteLLM takes seconds and 170 MB to import, so `open` imports it, in a thread, only when this
-embedder is configured.
-"""
+embedder is configured."""
 
 from __future__ import annotations
 

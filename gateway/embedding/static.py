@@ -1,8 +1,7 @@
 """The built-in embedder: a table of token vectors, averaged.
 
 Distilled from all-MiniLM-L6-v2 by `scripts/distill_embedder.py`; the licences are in the folder of
-the data. The table is memory-mapped, so only the rows in use take memory.
-"""
+the data. The table is memory-mapped, so only the rows in use take memory."""
 
 from __future__ import annotations
 

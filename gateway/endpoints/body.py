@@ -7,6 +7,7 @@ import json
 import time
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
@@ -19,16 +20,14 @@ from gateway.upstream.base import RawHeaders, header
 from gateway.upstream.dispatch import PackedBody
 from gateway.wire.response_tee import READABLE, Inflater
 
-_RETRY_S = 5
-"""What a refused client is asked to wait: about what a body of 60 MB needs."""
+_RETRY_S = 5  # what a refused client is asked to wait: about what a body of 60 MB needs
 
 
 class BodyRoom:
     """The bytes of all bodies that are held, from before they are read to the end of the request.
 
     Waiting bodies get room in the order of arrival, but one that fits does not wait for a larger
-    one that does not. A body larger than all the room is let through when no other is held.
-    """
+    one that does not. A body larger than all the room is let through when no other is held."""
 
     def __init__(self) -> None:
         self._held = 0
@@ -83,11 +82,8 @@ class BodyShare:
         self.size = 0
 
     async def grow(self, size: int) -> None:
-        """Have room for `size` bytes, after waiting for it if need be.
-
-        Raises:
-            Overloaded: there was none within `server.body_wait_s`.
-        """
+        """Have room for `size` bytes, after waiting for it if need be. Raises: Overloaded: there
+        was none within `server.body_wait_s`."""
         if size > self.size:
             await self._room._grow(self, size)
 
@@ -127,12 +123,8 @@ async def read_body(
     """The whole body, at most `limit` bytes; `share` is where it has to find room, if anywhere.
 
     Room is taken for the declared length before anything is read, else for what has arrived.
-
-    Raises:
-        BodyTooLarge: over the limit; before reading, when the length is declared.
-        Overloaded: there was no room for it.
-        ClientGone: the client disconnected before the end.
-    """
+    Raises: BodyTooLarge: over the limit; before reading, when the length is declared. Overloaded:
+    there was no room for it. ClientGone: the client disconnected before the end."""
     started = time.perf_counter()
     parts, size, more = list[bytes](), int(header(headers, b"content-length") or 0), True
     _check_size(size, limit)
@@ -163,8 +155,7 @@ async def _next_chunk(receive: Receive) -> tuple[bytes, bool]:
 class Upload:
     """A body that is forwarded while it arrives; raises like `read_body`.
 
-    `ended` is set at its end; `error` is what cut it short, if anything did.
-    """
+    `ended` is set at its end; `error` is what cut it short, if anything did."""
 
     def __init__(self, headers: RawHeaders, receive: Receive, limit: int) -> None:
         self._chunks = _body_chunks(headers, receive, limit)
@@ -202,35 +193,25 @@ def _check_size(size: int, limit: int) -> None:
         )
 
 
+@dataclass(eq=False)
 class DisconnectWatch:
     """Cancels the block as soon as the client disconnects.
 
     Enter it when the body has been read; with `upload`, watching starts when the upload has ended,
     because two readers would take each other's messages. Without `on_gone` a task waits for the
-    client's messages.
+    client's messages. Raises: ClientGone: instead of the cancellation."""
 
-    Raises:
-        ClientGone: instead of the cancellation.
-    """
-
-    def __init__(
-        self,
-        receive: Receive,
-        exchange: Exchange,
-        upload: Upload | None = None,
-        on_gone: OnGone | None = None,
-    ) -> None:
-        self._receive = receive
-        self._upload = upload
-        self._on_gone = on_gone
-        self._exchange = exchange
-        self._task: asyncio.Task[Any] | None = None
-        self._watcher: asyncio.Task[None] | None = None
+    receive: Receive
+    exchange: Exchange
+    upload: Upload | None = None
+    on_gone: OnGone | None = None
+    _task: asyncio.Task[Any] | None = field(default=None, init=False)
+    _watcher: asyncio.Task[None] | None = field(default=None, init=False)
 
     async def __aenter__(self) -> DisconnectWatch:
         self._task = asyncio.current_task()
-        if self._on_gone is not None:
-            self._on_gone(self._gone)
+        if self.on_gone is not None:
+            self.on_gone(self._gone)
         else:
             self._watcher = spawn(self._watch())
         return self
@@ -239,7 +220,7 @@ class DisconnectWatch:
         self.stop()
         if self._watcher is not None:
             self._watcher.cancel()
-        if self._exchange.response.client_gone and isinstance(exc, asyncio.CancelledError):
+        if self.exchange.response.client_gone and isinstance(exc, asyncio.CancelledError):
             if (task := asyncio.current_task()) is not None:
                 task.uncancel()
             raise ClientGone from exc
@@ -250,9 +231,9 @@ class DisconnectWatch:
 
     async def _watch(self) -> None:
         try:
-            if self._upload is not None:
-                await self._upload.ended.wait()
-            while (await self._receive())["type"] != "http.disconnect":
+            if self.upload is not None:
+                await self.upload.ended.wait()
+            while (await self.receive())["type"] != "http.disconnect":
                 pass
             self._gone()
         except asyncio.CancelledError:
@@ -260,7 +241,7 @@ class DisconnectWatch:
 
     def _gone(self) -> None:
         if self._task is not None:
-            self._exchange.response.client_gone = True
+            self.exchange.response.client_gone = True
             self._task.cancel()
 
 
@@ -284,11 +265,8 @@ async def unpacked(
     content: bytes, coding: bytes, limit: int, share: BodyShare
 ) -> PackedBody | None:
     """The body with its plain bytes; None for one in another coding, one that is broken or cut, and
-    one that would unpack to more than `limit` bytes or to 200 times its size.
-
-    Raises:
-        Overloaded: there was no room for the plain bytes beside the others.
-    """
+    one that would unpack to more than `limit` bytes or to 200 times its size. Raises: Overloaded:
+    there was no room for the plain bytes beside the others."""
     if not coding:
         return PackedBody(content=content, coding=coding, plain=_as_utf8(content))
     if coding not in READABLE:
@@ -322,10 +300,8 @@ def _as_utf8(content: bytes) -> bytes:
 
 
 def _plain_size(content: bytes, limit: int) -> int | None:
-    """Bytes of the whole body when unpacked; None when it is cut, or larger than `limit`.
-
-    Raises: zlib.error when it is something else.
-    """
+    """Bytes of the whole body when unpacked; None when it is cut, or larger than `limit`. Raises:
+    zlib.error when it is something else."""
     inflater, size = Inflater(), 0
     for at in range(0, len(content), _PIECE_BYTES):
         size += len(inflater.decompress(content[at : at + _PIECE_BYTES], limit + 1 - size))
@@ -355,11 +331,7 @@ def asks_for_websocket(headers: RawHeaders) -> bool:
 def refuse_websocket(headers: RawHeaders) -> None:
     """Refuse a request for a WebSocket; `Upgrade` names what is spoken instead.
 
-    Source: RFC 9110 sections 7.8 and 15.5.22.
-
-    Raises:
-        GatewayError: status 426.
-    """
+    Source: RFC 9110 sections 7.8 and 15.5.22. Raises: GatewayError: status 426."""
     if asks_for_websocket(headers):
         raise GatewayError(
             "WebSocket is not offered on this route; use HTTP",

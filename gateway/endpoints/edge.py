@@ -9,6 +9,7 @@ import asyncio
 import re
 import secrets
 import time
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from gateway.auth.browsers import BrowserGuard, is_control_path
@@ -72,30 +73,25 @@ _QUIET_ROUTES = frozenset({"healthz", "readyz", "metrics", "api", "dashboard"})
 EXCHANGE = "gateway.exchange"
 
 
+@dataclass(eq=False)
 class Edge:
     """Middleware around the whole application."""
 
-    def __init__(
-        self,
-        app: Any,
-        lifespan: Any,
-        runtime: Runtime,
-        guard: BrowserGuard,
-        *,
-        max_concurrent: int = 0,
-    ) -> None:
-        self._app = app
-        self._lifespan = lifespan
-        self.runtime = runtime
-        self._guard = guard
-        self._metrics = runtime.metrics
-        self._max_concurrent = max_concurrent
-        self._in_flight = 0
+    app: Any
+    lifespan: Any
+    runtime: Runtime
+    guard: BrowserGuard
+    _: KW_ONLY
+    max_concurrent: int = 0
+    _in_flight: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self._metrics = self.runtime.metrics
         self._log = get_logger("gateway.access")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await self._lifespan(scope, receive, send)
+            await self.lifespan(scope, receive, send)
             return
         exchange, keeps_id = _begin(scope)
         scope[EXCHANGE] = exchange
@@ -107,12 +103,12 @@ class Edge:
                 self._admit()
             if not is_control_path(scope["path"]):  # whose paths are names, not forwarded
                 refuse_ambiguous_path(scope["raw_path"])
-            if origin := self._guard.admit(scope):
+            if origin := self.guard.admit(scope):
                 answer.allow(origin)
                 if is_preflight(scope):
                     await answer_preflight(scope, answer.send)
                     return
-            await self._app(scope, receive, answer.send)
+            await self.app(scope, receive, answer.send)
         except ClientGone:
             exchange.response.client_gone = True
             exchange.response.status, exchange.response.error = _CLIENT_CLOSED, "client_gone"
@@ -142,9 +138,9 @@ class Edge:
     def _admit(self) -> None:
         if self.runtime.draining:
             raise ShuttingDown
-        if self._max_concurrent and self._in_flight > self._max_concurrent:
+        if self.max_concurrent and self._in_flight > self.max_concurrent:
             raise Overloaded(
-                f"{self._max_concurrent} requests are in flight (server.max_concurrent_requests)",
+                f"{self.max_concurrent} requests are in flight (server.max_concurrent_requests)",
                 headers=(("retry-after", "1"),),
             )
 

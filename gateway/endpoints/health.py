@@ -35,8 +35,7 @@ class HealthEndpoints:
     async def readyz(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Readiness: 503 lists the problems.
 
-        A store that is unavailable makes it `degraded`, with 200: requests are answered.
-        """
+        A store that is unavailable makes it `degraded`, with 200: requests are answered."""
         scope[EXCHANGE].route = "readyz"
         problems = self._runtime.problems()
         body: dict[str, Any] = {"status": "unready" if problems else "ready", "problems": problems}
@@ -78,9 +77,7 @@ async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
 
 async def front_door(scope: Scope, receive: Receive, send: Send) -> None:
     """`/`: a browser is led to the dashboard; clients of the API get what any unknown path gets.
-
-    Raises: NotFound, MethodNotAllowed.
-    """
+    Raises: NotFound, MethodNotAllowed."""
     if scope["method"] not in ("GET", "HEAD") or b"text/html" not in header(
         scope["headers"], b"accept"
     ):

@@ -46,8 +46,7 @@ class HttpProtocol(HttpToolsProtocol):
     connection itself (`HAND_OVER` in the scope's extensions).
 
     Trailers are not headers (RFC 9110 section 6.5.1) and are dropped. HTTP/1.0 clients get
-    responses without chunked encoding.
-    """
+    responses without chunked encoding."""
 
     def __init__(
         self,
@@ -135,8 +134,7 @@ class HttpProtocol(HttpToolsProtocol):
         """Take in a piece of the body.
 
         uvicorn copies each into a buffer, and that into what the application gets. Most bodies are
-        one piece, which needs no copy.
-        """
+        one piece, which needs no copy."""
         self._unread_bytes = -self._chunk_bytes
         cycle = self.cycle
         if cycle.body or cycle.response_complete or self.parser.should_upgrade():
@@ -188,7 +186,6 @@ class HttpProtocol(HttpToolsProtocol):
             self.scope["extensions"] = offers
 
     def _write_now(self, cycle: RequestResponseCycle, body: bytes) -> bool:
-        """See `WriteNow`."""
         if cycle.disconnected or cycle.response_complete or not cycle.chunked_encoding:
             return False
         if body:

@@ -5,8 +5,7 @@ stored answers of a provider account belong to everybody who has its key: while 
 spent, a tenant of this gateway has inference, and the answers that it was given; a client that
 brings a provider's credential of its own is the provider's business. The operator's key is put on
 in one place (`gateway/upstream/dispatch.py`), and a call that may not have it carries its refusal
-there, whichever deployment, fallback or default upstream it ends at.
-"""
+there, whichever deployment, fallback or default upstream it ends at."""
 
 from __future__ import annotations
 
@@ -68,11 +67,8 @@ def may_use_model(services: Services, principal: Principal, name: str) -> bool:
 def require_models(
     services: Services, principal: Principal, body: Mapping[str, Any] | None
 ) -> None:
-    """Refuse a body that asks for a model which this key may not use; None: cannot be read.
-
-    Raises:
-        Forbidden: a model that is not in `auth.rights`, or none where models are limited.
-    """
+    """Refuse a body that asks for a model which this key may not use; None: cannot be read. Raises:
+    Forbidden: a model that is not in `auth.rights`, or none where models are limited."""
     if not _rights(services, principal):
         return
     more = (body or {}).get("models")  # OpenRouter's own fallbacks
@@ -88,10 +84,7 @@ async def require_right(
     runtime: Runtime, services: Services, principal: Principal, call: UpstreamCall
 ) -> None:
     """Refuse a route that this key may not use, now or where the operator's key would be spent.
-
-    Raises:
-        Forbidden: it is not in `auth.rights`.
-    """
+    Raises: Forbidden: it is not in `auth.rights`."""
     require_route(services, principal, call.path)
     if not _is_limited(services, principal):
         return
@@ -119,11 +112,8 @@ async def require_own(
 ) -> None:
     """Refuse a body that asks for a model or names stored things that are not this key's.
 
-    `request`: None for a body that cannot be read.
-
-    Raises:
-        Forbidden: the model is not in `auth.rights`.
-    """
+    `request`: None for a body that cannot be read. Raises: Forbidden: the model is not in
+    `auth.rights`."""
     unreadable = request is None or (isinstance(request, SteeredRequest) and request.opaque)
     require_models(services, principal, None if request is None or unreadable else request.body)
     if not _is_limited(services, principal) or _STORED.fullmatch(f"{call.method} {call.path}"):

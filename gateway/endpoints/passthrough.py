@@ -71,11 +71,8 @@ async def admit(
 ) -> _CountedCall | None:
     """Reserve a call on the budgets that it counts on; None if it is no call, or counts on none.
 
-    `request`: the body, None for one that names no model or cannot be read.
-
-    Raises:
-        BudgetExceeded: a budget has not enough left.
-    """
+    `request`: the body, None for one that names no model or cannot be read. Raises: BudgetExceeded:
+    a budget has not enough left."""
     guard = services.budgets
     if guard is None or request is None or _NO_CALL.search(call.path):
         return None
@@ -159,7 +156,6 @@ class _CountedAnswer:
         self._streams = b"event-stream" in header(self.headers, b"content-type")
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        """See LaneResponse."""
         held = b""
         async for chunk in self._response:
             self._watch.feed(chunk)
@@ -174,7 +170,6 @@ class _CountedAnswer:
             yield held
 
     async def aclose(self) -> None:
-        """See LaneResponse."""
         await self._call.settle(self.status, self._watch.content)
         await self._response.aclose()
 
@@ -361,8 +356,7 @@ async def _to_keeper(
     """The answer of the upstream that has what the call is about, which is asked once.
 
     Only if that cannot do twice what was asked once, a call is repeated whose connection was closed
-    while it was sent (RFC 9110, section 9.2.2).
-    """
+    while it was sent (RFC 9110, section 9.2.2)."""
     target = (call.at or services.table.default).for_client(call.dialect, call.api)
     headers = outgoing_headers(call, target, services.dispatcher.instance)
     length = header(call.headers, b"content-length")

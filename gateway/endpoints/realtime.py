@@ -1,7 +1,6 @@
 """`/v1/realtime`: a WebSocket to the model's upstream, whose frames are relayed untouched.
 
-Nothing in it is steered or recorded: it is a live audio session, not a list of messages.
-"""
+Nothing in it is steered or recorded: it is a live audio session, not a list of messages."""
 
 from __future__ import annotations
 
@@ -28,9 +27,8 @@ from gateway.upstream.websocket import Handshake, open_websocket
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
+# The extension of an ASGI scope under which the server offers the client's connection itself.
 HAND_OVER = "gateway.hand_over"
-"""The extension of an ASGI scope under which the server offers the client's connection itself."""
-
 _PIECE_BYTES = 2**16
 _LAST_WORDS_S = 5.0
 """After one side has ended, the other may finish for so long: a WebSocket is closed by a frame
@@ -41,8 +39,7 @@ async def tunnel(one: Streams, other: Streams) -> tuple[int, int]:
     """Relay both ways; how many bytes went from `one` to `other`, and back.
 
     Both connections are closed at the end, also when the task is cancelled. A peer that vanished
-    without a word is noticed by the kernel's keep-alive probes.
-    """
+    without a word is noticed by the kernel's keep-alive probes."""
     moved = [0, 0]
     for _, writer in (one, other):
         _probe(writer)

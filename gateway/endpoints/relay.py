@@ -1,7 +1,6 @@
 """Relays the upstream's answer to the client, streamed or whole, and reads what it says.
 
-A broken answer is made visible; one that cannot be read is relayed and recorded as unread.
-"""
+A broken answer is made visible; one that cannot be read is relayed and recorded as unread."""
 
 from __future__ import annotations
 
@@ -9,6 +8,7 @@ import asyncio
 import re
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
@@ -97,8 +97,7 @@ _BLANK_LINES = (b"\n\n", b"\r\n\r\n")
 class KeepAlive:
     """Sends a comment whenever nothing has come for `interval_s` and an event is complete.
 
-    One timer for the whole stream, which looks at the clock when it fires.
-    """
+    One timer for the whole stream, which looks at the clock when it fires."""
 
     def __init__(self, interval_s: float, send: Callable[[bytes], object]) -> None:
         self._interval_s = interval_s
@@ -160,35 +159,27 @@ _CHUNKS_TO_TELL = 64
 What comes after so many is taken for what its label says."""
 
 
+@dataclass(eq=False)
 class Relay:
     """Relays one answer.
 
     `complete` runs exactly once for an answer that arrived completely, before the client gets its
-    last byte; `delivered` when the client has been sent all of it: of a stream, its end marker.
-    """
+    last byte; `delivered` when the client has been sent all of it: of a stream, its end marker."""
 
-    def __init__(
-        self,
-        send: Send,
-        exchange: Exchange,
-        watch: DisconnectWatch,
-        complete: Callable[[UpstreamReply], Awaitable[None]],
-        server: ServerSettings,
-        dialect: Dialect,
-        delivered: Callable[[], None] = lambda: None,
-        write: WriteNow | None = None,
-    ) -> None:
-        self._send = send
-        self._write = write
-        self._exchange = exchange
-        self._disconnect = watch
-        self._complete = complete
-        self._delivered = delivered
-        self._dialect = dialect
-        self._limit = int(server.max_buffered_response_mb * 2**20)
-        self._keepalive_s = server.sse_keepalive_s
-        self._watch: ResponseWatch | None = None
-        self._whole: ResponseWatch | None = None
+    send: Send
+    exchange: Exchange
+    disconnect: DisconnectWatch
+    complete: Callable[[UpstreamReply], Awaitable[None]]
+    server: ServerSettings
+    dialect: Dialect
+    delivered: Callable[[], None] = lambda: None
+    write: WriteNow | None = None
+    _watch: ResponseWatch | None = field(default=None, init=False)
+    _whole: ResponseWatch | None = field(default=None, init=False)
+
+    @property
+    def _limit(self) -> int:
+        return int(self.server.max_buffered_response_mb * 2**20)
 
     def received(self) -> bytes:
         """The bytes of the answer so far, decompressed; empty when they cannot be read."""
@@ -211,8 +202,7 @@ class Relay:
         A successful answer to a streaming request that is not labelled JSON counts as a stream, as
         for clients. `asked_usage`: whether the gateway asked for the usage chunk, which the client
         does not expect. `echo`: takes the guidance out of instructions that the answer repeats; no
-        dialect needs both.
-        """
+        dialect needs both."""
         usage_filter = UsageFilter(orjson.loads) if asked_usage else echo
         kind = header(response.headers, b"content-type").lower()
         encoding = header(response.headers, b"content-encoding")
@@ -236,18 +226,17 @@ class Relay:
 
         The chunk with the end marker waits for `complete`. A stream that breaks off, or in which a
         reply began that has neither an end marker nor a finish reason, gets an error event and no
-        proper end. One in which no reply can be read ends as the upstream's.
-        """
-        watch = self._watch = stream_watch(encoding, self._limit, self._dialect.end)
+        proper end. One in which no reply can be read ends as the upstream's."""
+        watch = self._watch = stream_watch(encoding, self._limit, self.dialect.end)
         plain = encoding in (b"", b"identity")
         if not plain:
             usage_filter = None  # compressed bytes cannot be edited
         await self._start(response, (b"content-length",))
         # A comment would spoil anything but events.
-        silent_s = self._keepalive_s if plain and labelled else 0
+        silent_s = self.server.sse_keepalive_s if plain and labelled else 0
         keepalive = KeepAlive(silent_s, self._comment) if silent_s else None
-        if plain and self._write and self._write(b"") and isinstance(response, Http1Answer):
-            response.pass_to(_passing(watch, usage_filter, keepalive, self._write))
+        if plain and self.write and self.write(b"") and isinstance(response, Http1Answer):
+            response.pass_to(_passing(watch, usage_filter, keepalive, self.write))
         completed = False
         try:
             async for chunk in response:
@@ -260,7 +249,7 @@ class Relay:
                 if out:
                     await self._body(out)
                 if completed:
-                    self._delivered()
+                    self.delivered()
                 if keepalive is not None:
                     keepalive.note(chunk)
             if not completed:
@@ -270,7 +259,7 @@ class Relay:
                 await self._break_off(exc, visible=plain)
                 return
         except asyncio.CancelledError:
-            if not (completed or self._exchange.response.client_gone):
+            if not (completed or self.exchange.response.client_gone):
                 await self._break_off(ShuttingDown(), visible=plain)
             raise
         finally:
@@ -278,7 +267,7 @@ class Relay:
                 keepalive.stop()
         rest = usage_filter.flush() if usage_filter else b""
         await self._body(rest, last=True)
-        self._delivered()
+        self.delivered()
 
     async def _relay_whole(
         self, response: LaneResponse, encoding: bytes, echo: EchoFilter | None
@@ -286,8 +275,7 @@ class Relay:
         """Relay a body that is not a stream; `complete` runs before its first byte is sent.
 
         Nothing is sent of a successful one that begins like server-sent events: it is returned,
-        with all its bytes.
-        """
+        with all its bytes."""
         watch = self._whole = ResponseWatch(encoding, self._limit)
         chunks: list[bytes] = []
         iterator, size, began = aiter(response), 0, time.perf_counter()
@@ -301,25 +289,25 @@ class Relay:
                 is_known = len(start) >= _ENOUGH_TO_TELL or watch.opaque
                 is_known = is_known or len(chunks) == _CHUNKS_TO_TELL
                 if is_known and _FIELD.match(start):
-                    self._exchange.timing.waited_s += time.perf_counter() - began
+                    self.exchange.timing.waited_s += time.perf_counter() - began
                     return BegunResponse(response, chunks, iterator)
             if is_known and size > self._limit:
                 break
         else:
-            self._exchange.timing.waited_s += time.perf_counter() - began
+            self.exchange.timing.waited_s += time.perf_counter() - began
             if not is_known and _FIELD.match(_content_start(watch)):
                 return BegunResponse(response, chunks, iterator)
             if response.status < 300:
-                await self._complete(_read_body(self._dialect, watch, response.usage))
+                await self.complete(_read_body(self.dialect, watch, response.usage))
             body = b"".join(chunks)
             restored = echo.whole(body) if echo and watch.plain else body
             await self._start(response, () if restored is body else (b"content-length",))
             await self._body(restored, last=True)
-            self._delivered()
+            self.delivered()
             return None
         if response.status < 300:
             watch.oversized = True
-            await self._complete(_unread(watch, response.usage))
+            await self.complete(_unread(watch, response.usage))
         await self._start(response, ())
         await self._body(b"".join(chunks))
         async for chunk in iterator:
@@ -332,42 +320,41 @@ class Relay:
     ) -> bool:
         """Whether the stream is complete now. At its `last` byte it has to be: without an end
         marker it was cut, or the upstream sends none."""
-        read = _read_events(self._dialect, watch.content)
+        read = _read_events(self.dialect, watch.content)
         if read.ended or (last and read.accepted):
             usage = response.usage or read.usage
-            await self._complete(UpstreamReply(completion=read.completion, usage=usage))
+            await self.complete(UpstreamReply(completion=read.completion, usage=usage))
         elif not last:
             watch.ended = False
             return False
         elif read.began:
             raise UpstreamMalformed("the upstream's stream ended without a finish reason")
         else:
-            await self._complete(_read_body(self._dialect, watch, response.usage))
+            await self.complete(_read_body(self.dialect, watch, response.usage))
         return True
 
     async def _break_off(self, exc: GatewayError, *, visible: bool) -> None:
         """Send one error event, and close the connection without the end of the body.
 
-        Many clients take a stream that simply ends for a complete one.
-        """
-        self._exchange.response.error = exc.label
+        Many clients take a stream that simply ends for a complete one."""
+        self.exchange.response.error = exc.label
         if visible:
-            await self._body(b"\n\n" + self._dialect.error_event(exc))
+            await self._body(b"\n\n" + self.dialect.error_event(exc))
 
     def _comment(self, comment: bytes) -> None:
-        if self._write is None:
+        if self.write is None:
             spawn(self._body(comment))
         else:
-            self._write(comment)  # a client with bytes to read needs none
+            self.write(comment)  # a client with bytes to read needs none
 
     async def _start(self, response: LaneResponse, drop: tuple[bytes, ...]) -> None:
         headers: RawHeaders = [h for h in response.headers if h[0] not in drop]
-        self._exchange.start_response()
-        await self._send(
+        self.exchange.start_response()
+        await self.send(
             {"type": "http.response.start", "status": response.status, "headers": headers}
         )
 
     async def _body(self, body: bytes, *, last: bool = False) -> None:
         if last:
-            self._disconnect.stop()
-        await self._send({"type": "http.response.body", "body": body, "more_body": not last})
+            self.disconnect.stop()
+        await self.send({"type": "http.response.body", "body": body, "more_body": not last})

@@ -18,12 +18,9 @@ _ABSOLUTE = re.compile(rb"https?://([^/?#]*)", re.IGNORECASE)
 
 def check_head(method: bytes, version: str, target: bytes, headers: RawHeaders) -> None:
     """Refuse a head that two readers may understand differently, or that asks for no resource.
-
-    Raises:
-        MethodNotAllowed: CONNECT, which asks for a tunnel.
-        BadRequest: a version other than HTTP/1.0 and 1.1; no `Host`, several, or one that is no
-            name (RFC 9112 section 3.2); or the target names another host or has a fragment.
-    """
+    Raises: MethodNotAllowed: CONNECT, which asks for a tunnel. BadRequest: a version other than
+    HTTP/1.0 and 1.1; no `Host`, several, or one that is no name (RFC 9112 section 3.2); or the
+    target names another host or has a fragment."""
     if method == b"CONNECT":
         raise _not_offered("CONNECT")
     if version not in _VERSIONS:
@@ -42,10 +39,7 @@ def check_head(method: bytes, version: str, target: bytes, headers: RawHeaders) 
 
 def refuse_trace(method: str) -> None:
     """Refuse to have a provider send back what the gateway added to a request, its key included.
-
-    Raises:
-        MethodNotAllowed: the method is TRACE (RFC 9110 section 9.3.8).
-    """
+    Raises: MethodNotAllowed: the method is TRACE (RFC 9110 section 9.3.8)."""
     if method == "TRACE":
         raise _not_offered(method)
 
@@ -56,11 +50,8 @@ def _not_offered(method: str) -> MethodNotAllowed:
 
 
 def check_size(size: int, fields: int, limits: ServerSettings) -> None:
-    """Refuse a head that is too large.
-
-    Raises:
-        HeadTooLarge: `size` bytes or `fields` are more than the settings allow.
-    """
+    """Refuse a head that is too large. Raises: HeadTooLarge: `size` bytes or `fields` are more than
+    the settings allow."""
     if size > limits.max_head_kb * 1024:
         raise HeadTooLarge(
             f"the request line and its headers are larger than {limits.max_head_kb:g} KiB "
@@ -97,11 +88,8 @@ def refuse_ambiguous_path(raw: bytes) -> None:
     is no percent-encoding.
 
     `raw` is the path as it was sent. `..;` counts as a dot segment: some servers cut parameters off
-    before they resolve it. An encoded slash (`%2F`) is part of a name and is let through.
-
-    Raises:
-        BadRequest: names what is wrong.
-    """
+    before they resolve it. An encoded slash (`%2F`) is part of a name and is let through. Raises:
+    BadRequest: names what is wrong."""
     if _SUSPICIOUS.search(raw) is None:
         return
     if _NOT_ENCODED.search(raw):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from dataclasses import dataclass
 
 import orjson
 
@@ -42,61 +43,54 @@ _READING_MS = 50.0
 meanwhile. A body that would take longer is not read, whatever its size."""
 
 
+@dataclass(eq=False)
 class SteeredEndpoint:
     """Reads one request, has the pipeline prepare and send it, and relays the answer."""
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        pipeline: Pipeline,
-        auth: Authenticator,
-        dialect: Dialect,
-        room: BodyRoom,
-    ) -> None:
-        self._runtime = runtime
-        self._pipeline = pipeline
-        self._auth = auth
-        self._room = room
-        self._dialect = dialect
+    runtime: Runtime
+    pipeline: Pipeline
+    auth: Authenticator
+    dialect: Dialect
+    room: BodyRoom
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange: Exchange = scope[EXCHANGE]
-        exchange.response.error_body = self._dialect.error_body
+        exchange.response.error_body = self.dialect.error_body
         headers: RawHeaders = scope["headers"]
-        exchange.route = self._dialect.route
-        in_use = self._runtime.services.in_use()
-        with in_use as services, self._room.share(services.settings.server) as share:
+        exchange.route = self.dialect.route
+        in_use = self.runtime.services.in_use()
+        with in_use as services, self.room.share(services.settings.server) as share:
             refuse_loop(headers, services.dispatcher.instance)
             principal = self._admit(scope, exchange)
-            require_route(services, principal, self._dialect.path)
+            require_route(services, principal, self.dialect.path)
             limit = int(services.settings.server.max_body_mb * 2**20)
             raw = await read_body(headers, receive, exchange, limit, share)
             packed = await unpacked(raw, coding_of(headers), limit, share)
             if packed is None:
-                request = self._dialect.opaque(raw)  # the upstream may know the coding
+                request = self.dialect.opaque(raw)  # the upstream may know the coding
             else:
                 headers = without_coding(headers) if packed.coding else headers
                 request = await self._parse(services, exchange.request.tenant, packed.plain)
             exchange.request.model, exchange.request.streamed = request.model, request.stream
             offers = scope.get("extensions", {})
             async with DisconnectWatch(receive, exchange, on_gone=offers.get(ON_GONE)) as watch:
-                prepared = await self._pipeline.prepare(services, exchange, request, headers)
+                prepared = await self.pipeline.prepare(services, exchange, request, headers)
                 query, key_headers = scope["query_string"], principal.key_headers
                 sending = prepared.upstream_call(headers, query, key_headers)
                 sending.packed = packed
-                await require_own(self._runtime, services, principal, sending, request)
+                await require_own(self.runtime, services, principal, sending, request)
                 relay = Relay(
                     send,
                     exchange,
                     watch,
                     prepared.complete,
                     services.settings.server,
-                    self._dialect,
+                    self.dialect,
                     delivered=prepared.note_delivered,
                     write=offers.get(WRITE_NOW),
                 )
                 try:
-                    response = await self._pipeline.send(services, prepared, sending)
+                    response = await self.pipeline.send(services, prepared, sending)
                     try:
                         hidden, echo = prepared.asked_usage, prepared.echo()
                         await relay.answer(response, request.stream, hidden, echo)
@@ -108,26 +102,26 @@ class SteeredEndpoint:
 
     def _admit(self, scope: Scope, exchange: Exchange) -> Principal:
         """The caller, noted in the record of the request."""
-        principal = self._auth.principal(scope)
+        principal = self.auth.principal(scope)
         exchange.request.tenant, exchange.request.key = principal.tenant, principal.key
         exchange.request.operator = principal.operator
         if not principal.operator and header(scope["headers"], BUDGET_HEADER.encode()):
-            self._auth.wrong_key(scope)  # or a key could be found by trying
+            self.auth.wrong_key(scope)  # or a key could be found by trying
         return principal
 
     async def _parse(self, services: Services, tenant: str, raw: bytes) -> SteeredRequest:
         """The request; without its messages, where these are too much to read."""
-        known = services.index.known_prefix(tenant, raw, self._dialect.list_key)
+        known = services.index.known_prefix(tenant, raw, self.dialect.list_key)
         new_from = known.end if known is not None else 0
         if len(raw) - new_from > services.settings.steering.max_body_mb * 2**20:
-            return await asyncio.to_thread(self._dialect.skim, raw, orjson.loads)
+            return await asyncio.to_thread(self.dialect.skim, raw, orjson.loads)
         if len(raw) < BIG_BYTES and len(raw) - new_from < COUNTED_BYTES:
             return self._read(raw, known)
         return await asyncio.to_thread(self._parse_big, raw, known, new_from)
 
     def _parse_big(self, raw: bytes, known: BodyPrefix | None, new_from: int) -> SteeredRequest:
         if reading_ms(raw, new_from) > _READING_MS:
-            return self._dialect.skim(raw, orjson.loads)
+            return self.dialect.skim(raw, orjson.loads)
         request = self._read(raw, known)
         # What fails here fails again while the request is steered, where that is handled.
         with contextlib.suppress(Exception):
@@ -136,8 +130,8 @@ class SteeredEndpoint:
 
     def _read(self, raw: bytes, known: BodyPrefix | None) -> SteeredRequest:
         try:
-            return self._dialect.parse(raw, orjson.loads, known)
+            return self.dialect.parse(raw, orjson.loads, known)
         except BeyondParser:
             with contextlib.suppress(BadRequest):
-                return self._dialect.skim(raw, orjson.loads)
+                return self.dialect.skim(raw, orjson.loads)
             raise

@@ -27,12 +27,11 @@ from gateway.stores.reads import Reads, directly
 from gateway.tasks import spawn
 from gateway.text.secrets import mask_secrets
 
+# By embedder id. Source: `bench/retrieval.py`, results in docs/etraces.md.
 CALIBRATED: Mapping[str, Gates] = {
     "static-minilm-256-1": Gates(e1=0.66, e2=0.48, e2_untyped=0.54),
     "hashing-256-1": Gates(e1=0.80, e2=0.66),
 }
-"""By embedder id. Source: `bench/retrieval.py`, results in docs/etraces.md."""
-
 UNCALIBRATED = Gates(e1=0.80, e2=0.70)
 """For embedders without measurements. Source: reference section 6.1."""
 
@@ -54,9 +53,8 @@ _STARTER_FILE = Path(__file__).parent / "starter.jsonl"
 
 Progress = Callable[[int], None]  # called with the number of patterns done so far
 
+# Called with the tier whose search failed, and the error.
 Failed = Callable[[Tier, Exception], None]
-"""Called with the tier whose search failed, and the error."""
-
 _BATCH = 256
 CACHED_S = 5.0
 """Seconds for which the universal rules, and whether a tenant has e1 patterns, are cached: a change

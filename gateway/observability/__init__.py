@@ -1,4 +1,3 @@
 """Views for operators: log lines, metrics, live events and OpenTelemetry.
 
-May import config, wire values and the exchange; nothing here decides anything about a request.
-"""
+May import config, wire values and the exchange; nothing here decides anything about a request."""

@@ -10,9 +10,8 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+# One event: `type`, `tenant`, and numbers and names; never texts of a conversation.
 Event = Mapping[str, Any]
-"""One event: `type`, `tenant`, and numbers and names; never texts of a conversation."""
-
 QUEUE_LIMIT = 1000
 """Events queued per subscriber. Source: the reference's queue, which also drops the oldest."""
 LINGER_S = 60.0

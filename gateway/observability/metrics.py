@@ -1,8 +1,7 @@
 """Metrics: every one is declared here, with labels from closed sets only.
 
 The counters and histograms leave out checks that prometheus_client repeats in each call: a request
-counts some ten things, and their labels and amounts are valid by construction.
-"""
+counts some ten things, and their labels and amounts are valid by construction."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 On when a standard variable such as `OTEL_EXPORTER_OTLP_ENDPOINT` names an exporter and the extra
 `otel` is installed. Texts are exported only with `otel.content`. Source: OpenTelemetry semantic
-conventions for generative AI (`gen_ai.*`), and OpenInference's for texts (`input.value`).
-"""
+conventions for generative AI (`gen_ai.*`), and OpenInference's for texts (`input.value`)."""
 
 # An optional dependency: its types are missing where it is not installed.
 # mypy: disable-error-code="import-not-found"

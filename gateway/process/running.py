@@ -1,8 +1,7 @@
 """The gateways of this user that run on this machine, and the default places of their files.
 
 Each writes a small file while it serves, so that commands find its database; what cannot be written
-is left out, for nothing here may keep a gateway from serving.
-"""
+is left out, for nothing here may keep a gateway from serving."""
 
 from __future__ import annotations
 

@@ -264,16 +264,3 @@ class Control(Struct, frozen=True, kw_only=True):
     action: Action
     reason: str = ""
     at: float = 0.0
-
-
-class ControlStore(Protocol):
-    """The holds in force. Every method may raise StoreError."""
-
-    async def hold(self, control: Control) -> None:
-        """Stop or pause; replaces an earlier hold on the same subject."""
-
-    async def release(self, subject: str) -> bool:
-        """End a hold; False when there is none."""
-
-    async def list_controls(self) -> Sequence[Control]:
-        """All holds in force, oldest first."""

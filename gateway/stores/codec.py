@@ -53,22 +53,8 @@ _STEP_VALUES = ("step_index", "at", "state", "difficulty", "composite", "failure
 STEP_COLUMNS = (*_STEP_VALUES, "readings", "call", "content")
 # The columns of a step that its scores give.
 SCORE_COLUMNS = ("state", "difficulty", "composite", "failure_type", "readings")
-
-
-class _Readings(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of a step that share the `readings` column."""
-
-    scores: dict[str, float] = {}
-    fired: tuple[str, ...] = ()
-    evidence: dict[str, str] = {}
-    risk: float | None = None
-    loop_count: int = 0
-    e1_match: str | None = None
-    candidates: tuple[records.CandidateRow, ...] = ()
-
-
 # The first four are stored if any field is known, the others where they are not empty.
-_READINGS = _Readings.__struct_fields__
+_READINGS = records.StepReadings.__struct_fields__
 _FOUND = _READINGS[4:]
 INJECTION_COLUMNS = names(records.InjectionRow, "run_id")
 INJECTIONS = ", ".join(INJECTION_COLUMNS)
@@ -148,7 +134,8 @@ def score_row(step: records.StepRow) -> tuple[Any, ...]:
 def step_of(run_id: str, row: Sequence[Any]) -> records.StepRow:
     """From STEP_COLUMNS."""
     *values, readings, call, content = row
-    read = _Readings() if readings is None else _read(readings, _Readings)
+    kind = records.StepReadings
+    read = kind() if readings is None else _read(readings, kind)
     return records.StepRow(
         run_id=run_id,
         **dict(zip(STEP_COLUMNS, values, strict=False)),

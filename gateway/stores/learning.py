@@ -35,14 +35,20 @@ class OutcomeRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvidenceRow:
+class OfLesson:
+    """A lesson, and a step of a run."""
+
+    run_id: str
+    step_index: int
+    pattern_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvidenceRow(OfLesson):
     """One run's support of a lesson. `kind`: fix, repair, dead_end, fact, distilled or
     failed_again. `task`: digest of the run's task. `conversation`: root of its tree."""
 
     tenant: str
-    pattern_id: str
-    run_id: str
-    step_index: int
     kind: str
     conversation: str
     task: str
@@ -68,13 +74,10 @@ class DecisionRow(Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NearOutcome:
+class NearOutcome(OfLesson):
     """Outcome that followed a decision: whether the failure came again within the window, and the
     calls until the same kind of call worked, None = not within the window."""
 
-    run_id: str
-    step_index: int
-    pattern_id: str
     recurred: bool
     calls_to_success: int | None
     steps_left: int
@@ -302,27 +305,3 @@ class DecidedRun(Struct, frozen=True, kw_only=True):
     run: WorkloadRun
     outcome: str | None
     cost_usd: float | None
-
-
-class WorkloadStore(Protocol):
-    """Runs by workload, and the counts of their outcomes. Every method may raise StoreError."""
-
-    async def note(self, runs: Sequence[WorkloadRun]) -> None:
-        """Keep where runs began; of a run that is known already nothing changes."""
-
-    async def settle(self, *, limit: int = 1000) -> int:
-        """Count the outcomes that runs have by now; returns how many were new or changed. Each run
-        counts once, with its latest outcome. At most `limit` runs; call it until it returns
-        less."""
-
-    async def drop(self, *, before: float) -> None:
-        """Remove the runs that began before a time and are no longer in the run log; counts
-        stay."""
-
-    async def rates(self, *, limit: int = 10_000) -> list[WorkloadRate]:
-        """The counts, of the workloads that changed last first."""
-
-    async def decided(
-        self, *, tenant: str | None, since: float = 0.0, limit: int = 100_000
-    ) -> list[DecidedRun]:
-        """The newest runs that the learned policy decided since a time, newest first."""

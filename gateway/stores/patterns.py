@@ -155,12 +155,6 @@ class PatternStore(Protocol):
         """Number of patterns."""
 
 
-def check_limit(limit: int) -> None:
-    """Raises: ValueError for a page size not in 1 to 1000."""
-    if not 1 <= limit <= MAX_PAGE:
-        raise ValueError(f"limit: must be from 1 to {MAX_PAGE}, not {limit}")
-
-
 def check_dimensions(dimensions: int, vectors: Iterable[Vector[float] | None]) -> None:
     """Raises: SpaceMismatch for a vector with another number of dimensions."""
     for vector in vectors:

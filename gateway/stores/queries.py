@@ -6,15 +6,22 @@ import base64
 import binascii
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import orjson
 from msgspec import Struct, structs
 
-from gateway.stores.records import InjectionRow, StepRow
-from gateway.stores.totals import RunRecord, Severity, severity_by, step_severity
+from gateway.stores.records import ConversationAbout, InjectionRow, StepRow
+from gateway.stores.totals import (
+    CallTotals,
+    CountedSteps,
+    RunRecord,
+    Severity,
+    severity_by,
+    step_severity,
+)
 
 MAX_PAGE = 1000
 OUTCOMES = ("success", "failure", "other")
@@ -108,12 +115,6 @@ def decode_cursor(cursor: str) -> tuple[float, str]:
         raise ValueError("cursor: not one of this server's") from error
 
 
-def check_outcome(outcome: str) -> None:
-    """Raises: ValueError for a text that is no outcome."""
-    if outcome not in OUTCOMES:
-        raise ValueError(f"outcome: must be one of {', '.join(OUTCOMES)}, not {outcome!r}")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPage:
     """One page of a list of runs; `next_cursor` is None on the last page."""
@@ -130,24 +131,14 @@ class RunTrace(Struct, frozen=True, kw_only=True):
     injections: tuple[InjectionRow, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConversationSummary:
+class ConversationSummary(ConversationAbout, frozen=True, kw_only=True):
     """One conversation without its state; `runs` is how many of its runs are stored."""
 
-    id: str
-    tenant: str
-    source: str
-    parent_id: str | None
-    external_key: str | None
     version: int
-    created_at: float
-    updated_at: float
-    message_count: int
     runs: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConversationPage:
+class ConversationPage(Struct, frozen=True, kw_only=True):
     """One page of a list of conversations, newest first; `next_cursor` is None on the last page."""
 
     conversations: tuple[ConversationSummary, ...]
@@ -187,8 +178,19 @@ class RecentRun:
     severity: str = "low"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HealthSummary:
+class RunCounts(CountedSteps, frozen=True, kw_only=True):
+    """Numbers of runs; `clean_runs` never reached a composite of 0.35."""
+
+    total_runs: int = 0
+    total_steps: int = 0
+    success_runs: int = 0
+    failure_runs: int = 0
+    runs_with_fires: int = 0
+    clean_runs: int = 0
+    clean_run_rate: float = 0.0
+
+
+class HealthSummary(RunCounts, frozen=True, kw_only=True):
     """The health of the runs that a filter selects.
 
     Ratios and composites in [0, 1], rounded to 4 decimals. `clean_runs` never reached a composite
@@ -199,40 +201,11 @@ class HealthSummary:
     `recent`: the last 30 runs, oldest first. `limited`: more runs match, and only the newest are in
     it."""
 
-    total_runs: int = 0
-    total_steps: int = 0
-    success_runs: int = 0
-    failure_runs: int = 0
-    runs_with_fires: int = 0
-    clean_runs: int = 0
-    clean_run_rate: float = 0.0
     mean_composite: float = 0.0
     peak_composite: float = 0.0
-    calls: int = 0
-    errors: int = 0
-    retries: int = 0
-    injections: int = 0
-    input_tokens: int = 0
-    cached_tokens: int = 0
-    cache_write_tokens: int = 0
-    output_tokens: int = 0
-    reasoning_tokens: int = 0
     cached_share: float = 0.0
-    unpriced_calls: int = 0
-    cost_usd: float | None = None
-    cost_unsteered_usd: float | None = None
-    saved_usd: float | None = None
-    overhead_ms: float = 0.0
-    latency_s: float = 0.0
-    fires: Mapping[str, int] = field(default_factory=dict)
-    severity: Mapping[str, int] = field(default_factory=dict)
-    states: Mapping[str, int] = field(default_factory=dict)
-    failure_types: Mapping[str, int] = field(default_factory=dict)
-    models: Mapping[str, int] = field(default_factory=dict)
-    unsteered: Mapping[str, int] = field(default_factory=dict)
-    estimated: Mapping[str, float] = field(default_factory=dict)
-    guidance: Mapping[str, int] = field(default_factory=dict)
-    severity_runs: Mapping[str, int] = field(default_factory=dict)
+    fires: Mapping[str, int] = {}
+    severity_runs: Mapping[str, int] = {}
     by_agent: tuple[AgentHealth, ...] = ()
     recent: tuple[RecentRun, ...] = ()
     limited: bool = False
@@ -303,14 +276,9 @@ class LiveRun:
 RECENT_RUNS = 30
 _DECIMALS = 4
 
-# The fields of RunTotals that add up.
-SUMMED = (
-    *("calls", "errors", "retries", "injections", "input_tokens", "cached_tokens"),
-    *("cache_write_tokens", "output_tokens", "reasoning_tokens", "unpriced_calls"),
-    *("overhead_ms", "latency_s"),
-)
 # The fields whose unknown values are skipped in a sum; unknown when all are.
 COSTS = ("cost_usd", "cost_unsteered_usd", "saved_usd")
+SUMMED = tuple([name for name in CallTotals.__struct_fields__ if name not in COSTS])
 
 
 class Counted(Struct, frozen=True):

@@ -24,24 +24,28 @@ _UNSENT = tuple(e.label for e in (BudgetExceeded, RunPaused, RunStopped))
 _UNCHARGED = (None, UpstreamUnreachable.label, *_UNSENT)
 
 
-class ConversationRecord(Struct, frozen=True, kw_only=True):
-    """One conversation: everything needed to continue from its last request.
-
-    `version`: the stored version this value was made from, 0 when not stored yet. `state` is opaque
-    to the store. `served_head`: the chained digest of the last served request, of `message_count`
-    messages. `root_id`: the first conversation of its tree, None for that one itself; it never
-    changes."""
+class ConversationAbout(Struct, frozen=True, kw_only=True):
+    """A conversation and its last request, which had `message_count` messages."""
 
     id: str
     tenant: str
     source: str
     parent_id: str | None = None
     external_key: str | None = None
-    version: int = 0
     created_at: float
     updated_at: float
-    served_head: bytes = b""
     message_count: int = 0
+
+
+class ConversationRecord(ConversationAbout, frozen=True, kw_only=True):
+    """One conversation: everything needed to continue from its last request.
+
+    `version`: the stored version this value was made from, 0 when not stored yet. `state` is opaque
+    to the store. `served_head`: the chained digest of the last served request. `root_id`: the first
+    conversation of its tree, None for that one itself; it never changes."""
+
+    version: int = 0
+    served_head: bytes = b""
     signature: bytes = b""
     has_tools: bool = False
     state: bytes = b""
@@ -160,31 +164,37 @@ class CandidateRow(Struct, frozen=True, kw_only=True):
     cleared: bool
 
 
-class StepRow(Struct, frozen=True, kw_only=True):
+class StepReadings(Struct, frozen=True, kw_only=True):
+    """The readings of a step, which share one column. `risk`: probability that the run fails.
+    `loop_count`: times that a call of the step gave the same result before. `e1_match`: the most
+    similar e1 pattern that cleared its gate. `candidates`: all e1 and e2 patterns above the recall
+    floor, the most similar first."""
+
+    scores: Mapping[str, float] = {}
+    fired: tuple[str, ...] = ()
+    evidence: Mapping[str, str] = {}
+    risk: float | None = None
+    loop_count: int = 0
+    e1_match: str | None = None
+    candidates: tuple[CandidateRow, ...] = ()
+
+
+class StepRow(StepReadings, frozen=True, kw_only=True):
     """One step of a run: the assessment of the agent's step, and the call made at it.
 
     Step 0 is the run's first call: no step yet, state INIT, nothing scored. `call` is None for a
-    step that is known from a later request only. `state`: after scoring; `risk`: probability that
-    the run fails. `content` None: not requested. `loop_count`: times that a call of the step gave
-    the same result before. `e1_match`: the most similar e1 pattern that cleared its gate.
-    `candidates`: all e1 and e2 patterns above the recall floor, the most similar first."""
+    step that is known from a later request only. `state`: after scoring. `content` None: not
+    requested."""
 
     run_id: str
     step_index: int
     at: float
     state: str
     difficulty: float | None = None
-    risk: float | None = None
-    scores: Mapping[str, float] = {}
     composite: float | None = None
-    fired: tuple[str, ...] = ()
     failure_type: str | None = None
-    evidence: Mapping[str, str] = {}
     call: CallRow | None = None
     content: StepContent | None = None
-    loop_count: int = 0
-    e1_match: str | None = None
-    candidates: tuple[CandidateRow, ...] = ()
 
 
 class InjectionRow(Struct, frozen=True, kw_only=True):

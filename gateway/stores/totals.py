@@ -19,7 +19,7 @@ import orjson
 from msgspec import Struct
 
 from gateway.errors import BY_OPERATOR, BudgetExceeded, RunStopped
-from gateway.stores.records import IMPORTED, CallRow, StepRow
+from gateway.stores.records import IMPORTED, CallRow, RunUpdate, StepRow
 
 # Source: reference section 12: low < 0.35 <= warn < 0.6 <= danger; a run whose peak stays
 # under the first line is clean.
@@ -29,44 +29,57 @@ RULES = "e3"  # the source of the universal rules, which are the same in every r
 DERIVED = "derived"  # the `outcome_source` of an outcome that the gateway derived itself
 
 
-class RunTotals(Struct, frozen=True, kw_only=True):
-    """Sums over one run's calls and scored steps.
+class TokenTotals(Struct, frozen=True, kw_only=True):
+    """Tokens and costs of calls. `cost_usd`: of the calls whose price is known, None without any.
+    `saved_usd`: (unsteered - steered) over the calls where both are known."""
 
-    `steps`: the highest step index. `cost_usd`: of the calls whose price is known, None without
-    any; `unpriced_calls` counts the others except refused calls, which cost nothing. `saved_usd`:
-    (unsteered - steered) over the calls where both are known. Counters are keyed by name: steps per
-    state, firings per monitor, calls per model asked, scored steps per severity, calls without a
-    decision per reason. `estimated`: the estimated part of `calls`, `tokens` and `cost_usd`.
-    `guidance`: pieces that reached the model by source, of which `injections` is the sum. `human`:
-    acts of a person by kind."""
-
-    steps: int = 0
-    scored_steps: int = 0
-    calls: int = 0
-    retries: int = 0
-    errors: int = 0
-    injections: int = 0
     input_tokens: int = 0
     cached_tokens: int = 0
     cache_write_tokens: int = 0
     output_tokens: int = 0
     reasoning_tokens: int = 0
-    unpriced_calls: int = 0
     cost_usd: float | None = None
     cost_unsteered_usd: float | None = None
     saved_usd: float | None = None
-    composite_peak: float = 0.0
-    composite_sum: float = 0.0
+
+
+class CallTotals(TokenTotals, frozen=True, kw_only=True):
+    """Sums over calls. `unpriced_calls`: those of unknown price except refused calls, which cost
+    nothing."""
+
+    calls: int = 0
+    retries: int = 0
+    errors: int = 0
+    injections: int = 0
+    unpriced_calls: int = 0
     latency_s: float = 0.0
     overhead_ms: float = 0.0
+
+
+class CountedSteps(CallTotals, frozen=True, kw_only=True):
+    """Counters by name: steps per state, calls per model asked, scored steps per severity, calls
+    without a decision per reason. `estimated`: the estimated part of `calls`, `tokens` and
+    `cost_usd`. `guidance`: pieces that reached the model by source, of which `injections` is the
+    sum."""
+
     states: Mapping[str, int] = {}
-    fired: Mapping[str, int] = {}
     failure_types: Mapping[str, int] = {}
     models: Mapping[str, int] = {}
     severity: Mapping[str, int] = {}
     unsteered: Mapping[str, int] = {}
     estimated: Mapping[str, float] = {}
     guidance: Mapping[str, int] = {}
+
+
+class RunTotals(CountedSteps, frozen=True, kw_only=True):
+    """Sums over one run's calls and scored steps. `steps`: the highest step index. `fired`: firings
+    per monitor. `human`: acts of a person by kind."""
+
+    steps: int = 0
+    scored_steps: int = 0
+    composite_peak: float = 0.0
+    composite_sum: float = 0.0
+    fired: Mapping[str, int] = {}
     human: Mapping[str, int] = {}
 
     @property
@@ -221,34 +234,14 @@ def stop_of(error: str | None, reasons: Sequence[str]) -> Stop | None:
     return Stop(action="stop", by=by, why=why.removeprefix(f"{error}: "))
 
 
-class RunRecord(Struct, frozen=True, kw_only=True):
+class RunRecord(RunUpdate, frozen=True, kw_only=True):
     """One run: its latest description and its totals; `key_name` and `tags`: its owner and labels.
     `outcome`: success, failure, other, or None while unknown. `arm`, `experiment` and `unit` are
     those of the first call and never change. `stopped`: why it goes no further now, if so."""
 
-    id: str
     conversation_id: str
     tenant: str
-    sequence: int
-    started_at: float
-    updated_at: float
-    ended_at: float | None
-    state: str
-    outcome: str | None
-    outcome_source: str
-    agent: str
-    task_preview: str
-    profile: str
-    mode: str
-    experiment: str | None
-    arm: str | None
-    unit: str | None
-    policy_digest: str
-    identity_source: str
-    model_requested: str
     totals: RunTotals
-    key_name: str = ""
-    tags: Mapping[str, str] = {}
     stopped: Stop | None = None
 
     @property

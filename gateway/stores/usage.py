@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 from msgspec import Struct
 
-from gateway.stores.queries import RunFilter
 from gateway.stores.totals import plus
 
 # Keys by which runs can be grouped, in addition to `tag:NAME`.
@@ -93,17 +92,6 @@ class Group(Struct, frozen=True, kw_only=True):
 
 # The sums that are counters of a run (`RunTotals.estimated`), and their names there.
 ESTIMATED = {"estimated_calls": "calls", "estimated_tokens": "tokens", "estimated_usd": "cost_usd"}
-
-
-class AttributionStore(Protocol):
-    """Sums over the run log. Every method may raise StoreError."""
-
-    async def tree(self, conversation_id: str, *, tenant: str | None) -> Tree | None:
-        """The whole tree that a conversation belongs to; None when the tenant has no such one."""
-
-    async def groups(self, runs: RunFilter, by: str) -> tuple[Group, ...]:
-        """The runs that match (`RunFilter.summed`), by one of GROUPS or `tag:NAME`, the costliest
-        first. Raises: ValueError for another `by`."""
 
 
 Bucket = Literal["hour", "day", "week"]

@@ -1,7 +1,6 @@
 """HTML pages: one layout and one style sheet, and templates that escape and sanitize each value.
 
-The dashboard serves its pages; the replay and the history write one file that loads nothing.
-"""
+The dashboard serves its pages; the replay and the history write one file that loads nothing."""
 
 from __future__ import annotations
 
@@ -41,8 +40,7 @@ _FILTERS = (
 def page_templates(*folders: Path) -> Environment:
     """The templates in these folders and the shared ones (`layout.html`, `macros.html`).
 
-    Jinja is imported here: a gateway whose dashboard nobody opens does not load it.
-    """
+    Jinja is imported here: a gateway whose dashboard nobody opens does not load it."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     made = Environment(

@@ -1,8 +1,7 @@
 """The one detector of secrets: what looks like a credential in a text, and the text without it.
 
 It finds tokens by their form and values by the name next to them; the rules are in
-`secret_rules.toml`. A secret that has neither, a word said in conversation, is not found.
-"""
+`secret_rules.toml`. A secret that has neither, a word said in conversation, is not found."""
 
 from __future__ import annotations
 
@@ -57,8 +56,7 @@ def mask_secrets(text: str) -> str:
     """The text with `[masked:KIND]` in place of each secret; the same text when there is none.
 
     Equal secrets of one text and different ones of a kind read alike: what is left says nothing of
-    them, not even their length. A masked text is not changed by masking it again.
-    """
+    them, not even their length. A masked text is not changed by masking it again."""
     found = find_secrets(text)
     if not found:
         return text
@@ -129,8 +127,7 @@ def _looks_random(value: str, least: int = _RANDOM_LENGTH) -> bool:
     digits, small and capital letters at every fifth character or more.
 
     Words change at their ends only (`cancellationTokenSource2`, `test_login_2`), random text of
-    letters and digits at every second character.
-    """
+    letters and digits at every second character."""
     if len(value) < least:
         return False
     classes = value.encode("ascii", "replace").translate(_CLASSES)
@@ -205,8 +202,7 @@ def _is_assigned(text: str, match: re.Match[str]) -> bool:
     """Whether what is assigned to a name like `password` or `api_token` is a secret.
 
     A name that can only be a secret's takes any quoted text, and bare text that is no code; any
-    other takes what reads like a generated value.
-    """
+    other takes what reads like a generated value."""
     value = _value(text, match)
     if _is_placeholder(value) or (_PATH.match(value) and not _looks_random(value, 32)):
         return False
@@ -242,9 +238,8 @@ def _is_chosen(value: str) -> bool:
     return not _NAMES.search(value) and ((digits > 0 and "_" not in value) or value.count("-") > 1)
 
 
+# The whole text and a match in it, or in the same in small letters -> whether it is a secret.
 Check = Callable[[str, re.Match[str]], bool]
-"""The whole text and a match in it, or in the same in small letters -> whether it is a secret."""
-
 _CHECKS: Mapping[str, Check] = {
     "assigned": _is_assigned,
     "bearer": _is_bearer,

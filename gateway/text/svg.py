@@ -100,8 +100,7 @@ HOTTEST = 5  # the heat of a reading that fires; below it are HOTTEST levels, 0 
 def fraction(value: float, low: float, high: float) -> float:
     """Position of a value between `low` and `high`, in [0, 1]; values outside go to the nearer end.
 
-    0 when the scale has no length.
-    """
+    0 when the scale has no length."""
     if high <= low:
         return 0.0
     return min(max((value - low) / (high - low), 0.0), 1.0)

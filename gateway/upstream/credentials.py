@@ -7,8 +7,7 @@ key of this gateway. `docs/security.md` has the rule as a table; a test compares
 - The client's credential goes to the host that the client believes to speak with: the default
   upstream of its API, deployments on that host, and those with `forward_client_key`.
 - At a host of a known provider, no header and no key of another known provider arrives, by any
-  header or in the query.
-"""
+  header or in the query."""
 
 from __future__ import annotations
 
@@ -25,6 +24,7 @@ from gateway.upstream.deployments import Target
 
 ANY = "any"  # the family of credentials and hosts that name no provider
 
+# End of a host's name, and whose it is. Source: the providers' API references.
 _HOSTS = (
     ("openai.azure.com", "azure"),
     ("cognitiveservices.azure.com", "azure"),
@@ -37,8 +37,7 @@ _HOSTS = (
     ("amazonaws.com", "aws"),
     ("api.aws", "aws"),
 )
-"""End of a host's name, and whose it is. Source: the providers' API references."""
-
+# The same of providers that take OpenAI's and Anthropic's headers with keys of their own.
 _KEYED_HOSTS = (
     ("groq.com", "groq"),
     ("deepseek.com", "deepseek"),
@@ -52,8 +51,6 @@ _KEYED_HOSTS = (
     ("cohere.com", "cohere"),
     ("perplexity.ai", "perplexity"),
 )
-"""The same of providers that take OpenAI's and Anthropic's headers with keys of their own."""
-
 # Headers that authenticate a client, and the provider that they belong to.
 _HEADERS = {
     b"authorization": ANY,

@@ -1,7 +1,6 @@
 """Requested model names to the targets that may serve them, in the order of attempts.
 
-Deployments that failed repeatedly are not asked for a while (`DeploymentRests`).
-"""
+Deployments that failed repeatedly are not asked for a while (`DeploymentRests`)."""
 
 from __future__ import annotations
 
@@ -127,26 +126,31 @@ _MATCHES_KEPT = 1000  # requested names that matched a pattern: clients choose t
 _OAUTH_PREFIX = "sk-ant-oat"  # a subscription's token, which is sent as a bearer token
 
 
-class Target(Struct, frozen=True, kw_only=True):
-    """One upstream and model to send a request to."""
+class Upstream(Struct, frozen=True, kw_only=True):
+    """The address of a provider, its credentials and its dialects."""
 
-    name: str  # the deployment's `model_name`, or `default`: a closed label for metrics
-    lane: Literal["native", "litellm"]
-    model: str | None  # the model to ask for; None leaves the client's own
     api_base: httpx.URL
     api_key: str | None = None
     key_header: Literal["authorization", "x-api-key"] = "authorization"  # what carries `api_key`
     client_apis: frozenset[str] = frozenset()  # whose clients' own credentials go to this host
     headers: tuple[tuple[str, str], ...] = ()
+    provider: str = "openai"
+    dialects: frozenset[str] = frozenset(DIALECTS)  # names of those that the upstream itself speaks
+    messages_base: httpx.URL | None = None
+    """The base URL for dialects of Anthropic's API, when it is not `api_base`."""
+
+
+class Target(Upstream, frozen=True, kw_only=True):
+    """One upstream and model to send a request to."""
+
+    name: str  # the deployment's `model_name`, or `default`: a closed label for metrics
+    lane: Literal["native", "litellm"]
+    model: str | None  # the model to ask for; None leaves the client's own
     params: Mapping[str, Any] = {}
     key: int = 0  # the deployment's number in `model_list`, from 1; 0 for the default upstream
     place: str = ""
     """Digest of the deployment, the same on every gateway; empty for the default upstream."""
     weight: float = 1
-    provider: str = "openai"
-    dialects: frozenset[str] = frozenset(DIALECTS)  # names of those that the upstream itself speaks
-    messages_base: httpx.URL | None = None
-    """The base URL for dialects of Anthropic's API, when it is not `api_base`."""
     litellm_params: Mapping[str, Any] = {}
     """The deployment's `litellm_params`: how LiteLLM reaches the upstream."""
 
@@ -389,8 +393,7 @@ class DeploymentTable:
         spent on it. Where clients have keys of this gateway, a provider that only they name is
         refused: they would spend every credential of the gateway's environment, and reach servers
         on its network. Raises: UnknownProvider: the prefix is refused, or nobody knows it and a
-        configured key would be sent.
-        """
+        configured key would be sent."""
         upstream = self._settings.default_upstream
         if upstream.provider_prefixes is False:
             return self.default

@@ -1,14 +1,14 @@
 """One request to its targets: headers, retries, fallbacks; returns the first usable answer.
 
 Also the providers that refuse `stream_options`, which are later asked without it, and the calls
-that the gateway makes for itself to a model of its deployments (`ask`), which are never steered.
-"""
+that the gateway makes for itself to a model of its deployments (`ask`), which are never steered."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import httpx
@@ -51,8 +51,8 @@ class PackedBody(Struct, frozen=True, kw_only=True):
     plain: bytes
 
 
-class UpstreamCall(Struct, kw_only=True):
-    """One request to be sent upstream."""
+class ClientRequest(Struct, kw_only=True):
+    """One request as the client sent it."""
 
     method: str
     path: str  # below the target's `api_base`, with a leading slash
@@ -61,13 +61,18 @@ class UpstreamCall(Struct, kw_only=True):
     query: bytes = b""
     key_headers: frozenset[bytes] = frozenset()
     """The client's headers that held gateway keys: never forwarded."""
-    body: Callable[[Target], bytes]  # the bytes to send to a target
-    parsed: Callable[[Target], Mapping[str, Any]]  # the same as a JSON object, for the LiteLLM lane
     packed: PackedBody | None = None
     """The client's own bytes, which are sent when `body` gives what is in them unchanged. Then
     `headers` do not name a coding."""
     opaque: bool = False
     """Whether the body cannot be read, not even its model: the default upstream alone is asked."""
+
+
+class UpstreamCall(ClientRequest, kw_only=True):
+    """One request to be sent upstream."""
+
+    body: Callable[[Target], bytes]  # the bytes to send to a target
+    parsed: Callable[[Target], Mapping[str, Any]]  # the same as a JSON object, for the LiteLLM lane
     conversation: str = ""  # its id, by which it keeps its deployment; "" for a call without one
     at: Target | None = None
     """The only target that can answer: it stores the answer that the request is about."""
@@ -93,25 +98,19 @@ class Delivery(Struct, frozen=True, kw_only=True):
     target: Target
 
 
+@dataclass(eq=False)
 class Dispatcher:
     """Tries targets in order until one gives an answer to relay."""
 
-    def __init__(
-        self,
-        table: DeploymentTable,
-        native: NativeLane,
-        litellm: LiteLLMLane,
-        settings: RouterSettings,
-        metrics: Metrics,
-        *,
-        instance: bytes,
-    ) -> None:
-        self.instance = instance
-        self._table = table
-        self._native = native
-        self._litellm = litellm
-        self._settings = settings
-        self._metrics = metrics
+    table: DeploymentTable
+    native: NativeLane
+    litellm: LiteLLMLane
+    settings: RouterSettings
+    metrics: Metrics
+    _: KW_ONLY
+    instance: bytes
+
+    def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
 
     async def send(
@@ -129,8 +128,8 @@ class Dispatcher:
                 return outcome
             upcoming, pause_s = None, 0.0
             if may_help(outcome, target):
-                if self._table.failed(target, self._loop.time()):
-                    self._metrics.deployment_rests.labels(target.name).inc()
+                if self.table.failed(target, self._loop.time()):
+                    self.metrics.deployment_rests.labels(target.name).inc()
                 upcoming, pause_s = await self._next(call, schedule, at, outcome)
             if upcoming is None:
                 if isinstance(outcome, Delivery):
@@ -146,14 +145,14 @@ class Dispatcher:
         self, call: UpstreamCall, model: str, native_only: bool, once: bool
     ) -> list[Target]:
         """The targets in order: where the answer is stored, else the name's own and fallbacks."""
-        retries = 0 if once else self._settings.num_retries
+        retries = 0 if once else self.settings.num_retries
         if call.opaque:
-            default = self._table.default.for_dialect(call.dialect)
+            default = self.table.default.for_dialect(call.dialect)
             return attempt_schedule([default], [], num_retries=retries)
         now = self._loop.time()
         groups = [
             find(model, now, call.conversation)
-            for find in (self._table.candidates, self._table.fallbacks)
+            for find in (self.table.candidates, self.table.fallbacks)
         ]
         if call.at is not None:
             key = call.at.key
@@ -178,9 +177,9 @@ class Dispatcher:
         else:
             outcome, label = Delivery(response=response, target=target), str(response.status)
             if response.status < 400:
-                self._table.succeeded(target)
+                self.table.succeeded(target)
         call.attempts.append(f"{target.name}:{label}")
-        self._metrics.attempts.labels(target.name, label).inc()
+        self.metrics.attempts.labels(target.name, label).inc()
         return outcome
 
     async def _forward(self, call: UpstreamCall, target: Target) -> LaneResponse:
@@ -189,7 +188,7 @@ class Dispatcher:
             if call.instead_of_operator_key is not None:
                 raise call.instead_of_operator_key
             headers = [h for h in call.headers if h[0] not in call.key_headers]
-            return await self._litellm.send(target, call.parsed(target), headers, call.dialect)
+            return await self.litellm.send(target, call.parsed(target), headers, call.dialect)
         headers = outgoing_headers(call, target, self.instance)
         url = target_url(target.api_base, call.path, call.query)
         body = call.body(target)
@@ -197,7 +196,7 @@ class Dispatcher:
             body = call.packed.content
             if call.packed.coding:
                 headers.append((b"content-encoding", call.packed.coding))
-        return await self._native.send(call.method, url, headers, body)
+        return await self.native.send(call.method, url, headers, body)
 
     async def _next(
         self,
@@ -213,9 +212,9 @@ class Dispatcher:
         else:
             asked, again = outcome.retry_after_s, outcome.retryable
         if asked is None:
-            wait_s = self._settings.backoff_s * 2**at
+            wait_s = self.settings.backoff_s * 2**at
         else:
-            wait_s, again = asked, again and asked <= self._settings.max_retry_after_s
+            wait_s, again = asked, again and asked <= self.settings.max_retry_after_s
         for index in range(at + 1, len(schedule)):
             if schedule[index] is not schedule[at]:
                 for later in range(index, len(schedule)):
@@ -323,7 +322,6 @@ class BegunResponse:
         return self._chunks.pop() if self._chunks else await anext(self._rest)
 
     async def aclose(self) -> None:
-        """See LaneResponse."""
         await self._response.aclose()
 
 

@@ -1,8 +1,7 @@
 """One request and its answer over HTTP/1.1, on a connection of the pool.
 
 What came in one read is joined, and can be passed on without waking the task that waits for it
-(`pass_to`): readers that make calls for each chunk of an answer cost ten times as much.
-"""
+(`pass_to`): readers that make calls for each chunk of an answer cost ten times as much."""
 
 from __future__ import annotations
 
@@ -23,9 +22,8 @@ _HEAD_END: Final = re.compile(rb"\n\r?\n")
 _NEWER: Final = re.compile(rb"HTTP/1\.[2-9](?= )")
 _LENGTH: Final = re.compile(rb"content-length:", re.IGNORECASE)
 
+# Takes the next bytes of an answer; False: not these, the reading task has to handle them.
 Sink = Callable[[bytes], bool]
-"""Takes the next bytes of an answer; False: not these, the reading task has to handle them."""
-
 _BUFFER_BYTES: Final = 2**18  # as much is read ahead of a slow client
 _MAX_HEAD_BYTES: Final = 2**18
 """Longest head, and longest part without content of what follows it: trailers, what frames chunks.

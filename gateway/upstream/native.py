@@ -1,8 +1,7 @@
 """The native lane: the client's bytes to an upstream that speaks the client's dialect, and back.
 
 An HTTP client's own redirects, cookies, URL normalisation, joining of repeated headers and decoding
-are all things a proxy must not do: answers are read by `gateway/upstream/http1.py`.
-"""
+are all things a proxy must not do: answers are read by `gateway/upstream/http1.py`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Abilities and prices of models, from the price list in LiteLLM's package, and the cost of a call.
 
 The list is 3 MB of JSON; parsed it would take 25 MB. So the file is mapped and the places of the
-entries are noted (0.6 MB, 8 ms); an entry is parsed at first use. LiteLLM is not imported.
-"""
+entries are noted (0.6 MB, 8 ms); an entry is parsed at first use. LiteLLM is not imported."""
 
 from __future__ import annotations
 
@@ -19,9 +18,8 @@ from typing import Any
 
 from gateway.wire.coerce import as_bool, as_list, as_mapping, as_number, as_text, first_mapping
 
+# US dollars per token by kind (see `tokens_of`); the list may have no rate for some kinds.
 Rates = Mapping[str, float]
-"""US dollars per token by kind (see `tokens_of`); the list may have no rate for some kinds."""
-
 _CHARGED_AS: Mapping[str, str] = {
     "cache_read": "input",
     "cache_write": "input",
@@ -86,9 +84,8 @@ def _count(holder: Mapping[str, Any], *names: str) -> int:
 
 BYTES_PER_TOKEN = 4  # the usual rule of thumb for English text and code
 
+# Tokens that an image costs, roughly. Source: Anthropic's documentation, "Vision".
 ATTACHED_TOKENS = 1600
-"""Tokens that an image costs, roughly. Source: Anthropic's documentation, "Vision"."""
-
 # An attached file, as chat and Responses write it in URLs, and Messages and audio parts by itself.
 _ENCODED = re.compile(rb';base64,[A-Za-z0-9+/=\\]+|"data"\s*:\s*"[A-Za-z0-9+/\\]{100,}={0,2}"')
 

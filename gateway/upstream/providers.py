@@ -1,8 +1,7 @@
 """Providers that are compatible with OpenAI's API, and the provider that a model string names.
 
 Source: the provider documentation of each (base URL), and LiteLLM's provider names and key
-variables, so that a LiteLLM config means the same here.
-"""
+variables, so that a LiteLLM config means the same here."""
 
 from __future__ import annotations
 
@@ -125,8 +124,7 @@ def provider_of(params: Mapping[str, Any]) -> tuple[str, str]:
     name without a slash is OpenAI's, unless it begins like one of Anthropic's or Google's, or
     LiteLLM's list files it under another provider (`ft:gpt-4.1:acme` and `llama3:8b` have no
     prefix). Raises: UnknownProvider: no `api_base`, and nobody knows the prefix or
-    `custom_llm_provider`, or the name begins or ends with a separator.
-    """
+    `custom_llm_provider`, or the name begins or ends with a separator."""
     model = str(params["model"])
     explicit = params.get("custom_llm_provider")
     has_base = bool(params.get("api_base") or params.get("base_url"))

@@ -2,8 +2,7 @@
 
 Agents send their whole history with every call. Equal bytes are an equal history, so the old
 messages are not parsed, normalised, hashed or located a second time: the cost of a call depends on
-its new messages and not on the length of its history.
-"""
+its new messages and not on the length of its history."""
 
 from __future__ import annotations
 
@@ -58,7 +57,6 @@ class AsMappings(MessagesView):
         return len(self._messages)
 
     def at(self, index: int) -> Mapping[str, Any]:
-        """See MessagesView."""
         found = self._messages[index]
         return found if isinstance(found, dict) else {}
 
@@ -72,8 +70,7 @@ body that contains it is parsed completely."""
 class BodyPrefix(Struct, frozen=True, kw_only=True):
     """A body with the offsets of its messages; a later body of the conversation begins like it.
 
-    `spans` is not empty; `list_key` is the key of the list of messages.
-    """
+    `spans` is not empty; `list_key` is the key of the list of messages."""
 
     raw: bytes
     spans: tuple[Span, ...]
@@ -111,8 +108,7 @@ class BodyPrefix(Struct, frozen=True, kw_only=True):
         """The object in a body that begins with this one, without parsing the old messages.
 
         None when the rest is not JSON, or when the body has a second list under the same key, which
-        would be the one that counts.
-        """
+        would be the one that counts."""
         start, rest = raw[: self.opening + 1], raw[_space_end(raw, self.end) :]
         placeholder = b"%d" % _PLACEHOLDER
         if placeholder in rest:
@@ -162,7 +158,6 @@ class KnownMessages(MessagesView):
         return super().__getitem__(index)
 
     def at(self, index: int) -> Any:
-        """See MessagesView."""
         behind = index - self._count
         if behind >= 0:
             return self._new[behind]

@@ -2,8 +2,7 @@
 
 Clients and providers send any type under any key. Each function here returns the value when it has
 the expected type and the default otherwise; none raises, and none converts text to a number. A
-boolean is never a number, although Python counts `bool` as a kind of `int`.
-"""
+boolean is never a number, although Python counts `bool` as a kind of `int`."""
 
 from __future__ import annotations
 
@@ -61,10 +60,8 @@ def as_list(value: object) -> list[Any]:
 
 
 def as_json_value(value: object) -> dict[str, Any]:
-    """The fields of a struct, or a mapping as a dict: the `default` of `orjson` and `json`.
-
-    Raises: TypeError for any other type.
-    """
+    """The fields of a struct, or a mapping as a dict: the `default` of `orjson` and `json`. Raises:
+    TypeError for any other type."""
     if isinstance(value, Struct):
         return asdict(value)
     if isinstance(value, Mapping):

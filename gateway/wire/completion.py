@@ -105,8 +105,7 @@ _TEXT_KEYS = ("content", "refusal", "reasoning_content", "reasoning")
 class CompletionAssembler:
     """Adds chunk after chunk; malformed chunks are counted and skipped, never raised.
 
-    `began`: whether any chunk of a completion came.
-    """
+    `began`: whether any chunk of a completion came."""
 
     __slots__ = ("_choices", "_head", "began", "error", "malformed", "usage")
 

@@ -17,8 +17,7 @@ _STRING: Final = json.JSONDecoder()
 class EchoFilter:
     """Replaces an echo of the `instructions` that were sent by the client's own; no other byte.
 
-    `own` None: the client sent none.
-    """
+    `own` None: the client sent none."""
 
     __slots__ = ("_cut", "_decoder", "_digest", "_own")
 

@@ -3,8 +3,7 @@ without building these.
 
 Offsets are those of bytes decoded as Latin-1: one character per byte, so that an offset in the text
 is one in the body, whatever its encoding. JSON's grammar uses ASCII only, and no byte of a longer
-UTF-8 sequence is ASCII; only keys outside ASCII come out garbled.
-"""
+UTF-8 sequence is ASCII; only keys outside ASCII come out garbled."""
 
 from __future__ import annotations
 
@@ -27,12 +26,9 @@ def parse_value(raw: bytes, loads: Loads) -> Any:
     """The JSON value in `raw`.
 
     A fast parser may be stricter than JSON's grammar (lone surrogates, big integers), so what it
-    refuses is parsed again with the standard library before it counts as an error.
-
-    Raises:
-        BadRequest: not JSON, with line and column.
-        BeyondParser: nested too deeply, or a number of thousands of digits.
-    """
+    refuses is parsed again with the standard library before it counts as an error. Raises:
+    BadRequest: not JSON, with line and column. BeyondParser: nested too deeply, or a number of
+    thousands of digits."""
     try:
         return loads(raw)
     except (ValueError, RecursionError):
@@ -40,11 +36,8 @@ def parse_value(raw: bytes, loads: Loads) -> Any:
 
 
 def parse_object(raw: bytes, loads: Loads) -> dict[str, Any]:
-    """The JSON object in `raw`, as `parse_value` reads it.
-
-    Raises:
-        BadRequest: not JSON (with line and column), or not an object.
-    """
+    """The JSON object in `raw`, as `parse_value` reads it. Raises: BadRequest: not JSON (with line
+    and column), or not an object."""
     body = parse_value(raw, loads)
     if not isinstance(body, dict):
         raise BadRequest(f"the body must be a JSON object, got {_json_kind(body)}")
@@ -94,8 +87,7 @@ def object_spans(
     """(key, start, end) of each value in the object that begins at `start` or after white space.
 
     `text` must hold valid JSON there. `lists` takes the spans of the elements of each array whose
-    key it has; of the last one, where a key is repeated.
-    """
+    key it has; of the last one, where a key is repeated."""
     at = skip_space(text, start) + 1
     while True:
         at = skip_space(text, at)
@@ -108,7 +100,7 @@ def object_spans(
         at = skip_space(text, skip_space(text, at) + 1)
         if lists is not None and key in lists and text[at] == "[":
             lists[key] = list(array_spans(text, at))
-            end = _array_end(text, lists[key][-1][1] if lists[key] else at + 1)
+            end = skip_space(text, lists[key][-1][1] if lists[key] else at + 1) + 1
         else:
             end = _value_end(text, at)
         yield key, at, end
@@ -128,11 +120,6 @@ def array_spans(text: str, start: int) -> Iterator[Span]:
         end = _value_end(text, at)
         yield at, end
         at = end
-
-
-def _array_end(text: str, at: int) -> int:
-    """End of the array whose last element ends at `at`."""
-    return skip_space(text, at) + 1
 
 
 def _value_end(text: str, at: int) -> int:

@@ -2,8 +2,7 @@
 
 Two transcripts have the same prefix hash after k messages when their first k messages are equal
 under the normalisation of `gateway.wire.messages`. Chaining can continue from a stored state, so a
-request that is known to extend an earlier one costs the digests of its new messages only.
-"""
+request that is known to extend an earlier one costs the digests of its new messages only."""
 
 from __future__ import annotations
 
@@ -28,8 +27,7 @@ class ChainState(Struct, frozen=True, kw_only=True):
     """The state of chaining after `count` messages: all that is needed to continue from there.
 
     `root` is the hash of the empty history and `digest` that of the `count` messages; the rest is
-    the state of the `MessageReader`.
-    """
+    the state of the `MessageReader`."""
 
     root: bytes
     digest: bytes
@@ -49,8 +47,7 @@ class PrefixHashes(Struct, frozen=True, kw_only=True):
     `candidates`: (messages covered, prefix hash) of every hash to look up, the longest prefix
     first. The root is left out, since all histories start there. Messages without a digest do not
     change the hash; it is then listed once, with all the messages it covers. `tails`: what
-    `extend_tail` of `gateway.steering.identity.rebuilt` gives, as far as it was made beforehand.
-    """
+    `extend_tail` of `gateway.steering.identity.rebuilt` gives, as far as it was made beforehand."""
 
     start: int
     digests: tuple[bytes, ...]
@@ -121,8 +118,7 @@ def chain_digests(
 
     With `resume` only the messages after its `count` are read: the caller guarantees that those
     before are the ones it was made from, for the same tenant. A state that counts more messages
-    than there are is not used.
-    """
+    than there are is not used."""
     if resume is None or resume.count > len(messages):
         resume = start_state(tenant)
     return extend(resume, messages[resume.count :])

@@ -1,8 +1,7 @@
 """A chat request over the client's own bytes: read as parsed JSON, changed by splicing the bytes.
 
 Everything that is not edited stays byte for byte as the client wrote it: unknown fields, key order,
-number forms (`1.0`, 2^70), escapes and white space.
-"""
+number forms (`1.0`, 2^70), escapes and white space."""
 
 from __future__ import annotations
 
@@ -33,8 +32,7 @@ class ChatRequest:
     """One chat-completions body. `raw` is never changed; edits give new bytes.
 
     `known` is the prefix that `raw` begins with, if only the rest of the body was parsed. `skimmed`
-    has the places of the members of a body whose large ones were not read (`gateway.wire.skim`).
-    """
+    has the places of the members of a body whose large ones were not read (`gateway.wire.skim`)."""
 
     __slots__ = (
         *("_elements", "_prefix", "_spans", "body", "known", "list_key", "messages", "model"),

@@ -58,8 +58,7 @@ class Inflater:
     def decompress(self, data: bytes, limit: int) -> bytes:
         """At most `limit` bytes of what `data` adds. Raises: zlib.error when it is something else.
 
-        What is beyond the limit is lost: whoever asks reads no further then.
-        """
+        What is beyond the limit is lost: whoever asks reads no further then."""
         out: list[bytes] = []
         self._begun = self._begun or bool(data)
         while data and limit > 0:
@@ -82,8 +81,7 @@ class ResponseWatch:
     """Sees every byte of an answer and changes none.
 
     Keeps at most `limit_bytes` (decompressed). Beyond that, or with a compression that it cannot
-    decode, it is `opaque`: the answer is relayed unwatched.
-    """
+    decode, it is `opaque`: the answer is relayed unwatched."""
 
     __slots__ = ("_chunks", "_inflater", "_limit", "_size", "_tail", "ended", "opaque", "oversized")
 
@@ -217,8 +215,7 @@ def stream_watch(content_encoding: bytes, limit_bytes: int, end: NamedEnd | None
 class NamedEnd:
     """Finds where an event with one of some names begins; no text of a model can match.
 
-    The pattern needs a line break or a bare quote, which a JSON string cannot contain.
-    """
+    The pattern needs a line break or a bare quote, which a JSON string cannot contain."""
 
     __slots__ = ("_names", "_pattern")
 
@@ -268,8 +265,7 @@ class UsageFilter:
         """Whole events, each ended by two line feeds, without usage chunks.
 
         Only events without choices are parsed: many providers name `usage` in every chunk, and
-        a read may hold a hundred chunks.
-        """
+        a read may hold a hundred chunks."""
         kept: list[bytes] = []
         done = end = 0  # up to where bytes were taken, and up to where events were looked at
         for match in _NO_CHOICES.finditer(events):

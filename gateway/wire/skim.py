@@ -2,8 +2,7 @@
 
 A JSON parser reads a body in one call, during which nothing else runs in the process. A body for
 which that would take too long is gone through here in short pieces instead: each is one match of a
-pattern that covers a bounded part of the text.
-"""
+pattern that covers a bounded part of the text."""
 
 from __future__ import annotations
 
@@ -14,9 +13,8 @@ from typing import Any, Final
 from gateway.errors import BadRequest
 from gateway.wire.parsing import BeyondParser, Loads, Span, parse_value
 
+# Members up to this size are read: everything but the messages and large tool definitions.
 SMALL_BYTES: Final = 16 * 2**10
-"""Members up to this size are read: everything but the messages and large tool definitions."""
-
 _MOST_MEMBERS: Final = 10_000  # of a whole body; APIs know some fifty
 
 COUNTED_BYTES: Final = 2**20
@@ -42,8 +40,7 @@ _SCALAR: Final = re.compile(rb"[^ \t\n\r,}]{1,10000}+")
 def reading_ms(raw: bytes, start: int = 0) -> float:
     """About how long a JSON parser takes for the body from `start` on, in milliseconds.
 
-    Texts with many commas are taken for dearer than they are.
-    """
+    Texts with many commas are taken for dearer than they are."""
     spent_ns = 0.0
     for at in range(start, len(raw), COUNTED_BYTES):
         end = min(at + COUNTED_BYTES, len(raw))
@@ -56,10 +53,7 @@ def skim(raw: bytes, loads: Loads) -> tuple[dict[str, Any], dict[str, list[Span]
     """The members of the object in `raw`, and (start, end) of the values of each key.
 
     Members above `SMALL_BYTES`, and those that no parser reads, are None and were not checked.
-
-    Raises:
-        BadRequest: not an object, or one with too many members.
-    """
+    Raises: BadRequest: not an object, or one with too many members."""
     body: dict[str, Any] = {}
     spans: dict[str, list[Span]] = {}
     try:

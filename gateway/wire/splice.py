@@ -13,8 +13,7 @@ from gateway.wire.request import ChatRequest, Splice
 def insert_message(request: ChatRequest, position: int, role: str, text: str) -> Splice:
     """A message with `text` before the client's message `position`; their count = at the end.
 
-    A list without messages takes only one such splice.
-    """
+    A list without messages takes only one such splice."""
     spans = request.message_spans
     literal = _message(role, text)
     if position < len(spans):
@@ -46,8 +45,7 @@ def append_to_message(
     To a string each text is added after a blank line, to a list of parts as a part; absent, null or
     empty content is replaced by the texts. With `breakpoint` the content becomes a list of parts,
     and the last of the client's own gets it as `cache_control`. `part_type`: the type of a text
-    part in the dialect.
-    """
+    part in the dialect."""
     start, end = request.message_spans[index]
     message = scannable(request.raw[start:end])
     found = [(s, e) for key, s, e in object_spans(message, 0) if key == "content"]

@@ -1,7 +1,6 @@
 """Server-sent events: an incremental decoder over any split of the bytes, and an encoder.
 
-Source: the WHATWG HTML standard, section 9.2 (event stream interpretation).
-"""
+Source: the WHATWG HTML standard, section 9.2 (event stream interpretation)."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@
 Streamed deltas leave in the form that every OpenAI client can assemble: dense indexes in order of
 appearance; `id`, `type` and `name` once, in the first delta of a call; arguments that join to one
 JSON object. Correct deltas are not changed; a fragment is held back only while it may still be an
-empty placeholder.
-"""
+empty placeholder."""
 
 from __future__ import annotations
 
@@ -51,8 +50,7 @@ class ArgumentStream:
     """Passes on the arguments of one call, without the noise that some adapters add.
 
     Noise is an empty placeholder `{}` before the real object, and anything after it, such as the
-    same object again or a final `{}`. Text that does not start as an object is not changed.
-    """
+    same object again or a final `{}`. Text that does not start as an object is not changed."""
 
     __slots__ = ("_end", "_free", "_held", "complete", "sent")
 
@@ -141,8 +139,7 @@ class ToolCallStream:
     Faults repaired: index 0 for every call, missing or shifted indexes, ids and names repeated
     in later deltas (clients concatenate them), ids missing or shared by two calls, arguments as an
     object instead of a string or null, `{}` before or after the real arguments, the complete
-    arguments sent twice, no arguments at all.
-    """
+    arguments sent twice, no arguments at all."""
 
     def __init__(self, new_id: NewId) -> None:
         self._new_id = new_id
@@ -165,8 +162,7 @@ class ToolCallStream:
     def finish(self, *, cut: bool = False) -> list[dict[str, Any]]:
         """The deltas held back until the end; `cut`: a limit ended the reply.
 
-        A call that never got a name cannot be executed and is left out.
-        """
+        A call that never got a name cannot be executed and is left out."""
         out = []
         for call in self._calls:
             rest = call.arguments.finish(cut=cut) if call.announced else ""
@@ -245,8 +241,7 @@ def repair_message(message: dict[str, Any], new_id: NewId, *, cut: bool = False)
     """Repair the tool calls of a complete assistant message in place; returns their number.
 
     Each gets a unique id, a type, and arguments as a string; a call without a name is removed.
-    `cut`: a limit ended the reply, so that missing arguments are not filled in.
-    """
+    `cut`: a limit ended the reply, so that missing arguments are not filled in."""
     calls = message.get("tool_calls")
     if not isinstance(calls, list):
         return 0
@@ -286,8 +281,7 @@ def finish_reason(reason: str | None, calls: int) -> str | None:
     """The finish reason that agrees with the number of tool calls in the choice.
 
     `stop` with calls becomes `tool_calls`, and `tool_calls` without any becomes `stop`; other
-    reasons are not changed.
-    """
+    reasons are not changed."""
     if calls and reason == "stop":
         return "tool_calls"
     if not calls and reason == "tool_calls":

@@ -4,8 +4,7 @@ Sources of the clients' variables: their own documentation, and for those of `do
 against a scripted provider; `tests/wrap/test_real_clients.py` repeats five of them. The child keeps
 the terminal, the process group and the standard streams: keys, the window's size and job control
 work without help. This process passes on signals that somebody sends to it alone, stops when the
-child stops, and ends as it ends.
-"""
+child stops, and ends as it ends."""
 
 from __future__ import annotations
 
@@ -39,8 +38,7 @@ class Client:
 
     `options` are put right behind the command's name. `json_variable`: (name, value): a variable
     whose value is JSON; the user's own value is kept where this one says nothing. `by_hand`: what
-    the user has to do, for a client that reads neither.
-    """
+    the user has to do, for a client that reads neither."""
 
     title: str
     names: tuple[str, ...]
@@ -162,8 +160,7 @@ def signals_held() -> Iterator[None]:
     """Keep the signals of the child's time for `run`.
 
     Threads that are started inside never get them. One that was there before (libraries start some
-    when they are imported) may, so each signal also has a handler, which notes it for `run`.
-    """
+    when they are imported) may, so each signal also has a handler, which notes it for `run`."""
     if not _HAS_SIGNALS:
         yield
         return
@@ -188,8 +185,7 @@ def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
     """The exit status of `command`; 128 + n when signal n ended it, as a shell says it.
 
     To be called inside `signals_held`. Raises CannotStart: there is no such command, or it cannot
-    be executed.
-    """
+    be executed."""
     try:
         if _HAS_SIGNALS:
             mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())

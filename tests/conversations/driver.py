@@ -12,6 +12,7 @@ import orjson
 from msgspec.structs import replace
 
 from gateway.backends import open_stores
+from gateway.config.settings import SteeringSettings
 from gateway.config.storage import StorageSettings
 from gateway.conversations.apply_reply import apply_reply, replies_in
 from gateway.conversations.conversation import Conversation
@@ -73,10 +74,12 @@ class Driver:
     def __init__(self) -> None:
         self._runner, store = _empty_store()
         self.index = ConversationIndex(
-            max_conversations=10_000,
-            max_transcripts=10_000,
-            max_transcript_bytes=2**34,
-            max_prefix_bytes=2**24,
+            SteeringSettings(
+                max_conversations_in_memory=10_000,
+                max_transcripts_in_memory=10_000,
+                max_transcript_memory_mb=16384,
+                max_prefix_memory_mb=16,
+            )
         )
         loader = ConversationLoader(self.index, store)
         self._resolver = ConversationResolver(self.index, loader, ConversationSettings())

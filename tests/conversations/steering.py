@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 from gateway.backends import open_stores
+from gateway.config.settings import SteeringSettings
 from gateway.config.storage import StorageSettings
 from gateway.conversations.apply_reply import apply_reply, replies_in
 from gateway.conversations.index import ConversationIndex
@@ -132,10 +133,12 @@ class Agent:
         self.tools: list[Any] = [BASH]
         self.model = REQUESTED
         self.index = ConversationIndex(
-            max_conversations=100,
-            max_transcripts=100,
-            max_transcript_bytes=2**30,
-            max_prefix_bytes=2**20,
+            SteeringSettings(
+                max_conversations_in_memory=100,
+                max_transcripts_in_memory=100,
+                max_transcript_memory_mb=1024,
+                max_prefix_memory_mb=1,
+            )
         )
         self._resolver: ConversationResolver | None = None
         self.request: SteeredRequest

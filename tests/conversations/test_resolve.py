@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
+from gateway.config.settings import SteeringSettings
 from gateway.config.storage import IN_MEMORY, StorageSettings
 from gateway.conversations.index import ConversationIndex
 from gateway.conversations.loading import ConversationLoader
@@ -56,10 +57,12 @@ def says(role: str, text: str) -> dict[str, Any]:
 def resolving(store: StateStore) -> Any:
     """A function that resolves a request with these messages, over the store."""
     index = ConversationIndex(
-        max_conversations=100,
-        max_prefix_bytes=2**20,
-        max_transcripts=100,
-        max_transcript_bytes=2**30,
+        SteeringSettings(
+            max_conversations_in_memory=100,
+            max_transcripts_in_memory=100,
+            max_transcript_memory_mb=1024,
+            max_prefix_memory_mb=1,
+        )
     )
     resolver = ConversationResolver(index, ConversationLoader(index, store), ConversationSettings())
 
@@ -115,7 +118,12 @@ async def test_the_next_request_is_not_looked_up(database: Database) -> None:
 async def test_the_bytes_of_past_requests_are_dropped(database: Database) -> None:
     """Bytes of requests are kept for the transcripts in memory only."""
     index = ConversationIndex(
-        max_conversations=50, max_prefix_bytes=2**20, max_transcripts=3, max_transcript_bytes=2**30
+        SteeringSettings(
+            max_conversations_in_memory=50,
+            max_transcripts_in_memory=3,
+            max_transcript_memory_mb=1024,
+            max_prefix_memory_mb=1,
+        )
     )
     loader = ConversationLoader(index, SQLStateStore(SQLiteEngine(database)))
     resolver = ConversationResolver(index, loader, ConversationSettings())
@@ -135,7 +143,12 @@ async def test_the_bytes_of_past_requests_are_dropped(database: Database) -> Non
 async def test_a_conversation_with_a_call_in_progress_is_kept(database: Database) -> None:
     """Only idle conversations are dropped: the state of the others is not stored yet."""
     index = ConversationIndex(
-        max_conversations=2, max_prefix_bytes=2**20, max_transcripts=1, max_transcript_bytes=2**30
+        SteeringSettings(
+            max_conversations_in_memory=2,
+            max_transcripts_in_memory=1,
+            max_transcript_memory_mb=1024,
+            max_prefix_memory_mb=1,
+        )
     )
     loader = ConversationLoader(index, SQLStateStore(SQLiteEngine(database)))
     resolver = ConversationResolver(index, loader, ConversationSettings())

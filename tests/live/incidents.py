@@ -55,7 +55,7 @@ def pragma(server: AppServer, name: str, during: Any, after: Any) -> Iterator[No
 
     def with_setting(jobs: Any) -> Any:
         # On the writer's thread, which alone may use its connection.
-        writer._connection.pragma(name, value[0])
+        writer.connection.pragma(name, value[0])
         return perform(jobs)
 
     writer._perform = with_setting

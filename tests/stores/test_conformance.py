@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.backends import Stores
 from gateway.stores.protocols import VersionConflict

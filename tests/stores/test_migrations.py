@@ -15,7 +15,7 @@ import apsw
 import pytest
 
 from gateway.config.storage import StorageSettings
-from gateway.stores.engines.sqlite import SQLiteDialect, SQLiteEngine
+from gateway.stores.engines.sqlite import SQLITE, SQLiteEngine
 from gateway.stores.protocols import SchemaMismatch, StoreError
 from gateway.stores.queries import RunFilter
 from gateway.stores.sql.learning import SQLLearningStore
@@ -203,7 +203,7 @@ def test_migration_names_are_unique() -> None:
 
 @pytest.mark.parametrize(
     "statement",
-    [SQLiteDialect.find_heads, LOAD, BRANCHES, _FIND_RUN, _UPDATE_CONVERSATION, _UPDATE_RUN],
+    [SQLITE.find_heads, LOAD, BRANCHES, _FIND_RUN, _UPDATE_CONVERSATION, _UPDATE_RUN],
     ids=["heads", "load", "branches", "run", "save conversation", "save run"],
 )
 async def test_no_request_scans_a_table(statement: str, database: Database) -> None:

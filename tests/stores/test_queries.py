@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.backends import Stores
-from gateway.stores import codec
+from gateway.stores import codec, totals
 from gateway.stores.queries import PageRequest, decode_cursor, encode_cursor
-from gateway.stores.sql import runs as run_log
 from steering_gateway_testing.store_conformance.records import START, a_step, one_run
 
 
@@ -53,7 +52,7 @@ async def test_the_runs_of_an_experiment_are_read_in_parts(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each run comes once, oldest first, where they are more than are read at once."""
-    monkeypatch.setattr(run_log, "AT_ONCE", 2)
+    monkeypatch.setattr(totals, "AT_ONCE", 2)
     for number in (3, 1, 4, 0, 2):
         await stores.states.commit(one_run(number, experiment="x", started_at=START + number // 2))
     found = await stores.runs.experiment_runs("x", tenant=None)

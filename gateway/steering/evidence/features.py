@@ -102,7 +102,7 @@ class ActionFacts(Struct, frozen=True, kw_only=True):
 class StepFacts(Struct, frozen=True, kw_only=True):
     """One step: its actions, and its thought as digest, vocabulary and counts of words and hedges.
     `asks`: the step calls nothing and hands the turn to the user; `prompted`, `cue`: as in `Step`;
-    `reminded`: its harness has just told the agent that it repeats itself."""
+    `reminded`: its harness has just reminded the agent that it repeats itself."""
 
     actions: tuple[ActionFacts, ...]
     thought: int

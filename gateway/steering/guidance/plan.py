@@ -61,7 +61,7 @@ def plan(
     directive = ""
     if injection.skip_directive and moment.state is FSMState.SKIP:
         found = moment.situation()
-        # Who only stands in a wrong directory is told that, and has nothing to hand over.
+        # An agent that is only in a wrong directory hears that, and has nothing to hand over.
         if found is None or found.cause.name != "directory_missing":
             directive = skip_directive(repairing=moment.repairing)
     if guidance.decided_step is not None and step <= guidance.decided_step:

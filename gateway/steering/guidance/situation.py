@@ -323,7 +323,7 @@ def _repeated(
 
 
 def _times_made(steps: Sequence[Step], facts: ActionFacts) -> int:
-    """How often the newest steps made this very call."""
+    """Number of times that the newest steps made this very call."""
     calls = [describe_action(each).call for step in steps for each in step.actions]
     return calls.count(facts.call)
 

@@ -319,8 +319,8 @@ class Step(Struct, frozen=True, kw_only=True):
     """One assistant message and its answers; `index` counts the steps of a conversation from 0.
 
     `thought`: the text next to the calls, stripped, because clients change its ends when they echo
-    a reply. `tokens` is None when unknown. `prompted`: a user message came before it; `cue`: what
-    the message before it told the agent.
+    a reply. `tokens` is None when unknown. `prompted`: a user message came before it; `cue`: the
+    direction that the message before it gave.
     """
 
     index: int

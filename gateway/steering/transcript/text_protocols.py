@@ -133,7 +133,7 @@ def is_nudge(answer: str) -> bool:
 
 
 def read_cue(answer: str) -> Cue:
-    """What a user message tells the agent about its way, if anything; see `Cue`."""
+    """The direction that a user message gives the agent, if any; see `Cue`."""
     if is_nudge(answer):
         return "go"
     if _COMPACTED.match(answer):

@@ -14,9 +14,7 @@ from gateway.stores.postgres.text import stored_json, stored_text
 from gateway.stores.protocols import StoreError
 from gateway.stores.sqlite.database import Database as SQLiteDatabase
 
-Progress = Callable[[int, int], None]
-"""Called with the rows done, and how many there are in all."""
-
+Progress = Callable[[int, int], None]  # called with the rows done, and how many there are in all
 _BATCH = 1000
 _TABLES = (
     *("conversations", "heads", "items", "runs", "steps", "injections", "raw_calls", "answers"),
@@ -47,8 +45,7 @@ async def copy_all(
     """Copy every table; the number of rows by table. All or nothing.
 
     Patterns that are copied without their `vectors` get new ones when a gateway searches them.
-    Raises: StoreError when the target has conversations, runs or keys already.
-    """
+    Raises: StoreError when the target has conversations, runs or keys already."""
     total = sum([(await _read(source, f"SELECT count(*) FROM {name}"))[0][0] for name in _TABLES])
     copied = dict.fromkeys(_TABLES, 0)
 

@@ -20,7 +20,7 @@ from gateway.stores.postgres.vectors import PostgresVectors
 from gateway.stores.protocols import MAX_HEADS, StoreError
 from gateway.stores.records import CallRecord
 from gateway.stores.redact import redaction
-from gateway.stores.sql.engine import Connection, Engine, Row, VectorIndex, Work
+from gateway.stores.sql.engine import Connection, Dialect, Engine, Row, VectorIndex, Work
 
 T = TypeVar("T")
 
@@ -41,46 +41,27 @@ SELECT pg_advisory_xact_lock(key) FROM (
 ) AS keys
 """
 
-
-class PostgresDialect:
-    """`Dialect` of PostgreSQL."""
-
-    bytewise = 'COLLATE "C"'
-    find_heads = f"""
+POSTGRES = Dialect(
+    bytewise='COLLATE "C"',
+    find_heads=f"""
         SELECT h.digest, c.id, h.position, h.kind, h.step
         FROM unnest(:digests::bytea[]) WITH ORDINALITY AS d(digest, n)
         JOIN heads AS h ON h.root = :root AND h.digest = d.digest
         JOIN conversations AS c ON c.pk = h.conversation_pk AND c.tenant = :tenant
         ORDER BY d.n, h.conversation_pk DESC, h.kind LIMIT {MAX_HEADS}
-    """
-
-    def among(self, column: str, name: str, kind: str) -> str:
-        return f"{column} = ANY(:{name}::{kind}[])"
-
-    def locked(self, table: str) -> str:
-        return f"FOR UPDATE OF {table} SKIP LOCKED"
-
-    def position(self, column: str, name: str) -> str:
-        return f"strpos({column}, :{name})"
-
-    def day(self, column: str) -> str:
-        return f"to_char(to_timestamp({column}) AT TIME ZONE 'UTC', 'YYYY-MM-DD')"
-
-    def member(self, column: str, member: str) -> str:
-        return f"({column}::json ->> '{member}')"
-
-    def elements(self, column: str, member: str) -> str:
-        found = f"coalesce({column}::json -> '{member}', '[]')"
-        return f"json_array_elements_text({found}) AS e(value)"
-
-    def has(self, column: str, name: str, member: str) -> str:
-        return f"{column} -> '{member}' ? :{name}"
-
-    def entry(self, column: str, name: str) -> str:
-        return f"({column} ->> :{name})"
-
-    def keys(self, column: str, member: str) -> str:
-        return f"jsonb_object_keys({column} -> '{member}') AS k(key)"
+    """,
+    among=lambda column, name, kind: f"{column} = ANY(:{name}::{kind}[])",
+    locked=lambda table: f"FOR UPDATE OF {table} SKIP LOCKED",
+    position=lambda column, name: f"strpos({column}, :{name})",
+    day=lambda column: f"to_char(to_timestamp({column}) AT TIME ZONE 'UTC', 'YYYY-MM-DD')",
+    member=lambda column, member: f"({column}::json ->> '{member}')",
+    elements=lambda column, member: (
+        f"json_array_elements_text(coalesce({column}::json -> '{member}', '[]')) AS e(value)"
+    ),
+    has=lambda column, name, member: f"{column} -> '{member}' ? :{name}",
+    entry=lambda column, name: f"({column} ->> :{name})",
+    keys=lambda column, member: f"jsonb_object_keys({column} -> '{member}') AS k(key)",
+)
 
 
 class PostgresConnection(Connection):
@@ -117,7 +98,7 @@ class PostgresEngine(Engine):
 
     def __init__(self, database: Database) -> None:
         self.database = database
-        self.dialect = PostgresDialect()
+        self.dialect = POSTGRES
         self.upkeep = PostgresUpkeep(database)
         self._redact = redaction(database.settings)
 

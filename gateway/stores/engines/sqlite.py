@@ -13,7 +13,16 @@ import orjson
 from gateway.stores.protocols import MAX_HEADS
 from gateway.stores.records import CallRecord
 from gateway.stores.redact import encodable, redaction
-from gateway.stores.sql.engine import Connection, Engine, Row, Upkeep, VectorIndex, Work, columns
+from gateway.stores.sql.engine import (
+    Connection,
+    Dialect,
+    Engine,
+    Row,
+    Upkeep,
+    VectorIndex,
+    Work,
+    columns,
+)
 from gateway.stores.sqlite.commits import save_call
 from gateway.stores.sqlite.connection import MEMORY_LIMIT_BYTES, one_view
 from gateway.stores.sqlite.database import Database
@@ -32,47 +41,28 @@ ORDER BY root LIMIT {_HEADS_AT_ONCE}
 _REMOVE_HEADS = f"DELETE FROM heads WHERE {' AND '.join([f'{name} = :{name}' for name in _KEY])}"
 _LOWEST_ROOT = -(2**63)
 
-
-class SQLiteDialect:
-    """`Dialect` of SQLite."""
-
-    bytewise = ""
+SQLITE = Dialect(
+    bytewise="",
     # CROSS JOIN keeps the order of the digests, longest history first, so that LIMIT keeps those.
-    find_heads = f"""
+    find_heads=f"""
         SELECT h.digest, c.id, h.position, h.kind, h.step
         FROM carray(:digests) AS d
         CROSS JOIN heads AS h ON h.root = :root AND h.digest = d.value
         CROSS JOIN conversations AS c ON c.pk = h.conversation_pk AND c.tenant = :tenant
         LIMIT {MAX_HEADS}
-    """
-
-    def among(self, column: str, name: str, kind: str) -> str:
-        return f"{column} IN (SELECT value FROM json_each(:{name}))"
-
-    def locked(self, table: str) -> str:
-        """There is one writer."""
-        return ""
-
-    def position(self, column: str, name: str) -> str:
-        return f"instr({column}, :{name})"
-
-    def day(self, column: str) -> str:
-        return f"strftime('%Y-%m-%d', {column}, 'unixepoch')"
-
-    def member(self, column: str, member: str) -> str:
-        return f"({column} ->> '{member}')"
-
-    def elements(self, column: str, member: str) -> str:
-        return f"json_each({column}, '$.{member}')"
-
-    def has(self, column: str, name: str, member: str) -> str:
-        return f"EXISTS (SELECT 1 FROM json_each({column}, '$.{member}') WHERE key = :{name})"
-
-    def entry(self, column: str, name: str) -> str:
-        return f"(SELECT value FROM json_each({column}) WHERE key = :{name})"
-
-    def keys(self, column: str, member: str) -> str:
-        return f"json_each({column}, '$.{member}') AS k"
+    """,
+    among=lambda column, name, _: f"{column} IN (SELECT value FROM json_each(:{name}))",
+    locked=lambda _: "",  # there is one writer
+    position=lambda column, name: f"instr({column}, :{name})",
+    day=lambda column: f"strftime('%Y-%m-%d', {column}, 'unixepoch')",
+    member=lambda column, member: f"({column} ->> '{member}')",
+    elements=lambda column, member: f"json_each({column}, '$.{member}')",
+    has=lambda column, name, member: (
+        f"EXISTS (SELECT 1 FROM json_each({column}, '$.{member}') WHERE key = :{name})"
+    ),
+    entry=lambda column, name: f"(SELECT value FROM json_each({column}) WHERE key = :{name})",
+    keys=lambda column, member: f"json_each({column}, '$.{member}') AS k",
+)
 
 
 class SQLiteConnection(Connection):
@@ -101,7 +91,7 @@ class SQLiteEngine(Engine):
 
     def __init__(self, database: Database) -> None:
         self.database = database
-        self.dialect = SQLiteDialect()
+        self.dialect = SQLITE
         self.upkeep = SQLiteUpkeep(self)
         self._redact = redaction(database.settings)
 

@@ -10,24 +10,15 @@ import structlog
 from msgspec.structs import replace
 
 from gateway.config.storage import StorageSettings
+from gateway.stores import protocols
 from gateway.stores.guard.breaker import SLOW, Breaker
 from gateway.stores.guard.disk_spool import DiskSpool
 from gateway.stores.guard.spool import Spool, Waiting, with_version
-from gateway.stores.protocols import (
-    SchemaMismatch,
-    StateStore,
-    StoreCorrupt,
-    StoreError,
-    StoreOverloaded,
-    StoreReplaced,
-    StoreUnavailable,
-    VersionConflict,
-)
 from gateway.stores.records import CallRecord, ConversationRecord
 from gateway.tasks import spawn
 
 # Errors of the store; any other error is about the one record.
-TROUBLE = (StoreUnavailable, StoreCorrupt, SchemaMismatch)
+TROUBLE = (protocols.StoreUnavailable, protocols.StoreCorrupt, protocols.SchemaMismatch)
 _BATCH = 64  # records written at once, which SQLite commits together
 _CONFLICTS = 5  # attempts of one write, against other gateways that save the same conversation
 _CLOSE_S = 5.0  # longest wait for the spool when the store is closed
@@ -49,7 +40,7 @@ class Recovery:
 
     def __init__(
         self,
-        store: StateStore,
+        store: protocols.StateStore,
         settings: StorageSettings,
         count: Callable[[str], None],
         opened: Callable[[], None],
@@ -80,7 +71,7 @@ class Recovery:
                 continue
             try:
                 await self._store.ping()
-            except StoreError as error:
+            except protocols.StoreError as error:
                 self.note(error)
             else:
                 self.breaker.succeeded()
@@ -123,10 +114,10 @@ class Recovery:
         )
         self._start()
 
-    def note(self, error: StoreError) -> None:
+    def note(self, error: protocols.StoreError) -> None:
         """The store failed."""
         self._works = False
-        self._replaced |= isinstance(error, StoreReplaced)
+        self._replaced |= isinstance(error, protocols.StoreReplaced)
         self._trouble = trouble = (error.label, str(error))
         if self._replaced:
             self.open(*trouble)
@@ -167,7 +158,7 @@ class Recovery:
         if waiting is None:
             reason = "the spool is full (storage.spool_records, storage.spool_mb)"
             self.breaker.dropped(reason)
-            raise StoreOverloaded(reason)
+            raise protocols.StoreOverloaded(reason)
         waiting.entry = self._disk.add(call)
         self._start()
         return waiting
@@ -227,7 +218,7 @@ class Recovery:
         for _ in range(_CONFLICTS):
             try:
                 return await self._store.commit(call)
-            except VersionConflict as conflict:
+            except protocols.VersionConflict as conflict:
                 own = call.conversation
                 stored = await self._store.load(own.tenant, own.id)
                 if stored == replace(own, version=own.version + 1):
@@ -242,18 +233,18 @@ class Recovery:
                         "a call is not joined with what is stored", reason=str(error)
                     )
                     call = replacing(call, stored)
-        raise StoreUnavailable("other gateways save the same conversation all the time")
+        raise protocols.StoreUnavailable("other gateways save the same conversation all the time")
 
     def _settle(self, waiting: Waiting, write: asyncio.Task[int]) -> bool | None:
         """True if the record need not be kept: it is stored, or refused. None when the store
         failed."""
         waiting.write = None
-        error = StoreUnavailable("cancelled") if write.cancelled() else write.exception()
+        error = protocols.StoreUnavailable("cancelled") if write.cancelled() else write.exception()
         if isinstance(error, TROUBLE):
             self.note(error)
             return None
         self.breaker.succeeded()
-        if isinstance(error, VersionConflict):
+        if isinstance(error, protocols.VersionConflict):
             return False  # the next attempt joins it with what is stored
         if error is not None:
             self.breaker.dropped(str(error))
@@ -266,7 +257,7 @@ class Recovery:
         started = time.monotonic()
         try:
             await self._store.ping()
-        except StoreError as error:
+        except protocols.StoreError as error:
             self._works = False
             self.note(error)
             return False
@@ -282,7 +273,7 @@ class Recovery:
     async def _reopen(self) -> bool:
         try:
             await self._store.reopen()
-        except StoreError as error:
+        except protocols.StoreError as error:
             self.note(error)
             return False
         self._replaced = False

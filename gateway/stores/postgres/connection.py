@@ -18,9 +18,7 @@ from gateway.stores.reads import TimeLimits
 
 T = TypeVar("T")
 
-MIN_VERSION = 14
-"""The oldest PostgreSQL that is supported, by its makers too when this was written."""
-
+MIN_VERSION = 14  # the oldest PostgreSQL that is supported, by its makers too when this was written
 CONNECT_S = 5.0
 STATEMENT_S = 10.0
 """Longest wait for a connection, and for the answer to a statement; then it is given up."""
@@ -145,8 +143,7 @@ class Slot:
         """The result of one piece of work on the connection, of at most `limit_s`.
 
         After an error that is not about the data, or when the work is cancelled, it is dropped.
-        Raises: StoreError for errors of the server and the driver; others as they are.
-        """
+        Raises: StoreError for errors of the server and the driver; others as they are."""
         async with self._lock:
             connection = self._connection
             if connection is None or connection.is_closed():

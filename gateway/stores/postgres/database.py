@@ -18,12 +18,8 @@ from gateway.stores.records import CallRecord
 
 T = TypeVar("T")
 
-CHANNEL = "gateway"
-"""Of the notifications between gateways."""
-
-PATIENT_S = 60.0
-"""Longest wait for a piece of work that may take its time."""
-
+CHANNEL = "gateway"  # of the notifications between gateways
+PATIENT_S = 60.0  # longest wait for a piece of work that may take its time
 Work = Callable[[asyncpg.Connection], Awaitable[T]]
 
 # An empty message in the server's log of changes finds a disk that is full.
@@ -41,9 +37,7 @@ class Database:
         self.holder = secrets.token_hex(8)
         """A random name of this process, for leases."""
 
-        self.identity = ""
-        """Names the database: the same for every gateway that uses it."""
-
+        self.identity = ""  # names the database: the same for every gateway that uses it
         self._vectors = vectors
         self._refusal: StoreUnavailable | None = None
         self.after_reopening: list[Work[None]] = []

@@ -2,8 +2,7 @@
 
 Whole days go first: when every run of a day is old, its steps and guidance are dropped with their
 partitions, whatever their number. Sizes are those of what is stored, before compression and
-indexes.
-"""
+indexes."""
 
 from __future__ import annotations
 

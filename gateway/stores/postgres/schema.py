@@ -10,8 +10,7 @@ The tables are those of SQLite (`gateway/stores/sql/tables.py`), with these diff
 Gateways of two versions use one database during an upgrade. So a change may add (a table, a column
 with a default, an index): the version before it goes on. A change that takes something away is
 marked `breaks_older`, ships one version after the last code that needs it, and makes versions that
-do not know it refuse the database.
-"""
+do not know it refuse the database."""
 
 from __future__ import annotations
 
@@ -129,6 +128,7 @@ _SCRIPTS = {
 MIGRATIONS = tables.rendered(_SCRIPTS, _TYPES)
 """Every change a database needs, in order; new ones are appended."""
 
+# What searches need besides: only a gateway that searches needs the extension pgvector.
 VECTORS = """
 CREATE EXTENSION IF NOT EXISTS vector;
 CREATE TABLE IF NOT EXISTS pattern_vectors (
@@ -141,14 +141,10 @@ CREATE TABLE IF NOT EXISTS pattern_vectors (
 );
 CREATE INDEX IF NOT EXISTS pattern_vectors_by_scope ON pattern_vectors (space, tenant, tier);
 """
-"""What searches need besides: only a gateway that searches needs the extension pgvector."""
-
+# Key of the advisory lock ("STGW") that lets one gateway at a time change the schema.
 LOCK = 0x53544757
-"""Key of the advisory lock ("STGW") that lets one gateway at a time change the schema."""
-
+# Longest wait for another gateway that changes the schema, before something is said about it.
 _TURN_S = 10
-"""Longest wait for another gateway that changes the schema, before something is said about it."""
-
 _CREATE = """
 CREATE TABLE IF NOT EXISTS gateway_migrations (
     name text PRIMARY KEY,
@@ -171,9 +167,8 @@ DAYS_AHEAD = 7
 _EPOCH = date(1970, 1, 1)
 _LOCK_WAIT = "SET LOCAL lock_timeout = '2s'"
 
+# The day of the database's clock, since 1970, UTC.
 TODAY = "floor(extract(epoch FROM now()) / 86400)::bigint"
-"""The day of the database's clock, since 1970, UTC."""
-
 _NOT_MADE = (
     *(asyncpg.LockNotAvailableError, asyncpg.CheckViolationError),
     *(asyncpg.DuplicateTableError, asyncpg.UniqueViolationError),  # another gateway is making it
@@ -185,11 +180,9 @@ WHERE i.inhparent = to_regclass($1)
 
 
 async def migrate(connection: asyncpg.Connection, place: str) -> None:
-    """Apply the missing changes.
-
-    Raises: SchemaMismatch when the database has a breaking change that this version does not know,
-    or tables of another application; StoreUnreachable while another gateway changes the schema.
-    """
+    """Apply the missing changes. Raises: SchemaMismatch when the database has a breaking change
+    that this version does not know, or tables of another application; StoreUnreachable while
+    another gateway changes the schema."""
     names = {migration.name for migration in MIGRATIONS}
     exists = await connection.fetchval(_EXISTS, "gateway_migrations")
     if exists and names <= await _applied(connection, names, place):
@@ -222,10 +215,8 @@ async def _applied(connection: asyncpg.Connection, known: set[str], place: str) 
 
 
 async def take_turn(connection: asyncpg.Connection, place: str) -> None:
-    """Be the one that changes the schema, until the transaction ends.
-
-    Raises: StoreUnreachable when another one goes on with it for 10 s: it may have much to do.
-    """
+    """Be the one that changes the schema, until the transaction ends. Raises: StoreUnreachable when
+    another one goes on with it for 10 s: it may have much to do."""
     await connection.execute(f"SET LOCAL lock_timeout = '{_TURN_S}s'")
     try:
         await connection.execute("SELECT pg_advisory_xact_lock($1)", LOCK)
@@ -240,8 +231,7 @@ async def add_partitions(connection: asyncpg.Connection) -> None:
     """Make the partitions of today and the next days, where they are missing.
 
     One that cannot be made, because the default partition has rows of its day or the table is
-    locked, is left out: its rows are removed one by one some day.
-    """
+    locked, is left out: its rows are removed one by one some day."""
     today: int = await connection.fetchval(f"SELECT {TODAY}")
     for table in PARTITIONED:
         known = {row[0] for row in await connection.fetch(_EXISTING, table)}

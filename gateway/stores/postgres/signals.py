@@ -13,15 +13,13 @@ from gateway.stores.postgres.connection import connect
 from gateway.stores.postgres.database import CHANNEL, Database
 from gateway.stores.protocols import RESYNC, OnSignal, StoreError
 
+# A pooler lets a connection listen, and passes nothing on: after so long that is said.
 _HEARD_S = 10.0
-"""A pooler lets a connection listen, and passes nothing on: after so long that is said."""
-
 _CHECK_S = 30.0
 _ANSWER_S = 5.0
 """A connection that is silent is asked for a sign of life this often, and given so long for it."""
 
-_OWN = "own"
-"""The kind of a signal that only its sender waits for."""
+_OWN = "own"  # the kind of a signal that only its sender waits for
 
 
 class PostgresSignals:

@@ -7,8 +7,7 @@ call of the gateway took 2.5 million instructions more, of 11.3.
 Rows are locked in one order by every gateway: conversations by id, first those to be created, then
 those to be changed; runs, steps and hashes belong to a conversation that is locked by then; items
 by id; the sums by the hour in the order of their keys. So two gateways never wait for each other
-in a circle.
-"""
+in a circle."""
 
 from __future__ import annotations
 
@@ -98,8 +97,7 @@ class Prepared(Struct, frozen=True, kw_only=True):
     """One call as rows of the tables of a group, by their names, without `n`. Runs count within the
     call, from 0.
 
-    `certain`: whether all of it is new by its form alone: no step or guidance occurs twice.
-    """
+    `certain`: whether all of it is new by its form alone: no step or guidance occurs twice."""
 
     call: CallRecord
     rows: Mapping[str, Sequence[Row]]
@@ -119,10 +117,8 @@ def prepare(
     call: CallRecord, deltas: Sequence[Delta] | None = None, *, careful: bool = False
 ) -> Prepared:
     """The rows of a call. `deltas`: of its runs, None when nothing of them is stored. `careful`:
-    its texts contain what the database does not take as it is.
-
-    Raises: UnicodeEncodeError, orjson.JSONEncodeError for texts and numbers that JSON cannot write.
-    """
+    its texts contain what the database does not take as it is. Raises: UnicodeEncodeError,
+    orjson.JSONEncodeError for texts and numbers that JSON cannot write."""
     record = call.conversation
     if deltas is None:
         deltas = [everything(call, run) for run in call.runs]
@@ -177,10 +173,8 @@ def _with_stored_texts(tables: Mapping[str, Sequence[Row]]) -> dict[str, list[Ro
 
 
 def parameters(group: Sequence[Prepared]) -> list[bytes]:
-    """The rows of each table, as JSON in UTF-8.
-
-    Raises: orjson.JSONEncodeError for texts that JSON cannot write.
-    """
+    """The rows of each table, as JSON in UTF-8. Raises: orjson.JSONEncodeError for texts that JSON
+    cannot write."""
     tables: dict[str, list[dict[str, Any]]] = {name: [] for name in _TABLES}
     for n, each in enumerate(group, start=1):
         first_run = len(tables["r"]) + 1
@@ -344,8 +338,7 @@ FROM c LEFT JOIN passed AS p USING (n) LEFT JOIN barred AS b USING (n) ORDER BY 
 """
 
 
+# Gives for each call its number, whether it was stored, and whether it was barred.
 COMMIT = _commit("<= x.steps")
-"""Gives for each call its number, whether it was stored, and whether it was barred."""
-
 COMMIT_ALONE = _commit("< -1")
 """The same for a call of whose rows nothing is stored: none is barred for its steps."""

@@ -16,8 +16,7 @@ _MAX_GROUP = 256
 _VERSIONS = "SELECT id, tenant, version FROM conversations WHERE id = ANY(:ids::text[])"
 _LOAD_ALL = f"SELECT {CONVERSATION} FROM conversations WHERE id = ANY(:ids::text[])"
 
-Key = tuple[str, str]
-"""Id and tenant of a conversation."""
+Key = tuple[str, str]  # id and tenant of a conversation
 V = TypeVar("V")
 
 
@@ -57,8 +56,7 @@ class ReadTogether(Generic[V]):
     """Reads a value of each conversation. What is asked for while a statement is under way is the
     next statement.
 
-    `read`: the values of these conversations, as far as they are stored; `name`: of its task.
-    """
+    `read`: the values of these conversations, as far as they are stored; `name`: of its task."""
 
     def __init__(
         self, read: Callable[[Sequence[Key]], Awaitable[Mapping[Key, V]]], name: str

@@ -1,8 +1,7 @@
 """Text that PostgreSQL can keep: it has no NUL character.
 
 A NUL becomes two characters, and so does the character that marks this; both come back as they
-were. JSON columns need none of it, because JSON writes a NUL as an escape.
-"""
+were. JSON columns need none of it, because JSON writes a NUL as an escape."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """The vectors of patterns in PostgreSQL, searched exactly with pgvector.
 
 The patterns of one tenant and tier are all compared. An approximate index with a filter loses
-answers: a tenant with a hundredth of 100,000 patterns gets three in ten of its nearest ones.
-"""
+answers: a tenant with a hundredth of 100,000 patterns gets three in ten of its nearest ones."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Commits calls on one connection: what waits at the same time is one statement.
 
-A call that is stored in part already cannot be part of it, and is committed alone.
-"""
+A call that is stored in part already cannot be part of it, and is committed alone."""
 
 from __future__ import annotations
 
@@ -15,29 +14,20 @@ import asyncpg
 import orjson
 
 from gateway.config.storage import StorageSettings
-from gateway.stores import codec
+from gateway.stores import codec, protocols
 from gateway.stores.commit_plan import new_injections, plan_steps
 from gateway.stores.postgres import statement
 from gateway.stores.postgres.connection import Slot
 from gateway.stores.postgres.errors import is_about_one_record
 from gateway.stores.postgres.text import stored_text
-from gateway.stores.protocols import (
-    StoreBusy,
-    StoreError,
-    StoreOverloaded,
-    StoreUnavailable,
-    VersionConflict,
-)
 from gateway.stores.records import CallRecord, ConversationRecord, RunUpdate
 from gateway.stores.redact import encodable
 from gateway.stores.sql.states import stored_step
 from gateway.tasks import spawn
 
-MAX_GROUP = 128
-"""More calls in one statement would only delay the first."""
-
+MAX_GROUP = 128  # more calls in one statement would only delay the first
 _ATTEMPTS = 3  # of a group that met a lock held by another gateway
-_ABOUT_RECORDS = (StoreError, orjson.JSONEncodeError)
+_ABOUT_RECORDS = (protocols.StoreError, orjson.JSONEncodeError)
 _MODES = {"normal": "off", "full": "on"}
 
 _FIND = "SELECT version, tenant FROM conversations WHERE id = $1"
@@ -75,8 +65,7 @@ class Writer:
     """Commits calls, in the order in which they came as far as one conversation is concerned.
 
     A group has at most one call of a conversation: the next one is made from the version that the
-    first one gives.
-    """
+    first one gives."""
 
     def __init__(self, settings: StorageSettings) -> None:
         self._settings = settings
@@ -88,7 +77,7 @@ class Writer:
     async def commit(self, call: CallRecord) -> int:
         """The conversation's new version. Raises: StoreError."""
         if len(self._waiting) >= self._settings.queue_limit:
-            raise StoreOverloaded(
+            raise protocols.StoreOverloaded(
                 f"{len(self._waiting)} writes are waiting for the store (storage.queue_limit)"
             )
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -153,7 +142,7 @@ class Writer:
         try:
             rows = statement.parameters([job.prepared for job in jobs])
             return await self._slot.run(lambda c: c.fetch(statement.COMMIT, self._mode, *rows))
-        except StoreBusy:
+        except protocols.StoreBusy:
             if attempts == 1:
                 raise
             return await self._commit_together(jobs, attempts - 1)
@@ -177,7 +166,7 @@ class Writer:
                 if job.careful or not is_about_one_record(error):
                     raise
                 await self._try_alone(encodable(job.prepared.call), careful=True)
-        except StoreUnavailable as error:
+        except protocols.StoreUnavailable as error:
             job.failed(error)
             raise
         except Exception as error:
@@ -191,24 +180,22 @@ class Writer:
 
 async def _refusal(
     connection: asyncpg.Connection, record: ConversationRecord, lock: str = ""
-) -> StoreError | None:
+) -> protocols.StoreError | None:
     """Why a conversation cannot be saved over the version it was made from; None when it can."""
     row = await connection.fetchrow(_FIND + lock, stored_text(record.id))
     version, tenant = row or (0, stored_text(record.tenant))
     if tenant != stored_text(record.tenant):
-        return StoreError(f"conversation {record.id!r} is another tenant's")
+        return protocols.StoreError(f"conversation {record.id!r} is another tenant's")
     if version == record.version:
         return None
-    return VersionConflict(record.id, expected=record.version, actual=version)
+    return protocols.VersionConflict(record.id, expected=record.version, actual=version)
 
 
 async def _commit_alone(
     connection: asyncpg.Connection, call: CallRecord, mode: str, *, careful: bool
 ) -> None:
-    """Write one call next to what is stored of it, in a transaction of its own.
-
-    Raises: StoreError, VersionConflict.
-    """
+    """Write one call next to what is stored of it, in a transaction of its own. Raises: StoreError,
+    VersionConflict."""
     async with connection.transaction():
         refused = await _refusal(connection, call.conversation, " FOR UPDATE")
         if refused is not None:
@@ -217,7 +204,7 @@ async def _commit_alone(
         names = [stored_text(run.id) for run in call.runs]
         for name, pk, tenant in await connection.fetch(_RUNS, names):
             if tenant != stored_text(call.conversation.tenant):
-                raise StoreError(f"run {name!r} is another tenant's")
+                raise protocols.StoreError(f"run {name!r} is another tenant's")
             keys[name] = pk
         pks = list(map(keys.get, names))
         deltas = [

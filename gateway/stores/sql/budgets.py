@@ -9,26 +9,12 @@ from typing import Any
 
 import orjson
 
-from gateway.stores.budgets import (
-    Account,
-    AccountKey,
-    Amounts,
-    Claim,
-    Control,
-    Reserved,
-    Settlement,
-    Wanted,
-    decide,
-    expired,
-    opened,
-    settled,
-)
+from gateway.stores import budgets as values
 from gateway.stores.protocols import CONTROLS
 from gateway.stores.sql import engine as db
 
+# Costs are stored as millionths of a millionth of a dollar: whole numbers add up exactly.
 _PICO = 10**12
-"""Costs are stored as millionths of a millionth of a dollar: whole numbers add up exactly."""
-
 _LOCKS = 1
 _AMOUNTS = ("usd", "input_tokens", "output_tokens", "calls")
 _ESTIMATED = tuple([f"estimated_{name}" for name in _AMOUNTS])
@@ -82,11 +68,11 @@ class SQLBudgetStore:
     def __init__(self, engine: db.Engine) -> None:
         self._engine = engine
 
-    async def reserve(self, claim: Claim) -> Reserved:
-        async def work(connection: db.Connection) -> Reserved:
+    async def reserve(self, claim: values.Claim) -> values.Reserved:
+        async def work(connection: db.Connection) -> values.Reserved:
             await _lock([wanted.key for wanted in claim.accounts], connection)
             accounts = [await _current(each, claim.at, connection) for each in claim.accounts]
-            outcome = decide(accounts, claim)
+            outcome = values.decide(accounts, claim)
             if outcome.refusals and claim.binding:
                 return outcome
             reserved = {"claim": claim.id, "expires_at": claim.expires_at}
@@ -98,51 +84,53 @@ class SQLBudgetStore:
 
         return await self._engine.transact(work)
 
-    async def settle(self, settlement: Settlement) -> tuple[Account, ...]:
+    async def settle(self, settlement: values.Settlement) -> tuple[values.Account, ...]:
         claim = settlement.claim
 
-        async def work(connection: db.Connection) -> tuple[Account, ...]:
+        async def work(connection: db.Connection) -> tuple[values.Account, ...]:
             await _lock([wanted.key for wanted in claim.accounts], connection)
             after = []
             for wanted in claim.accounts:
                 place = _place(wanted.key)
                 found = bool(await connection.fetch(_RELEASE, **place, claim=claim.id))
                 known = await _read(wanted.key, connection)
-                account = settled(known or opened(wanted, claim.at), settlement, found=found)
+                account = values.settled(
+                    known or values.opened(wanted, claim.at), settlement, found=found
+                )
                 await _save(account, settlement.at, wanted.ends, connection)
                 after.append(account)
             return tuple(after)
 
         return await self._engine.transact(work)
 
-    async def accounts(self, keys: Sequence[AccountKey]) -> tuple[Account, ...]:
+    async def accounts(self, keys: Sequence[values.AccountKey]) -> tuple[values.Account, ...]:
         return await self._engine.view(partial(_read_all, tuple(keys)))
 
     async def list_accounts(
         self, *, budget: str | None = None, tenant: str | None = None, limit: int = 200
-    ) -> tuple[Account, ...]:
-        async def work(connection: db.Connection) -> tuple[Account, ...]:
+    ) -> tuple[values.Account, ...]:
+        async def work(connection: db.Connection) -> tuple[values.Account, ...]:
             rows = await connection.fetch(_LIST, budget=budget, tenant=tenant, limit=limit)
-            keys = [AccountKey(budget=b, subject=s) for b, s in rows]
+            keys = [values.AccountKey(budget=b, subject=s) for b, s in rows]
             return await _read_all(keys, connection)
 
         return await self._engine.view(work)
 
     async def allow(
-        self, key: AccountKey, *, at: float, limits: Mapping[str, float], lifted: bool
-    ) -> Account:
-        async def work(connection: db.Connection) -> Account:
+        self, key: values.AccountKey, *, at: float, limits: Mapping[str, float], lifted: bool
+    ) -> values.Account:
+        async def work(connection: db.Connection) -> values.Account:
             await _lock([key], connection)
             account = await _read(key, connection)
             if account is None:
-                account = Account(budget=key.budget, subject=key.subject, started_at=at)
+                account = values.Account(budget=key.budget, subject=key.subject, started_at=at)
             account = replace(account, limits=dict(limits), lifted=lifted, updated_at=at)
             await _save(account, at, False, connection)
             return account
 
         return await self._engine.transact(work)
 
-    async def reset(self, key: AccountKey, *, at: float) -> bool:
+    async def reset(self, key: values.AccountKey, *, at: float) -> bool:
         async def work(connection: db.Connection) -> bool:
             await _lock([key], connection)
             return bool(await connection.fetch(_RESET, **_place(key), at=at))
@@ -157,56 +145,61 @@ class SQLBudgetStore:
         return await self._engine.transact(work)
 
 
-class SQLControlStore:
-    """`ControlStore` over an engine."""
+class ControlStore:
+    """The holds in force. Every method may raise StoreError."""
 
     def __init__(self, engine: db.Engine) -> None:
         self._engine = engine
 
-    async def hold(self, control: Control) -> None:
+    async def hold(self, control: values.Control) -> None:
+        """Stop or pause; replaces an earlier hold on the same subject."""
         await self._engine.write(_HOLD, **db.row_of(control, _CONTROL))
         await self._engine.changed(CONTROLS)
 
     async def release(self, subject: str) -> bool:
+        """End a hold; False when there is none."""
         released = bool(await self._engine.write(_LET_GO, subject=subject))
         await self._engine.changed(CONTROLS)
         return released
 
-    async def list_controls(self) -> Sequence[Control]:
+    async def list_controls(self) -> Sequence[values.Control]:
+        """All holds in force, oldest first."""
         rows = await self._engine.fetch(_CONTROLS)
-        return [db.made(Control, _CONTROL, row) for row in rows]
+        return [db.made(values.Control, _CONTROL, row) for row in rows]
 
 
-async def _lock(keys: Sequence[AccountKey], connection: db.Connection) -> None:
+async def _lock(keys: Sequence[values.AccountKey], connection: db.Connection) -> None:
     # An account may not exist yet, so its name is locked and not its row.
     await connection.lock([f"{key.budget}\n{key.subject}" for key in keys], _LOCKS)
 
 
-async def _current(wanted: Wanted, at: float, connection: db.Connection) -> Account:
+async def _current(wanted: values.Wanted, at: float, connection: db.Connection) -> values.Account:
     """The account, with reservations whose gateway has not ended them counted as spent."""
     lost = await connection.fetch(_EXPIRE, **_place(wanted.key), at=at)
     account = await _read(wanted.key, connection)
     if account is None:
-        return opened(wanted, at)
+        return values.opened(wanted, at)
     for row in lost:
-        account = expired(account, _amounts(row))
+        account = values.expired(account, _amounts(row))
     if lost:
         await _save(account, at, wanted.ends, connection)
     return account
 
 
-async def _read_all(keys: Sequence[AccountKey], connection: db.Connection) -> tuple[Account, ...]:
+async def _read_all(
+    keys: Sequence[values.AccountKey], connection: db.Connection
+) -> tuple[values.Account, ...]:
     found = [await _read(key, connection) for key in keys]
     return tuple([account for account in found if account is not None])
 
 
-async def _read(key: AccountKey, connection: db.Connection) -> Account | None:
+async def _read(key: values.AccountKey, connection: db.Connection) -> values.Account | None:
     row = await connection.row(_FIND, **_place(key))
     if row is None:
         return None
     (reserved,) = await connection.fetch(_RESERVED, **_place(key))
     found = dict(zip(_SAVED[2:], row, strict=True))
-    return Account(
+    return values.Account(
         **_place(key),
         **{name: found[name] for name in ("tenant", "unpriced", "started_at", "updated_at")},
         spent=_amounts([found[name] for name in _AMOUNTS]),
@@ -217,7 +210,7 @@ async def _read(key: AccountKey, connection: db.Connection) -> Account | None:
     )
 
 
-async def _save(account: Account, at: float, ends: bool, connection: db.Connection) -> None:
+async def _save(account: values.Account, at: float, ends: bool, connection: db.Connection) -> None:
     await connection.fetch(
         _SAVE,
         **_place(account.key),
@@ -230,15 +223,15 @@ async def _save(account: Account, at: float, ends: bool, connection: db.Connecti
     )
 
 
-def _place(key: AccountKey) -> dict[str, Any]:
+def _place(key: values.AccountKey) -> dict[str, Any]:
     return db.row_of(key, ("budget", "subject"))
 
 
-def _row(amounts: Amounts, names: Sequence[str]) -> dict[str, Any]:
+def _row(amounts: values.Amounts, names: Sequence[str]) -> dict[str, Any]:
     found = db.row_of(amounts, _AMOUNTS) | {"usd": round(amounts.usd * _PICO)}
     return dict(zip(names, found.values(), strict=True))
 
 
-def _amounts(row: db.Row) -> Amounts:
+def _amounts(row: db.Row) -> values.Amounts:
     usd, *counts = row
-    return Amounts(usd=usd / _PICO, **dict(zip(_AMOUNTS[1:], counts, strict=True)))
+    return values.Amounts(usd=usd / _PICO, **dict(zip(_AMOUNTS[1:], counts, strict=True)))

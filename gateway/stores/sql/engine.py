@@ -8,6 +8,8 @@ from contextlib import AbstractAsyncContextManager
 from math import inf
 from typing import Any, Protocol, TypeVar
 
+from msgspec import Struct
+
 from gateway.config.storage import StorageSettings
 from gateway.stores.patterns import Search, Vector
 from gateway.stores.records import CallRecord
@@ -17,42 +19,42 @@ T = TypeVar("T")
 Row = Sequence[Any]
 
 
-class Dialect(Protocol):
-    """The SQL that each database writes in its own way. `column` is SQL; `name` names a value."""
+Text = Callable[[str], str]
+Text2 = Callable[[str, str], str]
+Text3 = Callable[[str, str, str], str]
 
+
+class JsonDialect(Struct, frozen=True, kw_only=True):
+    """The SQL by which a database reads JSON. `column` is SQL; `name` names a value."""
+
+    # (column, member): a value of a JSON object that is kept as text, as text; NULL without one.
+    member: Text2
+    # (column, member): the texts of a list in such an object, as a table with the column `value`.
+    elements: Text2
+    # (column, name, member): whether the object `member` in a column of counters has a key.
+    has: Text3
+    # (column, name): the text of a key in a column of tags; NULL without one.
+    entry: Text2
+    # (column, member): the keys of an object in a column of counters, as a table `k` of `key`.
+    keys: Text2
+
+
+class Dialect(JsonDialect, frozen=True, kw_only=True):
+    """The SQL that each database writes in its own way."""
+
+    # The order of bytes, as a suffix of a text expression.
     bytewise: str
-    """The order of bytes, as a suffix of a text expression."""
-
+    # The statement that finds the conversations with some of the hashes `digests` of one root, in
+    # the order of these, and the newest conversation first.
     find_heads: str
-    """The statement that finds the conversations with some of the hashes `digests` of one root,
-    in the order of these, and the newest conversation first."""
-
-    def among(self, column: str, name: str, kind: str) -> str:
-        """Whether a column is one of a list of values of the type `kind`."""
-
-    def locked(self, table: str) -> str:
-        """Suffix of a SELECT: lock its rows of `table`, and leave out those that others lock."""
-
-    def position(self, column: str, name: str) -> str:
-        """The place of the first occurrence of a text in a column, from 1; 0 without one."""
-
-    def day(self, column: str) -> str:
-        """The date (UTC) of seconds since 1970, as text."""
-
-    def member(self, column: str, member: str) -> str:
-        """A value of a JSON object that is kept as text, as text; NULL without one."""
-
-    def elements(self, column: str, member: str) -> str:
-        """The texts of a list in such a JSON object, as a table with the column `value`."""
-
-    def has(self, column: str, name: str, member: str) -> str:
-        """Whether the object `member` in a column of counters has a key."""
-
-    def entry(self, column: str, name: str) -> str:
-        """The text of a key in a column of tags; NULL without one."""
-
-    def keys(self, column: str, member: str) -> str:
-        """The keys of an object in a column of counters, as a table `k` with the column `key`."""
+    # (column, name, kind): whether a column is one of a list of values of the type `kind`.
+    among: Text3
+    # (table): suffix of a SELECT: lock its rows of the table, and leave out those that others lock.
+    locked: Text
+    # (column, name): place of the first occurrence of a text in a column, from 1; 0 without one.
+    position: Text2
+    # (column): the date (UTC) of seconds since 1970, as text.
+    day: Text
 
 
 class Connection(ABC):
@@ -140,11 +142,8 @@ class Upkeep(ABC):
     conversations_at_once: int
     """Rows that one transaction removes, which is short enough for the commits of requests."""
 
-    used: str
-    """The statement for the bytes in use."""
-
-    room: float = inf
-    """Most bytes that may be in use after a round."""
+    used: str  # the statement for the bytes in use
+    room: float = inf  # most bytes that may be in use after a round
 
     async def begin(self) -> bool:
         """Prepare a round; False when another gateway does it."""

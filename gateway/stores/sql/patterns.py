@@ -21,21 +21,8 @@ from gateway.steering.guidance.pattern import (
 )
 from gateway.steering.guidance.render import family_matches
 from gateway.stores import codec
+from gateway.stores import patterns as values
 from gateway.stores.learning import Posterior, StoredLesson, Support
-from gateway.stores.patterns import (
-    Added,
-    Event,
-    PatternConflict,
-    PatternFilter,
-    PatternPage,
-    Search,
-    SpaceMismatch,
-    StoredPattern,
-    Vector,
-    check_dimensions,
-    check_limit,
-    decode_cursor,
-)
 from gateway.stores.protocols import PATTERNS, StoreCorrupt
 from gateway.stores.sql import engine as db
 
@@ -124,11 +111,11 @@ class SQLPatternStore:
         return int((await self._engine.fetch(lacking))[0][0])
 
     async def add(
-        self, entries: Sequence[tuple[Pattern, Vector[float] | None]]
-    ) -> list[tuple[Added, str]]:
+        self, entries: Sequence[tuple[Pattern, values.Vector[float] | None]]
+    ) -> list[tuple[values.Added, str]]:
         index = self._checked(*(vector for _, vector in entries))
 
-        async def work(connection: db.Connection) -> list[tuple[Added, str]]:
+        async def work(connection: db.Connection) -> list[tuple[values.Added, str]]:
             # One at a time: two gateways may bring the same patterns, as at their first start.
             await connection.take_turn(_TABLE)
             return [
@@ -139,7 +126,7 @@ class SQLPatternStore:
         await self._engine.changed(PATTERNS)
         return added
 
-    async def edit(self, pattern: Pattern, vector: Vector[float] | None) -> None:
+    async def edit(self, pattern: Pattern, vector: values.Vector[float] | None) -> None:
         index = self._checked(vector)
 
         async def work(connection: db.Connection) -> None:
@@ -147,10 +134,10 @@ class SQLPatternStore:
             tenant, pattern_id = pattern.tenant, pattern.pattern_id
             pk = await connection.value(_OWN, tenant=tenant, pattern_id=pattern_id)
             if pk is None:
-                raise PatternConflict(f"there is no pattern {pattern_id!r}")
+                raise values.PatternConflict(f"there is no pattern {pattern_id!r}")
             same = await connection.row(_SAME, tenant=tenant, digest=content_id(pattern))
             if same is not None and same[0] != pk:
-                raise PatternConflict(f"pattern {same[1]!r} has the same content")
+                raise values.PatternConflict(f"pattern {same[1]!r} has the same content")
             await _replace(pk, pattern, index, connection)
             if vector is not None:
                 await index.put(pk, vector, connection)
@@ -158,10 +145,10 @@ class SQLPatternStore:
         await self._engine.transact(work)
         await self._engine.changed(PATTERNS)
 
-    async def get(self, tenant: str | None, pattern_id: str) -> StoredPattern | None:
+    async def get(self, tenant: str | None, pattern_id: str) -> values.StoredPattern | None:
         index = self._checked()
 
-        async def work(connection: db.Connection) -> StoredPattern | None:
+        async def work(connection: db.Connection) -> values.StoredPattern | None:
             pk = await _find(tenant, pattern_id, connection)
             found = await _select("p.pk = :pk", {"pk": pk}, 1, index, connection)
             return found[0][1] if found else None
@@ -184,19 +171,20 @@ class SQLPatternStore:
         return deleted
 
     async def list_patterns(
-        self, patterns: PatternFilter, *, limit: int = 50, cursor: str | None = None
-    ) -> PatternPage:
-        check_limit(limit)
+        self, patterns: values.PatternFilter, *, limit: int = 50, cursor: str | None = None
+    ) -> values.PatternPage:
+        if not 1 <= limit <= values.MAX_PAGE:
+            raise ValueError(f"limit: must be from 1 to {values.MAX_PAGE}, not {limit}")
         index, bound = self._checked(), dict[str, Any]()
-        condition = _where(patterns, decode_cursor(cursor), bound, self._engine.dialect)
+        condition = _where(patterns, values.decode_cursor(cursor), bound, self._engine.dialect)
         found = await self._engine.read(
             lambda connection: _select(condition, bound, limit + 1, index, connection)
         )
         page = found[:limit]
         more = str(page[-1][0]) if len(found) > limit else None
-        return PatternPage(patterns=tuple(stored for _, stored in page), next_cursor=more)
+        return values.PatternPage(patterns=tuple(stored for _, stored in page), next_cursor=more)
 
-    async def search(self, search: Search) -> list[PatternMatch]:
+    async def search(self, search: values.Search) -> list[PatternMatch]:
         index = self._checked(search.vector)
         if not any(search.vector):
             return []  # a text without a known word is similar to nothing
@@ -223,7 +211,7 @@ class SQLPatternStore:
         return [PatternMatch(pattern=pattern_of(row), similarity=1.0) for row in rules]
 
     async def record(
-        self, tenant: str, pattern_ids: Sequence[str], event: Event, by: int = 1
+        self, tenant: str, pattern_ids: Sequence[str], event: values.Event, by: int = 1
     ) -> None:
         count = event.value
         more = f"CASE WHEN {count} + :by > 0 THEN {count} + :by ELSE 0 END"
@@ -244,7 +232,7 @@ class SQLPatternStore:
         )
         return [pattern_of(row) for row in found]
 
-    async def set_vectors(self, entries: Sequence[tuple[Pattern, Vector[float]]]) -> None:
+    async def set_vectors(self, entries: Sequence[tuple[Pattern, values.Vector[float]]]) -> None:
         index = self._checked(*(vector for _, vector in entries))
 
         async def work(connection: db.Connection) -> None:
@@ -264,11 +252,11 @@ class SQLPatternStore:
     async def count(self) -> int:
         return int((await self._engine.fetch("SELECT count(*) FROM patterns"))[0][0])
 
-    def _checked(self, *vectors: Vector[float] | None) -> db.VectorIndex:
+    def _checked(self, *vectors: values.Vector[float] | None) -> db.VectorIndex:
         """The index, after a check of the vectors' dimensions. Raises: SpaceMismatch."""
         if self._index.dimensions is None:
-            raise SpaceMismatch("no vector space is open")
-        check_dimensions(self._index.dimensions, vectors)
+            raise values.SpaceMismatch("no vector space is open")
+        values.check_dimensions(self._index.dimensions, vectors)
         return self._index
 
 
@@ -326,20 +314,26 @@ def _content(pattern: Pattern) -> dict[str, Any]:
 
 
 async def _add(
-    pattern: Pattern, vector: Vector[float] | None, index: db.VectorIndex, connection: db.Connection
-) -> tuple[Added, str]:
+    pattern: Pattern,
+    vector: values.Vector[float] | None,
+    index: db.VectorIndex,
+    connection: db.Connection,
+) -> tuple[values.Added, str]:
     """Insert or replace one pattern, or keep one with the same content; as PatternStore.add."""
     own = {"tenant": pattern.tenant, "pattern_id": pattern.pattern_id}
     if same := await connection.row(_SAME, tenant=pattern.tenant, digest=content_id(pattern)):
-        pk, added = same[0], (Added.UNCHANGED, same[1])
+        pk, added = same[0], (values.Added.UNCHANGED, same[1])
     elif known := await connection.row(_OWN, **own):
         pk, origin = known
         if origin:
-            raise PatternConflict(f"{pattern.pattern_id!r} is the id of a lesson")
+            raise values.PatternConflict(f"{pattern.pattern_id!r} is the id of a lesson")
         await _replace(pk, pattern, index, connection)
-        added = (Added.REPLACED, pattern.pattern_id)
+        added = (values.Added.REPLACED, pattern.pattern_id)
     else:
-        pk, added = await insert_pattern(pattern, connection), (Added.ADDED, pattern.pattern_id)
+        pk, added = (
+            await insert_pattern(pattern, connection),
+            (values.Added.ADDED, pattern.pattern_id),
+        )
     if vector is not None:
         await index.put(pk, vector, connection)
     return added
@@ -378,11 +372,9 @@ async def _select(
     limit: int,
     index: db.VectorIndex,
     connection: db.Connection,
-) -> list[tuple[int, StoredPattern]]:
-    """Rows and patterns that match `condition` over `patterns AS p`, newest first.
-
-    Raises: StoreCorrupt.
-    """
+) -> list[tuple[int, values.StoredPattern]]:
+    """Rows and patterns that match `condition` over `patterns AS p`, newest first. Raises:
+    StoreCorrupt."""
     found = []
     for *row, indexed in await connection.fetch(
         f"SELECT {COLUMNS}, v.pk IS NOT NULL OR p.tier = 'e3' OR p.origin <> '' "
@@ -390,11 +382,11 @@ async def _select(
         **bound,
     ):
         known = dict(zip(_READ, row, strict=True))
-        pattern = StoredPattern(
+        pattern = values.StoredPattern(
             pattern=pattern_of(row),
             created_at=known["created_at"],
             updated_at=known["updated_at"],
-            counts={event.value: known[event.value] for event in Event},
+            counts={event.value: known[event.value] for event in values.Event},
             indexed=bool(indexed),
         )
         found.append((known["pk"], pattern))
@@ -402,7 +394,7 @@ async def _select(
 
 
 def _where(
-    patterns: PatternFilter, before: int | None, bound: dict[str, Any], dialect: db.Dialect
+    patterns: values.PatternFilter, before: int | None, bound: dict[str, Any], dialect: db.Dialect
 ) -> str:
     """A condition over `patterns AS p`, whose values are added to `bound`."""
     text = patterns.text.lower() if patterns.text else None

@@ -102,8 +102,7 @@ class _Round:
     async def _remove_conversations(self, pks: list[int], surplus: float) -> tuple[int, int | None]:
         """The number removed, with their runs, and the bytes that this frees, as in `choose`.
 
-        Their hashes no longer match, and are removed later.
-        """
+        Their hashes no longer match, and are removed later."""
 
         async def work(connection: Connection) -> tuple[int, int, int | None]:
             chosen, freed = await self._upkeep.choose(pks, surplus, connection)

@@ -6,21 +6,13 @@ from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from typing import Any
 
-from gateway.stores import codec, queries
+from gateway.stores import codec, queries, totals
 from gateway.stores.protocols import exported
 from gateway.stores.redact import MAX_INT
 from gateway.stores.sql import filters
 from gateway.stores.sql.engine import Connection, Dialect, Engine, columns, conditions, made
 from gateway.stores.sql.retention import prune
 from gateway.stores.sql.usage import usage_of
-from gateway.stores.totals import (
-    AT_ONCE,
-    COLUMNS,
-    LENGTH_MONITOR,
-    WARN_COMPOSITE,
-    ExperimentRun,
-    experiment_run_of,
-)
 from gateway.stores.usage import UsagePoint, UsageQuery
 
 # A cursor has a fraction, which whole numbers are not compared with.
@@ -63,7 +55,7 @@ _EXPRESSIONS = {
     "success_runs": "count(*) FILTER (WHERE r.outcome = 'success')",
     "failure_runs": "count(*) FILTER (WHERE r.outcome = 'failure')",
     "runs_with_fires": "count(*) FILTER (WHERE r.counts -> 'fired' <> '{}')",
-    "clean_runs": f"count(*) FILTER (WHERE r.composite_peak < {WARN_COMPOSITE})",
+    "clean_runs": f"count(*) FILTER (WHERE r.composite_peak < {totals.WARN_COMPOSITE})",
     "peak_composite": "coalesce(max(r.composite_peak), 0.0)",
     **{
         name: f"CAST(coalesce(sum(r.{name}), 0) AS BIGINT)"
@@ -150,7 +142,9 @@ class SQLRunStore:
     async def set_outcome(
         self, run_id: str, outcome: str, *, source: str, tenant: str | None
     ) -> bool:
-        queries.check_outcome(outcome)
+        if outcome not in queries.OUTCOMES:
+            known = ", ".join(queries.OUTCOMES)
+            raise ValueError(f"outcome: must be one of {known}, not {outcome!r}")
         values: dict[str, Any] = {"id": run_id, "new": outcome, "source": source}
         condition = filters.where(queries.RunFilter(tenant=tenant), values, self._dialect)
         sql = f"""
@@ -205,20 +199,22 @@ class SQLRunStore:
     async def usage(self, query: UsageQuery) -> list[UsagePoint]:
         return await self._engine.view(partial(usage_of, query, self._dialect))
 
-    async def experiment_runs(self, experiment: str, *, tenant: str | None) -> list[ExperimentRun]:
+    async def experiment_runs(
+        self, experiment: str, *, tenant: str | None
+    ) -> list[totals.ExperimentRun]:
         values: dict[str, Any] = {}
         wanted = queries.RunFilter(tenant=tenant, experiment=experiment)
         condition = filters.where(wanted, values, self._dialect)
-        found: list[ExperimentRun] = []
+        found: list[totals.ExperimentRun] = []
         after = "TRUE"
         while True:
             sql = f"""
-                SELECT {COLUMNS} FROM {codec.RUNS} WHERE {condition} AND {after}
-                ORDER BY r.started_at, r.id LIMIT {AT_ONCE}
+                SELECT {totals.COLUMNS} FROM {codec.RUNS} WHERE {condition} AND {after}
+                ORDER BY r.started_at, r.id LIMIT {totals.AT_ONCE}
             """
-            more = await self._engine.made(experiment_run_of, sql, **values)
+            more = await self._engine.made(totals.experiment_run_of, sql, **values)
             found += more
-            if len(more) < AT_ONCE:
+            if len(more) < totals.AT_ONCE:
                 return found
             after = "(r.started_at, r.id) > (:after, :after_id)"
             values |= {"after": found[-1].started_at, "after_id": found[-1].id}
@@ -284,7 +280,7 @@ async def _live_runs(
     """
     rows = await connection.fetch(sql, **values, seen=query.since, limit=query.limit)
     spent = _SPENT.format(cost=dialect.member("call", "cost_usd"))
-    calm = _CALM.format(fired=dialect.elements("readings", "fired"), length=LENGTH_MONITOR)
+    calm = _CALM.format(fired=dialect.elements("readings", "fired"), length=totals.LENGTH_MONITOR)
     live = []
     for *row, pk in rows:
         run, stuck = codec.run_of(row), 0

@@ -3,8 +3,7 @@
 What is here has shipped: it is never edited. Columns are `names: kind`, kinds on one line are
 separated by `|`, and `?` allows NULL. `rendered` writes the SQL of a database, from its type of
 each kind: `name` is text that is compared or sorted in the order of its bytes, `key` counts up by
-itself; `by_key` and `often_changed` are options of tables.
-"""
+itself; `by_key` and `often_changed` are options of tables."""
 
 from __future__ import annotations
 
@@ -241,8 +240,7 @@ _OPTIONS = re.compile(r"\) (by_key|often_changed);")
 class Migration(Struct, frozen=True, kw_only=True):
     """One change. Its `name` is stored: never rename, reorder or edit a shipped one.
 
-    `breaks_older`: takes something away, so that older versions refuse a shared database.
-    """
+    `breaks_older`: takes something away, so that older versions refuse a shared database."""
 
     name: str
     sql: str

@@ -52,8 +52,8 @@ ORDER BY w.at DESC, w.run_id LIMIT :limit
 _OUTCOMES = ("success", "failure")
 
 
-class SQLWorkloadStore:
-    """`WorkloadStore` over an engine."""
+class WorkloadStore:
+    """Runs by workload, and the counts of their outcomes. Every method may raise StoreError."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -61,6 +61,7 @@ class SQLWorkloadStore:
         self._claim = f"{_OPEN} {engine.dialect.locked('w')}"
 
     async def note(self, runs: Sequence[WorkloadRun]) -> None:
+        """Keep where runs began; of a run that is known already nothing changes."""
         rows = [row_of(run, _RUN) | {"outcome": ""} for run in runs]
         for row in rows:
             if row["choice"] is not None:
@@ -69,6 +70,10 @@ class SQLWorkloadStore:
             await self._engine.transact(lambda connection: connection.execute_many(_NOTE, rows))
 
     async def settle(self, *, limit: int = 1000) -> int:
+        """Count the outcomes that runs have by now; returns how many were new or changed. Each run
+        counts once, with its latest outcome. At most `limit` runs; call it until it returns
+        less."""
+
         async def work(connection: Connection) -> int:
             changed = await connection.fetch(self._claim, limit=limit)
             # In one order, so that two gateways never wait for each other's counts.
@@ -86,15 +91,19 @@ class SQLWorkloadStore:
         return await self._engine.transact(work)
 
     async def drop(self, *, before: float) -> None:
+        """Remove the runs that began before a time and are no longer in the run log; counts
+        stay."""
         await self._engine.write(_DROP, before=before)
 
     async def rates(self, *, limit: int = 10_000) -> list[WorkloadRate]:
+        """The counts, of the workloads that changed last first."""
         rows = await self._engine.fetch(_RATES, limit=limit)
         return [made(WorkloadRate, _RATE, row) for row in rows]
 
     async def decided(
         self, *, tenant: str | None, since: float = 0.0, limit: int = 100_000
     ) -> list[DecidedRun]:
+        """The newest runs that the learned policy decided since a time, newest first."""
         wanted = {"tenant": tenant, "since": since, "limit": limit}
         return await self._engine.made(_decided_of, _DECIDED, **wanted)
 

@@ -16,15 +16,7 @@ from typing import TypeVar
 import apsw
 
 from gateway.config.storage import IN_MEMORY, StorageSettings
-from gateway.stores.protocols import (
-    SchemaMismatch,
-    StoreBusy,
-    StoreCorrupt,
-    StoreError,
-    StoreFull,
-    StoreReadOnly,
-    StoreUnavailable,
-)
+from gateway.stores import protocols
 
 if sys.platform != "win32":
     import fcntl
@@ -32,8 +24,7 @@ if sys.platform != "win32":
 _LOG = "-wal"
 _LOG_SUFFIXES = (_LOG, "-shm")
 
-_FileId = tuple[int, int] | None
-"""Device and inode; None when there is no file."""
+_FileId = tuple[int, int] | None  # device and inode; None when there is no file
 
 
 class FileIdentity:
@@ -65,8 +56,7 @@ def create_private(path: str) -> None:
 
     SQLite would give a new file the process's default mode; this one holds what agents wrote. A
     log that a deleted file left behind is removed: it belongs to no file any more, and another
-    process may still have it open. Raises: OSError.
-    """
+    process may still have it open. Raises: OSError."""
     directory = Path(path).parent
     directory.mkdir(parents=True, exist_ok=True)
     with locked(directory):
@@ -106,9 +96,8 @@ def locked(directory: Path) -> Iterator[None]:
 
 T = TypeVar("T")
 
+# Prepares a newly opened connection: loads an extension, registers a function.
 ConnectionHook = Callable[[apsw.Connection], None]
-"""Prepares a newly opened connection: loads an extension, registers a function."""
-
 # "STGW" in the file's header distinguishes our files from any other SQLite database.
 APPLICATION_ID = 0x53544757
 
@@ -117,23 +106,21 @@ JOURNAL_SIZE_LIMIT_BYTES = 64 * 1024 * 1024
 
 _CREATE = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
 
-_BUSY_S = 0.01
-"""Between two attempts to open a file that others open, too."""
-
+_BUSY_S = 0.01  # between two attempts to open a file that others open, too
 MEMORY_LIMIT_BYTES = 2**31 - 2**20
 """Most an in-memory database can hold: SQLite allocates it as one block of less than 2 GiB."""
 
-_MEANINGS: tuple[tuple[type[Exception], type[StoreError], str], ...] = (
-    (apsw.BusyError, StoreBusy, "is locked by another process"),
-    (apsw.LockedError, StoreBusy, "is locked"),
-    (apsw.FullError, StoreFull, "cannot grow: the disk or the database is full"),
-    (apsw.ReadOnlyError, StoreReadOnly, "is read-only"),
-    (apsw.PermissionsError, StoreReadOnly, "may not be written"),
-    (apsw.NotADBError, StoreCorrupt, "is not an SQLite database"),
-    (apsw.CorruptError, StoreCorrupt, "is damaged"),
-    (apsw.CantOpenError, StoreUnavailable, "cannot be opened"),
-    (apsw.IOError, StoreUnavailable, "cannot be read or written"),
-    (apsw.NoMemError, StoreUnavailable, "is out of memory"),
+_MEANINGS: tuple[tuple[type[Exception], type[protocols.StoreError], str], ...] = (
+    (apsw.BusyError, protocols.StoreBusy, "is locked by another process"),
+    (apsw.LockedError, protocols.StoreBusy, "is locked"),
+    (apsw.FullError, protocols.StoreFull, "cannot grow: the disk or the database is full"),
+    (apsw.ReadOnlyError, protocols.StoreReadOnly, "is read-only"),
+    (apsw.PermissionsError, protocols.StoreReadOnly, "may not be written"),
+    (apsw.NotADBError, protocols.StoreCorrupt, "is not an SQLite database"),
+    (apsw.CorruptError, protocols.StoreCorrupt, "is damaged"),
+    (apsw.CantOpenError, protocols.StoreUnavailable, "cannot be opened"),
+    (apsw.IOError, protocols.StoreUnavailable, "cannot be read or written"),
+    (apsw.NoMemError, protocols.StoreUnavailable, "is out of memory"),
 )
 
 
@@ -158,10 +145,10 @@ def translate(error: BaseException, path: str) -> BaseException:
         return error
     meaning, words = next(
         ((meaning, words) for kind, meaning, words in _MEANINGS if isinstance(error, kind)),
-        (StoreError, "refused the operation"),
+        (protocols.StoreError, "refused the operation"),
     )
-    if meaning is StoreUnavailable and (forbidden := _unwritable(path)):
-        meaning, words = StoreReadOnly, forbidden
+    if meaning is protocols.StoreUnavailable and (forbidden := _unwritable(path)):
+        meaning, words = protocols.StoreReadOnly, forbidden
     translated = meaning(f"{path!r} {words} ({error})")
     translated.__cause__ = error
     return translated
@@ -170,10 +157,8 @@ def translate(error: BaseException, path: str) -> BaseException:
 def open_all(
     settings: StorageSettings, hooks: Iterable[ConnectionHook]
 ) -> Iterator[apsw.Connection]:
-    """The connection that writes, then `settings.reader_threads` that cannot.
-
-    Raises: apsw.Error, OSError, SchemaMismatch.
-    """
+    """The connection that writes, then `settings.reader_threads` that cannot. Raises: apsw.Error,
+    OSError, SchemaMismatch."""
     path, flags = settings.path, apsw.SQLITE_OPEN_READONLY
     if settings.in_memory:
         # A new name each time: two gateways in one process do not share their data.
@@ -188,14 +173,14 @@ def open_all(
 
 def open_writer(settings: StorageSettings, hooks: Iterable[ConnectionHook]) -> apsw.Connection:
     """The connection that writes to the file; creates the file, and its directory, if missing.
-
-    Raises: apsw.Error, OSError, SchemaMismatch.
-    """
+    Raises: apsw.Error, OSError, SchemaMismatch."""
 
     def prepare(connection: apsw.Connection) -> None:
         _claim(connection, settings.path)
         if _journal_mode(connection, settings) != "wal":
-            raise StoreUnavailable(f"{settings.path!r} is on a file system without shared memory")
+            raise protocols.StoreUnavailable(
+                f"{settings.path!r} is on a file system without shared memory"
+            )
         connection.pragma("synchronous", settings.synchronous)
         connection.pragma("journal_size_limit", JOURNAL_SIZE_LIMIT_BYTES)
 
@@ -244,8 +229,7 @@ def _prepare_memory(connection: apsw.Connection) -> None:
 
     SQLite's `memdb` file system has no write-ahead log: a commit needs every reader to be idle,
     and a reader waits for the transaction. `Database` makes its threads take turns.
-    Source: https://sqlite.org/src/file/src/memdb.c
-    """
+    Source: https://sqlite.org/src/file/src/memdb.c"""
     connection.pragma("journal_mode", "memory")
     # The default limit is half of what is possible.
     limit = ctypes.c_int64(MEMORY_LIMIT_BYTES)
@@ -253,10 +237,8 @@ def _prepare_memory(connection: apsw.Connection) -> None:
 
 
 def load_vector_extension(connection: apsw.Connection) -> None:
-    """Load sqlite-vec, whose functions and tables the pattern store needs.
-
-    Raises: StoreUnavailable when the extension is not installed or does not load.
-    """
+    """Load sqlite-vec, whose functions and tables the pattern store needs. Raises: StoreUnavailable
+    when the extension is not installed or does not load."""
     try:
         import sqlite_vec
 
@@ -266,7 +248,7 @@ def load_vector_extension(connection: apsw.Connection) -> None:
         finally:
             connection.enable_load_extension(False)
     except (ImportError, apsw.Error, OSError) as error:
-        raise StoreUnavailable(
+        raise protocols.StoreUnavailable(
             f"the pattern store needs the sqlite-vec extension, which does not load ({error}); "
             "install the package sqlite-vec for this platform, or set etraces.enabled: false"
         ) from error
@@ -302,5 +284,5 @@ def _claim(connection: apsw.Connection, path: str) -> None:
     if connection.pragma("application_id") == APPLICATION_ID:
         return
     if occupied:
-        raise SchemaMismatch(f"{path!r} is the database of another application")
+        raise protocols.SchemaMismatch(f"{path!r} is the database of another application")
     connection.pragma("application_id", APPLICATION_ID)

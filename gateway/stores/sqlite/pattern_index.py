@@ -2,8 +2,7 @@
 
 A search compares coarse codes, three bits per dimension, and ranks the nearest few dozen by their
 exact vectors. That is four times as fast as comparing all exact vectors at 100,000 patterns, and
-the index can always be rebuilt from the table.
-"""
+the index can always be rebuilt from the table."""
 
 from __future__ import annotations
 
@@ -31,16 +30,12 @@ CANDIDATES = 48
 
 Source: `bench/patterns.py`; for recorded queries the exact best two were among the first 32.
 """
-SELECTIVE = 4
-"""Factor on the candidates when patterns of other model families must be filtered out."""
-
+SELECTIVE = 4  # factor on the candidates when patterns of other model families must be filtered out
 LEVEL = 0.6
 """The outer two of a dimension's three thresholds, in standard deviations of a random unit vector:
 the three bits then separate four ranges of about equal frequency."""
 
-_CHUNK = 512
-"""Codes per block of the index; each tenant, tier and failure type has separate blocks."""
-
+_CHUNK = 512  # codes per block of the index; each tenant, tier and failure type has separate blocks
 _NEAR = (
     "SELECT rowid AS pk FROM {index} WHERE code MATCH vec_quantize_binary(:code) AND k = :k "
     "AND tenant = :tenant AND tier = :tier"
@@ -74,8 +69,7 @@ _PATTERN = f"SELECT {COLUMNS} FROM patterns AS p WHERE pk = :pk"
 class VectorSpace:
     """The SQL statements of one space. `number`, `dimensions`, `generation`: as in its row.
 
-    A rebuilt index is a new generation, because a damaged index cannot always be dropped.
-    """
+    A rebuilt index is a new generation, because a damaged index cannot always be dropped."""
 
     def __init__(self, number: int, dimensions: int, generation: int) -> None:
         self.number = number

@@ -113,10 +113,8 @@ MIGRATIONS = tables.rendered(_SCRIPTS, _TYPES)
 
 
 def migrate(connection: apsw.Connection, migrations: Sequence[Migration], path: str) -> None:
-    """Apply the missing changes.
-
-    Raises: SchemaMismatch when the file has a change that this version does not know.
-    """
+    """Apply the missing changes. Raises: SchemaMismatch when the file has a change that this
+    version does not know."""
     connection.execute(
         "CREATE TABLE IF NOT EXISTS migrations (name TEXT PRIMARY KEY, applied_at REAL NOT NULL)"
     )

@@ -1,4 +1,3 @@
 """The LiteLLM lane; `lane` is its entry and puts the other modules together.
 
-LiteLLM itself is imported by `sdk`, when the lane is first needed and never at start.
-"""
+LiteLLM itself is imported by `sdk`, when the lane is first needed and never at start."""

@@ -110,7 +110,6 @@ class StreamedAnswer(PrimedStream):
         self._ended = False
 
     async def aclose(self) -> None:
-        """See PrimedStream."""
         self._ended = True
         await super().aclose()
         await self._received.aclose()
@@ -233,7 +232,6 @@ class TranslatedStream(PrimedStream):
         self._ended = False
 
     async def aclose(self) -> None:
-        """See PrimedStream."""
         await super().aclose()
         if hasattr(self._source, "aclose"):
             await self._source.aclose()

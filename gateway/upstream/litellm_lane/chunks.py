@@ -2,8 +2,7 @@
 
 A stream has one id, model and creation time; the role once; tool calls repaired; signed thinking
 whole instead of in pieces; the finish reason last, once, and only if the provider gave one; usage
-in a separate chunk, for a client that asked.
-"""
+in a separate chunk, for a client that asked."""
 
 from __future__ import annotations
 

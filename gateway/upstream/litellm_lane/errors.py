@@ -2,8 +2,7 @@
 
 The provider's own answer, as the transport saw it, comes first; LiteLLM's exception is the source
 only when there was none. Source of the error types and codes: OpenAI API reference, "Error codes";
-Anthropic API reference, "Errors"; Google AI "Troubleshooting"; Bedrock "Converse", "Errors".
-"""
+Anthropic API reference, "Errors"; Google AI "Troubleshooting"; Bedrock "Converse", "Errors"."""
 
 from __future__ import annotations
 

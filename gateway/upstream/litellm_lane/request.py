@@ -4,8 +4,7 @@ LiteLLM takes its own controls (`api_base`, `api_key`, callbacks, mock answers, 
 same keyword arguments as the request's fields, so a client's field is passed by name only if it is
 a parameter of the API; anything else goes into the body for the provider, or is left out and
 reported. Messages are repaired so that LiteLLM translates them without loss or error, and the form
-before tools (`functions`, `function_call`) becomes the present one and back.
-"""
+before tools (`functions`, `function_call`) becomes the present one and back."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@
 The import takes seconds and some 150 MB. It reads `.env` files, fetches a price list and a header
 table, attaches log handlers that print content, and works out costs and log records for every call:
 all of that is switched off. An import that failed leaves submodules in `sys.modules`, with which
-every later one fails, too; so they are taken away, and the next call starts from the beginning.
-"""
+every later one fails, too; so they are taken away, and the next call starts from the beginning."""
 
 from __future__ import annotations
 

@@ -23,18 +23,8 @@ import httpx
 from gateway.errors import UpstreamFailure, UpstreamMalformed
 from gateway.upstream.base import LaneResponse, RawHeaders, header
 from gateway.upstream.credentials import is_foreign_host
-from gateway.upstream.litellm_lane import codings
+from gateway.upstream.litellm_lane import codings, readable
 from gateway.upstream.litellm_lane.chunks import as_chunk
-from gateway.upstream.litellm_lane.readable import (
-    Json,
-    TooDeep,
-    encoded,
-    is_known,
-    normal,
-    parsed,
-    shallow_calls,
-    without_depth,
-)
 from gateway.wire.response_tee import Inflater
 from gateway.wire.sse import SSEDecoder, SSEEvent
 
@@ -49,7 +39,7 @@ class ReadableEvents:
         self._calls: set[Any] | None = set() if with_ids else None
         self._decoder = SSEDecoder()
         self._closed = self._ended = self._known = self._others = False
-        self._early: dict[Any, Json] = {}
+        self._early: dict[Any, readable.Json] = {}
 
     def feed(self, content: bytes) -> bytes:
         """The events that unpacked bytes complete."""
@@ -72,13 +62,13 @@ class ReadableEvents:
             self._closed = True
             return b"data: [DONE]\n\n"
         try:
-            value = parsed(event.data)
+            value = readable.parsed(event.data)
         except ValueError:
             return b""
         if not isinstance(value, dict | list) or not value:
             return b""
-        value = normal(value)
-        if not is_known(value):
+        value = readable.normal(value)
+        if not readable.is_known(value):
             if _is_error(value):
                 self._known = True  # so that no end is made up for the stream
             else:
@@ -99,7 +89,7 @@ class ReadableEvents:
                     self._calls.add(slot)
         return self._late_input(value) + _line(value)
 
-    def _late_input(self, event: Json) -> bytes:
+    def _late_input(self, event: readable.Json) -> bytes:
         """The input of a call that came with its start and in no delta, as a delta. Anthropic sends
         it in deltas; servers that imitate it send it at the start, where adapters ignore it."""
         index, kind = event.get("index"), event.get("type")
@@ -117,7 +107,7 @@ def _is_error(value: Any) -> bool:
     return isinstance(value, dict) and bool(value.get("error") or value.get("type") == "error")
 
 
-def _input_delta(value: Json) -> Json:
+def _input_delta(value: readable.Json) -> readable.Json:
     text = json.dumps(value, separators=(",", ":"))
     return {"type": "input_json_delta", "partial_json": text}
 
@@ -125,7 +115,7 @@ def _input_delta(value: Json) -> Json:
 def as_events(answer: Any) -> bytes:
     """A whole answer, given for a stream, as the events of one; empty for a form not known here."""
     if _is_error(answer):
-        return b"data: %b\n\n" % encoded(answer)
+        return b"data: %b\n\n" % readable.encoded(answer)
     if isinstance(answer, dict) and answer.get("choices"):
         return _line(as_chunk(answer)) + b"data: [DONE]\n\n"
     if isinstance(answer, dict) and answer.get("type") == "message":
@@ -135,13 +125,13 @@ def as_events(answer: Any) -> bytes:
 
 def _line(value: Any, name: bytes = b"") -> bytes:
     """An event; one whose JSON has a type is named after it."""
-    if is_known(value):
+    if readable.is_known(value):
         name = str(value.get("type") or "").encode()
     head = b"event: %b\n" % name if name else b""
-    return b"%bdata: %b\n\n" % (head, encoded(value))
+    return b"%bdata: %b\n\n" % (head, readable.encoded(value))
 
 
-def _events_of(message: Json) -> Iterable[Json]:
+def _events_of(message: readable.Json) -> Iterable[readable.Json]:
     yield {"type": "message_start", "message": {**message, "content": [], "stop_reason": None}}
     for index, block in enumerate(message["content"]):
         begun, pieces = _begun(block)
@@ -154,7 +144,7 @@ def _events_of(message: Json) -> Iterable[Json]:
     yield {"type": "message_stop"}
 
 
-def _begun(block: Json) -> tuple[Json, list[Json]]:
+def _begun(block: readable.Json) -> tuple[readable.Json, list[readable.Json]]:
     """(the start of a block, the deltas that complete it)."""
     match block.get("type"):
         case "text":
@@ -420,27 +410,29 @@ class _WatchedBody(httpx.AsyncByteStream):
         except UpstreamFailure as exc:
             raise self._call.failed(exc) from exc
         try:
-            value = parsed(whole if streamed else without_depth(whole, self._call.nested))
-        except TooDeep as exc:
+            value = readable.parsed(
+                whole if streamed else readable.without_depth(whole, self._call.nested)
+            )
+        except readable.TooDeep as exc:
             whose = self._call.to.provider or "the provider"
             text = f"the answer of {whose} is nested too deep to be translated"
             raise self._call.failed(UpstreamMalformed(text)) from exc
         except ValueError:
             self._first = [whole]
             return kind
-        value = normal(value)
-        if not streamed and is_known(value) and value.get("choices") == []:
+        value = readable.normal(value)
+        if not streamed and readable.is_known(value) and value.get("choices") == []:
             raise self._call.failed(UpstreamMalformed("the provider's answer has no choices"))
-        if not streamed and is_known(value):
-            shallow_calls(value, self._call.nested)
-        if self._call.translated and is_known(value) and "choices" in value:
+        if not streamed and readable.is_known(value):
+            readable.shallow_calls(value, self._call.nested)
+        if self._call.translated and readable.is_known(value) and "choices" in value:
             value.setdefault("usage", dict(_NO_USAGE))
         if streamed and (events := as_events(value)):
             self._first = [events]
             return self._read_events()
         if streamed and not value:
             raise self._call.failed(UpstreamMalformed("the provider's stream has no events"))
-        self._first = [encoded(value)]
+        self._first = [readable.encoded(value)]
         return b"application/json"
 
     def _read_events(self) -> bytes:

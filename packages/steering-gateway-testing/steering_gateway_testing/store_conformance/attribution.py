@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from gateway.backends import Stores
 from gateway.stores.queries import PageRequest, RunFilter
 from gateway.stores.records import CallRecord
-from gateway.stores.usage import AttributionStore
+from gateway.stores.sql.usage import AttributionStore
 from steering_gateway_testing.store_conformance.check import Check, raises
 from steering_gateway_testing.store_conformance.records import (
     START,

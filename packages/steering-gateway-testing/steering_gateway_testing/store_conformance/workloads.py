@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from gateway.backends import Stores
-from gateway.stores.learning import WorkloadRate, WorkloadRun, WorkloadStore
+from gateway.stores.learning import WorkloadRate, WorkloadRun
+from gateway.stores.sql.workloads import WorkloadStore
 from steering_gateway_testing.store_conformance.check import Check
 from steering_gateway_testing.store_conformance.records import (
     START,
