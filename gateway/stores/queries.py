@@ -14,7 +14,14 @@ import orjson
 from msgspec import Struct, structs
 
 from gateway.stores.records import InjectionRow, StepRow
-from gateway.stores.totals import RunRecord, Severity, severity_by, step_severity
+from gateway.stores.totals import (
+    RiskSums,
+    RunRecord,
+    Severity,
+    count_at_risk,
+    severity_by,
+    step_severity,
+)
 
 MAX_PAGE = 1000
 OUTCOMES = ("success", "failure", "other")
@@ -195,7 +202,8 @@ class HealthSummary:
     of 0.35. `fires`, `severity` and `states` count scored steps by monitor, by low / warn / danger,
     and by state. `saved_usd` covers the calls whose price is known with and without steering.
     `unsteered` counts calls without a decision by reason; `estimated`: the estimated part of the
-    sums. `guidance` counts pieces by source, `severity_runs` runs by the worst they came to.
+    sums. `guidance` counts pieces by source, `severity_runs` runs by the worst they came to;
+    `at_risk`: see `RiskSums`.
     `recent`: the last 30 runs, oldest first. `limited`: more runs match, and only the newest are in
     it."""
 
@@ -233,6 +241,7 @@ class HealthSummary:
     estimated: Mapping[str, float] = field(default_factory=dict)
     guidance: Mapping[str, int] = field(default_factory=dict)
     severity_runs: Mapping[str, int] = field(default_factory=dict)
+    at_risk: RiskSums = field(default_factory=dict)
     by_agent: tuple[AgentHealth, ...] = ()
     recent: tuple[RecentRun, ...] = ()
     limited: bool = False
@@ -318,22 +327,26 @@ class Counted(Struct, frozen=True):
 
     counters: Mapping[str, Mapping[str, Any]]
     severity_runs: Mapping[str, int]
+    at_risk: RiskSums
 
 
 def add_up(runs: Iterable[Sequence[Any]]) -> Counted:
-    """The sums over runs, each as (highest composite, counters as JSON). SQL takes ten times as
-    long to group what it finds in JSON."""
+    """The sums over runs, each as (highest composite, counters as JSON, outcome, steps, tokens).
+    SQL takes ten times as long to group what it finds in JSON."""
     counters: dict[str, dict[str, Any]] = {}
     severity_runs: dict[str, int] = {}
-    for peak, text in runs:
+    at_risk: RiskSums = {}
+    for peak, text, outcome, steps, tokens in runs:
         found = orjson.loads(text)
+        reached = found.pop("at_risk", {}), found.pop("at_risk_tokens", {})
+        count_at_risk(at_risk, *reached, outcome=outcome, steps=steps, tokens=tokens)
         severity = severity_by(peak, found["fired"], found["states"])
         severity_runs[severity] = severity_runs.get(severity, 0) + 1
         for counter, counts in found.items():
             sums = counters.setdefault(counter, {})
             for name, count in (counts or {}).items():
                 sums[name] = sums.get(name, 0) + count
-    return Counted(counters, severity_runs)
+    return Counted(counters, severity_runs, at_risk)
 
 
 def summary(
@@ -358,6 +371,7 @@ def summary(
         fires=counters.get("fired", {}),
         states={name: n for name, n in counters.get("states", {}).items() if n},
         severity_runs=counted.severity_runs,
+        at_risk=counted.at_risk,
         by_agent=by_agent,
         recent=recent,
         limited=limited,

@@ -165,7 +165,8 @@ class StepRow(Struct, frozen=True, kw_only=True):
 
     Step 0 is the run's first call: no step yet, state INIT, nothing scored. `call` is None for a
     step that is known from a later request only. `state`: after scoring; `risk`: probability that
-    the run fails. `content` None: not requested. `loop_count`: times that a call of the step gave
+    the run fails; `lasting_risk`: `to_act_on` of `RunRisk`. `content` None: not
+    requested. `loop_count`: times that a call of the step gave
     the same result before. `e1_match`: the most similar e1 pattern that cleared its gate.
     `candidates`: all e1 and e2 patterns above the recall floor, the most similar first."""
 
@@ -185,12 +186,13 @@ class StepRow(Struct, frozen=True, kw_only=True):
     loop_count: int = 0
     e1_match: str | None = None
     candidates: tuple[CandidateRow, ...] = ()
+    lasting_risk: float = 0.0
 
 
 class InjectionRow(Struct, frozen=True, kw_only=True):
     """One piece of guidance, recorded once, at the step where it was decided. `source`: monitor,
-    e1, e2, e3 or skip. `ordinal`: its order among the guidance of one call. `applied` is False in
-    shadow mode. `message_position`: the index of its message."""
+    e1, e2, e3, skip or hand_over. `ordinal`: its order among the guidance of one call. `applied`
+    is False in shadow mode. `message_position`: the index of its message."""
 
     run_id: str
     step_index: int
