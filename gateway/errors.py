@@ -181,6 +181,7 @@ class RunStopped(RunRefused):
 
 
 BY_OPERATOR = "by the operator"  # in the message of a stop that a person has ordered
+AT_RISK = "control.at_risk: "  # how the reason of a stop begins that this setting has ordered
 
 
 class RunPaused(RunRefused):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -102,7 +103,8 @@ class Services:
         kept = settings.storage.store_content
         self.budgets = accounting.guard(settings, self.catalogue.cost)
         # Live runs are asked to wrap up by their budgets' accounts, which an operator may change.
-        rules = replace(settings.rules(), wrap_up_at=None)
+        acting = dataclasses.replace(settings.steering, budget_action="none")
+        rules = replace(settings.rules(), acting=acting)
         self.policy_digest = rules.policy.digest()
         self.steerer = RequestSteerer(
             rules,

@@ -38,6 +38,8 @@ def _parser() -> argparse.ArgumentParser:
     learning.set_defaults(run=_learning)
     heldout = commands.add_parser("heldout", help="judge risk, every constant by inner folds")
     heldout.set_defaults(run=_heldout)
+    at_risk = commands.add_parser("at-risk", help="handing over or ending runs at each risk")
+    at_risk.set_defaults(run=_at_risk)
     people = commands.add_parser("people", help="risk on real sessions: what people correct")
     people.add_argument("sessions", type=Path, help="recorded sessions, JSONL (also .gz)")
     people.add_argument("said", type=Path, help="what was said in them, labelled by hand, JSONL")
@@ -49,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     kinds.add_argument("--weights", type=Path, metavar="FILE", help="write them to this file")
     kinds.add_argument("files", nargs="+", type=Path, help="labelled messages, JSONL (also .gz)")
     kinds.set_defaults(run=_kinds)
-    for command in (evidence, calibrate, heldout, learning, counts):
+    for command in (evidence, calibrate, heldout, at_risk, learning, counts):
         command.add_argument("files", nargs="+", type=Path, help="recorded runs, JSONL (also .gz)")
     return parser
 
@@ -70,6 +72,12 @@ def _heldout(args: argparse.Namespace) -> int:
     from lab.heldout import run_heldout
 
     return run_heldout(args.files)
+
+
+def _at_risk(args: argparse.Namespace) -> int:
+    from lab.at_risk import run_at_risk
+
+    return run_at_risk(args.files)
 
 
 def _people(args: argparse.Namespace) -> int:

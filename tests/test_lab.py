@@ -17,6 +17,7 @@ from gateway.offline.fitting import LabelledRun, fit
 from gateway.steering.scoring.risk import WorkloadPrior, risk_of
 from gateway.steering.transcript.message_kinds import KINDS, kinds_from_json
 from lab.__main__ import main
+from lab.at_risk import Watched, chosen, curve_of, lasting_of, watched_runs
 from lab.difficulty import state_changes, step_correlation, trouble_auroc
 from lab.fitting import fit_with_figures
 from lab.heldout import Study, Words, figures, permuted, splits, word_fit
@@ -303,3 +304,27 @@ def test_real_sessions_are_judged_by_what_people_say_next(
     assert "1.000" in next(line for line in out.splitlines() if "edits" in line)
     said.write_text("")
     assert main(["people", str(sessions), str(said)]) == 2
+
+
+def test_a_level_is_reached_by_three_risky_steps() -> None:
+    """The least of the newest three counts, and the tokens of the calls before are spent."""
+    runs, _ = read_labelled([SAMPLE], io.StringIO())
+    lasting = lasting_of((0.9, 0.7, 0.8, 0.65, 0.9))
+    assert lasting == (0.0, 0.0, 0.7, 0.65, 0.65)
+    one = Watched(runs[0], lasting, (0, 10, 20, 30, 40))
+    assert (one.first(0.65), one.first(0.7), one.first(0.75)) == (3, 3, None)
+    row = {each.level: each for each in curve_of([one]).rows}[0.7]
+    assert (row.runs, row.failed) == (1, int(runs[0].label.failed))
+    assert (row.steps_ahead, row.tokens_ahead) == (2 / 5, 70 / 100)
+    assert chosen([Watched(run, lasting, one.tokens) for run in runs]).row_count == 8
+
+
+@pytest.mark.slow
+def test_runs_are_watched_by_models_of_others() -> None:
+    """Each run once, for other scenarios and for other sources, with a risk for each step."""
+    runs, _ = read_labelled([SAMPLE], io.StringIO())
+    found = watched_runs([SAMPLE])
+    assert found.keys() == {"scenarios", "sources"}
+    for own in found.values():
+        assert sorted(each.run.digest for each in own) == sorted(run.digest for run in runs)
+        assert all(len(each.lasting) == len(each.tokens) for each in own)

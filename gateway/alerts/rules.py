@@ -15,7 +15,7 @@ from gateway.dialects import DIALECTS
 from gateway.observability.metrics import Metrics
 from gateway.stores.guard.guarded import StoreHealth
 from gateway.stores.queries import LiveRun
-from gateway.stores.totals import STUCK_STEPS
+from gateway.stores.totals import STUCK_STEPS, RunRecord
 from gateway.text.formatting import about, counted, money, percent
 
 _ROUTES = frozenset(dialect.route for dialect in DIALECTS.values())
@@ -106,9 +106,13 @@ _LEAST_USUAL_SHARE = 0.2  # a cached share below this was no cache to speak of; 
 class Signals(Struct, frozen=True, kw_only=True):
     """Input of the rules at one moment. `window`: the calls of this process in the last `window_s`.
     `usual_cached_share`: of the last 24 hours. `rested`: times that each deployment began to rest
-    since the last look. `store`: set while it is degraded. `accounts`: lately used ones."""
+    since the last look. `store`: set while it is degraded. `accounts`: lately used ones. `newest`:
+    the runs with the newest calls, where runs are handed over; `goes_on_after`: steps after which
+    one is said to go on."""
 
     live: Sequence[LiveRun] = ()
+    newest: Sequence[RunRecord] = ()
+    goes_on_after: int = 1
     window: CallWindow = CallWindow()
     usual_cached_share: float | None = None
     rested: Mapping[str, int] = {}
@@ -179,6 +183,32 @@ def _stuck(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]:
             path=f"/dashboard/runs/{run.id}",
             task=run.task_preview,
         )
+
+
+def _handed_over(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]:
+    for run in signals.newest if settings.hand_over else ():
+        step, stopped = run.handed_over, run.stopped
+        ended = stopped is not None and stopped.by == "at_risk"
+        titles = {}
+        if step is not None:
+            titles[run.id] = f"A run is handed over at step {step}: it was asked to stop and report"
+        if ended:
+            titles[f"{run.id}:ended"] = "A run at risk was ended: it waits for a person"
+        elif step is not None and run.totals.steps >= step + signals.goes_on_after:
+            later = counted(run.totals.steps - step, "step")
+            titles[f"{run.id}:goes_on"] = f"A run goes on {later} after it was handed over"
+        for subject, title in titles.items():
+            yield Finding(
+                rule="hand_over",
+                subject=subject,
+                severity="warn" if subject == run.id else "danger",
+                title=title,
+                tenant=run.tenant,
+                facts={"run_id": run.id, "agent": run.agent, "model": run.model_requested}
+                | {"step": step, "steps": run.totals.steps, "cost_usd": run.totals.cost_usd},
+                path=f"/dashboard/runs/{run.id}",
+                task=run.task_preview,
+            )
 
 
 def _errors(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]:
@@ -284,7 +314,9 @@ def _budgets(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]
 
 
 # Every rule, in the order in which findings are raised.
-RULES: Final[tuple[Rule, ...]] = (_stuck, _budgets, _errors, _unsteered, _cached, _resting, _store)
+RULES: Final[tuple[Rule, ...]] = (
+    *(_stuck, _handed_over, _budgets, _errors, _unsteered, _cached, _resting, _store),
+)
 
 
 def findings(signals: Signals, settings: AlertRuleSettings) -> list[Finding]:

@@ -19,7 +19,16 @@ from gateway.observability.metrics import Metrics
 from gateway.stores.alerts import AlertRecord, AlertStore
 from gateway.stores.guard.guarded import StoreHealth
 from gateway.stores.protocols import RunStore, StoreError
-from gateway.stores.queries import LIVE_S, LiveQuery, LiveRun
+from gateway.stores.queries import (
+    LIVE,
+    LIVE_RUNS,
+    LIVE_S,
+    LiveQuery,
+    LiveRun,
+    PageRequest,
+    RunFilter,
+)
+from gateway.stores.totals import RunRecord
 from gateway.stores.usage import UsageQuery
 
 _DELIVER_S = 1.0
@@ -88,17 +97,24 @@ class AlertWatch:
         store = self.degraded()
         live: tuple[LiveRun, ...] = ()
         accounts: Sequence[UsedAccount] = ()
+        newest, control = list[RunRecord](), self.settings().control
         if store is None:
             try:
                 live = await self.runs.live_runs(LiveQuery.at(time.time()))
                 budgets, since = self.settings().all_budgets(), time.time() - LIVE_S
                 accounts = await used_accounts(self.ledger, budgets, since)
                 await self._read_usual()
+                if control.at_risk != "off":  # an asked run may end before the next look
+                    page = PageRequest(sort="updated_at", limit=LIVE_RUNS)
+                    runs = (await self.runs.list_runs(RunFilter(mode=LIVE), page)).runs
+                    newest += [run for run in runs if run.updated_at >= since]
             except StoreError as error:
                 self._log.warning("runs not read for alerts", reason=str(error))
         window_s = self.settings().alerts.rules.window_s
         return Signals(
             live=live,
+            newest=newest,
+            goes_on_after=control.end_after,
             window=self.counters.since(time.monotonic(), window_s),
             usual_cached_share=self._usual,
             rested=self.counters.rested(),

@@ -85,6 +85,9 @@ class Run(Described, RunRecord, frozen=True, kw_only=True):
 
     composite_mean: Annotated[float, Field(ge=0, le=1)]
     duration_s: Annotated[float, Field(description="From the first call to the newest.")]
+    handed_over: Annotated[
+        int | None, Field(description="Step at which it was asked to stop and report.")
+    ]
     tokens: Annotated[int, Field(description="Input and output tokens together.")]
     token_budget: Annotated[int | None, Field(description="steering.token_budget.")]
     budget_used: Annotated[

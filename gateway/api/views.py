@@ -32,6 +32,7 @@ def run_view(run: RunRecord, settings: Settings) -> dict[str, Any]:
         **_values(run),
         "composite_mean": totals.composite_mean,
         "duration_s": run.duration_s,
+        "handed_over": run.handed_over,
         "tokens": tokens,
         "token_budget": budget,
         "budget_used": None if budget is None else min(1.0, tokens / budget),

@@ -8,7 +8,15 @@ from typing import Any
 
 from gateway.budgets.rules import BudgetStatus, seconds_to_midnight
 from gateway.config.budgets import BudgetSettings
-from gateway.errors import BY_OPERATOR, BudgetExceeded, Headers, RunPaused, RunRefused, RunStopped
+from gateway.errors import (
+    AT_RISK,
+    BY_OPERATOR,
+    BudgetExceeded,
+    Headers,
+    RunPaused,
+    RunRefused,
+    RunStopped,
+)
 from gateway.stores.budgets import Account, Control
 from gateway.upstream.base import RawHeaders
 from gateway.wire.echo import OWN_ANSWER
@@ -56,6 +64,9 @@ def budget_error(found: BudgetStatus, metric: str, now: float) -> BudgetExceeded
 
 def stop_error(control: Control) -> RunStopped:
     """The refusal of a call of a stopped run."""
+    if control.reason.startswith(AT_RISK):
+        said = f"{control.subject} was stopped by {control.reason}. A person can let it go on"
+        return RunStopped(said, headers=NO_RETRY)
     why = f": {control.reason}" if control.reason else ""
     return RunStopped(f"{control.subject} was stopped {BY_OPERATOR}{why}", headers=NO_RETRY)
 

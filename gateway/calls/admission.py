@@ -23,11 +23,13 @@ from gateway.conversations.index import ConversationIndex
 from gateway.conversations.steering_result import Call, SteeringResult
 from gateway.dialects import SteeredRequest
 from gateway.dialects.own_answers import is_structured
-from gateway.errors import Forbidden, RunRefused
+from gateway.errors import AT_RISK, Forbidden, RunRefused
 from gateway.observability.logging import get_logger
 from gateway.runtime import Runtime
 from gateway.services import Services
+from gateway.steering.acting import AtRisk
 from gateway.steering.steer import NO_ADVICE, Advice
+from gateway.stores.budgets import Control
 from gateway.stores.protocols import StoreError
 from gateway.wire.echo import OWN_ANSWER
 
@@ -68,6 +70,8 @@ class Admissions:
                 if strike.stops:
                     self._runtime.metrics.held_calls.labels("strikes").inc()
                     raise texts.strike_error(result.run_id, strike.reason)
+            if result is not None and result.decision is not None:
+                await self._end_at_risk(call, result, result.decision.proposal.at_risk)
             if services.budgets is not None or call.control.budget is not None:
                 await self._reserve(services, call, request)
         except Refused as refused:
@@ -125,6 +129,24 @@ class Admissions:
                 if found.action == "stop"
                 else texts.pause_error(found, control.pause_retry_s)
             )
+
+    async def _end_at_risk(self, call: Call, result: SteeringResult, found: AtRisk) -> None:
+        """Stop a run that `control.at_risk` ends, until a person lets it go on."""
+        if not result.applies:
+            if found.asks or found.stops:
+                call.note_reason(f"{AT_RISK}would {'stop' if found.stops else 'hand over'}")
+            return
+        if not found.stops:
+            return
+        why, tenant = AT_RISK + found.reason.removeprefix("end: "), result.conversation.tenant
+        control = Control(
+            subject=result.run_id, tenant=tenant, action="stop", reason=why, at=time.time()
+        )
+        await self._runtime.holds.hold(control)
+        event = {"type": "control", "subject": control.subject, "action": control.action}
+        self._runtime.events.publish(event | {"tenant": tenant})
+        self._runtime.metrics.held_calls.labels("at_risk").inc()
+        raise texts.stop_error(control)
 
     async def _reserve(self, services: Services, call: Call, request: SteeredRequest) -> None:
         guard, asked = services.budgets, call.control.budget

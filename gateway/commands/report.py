@@ -17,6 +17,7 @@ from gateway.config import Settings
 from gateway.errors import ConfigError
 from gateway.reporting import ExperimentReport, report
 from gateway.reporting.amounts import Amount
+from gateway.reporting.at_risk import RiskCurve, risk_curve
 from gateway.reporting.experiment import STRATA
 from gateway.reporting.rates import read_shares
 from gateway.reporting.results import effects_of
@@ -102,6 +103,18 @@ def _print_routing(console: Console, found: RoutingReport) -> None:
             "{:+.1f} ({:+.1f} to {:+.1f})".format(*value.over_states) if value.over_states else "",
         )
     console.print(shown)
+
+
+def risk_table(found: RiskCurve) -> Table:
+    """One row per level."""
+    columns = ("runs", "reached", "failed", "solved lost", "steps ahead", "tokens ahead")
+    shown = table(("risk",), columns)
+    for row in found.rows:
+        shares = (row.reached, row.precision, row.solved_lost, row.steps_ahead, row.tokens_ahead)
+        reached, failed, *rest = [formatting.percent(share, 1) for share in shares]
+        level = f"{row.level:.2f}"
+        shown.add_row(level, f"{row.runs:,}", reached, f"{failed} ({row.failed:,})", *rest)
+    return shown
 
 
 def _wrapped_table(*columns: str, right: Sequence[str]) -> Table:
@@ -196,6 +209,11 @@ def _print_summary(console: Console, found: HealthSummary) -> None:
             colour = STATE_COLOURS.get(name, "cyan")
             drawn = bar(count, most, width=_BAR_CELLS, colour=colour)
             console.print(Text(f"{one_line(name, 24):24} ") + drawn + Text(f" {count:,}"))
+    curve = risk_curve(found.at_risk)
+    if curve.runs:
+        console.print(Text("\nif runs were handed over or ended at a risk", style="bold"))
+        console.print(risk_table(curve))
+        console.print(Text(curve.note, style="dim"))
 
 
 def _summary_lines(found: HealthSummary) -> Iterator[str]:

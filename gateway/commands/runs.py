@@ -218,9 +218,15 @@ def _runs_table(runs: tuple[RunRecord, ...], task_cells: int) -> Table:
             str(totals.injections or ""),
             formatting.count(totals.input_tokens + totals.output_tokens),
             formatting.about(formatting.money(totals.cost_usd), totals.estimated),
-            run.outcome or (run.stopped.words if run.stopped else ""),
+            run.outcome or _without_outcome(run),
         )
     return shown
+
+
+def _without_outcome(run: RunRecord) -> str:
+    if run.stopped is not None:
+        return run.stopped.words
+    return "" if run.handed_over is None else "handed over"
 
 
 def _print_run(trace: queries.RunTrace, settings: Settings) -> None:
@@ -276,6 +282,8 @@ def _facts(run: RunRecord) -> Iterator[str]:
     )
     if run.stopped is not None:
         yield f"{run.stopped.words}: {one_line(run.stopped.why, 300) or 'no reason given'}"
+    if run.handed_over is not None:
+        yield f"asked to stop and report at step {run.handed_over} of {totals.steps}"
 
 
 def _tail_line(run: RunRecord, step: StepRow, as_json: bool) -> str:

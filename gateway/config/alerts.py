@@ -12,6 +12,7 @@ from gateway.steering.plugins import plugins
 # Subjects of alerts; `gateway.alerts.rules.RULES` has the rule of each.
 RuleName = Literal[
     "run_stuck",
+    "hand_over",
     "budget",
     "cached_share",
     "deployment_resting",
@@ -56,6 +57,7 @@ class AlertRuleSettings:
     """Thresholds of the rules; null switches a rule off."""
 
     run_stuck: int | None = 5
+    hand_over: bool = True
     budget: tuple[float, ...] = (0.5, 0.8, 1.0)
     cached_share: float | None = 0.5
     deployment_resting: bool = True

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from gateway.config.values import above_zero, at_least
+from gateway.steering.acting import AtRiskSettings
 
 Scope = Literal["run", "tree", "key", "tenant", "day"]
 Ending = Literal["error", "answer"]
@@ -116,8 +117,8 @@ class BudgetSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ControlSettings:
-    """Settings of stopping and pausing runs, and of keeping budgets."""
+class ControlSettings(AtRiskSettings):
+    """Settings of stopping, pausing and handing over runs, and of keeping budgets."""
 
     stop_with: Ending = "error"
     stop_status: Literal[429, 401] = 429
@@ -130,6 +131,7 @@ class ControlSettings:
     unpriced_usd_per_million: float = 3.0
 
     def __post_init__(self) -> None:
+        AtRiskSettings.__post_init__(self)
         names = ("pause_wait_s", "pause_retry_s", "first_output_tokens", "unpriced_usd_per_million")
         at_least(self, 0, *names)
         above_zero(self, "poll_s", "store_wait_ms", "reservation_s")

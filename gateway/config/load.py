@@ -465,7 +465,7 @@ _CLOSING: Final = (
     *("auth.admin_key", "auth.wrong_keys_per_minute", "auth.stale_s"),
     *("server.trusted_hosts", "server.trusted_origins"),
     *("preset", "steering.mode"),
-    *("steering.token_budget", "steering.budget_action", "steering.stop_above"),
+    *("steering.token_budget", "steering.budget_action", "steering.stop_above", "control.at_risk"),
 )
 
 

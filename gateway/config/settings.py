@@ -286,8 +286,6 @@ class SteeringSettings(ActSettings):
     max_at_once: int = 16
     max_body_mb: float = 10
     stream_usage: Literal["auto", "always", "never"] = "always"
-    token_budget: int | None = None
-    budget_action: Literal["none", "wrap_up"] = "none"
     max_conversations_in_memory: int = 2000
     max_transcripts_in_memory: int = 1000
     max_transcript_memory_mb: float = 128
@@ -296,17 +294,8 @@ class SteeringSettings(ActSettings):
     def __post_init__(self) -> None:
         above_zero(self, "deadline_ms", "max_wait_ms", "max_body_mb")
         ActSettings.__post_init__(self)
-        if self.token_budget is not None:
-            at_least(self, 1, "token_budget")
-        elif self.budget_action != "none":
-            raise ValueError(f"budget_action: {self.budget_action} needs a token_budget")
         at_least(self, 1, "max_at_once", "max_conversations_in_memory", "max_transcripts_in_memory")
         at_least(self, 0, "max_transcript_memory_mb", "max_prefix_memory_mb")
-
-    @property
-    def wrap_up_at(self) -> int | None:
-        """Tokens after which a run is asked to hand over its results; None = never."""
-        return self.token_budget if self.budget_action == "wrap_up" else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -359,7 +348,7 @@ class Settings:
             routes=self.routes(),
             routing=self.routing,
             acting=self.steering,
-            wrap_up_at=self.steering.wrap_up_at,
+            at_risk=self.control,
             etraces=self.etraces,
             # Guidance is stored, to be sent again: it must not hold what may not be stored.
             injection=self.injection if kept else replace(self.injection, quotes=False),

@@ -23,6 +23,7 @@ from gateway.conversations.conversation import (
     StoredResponse,
     Unsaved,
 )
+from gateway.steering.acting import AtRisk
 from gateway.steering.fold import RunSnapshot
 from gateway.steering.fsm import FSMState
 from gateway.steering.guidance.state import GuidanceState, from_json, to_json
@@ -123,6 +124,8 @@ def _run_state(run: CurrentRun, masks_secrets: bool) -> dict[str, Any]:
     state: dict[str, Any] = {key: value for key, value in optional.items() if value}
     if memory.struck_at is not None:
         state["struck_at"] = memory.struck_at
+    if memory.at_risk != AtRisk():
+        state["at_risk"] = asdict(memory.at_risk.kept)
     return state | {
         "v": STATE_VERSION,
         "run": run.index,
@@ -237,6 +240,7 @@ def _run(state: Mapping[str, Any]) -> CurrentRun:
             tokens=int(state.get("run_tokens", 0)),
             struck_at=state.get("struck_at"),
             choice=RunChoice(**choice) if choice else None,
+            at_risk=AtRisk(**state.get("at_risk", {})),
         ),
         judged=msgspec.convert(state.get("judged", {}), dict[str, float]),
         answers=msgspec.convert(state.get("answers", ()), list[int]),

@@ -212,6 +212,7 @@ def scored_row(run: str, outcome: StepOutcome, now: float) -> StepRow:
         failure_type=readings.failure_type,
         evidence=readings.evidence,
         loop_count=outcome.loop_count,
+        lasting_risk=round(outcome.risk.to_act_on, 4),
         content=StepContent(
             thought=step.thought,
             reasoning=step.reasoning,
@@ -453,7 +454,7 @@ def _injection_row(result: SteeringResult, run: str, ordinal: int, item: Item) -
         run_id=run,
         step_index=result.position.step,
         ordinal=ordinal,
-        source=item.tier.value if item.tier else "monitor",
+        source=item.tier.value if item.tier else item.source,
         tier=item.tier.value if item.tier else None,
         pattern_id=match.pattern.pattern_id if match else None,
         similarity=match.similarity if match else None,

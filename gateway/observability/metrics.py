@@ -96,7 +96,7 @@ unpriced_calls_total: Calls whose price or tokens are unknown.
 budget_steps_total: Steps of budgets' ladders reached, by budget and step (warn, wrap_up, cheaper,
     stop).
 budget_stops_total: Calls not sent because a budget is used up, by budget.
-held_calls_total: Calls not sent because their run is held: stop, pause, strikes.
+held_calls_total: Calls not sent because their run is held: stop, pause, strikes, at_risk.
 """
 _HELP = dict(line.split(": ", 1) for line in _TEXTS.replace("\n    ", " ").splitlines())
 """The texts that explain the metrics, by name."""

@@ -236,9 +236,8 @@ def given(decision: Decision) -> list[dict[str, Any]]:
     given: list[dict[str, Any]] = [{"source": "skip"}] if decision.decided.directive else []
     for item in decision.decided.items:
         if item.tier is None:
-            given.append(
-                {"source": "monitor", "failure_type": item.failure_type, "severity": item.severity}
-            )
+            about = {"failure_type": item.failure_type, "severity": item.severity}
+            given.append({"source": item.source, **(about if item.failure_type else {})})
         elif item.tier is not Tier.E3:
             pattern_id = item.match.pattern.pattern_id if item.match else ""
             named = {} if pattern_id.startswith(_STAND_IN) else {"pattern_id": pattern_id}

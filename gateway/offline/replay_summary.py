@@ -128,7 +128,7 @@ def _totals(kept: Iterable[Replayed], side: Side) -> dict[str, str]:
             usd = (usd or 0.0) + row["usd"] if "usd" in row else usd
     totals = {f"steps in {state}": str(n) for state, n in sorted(states.items())}
     totals["runs with an alarm"] = str(sum(ALARM in run["first"] for run in runs))
-    names = {"monitor": "monitor texts", "skip": "SKIP directives"}
+    names = {"monitor": "monitor texts", "skip": "SKIP directives", "hand_over": "hand-overs"}
     for source, n in sorted(guidance.items()):
         totals[names.get(source, f"look-ups {source}")] = str(n)
     totals |= {f"calls to {model}": str(n) for model, n in sorted(calls.items())}

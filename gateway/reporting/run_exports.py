@@ -36,6 +36,7 @@ RUN_COLUMNS = (
     "tags",
     "task_preview",
     "interventions",
+    "handed_over",
     *_ESTIMATED,
 )
 _SUM_COLUMNS = tuple(f.name for f in fields(Sums))
@@ -56,7 +57,14 @@ def run_row(run: RunRecord) -> list[Any]:
     values = [getattr(run, name) for name in (*_OF_RUN, *_OF_END)]
     values += [getattr(run.totals, name) for name in _OF_TOTALS]
     estimated = [run.totals.estimated.get(name, 0) for name in _ESTIMATED.values()]
-    return [*values, tags, run.task_preview, sum(run.totals.human.values()), *estimated]
+    return [
+        *values,
+        tags,
+        run.task_preview,
+        sum(run.totals.human.values()),
+        run.handed_over,
+        *estimated,
+    ]
 
 
 def group_lines(by: str, groups: Sequence[Group]) -> bytes:

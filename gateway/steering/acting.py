@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -33,7 +34,8 @@ class ActSettings:
 
     `act_above`: the expected precision in [0, 1] that an action needs; actions not listed keep
     their default (docs/evidence.md). `stop_above`: risk in (0, 1] from which a step with an alarm
-    is a strike (`Strike` in `gateway/steering/steer.py`), None = never.
+    is a strike (`Strike` in `gateway/steering/steer.py`), None = never. `token_budget`: tokens that
+    a run is expected to need.
 
     Raises:
         ValueError: unknown action, or a value out of range.
@@ -41,6 +43,8 @@ class ActSettings:
 
     act_above: Mapping[str, float] = field(default_factory=dict)
     stop_above: float | None = None
+    token_budget: int | None = None
+    budget_action: Literal["none", "wrap_up"] = "none"
 
     def __post_init__(self) -> None:
         for name, bar in self.act_above.items():
@@ -49,10 +53,80 @@ class ActSettings:
             refuse_outside_unit(f"act_above.{name}", bar)
         if self.stop_above is not None and not 0 < self.stop_above <= 1:
             raise ValueError("stop_above: must be above 0, and at most 1")
+        if self.token_budget is not None and self.token_budget < 1:
+            raise ValueError(f"token_budget: must be at least 1, got {self.token_budget}")
+        if self.token_budget is None and self.budget_action != "none":
+            raise ValueError(f"budget_action: {self.budget_action} needs a token_budget")
+
+    @property
+    def wrap_up_at(self) -> int | None:
+        """Tokens after which a run is asked to hand over its results; None = never."""
+        return self.token_budget if self.budget_action == "wrap_up" else None
 
     def bar(self, action: str) -> float:
         """The bar of one action."""
         return self.act_above.get(action, DEFAULT_BARS[action])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AtRiskSettings:
+    """Whether runs that are likely to fail are handed over to a person, or ended.
+
+    `hand_over_at`, `end_at`: risks in (0, 1], by the evidence of the run alone, that have to last
+    three steps; `end_after`: steps after the hand-over at which a run that is still at
+    `hand_over_at` is stopped by `end`. Source of the defaults: docs/budgets.md. Runs that only
+    talk are left out.
+
+    Raises:
+        ValueError: a level out of range, or `end_at` below `hand_over_at`.
+    """
+
+    at_risk: Literal["off", "hand_over", "end"] = "off"
+    hand_over_at: float = 0.8
+    end_at: float = 0.9
+    end_after: int = 5
+
+    def __post_init__(self) -> None:
+        if not 0 < self.hand_over_at <= self.end_at <= 1:
+            raise ValueError("hand_over_at: must be above 0 and at most end_at, and that at most 1")
+        if self.end_after < 1:
+            raise ValueError("end_after: must be at least 1")
+
+
+class AtRisk(Struct, frozen=True, kw_only=True):
+    """A run at risk, after one step. So far: the step at which it was `handed_over`, whether it was
+    looked at `again` some steps later, and whether it was `ended`. Now: whether it is asked to hand
+    over (`asks`), or stopped (`stops`), and the `reason` of either, or of nothing."""
+
+    handed_over: int | None = None
+    again: bool = False
+    ended: bool = False
+    asks: bool = False
+    stops: bool = False
+    reason: str = ""
+
+    @property
+    def kept(self) -> AtRisk:
+        """The part that the run remembers."""
+        return AtRisk(handed_over=self.handed_over, again=self.again, ended=self.ended)
+
+    def after(self, step: int, lasting: float, settings: AtRiskSettings) -> AtRisk:
+        """The run after one more step; `lasting`: `to_act_on` of `RunRisk`. Each act is done once:
+        a person who lets an ended run go on has decided that."""
+        before, handed = self.kept, self.handed_over
+        if settings.at_risk == "off" or self.ended:
+            return before
+        high, found = lasting >= settings.hand_over_at, f"risk {lasting:.2f} for three steps"
+        looks = handed is not None and not self.again and step >= handed + settings.end_after
+        if settings.at_risk == "end" and (lasting >= settings.end_at or (looks and high)):
+            asked = "" if handed is None else f", asked to hand over at step {handed}"
+            return replace(before, ended=True, stops=True, reason=f"end: {found}{asked}")
+        if handed is None and high:
+            return replace(before, handed_over=step, asks=True, reason=f"hand_over: {found}")
+        if looks:
+            said = f"hand_over: asked at step {handed}, the run goes on, risk {lasting:.2f}"
+            return replace(before, again=True, reason=said)
+        return before
 
 
 class ActionSignal(Struct, frozen=True, kw_only=True):

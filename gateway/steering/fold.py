@@ -31,13 +31,15 @@ class RunRisk(Struct, frozen=True, kw_only=True):
 
     `evidence`: its log odds by the run's task alone, without the workload's outcomes and without
     what a person who leads the run may correct; `likely`: these have lasted where few solved runs
-    come; `lasting`: the probability by them that the newest steps all had, 0 while a person leads.
+    come; `lasting`: the probability by them that the newest steps all had, 0 while a person leads;
+    `to_act_on`: the same of a run that works on files or programs, 0 of one that only talks.
     """
 
     probability: float
     evidence: float
     likely: bool
     lasting: float = 0.0
+    to_act_on: float = 0.0
 
 
 class StepOutcome(Struct, frozen=True, kw_only=True):
@@ -177,6 +179,7 @@ class RunFold:
         self._before = self.state
         self.state = next_state(self.state, self.history, self._policy.fsm)
         self.steps += 1
+        lasting = risk_of(risk.lasting)
         outcome = StepOutcome(
             run=self.index,
             index=self.steps,
@@ -187,7 +190,8 @@ class RunFold:
                 probability=risk_of(risk.log_odds, self.prior),
                 evidence=risk.evidence,
                 likely=risk.likely,
-                lasting=risk_of(risk.lasting),
+                lasting=lasting,
+                to_act_on=lasting if risk.works else 0.0,
             ),
             severity=severity_of(windows.alarmed_steps),
             observed=observed,

@@ -21,6 +21,8 @@ from msgspec.structs import replace
 from gateway.steering.acting import (
     ActionSignal,
     ActSettings,
+    AtRisk,
+    AtRiskSettings,
     meets_precision_bar,
     planned_actions,
     routing_state,
@@ -44,7 +46,7 @@ from gateway.steering.guidance.plan import Plan, note, plan
 from gateway.steering.guidance.settings import EtraceSettings, Gates, InjectionSettings
 from gateway.steering.guidance.state import FIRST_CALL, GuidanceState, Moment
 from gateway.steering.guidance.target import GuidanceTarget
-from gateway.steering.guidance.texts import BUDGET_DIRECTIVE, skip_directive
+from gateway.steering.guidance.texts import BUDGET_DIRECTIVE, HAND_OVER_TEXT, skip_directive
 from gateway.steering.policy import Policy
 from gateway.steering.routing import ModelPin, RoutedModel, Routes, RoutingSettings, Serves, choose
 from gateway.steering.routing_policy import (
@@ -62,13 +64,13 @@ NO_LIBRARY = Gates(e1=1.0, e2=1.0)  # gates of a gateway without patterns: nothi
 
 
 class SteeringRules(Struct, frozen=True, kw_only=True):
-    """The settings that decide about a call; `wrap_up_at`: tokens to wrap up at, None = never."""
+    """The settings that decide about a call."""
 
     policy: Policy = field(default_factory=Policy)
     routes: Routes = field(default_factory=Routes)
     routing: RoutingSettings = field(default_factory=RoutingSettings)
     acting: ActSettings = field(default_factory=ActSettings)
-    wrap_up_at: int | None = None
+    at_risk: AtRiskSettings = field(default_factory=AtRiskSettings)
     etraces: EtraceSettings = field(default_factory=EtraceSettings)
     injection: InjectionSettings = field(default_factory=InjectionSettings)
     lessons: LessonSettings = field(default_factory=LessonSettings)
@@ -79,6 +81,7 @@ class RunMemory(Struct, frozen=True, kw_only=True):
 
     `tokens`: input and output of the run's calls so far, as upstreams reported them. `struck_at`:
     the step of its first strike. `choice`: of the learned policy, made when the run began.
+    `at_risk`: whether it was handed over or ended.
     """
 
     guidance: GuidanceState = field(default_factory=GuidanceState)
@@ -86,6 +89,7 @@ class RunMemory(Struct, frozen=True, kw_only=True):
     tokens: int = 0
     struck_at: int | None = None
     choice: RunChoice | None = None
+    at_risk: AtRisk = AtRisk()
 
     def next_run(self) -> RunMemory:
         """The memory with which the conversation's next run begins."""
@@ -97,12 +101,19 @@ class RunMemory(Struct, frozen=True, kw_only=True):
         `further`: the one of both with more steps. `tokens`: of the call that `stored` lacks.
         """
         struck = [at for at in (self.struck_at, stored.struck_at) if at is not None]
+        risks = self.at_risk, stored.at_risk
+        handed = [each.handed_over for each in risks if each.handed_over is not None]
         return RunMemory(
             guidance=self.guidance.merged(stored.guidance),
             pinned_model=further.pinned_model,
             tokens=max(self.tokens, stored.tokens + tokens),
             struck_at=min(struck, default=None),
             choice=stored.choice or self.choice,  # the first one decided the run
+            at_risk=AtRisk(
+                handed_over=min(handed, default=None),
+                again=any(each.again for each in risks),
+                ended=any(each.ended for each in risks),
+            ),
         )
 
 
@@ -194,15 +205,15 @@ Found = Mapping[Tier, Sequence[PatternMatch]]
 class Proposal(Struct, frozen=True, kw_only=True):
     """The model to request, and the look-ups that the decision on guidance needs.
 
-    `lessons`: what to look up among the lessons, None for nothing; `unit`: of the run's draws.
+    `lessons`: what to look up among the lessons, None for nothing.
     """
 
     signals: ActionSignals
     routed: RoutedModel
     plan: Plan
     lessons: LessonQuery | None = None
-    unit: str = ""
     strike: Strike = Strike()
+    at_risk: AtRisk = AtRisk()
     choice: RunChoice | None = None
     reasons: tuple[str, ...] = ()
 
@@ -247,12 +258,21 @@ def propose(
         signals = call.arm.signals(position.step, signal, weights)
     routed, choice = _routed(rules, memory, position, signals.routing, call)
     struck = strike(memory.struck_at, latest, rules.acting.stop_above)
+    # In the control arm chance hands no run over: that is no matter of timing.
+    lasting = latest.risk.to_act_on if latest is not None and call.arm is None else 0.0
+    at_risk = memory.at_risk.after(position.step, lasting, rules.at_risk)
     wrap_up, guidance = struck.reason or call.advice.wrap_up, signals.guidance
     planned, reasons = _plan(rules, memory, position, guidance, routed.model, call, wrap_up)
+    if at_risk.asks:
+        planned = replace(planned, hand_over=HAND_OVER_TEXT, queries=(), directive="")
+    if at_risk.reason:
+        reasons = (at_risk.reason, *reasons)
     lessons = None
     # Only a call that failed asks for lessons.
-    if latest and latest.failed and rules.lessons.trials and guidance.at_risk is not False:
+    trials = rules.lessons.trials and guidance.at_risk is not False and not at_risk.asks
+    if latest and latest.failed and trials:
         lessons = lesson_query(rules.lessons, memory.guidance, latest.step, position.step)
+        lessons = lessons and replace(lessons, unit=f"{unit}.{position.run}")
     outlook: tuple[str, ...] = ()
     if latest and latest.risk.likely:
         outlook = (f"risk: {latest.risk.probability:.2f}, few runs that succeed look like this",)
@@ -261,8 +281,8 @@ def propose(
         routed=routed,
         plan=planned,
         lessons=lessons,
-        unit=f"{unit}.{position.run}",
         strike=struck,
+        at_risk=at_risk,
         choice=choice,
         reasons=(*signals.reasons, *outlook, *routed.reasons, *reasons),
     )
@@ -283,9 +303,13 @@ def conclude(
     stored them with the history.
     """
     decided = decide(memory.guidance, proposal.plan, found, rules.injection)
-    if lessons:
+    if lessons and proposal.lessons is not None:
         decided = with_lessons(
-            decided, lessons, unit=proposal.unit, settings=rules.lessons, injection=rules.injection
+            decided,
+            lessons,
+            unit=proposal.lessons.unit,
+            settings=rules.lessons,
+            injection=rules.injection,
         )
     if server_keeps_history:
         decided = _without_kept(decided)
@@ -295,6 +319,7 @@ def conclude(
         pinned_model=proposal.routed.pin,
         struck_at=proposal.strike.first,
         choice=proposal.choice,
+        at_risk=proposal.at_risk.kept,
     )
     return Decision(proposal=proposal, decided=decided, memory=after)
 
@@ -427,7 +452,8 @@ def _plan(
     given = (rules.etraces, rules.injection, call.gates)
     planned = plan(memory.guidance, moment, *given, every_alarm=every_alarm)
     planned = planned_actions(planned, partial(_meets_bar, rules, signal=signal))
-    spent = rules.wrap_up_at is not None and memory.tokens >= rules.wrap_up_at
+    most = rules.acting.wrap_up_at
+    spent = most is not None and memory.tokens >= most
     why = wrap_up or ("budget: token_budget used up" if spent else "")
     if not why:
         return planned, ()

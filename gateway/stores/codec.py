@@ -13,7 +13,7 @@ import orjson
 
 from gateway.stores import records
 from gateway.stores.learning import DecisionRow
-from gateway.stores.totals import RunRecord, RunTotals, Stop, stop_of
+from gateway.stores.totals import RunRecord, RunTotals, held, stop_of
 from gateway.wire.coerce import as_json_value
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ def names(kind: type, *without: str) -> tuple[str, ...]:
 # The counters of a run share one JSON column, `counts`.
 _COUNTERS = (
     *("states", "fired", "failure_types", "models", "severity"),
-    *("unsteered", "estimated", "guidance", "human"),
+    *("unsteered", "estimated", "guidance", "human", "at_risk", "at_risk_tokens"),
 )
 
 CONVERSATION_COLUMNS = names(records.ConversationRecord)
@@ -107,7 +107,7 @@ def run_of(row: Sequence[Any]) -> RunRecord:
     stopped = None
     if hold is not None:
         action, _, why = hold.partition(" ")
-        stopped = Stop(action=action, by="operator", why=why)
+        stopped = held(action, why)
     elif newest is not None and '"error":null' not in newest:
         call = call_of(newest)
         stopped = stop_of(call.error, call.reasons)

@@ -165,10 +165,10 @@ class CandidateRow(Struct, frozen=True, kw_only=True):
 
 
 class StepReadings(Struct, frozen=True, kw_only=True):
-    """The readings of a step, which share one column. `risk`: probability that the run fails.
-    `loop_count`: times that a call of the step gave the same result before. `e1_match`: the most
-    similar e1 pattern that cleared its gate. `candidates`: all e1 and e2 patterns above the recall
-    floor, the most similar first."""
+    """The readings of a step, which share one column. `risk`: probability that the run fails;
+    `lasting_risk`: `to_act_on` of `RunRisk`. `loop_count`: times that a call of the step gave the
+    same result before. `e1_match`: the most similar e1 pattern that cleared its gate. `candidates`:
+    all e1 and e2 patterns above the recall floor, the most similar first."""
 
     scores: Mapping[str, float] = {}
     fired: tuple[str, ...] = ()
@@ -177,6 +177,7 @@ class StepReadings(Struct, frozen=True, kw_only=True):
     loop_count: int = 0
     e1_match: str | None = None
     candidates: tuple[CandidateRow, ...] = ()
+    lasting_risk: float = 0.0
 
 
 class StepRow(StepReadings, frozen=True, kw_only=True):
@@ -199,8 +200,8 @@ class StepRow(StepReadings, frozen=True, kw_only=True):
 
 class InjectionRow(Struct, frozen=True, kw_only=True):
     """One piece of guidance, recorded once, at the step where it was decided. `source`: monitor,
-    e1, e2, e3 or skip. `ordinal`: its order among the guidance of one call. `applied` is False in
-    shadow mode. `message_position`: the index of its message."""
+    e1, e2, e3, skip or hand_over. `ordinal`: its order among the guidance of one call. `applied`
+    is False in shadow mode. `message_position`: the index of its message."""
 
     run_id: str
     step_index: int

@@ -18,7 +18,7 @@ from typing import Any, Final, Literal
 import orjson
 from msgspec import Struct
 
-from gateway.errors import BY_OPERATOR, BudgetExceeded, RunStopped
+from gateway.errors import AT_RISK, BY_OPERATOR, BudgetExceeded, RunStopped
 from gateway.stores.records import IMPORTED, CallRow, RunUpdate, StepRow
 
 # Source: reference section 12: low < 0.35 <= warn < 0.6 <= danger; a run whose peak stays
@@ -27,6 +27,11 @@ WARN_COMPOSITE = 0.35
 DANGER_COMPOSITE = 0.6
 RULES = "e3"  # the source of the universal rules, which are the same in every run
 DERIVED = "derived"  # the `outcome_source` of an outcome that the gateway derived itself
+HAND_OVER = "hand_over"  # the source of the text that asks a run to stop and report
+# The levels of risk whose first lasting is kept with a run: from them a curve is made of what
+# handing over or ending at each level would have come to.
+RISK_LEVELS: Final[tuple[str, ...]] = tuple([f"{level / 100:.2f}" for level in range(50, 100, 5)])
+ALL_RUNS = "all"
 
 
 class TokenTotals(Struct, frozen=True, kw_only=True):
@@ -73,7 +78,9 @@ class CountedSteps(CallTotals, frozen=True, kw_only=True):
 
 class RunTotals(CountedSteps, frozen=True, kw_only=True):
     """Sums over one run's calls and scored steps. `steps`: the highest step index. `fired`: firings
-    per monitor. `human`: acts of a person by kind."""
+    per monitor. `human`: acts of a person by kind. `at_risk`: the first step at which the risk had
+    lasted at each of RISK_LEVELS, and the one at which the run was asked to hand over;
+    `at_risk_tokens`: the tokens that it had used by then."""
 
     steps: int = 0
     scored_steps: int = 0
@@ -81,6 +88,8 @@ class RunTotals(CountedSteps, frozen=True, kw_only=True):
     composite_sum: float = 0.0
     fired: Mapping[str, int] = {}
     human: Mapping[str, int] = {}
+    at_risk: Mapping[str, int] = {}
+    at_risk_tokens: Mapping[str, int] = {}
 
     @property
     def advice(self) -> int:
@@ -116,6 +125,7 @@ class RunTotals(CountedSteps, frozen=True, kw_only=True):
             if state != step.state:
                 states[state] = states.get(state, 0) - 1
                 states[step.state] = states.get(step.state, 0) + 1
+        reached, reached_tokens = self._reached(scored, sources)
         cost, unsteered, saved = self._costs(calls)
         tokens, latency_s, overhead_ms = _sums(calls)
         return RunTotals(
@@ -147,7 +157,28 @@ class RunTotals(CountedSteps, frozen=True, kw_only=True):
             estimated=_with_estimates(self.estimated, calls),
             guidance=_counted(self.guidance, sources),
             human=_counted(self.human, human),
+            at_risk=reached,
+            at_risk_tokens=reached_tokens,
         )
+
+    def _reached(
+        self, steps: Sequence[StepRow], sources: Sequence[str]
+    ) -> tuple[Mapping[str, int], Mapping[str, int]]:
+        """`at_risk` and `at_risk_tokens` after these steps, and guidance from these sources."""
+        risky = [step for step in steps if step.lasting_risk >= float(RISK_LEVELS[0])]
+        if not risky and HAND_OVER not in sources:
+            return self.at_risk, self.at_risk_tokens
+        found, tokens = dict(self.at_risk), dict(self.at_risk_tokens)
+        if HAND_OVER in sources:
+            found.setdefault(HAND_OVER, max([self.steps, *[step.step_index for step in steps]]))
+        for step in sorted(risky, key=lambda each: each.step_index):
+            earlier = [each.call for each in steps if each.step_index < step.step_index]
+            spent = _sums([call for call in earlier if call is not None])[0]
+            for level in RISK_LEVELS:
+                if level not in found and step.lasting_risk >= float(level):
+                    found[level] = step.step_index
+                    tokens[level] = self.input_tokens + self.output_tokens + spent[0] + spent[3]
+        return found, tokens
 
     def _costs(self, calls: Sequence[CallRow]) -> tuple[float | None, float | None, float | None]:
         cost, unsteered, saved = self.cost_usd, self.cost_unsteered_usd, self.saved_usd
@@ -206,7 +237,8 @@ def _with_estimates(known: Mapping[str, float], calls: Sequence[CallRow]) -> Map
 
 
 class Stop(Struct, frozen=True, kw_only=True):
-    """A stopped or paused run: `action` is stop or pause; `by`: operator, budget or steering."""
+    """A stopped or paused run: `action` is stop or pause; `by`: operator, budget, steering or
+    at_risk."""
 
     action: str
     by: str
@@ -219,17 +251,28 @@ class Stop(Struct, frozen=True, kw_only=True):
         return f"{done} by {_STOPPERS[self.by]}"
 
 
-_STOPPERS = {"operator": "the operator", "budget": "a budget", "steering": "steering.stop_above"}
+_STOPPERS = {
+    "operator": "the operator",
+    "budget": "a budget",
+    "steering": "steering.stop_above",
+    "at_risk": AT_RISK.removesuffix(": "),
+}
+
+
+def held(action: str, why: str) -> Stop:
+    """The stop of a run on which there is a hold."""
+    by = "at_risk" if why.startswith(AT_RISK) else "operator"
+    return Stop(action=action, by=by, why=why.removeprefix(AT_RISK))
 
 
 def stop_of(error: str | None, reasons: Sequence[str]) -> Stop | None:
-    """The stop that the newest call of a run met; None for one that was sent. An operator's stop is
-    in force while it is stored."""
+    """The stop that the newest call of a run met; None for one that was sent. A hold is in
+    force while it is stored."""
     if error not in (BudgetExceeded.label, RunStopped.label):
         return None
     why = next((r for r in reversed(reasons) if r.startswith(f"{error}: ")), "")
     by = "budget" if error == BudgetExceeded.label else "steering"
-    if by == "steering" and BY_OPERATOR in why:
+    if by == "steering" and (BY_OPERATOR in why or AT_RISK in why):
         return None
     return Stop(action="stop", by=by, why=why.removeprefix(f"{error}: "))
 
@@ -243,6 +286,11 @@ class RunRecord(RunUpdate, frozen=True, kw_only=True):
     tenant: str
     totals: RunTotals
     stopped: Stop | None = None
+
+    @property
+    def handed_over(self) -> int | None:
+        """The step at which the run was asked to stop and report; None for one that was not."""
+        return self.totals.at_risk.get(HAND_OVER)
 
     @property
     def imported(self) -> bool:
@@ -307,6 +355,35 @@ def streaks(steps: Sequence[StepRow]) -> list[int]:
         length = length + 1 if any(name != LENGTH_MONITOR for name in step.fired) else 0
         found.append(length)
     return found
+
+
+RiskSums = dict[str, dict[str, int]]
+"""Runs with a known outcome, by ALL_RUNS and each of RISK_LEVELS: `runs` that reached it, of which
+`failed`; `steps` and `tokens` that were ahead of them then. HAND_OVER: `runs` left out."""
+
+
+def count_at_risk(
+    sums: RiskSums,
+    reached: Mapping[str, int],
+    reached_tokens: Mapping[str, int],
+    *,
+    outcome: str | None,
+    steps: int,
+    tokens: int,
+) -> None:
+    """Add one run. A run that was handed over is left out: the text changed how it ended."""
+    if outcome not in ("success", "failure"):
+        return
+    if HAND_OVER in reached:
+        left_out = sums.setdefault(HAND_OVER, {"runs": 0})
+        left_out["runs"] += 1
+        return
+    for level in (ALL_RUNS, *reached):
+        own = sums.setdefault(level, dict.fromkeys(("runs", "failed", "steps", "tokens"), 0))
+        own["runs"] += 1
+        own["failed"] += outcome == "failure"
+        own["steps"] += max(0, steps - reached.get(level, 0))
+        own["tokens"] += max(0, tokens - reached_tokens.get(level, 0))
 
 
 # Columns that `experiment_run_of` reads, from `codec.RUNS`: ExperimentRun's fields in order.

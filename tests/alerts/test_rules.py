@@ -18,7 +18,7 @@ from gateway.observability.metrics import Metrics
 from gateway.stores.guard.breaker import Incident
 from gateway.stores.guard.guarded import StoreHealth
 from gateway.stores.queries import LiveRun
-from gateway.stores.totals import RunRecord, RunTotals
+from gateway.stores.totals import HAND_OVER, RunRecord, RunTotals, Stop
 from steering_gateway_testing.store_conformance.records import START, a_step
 
 RULES = AlertRuleSettings()
@@ -29,7 +29,9 @@ def a_live_run(stuck: int) -> LiveRun:
         **{name: "" for name in RunRecord.__struct_fields__ if name != "totals"},  # type: ignore[arg-type]
         totals=RunTotals(steps=40, cost_usd=1.5),
     )
-    run = replace(record, id="r1", tenant="acme", task_preview="Mend the secret fence")
+    run = replace(
+        record, id="r1", tenant="acme", task_preview="Mend the secret fence", stopped=None
+    )
     newest = a_step(40, fired=("streak",), evidence={"streak": "bash x9"})
     return LiveRun(run=run, newest=newest, stuck_steps=stuck)
 
@@ -40,10 +42,26 @@ def an_account(used: float) -> UsedAccount:
     )
 
 
+def a_handed_over_run(steps: int, *, ended: bool = False) -> RunRecord:
+    stop = Stop(action="stop", by="at_risk", why="risk 0.91 for three steps") if ended else None
+    totals = RunTotals(steps=steps, at_risk={HAND_OVER: 12})
+    return replace(a_live_run(0).run, totals=totals, stopped=stop)
+
+
 CASES: tuple[tuple[Signals, list[tuple[str, str]]], ...] = (
     (Signals(), []),
     (Signals(live=(a_live_run(4),)), []),
     (Signals(live=(a_live_run(5),)), [("run_stuck:r1", "danger")]),
+    (Signals(newest=(a_live_run(0).run,)), []),
+    (Signals(newest=(a_handed_over_run(14),), goes_on_after=3), [("hand_over:r1", "warn")]),
+    (
+        Signals(newest=(a_handed_over_run(15),), goes_on_after=3),
+        [("hand_over:r1", "warn"), ("hand_over:r1:goes_on", "danger")],
+    ),
+    (
+        Signals(newest=(a_handed_over_run(15, ended=True),), goes_on_after=3),
+        [("hand_over:r1", "warn"), ("hand_over:r1:ended", "danger")],
+    ),
     (Signals(accounts=(an_account(0.49),)), []),
     (Signals(accounts=(an_account(0.6),)), [("budget:day:2026-11-22:0.5", "warn")]),
     (Signals(accounts=(an_account(0.8),)), [("budget:day:2026-11-22:0.8", "warn")]),
@@ -108,6 +126,7 @@ def test_rules_can_be_switched_off() -> None:
     """Each by null, false or an empty list."""
     off = AlertRuleSettings(
         run_stuck=None,
+        hand_over=False,
         budget=(),
         cached_share=None,
         deployment_resting=False,

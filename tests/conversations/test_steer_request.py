@@ -154,7 +154,9 @@ async def test_look_ups_are_made_for_the_tenant() -> None:
     assert second.decision is not None
     decided = second.decision.decided
     assert {"l-1", "e2-0"} <= {i.match.pattern.pattern_id for i in decided.items if i.match}
-    assert second.decision.proposal.unit == f"{second.conversation.id}.0"
+    lookup = second.decision.proposal.lessons
+    assert lookup is not None
+    assert lookup.unit == f"{second.conversation.id}.0"
     assert second.decision.memory.guidance.decided_step == 1
     assert second.timings_ms["look_up"] >= 15  # both look-ups: the second one does not wait
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from gateway.steering.acting import AtRisk
 from gateway.steering.fsm import FSMState
 from gateway.steering.guidance.state import GuidanceState, Injection
 from gateway.steering.routing import ModelPin
@@ -30,6 +31,7 @@ KEPT = RunMemory(
     tokens=9,
     struck_at=5,
     choice=RunChoice(model="m", default="d"),
+    at_risk=AtRisk(handed_over=6, again=True, ended=True),
 )
 
 
@@ -46,6 +48,7 @@ def test_every_part_is_joined() -> None:
 
 def test_the_first_strike_and_the_newest_counts_hold() -> None:
     """Two gateways that struck and counted differently."""
-    other = replace(KEPT, struck_at=3, tokens=20)
+    other = replace(KEPT, struck_at=3, tokens=20, at_risk=AtRisk(handed_over=2))
     joined = KEPT.merged(other, further=other, tokens=5)
+    assert joined.at_risk == AtRisk(handed_over=2, again=True, ended=True)
     assert (joined.struck_at, joined.tokens) == (3, 25)

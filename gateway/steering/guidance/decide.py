@@ -25,19 +25,21 @@ Found = Mapping[Tier, Sequence[PatternMatch]]  # no entry for a tier whose look-
 
 
 class Item(Struct, frozen=True, kw_only=True):
-    """One text of a block. `tier` is None for a monitor text, which has no pattern either."""
+    """One text of a block. `tier` is None for a text without a pattern: a monitor's, or another
+    `source`'s."""
 
     text: str
     tier: Tier | None = None
     match: PatternMatch | None = None
     failure_type: str | None = None
     severity: int | None = None
+    source: str = "monitor"
 
     @property
     def label(self) -> str:
-        """`tier:pattern id`, or `monitor:failure type`."""
+        """`tier:pattern id`, `monitor:failure type`, or the source."""
         if self.tier is None or self.match is None:
-            return f"monitor:{self.failure_type}"
+            return f"{self.source}:{self.failure_type}" if self.failure_type else self.source
         return f"{self.tier.value}:{self.match.pattern.pattern_id}"
 
 
@@ -152,7 +154,10 @@ def _needed(query: Query, match: PatternMatch) -> float:
 
 
 def _items(planned: Plan, found: Found, injection: InjectionSettings) -> Iterator[Item]:
-    """The texts that may be given, the most important first."""
+    """The texts that may be given, the most important first; none beside that of a hand-over."""
+    if planned.hand_over:
+        yield Item(text=planned.hand_over, source="hand_over")
+        return
     if monitor := planned.monitor:
         yield Item(text=monitor.text, failure_type=monitor.failure_type, severity=monitor.severity)
     family = model_family(planned.model)
@@ -199,7 +204,7 @@ def _spend(guidance: GuidanceState, planned: Plan, items: Sequence[Item]) -> Gui
     if Tier.E2 in tiers:
         spent = state.e2_counts.get(planned.failure_type, 0) + 1
         state = replace(state, e2_counts={**state.e2_counts, planned.failure_type: spent})
-    if (sent := planned.monitor) and None in tiers:
+    if (sent := planned.monitor) and None in tiers and not planned.hand_over:
         given = {sent.subject: sent.severity, sent.failure_type: sent.severity}
         state = replace(
             state,

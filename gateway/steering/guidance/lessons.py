@@ -40,10 +40,12 @@ class LessonSettings:
 
 
 class LessonQuery(Struct, frozen=True, kw_only=True):
-    """The failures to look lessons up for, newest first; lessons in `exclude` are not wanted."""
+    """The failures to look lessons up for, newest first; lessons in `exclude` are not wanted.
+    `unit`: of the draws for the run."""
 
     failures: tuple[Failure, ...]
     exclude: frozenset[str]
+    unit: str = ""
 
     @property
     def keys(self) -> tuple[str, ...]:

@@ -22,7 +22,8 @@ RECOVERED_STEPS = 6  # scored steps without an alarm that make a run recovered: 
 
 class Plan(Struct, frozen=True, kw_only=True):
     """Guidance to find for a call: look-ups to make, a monitor text. `directive`: text that is sent
-    with this call only, "" for none; `reasons`: why something was held back."""
+    with this call only, `hand_over`: the one that is sent instead of others and kept, "" for none;
+    `reasons`: why something was held back."""
 
     step: int
     model: str = ""
@@ -30,6 +31,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     queries: tuple[Query, ...] = ()
     monitor: MonitorText | None = None
     directive: str = ""
+    hand_over: str = ""
     reasons: tuple[str, ...] = ()
 
 

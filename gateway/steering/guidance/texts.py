@@ -44,6 +44,15 @@ BUDGET_DIRECTIVE = (  # sent with every call of a run whose budget is nearly use
     "state plainly what is done and checked, what is not done, and how to continue."
 )
 
+HAND_OVER_TEXT = (  # sent once to a run that is likely to fail
+    "STOP AND REPORT: runs that look like this one rarely succeed, and a person will take over. "
+    "Try no other approach and begin no new work. If a change is half made, finish or undo it, so "
+    "that what you leave works. Then answer without calling a tool, and report what you know: what "
+    "you tried and what came of it; what is established, and how you know it; what is open; and "
+    "the one question that the person should answer first. A report that says what is not known is "
+    "better than another attempt."
+)
+
 
 def skip_directive(*, repairing: bool) -> str:
     """The directive of state SKIP for a run, in the middle of a repair or not."""

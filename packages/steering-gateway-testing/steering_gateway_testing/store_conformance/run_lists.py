@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from gateway.backends import Stores
 from gateway.stores.queries import SORT_KEYS, AgentHealth, Facets, PageRequest, RecentRun, RunFilter
+from gateway.stores.totals import HAND_OVER
 from steering_gateway_testing.store_conformance.check import Check, raises
 from steering_gateway_testing.store_conformance.records import (
     START,
@@ -16,7 +17,9 @@ from steering_gateway_testing.store_conformance.records import (
     a_call,
     a_chat,
     a_conversation,
+    a_first_step,
     a_step,
+    an_injection,
     one_run,
 )
 
@@ -261,6 +264,29 @@ async def summarizes_health(stores: Stores) -> None:
     assert (late.total_runs, late.runs_with_fires) == (2, 0)
 
 
+async def sums_up_runs_at_risk(stores: Stores) -> None:
+    """What was ahead of runs when their risk had lasted at a level, by outcome; handed over ones
+    are marked, and counted apart."""
+    for number, outcome in enumerate(("failure", "success", None, "failure")):
+        run_id = f"r{number:04}"
+        steps = (a_first_step(run_id), a_step(1, run_id, lasting_risk=0.61 + number / 10))
+        record = one_run(number, outcome=outcome, outcome_source="api", steps=steps)
+        if number == 3:
+            text = an_injection(1, run_id, source=HAND_OVER, tier=None, pattern_id=None)
+            record = replace(record, injections=(text,))
+        await stores.states.commit(record)
+    sums = (await stores.runs.health_summary(EVERY)).at_risk
+    assert sums["all"] == {"runs": 2, "failed": 1, "steps": 2, "tokens": 480}
+    assert sums["0.60"] == {"runs": 2, "failed": 1, "steps": 0, "tokens": 240}
+    assert sums["0.70"] == {"runs": 1, "failed": 0, "steps": 0, "tokens": 120}
+    assert (sums[HAND_OVER], "0.90" in sums) == ({"runs": 1}, False)
+    (handed,) = (await stores.runs.list_runs(EVERY, PageRequest(limit=1))).runs
+    assert (handed.handed_over, handed.totals.guidance) == (1, {HAND_OVER: 1})
+    trace = await stores.runs.get_run("r0001", tenant=None)
+    assert trace is not None
+    assert trace.steps[1].lasting_risk == 0.71
+
+
 async def shows_the_last_thirty_runs(stores: Stores) -> None:
     """The sparkline holds the newest thirty runs, oldest first."""
     for number in range(33):
@@ -334,6 +360,7 @@ RUN_LIST_CHECKS: tuple[Check, ...] = (
     lists_the_values_that_occur,
     summarizes_nothing,
     summarizes_health,
+    sums_up_runs_at_risk,
     shows_the_last_thirty_runs,
     reads_the_newest_runs_only,
     exports_everything_in_order,
