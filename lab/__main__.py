@@ -38,6 +38,8 @@ def _parser() -> argparse.ArgumentParser:
     learning.set_defaults(run=_learning)
     heldout = commands.add_parser("heldout", help="judge risk, every constant by inner folds")
     heldout.set_defaults(run=_heldout)
+    promises = commands.add_parser("promises", help="promised and realised false alarms of risk")
+    promises.set_defaults(run=_promises)
     people = commands.add_parser("people", help="risk on real sessions: what people correct")
     people.add_argument("sessions", type=Path, help="recorded sessions, JSONL (also .gz)")
     people.add_argument("said", type=Path, help="what was said in them, labelled by hand, JSONL")
@@ -49,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     kinds.add_argument("--weights", type=Path, metavar="FILE", help="write them to this file")
     kinds.add_argument("files", nargs="+", type=Path, help="labelled messages, JSONL (also .gz)")
     kinds.set_defaults(run=_kinds)
-    for command in (evidence, calibrate, heldout, learning, counts):
+    for command in (evidence, calibrate, heldout, promises, learning, counts):
         command.add_argument("files", nargs="+", type=Path, help="recorded runs, JSONL (also .gz)")
     return parser
 
@@ -70,6 +72,12 @@ def _heldout(args: argparse.Namespace) -> int:
     from lab.heldout import run_heldout
 
     return run_heldout(args.files)
+
+
+def _promises(args: argparse.Namespace) -> int:
+    from lab.fitting import run_promises
+
+    return run_promises(args.files)
 
 
 def _people(args: argparse.Namespace) -> int:

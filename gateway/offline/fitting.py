@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from gateway.errors import ConfigError
+from gateway.learning.own_risk import newton
 from gateway.offline.evaluation import POINTS, RunReading, auroc, balanced_precision, signal_rates
 from gateway.offline.playback import ALARM, RISK, STATE_SIGNALS, first_showings
 from gateway.offline.recordings import Recording, RunLabel, steps_of
@@ -76,8 +77,6 @@ STRATUM_RIDGE = 0.05
 # A run weighs as this power of its steps: with 0 the risk is right at the ends of runs and too low
 # over all steps, with 1 a few long runs decide.
 LENGTH_POWER = 0.5
-MOST_ROUNDS = 50
-CONVERGED = 1e-8
 
 _REFERENCE = Policy(
     difficulty=DifficultySettings(scorer="heuristic"), monitors=MonitorSettings(suite="reference")
@@ -208,20 +207,6 @@ class Model:
         """Weights per unit of each raw feature, and the constant that goes with them."""
         weights = self.weights / self.deviation
         return weights, self.intercept - float(self.mean @ weights)
-
-
-def newton(design: Array, outcome: Array, weight: Array, penalty: Array) -> Array:
-    """The coefficients by Newton's method; see `Solve`."""
-    beta = np.zeros(design.shape[1])
-    for _ in range(MOST_ROUNDS):
-        chance = 1.0 / (1.0 + np.exp(-np.clip(design @ beta, -30.0, 30.0)))
-        gradient = design.T @ (weight * (chance - outcome)) + penalty * beta
-        curvature = (design * (weight * chance * (1 - chance))[:, None]).T @ design
-        step = np.linalg.solve(curvature + np.diag(penalty), gradient)
-        beta = beta - step
-        if np.abs(step).max() < CONVERGED:
-            break
-    return beta
 
 
 def fit_logistic(

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from gateway.steering.guidance.pattern import Pattern, Status, Tier
+from gateway.steering.scoring.risk import OwnRisk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,8 +305,20 @@ class DecidedRun(Struct, frozen=True, kw_only=True):
     cost_usd: float | None
 
 
+class EndedRun(Struct, frozen=True, kw_only=True):
+    """A run with an outcome. `run`: as it was noted, `at` its end; without a workload if it was
+    not. `weight`: the confidence in the outcome. `sequence`: in its conversation, from 0."""
+
+    run: WorkloadRun
+    failed: bool
+    weight: float
+    sequence: int
+    project: str = ""
+
+
 class WorkloadStore(Protocol):
-    """Runs by workload, and the counts of their outcomes. Every method may raise StoreError."""
+    """Runs by workload, the counts of their outcomes, and the risk that was fitted to them, which a
+    call of a client never changes. Every method may raise StoreError."""
 
     async def note(self, runs: Sequence[WorkloadRun]) -> None:
         """Keep where runs began; of a run that is known already nothing changes."""
@@ -326,3 +339,12 @@ class WorkloadStore(Protocol):
         self, *, tenant: str | None, since: float = 0.0, limit: int = 100_000
     ) -> list[DecidedRun]:
         """The newest runs that the learned policy decided since a time, newest first."""
+
+    async def ended(self, *, limit: int) -> list[EndedRun]:
+        """The newest runs that succeeded or failed, of every tenant, newest first."""
+
+    async def put_own_risk(self, tenant: str, own: OwnRisk) -> None:
+        """Store the fit of a tenant, in place of the earlier one."""
+
+    async def own_risks(self) -> dict[str, OwnRisk]:
+        """The fit of each tenant."""

@@ -186,7 +186,8 @@ def calibration_from_json(text: str | bytes) -> Calibration:
     if unknown := _member(data, "weights").keys() - set(FEATURES):
         raise ValueError(f"weights.{min(unknown)}: unknown, expected {', '.join(FEATURES)}")
     risk = _member(data, "risk")
-    added = {name: _number(risk, name) for name in ("words", "early") if name in risk}
+    added: dict[str, Any] = {n: _number(risk, n) for n in ("words", "early") if n in risk}
+    added |= {f"{kind}_alarm": _peaks(risk, kind) for kind in risk.get("alarms", ())}
     people = {name: _number(risk, "people", name) for name in risk.get("people", ())}
     return Calibration(
         bias=_number(data, "bias"),
@@ -196,7 +197,6 @@ def calibration_from_json(text: str | bytes) -> Calibration:
             works=_number(risk, "averages", "works"),
             talks=_number(risk, "averages", "talks"),
             people=PeopleWeights(**people) if people else None,
-            **{f"{kind}_alarm": _peaks(risk, kind) for kind in risk.get("alarms", ())},
             **added,
         ),
         budget_works=int(_number(data, "budgets", "works")),

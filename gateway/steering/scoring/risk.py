@@ -155,6 +155,9 @@ def risk_of(log_odds: float, prior: WorkloadPrior = NO_OUTCOMES) -> float:
     return 1.0 / (1.0 + math.exp(-total))
 
 
+AS_SHIPPED = OwnRisk()
+
+
 class RunTotals:
     """The features of a run up to its newest step, kept at constant cost per step.
 
