@@ -60,9 +60,11 @@ def installation(seed: int, *, shift: float = 0.0) -> list[OwnRun]:
 
 def test_what_ships_is_kept_where_it_is_right() -> None:
     """However often it is looked at: a fit that only learned chance is used for nobody."""
-    fits = [fit_own(installation(seed), now=START) for seed in range(40)]
+    half = [installation(seed)[: DAYS * A_DAY // 2] for seed in range(60)]
+    fits = [fit_own(runs, now=START) for runs in [*half, *map(installation, range(10))]]
     assert not any(fit.since for fit in fits)
-    assert all(fit.gain.runs > 200 for fit in fits)
+    assert any(fit.gain.mean > 0.0 for fit in fits), "by chance some look better"
+    assert all(fit.gain.runs > 100 for fit in fits)
     prior = fits[0].applied(NO_OUTCOMES, ("", "client:one"), 0.05)
     assert (prior.slope, prior.offset) == (1.0, 0.0)
 
