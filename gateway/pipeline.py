@@ -235,7 +235,7 @@ class Pipeline:
             return
         result = call.result = unobserved(conversation, resolved, mode, request.model)
         control = call.control
-        result.agent = control.agent
+        result.agent, result.project = control.agent, control.tags.get("project", "")
         arm, experiment = None, services.settings.experiment
         if control.arm == "random" and control.unit is not None:
             arm = RandomArm(

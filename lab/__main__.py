@@ -40,6 +40,8 @@ def _parser() -> argparse.ArgumentParser:
     heldout.set_defaults(run=_heldout)
     at_risk = commands.add_parser("at-risk", help="handing over or ending runs at each risk")
     at_risk.set_defaults(run=_at_risk)
+    promises = commands.add_parser("promises", help="promised and realised false alarms of risk")
+    promises.set_defaults(run=_promises)
     people = commands.add_parser("people", help="risk on real sessions: what people correct")
     people.add_argument("sessions", type=Path, help="recorded sessions, JSONL (also .gz)")
     people.add_argument("said", type=Path, help="what was said in them, labelled by hand, JSONL")
@@ -51,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     kinds.add_argument("--weights", type=Path, metavar="FILE", help="write them to this file")
     kinds.add_argument("files", nargs="+", type=Path, help="labelled messages, JSONL (also .gz)")
     kinds.set_defaults(run=_kinds)
-    for command in (evidence, calibrate, heldout, at_risk, learning, counts):
+    for command in (evidence, calibrate, heldout, at_risk, promises, learning, counts):
         command.add_argument("files", nargs="+", type=Path, help="recorded runs, JSONL (also .gz)")
     return parser
 
@@ -78,6 +80,12 @@ def _at_risk(args: argparse.Namespace) -> int:
     from lab.at_risk import run_at_risk
 
     return run_at_risk(args.files)
+
+
+def _promises(args: argparse.Namespace) -> int:
+    from lab.fitting import run_promises
+
+    return run_promises(args.files)
 
 
 def _people(args: argparse.Namespace) -> int:

@@ -7,26 +7,32 @@ gateway has to install scikit-learn. Both give the same weights to the digits th
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
 import numpy as np
 from msgspec.structs import replace
 from rich.console import Console
+from rich.table import Table
 from sklearn.linear_model import LogisticRegression
 
+from gateway.learning.own_risk import CONVERGED, MOST_ROUNDS
 from gateway.offline.calibrate import print_report, read_labelled
 from gateway.offline.fitting import (
-    CONVERGED,
-    MOST_ROUNDS,
+    FOLDS,
     SEED,
     Array,
     Fitted,
     FitWords,
     LabelledRun,
+    alarm_levels,
     fit,
+    fit_risk,
+    folds_of,
 )
 from gateway.offline.recordings import write_output
 from gateway.steering.acting import ActSettings
@@ -98,3 +104,88 @@ def solve(design: Array, outcome: Array, weight: Array, penalty: Array) -> Array
     )
     model.fit(design / root, outcome, sample_weight=weight)
     return np.asarray(model.coef_[0] / root)
+
+
+# Promised and realised false alarms.
+
+PROMISES = (0.02, 0.05, 0.1)
+SHUFFLES = 20
+Read = tuple[LabelledRun, Array]
+"""A run and its evidence per step, by a model that never saw it."""
+KINDS: Mapping[str, Callable[[LabelledRun], bool]] = {
+    "all": lambda run: True,
+    "code": lambda run: run.works,
+    "others": lambda run: not run.works,
+}
+
+
+def run_promises(files: Sequence[Path], *, out: TextIO | None = None) -> int:
+    """Print the rates of false alarms that are promised and realised, in halves of the scenarios
+    and on sources that neither weights nor levels saw. Returns the exit status, 0."""
+    runs = read_labelled(files, sys.stderr)[0]
+    words, fold = word_fit(runs), folds_of((run.label.group for run in runs), FOLDS, SEED)
+
+    def read_by(part: Callable[[LabelledRun], object]) -> list[Read]:
+        """The runs of each part by a model of the others."""
+        found: list[Read] = []
+        for own in {part(run): None for run in runs}:
+            model = fit_risk([run for run in runs if part(run) != own], solve, words)
+            found += [(run, model.log_odds(run)) for run in runs if part(run) == own]
+        return found
+
+    console = Console(file=out, width=120, highlight=False)
+    known = read_by(lambda run: fold[run.label.group])
+    console.print(shuffled(known))
+    console.print(by_source(known, read_by(lambda run: run.label.source)))
+    return 0
+
+
+def shuffled(known: Sequence[Read]) -> Table:
+    """Halves of the scenarios at random: one sets the level, the other one is judged."""
+    table = Table(title=f"{SHUFFLES} shuffles by scenario")
+    for name in ("runs", "promised", "realised", "most", "times above", "failed runs alarmed"):
+        table.add_column(name)
+    halves = []
+    for seed in range(SHUFFLES):
+        half = folds_of((run.label.group for run, _ in known), 2, seed)
+        sides = ([r for r in known if half[r[0].label.group] == side] for side in (0, 1))
+        halves.append(tuple(sides))
+    for (kind, fits), promised in itertools.product(KINDS.items(), PROMISES):
+        parts = [
+            alarmed(setting, [each for each in judged if fits(each[0])], promised)
+            for setting, judged in halves
+        ]
+        rates, recalls = np.array(parts).T
+        above, mean = str(int((rates > promised).sum())), _percent(rates.mean())
+        cells = _percent(promised), mean, _percent(rates.max()), above
+        table.add_row(kind, *cells, _percent(recalls.mean()))
+    return table
+
+
+def by_source(known: Sequence[Read], unseen: Sequence[Read]) -> Table:
+    """Each source by weights and levels of the others: false alarms, and failed runs alarmed."""
+    table = Table(title="a source left out: false alarms / failed runs alarmed")
+    for name in ("source", "solved", "failed", *map(_percent, PROMISES)):
+        table.add_column(name)
+    for source in sorted({run.label.source for run, _ in known}):
+        others = [each for each in known if each[0].label.source != source]
+        own = [each for each in unseen if each[0].label.source == source]
+        failed = sum(run.label.failed for run, _ in own)
+        parts = [alarmed(others, own, promised) for promised in PROMISES]
+        cells = [" / ".join(map(_percent, part)) for part in parts]
+        table.add_row(source, str(len(own) - failed), str(failed), *cells)
+    return table
+
+
+def alarmed(setting: Sequence[Read], judged: Sequence[Read], promised: float) -> list[float]:
+    """The shares of the solved and of the failed judged runs that are ever called likely to fail,
+    at the level that the other runs promise."""
+    levels = alarm_levels([run for run, _ in setting], [own for _, own in setting])
+    hits: dict[bool, list[bool]] = {False: [], True: []}
+    for run, own in judged:
+        hits[run.label.failed].append(bool(levels.reached(run, own, promised).any()))
+    return [float(np.mean(own)) if own else math.nan for own in hits.values()]
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %" if share == share else "-"

@@ -25,18 +25,10 @@ from rich.table import Table
 from scipy import sparse
 from sklearn.linear_model import LogisticRegression
 
+from gateway.learning.own_risk import newton
 from gateway.offline.calibrate import read_labelled
 from gateway.offline.evaluation import CODING, RunReading, auroc, step_at
-from gateway.offline.fitting import (
-    FOLDS,
-    SEED,
-    Array,
-    FitWords,
-    LabelledRun,
-    fit_risk,
-    folds_of,
-    newton,
-)
+from gateway.offline.fitting import FOLDS, SEED, Array, FitWords, LabelledRun, fit_risk, folds_of
 from gateway.steering.scoring.calibration import WordWeights
 from gateway.steering.scoring.risk import FEW_PAIRS, risk_of
 from lab.risk import matched_auroc

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gateway.offline.calibrate import read_labelled
@@ -19,7 +20,7 @@ from gateway.steering.transcript.message_kinds import KINDS, kinds_from_json
 from lab.__main__ import main
 from lab.at_risk import Watched, chosen, curve_of, lasting_of, watched_runs
 from lab.difficulty import state_changes, step_correlation, trouble_auroc
-from lab.fitting import fit_with_figures
+from lab.fitting import alarmed, fit_with_figures
 from lab.heldout import Study, Words, figures, permuted, splits, word_fit
 from lab.kinds import auroc as auroc_of_kinds
 from lab.kinds import (
@@ -328,3 +329,22 @@ def test_runs_are_watched_by_models_of_others() -> None:
     for own in found.values():
         assert sorted(each.run.digest for each in own) == sorted(run.digest for run in runs)
         assert all(len(each.lasting) == len(each.tokens) for each in own)
+
+
+def test_realised_rates_are_of_runs_that_did_not_set_the_level() -> None:
+    """Solved runs that set it below those that are judged break the promise; alike ones keep it."""
+    runs, _ = read_labelled([SAMPLE], io.StringIO())
+    long = [run for run in runs if len(run.steps.totals) > 3]
+    solved = [run for run in long if not run.label.failed]
+    failed = next(run for run in long if run.label.failed)
+
+    def reads(shift: float) -> list[Any]:
+        own = [solved[n % len(solved)] for n in range(400)]
+        return [(run, np.full(len(run.steps.totals), n / 400 + shift)) for n, run in enumerate(own)]
+
+    judged = [*reads(0.0), (failed, np.full(len(failed.steps.totals), 9.0))]
+    kept, recall = alarmed(reads(0.0), judged, 0.1)
+    assert 0.0 < kept <= 0.1
+    assert recall == 1.0
+    assert alarmed(reads(-0.5), judged, 0.1)[0] > 0.3
+    assert alarmed(reads(0.0)[:20], judged, 0.1) == [0.0, 0.0]

@@ -13,7 +13,7 @@ from gateway.errors import NotFound
 from gateway.reporting import ExperimentReport, report
 from gateway.reporting.experiment import STRATA
 from gateway.reporting.rates import read_shares
-from gateway.reporting.routing import RoutingReport, routing_report
+from gateway.reporting.routing import RoutingReport, own_risk_rows, routing_report
 from gateway.runtime import Runtime
 from gateway.steering.experiments import ARMS
 from gateway.stores.queries import RunFilter
@@ -119,12 +119,14 @@ class RoutingParameters(TenantParameter):
 
 @OPERATIONS.add("GET /api/routing", RoutingReport, "The report.", errors=(404,))
 async def get_routing(request: ApiRequest[RoutingParameters]) -> ApiResponse:
-    """Outcomes by workload and model, and what the learned policy is worth against others, by
-    inverse propensity."""
+    """Outcomes by workload and model, what the learned policy is worth against others, by inverse
+    propensity, and what own outcomes have changed in the risk."""
     workloads, since = request.runtime.opened.workloads, request.params.since or 0.0
     if workloads is None:
         raise NotFound("this gateway's store keeps no workloads")
     rates = await workloads.store.rates()
     decided = await workloads.store.decided(tenant=request.tenant, since=since)
-    found = await asyncio.to_thread(routing_report, rates, decided, tenant=request.tenant)
+    false_alarms = request.runtime.settings.difficulty.false_alarms
+    own = own_risk_rows(await workloads.store.own_risks(), false_alarms)
+    found = await asyncio.to_thread(routing_report, rates, decided, own, tenant=request.tenant)
     return ApiResponse(found)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 from pathlib import Path
 from typing import Any
 
+from gateway.backends import Stores
+from gateway.commands.store import as_line, kept, run_on_stores, say
+from gateway.config import Settings
 from gateway.errors import ConfigError
 
 FILES = "JSONL files (also .gz) or directories of them; - is standard input"
@@ -36,8 +40,11 @@ def add_parser(commands: Any) -> None:
     )
     replay.add_argument("--jobs", type=int, help="processes (default: one per core)")
     replay.set_defaults(run=_replay)
-    calibrate = commands.add_parser("calibrate", help="fit the difficulty scorer to labelled runs")
-    calibrate.add_argument("files", nargs="+", type=Path, help=FILES)
+    summary = "fit the difficulty scorer to labelled runs, or the risk to your own runs"
+    calibrate = commands.add_parser("calibrate", help=summary)
+    files = f"{FILES}; none = the stored runs of each tenant, as it is done once a night"
+    calibrate.add_argument("files", nargs="*", type=Path, help=files)
+    calibrate.add_argument("--config", type=Path, help="config file of the stored runs")
     weights = "write the weights to this file"
     calibrate.add_argument("--weights", type=Path, metavar="FILE", help=weights)
     calibrate.add_argument("--seed", type=int, help="seed of the cross-validation folds")
@@ -71,7 +78,34 @@ def _replay(args: argparse.Namespace) -> int:
 
 
 def _calibrate(args: argparse.Namespace) -> int:
+    if not args.files:
+        if args.weights or args.seed is not None:
+            raise ConfigError("calibrate: --weights and --seed are for files of runs")
+        return asyncio.run(run_on_stores(_fit_own, args))
+    if args.config:
+        raise ConfigError("calibrate: --config is for stored runs, without files")
     from gateway.offline.calibrate import run_calibrate
 
     seed = {} if args.seed is None else {"seed": args.seed}
     return run_calibrate(args.files, weights=args.weights, as_json=args.json, **seed)
+
+
+async def _fit_own(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+    """Fit the risk to the stored runs now; gateways read the fit within `routing.refresh_s`."""
+    from gateway.commands.report import own_risk_lines
+    from gateway.learning.own_risk import OwnRisks
+    from gateway.reporting.routing import own_risk_rows
+
+    risks = OwnRisks(
+        store=kept(stores.workloads, "calibrate: this store keeps no workloads"),
+        learning=stores.learning,
+        runs=stores.runs,
+        settings=lambda: settings.routing,
+        difficulty=settings.difficulty.load,
+        rest=0.0,
+    )
+    rows = own_risk_rows(await risks.fit(), settings.difficulty.false_alarms)
+    if args.json:
+        return say(as_line(rows))
+    for line in own_risk_lines(rows) if rows else ["no stored run has an outcome yet"]:
+        say(line)

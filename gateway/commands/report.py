@@ -21,7 +21,7 @@ from gateway.reporting.at_risk import RiskCurve, risk_curve
 from gateway.reporting.experiment import STRATA
 from gateway.reporting.rates import read_shares
 from gateway.reporting.results import effects_of
-from gateway.reporting.routing import RoutingReport, routing_report
+from gateway.reporting.routing import OwnRiskRow, RoutingReport, own_risk_rows, routing_report
 from gateway.stores.queries import HealthSummary, RunFilter
 from gateway.text import formatting
 from gateway.text.plots import STATE_COLOURS, bar, interval
@@ -52,7 +52,8 @@ async def _report(stores: Stores, settings: Settings, args: argparse.Namespace) 
     if args.routing:
         workloads = kept(stores.workloads, "report: this store keeps no workloads")
         rates, decided = await workloads.rates(), await workloads.decided(tenant=tenant)
-        found = routing_report(rates, decided, tenant=tenant)
+        risks = own_risk_rows(await workloads.own_risks(), settings.difficulty.false_alarms)
+        found = routing_report(rates, decided, risks, tenant=tenant)
     elif args.experiment is None:
         found = await store.health_summary(RunFilter(tenant=tenant))
     else:
@@ -79,7 +80,7 @@ async def _report(stores: Stores, settings: Settings, args: argparse.Namespace) 
 
 
 def _print_routing(console: Console, found: RoutingReport) -> None:
-    """Both tables; the newest workloads only."""
+    """Both tables, the newest workloads only, and the risk by own outcomes."""
     shown = _wrapped_table("client", "requested", "model", "runs", "success", right=("runs",))
     for rate in found.workloads[:_SHOWN]:
         runs = rate.solved + rate.failed
@@ -87,6 +88,8 @@ def _print_routing(console: Console, found: RoutingReport) -> None:
         success = formatting.percent(rate.solved / runs if runs else None, 1)
         shown.add_row(*(Text(one_line(cell, 40)) for cell in cells), f"{runs:,.0f}", success)
     console.print(shown)
+    for line in own_risk_lines(found.own_risks):
+        console.print(Text(f"\n{line}"))
     console.print(Text(f"\n{found.decided:,} runs decided by what was learned", style="bold"))
     if not found.values:
         return
@@ -115,6 +118,13 @@ def risk_table(found: RiskCurve) -> Table:
         level = f"{row.level:.2f}"
         shown.add_row(level, f"{row.runs:,}", reached, f"{failed} ({row.failed:,})", *rest)
     return shown
+
+
+def own_risk_lines(rows: Sequence[OwnRiskRow]) -> Iterator[str]:
+    """The risk by own outcomes, one line a tenant."""
+    for row in rows:
+        whose = f" of {one_line(row.tenant, 40)}" if row.tenant else ""
+        yield f"risk{whose}: {row.summary}"
 
 
 def _wrapped_table(*columns: str, right: Sequence[str]) -> Table:

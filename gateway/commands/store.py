@@ -44,7 +44,7 @@ def add_verb(
     `whole` config, and finds the database of a gateway that runs, from any folder."""
     parser: argparse.ArgumentParser = verbs.add_parser(name, help=summary)
     add_common(parser)
-    parser.set_defaults(run=lambda args: asyncio.run(_run(command, args, creates, whole)))
+    parser.set_defaults(run=lambda args: asyncio.run(run_on_stores(command, args, creates, whole)))
     return parser
 
 
@@ -118,7 +118,10 @@ def reported(*kinds: type[Exception]) -> Iterator[None]:
         raise ConfigError(str(exc)) from exc
 
 
-async def _run(command: Command, args: argparse.Namespace, creates: bool, whole: bool) -> int:
+async def run_on_stores(
+    command: Command, args: argparse.Namespace, creates: bool = False, whole: bool = False
+) -> int:
+    """Run a command on the stores of its config; its exit status."""
     with reported():
         settings = load_settings(args.config, upstreams=whole or creates)
         subject = getattr(args, "run_id", None) or getattr(args, "subject", None)

@@ -19,7 +19,13 @@ from gateway.conversations.steering_result import SteeringResult
 from gateway.dialects import SteeredRequest
 from gateway.observability.logging import get_logger
 from gateway.steering.routing_policy import RunChoice, WorkloadRates, candidates
-from gateway.steering.scoring.risk import NO_OUTCOMES, WorkloadPrior
+from gateway.steering.scoring.risk import (
+    AS_SHIPPED,
+    NO_OUTCOMES,
+    OwnRisk,
+    WorkloadPrior,
+    known_prior,
+)
 from gateway.steering.steer import SteeringRules
 from gateway.stores.learning import WorkloadRate, WorkloadRun
 from gateway.stores.protocols import StoreError
@@ -64,6 +70,7 @@ class Workloads:
         self._following: asyncio.Task[None] | None = None
         self._by_workload: dict[tuple[str, str], _Priors] = {}
         self._by_tenant: dict[str, _Priors] = {}
+        self._own: dict[str, OwnRisk] = {}
         self._noted: list[WorkloadRun] = []
         self._failing = False
         self._dropped_at = time.monotonic()
@@ -77,13 +84,13 @@ class Workloads:
         return workloads
 
     def prior(self, workload: Workload) -> WorkloadPrior:
-        """The outcomes of the workload's runs on the model that it requests; those on its other
-        models count as a few more."""
-        own = self._by_workload.get((workload.tenant, workload.key))
-        if not own:
-            return NO_OUTCOMES
-        others = [known for model, known in own.items() if model != workload.requested]
-        return own.get(workload.requested, NO_OUTCOMES).informed_by(others)
+        """The outcomes of the workload's runs, for the model that it requests."""
+        own = self._by_workload.get((workload.tenant, workload.key), {})
+        return known_prior(own, workload.requested)
+
+    def own_risk(self, tenant: str) -> OwnRisk:
+        """What the tenant's own outcomes change in the risk, as it was last read."""
+        return self._own.get(tenant, AS_SHIPPED)
 
     def rates(self, workload: Workload, run: str, prices: Mapping[str, float]) -> WorkloadRates:
         """The outcomes that a run of the workload is routed by; `prices` by model."""
@@ -128,6 +135,7 @@ class Workloads:
             while await self.store.settle(limit=_SETTLED_AT_ONCE) == _SETTLED_AT_ONCE:
                 pass
             self._keep(await self.store.rates())
+            self._own = await self.store.own_risks()
             if time.monotonic() - self._dropped_at > _DROP_S:
                 self._dropped_at = time.monotonic()
                 await self.store.drop(before=time.time() - _KEPT_S)
@@ -186,8 +194,13 @@ class RunWorkloads:
         """The outcomes of the workload of a run that would begin now."""
         if self.workloads is None:
             return NO_OUTCOMES
-        workload = _workload(result, request)
-        return self.workloads.prior(workload) if self.rules.routing.risk_prior else NO_OUTCOMES
+        routing, workload = self.rules.routing, _workload(result, request)
+        prior = self.workloads.prior(workload) if routing.risk_prior else NO_OUTCOMES
+        if not routing.own_risk:
+            return prior
+        names = OwnRisk.of_run(workload.client, workload.requested, result.project)
+        own = self.workloads.own_risk(workload.tenant)
+        return own.applied(prior, names, self.rules.policy.difficulty.false_alarms)
 
     def rates(self, result: SteeringResult, request: SteeredRequest) -> WorkloadRates | None:
         """Rates of the run's workload for the learned policy; None under another policy."""

@@ -29,6 +29,7 @@ from gateway.learning.mining import (
     read_run,
     task_digest,
 )
+from gateway.learning.own_risk import OwnRisks
 from gateway.learning.verdicts import Verdicts, steps_of
 from gateway.observability.logging import get_logger
 from gateway.observability.metrics import Metrics
@@ -313,12 +314,14 @@ class Learner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learning:
-    """The lessons that runs may be given, what learns them, and what asks a model about runs; the
-    last two are None where no content is stored, so that there is nothing to read."""
+    """The lessons that runs may be given, what learns them, what asks a model about runs, and what
+    fits the risk to their outcomes; all but the first are None where no content is stored, so that
+    there is nothing to read."""
 
     book: LessonBook
     learner: Learner | None
     distiller: Distiller | None
+    own_risks: OwnRisks | None = None
 
     def loops(self) -> Iterator[tuple[Coroutine[Any, Any, None], str]]:
         """Coroutines to run in the background, with their names."""
@@ -326,6 +329,8 @@ class Learning:
             yield self.learner.follow(), "learning"
         if self.distiller is not None:
             yield self.distiller.follow(), "distilling"
+        if self.own_risks is not None:
+            yield self.own_risks.follow(), "risk by own outcomes"
 
 
 class Host(Protocol):
@@ -378,4 +383,13 @@ def open_learning(
         lambda: host.settings.learning,
         counted=lambda result: host.metrics.distillations.labels(result).inc(),
     )
-    return Learning(book=book, learner=learner, distiller=distiller)
+    own_risks = None
+    if stores.workloads is not None:
+        own_risks = OwnRisks(
+            store=stores.workloads,
+            learning=stores.learning,
+            runs=stores.runs,
+            settings=lambda: host.settings.routing,
+            difficulty=lambda: host.settings.difficulty.load(),
+        )
+    return Learning(book=book, learner=learner, distiller=distiller, own_risks=own_risks)

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from gateway.errors import ConfigError
+from gateway.learning.own_risk import newton
 from gateway.offline.evaluation import POINTS, RunReading, auroc, balanced_precision, signal_rates
 from gateway.offline.playback import ALARM, RISK, STATE_SIGNALS, first_showings
 from gateway.offline.recordings import Recording, RunLabel, steps_of
@@ -31,9 +32,12 @@ from gateway.steering.monitors.suite import RobustSuite, with_alarm
 from gateway.steering.policy import Policy
 from gateway.steering.scoring.calibrated import StretchFeatures, settled
 from gateway.steering.scoring.calibration import (
+    FALSE_ALARMS,
     FEATURES,
+    NEVER,
     SIGNS,
     Calibration,
+    Peaks,
     RiskWeights,
     WordWeights,
     shipped_calibration,
@@ -73,13 +77,6 @@ STRATUM_RIDGE = 0.05
 # A run weighs as this power of its steps: with 0 the risk is right at the ends of runs and too low
 # over all steps, with 1 a few long runs decide.
 LENGTH_POWER = 0.5
-# Share of the solved runs, read by models that never saw them, whose evidence lasts at the level
-# from which a run is likely to fail.
-ALARM_SHARE = 0.02
-LEAST_SOLVED = 40  # solved runs of a kind from which its level can be estimated
-LEVEL_MARGIN = 0.01  # log odds by which a level is above the last solved run that stays below it
-MOST_ROUNDS = 50
-CONVERGED = 1e-8
 
 _REFERENCE = Policy(
     difficulty=DifficultySettings(scorer="heuristic"), monitors=MonitorSettings(suite="reference")
@@ -212,20 +209,6 @@ class Model:
         return weights, self.intercept - float(self.mean @ weights)
 
 
-def newton(design: Array, outcome: Array, weight: Array, penalty: Array) -> Array:
-    """The coefficients by Newton's method; see `Solve`."""
-    beta = np.zeros(design.shape[1])
-    for _ in range(MOST_ROUNDS):
-        chance = 1.0 / (1.0 + np.exp(-np.clip(design @ beta, -30.0, 30.0)))
-        gradient = design.T @ (weight * (chance - outcome)) + penalty * beta
-        curvature = (design * (weight * chance * (1 - chance))[:, None]).T @ design
-        step = np.linalg.solve(curvature + np.diag(penalty), gradient)
-        beta = beta - step
-        if np.abs(step).max() < CONVERGED:
-            break
-    return beta
-
-
 def fit_logistic(
     features: Array,
     outcome: Array,
@@ -333,31 +316,34 @@ def fit_risk(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlarmLevels:
-    """The evidence from which a run of either kind is likely to fail; infinite = never."""
+    """The highest evidence of solved runs of either kind, above which a run is likely to fail."""
 
-    works: float = math.inf
-    talks: float = math.inf
+    works: Peaks = NEVER
+    talks: Peaks = NEVER
 
-    def reached(self, run: LabelledRun, evidence: Array) -> Array:
+    def reached(
+        self, run: LabelledRun, evidence: Array, false_alarms: float = FALSE_ALARMS
+    ) -> Array:
         """Per step, whether the evidence has lasted at its level."""
-        level = np.where(run.steps.works_from, self.works, self.talks)
+        works, talks = (peaks.level(false_alarms) for peaks in (self.works, self.talks))
+        level = np.where(run.steps.works_from, works, talks)
         return np.asarray(_lasting(evidence - level) >= 0.0)
 
 
 def alarm_levels(runs: Sequence[LabelledRun], evidence: Sequence[Array]) -> AlarmLevels:
-    """The levels above which the evidence of ALARM_SHARE of the solved runs of a kind lasts.
-    `evidence` per step of each run, by a model that never saw it. Too few solved runs set none."""
-    levels = []
-    for works in (True, False):
-        peaks = sorted(
-            float(_lasting(own).max(initial=-math.inf))
-            for run, own in zip(runs, evidence, strict=True)
-            if not run.label.failed and run.works == works
+    """The levels by the solved runs of each kind. `evidence` per step of each run, by a model that
+    never saw it."""
+    works, talks = (
+        Peaks.of(
+            [
+                float(_lasting(own).max(initial=-math.inf))
+                for run, own in zip(runs, evidence, strict=True)
+                if not run.label.failed and run.works == kind
+            ]
         )
-        few = len(peaks) < LEAST_SOLVED
-        peak = math.inf if few else max(peaks[-1 - int(ALARM_SHARE * len(peaks))], 0.0)
-        levels.append(peak + LEVEL_MARGIN)
-    return AlarmLevels(works=levels[0], talks=levels[1])
+        for kind in (True, False)
+    )
+    return AlarmLevels(works=works, talks=talks)
 
 
 def _lasting(values: Array) -> Array:
@@ -502,8 +488,8 @@ def _risk_weights(risk: RiskModel, levels: AlarmLevels) -> RiskWeights:
         weights=tuple([_rounded(weight) for weight in weights]),
         works=_rounded(risk.works - offset),
         talks=_rounded(risk.talks - offset),
-        works_alarm=_rounded(levels.works),
-        talks_alarm=_rounded(levels.talks),
+        works_alarm=levels.works,
+        talks_alarm=levels.talks,
         words=WORDS_WEIGHT,
         early=EARLY_STEPS,
         people=shipped_calibration().risk.people,

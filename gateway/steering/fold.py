@@ -92,7 +92,7 @@ class _Windows:
 
     __slots__ = ("alarmed_steps", "observer", "risk", "score", "scorer", "show", "suite")
 
-    def __init__(self, policy: Policy, judged: Judged, *, led: bool) -> None:
+    def __init__(self, policy: Policy, judged: Judged, prior: WorkloadPrior, *, led: bool) -> None:
         self.scorer = scorer = make_scorer(policy.difficulty)
         if isinstance(scorer, Judgeable):
             scorer.judged = judged
@@ -101,7 +101,12 @@ class _Windows:
         self.show = suite.push_observed if isinstance(suite, ReadsObservations) else None
         self.score = scorer.push_observed if isinstance(scorer, ReadsObservations) else None
         self.observer = RunObserver()
-        self.risk = RiskModel(policy.difficulty.calibration or shipped_calibration(), led=led)
+        self.risk = RiskModel(
+            policy.difficulty.calibration or shipped_calibration(),
+            led=led,
+            false_alarms=policy.difficulty.false_alarms,
+            prior=prior,
+        )
         self.alarmed_steps = 0
 
     def observe(self, step: Step) -> tuple[float, ObservedStep]:
@@ -151,7 +156,7 @@ class RunFold:
         # Made with the first step: most runs begin, and many end, without one.
         self._windows: _Windows | None = None
         if earlier:
-            self._windows = windows = _Windows(policy, judged, led=self.index > 0)
+            self._windows = windows = _Windows(policy, judged, prior, led=self.index > 0)
             for step in earlier:
                 windows.observe(step)
 
@@ -170,7 +175,8 @@ class RunFold:
         """Score the next step and advance the state by one transition."""
         windows = self._windows
         if windows is None:
-            windows = self._windows = _Windows(self._policy, self._judged, led=self.index > 0)
+            windows = _Windows(self._policy, self._judged, self.prior, led=self.index > 0)
+            self._windows = windows
         score, observed = windows.observe(step)
         readings, risk = windows.suite.readings(), windows.risk
         windows.alarmed_steps = windows.alarmed_steps + 1 if readings.fired else 0

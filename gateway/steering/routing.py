@@ -26,7 +26,8 @@ class RoutingSettings:
     (docs/routing.md). `regret`: points of success, 0 to 100, by which the chosen model may be worse
     than the best; `explore`: share of a workload's runs, in [0, 1], whose model is drawn.
     `refresh_s`: how often outcomes are counted and read. `risk_prior`: whether the risk of a run
-    begins at the failure rate of its workload.
+    begins at the failure rate of its workload; `own_risk`: whether it and its alarm follow what is
+    fitted to the tenant's own outcomes.
     `min_dwell_steps`: steps on a model before the model of an easier state may replace it, because
     each switch loses the provider's prompt cache. `rest_calls`: calls of the conversation for which
     a routed model that refused a call is not used. `escalate_at_severity`: severity, 1 to 3, from
@@ -38,6 +39,7 @@ class RoutingSettings:
     explore: float = 0.05
     refresh_s: float = 30.0
     risk_prior: bool = True
+    own_risk: bool = True
     min_dwell_steps: int = 0
     rest_calls: int = 20
     escalate_at_severity: int = 2

@@ -305,3 +305,14 @@ class DecidedRun(Struct, frozen=True, kw_only=True):
     run: WorkloadRun
     outcome: str | None
     cost_usd: float | None
+
+
+class EndedRun(Struct, frozen=True, kw_only=True):
+    """A run with an outcome. `run`: as it was noted, `at` its end; without a workload if it was
+    not. `weight`: the confidence in the outcome. `sequence`: in its conversation, from 0."""
+
+    run: WorkloadRun
+    failed: bool
+    weight: float
+    sequence: int
+    project: str = ""

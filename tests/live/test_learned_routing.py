@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
+from gateway.backends import open_stores
+from gateway.config.storage import StorageSettings
+from gateway.steering.scoring.risk import OwnRisk
 from steering_gateway_testing import AppServer, ScriptedUpstream
 from tests.live.client import PLAIN, Agent, opening, worker
 from tests.live.incidents import until
@@ -139,3 +144,35 @@ async def test_without_outcomes_the_states_decide(
         asked.append([a.headers["x-gateway-model"] for a in await agent.run(8)])
     assert asked[0] == asked[1]
     assert set(asked[0]) == {"big", "small"}
+
+
+async def test_own_outcomes_move_the_risk(
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
+) -> None:
+    """A fit in the database is read at a refresh, for runs with its names, and can be off."""
+    upstream.default = worker(9)
+
+    async def risk(server: AppServer, project: str, task: str) -> float:
+        agent = Agent(http, server.base_url, opening(f"{task} {project}"), model="big")
+        agent.headers["x-gateway-tag-project"] = project
+        await agent.turn()
+        return float((await agent.turn()).headers["x-gateway-risk"])
+
+    server = gateway_server(settings(upstream, tmp_path))
+    flat = await risk(server, "web", "Before.")
+    stores = await open_stores(StorageSettings(path=str(tmp_path / "runs.db")))
+    assert stores.workloads is not None
+    await stores.workloads.put_own_risk("default", OwnRisk(offsets={"project:web": 3.0}, since=1.0))
+    await stores.close()
+    numbers = itertools.count()
+
+    async def moved() -> bool:
+        return await risk(server, "web", f"Later {next(numbers)}.") > flat + 0.3
+
+    assert await until(moved)
+    assert await risk(server, "app", "Another one.") == pytest.approx(flat, abs=0.01)
+    (row,) = (await http.get(f"{server.url}/api/routing")).json()["own_risks"]
+    assert row["since"] == 1.0
+    await asyncio.to_thread(server.stop)
+    server = gateway_server(settings(upstream, tmp_path, own_risk=False))
+    assert await risk(server, "web", "Switched off.") == pytest.approx(flat, abs=0.01)

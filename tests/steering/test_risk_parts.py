@@ -17,6 +17,7 @@ from gateway.steering.fold import ConversationFold, RunFold, RunRisk
 from gateway.steering.fsm import FSMState
 from gateway.steering.policy import Policy
 from gateway.steering.scoring.calibration import (
+    Peaks,
     PeopleWeights,
     WordWeights,
     calibration_from_json,
@@ -32,6 +33,7 @@ from gateway.steering.transcript.steps import Action, Step
 from tests.test_replay import sample
 
 WORDS = WordWeights(works={("let", "me"): 4, ("me", "look"): -1}, talks={("i", "can"): 2}, unit=0.5)
+LOW = Peaks(largest=(-99.0,))
 EDIT = '{"command": "str_replace", "path": "/src/a.py", "old_str": "%d", "new_str": "%d"}'
 
 
@@ -134,7 +136,7 @@ def test_a_led_run_is_judged_by_what_people_correct() -> None:
     raise it, a question to the person lowers it, and no benchmark's alarm is raised."""
     people = PeopleWeights(average=0.5, edits=1.0, asks=-2.0)
     shipped = shipped_calibration()
-    own = replace(shipped, risk=replace(shipped.risk, people=people, works_alarm=-99.0))
+    own = replace(shipped, risk=replace(shipped.risk, people=people, works_alarm=LOW))
     steps = [said("", edit(n), prompted=n == 4) for n in range(6)]
     model = RiskModel(own)
     found = evidence(steps[:4], model)

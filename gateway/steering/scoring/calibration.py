@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib import resources
 from operator import mul
 from typing import Any
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct, ValidationError, convert, to_builtins
 
 FORMAT = 2
 WORDS_FORMAT = 1
+FALSE_ALARMS = 0.05
+"""Promised share of the runs that end well which are ever called likely to fail."""
+DOUBT = 0.01  # probability that solved runs promise a level which more than the share reach
+LEVEL_MARGIN = 0.01  # log odds by which a level is above the last solved run that stays below it
+MOST_PEAKS = 100  # of solved runs that are kept: a few more solved runs than needed change nothing
 SHIPPED = "weights.json"
 SHIPPED_WORDS = "words.json"
 
@@ -52,6 +57,42 @@ class WordWeights(Struct, frozen=True, kw_only=True):
     talks_steps: int = 3
 
 
+class Peaks(Struct, frozen=True, kw_only=True):
+    """The `largest` evidence above 0 that lasted in `runs` solved runs, in falling order. Without
+    runs, the first is the level itself, whatever is promised; without any there is none."""
+
+    runs: int = 0
+    largest: tuple[float, ...] = ()
+
+    @classmethod
+    def of(cls, peaks: Sequence[float]) -> Peaks:
+        """The peaks of these solved runs, one a run."""
+        largest = sorted([round(peak, 4) for peak in peaks if peak > 0.0], reverse=True)
+        return cls(runs=len(peaks), largest=tuple(largest[:MOST_PEAKS]))
+
+    def level(self, false_alarms: float) -> float:
+        """The level that at most this share of such runs ever reaches, in however many steps each
+        is looked at; in 1 - DOUBT of the samples, if the next run is drawn like these. Infinite
+        for too few runs."""
+        if not self.runs or not false_alarms:
+            return self.largest[0] if self.largest and false_alarms else math.inf
+        # Of n runs the k-th highest is such a level if fewer than k of n above it are improbable.
+        term = self.runs * math.log1p(-false_alarms)
+        above, total, odds = 0, math.exp(term), math.log(false_alarms) - math.log1p(-false_alarms)
+        while total <= DOUBT and above < self.runs:
+            above += 1
+            term += math.log((self.runs - above + 1) / above) + odds
+            total += math.exp(term)
+        if not above:
+            return math.inf
+        known = self.largest[:above]
+        low = len(known) < above and len(self.largest) < MOST_PEAKS
+        return LEVEL_MARGIN + (0.0 if low else known[-1])
+
+
+NEVER = Peaks()
+
+
 class PeopleWeights(Struct, frozen=True, kw_only=True):
     """Evidence that a person will correct a run: `average` of all runs, weight of the logarithm of
     `edits`, and of a newest step that `asks` the person."""
@@ -65,17 +106,18 @@ class RiskWeights(Struct, frozen=True, kw_only=True):
     """The fitted evidence of a run: weights per unit of each of RISK_FEATURES.
 
     `works`, `talks`: average of runs that work on files or programs and of others, taken off so
-    that their evidence is 0; `works_alarm`, `talks_alarm`: the evidence from which a run of either
-    kind is likely to fail, infinite = never. `words`: weight of the evidence of words; `early`:
-    steps after which half of the evidence counts; `people`: of a run that a person leads.
+    that their evidence is 0; `works_alarm`, `talks_alarm`: the highest that it came to in solved
+    runs of either kind, from which a run is likely to fail. `words`: weight of the evidence of
+    words; `early`: steps after which half of the evidence counts; `people`: of a run that a person
+    leads.
     Raises: ValueError for a feature without weight, or a number that is not finite.
     """
 
     weights: tuple[float, ...]
     works: float
     talks: float
-    works_alarm: float = math.inf
-    talks_alarm: float = math.inf
+    works_alarm: Peaks = NEVER
+    talks_alarm: Peaks = NEVER
     words: float = 0.0
     early: float = 0.0
     people: PeopleWeights | None = None
@@ -85,8 +127,6 @@ class RiskWeights(Struct, frozen=True, kw_only=True):
             raise ValueError(f"risk: expected {len(RISK_FEATURES)}, got {len(self.weights)}")
         if not all(map(math.isfinite, (*self.weights, self.works, self.talks))):
             raise ValueError("risk: expected finite numbers")
-        if math.isnan(self.works_alarm + self.talks_alarm):
-            raise ValueError("risk.alarms: expected numbers")
         if self.early < 0.0:
             raise ValueError("risk.early: expected 0 or more steps")
 
@@ -146,7 +186,8 @@ def calibration_from_json(text: str | bytes) -> Calibration:
     if unknown := _member(data, "weights").keys() - set(FEATURES):
         raise ValueError(f"weights.{min(unknown)}: unknown, expected {', '.join(FEATURES)}")
     risk = _member(data, "risk")
-    added = {name: _number(risk, name) for name in ("words", "early") if name in risk}
+    added: dict[str, Any] = {n: _number(risk, n) for n in ("words", "early") if n in risk}
+    added |= {f"{kind}_alarm": _peaks(risk, kind) for kind in risk.get("alarms", ())}
     people = {name: _number(risk, "people", name) for name in risk.get("people", ())}
     return Calibration(
         bias=_number(data, "bias"),
@@ -156,7 +197,6 @@ def calibration_from_json(text: str | bytes) -> Calibration:
             works=_number(risk, "averages", "works"),
             talks=_number(risk, "averages", "talks"),
             people=PeopleWeights(**people) if people else None,
-            **{f"{kind}_alarm": _number(risk, "alarms", kind) for kind in risk.get("alarms", ())},
             **added,
         ),
         budget_works=int(_number(data, "budgets", "works")),
@@ -164,6 +204,17 @@ def calibration_from_json(text: str | bytes) -> Calibration:
         precision={name: _number(data, "precision", name) for name in precision},
         provenance=_member(data, "provenance"),
     )
+
+
+def _peaks(risk: Mapping[str, Any], kind: str) -> Peaks:
+    """The peaks of solved runs, or the level that weights files of before have."""
+    alarms = _member({"risk.alarms": risk["alarms"]}, "risk.alarms")
+    if not isinstance(own := alarms.get(kind), dict):
+        return Peaks(largest=(_number(risk, "alarms", kind),))
+    try:
+        return convert(own, Peaks)
+    except ValidationError as error:
+        raise ValueError(f"risk.alarms.{kind}: {error}") from error
 
 
 def _member(data: Mapping[str, Any], key: str) -> dict[str, Any]:
@@ -188,7 +239,7 @@ def _expected(what: str, value: object) -> str:
 def calibration_to_json(calibration: Calibration) -> str:
     """The text of a weights file; equal calibrations give equal bytes."""
     risk = calibration.risk
-    levels = {"works": risk.works_alarm, "talks": risk.talks_alarm}
+    peaks = {"works": risk.works_alarm, "talks": risk.talks_alarm}
     data = {
         "format": FORMAT,
         "bias": calibration.bias,
@@ -196,7 +247,11 @@ def calibration_to_json(calibration: Calibration) -> str:
         "risk": {
             "weights": dict(zip(RISK_FEATURES, risk.weights, strict=True)),
             "averages": {"works": risk.works, "talks": risk.talks},
-            "alarms": {kind: level for kind, level in levels.items() if math.isfinite(level)},
+            "alarms": {
+                kind: to_builtins(own) if own.runs else own.largest[0]
+                for kind, own in peaks.items()
+                if own != NEVER
+            },
             "words": risk.words,
             "early": risk.early,
             **({"people": to_builtins(risk.people)} if risk.people is not None else {}),

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from operator import add, mul
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway.steering.evidence.features import spoken, words_of
 from gateway.steering.evidence.observation import ObservedStep
 from gateway.steering.scoring.calibration import (
+    FALSE_ALARMS,
+    NEVER,
     Calibration,
+    Peaks,
     PeopleWeights,
     WordWeights,
     shipped_words,
@@ -37,19 +41,27 @@ LASTING_STEPS = 3  # steps in a row at the level from which a run is likely to f
 
 
 class WorkloadPrior(Struct, frozen=True, kw_only=True, array_like=True):
-    """Finished runs of one workload by outcome; a Beta prior adds one run of each outcome."""
+    """Finished runs of one workload by outcome; a Beta prior adds one run of each outcome.
+
+    What the installation's own outcomes add (`OwnRisk`): `slope` of the evidence, log odds
+    `offset`, and the evidence from which its runs are likely to fail, None = as shipped.
+    """
 
     solved: float = 0
     failed: float = 0
+    slope: float = 1.0
+    offset: float = 0.0
+    works_alarm: float | None = None
+    talks_alarm: float | None = None
 
     @property
     def log_odds(self) -> float:
         """Log odds that a run of the workload fails."""
-        return math.log((self.failed + 1.0) / (self.solved + 1.0))
+        return math.log((self.failed + 1.0) / (self.solved + 1.0)) + self.offset
 
     def with_outcome(self, *, failed: bool) -> WorkloadPrior:
         """The prior after one more run."""
-        return WorkloadPrior(solved=self.solved + (not failed), failed=self.failed + failed)
+        return replace(self, solved=self.solved + (not failed), failed=self.failed + failed)
 
     def informed_by(self, others: Iterable[WorkloadPrior]) -> WorkloadPrior:
         """The prior, given the outcomes on other models, which say how hard the tasks are: in place
@@ -67,10 +79,83 @@ class WorkloadPrior(Struct, frozen=True, kw_only=True, array_like=True):
 NO_OUTCOMES = WorkloadPrior()
 
 
+def known_prior(outcomes: Mapping[str, WorkloadPrior], requested: str) -> WorkloadPrior:
+    """The outcomes of a workload's runs on the model that it requests; those on its other models
+    count as a few more."""
+    if not outcomes:
+        return NO_OUTCOMES
+    others = [known for model, known in outcomes.items() if model != requested]
+    return outcomes.get(requested, NO_OUTCOMES).informed_by(others)
+
+
+class Gain(Struct, frozen=True, kw_only=True):
+    """Gain of a fit over what ships, on `runs` of an installation that it never saw, on `days`
+    (`failed` of them failed): nats of log loss a run, with the lower end of its 95 % interval, and
+    in all."""
+
+    runs: int = 0
+    failed: int = 0
+    days: int = 0
+    mean: float = 0.0
+    low: float = 0.0
+    total: float = 0.0
+
+    @property
+    def proven(self) -> bool:
+        """Whether the fit is used. The total is the logarithm of a likelihood ratio that reaches
+        20 once in 20 times, however often it is looked at, if what ships is right."""
+        return self.low > 0.0 and self.total >= math.log(20.0)
+
+
+class OwnRisk(Struct, frozen=True, kw_only=True):
+    """The risk by the outcomes of one tenant's own runs.
+
+    `slope` of the evidence and `share` of its workload's log odds, both 1 as shipped; `offsets` by
+    names of `of_run`; `works`, `talks`: peaks of its solved runs; `since`: when the fit came into
+    use, 0 = what ships is used; `fitted_at`.
+    """
+
+    slope: float = 1.0
+    share: float = 1.0
+    offsets: Mapping[str, float] = {}
+    works: Peaks = NEVER
+    talks: Peaks = NEVER
+    gain: Gain = Gain()
+    since: float = 0.0
+    fitted_at: float = 0.0
+
+    @staticmethod
+    def of_run(client: str, model: str, project: str) -> tuple[str, ...]:
+        """The names whose offsets a run has; "" is every run's."""
+        named = {"client": client, "model": model, "project": project}
+        return ("", *[f"{kind}:{name}" for kind, name in named.items() if name])
+
+    def applied(
+        self, prior: WorkloadPrior, names: Sequence[str], false_alarms: float
+    ) -> WorkloadPrior:
+        """The prior of a run with these names. A level is the own one once it can be promised."""
+        levels = [peaks.level(false_alarms) for peaks in (self.works, self.talks)]
+        works, talks = (level if math.isfinite(level) else None for level in levels)
+        if not self.since:
+            return replace(prior, works_alarm=works, talks_alarm=talks)
+        offset = sum([self.offsets.get(name, 0.0) for name in names])
+        return replace(
+            prior,
+            slope=self.slope,
+            offset=offset + (self.share - 1.0) * prior.log_odds,
+            works_alarm=works,
+            talks_alarm=talks,
+        )
+
+
 def risk_of(log_odds: float, prior: WorkloadPrior = NO_OUTCOMES) -> float:
     """The probability in (0, 1) that a run with this evidence fails."""
-    total = min(max(log_odds + prior.log_odds, -MOST_LOG_ODDS), MOST_LOG_ODDS)
+    total = prior.slope * log_odds + prior.log_odds
+    total = min(max(total, -MOST_LOG_ODDS), MOST_LOG_ODDS)
     return 1.0 / (1.0 + math.exp(-total))
+
+
+AS_SHIPPED = OwnRisk()
 
 
 class RunTotals:
@@ -205,19 +290,30 @@ class RiskModel:
 
     `evidence`: the same by its task alone, which a run that a person leads has, too. `lasting`: the
     least of that in the newest LASTING_STEPS steps, -inf before there are so many and while a
-    person leads; `likely`: all of them were at the calibration's level, which few solved runs
-    reach. `led`: the run follows another one of its conversation.
+    person leads; `likely`: all of them were at the level that at most `false_alarms` of the solved
+    runs reach, or at the `prior`'s. `led`: the run follows another one of its conversation.
     """
 
     __slots__ = (
-        *("_led", "_newest", "_reached", "_risk", "_steps", "_totals", "_words"),
+        *("_alarms", "_led", "_newest", "_reached", "_risk", "_steps", "_totals", "_words"),
         *("evidence", "log_odds"),
     )
 
     def __init__(
-        self, calibration: Calibration, words: WordWeights | None = None, *, led: bool = False
+        self,
+        calibration: Calibration,
+        words: WordWeights | None = None,
+        *,
+        led: bool = False,
+        false_alarms: float = FALSE_ALARMS,
+        prior: WorkloadPrior = NO_OUTCOMES,
     ) -> None:
-        self._risk = calibration.risk
+        self._risk = risk = calibration.risk
+        works, talks = prior.works_alarm, prior.talks_alarm
+        self._alarms = (
+            risk.talks_alarm.level(false_alarms) if talks is None else talks,
+            risk.works_alarm.level(false_alarms) if works is None else works,
+        )
         self._totals = RunTotals()
         self._words = RunWords(words or shipped_words()) if calibration.risk.words else None
         self._led = LedRun(calibration.risk.people, led=led)
@@ -245,7 +341,7 @@ class RiskModel:
         self._totals.push(observed)
         self._steps += 1
         risk, works = self._risk, self._totals.works
-        average, alarm = (risk.works, risk.works_alarm) if works else (risk.talks, risk.talks_alarm)
+        average, alarm = risk.works if works else risk.talks, self._alarms[works]
         evidence = float(sum(map(mul, risk.weights, self._totals.values()))) - average
         if self._words is not None:
             letters = words_of(spoken(observed.step))

@@ -21,7 +21,7 @@ _TABLES = (
     *("patterns", "pattern_spaces", "keys", "outcomes", "pattern_evidence", "pattern_decisions"),
     *("pattern_posteriors", "jobs", "budget_accounts", "budget_reservations", "run_controls"),
     *("usage_by_hour", "alerts", "alert_keys", "alert_deliveries"),
-    *("workload_runs", "workload_models"),
+    *("workload_runs", "workload_models", "own_risks"),
 )
 _JSON_OF_STEPS = ("readings", "call", "content")
 """Texts that are JSON: they need no other form than in a file."""

@@ -124,6 +124,7 @@ _SCRIPTS = {
     "usage_002_estimates": _ESTIMATES,
     "answers_001_answers": tables.ANSWERS,
     "core_002_runs_under_way": tables.UNDER_WAY,
+    "routing_002_own_risks": tables.OWN_RISKS,
 }
 MIGRATIONS = tables.rendered(_SCRIPTS, _TYPES)
 """Every change a database needs, in order; new ones are appended."""

@@ -216,6 +216,11 @@ CREATE TABLE workload_models (
     PRIMARY KEY (tenant, workload, model)
 );
 """
+OWN_RISKS = """
+CREATE TABLE own_risks (
+    tenant: name PRIMARY KEY | fitted_at: real | fit: text
+);
+"""
 # Answers that later requests name.
 ANSWERS = """
 CREATE TABLE answers (

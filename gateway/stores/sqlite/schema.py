@@ -107,6 +107,7 @@ _SCRIPTS = {
     "budgets_004_estimates": tables.ACCOUNT_ESTIMATES,
     "answers_001_answers": tables.ANSWERS,
     "core_003_runs_under_way": tables.UNDER_WAY,
+    "routing_002_own_risks": tables.OWN_RISKS,
 }
 MIGRATIONS = tables.rendered(_SCRIPTS, _TYPES)
 """Every change a file needs, in order; new ones are appended."""
