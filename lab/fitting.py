@@ -33,7 +33,7 @@ from gateway.steering.acting import ActSettings
 from gateway.steering.scoring.calibration import calibration_to_json, words_to_json
 from lab.difficulty import difficulty_figures
 from lab.evidence import measure_tables
-from lab.heldout import word_fit
+from lab.heldout import fit_words
 from lab.risk import risk_figures
 
 
@@ -73,7 +73,7 @@ def fit_with_figures(
     runs: Sequence[LabelledRun], *, seed: int = SEED, words: FitWords | None = None
 ) -> Fitted:
     """The fit by scikit-learn, with the figures of difficulty and risk in its provenance."""
-    fitted = fit(runs, seed=seed, solve=solve, words=words or word_fit(runs))
+    fitted = fit(runs, seed=seed, solve=solve, words=words or fit_words)
     provenance = dict(fitted.calibration.provenance)
     held_out = provenance["held_out"]
     provenance["held_out"] = {

@@ -39,17 +39,14 @@ RISK_FEATURES = (  # the inputs of risk in the order of their weights; `risk.Run
 
 
 class WordWeights(Struct, frozen=True, kw_only=True):
-    """Weights of pairs of neighbouring words in a thought, by the kind of run, in whole units, so
-    that a sum does not depend on their order; for each kind the average evidence, and the number of
-    newest steps whose words count."""
+    """Weights of the words of a thought, by the kind of run, in whole units, so that a sum does not
+    depend on their order; for each kind the average evidence."""
 
-    works: Mapping[tuple[str, str], int] = {}
-    talks: Mapping[tuple[str, str], int] = {}
+    works: Mapping[str, int] = {}
+    talks: Mapping[str, int] = {}
     unit: float = 0.0
     works_average: float = 0.0
     talks_average: float = 0.0
-    works_steps: int = 3
-    talks_steps: int = 3
 
 
 class PeopleWeights(Struct, frozen=True, kw_only=True):
@@ -224,7 +221,7 @@ def words_from_json(text: str | bytes) -> WordWeights:
     if not isinstance(data, dict) or data.get("format") != WORDS_FORMAT:
         raise ValueError(f"words file: expected format {WORDS_FORMAT}")
     works, talks = (
-        {_pair(name): int(_number(data, kind, name)) for name in _member(data, kind)}
+        {name: int(_number(data, kind, name)) for name in _member(data, kind)}
         for kind in ("works", "talks")
     )
     return WordWeights(
@@ -233,28 +230,18 @@ def words_from_json(text: str | bytes) -> WordWeights:
         unit=_number(data, "unit"),
         works_average=_number(data, "averages", "works"),
         talks_average=_number(data, "averages", "talks"),
-        works_steps=int(_number(data, "steps", "works")),
-        talks_steps=int(_number(data, "steps", "talks")),
     )
-
-
-def _pair(name: str) -> tuple[str, str]:
-    first, _, second = name.partition(" ")
-    return first, second
 
 
 def words_to_json(words: WordWeights, provenance: Mapping[str, Any]) -> str:
     """The text of a file of words; equal weights give equal bytes."""
-    kinds = {"works": words.works, "talks": words.talks}
     data = {
         "format": WORDS_FORMAT,
         "provenance": provenance,
-        "steps": {"works": words.works_steps, "talks": words.talks_steps},
         "averages": {"works": words.works_average, "talks": words.talks_average},
         "unit": words.unit,
-        **{
-            kind: {" ".join(pair): own[pair] for pair in sorted(own)} for kind, own in kinds.items()
-        },
+        "works": dict(sorted(words.works.items())),
+        "talks": dict(sorted(words.talks.items())),
     }
     return json.dumps(data, indent=0, ensure_ascii=False) + "\n"
 
