@@ -196,8 +196,10 @@ def test_files_are_read_back_as_they_were_written() -> None:
     data = orjson.loads(calibration_to_json(shipped))
     for name in ("words", "early", "people"):
         del data["risk"][name]
-    old = calibration_from_json(orjson.dumps(data)).risk
-    assert (old.words, old.early, old.people) == (0.0, 0.0, None)
+    data["weights"] |= {"retells.recent": 0.1, "stale.window": 0.3}  # signals of before
+    old = calibration_from_json(orjson.dumps(data))
+    assert (old.risk.words, old.risk.early, old.risk.people) == (0.0, 0.0, None)
+    assert old.weights == shipped.weights
 
 
 def test_what_is_wrong_in_a_file_is_named() -> None:

@@ -20,12 +20,14 @@ SHIPPED_WORDS = "words.json"
 WINDOW_STEPS = 8  # Newest steps that a score of difficulty looks at. Source: design section 7.
 NEWEST_STEPS = 3  # newest steps that count once more within the window
 SIGNALS = (  # signals of a step about the stretch it is in; `calibrated.signals_of` defines each
-    *("trouble", "repeats", "stale", "fails", "empty", "retells"),
+    *("trouble", "repeats", "fails", "empty"),
     *("looks", "calls", "passes"),
 )
+STALE = "stale.newest"  # of the newest step alone: over more steps it follows the step number
 SPANS = ("newest", "recent", "window")
 # The scorer's inputs in the order of their weights: each signal over three spans of steps.
-FEATURES = tuple(f"{signal}.{span}" for span in SPANS for signal in SIGNALS)
+FEATURES = (*[f"{signal}.{span}" for span in SPANS for signal in SIGNALS], STALE)
+_FORMER = {f"{signal}.{span}" for span in SPANS for signal in ("stale", "retells")} - {STALE}
 CONTEXT = ("looks", "calls", "passes")  # no trouble by themselves: weights of either sign
 SIGNS: Mapping[str, int] = {
     name: 0 if name.partition(".")[0] in CONTEXT else 1 for name in FEATURES
@@ -140,7 +142,7 @@ def calibration_from_json(text: str | bytes) -> Calibration:
     if not isinstance(data, dict) or data.get("format") is True or data.get("format") != FORMAT:
         raise ValueError(f"format: expected {FORMAT}, as written by `gateway calibrate`")
     precision = _member(data, "precision")
-    if unknown := _member(data, "weights").keys() - set(FEATURES):
+    if unknown := _member(data, "weights").keys() - {*FEATURES, *_FORMER}:
         raise ValueError(f"weights.{min(unknown)}: unknown, expected {', '.join(FEATURES)}")
     risk = _member(data, "risk")
     added = {name: _number(risk, name) for name in ("words", "early") if name in risk}
