@@ -110,11 +110,11 @@ def _fit_kind(runs: Sequence[LabelledRun], known: set[str]) -> dict[str, float]:
     failed = np.array([run.label.failed for run in runs], dtype=bool)
     difference, variance = np.zeros(len(words)), np.zeros(len(words))
     for numbers in strata.values():
-        own, lost = rows[numbers], failed[numbers]
+        said_by, lost = rows[numbers], failed[numbers]
         if 0 < (count := int(lost.sum())) < len(lost):
             weight = count * (len(lost) - count) / len(lost)
-            difference += weight * (own[lost].mean(axis=0) - own[~lost].mean(axis=0))
-            variance += weight * own.var(axis=0)
+            difference += weight * (said_by[lost].mean(axis=0) - said_by[~lost].mean(axis=0))
+            variance += weight * said_by.var(axis=0)
     deviation = np.sqrt(variance)
     if not deviation.any():
         return {}
