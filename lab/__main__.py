@@ -36,7 +36,7 @@ def _parser() -> argparse.ArgumentParser:
     learning = commands.add_parser("learning", help="what recorded runs teach, and what is right")
     learning.add_argument("--json", action="store_true", help="one JSON object on stdout")
     learning.set_defaults(run=_learning)
-    heldout = commands.add_parser("heldout", help="judge risk, every constant by inner folds")
+    heldout = commands.add_parser("heldout", help="judge risk on runs that it never saw")
     heldout.set_defaults(run=_heldout)
     at_risk = commands.add_parser("at-risk", help="handing over or ending runs at each risk")
     at_risk.set_defaults(run=_at_risk)

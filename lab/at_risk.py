@@ -24,7 +24,7 @@ from gateway.steering.scoring.risk import LASTING_STEPS, risk_of
 from gateway.stores.totals import RISK_LEVELS, RiskSums, count_at_risk
 from gateway.text.formatting import percent
 from lab.fitting import solve
-from lab.heldout import splits, word_fit
+from lab.heldout import fit_words, splits
 
 LOSSES = (0.0025, 0.005, 0.01)
 """Shares of the solved runs that ending may cost, for which a level is chosen."""
@@ -76,12 +76,12 @@ def watched_runs(files: Sequence[Path]) -> dict[str, list[Watched]]:
             sized.append((run, tuple(np.cumsum(sizes) // CHARS_PER_TOKEN)))
     sized.sort(key=lambda each: (each[0].label.id, each[0].digest))
     labelled = [run for run, _ in sized]
-    words, folds = word_fit(labelled), splits(labelled)
+    folds = splits(labelled)
     found = {}
     for name, own in {"scenarios": folds["groups"], "sources": folds["sources"]}.items():
         found[name] = list[Watched]()
         for training, judged in own:
-            model = fit_risk([labelled[n] for n in training], solve, words)
+            model = fit_risk([labelled[n] for n in training], solve, fit_words)
             for n in judged:
                 risks = [risk_of(float(odds)) for odds in model.log_odds(labelled[n])]
                 found[name].append(Watched(labelled[n], lasting_of(risks), sized[n][1]))

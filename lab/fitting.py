@@ -39,7 +39,7 @@ from gateway.steering.acting import ActSettings
 from gateway.steering.scoring.calibration import calibration_to_json, words_to_json
 from lab.difficulty import difficulty_figures
 from lab.evidence import measure_tables
-from lab.heldout import word_fit
+from lab.heldout import fit_words
 from lab.risk import risk_figures
 
 
@@ -79,7 +79,7 @@ def fit_with_figures(
     runs: Sequence[LabelledRun], *, seed: int = SEED, words: FitWords | None = None
 ) -> Fitted:
     """The fit by scikit-learn, with the figures of difficulty and risk in its provenance."""
-    fitted = fit(runs, seed=seed, solve=solve, words=words or word_fit(runs))
+    fitted = fit(runs, seed=seed, solve=solve, words=words or fit_words)
     provenance = dict(fitted.calibration.provenance)
     held_out = provenance["held_out"]
     provenance["held_out"] = {
@@ -123,13 +123,13 @@ def run_promises(files: Sequence[Path], *, out: TextIO | None = None) -> int:
     """Print the rates of false alarms that are promised and realised, in halves of the scenarios
     and on sources that neither weights nor levels saw. Returns the exit status, 0."""
     runs = read_labelled(files, sys.stderr)[0]
-    words, fold = word_fit(runs), folds_of((run.label.group for run in runs), FOLDS, SEED)
+    fold = folds_of((run.label.group for run in runs), FOLDS, SEED)
 
     def read_by(part: Callable[[LabelledRun], object]) -> list[Read]:
         """The runs of each part by a model of the others."""
         found: list[Read] = []
         for own in {part(run): None for run in runs}:
-            model = fit_risk([run for run in runs if part(run) != own], solve, words)
+            model = fit_risk([run for run in runs if part(run) != own], solve, fit_words)
             found += [(run, model.log_odds(run)) for run in runs if part(run) == own]
         return found
 

@@ -17,11 +17,12 @@ from gateway.offline.evaluation import auroc
 from gateway.offline.fitting import LabelledRun, fit
 from gateway.steering.scoring.risk import WorkloadPrior, risk_of
 from gateway.steering.transcript.message_kinds import KINDS, kinds_from_json
+from lab import heldout
 from lab.__main__ import main
 from lab.at_risk import Watched, chosen, curve_of, lasting_of, watched_runs
 from lab.difficulty import state_changes, step_correlation, trouble_auroc
 from lab.fitting import alarmed, fit_with_figures
-from lab.heldout import Study, Words, figures, permuted, splits, word_fit
+from lab.heldout import figures, fit_words, permuted, splits
 from lab.kinds import auroc as auroc_of_kinds
 from lab.kinds import (
     confusion,
@@ -50,9 +51,8 @@ def test_scikit_learn_fits_what_the_gateway_fits() -> None:
     """Weights of both solvers agree to five digits; figures are added to what is written."""
     runs, problems = read_labelled([SAMPLE], io.StringIO())
     assert not problems
-    words = word_fit(runs)
-    ours = fit(runs, words=words).calibration
-    theirs = fit_with_figures(runs, words=words).calibration
+    ours = fit(runs, words=fit_words).calibration
+    theirs = fit_with_figures(runs).calibration
     assert theirs.weights == pytest.approx(ours.weights, rel=1e-5, abs=1e-9)
     assert theirs.risk.weights == pytest.approx(ours.risk.weights, rel=1e-5)
     assert theirs.bias == pytest.approx(ours.bias, rel=1e-5)
@@ -252,28 +252,26 @@ def test_messages_without_labels_are_refused(
     assert "no labelled message" in capsys.readouterr().err
 
 
-def test_nested_folds_find_what_is_there_and_nothing_in_noise() -> None:
+def test_held_out_folds_find_what_is_there_and_nothing_in_noise() -> None:
     """Words that failed runs alone say rank held-out runs; permuted outcomes do not."""
     runs, _ = read_labelled([SAMPLE], io.StringIO())
     kept = [run for run in runs if not run.works][:80]
     marked = [
-        replace(run, steps=replace(run.steps, letters=[mark(run)] * len(run.steps.letters)))
+        replace(run, steps=replace(run.steps, words=[mark(run)] * len(run.steps.words)))
         for run in kept
     ]
-    study = Study(Words(marked))
-    found = study.readings(study.held_out(splits(marked)["groups"]))
+    found = heldout.held_out(marked, splits(marked)["groups"])["words"]
     assert auroc(found, "end", rounds=1).value > 0.9
     noise = permuted(marked)
     assert sorted(run.label.failed for run in noise) == sorted(run.label.failed for run in marked)
-    shuffled = Study(Words(noise))
-    lost = shuffled.readings(shuffled.held_out(splits(noise)["groups"]))
+    lost = heldout.held_out(noise, splits(noise)["groups"])["words"]
     assert auroc(lost, "end", rounds=1).value < 0.7
     assert figures({"marked": found}).row_count == 22
 
 
-def mark(run: LabelledRun) -> list[str]:
+def mark(run: LabelledRun) -> frozenset[str]:
     """Words that tell the outcome, in every source."""
-    return ["this", "went", "wrong" if run.label.failed else "well", "again"]
+    return frozenset({"this", "went", "wrong" if run.label.failed else "well", "again"})
 
 
 def test_real_sessions_are_judged_by_what_people_say_next(

@@ -22,6 +22,7 @@ from gateway.steering.scoring.calibration import (
     RISK_FEATURES,
     SIGNALS,
     SPANS,
+    STALE,
     calibration_to_json,
 )
 from gateway.text.formatting import progress_bar
@@ -196,6 +197,7 @@ def _weights(fitted: Fitted) -> Table:
     weights = dict(zip(FEATURES, calibration.weights, strict=True))
     for signal in SIGNALS:
         table.add_row(signal, *[f"{weights[f'{signal}.{span}']:g}" for span in SPANS])
+    table.add_row("stale", f"{weights[STALE]:g}")
     table.add_section()
     table.add_row("risk", "per unit")
     for name, weight in zip(RISK_FEATURES, calibration.risk.weights, strict=True):

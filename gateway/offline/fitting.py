@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,7 +21,6 @@ from gateway.learning.own_risk import newton
 from gateway.offline.evaluation import POINTS, RunReading, auroc, balanced_precision, signal_rates
 from gateway.offline.playback import ALARM, RISK, STATE_SIGNALS, first_showings
 from gateway.offline.recordings import Recording, RunLabel, steps_of
-from gateway.steering.evidence.features import spoken, words_of
 from gateway.steering.evidence.observation import RunObserver
 from gateway.steering.evidence.repeats import spends
 from gateway.steering.fold import RunFold
@@ -68,9 +66,12 @@ DEFAULT_BUDGETS = (190, 60)
 SIGNIFICANT = 6
 LEAST_RUNS = 20
 LEAST_SLOPE = 0.1
-RISK_RIDGE = 30.0
-WORDS_WEIGHT = 1.0
-"""Of the evidence of words, whose spread is that of the features' evidence: an average of both."""
+RISK_RIDGE = 0.15
+"""Per run. Strong: what the features say of one source hardly holds in another."""
+RISK_SCALE = 1.5
+"""Of the fitted weights: the ridge takes off more than what does not hold on runs of others."""
+WORDS_SHARE = 0.4
+"""Of the spread of the evidence of words and features, that of words."""
 EARLY_STEPS = 4.0
 """Steps after which half of the evidence counts: of five steps .55 of it held, of ten .75."""
 STRATUM_RIDGE = 0.05
@@ -91,16 +92,16 @@ _REFERENCE = Policy(
 class StepArrays:
     """The steps of a run as calibration reads them, one row or entry per step.
 
-    `features`, `totals`: those of difficulty and of risk (steps x features). `letters`: the words
-    of the thought. `known`: share of the
-    window that is filled. `works_from`: whether the run works on files or programs by then.
-    `troubles`: 1 where it is trouble. `fired`: the monitors that fire.
+    `features`, `totals`: those of difficulty and of risk (steps x features). `words`: the different
+    words of the thought. `known`: share of the window that is filled. `works_from`: whether the run
+    works on files or programs by then. `troubles`: 1 where it is trouble. `fired`: the monitors
+    that fire.
     """
 
     features: Array
     known: Array
     totals: Array
-    letters: Sequence[Sequence[str]]
+    words: Sequence[frozenset[str]]
     works_from: Array
     troubles: Array
     fired: Sequence[tuple[str, ...]]
@@ -133,18 +134,17 @@ def label_run(recording: Recording) -> LabelledRun | None:
     observer, features, totals = RunObserver(), StretchFeatures(), RunTotals()
     suite = RobustSuite(MonitorSettings(suite="robust"))
     rows: list[tuple[Any, ...]] = []
-    letters: list[list[str]] = []
     calls = 0
     for step in steps:
         observed = observer.observe(step)
-        letters.append([*map(sys.intern, words_of(spoken(step)))])
         features.push(observed)
         totals.push(observed)
         suite.push_observed(observed)
         read = features.values(), features.known, totals.values(), totals.works
-        rows.append((*read, observed.trouble is not None, suite.readings().fired))
+        vocabulary = observed.facts.vocabulary
+        rows.append((*read, observed.trouble is not None, vocabulary, suite.readings().fired))
         calls += sum(spends(action, repeat) for action, repeat in observed.actions)
-    *columns, fired = zip(*rows, strict=True)
+    *columns, words, fired = zip(*rows, strict=True)
     stretch, known, risk, works_from, troubles = (np.array(x, dtype=np.float64) for x in columns)
     text = repr((label.id, label.success, steps))
     return LabelledRun(
@@ -154,7 +154,7 @@ def label_run(recording: Recording) -> LabelledRun | None:
             features=stretch,
             known=known,
             totals=risk,
-            letters=letters,
+            words=words,
             works_from=works_from.astype(bool),
             troubles=troubles,
             fired=fired,
@@ -259,17 +259,19 @@ def folds_of(groups: Iterable[str], folds: int, seed: int) -> dict[str, int]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RiskModel:
     """Fitted weights, and the mean evidence of runs that work on files or programs, and of others.
-    A risk is about what is unusual for a run of its kind; how often runs fail is for the prior."""
+    A risk is about what is unusual for a run of its kind; how often runs fail is for the prior.
+    `spread`: the factor of the evidence of words."""
 
     model: Model
     words: WordWeights
+    spread: float
     works: float
     talks: float
 
     def log_odds(self, run: LabelledRun) -> Array:
         """Evidence per step that the run fails."""
         number = np.arange(1, len(run.steps.totals) + 1)
-        evidence = self.features(run) + WORDS_WEIGHT * said(self.words, run)
+        evidence = self.features(run) + self.spread * said(self.words, run)
         return np.asarray(evidence * number / (number + EARLY_STEPS))
 
     def features(self, run: LabelledRun) -> Array:
@@ -280,8 +282,8 @@ class RiskModel:
 
 def said(words: WordWeights, run: LabelledRun) -> Array:
     """Evidence per step of the words of a run."""
-    reader, steps = RunWords(words), zip(run.steps.letters, run.steps.works_from, strict=True)
-    return np.array([reader.push(letters, works=bool(works)) for letters, works in steps])
+    reader, steps = RunWords(words), zip(run.steps.words, run.steps.works_from, strict=True)
+    return np.array([reader.push(own, works=bool(works)) for own, works in steps])
 
 
 def fit_risk(
@@ -299,11 +301,12 @@ def fit_risk(
         features,
         np.repeat([float(run.label.failed) for run in runs], lengths),
         weight,
-        ridge=RISK_RIDGE,
+        ridge=RISK_RIDGE * len(runs),
         strata=np.eye(len(strata))[np.repeat([strata[run.label.stratum] for run in runs], lengths)],
         stratum_ridge=STRATUM_RIDGE,
         solve=solve,
     )
+    model = replace(model, weights=RISK_SCALE * model.weights)
     works = np.repeat([run.works for run in runs], lengths)
     evidence = model.log_odds(features)
     by_run = np.repeat([1.0 / length for length in lengths], lengths)
@@ -311,7 +314,15 @@ def fit_risk(
         float(np.average(evidence[own], weights=by_run[own])) if own.any() else 0.0
         for own in (works, ~works)
     ]
-    return RiskModel(model=model, words=words(runs), works=averages[0], talks=averages[1])
+    centred = np.split(evidence - np.where(works, *averages), np.cumsum(lengths)[:-1])
+    deviation = float(np.std([own.mean() for own in centred]))
+    return RiskModel(
+        model=model,
+        words=words(runs),
+        spread=WORDS_SHARE / (1.0 - WORDS_SHARE) * deviation,
+        works=averages[0],
+        talks=averages[1],
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -490,7 +501,7 @@ def _risk_weights(risk: RiskModel, levels: AlarmLevels) -> RiskWeights:
         talks=_rounded(risk.talks - offset),
         works_alarm=levels.works,
         talks_alarm=levels.talks,
-        words=WORDS_WEIGHT,
+        words=_rounded(risk.spread),
         early=EARLY_STEPS,
         people=shipped_calibration().risk.people,
     )

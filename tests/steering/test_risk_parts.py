@@ -32,7 +32,7 @@ from gateway.steering.scoring.scorer import DifficultySettings
 from gateway.steering.transcript.steps import Action, Step
 from tests.test_replay import sample
 
-WORDS = WordWeights(works={("let", "me"): 4, ("me", "look"): -1}, talks={("i", "can"): 2}, unit=0.5)
+WORDS = WordWeights(works={"let": 4, "look": -1}, talks={"can": 2}, unit=0.5)
 LOW = Peaks(largest=(-99.0,))
 EDIT = '{"command": "str_replace", "path": "/src/a.py", "old_str": "%d", "new_str": "%d"}'
 
@@ -65,16 +65,16 @@ def recorded() -> list[Step]:
     return [outcome.step for outcome in fold.current.outcomes]
 
 
-def test_words_count_in_their_kind_of_run_and_for_the_newest_steps() -> None:
-    """Each different pair of a thought once, by a root of their number, as a mean over steps."""
-    words = RunWords(WORDS)
-    first = words.push(["let", "me", "look", "let", "me"], works=True)
+def test_words_count_in_their_kind_of_run_and_the_newest_most() -> None:
+    """Each different word of a thought once, by a root of their number, as a moving mean."""
+    words, nothing = RunWords(WORDS), frozenset[str]()
+    first = words.push(frozenset({"let", "me", "look"}), works=True)
     assert first == pytest.approx(0.5 * 3 / math.sqrt(3 + 10))
-    assert words.push([], works=True) == pytest.approx(first / 2)
-    assert RunWords(WORDS).push(["let", "me"], works=False) == 0.0
-    for _ in range(3):
-        last = words.push([], works=True)
-    assert last == 0.0
+    assert words.push(nothing, works=True) == pytest.approx(first / 2)
+    assert RunWords(WORDS).push(frozenset({"let", "me"}), works=False) == 0.0
+    means = [words.push(nothing, works=True) for _ in range(5)]
+    assert means[:3] == pytest.approx([first / 3, first / 4, first / 5])
+    assert means[-1] == pytest.approx(first / 5 * 0.8**2)
 
 
 def test_a_prefix_is_read_as_when_nothing_had_followed() -> None:
@@ -198,8 +198,10 @@ def test_files_are_read_back_as_they_were_written() -> None:
     data = orjson.loads(calibration_to_json(shipped))
     for name in ("words", "early", "people"):
         del data["risk"][name]
-    old = calibration_from_json(orjson.dumps(data)).risk
-    assert (old.words, old.early, old.people) == (0.0, 0.0, None)
+    data["weights"] |= {"retells.recent": 0.1, "stale.window": 0.3}  # signals of before
+    old = calibration_from_json(orjson.dumps(data))
+    assert (old.risk.words, old.risk.early, old.risk.people) == (0.0, 0.0, None)
+    assert old.weights == shipped.weights
 
 
 def test_what_is_wrong_in_a_file_is_named() -> None:
@@ -208,7 +210,7 @@ def test_what_is_wrong_in_a_file_is_named() -> None:
         ("[", "words file: not JSON"),
         ("[]", "words file: expected format 1"),
         ('{"format": 1, "unit": 1}', "works: an object is missing"),
-        ('{"format": 1, "unit": 1, "works": {"a b": "x"}, "talks": {}}', "works.a b"),
+        ('{"format": 1, "unit": 1, "works": {"a": "x"}, "talks": {}}', "works.a"),
     ):
         with pytest.raises(ValueError, match=problem):
             words_from_json(text)
@@ -222,13 +224,13 @@ def test_what_is_wrong_in_a_file_is_named() -> None:
 
 
 def test_the_words_that_ship_are_few_and_small() -> None:
-    """At most 127 units each, and less than 90 kB of them; every pair is two words."""
+    """At most 300 of each kind, of 127 units, and less than 10 kB of them."""
     words = shipped_words()
     for own in (words.works, words.talks):
-        assert 500 < len(own) <= 2500
+        assert 200 < len(own) <= 300
         assert max(map(abs, own.values())) <= 127
-        assert all(first and second and " " not in second for first, second in own)
-    assert len(words_to_json(words, {})) < 90_000
+        assert all(word and word == word.lower() and word.split() == [word] for word in own)
+    assert len(words_to_json(words, {})) < 10_000
 
 
 def test_a_long_thought_costs_no_more_words() -> None:

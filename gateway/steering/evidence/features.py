@@ -116,23 +116,13 @@ class StepFacts(Struct, frozen=True, kw_only=True):
     reminded: bool = False
 
 
-def spoken(step: Step) -> str:
-    """The ends of the step's thought in lower case."""
+def describe(step: Step) -> StepFacts:
+    """The facts of a step; pure."""
     text, half = step.thought or step.reasoning, THOUGHT_CHARS // 2
     if len(text) > THOUGHT_CHARS:
         text = f"{text[:half]} {text[-half:]}"
-    return text.lower()
-
-
-def words_of(lowered: str) -> list[str]:
-    """The words of a text in lower case, in order; numbers are none."""
-    return lowered.translate(_NO_LETTERS).split()
-
-
-def describe(step: Step) -> StepFacts:
-    """The facts of a step; pure."""
-    lowered = spoken(step)
-    letters = words_of(lowered)
+    lowered = text.lower()
+    letters = lowered.translate(_NO_LETTERS).split()
     vocabulary = frozenset(letters)
     words = len(letters)
     if not lowered.isascii():

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from operator import mul
 
 from gateway.steering.evidence.observation import ObservedStep, ReadsObservations, RunObserver
 from gateway.steering.scoring.calibration import (
+    FEATURES,
     NEWEST_STEPS,
-    SIGNALS,
     WINDOW_STEPS,
     shipped_calibration,
 )
@@ -24,18 +23,16 @@ from gateway.steering.transcript.steps import Step
 NEUTRAL = 0.22  # score without knowledge, a little above FAST: a run has to earn that
 _NEUTRAL_ODDS = math.log(NEUTRAL / (1.0 - NEUTRAL))
 FADING = 0.8  # share of the window's trouble left after one more step without
-_IN_DIALOGUES = tuple([float(name not in ("stale", "retells")) for name in SIGNALS])
 MOST_CALLS = 4  # parallel calls of a step that are counted
 
 
 def signals_of(observed: ObservedStep) -> tuple[float, ...]:
-    """Signals of a step about the stretch it is in, in the order of `calibration.SIGNALS`.
+    """Signals of a step about the stretch it is in, in the order of `calibration.SIGNALS`; `stale`.
 
     `trouble`: whether the step is trouble; `repeats`: how far its calls repeat earlier ones;
-    `stale`: share of its results' words that the run has seen, 0 without calls; `fails`, `empty`:
-    whether a call failed, or found nothing; `retells`: share of its thought's words that the newest
-    thoughts had; `looks`: whether a call shows content; `calls`: how many calls it makes, up to 4;
-    `passes`: whether it runs a program that does not fail.
+    `fails`, `empty`: whether a call failed, or found nothing; `looks`: whether a call shows
+    content; `calls`: how many calls it makes, up to 4; `passes`: whether it runs a program that
+    does not fail; `stale`: share of its results' words that the run has seen, 0 without calls.
     """
     repeats = novelty = 0.0
     fails = empty = looks = passes = False
@@ -49,13 +46,12 @@ def signals_of(observed: ObservedStep) -> tuple[float, ...]:
     return (
         float(observed.trouble is not None),
         repeats,
-        1.0 - novelty if observed.actions else 0.0,
         float(fails),
         float(empty),
-        observed.retold,
         float(looks),
         float(min(len(observed.actions), MOST_CALLS)),
         float(passes),
+        1.0 - novelty if observed.actions else 0.0,
     )
 
 
@@ -66,11 +62,11 @@ class StretchFeatures:
     the stretch as it is. While the run works on no file and no program, words that return are no
     sign: in a dialogue they only follow the step number."""
 
-    __slots__ = ("_faded", "_window", "works")
+    __slots__ = ("_faded", "_stale", "_window", "works")
 
     def __init__(self) -> None:
-        self._window: deque[tuple[float, ...]] = deque(maxlen=WINDOW_STEPS)
-        self._faded = 1.0
+        self._window: deque[list[float]] = deque(maxlen=WINDOW_STEPS)
+        self._faded, self._stale = 1.0, 0.0
         self.works = False
 
     def push(self, observed: ObservedStep) -> None:
@@ -78,10 +74,9 @@ class StretchFeatures:
         self.works = self.works or bool([1 for action, _ in observed.actions if action.works])
         if observed.waits:
             return
-        signals = signals_of(observed)
-        if not self.works:
-            signals = tuple(map(mul, signals, _IN_DIALOGUES))
+        *signals, stale = signals_of(observed)
         self._window.append(signals)
+        self._stale = stale if self.works else 0.0
         self._faded = self._faded * FADING if observed.trouble is None else 1.0
 
     @property
@@ -92,7 +87,7 @@ class StretchFeatures:
     def values(self) -> tuple[float, ...]:
         """The features now; all 0 before the first step."""
         if not self._window:
-            return (0.0,) * (3 * len(SIGNALS))
+            return (0.0,) * len(FEATURES)
         steps = [*self._window]
         newest = steps[-NEWEST_STEPS:]
         few, many = len(newest), len(steps)
@@ -103,6 +98,7 @@ class StretchFeatures:
             trouble / many * self._faded,
             repeats / many * self._faded,
             *[total / many for total in others],
+            self._stale,
         )
 
 

@@ -25,12 +25,14 @@ SHIPPED_WORDS = "words.json"
 WINDOW_STEPS = 8  # Newest steps that a score of difficulty looks at. Source: design section 7.
 NEWEST_STEPS = 3  # newest steps that count once more within the window
 SIGNALS = (  # signals of a step about the stretch it is in; `calibrated.signals_of` defines each
-    *("trouble", "repeats", "stale", "fails", "empty", "retells"),
+    *("trouble", "repeats", "fails", "empty"),
     *("looks", "calls", "passes"),
 )
+STALE = "stale.newest"  # of the newest step alone: over more steps it follows the step number
 SPANS = ("newest", "recent", "window")
 # The scorer's inputs in the order of their weights: each signal over three spans of steps.
-FEATURES = tuple(f"{signal}.{span}" for span in SPANS for signal in SIGNALS)
+FEATURES = (*[f"{signal}.{span}" for span in SPANS for signal in SIGNALS], STALE)
+_FORMER = {f"{signal}.{span}" for span in SPANS for signal in ("stale", "retells")} - {STALE}
 CONTEXT = ("looks", "calls", "passes")  # no trouble by themselves: weights of either sign
 SIGNS: Mapping[str, int] = {
     name: 0 if name.partition(".")[0] in CONTEXT else 1 for name in FEATURES
@@ -44,17 +46,14 @@ RISK_FEATURES = (  # the inputs of risk in the order of their weights; `risk.Run
 
 
 class WordWeights(Struct, frozen=True, kw_only=True):
-    """Weights of pairs of neighbouring words in a thought, by the kind of run, in whole units, so
-    that a sum does not depend on their order; for each kind the average evidence, and the number of
-    newest steps whose words count."""
+    """Weights of the words of a thought, by the kind of run, in whole units, so that a sum does not
+    depend on their order; for each kind the average evidence."""
 
-    works: Mapping[tuple[str, str], int] = {}
-    talks: Mapping[tuple[str, str], int] = {}
+    works: Mapping[str, int] = {}
+    talks: Mapping[str, int] = {}
     unit: float = 0.0
     works_average: float = 0.0
     talks_average: float = 0.0
-    works_steps: int = 3
-    talks_steps: int = 3
 
 
 class Peaks(Struct, frozen=True, kw_only=True):
@@ -183,7 +182,7 @@ def calibration_from_json(text: str | bytes) -> Calibration:
     if not isinstance(data, dict) or data.get("format") is True or data.get("format") != FORMAT:
         raise ValueError(f"format: expected {FORMAT}, as written by `gateway calibrate`")
     precision = _member(data, "precision")
-    if unknown := _member(data, "weights").keys() - set(FEATURES):
+    if unknown := _member(data, "weights").keys() - {*FEATURES, *_FORMER}:
         raise ValueError(f"weights.{min(unknown)}: unknown, expected {', '.join(FEATURES)}")
     risk = _member(data, "risk")
     added: dict[str, Any] = {n: _number(risk, n) for n in ("words", "early") if n in risk}
@@ -279,7 +278,7 @@ def words_from_json(text: str | bytes) -> WordWeights:
     if not isinstance(data, dict) or data.get("format") != WORDS_FORMAT:
         raise ValueError(f"words file: expected format {WORDS_FORMAT}")
     works, talks = (
-        {_pair(name): int(_number(data, kind, name)) for name in _member(data, kind)}
+        {name: int(_number(data, kind, name)) for name in _member(data, kind)}
         for kind in ("works", "talks")
     )
     return WordWeights(
@@ -288,28 +287,18 @@ def words_from_json(text: str | bytes) -> WordWeights:
         unit=_number(data, "unit"),
         works_average=_number(data, "averages", "works"),
         talks_average=_number(data, "averages", "talks"),
-        works_steps=int(_number(data, "steps", "works")),
-        talks_steps=int(_number(data, "steps", "talks")),
     )
-
-
-def _pair(name: str) -> tuple[str, str]:
-    first, _, second = name.partition(" ")
-    return first, second
 
 
 def words_to_json(words: WordWeights, provenance: Mapping[str, Any]) -> str:
     """The text of a file of words; equal weights give equal bytes."""
-    kinds = {"works": words.works, "talks": words.talks}
     data = {
         "format": WORDS_FORMAT,
         "provenance": provenance,
-        "steps": {"works": words.works_steps, "talks": words.talks_steps},
         "averages": {"works": words.works_average, "talks": words.talks_average},
         "unit": words.unit,
-        **{
-            kind: {" ".join(pair): own[pair] for pair in sorted(own)} for kind, own in kinds.items()
-        },
+        "works": dict(sorted(words.works.items())),
+        "talks": dict(sorted(words.talks.items())),
     }
     return json.dumps(data, indent=0, ensure_ascii=False) + "\n"
 

@@ -9,13 +9,11 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
 from operator import add, mul
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gateway.steering.evidence.features import spoken, words_of
 from gateway.steering.evidence.observation import ObservedStep
 from gateway.steering.scoring.calibration import (
     FALSE_ALARMS,
@@ -34,7 +32,8 @@ MOST_HEDGES = 3  # hedges counted per thought: one rambling thought is one
 REPEATS_MEMORY = 0.15  # weight of the newest action in the mean of repeats: half is lost in 4
 NEWEST_THOUGHTS = 5
 MOST_TOOLS = 64  # different tools that are counted: a bound on memory
-FEW_PAIRS = 10  # added to the different pairs of a thought, so that a short one does not dominate
+FEW_DIFFERENT = 10  # added to the different words of a thought, so that a short one counts less
+WORDS_MEMORY = 0.2  # weight of the newest thought in the mean: half is lost in three steps
 MOST_LOG_ODDS = 30.0
 BORROWED_RUNS = 2.0  # weight, in runs, of other models' outcomes: that of a prior without outcomes
 LASTING_STEPS = 3  # steps in a row at the level from which a run is likely to fail
@@ -240,27 +239,23 @@ class RunTotals:
 
 
 class RunWords:
-    """The evidence of a run's words: the mean over its newest steps, each the sum of the weights of
-    its different pairs of words, by a root of their number."""
+    """The evidence of a run's words: the moving mean over its steps, each the sum of the weights of
+    the different words of its thought, by a root of their number."""
 
-    __slots__ = ("_newest", "_words")
+    __slots__ = ("_mean", "_steps", "_words")
 
     def __init__(self, words: WordWeights) -> None:
-        self._words = words
-        self._newest: deque[float] = deque(maxlen=max(words.works_steps, words.talks_steps))
+        self._words, self._mean, self._steps = words, 0.0, 0
 
-    def push(self, letters: Sequence[str], *, works: bool) -> float:
+    def push(self, vocabulary: frozenset[str], *, works: bool) -> float:
         """The evidence after a step with these words of a run that `works` by then."""
         words = self._words
-        if works:
-            weights, average, steps = words.works, words.works_average, words.works_steps
-        else:
-            weights, average, steps = words.talks, words.talks_average, words.talks_steps
-        pairs = {*pairwise(letters)}
-        total = sum([weights.get(pair, 0) for pair in pairs])
-        self._newest.append(words.unit * total / math.sqrt(len(pairs) + FEW_PAIRS))
-        newest = [*self._newest][-steps:]
-        return sum(newest) / len(newest) - average
+        weights = words.works if works else words.talks
+        total = sum([weights[word] for word in vocabulary if word in weights])
+        newest = words.unit * total / math.sqrt(len(vocabulary) + FEW_DIFFERENT)
+        self._steps += 1
+        self._mean += max(1.0 / self._steps, WORDS_MEMORY) * (newest - self._mean)
+        return self._mean - (words.works_average if works else words.talks_average)
 
 
 class LedRun:
@@ -344,8 +339,7 @@ class RiskModel:
         average, alarm = risk.works if works else risk.talks, self._alarms[works]
         evidence = float(sum(map(mul, risk.weights, self._totals.values()))) - average
         if self._words is not None:
-            letters = words_of(spoken(observed.step))
-            evidence += risk.words * self._words.push(letters, works=works)
+            evidence += risk.words * self._words.push(observed.facts.vocabulary, works=works)
         self.evidence = evidence = evidence * self._steps / (self._steps + risk.early)
         led = self._led.push(observed, works=works)
         if led is None:
