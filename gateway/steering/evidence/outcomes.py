@@ -95,6 +95,11 @@ _SUMMARY = re.compile(  # beginnings of the summary that test runners print afte
     r"|ERROR: failed to (?:solve|build)"
 )
 _EXIT_ONLY = re.compile(r"(?i)^\W*(?:process |command )?(?:exit|return)[\w ]{0,30}\W{0,4}\d+\W*$")
+_BARE = re.compile(  # `FAIL`, `[lint] ERROR task failed`, `exitcode: 1 (execution failed)`
+    r"(?:\[[\w:.-]{1,40}\]\s*)?(?:(?i:fail(?:ed|ure)?|error|exit ?code:? ?[\d#]+)\b)"
+    r"[\s:]*(?:task failed|\(execution failed\)|\d+)?[.:]?"
+)
+_AT_LINE = re.compile(r"[\w./-]{1,200}\.\w{1,6}:\d{1,6}(?::\d{1,6})?:? \S")
 _BOILERPLATE = re.compile(  # lines that a build tool adds to any failure
     r"\[Help \d+\]|-> \[Help|To see the full stack trace|Re-run Maven"
     r"|For more information about the|After correcting the problems|\* (?:Try|Get more help)"
@@ -276,10 +281,22 @@ def decisive_line(result: str, *, reads_content: bool = False) -> str:
     line = failure_line(text, reads_content=reads_content)
     if line is None:
         return text[:_LINE_CHARS].split("\n", 1)[0].strip()
+    if is_bare(line):
+        places = [
+            each.strip() for each in excerpt(text).split("\n") if _AT_LINE.match(each.strip())
+        ]
+        said = [each.strip() for each in excerpt(text).split("\n") if each.strip()]
+        said = places or [each for each in reversed(said) if not is_bare(each)] or [line]
+        return said[0][:_LINE_CHARS]
     parts = line.split(" / ")
     while len(parts) > 1 and (_SEVERAL.match(parts[0]) or _COUNT.search(parts[0])):
         del parts[0]
     return _announced(excerpt(text), " / ".join(parts))
+
+
+def is_bare(failure: str) -> bool:
+    """True for a line that says that something failed, and not what."""
+    return _BARE.fullmatch(failure.rpartition(" / ")[2].strip()) is not None
 
 
 def _announced(text: str, line: str) -> str:

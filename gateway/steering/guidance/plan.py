@@ -5,6 +5,8 @@ All pure: the same values give the same guidance, and no step is decided twice.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -22,7 +24,8 @@ RECOVERED_STEPS = 6  # scored steps without an alarm that make a run recovered: 
 
 class Plan(Struct, frozen=True, kw_only=True):
     """Guidance to find for a call: look-ups to make, a monitor text. `directive`: text that is sent
-    with this call only, "" for none; `reasons`: why something was held back."""
+    with this call only, "" for none; `event`: sentence before a pattern for a cause; `reasons`: why
+    something was held back."""
 
     step: int
     model: str = ""
@@ -30,6 +33,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     queries: tuple[Query, ...] = ()
     monitor: MonitorText | None = None
     directive: str = ""
+    event: str = ""
     reasons: tuple[str, ...] = ()
 
 
@@ -75,6 +79,7 @@ def plan(
         queries=queries,
         monitor=monitor,
         directive=directive,
+        event=_event(moment, queries, injection) if monitor is None else "",
         reasons=reasons + held,
     )
 
@@ -138,10 +143,18 @@ def _queries(
     return tuple(queries), tuple(reasons)
 
 
+def _event(moment: Moment, queries: Sequence[Query], injection: InjectionSettings) -> str:
+    """What happened, for a look-up by cause: patterns speak of a kind of trouble."""
+    found = moment.situation() if injection.quotes and any(q.cause for q in queries) else None
+    return found.event if found else ""
+
+
 def _e2_query(base: Query, moment: Moment, settings: EtraceSettings, gates: Gates) -> Query:
     """The look-up for a kind of failure; with its cause, if the run is stuck on one."""
     situation = moment.situation() if settings.e2_by_cause else None
     fired = moment.readings is not None and bool(moment.readings.fired)
+    if situation is not None and not (situation.persists or (fired and situation.again)):
+        situation = None
     return replace(
         base,
         tier=Tier.E2,
@@ -149,5 +162,5 @@ def _e2_query(base: Query, moment: Moment, settings: EtraceSettings, gates: Gate
         gate=gates.e2 if moment.failure_type or gates.e2_untyped is None else gates.e2_untyped,
         margin=settings.e2_margin,
         failure_type=moment.failure_type or None,
-        cause=situation.cause.name if situation and (fired or situation.persists) else "",
+        cause=situation.cause.name if situation else "",
     )

@@ -18,7 +18,7 @@ from msgspec import Struct, field
 from gateway.steering.evidence.commands import shell_command
 from gateway.steering.evidence.features import ActionFacts, alike, describe_action
 from gateway.steering.evidence.observation import ObservedCalls, RunObserver
-from gateway.steering.evidence.outcomes import decisive_line, failure_line
+from gateway.steering.evidence.outcomes import decisive_line, failure_line, is_bare
 from gateway.steering.evidence.repeats import Repeat
 from gateway.steering.guidance.render import sanitise
 from gateway.steering.transcript.content import asks_user
@@ -96,9 +96,9 @@ COUNTED = 2  # from how many times on a text says how often; "1 x" says nothing
 
 class Cause(Struct, frozen=True, kw_only=True):
     """One kind of trouble. `when`: `failed`, `repeated`, `waiting`, `reworded`, `undone`, `talk` or
-    `doubt`; `needs`: a property that the call must have; `words`, by language: one of them is in
-    the message, in lower case; without words every message fits; `texts`: the move to suggest at
-    severity 1, 2, ..."""
+    `doubt`; `needs`: a property that the call must have, or with `!` must not have; `words`, by
+    language: one of them is in the message, in lower case; without words every message fits;
+    `texts`: the move to suggest at severity 1, 2, ..."""
 
     name: str = field(name="cause")
     when: str
@@ -118,13 +118,25 @@ def _causes() -> _Causes:
     return msgspec.json.decode(source.read_bytes(), type=_Causes)
 
 
+@cache
+def _mentions() -> Mapping[str, re.Pattern[str]]:
+    """By cause: one of its words, which is no part of a name such as `test_timeout_retry`."""
+    words = {
+        c.name: [re.escape(w) for ws in c.words.values() for w in ws] for c in _causes().causes
+    }
+    return {
+        name: re.compile(f"(?<![a-z0-9]_)(?:{'|'.join(each)})(?!_)") for name, each in words.items()
+    }
+
+
 def cause_of(when: str, properties: Set[str], message: str = "") -> Cause | None:
     """The first cause that fits a call with these properties, and its message in any case."""
     lowered = f" {message.lower()}"
     for cause in _causes().causes:
-        if cause.when != when or (cause.needs and cause.needs not in properties):
+        needed = cause.needs.removeprefix("!")
+        if cause.when != when or (needed and (needed in properties) is cause.needs.startswith("!")):
             continue
-        if not cause.words or any(w in lowered for words in cause.words.values() for w in words):
+        if not cause.words or _mentions()[cause.name].search(lowered):
             return cause
     return None
 
@@ -174,9 +186,16 @@ _RAISED = re.compile(r"[\w.]{1,120}(?:Error|Exception|Interrupt)\b|panic")
 _WARNING = re.compile(r"^(?:error|errors|stderr):\s{0,8}warning", re.IGNORECASE)
 _SENTENCE_END = re.compile("[.!?]\\s|\n|[\u3002\uff01\uff1f]")
 _COMMAND_WORDS = 5  # a capitalised first line of so many words is prose, not a command
-# Causes in which a name may be misspelled.
-_NAMED = frozenset({"path_missing", "module_missing", "record_missing", "value_refused", "failed"})
+# Causes in which a name may be misspelled; those whose exception has a place in the project; those
+# of an edit, whose message often leaves the file out.
+_NAMED = frozenset({"path_missing", "record_missing", "value_refused", "failed"})
+_PLACED = frozenset({"exception", "name_undefined"})
+_OF_EDITS = frozenset({"edit_mismatch", "edit_ambiguous"})
+_FRAME = re.compile(r'File "([^"\n]{1,200})", line (\d{1,6})')
+_LIBRARY = re.compile(r"(?:site|dist)-packages|lib/python\d|^<")
+_MODULE = re.compile(r"(?:named|find module) ['\"]([\w./-]{1,120})['\"]")
 _NO = ("", "")
+_ERROR_TAG = re.compile(r"</?tool_use_error>")
 _DOUBTS = frozenset(word_list("situation", "doubt_words"))
 _DOUBT_PHRASES = word_list("situation", "doubt_phrases")
 
@@ -193,25 +212,32 @@ class Situation(Struct, frozen=True, kw_only=True):
     instead: str = ""
 
     @property
+    def again(self) -> bool:
+        """True if it has come before."""
+        return self.count >= COUNTED
+
+    @property
     def persists(self) -> bool:
         """True if it is trouble by itself, without a monitor that says so."""
         return self.count >= (FAILED_AGAIN if self.cause.when == "failed" else SHOWN_AGAIN)
 
     def text(self, severity: int) -> str:
         """Text for a severity from 1 on: the event, the near miss, and one move."""
-        texts, openings = self.cause.texts, _causes().openings
+        texts = self.cause.texts
         move = texts[min(severity, len(texts)) - 1]
         if severity == 1 and self.instead:
             move = self.instead
+        return " ".join(part for part in (self.event, self.near, move) if part)
+
+    @property
+    def event(self) -> str:
+        """What has happened, in one sentence; "" where there are no words for it."""
+        openings = _causes().openings
         pair = openings.get(self.cause.name) or openings[self.cause.when]
-        event = pair[self.count >= COUNTED].replace("{count}", str(self.count))
-        if self.quote:
-            before = "" if ": {quote}" in event else ": "
-            shown = self.quote.replace('"', "'")
-            event = event.replace("{quote}", f'{before}"{shown}"')
-        else:  # the part that needs a quote is left out
-            event = event.replace(": {quote}", "").replace("{quote}", "")
-        return " ".join(part for part in (event, self.near, move) if part)
+        event = pair[self.again].replace("{count}", str(self.count))
+        shown = self.quote.replace('"', "'")
+        # Without a quote the part that needs one is left out.
+        return event.replace(": {quote}", f': "{shown}"' if shown else "")
 
 
 def read_situation(recent: Sequence[Step], calls: ObservedCalls = ()) -> Situation | None:
@@ -248,9 +274,11 @@ def _because(
     return Situation(cause=cause, **found) if cause else None
 
 
-def restored_edit() -> Situation | None:
+def restored_edit(recent: Sequence[Step]) -> Situation | None:
     """The newest edit restores what an earlier one replaced."""
-    return _because("undone")
+    actions = recent[-1].actions if recent else ()
+    paths = [_edited(describe_action(action)) for action in actions]
+    return _because("undone", quote=_quote("".join(paths[-1:])))
 
 
 def read_doubt(recent: Sequence[Step]) -> Situation | None:
@@ -277,8 +305,9 @@ def _failed(
         return None
     command = _command(action, facts)
     properties = _properties(action, facts)
-    count = repeat.failures
-    if _RAISED.match(line) is not None:
+    # Failures that are told in one bare word need not be the same.
+    count = 1 if is_bare(facts.failure or "") else repeat.failures
+    if "own" not in properties and _RAISED.match(line) is not None:
         properties |= {"raised"}
     if command and _is_prose(command):
         properties |= {"prose"}
@@ -294,7 +323,7 @@ def _failed(
     cause = cause_of("failed", properties, message)
     if cause is None:
         return None
-    near, instead = _near(cause.name, steps, action, command)
+    near, instead = _near(cause.name, steps, action, command, line)
     return Situation(cause=cause, count=count, quote=_quote(line), near=near, instead=instead)
 
 
@@ -302,36 +331,85 @@ def _repeated(
     steps: Sequence[Step], action: Action, facts: ActionFacts, repeat: Repeat
 ) -> Situation | None:
     if facts.edits and (times := _times_made(steps, facts)) > 1:
-        return _because("repeated", {"edit"}, count=times)
+        return _because("repeated", {"edit"}, count=times, quote=_quote(_edited(facts)))
     if repeat.kind == "rerun" or repeat.strength < REPEATS:
         if repeat.kind != "pending" or repeat.count <= COMPARED_STEPS:
             return None
         quote = _quote(action.observation.strip()[:_ANSWER_CHARS])
         return _because("waiting", count=repeat.count, quote=quote)
-    properties = _properties(action, facts)
+    properties, calls = _properties(action, facts), _calls(steps)
     if repeat.kind == "reworded" and facts.span is not None:
-        parts = [describe_action(each).span for step in steps for each in step.actions]
-        count = sum([1 for part in parts if part and part[0] == facts.span[0]])
-        return _because("reworded", {"span"}, count=count)
-    if repeat.kind == "reworded" and "empty_search" not in properties:
+        path, first, last = facts.span
+        parts = [each for each in calls if each.span and each.span[0] == path]
+        # Who could not apply an edit has to look again.
+        if any(each.edits and each.failure for each in calls) or len(parts) < COUNTED:
+            return None
+        quote = _quote(f"lines {first} to {last} of {path}")
+        return _because("reworded", {"span"}, count=len(parts), quote=quote)
+    empty = "empty_search" in properties
+    if repeat.kind == "reworded" and not empty:
         return _reworded(steps, facts, properties)
+    count = repeat.count if repeat.kind == "same" else 1
+    if empty:
+        alike_calls = [each for each in calls if each.operation == facts.operation]
+        count = max(count, sum(each.answer.empty for each in alike_calls))
+    if count < COUNTED:
+        return None
     result = action.observation.strip()
-    quote = _quote(result) if 0 < len(result) <= _ANSWER_CHARS and not facts.answer.empty else ""
-    denied = facts.answer.negative and not properties & {"search", "read"}
-    when, count = "failed" if denied else "repeated", repeat.count if repeat.kind == "same" else 1
+    short = 0 < len(result) <= _ANSWER_CHARS and not facts.answer.empty
+    if short:
+        properties |= {"short"}
+    denied = facts.answer.negative and "own" in properties
+    when = "failed" if denied and not properties & {"search", "read"} else "repeated"
+    quote = _quote(result if short else _asked(action, facts))
     return _because(when, properties, result[:_MESSAGE_CHARS], count=count, quote=quote)
 
 
+def _calls(steps: Sequence[Step]) -> list[ActionFacts]:
+    return [describe_action(each) for step in steps for each in step.actions]
+
+
 def _times_made(steps: Sequence[Step], facts: ActionFacts) -> int:
-    """How often the newest steps made this very call."""
-    calls = [describe_action(each).call for step in steps for each in step.actions]
-    return calls.count(facts.call)
+    """How often the newest steps made this very edit, with no other change in between."""
+    times = 0
+    for each in reversed(_calls(steps)):
+        if each.failure is not None or each.answer.by_user:
+            continue  # an edit that was refused has changed nothing
+        if each.call == facts.call:
+            times += 1
+        elif each.effect.changes and each.program is None:
+            break
+    return times
+
+
+def _edited(facts: ActionFacts) -> str:
+    """The file of a call's first edit, "" without one or where the call names only its lines."""
+    path = facts.edits[0].path if facts.edits else ""
+    return "" if path.startswith(":") else path
+
+
+def _asked(action: Action, facts: ActionFacts) -> str:
+    """A call in short: the edited file, the command, or the values of its arguments."""
+    if path := _edited(facts):
+        return path
+    return _command(action, facts) or _values(action)
+
+
+def _values(action: Action) -> str:
+    """The values of a call's arguments, without their names."""
+    try:
+        values = msgspec.json.decode(action.arguments or "{}")
+    except (msgspec.DecodeError, RecursionError):
+        return action.arguments
+    return " ".join(map(str, values.values())) if isinstance(values, dict) else str(values)
 
 
 def _reworded(
     steps: Sequence[Step], facts: ActionFacts, properties: frozenset[str]
 ) -> Situation | None:
-    """At least two steps in a row that ask for the same in other words."""
+    """At least two steps in a row that ask for the same in other words; not programs that run."""
+    if facts.program is not None and facts.failure is None:
+        return None
 
     def asks_again(call: ActionFacts) -> bool:
         same_tool = call.operation == facts.operation
@@ -367,14 +445,16 @@ def _properties(action: Action, facts: ActionFacts) -> frozenset[str]:
     """Kind of a call in the words of the causes."""
     operation = facts.operation
     searches = _SEARCH_NAME.search(operation) is not None
-    if not searches and operation.startswith("$"):
+    runs = facts.program is not None or _PROGRAM_NAME.search(action.name) is not None
+    if not searches and operation.startswith("$") and facts.program is None:
         searches = _FILTERED.search(_command(action, facts)) is not None
     named = _EDIT_NAME.search(action.name) is not None and not facts.effect.reads
     edits = bool(facts.edits) or named
     found = {
         "shell": operation.startswith("$"),
         "edit": edits,
-        "program": facts.program is not None or _PROGRAM_NAME.search(action.name) is not None,
+        "program": runs,
+        "own": not (runs or operation.startswith("$")),  # the tool itself answers
         "runs": facts.program is not None
         or (operation.startswith("$") and not (searches or facts.effect.reads)),
         "search": searches,
@@ -408,8 +488,10 @@ def _is_prose(command: str) -> bool:
     return all(word[:1].isalpha() or not word.isascii() for word in words[:3])
 
 
-def _near(cause: str, steps: Sequence[Step], action: Action, command: str) -> tuple[str, str]:
-    """The sentence about a near miss, and the move that follows from it."""
+def _near(
+    cause: str, steps: Sequence[Step], action: Action, command: str, line: str
+) -> tuple[str, str]:
+    """A sentence about a near miss or the place of the trouble, and the move that follows."""
     if cause == "command_slip":
         return "There is a punctuation mark where a space belongs.", ""
     if cause == "shell_syntax":
@@ -417,14 +499,44 @@ def _near(cause: str, steps: Sequence[Step], action: Action, command: str) -> tu
         return (f"The command leaves a {mark} open.", "Close it, or leave it out.") if mark else _NO
     if cause == "edit_syntax":
         return _other_language(action)
+    if cause in _PLACED:
+        return _place(action.observation)
+    if cause in _OF_EDITS:
+        path = _edited(describe_action(action))
+        named = not path or path.rpartition("/")[2] in line
+        return _NO if named else (f'The edit was for "{_quote(path)}".', "")
+    seen = [name for step in steps for a in step.actions for name in _shown(a, action)]
+    if cause == "module_missing" and (module := _MODULE.search(line)):
+        return _module_seen(module[1], seen)
     if cause not in _NAMED:
         return _NO
-    seen = [name for step in steps for a in step.actions for name in _shown(a, action)]
-    found = near_name(names_in(action.arguments), seen)
+    wanted = names_in(_values(action))
+    if command or cause == "failed":
+        wanted = [name for name in names_in(line) if command or name in wanted]
+    found = near_name(wanted, seen)
     if found is None:
         return _NO
-    wanted, known = (_quote(name) for name in found)
-    return f'It names "{wanted}"; "{known}" was seen in this run.', "Use that one if you mean it."
+    name, known = map(_quote, found)
+    return f'It names "{name}"; "{known}" was seen in this run.', "Use that one if you mean it."
+
+
+def _place(result: str) -> tuple[str, str]:
+    """The innermost line of the project in a traceback."""
+    frames = [f for f in _FRAME.findall(result[-TEXT_CHARS:]) if not _LIBRARY.search(f[0])]
+    if not frames:
+        return _NO
+    path, number = frames[-1]
+    return f'It comes from line {number} of "{_quote(path)}".', ""
+
+
+def _module_seen(module: str, seen: Sequence[str]) -> tuple[str, str]:
+    """A file or directory of the run with the name of a module that cannot be imported."""
+    end = "/" + module.strip("./").replace(".", "/")
+    for name in seen:
+        if name.rstrip("/").removesuffix(".py").endswith(end) and not _LIBRARY.search(name):
+            move = "Run it from the directory above, or the way the project runs its own tests."
+            return f'"{_quote(name)}" was seen in this run.', move
+    return _NO
 
 
 def _other_language(action: Action) -> tuple[str, str]:
@@ -456,5 +568,6 @@ def _shown(action: Action, failed: Action) -> list[str]:
 
 def _quote(text: str) -> str:
     """A text on one line, safe and short enough to quote."""
-    plain = " ".join(sanitise(text[: 4 * QUOTE_CHARS], 4 * QUOTE_CHARS).split())
+    bare = _ERROR_TAG.sub("", text[: 4 * QUOTE_CHARS])
+    plain = " ".join(sanitise(bare, 4 * QUOTE_CHARS).split())
     return plain if len(plain) <= QUOTE_CHARS else plain[: QUOTE_CHARS - 3].rstrip() + "..."
