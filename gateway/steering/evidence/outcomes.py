@@ -99,7 +99,11 @@ _BARE = re.compile(  # `FAIL`, `[lint] ERROR task failed`, `exitcode: 1 (executi
     r"(?:\[[\w:.-]{1,40}\]\s*)?(?:(?i:fail(?:ed|ure)?|error|exit ?code:? ?[\d#]+)\b)"
     r"[\s:]*(?:task failed|\(execution failed\)|\d+)?[.:]?"
 )
-_AT_LINE = re.compile(r"[\w./-]{1,200}\.\w{1,6}:\d{1,6}(?::\d{1,6})?:? \S")
+_TEST_ONLY = re.compile(r"--- FAIL: \S{1,160} \([\d.]{1,12}s?\)")  # a test without its reason
+_COMPLAINT = re.compile(  # a place in a file, and words of a complaint
+    r"[\w./-]{1,200}\.\w{1,6}:\d{1,6}(?::\d{1,6})?:? .{0,200}?\b(?:expect\w*|want|should|got|not"
+    r"|error\w*|cannot|undefined|unexpected|missing|invalid|must|unused|fail\w*|is a|has \d)\b"
+)
 _BOILERPLATE = re.compile(  # lines that a build tool adds to any failure
     r"\[Help \d+\]|-> \[Help|To see the full stack trace|Re-run Maven"
     r"|For more information about the|After correcting the problems|\* (?:Try|Get more help)"
@@ -281,13 +285,13 @@ def decisive_line(result: str, *, reads_content: bool = False) -> str:
     line = failure_line(text, reads_content=reads_content)
     if line is None:
         return text[:_LINE_CHARS].split("\n", 1)[0].strip()
-    if is_bare(line):
-        places = [
-            each.strip() for each in excerpt(text).split("\n") if _AT_LINE.match(each.strip())
-        ]
-        said = [each.strip() for each in excerpt(text).split("\n") if each.strip()]
-        said = places or [each for each in reversed(said) if not is_bare(each)] or [line]
-        return said[0][:_LINE_CHARS]
+    last = line.rpartition(" / ")[2]
+    named = _TEST_ONLY.fullmatch(last) is not None
+    if named or is_bare(line):
+        lines = [each.strip() for each in excerpt(text).split("\n") if each.strip()]
+        places = [each for each in lines if _COMPLAINT.match(each)]
+        told = places or [each for each in reversed(lines) if not (named or is_bare(each))]
+        return (told or [last])[0][:_LINE_CHARS]
     parts = line.split(" / ")
     while len(parts) > 1 and (_SEVERAL.match(parts[0]) or _COUNT.search(parts[0])):
         del parts[0]

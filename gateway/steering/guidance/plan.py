@@ -14,7 +14,13 @@ from gateway.steering.fsm import FSMState
 from gateway.steering.guidance.pattern import Query, Tier
 from gateway.steering.guidance.settings import EtraceSettings, Gates, InjectionSettings
 from gateway.steering.guidance.state import FIRST_CALL, GuidanceState, Moment, kind_of_agent
-from gateway.steering.guidance.texts import MonitorText, due_text, skip_directive
+from gateway.steering.guidance.texts import (
+    KNOWN_STEPS,
+    SHOWN_BY_STEP,
+    MonitorText,
+    due_text,
+    skip_directive,
+)
 from gateway.steering.monitors import Readings
 from gateway.steering.transcript.steps import recent_text
 
@@ -138,9 +144,18 @@ def _queries(
         reasons.append("e2: allowance spent")
     elif settings.e2_when == "at_risk" and not at_risk:
         reasons.append("e2: not at risk")
+    elif settings.e2_when == "at_risk" and _brings_news(moment):
+        reasons.append("e2: the newest step brings something new")
     elif text := recent_text(moment.recent, settings.e2_steps):
         queries.append(_e2_query(replace(base, text=text), moment, settings, gates))
     return tuple(queries), tuple(reasons)
+
+
+def _brings_news(moment: Moment) -> bool:
+    """True where the newest step shows no trouble, and no monitor names one that steps do not."""
+    named = moment.failure_type not in ("", *SHOWN_BY_STEP)
+    known = not (named or moment.at_risk) and len(moment.recent) >= KNOWN_STEPS
+    return known and moment.situation() is None
 
 
 def _event(moment: Moment, queries: Sequence[Query], injection: InjectionSettings) -> str:

@@ -163,7 +163,7 @@ _LOOKUP_NAME = re.compile(
     r"(?=$|[_.A-Z])",
     re.IGNORECASE,
 )
-_PROGRAM_NAME = re.compile(r"python|exec|run|code|notebook|repl|test|build", re.IGNORECASE)
+_PROGRAM_NAME = re.compile(r"python|exec|run|code|notebook|repl(?!ace)|test|build", re.IGNORECASE)
 _CHECK_NAME = re.compile(r"^(?:can|is|has|check|verify|test)[_.A-Z]")  # such as `can_send_mail`
 _FILTERED = re.compile(r"\|\s{0,8}(?:grep|rg|ag|ack)\b")  # `dpkg -l | grep jdk`
 _EDIT_NAME = re.compile(r"edit|write|replace|patch|insert", re.IGNORECASE)
@@ -181,7 +181,9 @@ _EATEN = re.compile(
     r"(?:\s-\w{0,3}[ceE]|\b(?:awk|jq|sed|perl|grep|rg|psql))\s[^\"'|;&\n]{0,80}\"[^\"\\]{0,400}\$[\w{@]"
 )
 _OPEN_DOCUMENT = re.compile(r"<<-?\s{0,4}\w")
-_RAISED = re.compile(r"[\w.]{1,120}(?:Error|Exception|Interrupt)\b|panic")
+_RAISED = re.compile(
+    r"[\w.]{1,120}(?:Error|Exception|Interrupt)\b|(?:[a-z_]\w{0,40}\.){1,8}[A-Z]\w{0,60}:|panic"
+)
 # A warning below a heading is no failure.
 _WARNING = re.compile(r"^(?:error|errors|stderr):\s{0,8}warning", re.IGNORECASE)
 _SENTENCE_END = re.compile("[.!?]\\s|\n|[\u3002\uff01\uff1f]")
@@ -392,7 +394,7 @@ def _asked(action: Action, facts: ActionFacts) -> str:
     """A call in short: the edited file, the command, or the values of its arguments."""
     if path := _edited(facts):
         return path
-    return _command(action, facts) or _values(action)
+    return _command(action, facts) or f"{action.name} {_values(action)}"
 
 
 def _values(action: Action) -> str:
@@ -499,6 +501,8 @@ def _near(
         return (f"The command leaves a {mark} open.", "Close it, or leave it out.") if mark else _NO
     if cause == "edit_syntax":
         return _other_language(action)
+    if cause == "test_failed" and line.startswith("--- FAIL") and line.endswith("s)"):
+        return "", "Run this test alone, and read the line that says what was expected."
     if cause in _PLACED:
         return _place(action.observation)
     if cause in _OF_EDITS:

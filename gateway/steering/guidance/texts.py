@@ -79,7 +79,7 @@ def monitor_text(failure_type: str, severity: int, evidence: str = "") -> str:
 
 
 # Failures that get a text only while the newest step is part of them, and the steps that show it.
-_SHOWN_BY_STEP = frozenset({"loop", "test_repeat", "edit_revert", "diversity", "hedge"})
+SHOWN_BY_STEP = frozenset({"loop", "test_repeat", "edit_revert", "diversity", "hedge"})
 KNOWN_STEPS = 3
 
 
@@ -107,7 +107,7 @@ def due_text(
         return None, ()
     if reason := _held_back(guidance, moment, injection, failure_type):
         return None, (reason,)
-    shown = failure_type in _SHOWN_BY_STEP
+    shown = failure_type in SHOWN_BY_STEP
     situation = moment.situation() if shown else None
     repeats = situation is not None and (situation.persists or situation.cause.when == "repeated")
     if failure_type == "hedge" and not repeats:
@@ -122,10 +122,11 @@ def due_text(
         return None, ("monitor: all texts sent",)
     if situation is None:
         text = monitor_text(failure_type, severity, evidence_for(failure_type, readings))
-    elif injection.quotes:
-        text = situation.text(severity)
     else:
-        text = Situation(cause=situation.cause, count=situation.count).text(severity)
+        if not injection.quotes:
+            situation = Situation(cause=situation.cause, count=situation.count)
+        # The mildest move comes first for each cause, whatever was said about others.
+        text = situation.text(given.get(subject, 0) + 1)
     due = MonitorText(text=text, failure_type=failure_type, subject=subject, severity=severity)
     return due, ()
 
