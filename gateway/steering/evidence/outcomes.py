@@ -285,6 +285,8 @@ def decisive_line(result: str, *, reads_content: bool = False) -> str:
     line = failure_line(text, reads_content=reads_content)
     if line is None:
         return text[:_LINE_CHARS].split("\n", 1)[0].strip()
+    if line.startswith(("Usage:", "usage:")):  # what is wrong may be in the line below
+        line = next((each for each in text.split("\n") if each.startswith("Error: ")), line)
     last = line.rpartition(" / ")[2]
     named = _TEST_ONLY.fullmatch(last) is not None
     if named or is_bare(line):

@@ -5,8 +5,6 @@ All pure: the same values give the same guidance, and no step is decided twice.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -14,13 +12,7 @@ from gateway.steering.fsm import FSMState
 from gateway.steering.guidance.pattern import Query, Tier
 from gateway.steering.guidance.settings import EtraceSettings, Gates, InjectionSettings
 from gateway.steering.guidance.state import FIRST_CALL, GuidanceState, Moment, kind_of_agent
-from gateway.steering.guidance.texts import (
-    KNOWN_STEPS,
-    SHOWN_BY_STEP,
-    MonitorText,
-    due_text,
-    skip_directive,
-)
+from gateway.steering.guidance.texts import MonitorText, brings_news, due_text, skip_directive
 from gateway.steering.monitors import Readings
 from gateway.steering.transcript.steps import recent_text
 
@@ -78,6 +70,9 @@ def plan(
         return Plan(step=step, model=moment.model, directive=directive)
     queries, reasons = _queries(guidance, moment, etraces, gates)
     monitor, held = due_text(guidance, moment, injection, every_alarm=every_alarm)
+    # A pattern for a cause speaks of a kind of trouble; without a monitor's text it gets the event.
+    named = monitor is None and injection.quotes and any(query.cause for query in queries)
+    found = moment.situation() if named else None
     return Plan(
         step=step,
         model=moment.model,
@@ -85,7 +80,7 @@ def plan(
         queries=queries,
         monitor=monitor,
         directive=directive,
-        event=_event(moment, queries, injection) if monitor is None else "",
+        event=found.event if found else "",
         reasons=reasons + held,
     )
 
@@ -144,31 +139,18 @@ def _queries(
         reasons.append("e2: allowance spent")
     elif settings.e2_when == "at_risk" and not at_risk:
         reasons.append("e2: not at risk")
-    elif settings.e2_when == "at_risk" and _brings_news(moment):
+    elif settings.e2_when == "at_risk" and brings_news(moment):
         reasons.append("e2: the newest step brings something new")
     elif text := recent_text(moment.recent, settings.e2_steps):
         queries.append(_e2_query(replace(base, text=text), moment, settings, gates))
     return tuple(queries), tuple(reasons)
 
 
-def _brings_news(moment: Moment) -> bool:
-    """True where the newest step shows no trouble, and no monitor names one that steps do not."""
-    named = moment.failure_type not in ("", *SHOWN_BY_STEP)
-    known = not (named or moment.at_risk) and len(moment.recent) >= KNOWN_STEPS
-    return known and moment.situation() is None
-
-
-def _event(moment: Moment, queries: Sequence[Query], injection: InjectionSettings) -> str:
-    """What happened, for a look-up by cause: patterns speak of a kind of trouble."""
-    found = moment.situation() if injection.quotes and any(q.cause for q in queries) else None
-    return found.event if found else ""
-
-
 def _e2_query(base: Query, moment: Moment, settings: EtraceSettings, gates: Gates) -> Query:
     """The look-up for a kind of failure; with its cause, if the run is stuck on one."""
     situation = moment.situation() if settings.e2_by_cause else None
     fired = moment.readings is not None and bool(moment.readings.fired)
-    if situation is not None and not (situation.persists or (fired and situation.again)):
+    if situation is not None and not (situation.persists or (fired and situation.count > 1)):
         situation = None
     return replace(
         base,

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import cache
 from importlib import resources
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -119,14 +120,9 @@ def _causes() -> _Causes:
 
 
 @cache
-def _mentions() -> Mapping[str, re.Pattern[str]]:
-    """By cause: one of its words, which is no part of a name such as `test_timeout_retry`."""
-    words = {
-        c.name: [re.escape(w) for ws in c.words.values() for w in ws] for c in _causes().causes
-    }
-    return {
-        name: re.compile(f"(?<![a-z0-9]_)(?:{'|'.join(each)})(?!_)") for name, each in words.items()
-    }
+def _mentions(words: tuple[str, ...]) -> re.Pattern[str]:
+    """One of the words, which is no part of a name such as `test_timeout_retry`."""
+    return re.compile(f"(?<![a-z0-9]_)(?:{'|'.join(map(re.escape, words))})(?!_)")
 
 
 def cause_of(when: str, properties: Set[str], message: str = "") -> Cause | None:
@@ -136,7 +132,8 @@ def cause_of(when: str, properties: Set[str], message: str = "") -> Cause | None
         needed = cause.needs.removeprefix("!")
         if cause.when != when or (needed and (needed in properties) is cause.needs.startswith("!")):
             continue
-        if not cause.words or _mentions()[cause.name].search(lowered):
+        words = tuple(chain.from_iterable(cause.words.values()))
+        if not words or _mentions(words).search(lowered):
             return cause
     return None
 
@@ -188,14 +185,11 @@ _RAISED = re.compile(
 _WARNING = re.compile(r"^(?:error|errors|stderr):\s{0,8}warning", re.IGNORECASE)
 _SENTENCE_END = re.compile("[.!?]\\s|\n|[\u3002\uff01\uff1f]")
 _COMMAND_WORDS = 5  # a capitalised first line of so many words is prose, not a command
-# Causes in which a name may be misspelled; those whose exception has a place in the project; those
-# of an edit, whose message often leaves the file out.
+# Causes in which a name may be misspelled.
 _NAMED = frozenset({"path_missing", "record_missing", "value_refused", "failed"})
-_PLACED = frozenset({"exception", "name_undefined"})
-_OF_EDITS = frozenset({"edit_mismatch", "edit_ambiguous"})
 _FRAME = re.compile(r'File "([^"\n]{1,200})", line (\d{1,6})')
 _LIBRARY = re.compile(r"(?:site|dist)-packages|lib/python\d|^<")
-_MODULE = re.compile(r"(?:named|find module) ['\"]([\w./-]{1,120})['\"]")
+_KEYS = re.compile(r'[{,]\s{0,8}"\w{1,80}":|["{}]')  # what a call's arguments in JSON add to values
 _NO = ("", "")
 _ERROR_TAG = re.compile(r"</?tool_use_error>")
 _DOUBTS = frozenset(word_list("situation", "doubt_words"))
@@ -214,11 +208,6 @@ class Situation(Struct, frozen=True, kw_only=True):
     instead: str = ""
 
     @property
-    def again(self) -> bool:
-        """True if it has come before."""
-        return self.count >= COUNTED
-
-    @property
     def persists(self) -> bool:
         """True if it is trouble by itself, without a monitor that says so."""
         return self.count >= (FAILED_AGAIN if self.cause.when == "failed" else SHOWN_AGAIN)
@@ -227,16 +216,14 @@ class Situation(Struct, frozen=True, kw_only=True):
         """Text for a severity from 1 on: the event, the near miss, and one move."""
         texts = self.cause.texts
         move = texts[min(severity, len(texts)) - 1]
-        if severity == 1 and self.instead:
-            move = self.instead
-        return " ".join(part for part in (self.event, self.near, move) if part)
+        return " ".join(part for part in (self.event, self.near, self.instead or move) if part)
 
     @property
     def event(self) -> str:
         """What has happened, in one sentence; "" where there are no words for it."""
         openings = _causes().openings
         pair = openings.get(self.cause.name) or openings[self.cause.when]
-        event = pair[self.again].replace("{count}", str(self.count))
+        event = pair[self.count >= COUNTED].replace("{count}", str(self.count))
         shown = self.quote.replace('"', "'")
         # Without a quote the part that needs one is left out.
         return event.replace(": {quote}", f': "{shown}"' if shown else "")
@@ -276,11 +263,9 @@ def _because(
     return Situation(cause=cause, **found) if cause else None
 
 
-def restored_edit(recent: Sequence[Step]) -> Situation | None:
+def restored_edit() -> Situation | None:
     """The newest edit restores what an earlier one replaced."""
-    actions = recent[-1].actions if recent else ()
-    paths = [_edited(describe_action(action)) for action in actions]
-    return _because("undone", quote=_quote("".join(paths[-1:])))
+    return _because("undone")
 
 
 def read_doubt(recent: Sequence[Step]) -> Situation | None:
@@ -326,6 +311,8 @@ def _failed(
     if cause is None:
         return None
     near, instead = _near(cause.name, steps, action, command, line)
+    if (path := _edited(facts)) and not near and path.rpartition("/")[2] not in line:
+        near = f'The edit was for "{_quote(path)}".'
     return Situation(cause=cause, count=count, quote=_quote(line), near=near, instead=instead)
 
 
@@ -353,17 +340,15 @@ def _repeated(
         return _reworded(steps, facts, properties)
     count = repeat.count if repeat.kind == "same" else 1
     if empty:
-        alike_calls = [each for each in calls if each.operation == facts.operation]
-        count = max(count, sum(each.answer.empty for each in alike_calls))
+        count = max(count, sum(c.answer.empty for c in calls if c.operation == facts.operation))
     if count < COUNTED:
         return None
     result = action.observation.strip()
     short = 0 < len(result) <= _ANSWER_CHARS and not facts.answer.empty
-    if short:
-        properties |= {"short"}
     denied = facts.answer.negative and "own" in properties
     when = "failed" if denied and not properties & {"search", "read"} else "repeated"
-    quote = _quote(result if short else _asked(action, facts))
+    asked = _command(action, facts) or f"{action.name} {_values(action)}"
+    quote = _quote(result if short else asked)
     return _because(when, properties, result[:_MESSAGE_CHARS], count=count, quote=quote)
 
 
@@ -390,20 +375,9 @@ def _edited(facts: ActionFacts) -> str:
     return "" if path.startswith(":") else path
 
 
-def _asked(action: Action, facts: ActionFacts) -> str:
-    """A call in short: the edited file, the command, or the values of its arguments."""
-    if path := _edited(facts):
-        return path
-    return _command(action, facts) or f"{action.name} {_values(action)}"
-
-
 def _values(action: Action) -> str:
     """The values of a call's arguments, without their names."""
-    try:
-        values = msgspec.json.decode(action.arguments or "{}")
-    except (msgspec.DecodeError, RecursionError):
-        return action.arguments
-    return " ".join(map(str, values.values())) if isinstance(values, dict) else str(values)
+    return " ".join(_KEYS.sub(" ", action.arguments[:TEXT_CHARS]).split())
 
 
 def _reworded(
@@ -503,17 +477,11 @@ def _near(
         return _other_language(action)
     if cause == "test_failed" and line.startswith("--- FAIL") and line.endswith("s)"):
         return "", "Run this test alone, and read the line that says what was expected."
-    if cause in _PLACED:
+    if cause in ("exception", "name_undefined"):
         return _place(action.observation)
-    if cause in _OF_EDITS:
-        path = _edited(describe_action(action))
-        named = not path or path.rpartition("/")[2] in line
-        return _NO if named else (f'The edit was for "{_quote(path)}".', "")
-    seen = [name for step in steps for a in step.actions for name in _shown(a, action)]
-    if cause == "module_missing" and (module := _MODULE.search(line)):
-        return _module_seen(module[1], seen)
     if cause not in _NAMED:
         return _NO
+    seen = [name for step in steps for a in step.actions for name in _shown(a, action)]
     wanted = names_in(_values(action))
     if command or cause == "failed":
         wanted = [name for name in names_in(line) if command or name in wanted]
@@ -531,16 +499,6 @@ def _place(result: str) -> tuple[str, str]:
         return _NO
     path, number = frames[-1]
     return f'It comes from line {number} of "{_quote(path)}".', ""
-
-
-def _module_seen(module: str, seen: Sequence[str]) -> tuple[str, str]:
-    """A file or directory of the run with the name of a module that cannot be imported."""
-    end = "/" + module.strip("./").replace(".", "/")
-    for name in seen:
-        if name.rstrip("/").removesuffix(".py").endswith(end) and not _LIBRARY.search(name):
-            move = "Run it from the directory above, or the way the project runs its own tests."
-            return f'"{_quote(name)}" was seen in this run.', move
-    return _NO
 
 
 def _other_language(action: Action) -> tuple[str, str]:

@@ -157,7 +157,7 @@ class Moment(Struct, frozen=True, kw_only=True):
     def situation(self) -> Situation | None:
         """Trouble of the newest step, None when it brings something new."""
         if self.observed is not None and self.observed.trouble == "reverted edit":
-            return restored_edit(self.recent)
+            return restored_edit()
         return read_situation(self.recent, self.observed.actions if self.observed else ())
 
 

@@ -79,7 +79,7 @@ def monitor_text(failure_type: str, severity: int, evidence: str = "") -> str:
 
 
 # Failures that get a text only while the newest step is part of them, and the steps that show it.
-SHOWN_BY_STEP = frozenset({"loop", "test_repeat", "edit_revert", "diversity", "hedge"})
+_SHOWN_BY_STEP = frozenset({"loop", "test_repeat", "edit_revert", "diversity", "hedge"})
 KNOWN_STEPS = 3
 
 
@@ -91,6 +91,13 @@ class MonitorText(Struct, frozen=True, kw_only=True):
     failure_type: str
     subject: str
     severity: int
+
+
+def brings_news(moment: Moment) -> bool:
+    """True where the newest step shows no trouble, and no monitor names one that steps do not."""
+    if moment.at_risk or moment.failure_type not in ("", *_SHOWN_BY_STEP):
+        return False
+    return len(moment.recent) >= KNOWN_STEPS and moment.situation() is None
 
 
 def due_text(
@@ -107,7 +114,7 @@ def due_text(
         return None, ()
     if reason := _held_back(guidance, moment, injection, failure_type):
         return None, (reason,)
-    shown = failure_type in SHOWN_BY_STEP
+    shown = failure_type in _SHOWN_BY_STEP
     situation = moment.situation() if shown else None
     repeats = situation is not None and (situation.persists or situation.cause.when == "repeated")
     if failure_type == "hedge" and not repeats:
