@@ -360,7 +360,7 @@ def _times_made(steps: Sequence[Step], facts: ActionFacts) -> int:
     """How often the newest steps made this very edit, with no other change in between."""
     times = 0
     for each in reversed(_calls(steps)):
-        if each.failure is not None or each.answer.by_user:
+        if each.answer.negative or each.answer.by_user:
             continue  # an edit that was refused has changed nothing
         if each.call == facts.call:
             times += 1
