@@ -101,7 +101,7 @@ _BARE = re.compile(  # `FAIL`, `[lint] ERROR task failed`, `exitcode: 1 (executi
 )
 _TEST_ONLY = re.compile(r"--- FAIL: \S{1,160} \([\d.]{1,12}s?\)")  # a test without its reason
 _COMPLAINT = re.compile(  # a place in a file, and words of a complaint
-    r"[\w./-]{1,200}\.\w{1,6}:\d{1,6}(?::\d{1,6})?:? .{0,200}?\b(?:expect\w*|want|should|got|not"
+    r"[\w./-]{1,200}\.\w{1,6}:\d{1,6}(?::\d{1,6})?:? .{0,200}?\b(?:[Ee]xpect\w*|want|should|got|not"
     r"|error\w*|cannot|undefined|unexpected|missing|invalid|must|unused|fail\w*|is a|has \d)\b"
 )
 _BOILERPLATE = re.compile(  # lines that a build tool adds to any failure
@@ -288,7 +288,7 @@ def decisive_line(result: str, *, reads_content: bool = False) -> str:
     if line.startswith(("Usage:", "usage:")):  # what is wrong may be in the line below
         line = next((each for each in text.split("\n") if each.startswith("Error: ")), line)
     last = line.rpartition(" / ")[2]
-    named = _TEST_ONLY.fullmatch(last) is not None
+    named = _TEST_ONLY.match(last) is not None
     if named or is_bare(line):
         lines = [each.strip() for each in excerpt(text).split("\n") if each.strip()]
         places = [each for each in lines if _COMPLAINT.match(each)]

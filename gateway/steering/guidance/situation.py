@@ -57,7 +57,8 @@ def near_name(wanted: Iterable[str], seen: Iterable[str]) -> tuple[str, str] | N
         end = name.strip("./").split("/")[-2:]
         if "." in end[-1] and len(end[-1]) >= LEAST_CHARS:
             for other in known:
-                if "/" in other and other.split("/")[-len(end) :] == end:
+                same = name.endswith(other.lstrip("./"))  # one file, spelled from another place
+                if "/" in other and other.split("/")[-len(end) :] == end and not same:
                     return name, other
     return None
 
@@ -383,8 +384,8 @@ def _values(action: Action) -> str:
 def _reworded(
     steps: Sequence[Step], facts: ActionFacts, properties: frozenset[str]
 ) -> Situation | None:
-    """At least two steps in a row that ask for the same in other words; not programs that run."""
-    if facts.program is not None and facts.failure is None:
+    """Three steps in a row that ask for the same in other words; no tests or programs."""
+    if facts.program is not None or facts.effect.settles:
         return None
 
     def asks_again(call: ActionFacts) -> bool:
@@ -393,7 +394,7 @@ def _reworded(
 
     again = [any(asks_again(describe_action(a)) for a in step.actions) for step in steps[::-1]]
     row = [*again, False].index(False)
-    return _because("reworded", properties, count=row) if row > 1 else None
+    return _because("reworded", properties, count=row) if row >= SHOWN_AGAIN else None
 
 
 def _said(step: Step) -> frozenset[str]:
@@ -494,11 +495,10 @@ def _near(
 
 def _place(result: str) -> tuple[str, str]:
     """The innermost line of the project in a traceback."""
-    frames = [f for f in _FRAME.findall(result[-TEXT_CHARS:]) if not _LIBRARY.search(f[0])]
-    if not frames:
-        return _NO
-    path, number = frames[-1]
-    return f'It comes from line {number} of "{_quote(path)}".', ""
+    for path, number in reversed(_FRAME.findall(result[-TEXT_CHARS:])):
+        if not _LIBRARY.search(path):
+            return f'It comes from line {number} of "{_quote(path)}".', ""
+    return _NO
 
 
 def _other_language(action: Action) -> tuple[str, str]:
@@ -530,6 +530,6 @@ def _shown(action: Action, failed: Action) -> list[str]:
 
 def _quote(text: str) -> str:
     """A text on one line, safe and short enough to quote."""
-    bare = _ERROR_TAG.sub("", text[: 4 * QUOTE_CHARS])
-    plain = " ".join(sanitise(bare, 4 * QUOTE_CHARS).split())
+    longest = 4 * QUOTE_CHARS
+    plain = " ".join(sanitise(_ERROR_TAG.sub("", text[:longest]), longest).split())
     return plain if len(plain) <= QUOTE_CHARS else plain[: QUOTE_CHARS - 3].rstrip() + "..."

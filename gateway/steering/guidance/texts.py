@@ -95,9 +95,8 @@ class MonitorText(Struct, frozen=True, kw_only=True):
 
 def brings_news(moment: Moment) -> bool:
     """True where the newest step shows no trouble, and no monitor names one that steps do not."""
-    if moment.at_risk or moment.failure_type not in ("", *_SHOWN_BY_STEP):
-        return False
-    return len(moment.recent) >= KNOWN_STEPS and moment.situation() is None
+    named = moment.at_risk or moment.failure_type not in ("", *_SHOWN_BY_STEP)
+    return not named and len(moment.recent) >= KNOWN_STEPS and moment.situation() is None
 
 
 def due_text(

@@ -126,6 +126,7 @@ def test_a_path_off_by_one_letter_names_the_one_that_was_seen() -> None:
         ("src/utils.py", "src/util.py", True),
         ("amelia_sliva_87", "amelia_silva_87", True),
         ("core/run.py", "/repo/app/core/run.py", True),
+        ("/repo/app/core/run.py", "app/core/run.py", False),
         ("page_2.html", "page_3.html", False),
         ("lib-2.15.0", "lib-2.15.1", False),
         ("a/models/functions.py", "b/oracle/functions.py", False),
@@ -462,8 +463,8 @@ def test_the_line_that_says_what_failed_is_quoted() -> None:
     lint = "[lint] ERROR task failed\n\ncmd/a.go:12:3: `user` has 4 occurrences\n1 issues:"
     text = told(*[shell("mise run lint", lint)] * 2)
     assert text.startswith('The newest call failed: "cmd/a.go:12:3: `user` has 4')
-    run = "=== RUN   TestA\n    a_test.go:9: expected 3, got 4\n--- FAIL: TestA (7.11s)\nFAIL"
-    assert '2 times in this run: "a_test.go:9: expected 3, got 4"' in told(
+    run = "=== RUN   TestA\n    a_test.go:9: Expected 3 of it\n--- FAIL: TestA (7.11s)\nFAIL"
+    assert '2 times in this run: "a_test.go:9: Expected 3 of it"' in told(
         *[shell("go test", run)] * 2
     )
     usage = "Usage: search_file <term> [<file>]\nError: File name A.java not found."
@@ -472,8 +473,13 @@ def test_the_line_that_says_what_failed_is_quoted() -> None:
     assert 'It names "A.java"; "src/A.java" was seen' in told(found, *asked)
 
 
-def test_tests_that_pass_in_other_words_are_no_trouble() -> None:
-    """One package after the other."""
+def test_two_calls_in_other_words_are_no_trouble() -> None:
+    """Three are; tests that pass are none, one package after the other."""
+    hits = "1. Tea - tea.test\n2. Cups - cups.test"
+    asked = [f"green tea shop opening hours {word}" for word in ("now", "today", "x")]
+    row = [call(n, "web_search", {"query": each}, hits) for n, each in enumerate(asked)]
+    assert not told(*row[:2])
+    assert "newest 3 calls" in told(*row)
     green = "ok  \tapp/test\t1.2s\n[test] $ go test ./..."
     names = ("TestSetup", "TestSetupHooks", "TestSetupHooksLocal")
     assert not told(*[shell(f"mise run test -- -run {name}", green) for name in names])
