@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import cache
 from importlib import resources
-from itertools import chain
 from typing import Any
 
 import msgspec
@@ -120,10 +119,10 @@ def _causes() -> _Causes:
     return msgspec.json.decode(source.read_bytes(), type=_Causes)
 
 
-@cache
-def _mentions(words: tuple[str, ...]) -> re.Pattern[str]:
-    """One of the words, which is no part of a name such as `test_timeout_retry`."""
-    return re.compile(f"(?<![a-z0-9]_)(?:{'|'.join(map(re.escape, words))})(?!_)")
+def _mentions(text: str, word: str) -> bool:
+    """True if the text has the word, and not only in a name such as `test_timeout_retry`."""
+    named = text.count(f"_{word}") + text.count(f"{word}_") - text.count(f"_{word}_")
+    return text.count(word) > named
 
 
 def cause_of(when: str, properties: Set[str], message: str = "") -> Cause | None:
@@ -133,8 +132,8 @@ def cause_of(when: str, properties: Set[str], message: str = "") -> Cause | None
         needed = cause.needs.removeprefix("!")
         if cause.when != when or (needed and (needed in properties) is cause.needs.startswith("!")):
             continue
-        words = tuple(chain.from_iterable(cause.words.values()))
-        if not words or _mentions(words).search(lowered):
+        words = [word for each in cause.words.values() for word in each]
+        if not words or any(_mentions(lowered, word) for word in words):
             return cause
     return None
 
