@@ -95,6 +95,15 @@ _SUMMARY = re.compile(  # beginnings of the summary that test runners print afte
     r"|ERROR: failed to (?:solve|build)"
 )
 _EXIT_ONLY = re.compile(r"(?i)^\W*(?:process |command )?(?:exit|return)[\w ]{0,30}\W{0,4}\d+\W*$")
+_BARE = re.compile(  # `FAIL`, `[lint] ERROR task failed`, `exitcode: 1 (execution failed)`
+    r"(?:\[[\w:.-]{1,40}\]\s*)?(?:(?i:fail(?:ed|ure)?|error|exit ?code:? ?[\d#]+)\b)"
+    r"[\s:]*(?:task failed|\(execution failed\)|\d+)?[.:]?"
+)
+_TEST_ONLY = re.compile(r"--- FAIL: \S{1,160} \([\d.]{1,12}s?\)")  # a test without its reason
+_COMPLAINT = re.compile(  # a place in a file, and words of a complaint
+    r"[\w./-]{1,200}\.\w{1,6}:\d{1,6}(?::\d{1,6})?:? .{0,200}?\b(?:[Ee]xpect\w*|want|should|got|not"
+    r"|error\w*|cannot|undefined|unexpected|missing|invalid|must|unused|fail\w*|is a|has \d)\b"
+)
 _BOILERPLATE = re.compile(  # lines that a build tool adds to any failure
     r"\[Help \d+\]|-> \[Help|To see the full stack trace|Re-run Maven"
     r"|For more information about the|After correcting the problems|\* (?:Try|Get more help)"
@@ -276,10 +285,24 @@ def decisive_line(result: str, *, reads_content: bool = False) -> str:
     line = failure_line(text, reads_content=reads_content)
     if line is None:
         return text[:_LINE_CHARS].split("\n", 1)[0].strip()
+    if line.startswith(("Usage:", "usage:")):  # what is wrong may be in the line below
+        line = next((each for each in text.split("\n") if each.startswith("Error: ")), line)
+    last = line.rpartition(" / ")[2]
+    named = _TEST_ONLY.match(last) is not None
+    if named or is_bare(line):
+        lines = [each.strip() for each in excerpt(text).split("\n") if each.strip()]
+        places = [each for each in lines if _COMPLAINT.match(each)]
+        told = places or [each for each in reversed(lines) if not (named or is_bare(each))]
+        return (told or [last])[0][:_LINE_CHARS]
     parts = line.split(" / ")
     while len(parts) > 1 and (_SEVERAL.match(parts[0]) or _COUNT.search(parts[0])):
         del parts[0]
     return _announced(excerpt(text), " / ".join(parts))
+
+
+def is_bare(failure: str) -> bool:
+    """True for a line that says that something failed, and not what."""
+    return _BARE.fullmatch(failure.rpartition(" / ")[2].strip()) is not None
 
 
 def _announced(text: str, line: str) -> str:

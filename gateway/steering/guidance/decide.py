@@ -166,7 +166,11 @@ def _items(planned: Plan, found: Found, injection: InjectionSettings) -> Iterato
         query, matches = by_tier.get(tier), found.get(tier, ())
         if query is not None and matches:
             make = _known_items if tier is Tier.E3 else _pattern_items
-            yield from make(Same(matches), query, family, injection.max_field_chars)
+            items = make(Same(matches), query, family, injection.max_field_chars)
+            if query.cause and planned.event and items:
+                named = replace(items[0], text=f"{planned.event}\n{items[0].text}")
+                items = (named, *items[1:])
+            yield from items
 
 
 def _pattern_items(

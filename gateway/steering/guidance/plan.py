@@ -12,7 +12,7 @@ from gateway.steering.fsm import FSMState
 from gateway.steering.guidance.pattern import Query, Tier
 from gateway.steering.guidance.settings import EtraceSettings, Gates, InjectionSettings
 from gateway.steering.guidance.state import FIRST_CALL, GuidanceState, Moment, kind_of_agent
-from gateway.steering.guidance.texts import MonitorText, due_text, skip_directive
+from gateway.steering.guidance.texts import MonitorText, brings_news, due_text, skip_directive
 from gateway.steering.monitors import Readings
 from gateway.steering.transcript.steps import recent_text
 
@@ -23,7 +23,7 @@ RECOVERED_STEPS = 6  # scored steps without an alarm that make a run recovered: 
 class Plan(Struct, frozen=True, kw_only=True):
     """Guidance to find for a call: look-ups to make, a monitor text. `directive`: text that is sent
     with this call only, `hand_over`: the one that is sent instead of others and kept, "" for none;
-    `reasons`: why something was held back."""
+    `event`: sentence before a pattern for a cause; `reasons`: why something was held back."""
 
     step: int
     model: str = ""
@@ -32,6 +32,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     monitor: MonitorText | None = None
     directive: str = ""
     hand_over: str = ""
+    event: str = ""
     reasons: tuple[str, ...] = ()
 
 
@@ -70,6 +71,9 @@ def plan(
         return Plan(step=step, model=moment.model, directive=directive)
     queries, reasons = _queries(guidance, moment, etraces, gates)
     monitor, held = due_text(guidance, moment, injection, every_alarm=every_alarm)
+    # A pattern for a cause speaks of a kind of trouble; without a monitor's text it gets the event.
+    named = monitor is None and injection.quotes and any(query.cause for query in queries)
+    found = moment.situation() if named else None
     return Plan(
         step=step,
         model=moment.model,
@@ -77,6 +81,7 @@ def plan(
         queries=queries,
         monitor=monitor,
         directive=directive,
+        event=found.event if found else "",
         reasons=reasons + held,
     )
 
@@ -135,6 +140,8 @@ def _queries(
         reasons.append("e2: allowance spent")
     elif settings.e2_when == "at_risk" and not at_risk:
         reasons.append("e2: not at risk")
+    elif settings.e2_when == "at_risk" and brings_news(moment):
+        reasons.append("e2: the newest step brings something new")
     elif text := recent_text(moment.recent, settings.e2_steps):
         queries.append(_e2_query(replace(base, text=text), moment, settings, gates))
     return tuple(queries), tuple(reasons)
@@ -144,6 +151,8 @@ def _e2_query(base: Query, moment: Moment, settings: EtraceSettings, gates: Gate
     """The look-up for a kind of failure; with its cause, if the run is stuck on one."""
     situation = moment.situation() if settings.e2_by_cause else None
     fired = moment.readings is not None and bool(moment.readings.fired)
+    if situation is not None and not (situation.persists or (fired and situation.count > 1)):
+        situation = None
     return replace(
         base,
         tier=Tier.E2,
@@ -151,5 +160,5 @@ def _e2_query(base: Query, moment: Moment, settings: EtraceSettings, gates: Gate
         gate=gates.e2 if moment.failure_type or gates.e2_untyped is None else gates.e2_untyped,
         margin=settings.e2_margin,
         failure_type=moment.failure_type or None,
-        cause=situation.cause.name if situation and (fired or situation.persists) else "",
+        cause=situation.cause.name if situation else "",
     )

@@ -18,7 +18,7 @@ from msgspec import Struct, field
 from gateway.steering.evidence.commands import shell_command
 from gateway.steering.evidence.features import ActionFacts, alike, describe_action
 from gateway.steering.evidence.observation import ObservedCalls, RunObserver
-from gateway.steering.evidence.outcomes import decisive_line, failure_line
+from gateway.steering.evidence.outcomes import decisive_line, failure_line, is_bare
 from gateway.steering.evidence.repeats import Repeat
 from gateway.steering.guidance.render import sanitise
 from gateway.steering.transcript.content import asks_user
@@ -56,7 +56,8 @@ def near_name(wanted: Iterable[str], seen: Iterable[str]) -> tuple[str, str] | N
         end = name.strip("./").split("/")[-2:]
         if "." in end[-1] and len(end[-1]) >= LEAST_CHARS:
             for other in known:
-                if "/" in other and other.split("/")[-len(end) :] == end:
+                same = name.endswith(other.lstrip("./"))  # one file, spelled from another place
+                if "/" in other and other.split("/")[-len(end) :] == end and not same:
                     return name, other
     return None
 
@@ -96,9 +97,9 @@ COUNTED = 2  # from how many times on a text says how often; "1 x" says nothing
 
 class Cause(Struct, frozen=True, kw_only=True):
     """One kind of trouble. `when`: `failed`, `repeated`, `waiting`, `reworded`, `undone`, `talk` or
-    `doubt`; `needs`: a property that the call must have; `words`, by language: one of them is in
-    the message, in lower case; without words every message fits; `texts`: the move to suggest at
-    severity 1, 2, ..."""
+    `doubt`; `needs`: a property that the call must have, or with `!` must not have; `words`, by
+    language: one of them is in the message, in lower case; without words every message fits;
+    `texts`: the move to suggest at severity 1, 2, ..."""
 
     name: str = field(name="cause")
     when: str
@@ -118,13 +119,21 @@ def _causes() -> _Causes:
     return msgspec.json.decode(source.read_bytes(), type=_Causes)
 
 
+def _mentions(text: str, word: str) -> bool:
+    """True if the text has the word, and not only in a name such as `test_timeout_retry`."""
+    named = text.count(f"_{word}") + text.count(f"{word}_") - text.count(f"_{word}_")
+    return text.count(word) > named
+
+
 def cause_of(when: str, properties: Set[str], message: str = "") -> Cause | None:
     """The first cause that fits a call with these properties, and its message in any case."""
     lowered = f" {message.lower()}"
     for cause in _causes().causes:
-        if cause.when != when or (cause.needs and cause.needs not in properties):
+        needed = cause.needs.removeprefix("!")
+        if cause.when != when or (needed and (needed in properties) is cause.needs.startswith("!")):
             continue
-        if not cause.words or any(w in lowered for words in cause.words.values() for w in words):
+        words = [word for each in cause.words.values() for word in each]
+        if not words or any(_mentions(lowered, word) for word in words):
             return cause
     return None
 
@@ -151,7 +160,7 @@ _LOOKUP_NAME = re.compile(
     r"(?=$|[_.A-Z])",
     re.IGNORECASE,
 )
-_PROGRAM_NAME = re.compile(r"python|exec|run|code|notebook|repl|test|build", re.IGNORECASE)
+_PROGRAM_NAME = re.compile(r"python|exec|run|code|notebook|repl(?!ace)|test|build", re.IGNORECASE)
 _CHECK_NAME = re.compile(r"^(?:can|is|has|check|verify|test)[_.A-Z]")  # such as `can_send_mail`
 _FILTERED = re.compile(r"\|\s{0,8}(?:grep|rg|ag|ack)\b")  # `dpkg -l | grep jdk`
 _EDIT_NAME = re.compile(r"edit|write|replace|patch|insert", re.IGNORECASE)
@@ -169,14 +178,20 @@ _EATEN = re.compile(
     r"(?:\s-\w{0,3}[ceE]|\b(?:awk|jq|sed|perl|grep|rg|psql))\s[^\"'|;&\n]{0,80}\"[^\"\\]{0,400}\$[\w{@]"
 )
 _OPEN_DOCUMENT = re.compile(r"<<-?\s{0,4}\w")
-_RAISED = re.compile(r"[\w.]{1,120}(?:Error|Exception|Interrupt)\b|panic")
+_RAISED = re.compile(
+    r"[\w.]{1,120}(?:Error|Exception|Interrupt)\b|(?:[a-z_]\w{0,40}\.){1,8}[A-Z]\w{0,60}:|panic"
+)
 # A warning below a heading is no failure.
 _WARNING = re.compile(r"^(?:error|errors|stderr):\s{0,8}warning", re.IGNORECASE)
 _SENTENCE_END = re.compile("[.!?]\\s|\n|[\u3002\uff01\uff1f]")
 _COMMAND_WORDS = 5  # a capitalised first line of so many words is prose, not a command
 # Causes in which a name may be misspelled.
-_NAMED = frozenset({"path_missing", "module_missing", "record_missing", "value_refused", "failed"})
+_NAMED = frozenset({"path_missing", "record_missing", "value_refused", "failed"})
+_FRAME = re.compile(r'File "([^"\n]{1,200})", line (\d{1,6})')
+_LIBRARY = re.compile(r"(?:site|dist)-packages|lib/python\d|^<")
+_KEYS = re.compile(r'[{,]\s{0,8}"\w{1,80}":|["{}]')  # what a call's arguments in JSON add to values
 _NO = ("", "")
+_ERROR_TAG = re.compile(r"</?tool_use_error>")
 _DOUBTS = frozenset(word_list("situation", "doubt_words"))
 _DOUBT_PHRASES = word_list("situation", "doubt_phrases")
 
@@ -199,19 +214,19 @@ class Situation(Struct, frozen=True, kw_only=True):
 
     def text(self, severity: int) -> str:
         """Text for a severity from 1 on: the event, the near miss, and one move."""
-        texts, openings = self.cause.texts, _causes().openings
+        texts = self.cause.texts
         move = texts[min(severity, len(texts)) - 1]
-        if severity == 1 and self.instead:
-            move = self.instead
+        return " ".join(part for part in (self.event, self.near, self.instead or move) if part)
+
+    @property
+    def event(self) -> str:
+        """What has happened, in one sentence; "" where there are no words for it."""
+        openings = _causes().openings
         pair = openings.get(self.cause.name) or openings[self.cause.when]
         event = pair[self.count >= COUNTED].replace("{count}", str(self.count))
-        if self.quote:
-            before = "" if ": {quote}" in event else ": "
-            shown = self.quote.replace('"', "'")
-            event = event.replace("{quote}", f'{before}"{shown}"')
-        else:  # the part that needs a quote is left out
-            event = event.replace(": {quote}", "").replace("{quote}", "")
-        return " ".join(part for part in (event, self.near, move) if part)
+        shown = self.quote.replace('"', "'")
+        # Without a quote the part that needs one is left out.
+        return event.replace(": {quote}", f': "{shown}"' if shown else "")
 
 
 def read_situation(recent: Sequence[Step], calls: ObservedCalls = ()) -> Situation | None:
@@ -277,8 +292,9 @@ def _failed(
         return None
     command = _command(action, facts)
     properties = _properties(action, facts)
-    count = repeat.failures
-    if _RAISED.match(line) is not None:
+    # Failures that are told in one bare word need not be the same.
+    count = 1 if is_bare(facts.failure or "") else repeat.failures
+    if "own" not in properties and _RAISED.match(line) is not None:
         properties |= {"raised"}
     if command and _is_prose(command):
         properties |= {"prose"}
@@ -294,7 +310,9 @@ def _failed(
     cause = cause_of("failed", properties, message)
     if cause is None:
         return None
-    near, instead = _near(cause.name, steps, action, command)
+    near, instead = _near(cause.name, steps, action, command, line)
+    if (path := _edited(facts)) and not near and path.rpartition("/")[2] not in line:
+        near = f'The edit was for "{_quote(path)}".'
     return Situation(cause=cause, count=count, quote=_quote(line), near=near, instead=instead)
 
 
@@ -302,36 +320,72 @@ def _repeated(
     steps: Sequence[Step], action: Action, facts: ActionFacts, repeat: Repeat
 ) -> Situation | None:
     if facts.edits and (times := _times_made(steps, facts)) > 1:
-        return _because("repeated", {"edit"}, count=times)
+        return _because("repeated", {"edit"}, count=times, quote=_quote(_edited(facts)))
     if repeat.kind == "rerun" or repeat.strength < REPEATS:
         if repeat.kind != "pending" or repeat.count <= COMPARED_STEPS:
             return None
         quote = _quote(action.observation.strip()[:_ANSWER_CHARS])
         return _because("waiting", count=repeat.count, quote=quote)
-    properties = _properties(action, facts)
+    properties, calls = _properties(action, facts), _calls(steps)
     if repeat.kind == "reworded" and facts.span is not None:
-        parts = [describe_action(each).span for step in steps for each in step.actions]
-        count = sum([1 for part in parts if part and part[0] == facts.span[0]])
-        return _because("reworded", {"span"}, count=count)
-    if repeat.kind == "reworded" and "empty_search" not in properties:
+        path, first, last = facts.span
+        parts = [each for each in calls if each.span and each.span[0] == path]
+        # Who could not apply an edit has to look again.
+        if any(each.edits and each.failure for each in calls) or len(parts) < COUNTED:
+            return None
+        quote = _quote(f"lines {first} to {last} of {path}")
+        return _because("reworded", {"span"}, count=len(parts), quote=quote)
+    empty = "empty_search" in properties
+    if repeat.kind == "reworded" and not empty:
         return _reworded(steps, facts, properties)
+    count = repeat.count if repeat.kind == "same" else 1
+    if empty:
+        count = max(count, sum(c.answer.empty for c in calls if c.operation == facts.operation))
+    if count < COUNTED:
+        return None
     result = action.observation.strip()
-    quote = _quote(result) if 0 < len(result) <= _ANSWER_CHARS and not facts.answer.empty else ""
-    denied = facts.answer.negative and not properties & {"search", "read"}
-    when, count = "failed" if denied else "repeated", repeat.count if repeat.kind == "same" else 1
+    short = 0 < len(result) <= _ANSWER_CHARS and not facts.answer.empty
+    denied = facts.answer.negative and "own" in properties
+    when = "failed" if denied and not properties & {"search", "read"} else "repeated"
+    asked = _command(action, facts) or f"{action.name} {_values(action)}"
+    quote = _quote(result if short else asked)
     return _because(when, properties, result[:_MESSAGE_CHARS], count=count, quote=quote)
 
 
+def _calls(steps: Sequence[Step]) -> list[ActionFacts]:
+    return [describe_action(each) for step in steps for each in step.actions]
+
+
 def _times_made(steps: Sequence[Step], facts: ActionFacts) -> int:
-    """Number of times that the newest steps made this very call."""
-    calls = [describe_action(each).call for step in steps for each in step.actions]
-    return calls.count(facts.call)
+    """Number of times that the newest steps made this very edit, with no other change in between."""
+    times = 0
+    for each in reversed(_calls(steps)):
+        if each.answer.negative or each.answer.by_user:
+            continue  # an edit that was refused has changed nothing
+        if each.call == facts.call:
+            times += 1
+        elif each.effect.changes and each.program is None:
+            break
+    return times
+
+
+def _edited(facts: ActionFacts) -> str:
+    """The file of a call's first edit, "" without one or where the call names only its lines."""
+    path = facts.edits[0].path if facts.edits else ""
+    return "" if path.startswith(":") else path
+
+
+def _values(action: Action) -> str:
+    """The values of a call's arguments, without their names."""
+    return " ".join(_KEYS.sub(" ", action.arguments[:TEXT_CHARS]).split())
 
 
 def _reworded(
     steps: Sequence[Step], facts: ActionFacts, properties: frozenset[str]
 ) -> Situation | None:
-    """At least two steps in a row that ask for the same in other words."""
+    """Three steps in a row that ask for the same in other words; no tests or programs."""
+    if facts.program is not None or facts.effect.settles:
+        return None
 
     def asks_again(call: ActionFacts) -> bool:
         same_tool = call.operation == facts.operation
@@ -339,7 +393,7 @@ def _reworded(
 
     again = [any(asks_again(describe_action(a)) for a in step.actions) for step in steps[::-1]]
     row = [*again, False].index(False)
-    return _because("reworded", properties, count=row) if row > 1 else None
+    return _because("reworded", properties, count=row) if row >= SHOWN_AGAIN else None
 
 
 def _said(step: Step) -> frozenset[str]:
@@ -367,14 +421,16 @@ def _properties(action: Action, facts: ActionFacts) -> frozenset[str]:
     """Kind of a call in the words of the causes."""
     operation = facts.operation
     searches = _SEARCH_NAME.search(operation) is not None
-    if not searches and operation.startswith("$"):
+    runs = facts.program is not None or _PROGRAM_NAME.search(action.name) is not None
+    if not searches and operation.startswith("$") and facts.program is None:
         searches = _FILTERED.search(_command(action, facts)) is not None
     named = _EDIT_NAME.search(action.name) is not None and not facts.effect.reads
     edits = bool(facts.edits) or named
     found = {
         "shell": operation.startswith("$"),
         "edit": edits,
-        "program": facts.program is not None or _PROGRAM_NAME.search(action.name) is not None,
+        "program": runs,
+        "own": not (runs or operation.startswith("$")),  # the tool itself answers
         "runs": facts.program is not None
         or (operation.startswith("$") and not (searches or facts.effect.reads)),
         "search": searches,
@@ -408,8 +464,10 @@ def _is_prose(command: str) -> bool:
     return all(word[:1].isalpha() or not word.isascii() for word in words[:3])
 
 
-def _near(cause: str, steps: Sequence[Step], action: Action, command: str) -> tuple[str, str]:
-    """The sentence about a near miss, and the move that follows from it."""
+def _near(
+    cause: str, steps: Sequence[Step], action: Action, command: str, line: str
+) -> tuple[str, str]:
+    """A sentence about a near miss or the place of the trouble, and the move that follows."""
     if cause == "command_slip":
         return "There is a punctuation mark where a space belongs.", ""
     if cause == "shell_syntax":
@@ -417,14 +475,29 @@ def _near(cause: str, steps: Sequence[Step], action: Action, command: str) -> tu
         return (f"The command leaves a {mark} open.", "Close it, or leave it out.") if mark else _NO
     if cause == "edit_syntax":
         return _other_language(action)
+    if cause == "test_failed" and line.startswith("--- FAIL") and line.endswith("s)"):
+        return "", "Run this test alone, and read the line that says what was expected."
+    if cause in ("exception", "name_undefined"):
+        return _place(action.observation)
     if cause not in _NAMED:
         return _NO
     seen = [name for step in steps for a in step.actions for name in _shown(a, action)]
-    found = near_name(names_in(action.arguments), seen)
+    wanted = names_in(_values(action))
+    if command or cause == "failed":
+        wanted = [name for name in names_in(line) if command or name in wanted]
+    found = near_name(wanted, seen)
     if found is None:
         return _NO
-    wanted, known = (_quote(name) for name in found)
-    return f'It names "{wanted}"; "{known}" was seen in this run.', "Use that one if you mean it."
+    name, known = map(_quote, found)
+    return f'It names "{name}"; "{known}" was seen in this run.', "Use that one if you mean it."
+
+
+def _place(result: str) -> tuple[str, str]:
+    """The innermost line of the project in a traceback."""
+    for path, number in reversed(_FRAME.findall(result[-TEXT_CHARS:])):
+        if not _LIBRARY.search(path):
+            return f'It comes from line {number} of "{_quote(path)}".', ""
+    return _NO
 
 
 def _other_language(action: Action) -> tuple[str, str]:
@@ -456,5 +529,6 @@ def _shown(action: Action, failed: Action) -> list[str]:
 
 def _quote(text: str) -> str:
     """A text on one line, safe and short enough to quote."""
-    plain = " ".join(sanitise(text[: 4 * QUOTE_CHARS], 4 * QUOTE_CHARS).split())
+    longest = 4 * QUOTE_CHARS
+    plain = " ".join(sanitise(_ERROR_TAG.sub("", text[:longest]), longest).split())
     return plain if len(plain) <= QUOTE_CHARS else plain[: QUOTE_CHARS - 3].rstrip() + "..."

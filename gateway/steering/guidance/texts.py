@@ -102,6 +102,12 @@ class MonitorText(Struct, frozen=True, kw_only=True):
     severity: int
 
 
+def brings_news(moment: Moment) -> bool:
+    """True where the newest step shows no trouble, and no monitor names one that steps do not."""
+    named = moment.at_risk or moment.failure_type not in ("", *_SHOWN_BY_STEP)
+    return not named and len(moment.recent) >= KNOWN_STEPS and moment.situation() is None
+
+
 def due_text(
     guidance: GuidanceState, moment: Moment, injection: InjectionSettings, *, every_alarm: bool
 ) -> tuple[MonitorText | None, tuple[str, ...]]:
@@ -131,10 +137,11 @@ def due_text(
         return None, ("monitor: all texts sent",)
     if situation is None:
         text = monitor_text(failure_type, severity, evidence_for(failure_type, readings))
-    elif injection.quotes:
-        text = situation.text(severity)
     else:
-        text = Situation(cause=situation.cause, count=situation.count).text(severity)
+        if not injection.quotes:
+            situation = Situation(cause=situation.cause, count=situation.count)
+        # The mildest move comes first for each cause, whatever was said about others.
+        text = situation.text(given.get(subject, 0) + 1)
     due = MonitorText(text=text, failure_type=failure_type, subject=subject, severity=severity)
     return due, ()
 

@@ -6,9 +6,12 @@ import json
 
 import pytest
 
+from gateway.library import starter_patterns
 from gateway.steering.evidence.observation import RunObserver
 from gateway.steering.fold import RunFold
 from gateway.steering.fsm import FSMState
+from gateway.steering.guidance.decide import decide
+from gateway.steering.guidance.pattern import PatternMatch, Tier, causes
 from gateway.steering.guidance.plan import plan
 from gateway.steering.guidance.settings import EtraceSettings, Gates, InjectionSettings
 from gateway.steering.guidance.situation import (
@@ -20,6 +23,7 @@ from gateway.steering.guidance.situation import (
 )
 from gateway.steering.guidance.state import GuidanceState, Moment, kind_of_agent
 from gateway.steering.guidance.texts import SKIP_DIRECTIVE, SKIP_REPAIR, skip_directive
+from gateway.steering.monitors import Readings
 from gateway.steering.policy import Policy
 from gateway.steering.transcript.content import FRAME_CLOSE
 from gateway.steering.transcript.steps import Action, Step
@@ -122,6 +126,7 @@ def test_a_path_off_by_one_letter_names_the_one_that_was_seen() -> None:
         ("src/utils.py", "src/util.py", True),
         ("amelia_sliva_87", "amelia_silva_87", True),
         ("core/run.py", "/repo/app/core/run.py", True),
+        ("/repo/app/core/run.py", "app/core/run.py", False),
         ("page_2.html", "page_3.html", False),
         ("lib-2.15.0", "lib-2.15.1", False),
         ("a/models/functions.py", "b/oracle/functions.py", False),
@@ -337,3 +342,212 @@ def test_who_stands_in_a_wrong_directory_is_not_told_to_stop() -> None:
 
     assert not directive("cd app && ls", "bash: line 1: cd: app: No such file or directory")
     assert directive("cat app", "cat: app: No such file or directory") == SKIP_DIRECTIVE
+
+
+TRACE = 'Traceback (most recent call last):\n  File "a.py", line 3, in run\n    x\n'
+
+
+def told(*steps: Step) -> str:
+    """The first text about the newest step, "" without trouble."""
+    situation = read_situation(steps)
+    return situation.text(1) if situation else ""
+
+
+def test_a_repeat_names_what_was_asked_for() -> None:
+    """File and lines, a search, a call without a short answer: the text says which."""
+    page = "\n".join(f"{n}: name_{n} = value_{n}" for n in range(60))
+    seen = told(*[planting.step("Read", {"file_path": "/a/b.py", "offset": 9}, page)] * 3)
+    assert 'shown 3 times in this run: "Read /a/b.py 9"' in seen
+    hits = "\n".join(f"src/m{n}/java" for n in range(20))
+    search = told(*[shell("find / -name javac", hits)] * 3)
+    assert 'same result 3 times in this run: "find / -name javac"' in search
+    assert "pen the best" not in search
+    record = '{"status": "open", "items": ' + json.dumps(list(range(60))) + "}"
+    assert '"get_order W1"' in told(*[planting.step("get_order", {"id": "W1"}, record)] * 3)
+
+
+def test_searches_that_find_nothing_are_counted_and_one_is_shown() -> None:
+    """In other words, too; a filter behind a test run that shows no failure is no search."""
+    nothing = [shell(f"grep -rn 'def {name}' src/app", "") for name in ("loads", "load", "load")]
+    assert 'nothing 3 times, the newest: "grep -rn' in told(*nothing)
+    green = [shell(f"go test ./{name} 2>&1 | grep FAIL", "") for name in ("a", "a", "a")]
+    assert "earches" not in told(*green)
+
+
+def test_an_edit_that_was_refused_has_not_been_made() -> None:
+    """Neither by the tool nor by the user; nor has one that other edits came after."""
+    edit = {"file_path": "a.go", "old_string": "x := 1", "new_string": "x := 2"}
+    unread = "<tool_use_error>File has not been read yet. Read it first.</tool_use_error>"
+    no = "The user doesn't want to proceed with this tool use. The tool use was rejected."
+    done = planting.step("Edit", edit, "The file a.go has been updated.")
+    for refused in (unread, no):
+        assert not told(planting.step("Edit", edit, refused), done)
+    other = planting.step("Edit", {**edit, "new_string": "x := 3"}, "The file has been updated.")
+    assert "made 2 times" not in told(done, other, done)
+    assert 'made 2 times: "a.go"' in told(done, done)
+
+
+def test_lines_are_read_again_after_an_edit_that_failed() -> None:
+    """To look once more is right then."""
+
+    def part(first: int) -> Step:
+        text = "\n".join(f"{n}: name_{n} = value_{n}" for n in range(first, first + 60))
+        return planting.step("Read", {"file_path": "/a.py", "offset": first, "limit": 60}, text)
+
+    edit = {"file_path": "/a.py", "old_string": "x", "new_string": "y"}
+    failed = planting.step("Edit", edit, "Error: String to replace not found in file.")
+    assert '"lines 15 to 74 of /a.py"' in told(*map(part, (1, 30, 10, 20, 15)))
+    assert not told(*map(part, (1, 30, 10, 20)), failed, part(15))
+
+
+def test_the_file_of_a_refused_edit_is_named_where_the_message_leaves_it_out() -> None:
+    """Once."""
+    edit = {"file_path": "/w/v_test.go", "old_string": "x", "new_string": "y"}
+    bare = "<tool_use_error>String to replace not found in file.</tool_use_error>"
+    text = told(*[planting.step("Edit", edit, bare)] * 2)
+    assert (
+        '"String to replace not found in file." The edit was for "/w/v_test.go".'
+        in text.replace('.".', '."')
+    )
+    full = "Error: old_text not found in /w/v_test.go"
+    assert "The edit was for" not in told(*[planting.step("Edit", edit, full)] * 2)
+
+
+def test_an_exception_is_placed_in_the_project() -> None:
+    """In the innermost frame that is in no library."""
+    trace = (
+        'Traceback (most recent call last):\n  File "try.py", line 24, in <module>\n    run()\n'
+        '  File "/app/db/base.py", line 331, in run\n    check(names)\n'
+        '  File "/usr/lib/python3.11/json/decoder.py", line 9, in check\n    x\n{}'
+    )
+    for error, cause in (
+        ("NameError: name 'link' is not defined", "name_undefined"),
+        ("app.core.NotReady: the model has no label", "exception"),
+    ):
+        steps = [shell("python try.py", trace.format(error))] * 2
+        assert stuck_on(*steps) == cause
+        assert 'line 331 of "/app/db/base.py"' in told(*steps)
+
+
+@pytest.mark.parametrize(
+    ("command", "error", "cause"),
+    [
+        ("python a.py", TRACE + "app.errors.Bad: PASSWORD_TIMEOUT_DAYS is set twice", "exception"),
+        ("pytest -q", "FAILED tests/test_timeout_retry.py::test_a - assert 1 == 2", "test_failed"),
+        ("python a.py", "TypeError: run() got an unexpected keyword argument 'x'", "exception"),
+        ("python a.py", "TimeoutError: the read timed out", "timeout"),
+        ("python a.py", "Error: no such table: book", "failed"),
+        ("ls --colour-all", "ls: unrecognized option '--colour-all'", "usage"),
+    ],
+)
+def test_a_cause_is_not_read_from_a_name(command: str, error: str, cause: str) -> None:
+    """Nor are a program's own errors taken for a call in a wrong form, or for a record."""
+    assert stuck_on(shell(command, error)) == cause
+
+
+def test_a_path_that_exists_is_no_near_miss() -> None:
+    """A script that fails is no wrong name, and neither is an argument's own name."""
+    made = planting.step("create", {"path": "/w/try_it.py"}, "File created: /w/try_it.py")
+    wrong = [shell("python try_it.py", "Error: no such table: book")] * 2
+    assert "It names" not in told(made, *wrong)
+    seen = planting.step("get_order", {"id": "W1"}, '{"item_id": "123"}')
+    refused = [planting.step("change", {"item_ids": ["123"]}, "Error: items must match")] * 2
+    assert "It names" not in told(seen, *refused)
+    listed = shell("ls src", "src/parser/token.py")
+    missing = shell("cat src/parser/tokn.py", "cat: src/parser/tokn.py: No such file or directory")
+    assert "Use that one" in told(listed, missing)
+
+
+def test_the_line_that_says_what_failed_is_quoted() -> None:
+    """Not the one that only says that something did, which is no reason to count either."""
+    lint = "[lint] ERROR task failed\n\ncmd/a.go:12:3: `user` has 4 occurrences\n1 issues:"
+    text = told(*[shell("mise run lint", lint)] * 2)
+    assert text.startswith('The newest call failed: "cmd/a.go:12:3: `user` has 4')
+    run = "=== RUN   TestA\n    a_test.go:9: Expected 3 of it\n--- FAIL: TestA (7.11s)\nFAIL"
+    assert '2 times in this run: "a_test.go:9: Expected 3 of it"' in told(
+        *[shell("go test", run)] * 2
+    )
+    usage = "Usage: search_file <term> [<file>]\nError: File name A.java not found."
+    found = shell("ls src", "src/A.java")
+    asked = [planting.step("search_file", {"query": "x A.java"}, usage)] * 2
+    assert 'It names "A.java"; "src/A.java" was seen' in told(found, *asked)
+
+
+def test_two_calls_in_other_words_are_no_trouble() -> None:
+    """Three are; tests that pass are none, one package after the other."""
+    hits = "1. Tea - tea.test\n2. Cups - cups.test"
+    asked = [f"green tea shop opening hours {word}" for word in ("now", "today", "x")]
+    row = [call(n, "web_search", {"query": each}, hits) for n, each in enumerate(asked)]
+    assert not told(*row[:2])
+    assert "newest 3 calls" in told(*row)
+    green = "ok  \tapp/test\t1.2s\n[test] $ go test ./..."
+    names = ("TestSetup", "TestSetupHooks", "TestSetupHooksLocal")
+    assert not told(*[shell(f"mise run test -- -run {name}", green) for name in names])
+
+
+def test_each_cause_begins_with_its_mildest_move() -> None:
+    """Whatever was said about other causes under the same alarm."""
+    run = RunFold(Policy())
+    for n in range(3):
+        outcome = run.push(sh(n, "mvn test", "bash: mvn: command not found"))
+    moment = Moment(
+        step=outcome.index,
+        state=FSMState.NORMAL,
+        readings=readings("test_repeat"),
+        recent=run.recent,
+        observed=outcome.observed,
+    )
+    given = GuidanceState(severities={"usage": 2, "test_repeat": 2})
+    monitor = plan(given, moment, EtraceSettings(), InjectionSettings(), GATES).monitor
+    assert monitor is not None
+    assert "Look once for another" in monitor.text
+    assert monitor.severity == 3
+
+
+def moment_after(*steps: Step, composite: float) -> Moment:
+    """The moment after these steps, with no monitor fired."""
+    run = RunFold(Policy())
+    for step in steps:
+        outcome = run.push(step)
+    found = Readings(
+        scores={"streak": composite}, composite=composite, fired=(), failure_type=None, evidence={}
+    )
+    return Moment(
+        step=outcome.index,
+        state=FSMState.NORMAL,
+        readings=found,
+        recent=run.recent,
+        observed=outcome.observed,
+    )
+
+
+def test_a_pattern_for_a_cause_follows_what_happened() -> None:
+    """Unless a monitor's text of the same call says it, or quotes are off."""
+    pattern = next(p for p in starter_patterns() if "command_missing" in causes(p))
+    found = {Tier.E2: [PatternMatch(pattern=pattern, similarity=0.1)]}
+    steps = [sh(n, "mvn test", "bash: mvn: command not found") for n in range(3)]
+    for composite, quotes, begins in ((0.2, True, True), (0.2, False, False), (0.5, True, False)):
+        injection = InjectionSettings(quotes=quotes)
+        moment = moment_after(*steps, composite=composite)
+        planned = plan(GuidanceState(), moment, EtraceSettings(), injection, GATES)
+        texts = [
+            i.text for i in decide(GuidanceState(), planned, found, injection).items if i.match
+        ]
+        assert len(texts) == 1
+        assert texts[0].startswith("The same failure has come 3 times") is begins
+
+
+def test_no_pattern_is_looked_up_for_a_step_that_brings_something_new() -> None:
+    """Nor by the cause of one failure, which is ordinary work."""
+    looks = [sh(n, f"cat f{n}.py", f"def f{n}(): pass") for n in range(4)]
+    failed = sh(4, "cat x/y.txt", "cat: x/y.txt: No such file or directory")
+    for steps, tiers in (
+        (looks, []),
+        ([*looks, failed], [""]),
+        ([*looks, failed, failed], ["path"]),
+    ):
+        moment = moment_after(*steps, composite=0.2)
+        queries = plan(
+            GuidanceState(), moment, EtraceSettings(), InjectionSettings(), GATES
+        ).queries
+        assert [q.cause[:4] for q in queries if q.tier is Tier.E2] == tiers
