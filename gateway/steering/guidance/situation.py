@@ -357,7 +357,8 @@ def _calls(steps: Sequence[Step]) -> list[ActionFacts]:
 
 
 def _times_made(steps: Sequence[Step], facts: ActionFacts) -> int:
-    """Number of times that the newest steps made this very edit, with no other change in between."""
+    """Number of times that the newest steps made this very edit, without another change in
+    between."""
     times = 0
     for each in reversed(_calls(steps)):
         if each.answer.negative or each.answer.by_user:
