@@ -238,6 +238,11 @@ def test_evidence_that_lasts_is_told_on_each_step() -> None:
     never = replace(low, risk=replace(low.risk, talks_alarm=NEVER))
     assert calibration_from_json(calibration_to_json(never)) == never
     assert calibration_from_json(calibration_to_json(low)) == low
+    known = replace(low, risk=replace(low.risk, works_alarm=Peaks(runs=120, largest=(2.0, 0.5))))
+    text = calibration_to_json(known)
+    assert calibration_from_json(text) == known
+    with pytest.raises(ValueError, match=r"risk\.alarms\.works"):
+        calibration_from_json(text.replace('"runs": 120', '"runs": "many"'))
     run = RunFold(Policy(difficulty=DifficultySettings(calibration=never)))
     assert not any(run.push(step).risk.likely for step in steps)
 

@@ -89,7 +89,7 @@ class Workloads:
         return known_prior(own, workload.requested)
 
     def own_risk(self, tenant: str) -> OwnRisk:
-        """What the tenant's own outcomes change in the risk, as it was last read."""
+        """The risk by the tenant's own outcomes, as it was last read."""
         return self._own.get(tenant, AS_SHIPPED)
 
     def rates(self, workload: Workload, run: str, prices: Mapping[str, float]) -> WorkloadRates:
@@ -196,10 +196,10 @@ class RunWorkloads:
             return NO_OUTCOMES
         routing, workload = self.rules.routing, _workload(result, request)
         prior = self.workloads.prior(workload) if routing.risk_prior else NO_OUTCOMES
-        if not routing.own_risk:
+        own = self.workloads.own_risk(workload.tenant)
+        if not routing.own_risk or own is AS_SHIPPED:
             return prior
         names = OwnRisk.of_run(workload.client, workload.requested, result.project)
-        own = self.workloads.own_risk(workload.tenant)
         return own.applied(prior, names, self.rules.policy.difficulty.false_alarms)
 
     def rates(self, result: SteeringResult, request: SteeredRequest) -> WorkloadRates | None:

@@ -91,7 +91,7 @@ def newton(
 
 
 class _Fit:
-    """What own runs change in the log odds that ship."""
+    """The changes that own runs make to the log odds that ship."""
 
     def __init__(self, runs: Sequence[OwnRun]) -> None:
         import numpy as np
