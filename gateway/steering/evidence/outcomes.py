@@ -309,8 +309,8 @@ def decisive_line(result: str, *, reads_content: bool = False) -> str:
     if named or is_bare(line):
         lines = [each.strip() for each in excerpt(text).split("\n") if each.strip()]
         places = [each for each in lines if _COMPLAINT.match(each)]
-        told = places or [each for each in reversed(lines) if not (named or is_bare(each))]
-        return (told or [last])[0][:_LINE_CHARS]
+        named_at = places or [each for each in reversed(lines) if not (named or is_bare(each))]
+        return (named_at or [last])[0][:_LINE_CHARS]
     parts = line.split(" / ")
     while len(parts) > 1 and (_SEVERAL.match(parts[0]) or _COUNT.search(parts[0])):
         del parts[0]

@@ -292,7 +292,7 @@ def _failed(
         return None
     command = _command(action, facts)
     properties = _properties(action, facts)
-    # Failures that are told in one bare word need not be the same.
+    # Failures of one bare word need not be the same.
     count = 1 if is_bare(facts.failure or "") else repeat.failures
     if "own" not in properties and _RAISED.match(line) is not None:
         properties |= {"raised"}

@@ -261,7 +261,7 @@ class RunWords:
 class LedRun:
     """The evidence that the person who leads a run will correct it. A person leads who writes in
     the middle of work on files or programs, or wrote after an earlier run. What is fitted on
-    benchmarks told such runs apart no better than chance, so it does not count in them."""
+    benchmarks tells such runs apart no better than chance, so it does not count in them."""
 
     __slots__ = ("_edits", "_led", "_weights")
 
