@@ -50,7 +50,7 @@ def test_a_loop_is_one_stretch_that_ends_with_the_interruption(tmp_path: Any) ->
     assert stretch.alarmed
     assert stretch.human == "interrupt"
     assert stretch.words == "stop, the fixture is wrong, not the cart"
-    assert "same failure" in stretch.happened
+    assert "fails as before" in stretch.happened
     assert stretch.tokens == 12 * 1100
     assert 0 < stretch.cost[0] <= stretch.usd
 
