@@ -29,6 +29,7 @@ _TYPED_KEYS, _KEY_CHARS = ("chars", "input", "keys", "text"), 6  # longer input 
 _SED_RANGE = re.compile(r"\bsed\s+-n\s+['\"]?(\d{1,8}),(\d{1,8})p['\"]?\s+([^\s|;&<>]{1,400})")
 _COMMAND_KEYS = ("command", "cmd", "script", "code", "input")
 _COMMAND_LINE_KEYS = ("command", "cmd", "commandline")
+_RUNS_IN = "workdir"  # an argument that only shells have, whatever their name
 _PATH_KEYS, _POINTS = ("file_path", "path", "filePath", "absolute_path", "target_file"), 100
 _FIRST_KEYS, _LAST_KEYS = ("offset", "start_line", "startLine"), ("end_line", "endLine")
 _READERS = frozenset(word_list("commands", "readers"))
@@ -232,7 +233,8 @@ def _plain(value: Any) -> str:
 
 
 def _shell_command(tool: _Tool, values: Any, arguments: str) -> str | None:
-    if not (tool.shell or (tool.names_shell and isinstance(values, dict))):
+    named = tool.names_shell or (isinstance(values, dict) and _RUNS_IN in values)
+    if not (tool.shell or (named and isinstance(values, dict))):
         return None
     if not isinstance(values, dict):
         return arguments if values is None else None

@@ -12,7 +12,13 @@ from msgspec import Struct
 from gateway.steering.evidence.arguments import Question, unspaced_words
 from gateway.steering.evidence.commands import Effect, read_call
 from gateway.steering.evidence.edits import Edit
-from gateway.steering.evidence.outcomes import failure_line, is_empty, readable, signature
+from gateway.steering.evidence.outcomes import (
+    failure_line,
+    is_empty,
+    readable,
+    signature,
+    still_runs,
+)
 from gateway.steering.evidence.results import STATUS_CHARS, Result, is_pending, is_transient
 from gateway.steering.transcript.content import asks_user
 from gateway.steering.transcript.steps import Action, Step
@@ -205,6 +211,7 @@ def describe_action(action: Action) -> ActionFacts:
         asked=asked,
         empty=is_empty(result),
         pending=call.effect.waits
+        or still_runs(action.observation)
         or (
             line is None
             and not (reads or call.effect.plans)

@@ -190,6 +190,8 @@ def _program_output(result: str) -> str | None:
     if result.startswith(("Chunk ID:", "Wall time:", "Process ")):
         header = _EXEC_HEADER.match(result)
         return _with_code(result[header.end() :], header[1]) if header else None
+    if result.startswith(("Command: ", "Output: ")):
+        return _reported_output(result)
     if result[:1] != "{" or len(result) > _MAX_JSON_CHARS:
         return None
     ends = result[:_CODE_CHARS] + result[-_CODE_CHARS:]
@@ -204,6 +206,21 @@ def _program_output(result: str) -> str | None:
     code = next((values[key] for key in _EXIT_CODES if isinstance(values.get(key), int)), None)
     texts = [values[key] for key in _OUTPUTS if isinstance(values.get(key), str)]
     return _with_code("\n".join(filter(None, texts)), str(code)) if texts else None
+
+
+def _reported_output(result: str) -> str | None:
+    """The output in a report of Gemini CLI's shell, whose parts have labels."""
+    output, found, after = result.partition("Output: ")[2].rpartition("\nExit Code: ")
+    if not found:
+        return None
+    code = after.split("\n", 1)[0]
+    output = output.removesuffix("\nError: (none)").removeprefix("(empty)")
+    return _with_code(output, code if code.lstrip("-").isdigit() else None)
+
+
+def still_runs(result: str) -> bool:
+    """True if an exec tool says that the program has not ended yet."""
+    return result.startswith("Chunk ID:") and "\nProcess running with" in result[:_CODE_CHARS]
 
 
 def _with_code(output: str, code: str | None) -> str:

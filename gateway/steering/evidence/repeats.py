@@ -76,13 +76,14 @@ _NEVER = _Past()
 
 class _Times(Struct):
     """Number of the next call, and of the newest ones that changed files, had news, or waited; of
-    the first one after the transcript was compacted."""
+    the first one after the transcript was compacted. `changer`: the call that changed files."""
 
     now: int = 0
     changed: int = -1
     news: int = -1
     waited: int = -1
     compacted: int = -1
+    changer: int = 0
 
 
 class CallMemory:
@@ -260,9 +261,9 @@ class CallMemory:
         self._recent.append(action)
         if action.effect.waits:
             times.waited = times.now
-        # Repeating an edit leaves the files as they are.
-        if changes and action.failure is None and repeat.count == 1:
-            times.changed = times.now
+        # Repeating an edit leaves the files as they are, unless another one came in between.
+        if changes and action.failure is None and (repeat.count == 1 or times.changer != action.call):
+            times.changed, times.changer = times.now, action.call
             self._spans.clear()
         silent = changes and not action.answer.tells
         if repeat.kind == "new" and not (repeat.similar or silent) and action.failure is None:

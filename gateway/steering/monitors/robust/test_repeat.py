@@ -38,19 +38,19 @@ class TestRepeat:
 
     __test__ = False
     __slots__ = (
-        *("_changes", "_denials", "_denied", "_failures", "_keep", "_programs", "_score"),
-        "_what",
+        *("_changes", "_denials", "_denied", "_failures", "_keep", "_passed", "_programs"),
+        *("_score", "_what"),
     )
 
     def __init__(self, settings: RobustSettings) -> None:
-        self._programs: dict[int, tuple[str, float]] = {}
+        self._programs: dict[int, tuple[str, float, int]] = {}
         self._failures: deque[_Failure] = deque(maxlen=FAILURE_WINDOW)
         self._denials: deque[tuple[bool, str]] = deque(maxlen=FAILURE_WINDOW)
         self._denied: frozenset[str] = frozenset()
         self._keep = settings.recovery + (1.0 - settings.recovery) * SLOWER
         self._score = 0.0
         self._what = ""
-        self._changes = 0
+        self._changes = self._passed = 0
 
     def push(self, step: ObservedStep) -> None:
         """Compare each failure with the earlier ones."""
@@ -73,11 +73,13 @@ class TestRepeat:
             return 0.0, ""
         before = self._programs.pop(action.program, None)
         if action.failure is None:
+            self._passed += repeat.kind == "new"
             return 0.0, ""
-        again = before is not None and before[0] == action.failure
+        # Between its runs no other program has passed for the first time: that is work.
+        again = before is not None and before[::2] == (action.failure, self._passed)
         weight = 1.0 if repeat.unchanged_files else AFTER_CHANGE
         count = before[1] + weight if before is not None and again else 0.0
-        self._programs[action.program] = (action.failure, count)
+        self._programs[action.program] = (action.failure, count, self._passed)
         if len(self._programs) > REMEMBERED_PROGRAMS:
             del self._programs[next(iter(self._programs))]
         what = f"{action.operation[:40]} fails as before: {action.failure[:80]}"
