@@ -262,7 +262,8 @@ class CallMemory:
         if action.effect.waits:
             times.waited = times.now
         # Repeating an edit leaves the files as they are, unless another one came in between.
-        if changes and action.failure is None and (repeat.count == 1 or times.changer != action.call):
+        over_another = bool(action.edits) and times.changer != action.call
+        if changes and action.failure is None and (repeat.count == 1 or over_another):
             times.changed, times.changer = times.now, action.call
             self._spans.clear()
         silent = changes and not action.answer.tells
