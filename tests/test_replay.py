@@ -96,7 +96,7 @@ def test_json_has_one_object_per_run_with_its_steps(tmp_path: Path) -> None:
     for step in steps:
         assert 0.0 <= step["difficulty"] <= 1.0
         assert step["state"] in {"FAST", "NORMAL", "SLOW", "SKIP"}
-        assert len(step["scores"]) == 5
+        assert len(step["scores"]) == 6
         assert step["composite"] >= 0.0
         assert step["fired"] == []
         assert step["failure_type"] is None

@@ -19,7 +19,7 @@ from gateway.steering.guidance.state import GuidanceState, Moment
 from gateway.steering.monitors import FAILURE_TYPES, MONITORS, Readings, combine
 from gateway.steering.transcript.steps import Step
 
-WEIGHTS = {**dict.fromkeys(MONITORS, 0.1), "streak": 0.5, "hedge": 0.0}
+WEIGHTS = {**dict.fromkeys(MONITORS, 0.1), "streak": 0.5, "hedge": 0.0, "stopped": 0.0}
 HARD = {FSMState.SLOW, FSMState.SKIP}
 LIVE_STATES = st.sampled_from([FSMState.FAST, FSMState.NORMAL, FSMState.SLOW, FSMState.SKIP])
 SCORES = st.fixed_dictionaries({name: st.sampled_from([0.0, 0.3, 0.7, 1.0]) for name in MONITORS})
@@ -116,7 +116,7 @@ def test_a_failure_is_drawn_only_when_no_monitor_fired(
         assert kinds <= {found.readings.failure_type}
     else:
         assert len(kinds) <= 1
-        assert kinds <= set(FAILURE_TYPES.values()) - {"hedge"}
+        assert kinds <= set(FAILURE_TYPES.values()) - {"hedge", "stopped"}
 
 
 def test_the_shares_of_the_steps_are_kept() -> None:

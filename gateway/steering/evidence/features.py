@@ -22,7 +22,7 @@ from gateway.steering.evidence.outcomes import (
 from gateway.steering.evidence.results import STATUS_CHARS, Result, is_pending, is_transient
 from gateway.steering.transcript.content import asks_user
 from gateway.steering.transcript.steps import Action, Step
-from gateway.steering.transcript.text_protocols import Cue, is_loop_note
+from gateway.steering.transcript.text_protocols import Cue, is_loop_note, is_turned_down
 from gateway.steering.word_lists import word_list
 from gateway.text.search import Expressions
 
@@ -34,11 +34,6 @@ _OPENING_CHARS = 600  # the opening of a result, whose words are compared
 _NOTE_CHARS = 300  # of a note at the end of a result
 _NOTE_MARKS = ("identical", "in a row", "repeat", "loop ", "same ")
 _CODE_ONE = "exit code 1"  # all that is left of a search that found nothing
-_TURNED_DOWN = re.compile(  # openings of what clients send for a call that the user refused
-    r"(?i)(?:error: )?(?:the user doesn't want to (?:proceed|take)|\[request interrupted by user"
-    r"|(?:the )?user (?:has )?(?:rejected|denied|declined|cancell?ed|aborted|interrupted)\b"
-    r"|(?:exec )?(?:command |call |patch )?(?:rejected|aborted|denied|declined) by (?:the )?user)"
-)
 _TOKEN = re.compile(r"\w+")
 _FOREIGN_MARKS = (  # punctuation that is not ASCII: quotation marks, full-width commas and stops
     "\u00a1\u00ab\u00bb\u00bf\u201c\u201d\u201e\u2026\u3001\u3002\u300c\u300d"
@@ -187,7 +182,7 @@ def describe_action(action: Action) -> ActionFacts:
     line = failure_line(result, reads_content=reads)
     if line is None and action.is_error:
         line = result[:_ERROR_CHARS]
-    by_user = _TURNED_DOWN.match(result) is not None
+    by_user = is_turned_down(result)
     asks = reads or call.effect.looks_up
     if by_user or (line is not None and asks and line.lower() == _CODE_ONE):
         line = None  # the user's word; a search without a hit

@@ -160,6 +160,22 @@ _BUILT_IN: tuple[MonitorRow, ...] = (
             "what is missing.",
         ),
     ),
+    MonitorRow(
+        name="stopped",
+        failure_type="stopped",
+        # Weight 0: it names a failure only if it has been seen, and no random arm draws it.
+        weights=ProfileWeights(coding=0.0, pr_review=0.0, qa=0.0),
+        classes={"robust": ".robust.stopped:Stopped"},
+        texts=(
+            "The user has refused or interrupted this work several times{evidence}. Before the "
+            "next change, state in one sentence what they want now and what they turned down, and "
+            "ask if either is unclear.",
+            "The user keeps stopping this work{evidence}. Do the smallest step that they asked "
+            "for, show its result, and wait for their word before anything else.",
+            "The user still stops this work{evidence}. Change nothing. List what they turned down "
+            "and what all of it had in common, and ask what they want instead.",
+        ),
+    ),
 )
 
 

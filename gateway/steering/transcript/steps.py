@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 import zlib
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,6 +28,10 @@ from gateway.steering.transcript.content import (
 )
 from gateway.wire.coerce import as_text
 
+_STOPS, _STOPS_WITHIN = 3, 12  # times that a person stopped the agent, and the steps they are in
+_CONSULTS = re.compile(
+    r"(?i)ask_?(?:the_?)?user|user_?input|question|plan_?mode"
+)  # its result is an opinion
 _REMEMBERED_CHARS = 16  # shorter messages, such as "yes, please", are repeated by people
 
 
@@ -106,6 +111,8 @@ class StepReader:
         self._reasoning = ""
         # Checksums of longer user messages after steps: a harness repeats itself.
         self._user_messages: set[int] = set()
+        # Steps at which the person stopped the agent, the newest ones.
+        self._stops: deque[int] = deque(maxlen=_STOPS)
 
     def read(self, message: object) -> Change:
         """Read the next message of the transcript."""
@@ -176,7 +183,10 @@ class StepReader:
             calls, textual = reply.calls, reply.textual
             before.reply.calls, before.reply.textual, before.reply.block = calls, textual, None
             return Change.ANSWERED
-        self.draft = Draft(reply=reply, index=self._steps, prompted=self._prompted, cue=self._cue)
+        stops, at = self._stops, self._steps
+        if len(stops) == _STOPS and stops[-1] == at - 1 and at - stops[0] <= _STOPS_WITHIN + 1:
+            self._cue = "stopped"
+        self.draft = Draft(reply=reply, index=at, prompted=self._prompted, cue=self._cue)
         self._steps += 1
         self._prompted, self._cue = False, ""
         return Change.OPENED
@@ -224,7 +234,14 @@ class StepReader:
             return Change.NONE
         draft.followed = True
         draft.results.append(result)
+        if text_protocols.is_turned_down(result.text):
+            self._stop(draft)
         return Change.ANSWERED
+
+    def _stop(self, draft: Draft) -> None:
+        consults = [1 for call in draft.reply.calls if _CONSULTS.search(call.name)]
+        if not (consults or draft.index in self._stops):
+            self._stops.append(draft.index)
 
     def _user(self, content: Content) -> Change:
         draft = self.draft
@@ -247,6 +264,9 @@ class StepReader:
         if reply.textual:
             answered = text_protocols.answer_calls(reply.calls, answer)
             return Change.ANSWERED if answered else Change.NONE
+        cut = len(draft.results) < len(reply.calls) or not (draft.acts or reply.thought)
+        if cut or text_protocols.is_turned_down(answer):
+            self._stop(draft)
         checksum = zlib.crc32(answer.encode("utf-8", "surrogatepass"))
         self._cue = text_protocols.read_cue(answer)
         nudges = self._cue == "go"

@@ -15,9 +15,15 @@ from gateway.steering.transcript.content import RequestedCall, json_text
 from gateway.steering.word_lists import word_list
 from gateway.wire.coerce import as_text
 
-Cue = Literal["", "go", "reminded", "uncalled", "compacted"]
+Cue = Literal["", "go", "reminded", "uncalled", "compacted", "stopped"]
 """What the message before a step tells the agent: to go on, that it repeats itself, that its call
-was not found, what came before a compaction."""
+was not found, what came before a compaction, that the person has stopped it again and again."""
+_TURNED_DOWN = re.compile(  # openings of what clients send for a person who stops the agent
+    r"(?i)(?:error: )?(?:the user doesn't want to (?:proceed|take)|\[request interrupted by user"
+    r"|<turn_aborted>|(?:the )?user (?:has )?(?:rejected|denied|declined|cancell?ed|aborted"
+    r"|interrupted)\b"
+    r"|(?:exec )?(?:command |call |patch )?(?:rejected|aborted|denied|declined) by (?:the )?user)"
+)
 SHELL = "bash"
 PYTHON = "python_interpreter"
 _SHELL_FENCES = {"bash", "sh", "shell", "zsh", "console", "terminal", "mswea_bash_command"}
@@ -141,6 +147,11 @@ def read_cue(answer: str) -> Cue:
     if is_loop_note(answer):
         return "reminded"
     return "uncalled" if _COMPLAINT.search(answer[:_COMPLAINT_CHARS]) else ""
+
+
+def is_turned_down(text: str) -> bool:
+    """Whether a client says that the person refused a call, or interrupted the agent."""
+    return _TURNED_DOWN.match(text) is not None
 
 
 def is_loop_note(text: str) -> bool:

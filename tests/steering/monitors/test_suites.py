@@ -26,6 +26,8 @@ from gateway.steering.monitors.reference.suite import ReferenceSuite
 from gateway.steering.monitors.table import TABLE, monitor_classes
 from tests.steering.builders import acts, evaluate_reference, reference, thinks
 
+SIX = MONITORS[:-1]
+"""Those of the reference; the last one is only in suite `robust`."""
 SCORES = st.fixed_dictionaries({name: st.floats(0, 1) for name in MONITORS})
 
 
@@ -38,14 +40,15 @@ def combined(scores: dict[str, float], settings: MonitorSettings | None = None) 
 
 def test_the_six_monitors_and_their_order() -> None:
     """C15: the six of the monitors page, in its order."""
-    assert MONITORS == ("streak", "call_count", "edit_revert", "test_repeat", "diversity", "hedge")
-    assert tuple(evaluate_reference([]).scores) == MONITORS
+    assert SIX == ("streak", "call_count", "edit_revert", "test_repeat", "diversity", "hedge")
+    assert tuple(evaluate_reference([]).scores) == SIX
+    assert (*SIX, "stopped") == MONITORS
 
 
 def test_the_composite_is_the_weighted_sum() -> None:
     """0.35 x streak + 0.15 x call_count + edit_revert + test_repeat, + 0.10 x diversity, hedge."""
     weights = reference().resolved_weights()
-    assert weights == dict(zip(MONITORS, (0.35, 0.15, 0.15, 0.15, 0.10, 0.10), strict=True))
+    assert weights == dict(zip(MONITORS, (0.35, 0.15, 0.15, 0.15, 0.10, 0.10, 0.0), strict=True))
     assert combined(dict.fromkeys(MONITORS, 1.0)).composite == 1.0
     assert combined({"streak": 1.0, "hedge": 0.5}).composite == 0.4
 
@@ -61,7 +64,7 @@ def test_the_composite_is_the_weighted_sum() -> None:
 def test_the_built_in_profiles(profile: str, weights: tuple[float, ...]) -> None:
     """C16: coding as the monitors page, pr_review and qa from the second generation."""
     settings = reference(profile=profile)
-    assert settings.resolved_weights() == dict(zip(MONITORS, weights, strict=True))
+    assert settings.resolved_weights() == dict(zip(MONITORS, (*weights, 0.0), strict=True))
 
 
 def test_useful_numbers() -> None:
@@ -98,6 +101,7 @@ def test_the_failure_type_is_the_label_of_the_worst_weighted_fired_monitor() -> 
         "test_repeat",
         "diversity",
         "hedge",
+        "stopped",
     ]
 
 
@@ -221,15 +225,16 @@ def test_only_the_suite_in_use_is_imported(suite: str, other: str) -> None:
 @pytest.mark.parametrize("suite", SUITE_NAMES)
 def test_every_row_names_a_class_that_exists(suite: SuiteName) -> None:
     """A misspelled reference fails here, not at the first request."""
-    assert tuple(monitor_classes(suite)) == MONITORS
-    assert MonitorSettings(suite=suite, monitors=MONITORS).active == MONITORS
+    names = MONITORS if suite == "robust" else SIX
+    assert tuple(monitor_classes(suite)) == names
+    assert MonitorSettings(suite=suite, monitors=MONITORS).active == names
 
 
 def test_length_alone_fires_nothing_by_default() -> None:
     """On real sessions most long runs are work: who wants the budget of calls lists it."""
     default = tuple(name for name in MONITORS if name != "call_count")
     assert MonitorSettings().active == default
-    assert MonitorSettings(suite="reference").active == MONITORS
+    assert MonitorSettings(suite="reference").active == SIX
 
 
 def test_texts_have_one_place_for_the_evidence() -> None:
