@@ -132,6 +132,8 @@ class TestRepeat:
         applied, program = bool(action.edits), action.program is not None
         for each in self._failures:
             failed = each.action
+            if each.signature is None:
+                continue
             if tells and failed.operation == action.operation:
                 each.signature = None
             elif (applied and failed.edits) or (program and failed.program is not None):
