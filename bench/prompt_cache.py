@@ -163,6 +163,8 @@ def steer(
         readings=latest.readings if latest else None,
         recent=[outcome.step for outcome in call.recent],
         model=MODEL,
+        observed=latest.observed if latest else None,
+        tools=call.tools,
     )
     planned = plan(state, moment, ETRACES, arm.injection, gates)
     found: dict[Tier, Sequence[PatternMatch]] = {

@@ -28,6 +28,7 @@ class Call:
     new: tuple[StepOutcome, ...]
     latest: StepOutcome | None
     recent: tuple[StepOutcome, ...]
+    tools: tuple[str, ...]
 
 
 def read(path: Path) -> list[Run]:
@@ -41,6 +42,8 @@ def calls(run: Run, policy: Policy) -> Iterator[Call]:
     """The calls of a recorded run, in order: one before each assistant message."""
     fold = ConversationFold(policy)
     messages = run["messages"]
+    made = [call for message in messages for call in message.get("tool_calls") or ()]
+    tools = tuple(dict.fromkeys(call["function"]["name"] for call in made))
     for index, message in enumerate(messages):
         if message["role"] != "assistant" or not index:
             continue
@@ -53,4 +56,5 @@ def calls(run: Run, policy: Policy) -> Iterator[Call]:
             new=new,
             latest=recent[-1] if recent else None,
             recent=recent,
+            tools=tools,
         )

@@ -40,8 +40,8 @@ class ExperimentSettings:
 
     id: str = ""
     arms: Mapping[str, float] = field(default_factory=lambda: {"on": 0.5, "off": 0.5})
-    random_routing_share: float = 0.28
-    random_guidance_share: float = 0.011
+    random_routing_share: float = 0.27
+    random_guidance_share: float = 0.009
 
     def __post_init__(self) -> None:
         for arm, share in self.arms.items():

@@ -19,8 +19,8 @@ REFUSED = (
 def step(number: int, result: str | None, tool: str = "Edit") -> list[dict]:
     """A call with its result; None for none."""
     arguments = json.dumps({"file_path": f"/w/{number}.py", "old_string": "a", "new_string": "b"})
-    function = {"name": tool, "arguments": arguments}
-    call = {"id": f"c{number}", "type": "function", "function": function}
+    call: dict[str, object] = {"id": f"c{number}", "type": "function"}
+    call |= {"function": {"name": tool, "arguments": arguments}}
     found: list[dict] = [{"role": "assistant", "content": f"Step {number}.", "tool_calls": [call]}]
     if result is not None:
         found.append({"role": "tool", "tool_call_id": f"c{number}", "content": result})

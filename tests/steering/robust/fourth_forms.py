@@ -78,8 +78,7 @@ LOOPS: Mapping[str, Form] = {
             "",
             "BashOutput",
             {"bash_id": f"b{d.number}"},
-            "<status>failed</status>\n<exit_code>1</exit_code>\n"
-            "<stderr>\nno such target\n</stderr>",
+            "<status>failed</status>\n<exit_code>1</exit_code>\n<stderr>\nnone\n</stderr>",
         )
     ],
     "a pipeline run again": lambda d, i: [

@@ -43,6 +43,8 @@ def repeats(steps: list[Step]) -> list[Repeat]:
         '{"output": "FAILED tests/test_a.py::test_a", "metadata": {"exit_code": 1}}',
         '{"exitCode": 1, "stdout": "", "stderr": "FAILED tests/test_a.py::test_a"}',
         CODEX.format("exited with code 1", "FAILED tests/test_a.py::test_a"),
+        "Command: pytest\nDirectory: (root)\nOutput: FAILED tests/test_a.py::test_a\n"
+        "Error: (none)\nExit Code: 1\nSignal: 0\nProcess Group PGID: 41",
         "Exit code 1\nFAILED tests/test_a.py::test_a",
     ],
 )
@@ -58,6 +60,46 @@ def test_an_output_that_went_well_is_the_output() -> None:
     assert readable('{"returncode": "x"}') == '{"returncode": "x"}'
     assert readable('{"exit_code": 1, "output": ') == '{"exit_code": 1, "output": '
     assert failure('{"content": "' + "long text " * 90 + '", "is_error": true}') is not None
+
+
+def test_a_report_without_errors_is_no_failure() -> None:
+    """Gemini CLI names every part of its report, also those that are empty."""
+    report = (
+        "Command: git add a\nDirectory: (root)\nOutput: {}\nError: (none)\nExit Code: 0\nPGID: 4"
+    )
+    assert readable(report.format("src")) == "src"
+    assert readable(report.format("(empty)")) == ""
+    assert failure(report.format("(empty)"), "run_shell_command") is None
+    assert readable("Output: as it is") == "Output: as it is"
+
+
+def test_a_shell_is_known_by_its_arguments() -> None:
+    """Whatever its name is: no other tool runs in a directory."""
+    for more, shell in (("", False), (', "workdir": "/w"', True)):
+        call = Action(name="function", arguments=f'{{"cmd": "pytest -q"{more}}}', observation="ok")
+        assert (describe_action(call).program is not None) is shell
+
+
+def test_a_program_that_still_runs_is_waited_for() -> None:
+    """Its result is to come, also where four are started at once."""
+    running = CODEX.format("running with session ID 7", "")
+    arguments = '{"cmd": "crew wait a", "workdir": "/w"}'
+    calls = tuple([Action(name="exec_command", arguments=arguments, observation=running)] * 4)
+    steps = [Step(index=at, thought="I wait.", actions=calls) for at in range(3)]
+    assert all(repeat.waits for repeat in repeats(steps))
+    assert not read(steps).fired
+
+
+def test_a_program_that_fails_on_purpose_is_left_alone() -> None:
+    """Other programs pass for the first time between its runs; without that it fires."""
+    fault = step("bash", {"command": "pytest fault.py"}, "FAILED fault.py::test_it - assert 0")
+    others = [
+        step("bash", {"command": f"pytest tests/test_{name}.py"}, f"{name} passed")
+        for name in "abcdefghijkl"
+    ]
+    mixed = [each for at in range(0, 12, 3) for each in (*others[at : at + 3], fault)]
+    assert "test_repeat" not in read(mixed).fired
+    assert "test_repeat" in read([*others[:3], fault, fault, fault]).fired
 
 
 def test_an_exit_code_says_what_failed() -> None:

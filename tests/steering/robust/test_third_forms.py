@@ -1,6 +1,5 @@
-"""The third set of planted forms, in the tools of four clients: what is found, what is left alone.
-
-Half of the forms, every second one, was held back until the monitors were done.
+"""The third and fourth set of planted forms, in the tools of four clients: what is found, what is
+left alone. Half of each, every second form, was held back until the monitors were done.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from collections.abc import Sequence
 
 from gateway.steering.fold import ConversationFold
 from gateway.steering.policy import Policy
+from tests.steering.robust import fourth_forms
 from tests.steering.robust.third_forms import CLIENTS, Draw, Form, Turn
 from tests.steering.robust.third_innocents import INNOCENTS
 from tests.steering.robust.third_loops import LOOPS
@@ -82,3 +82,13 @@ def test_work_that_looks_like_a_loop_is_left_alone() -> None:
         "bisecting plugins"
     }
     assert not [name for name, (_, slow) in signs.items() if slow is not None]
+
+
+def test_the_fourth_set_is_found_and_left_alone() -> None:
+    """Of 24 loops nine tenths raise an alarm within 6 repetitions; of 24 innocents none does."""
+    loops, innocents = fourth_forms.LOOPS, fourth_forms.INNOCENTS
+    found = [first_signs(form, seed)[0] for form in loops.values() for seed in SEEDS]
+    assert (len(loops), len(innocents)) == (24, 24)
+    assert sum(each is not None and each <= 6 for each in found) >= 0.89 * len(found)
+    signs = {(name, s): first_signs(form, s) for name, form in innocents.items() for s in SEEDS}
+    assert not [key for key, sign in signs.items() if sign != (None, None)]
