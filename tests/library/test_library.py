@@ -318,13 +318,14 @@ def test_gates_belong_to_the_embedder_unless_set() -> None:
 
 
 def test_the_starter_library_covers_every_failure_and_kind_of_agent() -> None:
-    """Ten universal rules or more, 24 failure patterns or more, each type for each kind."""
+    """Ten universal rules or more, 24 failure patterns or more, each type for each kind; but what
+    to do after a person stopped the agent is for the person to say."""
     tiers = Counter(pattern.tier for pattern in STARTER)
     assert tiers[Tier.E3] >= 10
     assert tiers[Tier.E2] >= 24
     covered = {(p.failure_type, tag) for p in STARTER for tag in p.fields.get("tags", ())}
     kinds = ("coding", "tool-use", "research")
-    missing = {(f, k) for f in FAILURE_TYPES.values() for k in kinds} - covered
+    missing = {(f, k) for f in FAILURE_TYPES.values() for k in kinds if f != "stopped"} - covered
     assert not missing
     assert len({pattern.pattern_id for pattern in STARTER}) == len(STARTER)
 

@@ -146,9 +146,8 @@ async def test_one_call_that_is_not_read_changes_nothing_for_the_next(
     agent = Agent(http, server.base_url, headers={"x-conversation-id": "one"})
     first = await agent.turn()
     given = upstream.last.messages
-    server.app.runtime.services.index.drop_prefix(
-        server.app.runtime.services.index.get(first.conversation)
-    )
+    index = server.app.runtime.services.index
+    index._bodies.drop(index.get(first.conversation))
     agent.messages[-1]["content"] += LONG
     unread = await agent.turn()
     assert (unread.gateway("unsteered"), unread.conversation) == ("size", first.conversation)
