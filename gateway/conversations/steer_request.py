@@ -99,8 +99,7 @@ class ModelTraits:
     """Properties of the models that may be asked.
 
     `target_of`: how guidance may be placed in a request to a model. `refusal`: why a model cannot
-    serve a request; None when it can.
-    """
+    serve a request; None when it can."""
 
     target_of: Callable[[str], GuidanceTarget]
     refusal: Callable[[str, SteeredRequest], str | None]
@@ -144,8 +143,7 @@ class RequestSteerer:
         asks the call's budgets, once its run is known. `now` in seconds of the epoch.
 
         Raises:
-            DeadlinePassed: no decision in time; the steps that were scored are kept.
-        """
+            DeadlinePassed: no decision in time; the steps that were scored are kept."""
         conversation, retries = result.conversation, result.resolved.match.kind is MatchKind.RETRY
         run = conversation.run
         if result.resolved.unread:
@@ -334,8 +332,7 @@ class RequestSteerer:
     def send_as_written(self, result: SteeringResult) -> frozenset[Place]:
         """Take the guidance out of a call that was refused; the places where it was.
 
-        What is new with this call is forgotten; what earlier calls got stays remembered.
-        """
+        What is new with this call is forgotten; what earlier calls got stays remembered."""
         placed, run = result.placed, result.conversation.run
         if placed is None:
             return frozenset()
@@ -447,8 +444,7 @@ class RefusedPlaces:
 
     Clients send kinds of items that no documentation names yet, and upstreams check requests
     strictly. A request that was refused with guidance and accepted as the client wrote it shows
-    that the guidance was at a wrong place. The clients asked for longest ago are forgotten.
-    """
+    that the guidance was at a wrong place. The clients asked for longest ago are forgotten."""
 
     def __init__(self) -> None:
         self._closed: LRUCache[Client, frozenset[Place]] = LRUCache(_MOST_KEPT)

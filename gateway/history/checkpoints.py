@@ -2,8 +2,7 @@
 
 Each checkpoint has a copy of its session's whole transcript so far, in the form of the session's
 agent, beside a `metadata.json`. Only the longest copy of a session is read. They are taken from
-the object store: nothing is checked out, and nothing is fetched.
-"""
+the object store: nothing is checked out, and nothing is fetched."""
 
 from __future__ import annotations
 

@@ -38,8 +38,7 @@ class Found(Struct, frozen=True, kw_only=True):
     def sessions(self, log: LogFile) -> Iterator[Session]:
         """The sessions of the file; the first has its lines and what was not read of them.
 
-        Raises ConfigError: the file cannot be read.
-        """
+        Raises ConfigError: the file cannot be read."""
         assert self.format is not None, "only a file of a known format has sessions"
         sessions = list(self.format.read(log))
         for first in sessions[:1]:
@@ -62,8 +61,7 @@ def named(paths: Iterable[Path]) -> list[Found]:
     repository. What was named and has none has a `problem`; inside of a folder such files are left
     out.
 
-    Raises ConfigError: a path does not exist.
-    """
+    Raises ConfigError: a path does not exist."""
     found: list[Found] = []
     for path in paths:
         try:

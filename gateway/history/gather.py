@@ -44,8 +44,7 @@ class Wanted(Struct, frozen=True, kw_only=True):
 def since(text: str, now: datetime) -> float:
     """The moment in `--since`: an ISO date, or a number of days or weeks before now (`7d`, `4w`).
 
-    Raises ConfigError: neither.
-    """
+    Raises ConfigError: neither."""
     unit = {"d": 1, "w": 7}.get(text[-1:])
     if unit and text[:-1].isdigit():
         return (now - timedelta(days=int(text[:-1]) * unit)).timestamp()

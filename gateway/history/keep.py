@@ -2,8 +2,7 @@
 
 A session is one conversation under an id of its own, so that no request continues it. What is known
 of it is not written again: a session that has grown adds its new calls. One that this gateway
-recorded live is left out. Runs are marked as IMPORTED, and no sum counts them.
-"""
+recorded live is left out. Runs are marked as IMPORTED, and no sum counts them."""
 
 from __future__ import annotations
 
@@ -79,8 +78,7 @@ class Kept:
 class Keeper:
     """Keeps sessions in a store, best in the order of their time: copies of an answer in later
     sessions are not counted again. `settings`: the rules by which steps are scored, and what of
-    their texts is stored. `now`: seconds of the epoch, from which retention counts.
-    """
+    their texts is stored. `now`: seconds of the epoch, from which retention counts."""
 
     def __init__(
         self,
@@ -100,8 +98,7 @@ class Keeper:
     async def keep(self, session: Session) -> None:
         """Keep what the store does not have of a session.
 
-        Raises: StoreError. Exception: what a scorer or a monitor raised.
-        """
+        Raises: StoreError. Exception: what a scorer or a monitor raised."""
         if session.parent:
             self._roots[session.id] = self._roots.get(session.parent, session.parent)
         if await self._was_recorded(session):
@@ -199,8 +196,7 @@ class _Source(Struct, frozen=True, kw_only=True):
     """A session, and the parts of its rows that are known before it is read.
 
     `template`: of its runs. `calls`: the call of each answer by its position, None for a copy of
-    one in another session. `times` of the answers by position. `last_answer`: a position.
-    """
+    one in another session. `times` of the answers by position. `last_answer`: a position."""
 
     session: Session
     template: RunUpdate
@@ -214,8 +210,7 @@ class _Rows:
     """The rows of a session's answers, in their order, until a commit takes them.
 
     `begun`: the runs that have begun, as the counts of workloads take them. `waiting`: answers
-    since the last commit.
-    """
+    since the last commit."""
 
     def __init__(
         self, history: RecordedHistory, source: _Source, conversation: ConversationRecord

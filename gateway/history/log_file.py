@@ -40,8 +40,7 @@ class LogFile:
     """One file, read once from its beginning.
 
     `seen`: lines read so far. `unread`: the first `MOST_NOTED` lines that could not be read;
-    `reasons`: how many lines for each reason. Compressed files end in `.gz`.
-    """
+    `reasons`: how many lines for each reason. Compressed files end in `.gz`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -67,8 +66,7 @@ class LogFile:
     def records(self) -> Iterator[dict[str, Any]]:
         """The JSON objects of a file of lines; `seen` is the number of the line just read.
 
-        Raises ConfigError: the file cannot be opened. A file that breaks off is noted.
-        """
+        Raises ConfigError: the file cannot be opened. A file that breaks off is noted."""
         try:
             with self._opened() as file:
                 for self.seen, line in enumerate(file, 1):
@@ -82,8 +80,7 @@ class LogFile:
     def document(self) -> object:
         """The value of a file that is one JSON document; None, and noted, if it is none.
 
-        Raises ConfigError: the file cannot be read.
-        """
+        Raises ConfigError: the file cannot be read."""
         values, self.seen = _values(self.text().encode("utf-8", "surrogatepass")), 1
         if not values:
             self.skip("not JSON", 0)
@@ -138,8 +135,7 @@ def _values(line: bytes) -> list[Any]:
     """The JSON values in a line: one, or several where two writers met; empty for none.
 
     Text that a tool of the user's has changed, such as a masked key, may have left a backslash
-    that JSON does not know: it is read as itself.
-    """
+    that JSON does not know: it is read as itself."""
     try:
         return [orjson.loads(line)]
     except orjson.JSONDecodeError:

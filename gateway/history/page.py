@@ -61,8 +61,7 @@ def write_page(
     """Write the page; the files of the worst stretches are read again. `options`: as in
     `print_screen`.
 
-    Raises ConfigError: the file cannot be written.
-    """
+    Raises ConfigError: the file cannot be written."""
     text = page(summary, found, policy, options)
     try:
         file.write_text(text, encoding="utf-8", errors="replace")

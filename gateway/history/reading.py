@@ -58,8 +58,7 @@ class Alarm(Struct, frozen=True, kw_only=True):
 class SessionReading(FileFacts, kw_only=True):
     """The result of reading one session; it holds no transcript, only what the person said.
 
-    `calls`: one for each step. `human`: with secrets masked. `compactions`: their number.
-    """
+    `calls`: one for each step. `human`: with secrets masked. `compactions`: their number."""
 
     path: str
     calls: tuple[CallCost, ...]

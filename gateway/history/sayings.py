@@ -2,8 +2,7 @@
 
 Sayings are joined by a rule of `RULES`, wishes that are common in any project, or by equal words.
 Words of a correction are not its rule, so that most repetitions in other words stay unfound: what
-is joined should be right.
-"""
+is joined should be right."""
 
 from __future__ import annotations
 
@@ -107,8 +106,7 @@ class Saying(Struct, frozen=True, kw_only=True):
     """One thing that a person said: where, when (seconds of the epoch), and after what.
 
     `event` and `before` as in `kind_chances`. `turn`: its index among the session's acts.
-    `corrects`: it is probably a correction; None: not judged yet.
-    """
+    `corrects`: it is probably a correction; None: not judged yet."""
 
     text: str
     session: str
@@ -124,8 +122,7 @@ class Group(Struct, frozen=True, kw_only=True):
     """Corrections of one project that ask for the same.
 
     `rule`: one of RULES, "" for sayings with equal words; `text`: the shortest clear wording.
-    Secrets are masked. `first`, `last`: None if no time is known.
-    """
+    Secrets are masked. `first`, `last`: None if no time is known."""
 
     text: str
     rule: str

@@ -22,8 +22,7 @@ class ModelCall(Struct, frozen=True, kw_only=True):
     `position`: the index of its message. `usage`: the provider's own object, in any form that
     `gateway.upstream.prices.tokens_of` reads; empty if the log has none. `at`: seconds of the
     epoch. `key`: the same in every file that holds a copy of this answer; "" if unknown.
-    `cost_usd`: the price that the agent itself noted.
-    """
+    `cost_usd`: the price that the agent itself noted."""
 
     position: int
     model: str = ""
@@ -38,8 +37,7 @@ class HumanTurn(Struct, frozen=True, kw_only=True):
 
     `position`: the index of the message that has it, or before which it happened. `text`: the
     person's words, "" without any. `at`: seconds of the epoch. `corrects`: it says that the agent's
-    work or its way is wrong; of a message, that is what its words most probably mean.
-    """
+    work or its way is wrong; of a message, that is what its words most probably mean."""
 
     kind: HumanKind
     position: int
@@ -51,8 +49,7 @@ class HumanTurn(Struct, frozen=True, kw_only=True):
 class SessionFacts(Struct, kw_only=True):
     """Names and span of a session; a sub-agent's is a session with a `parent`.
 
-    `project`: the working directory. Times are seconds of the epoch, None if unknown.
-    """
+    `project`: the working directory. Times are seconds of the epoch, None if unknown."""
 
     id: str
     agent: str
@@ -79,8 +76,7 @@ class Session(FileFacts, kw_only=True):
 
     `messages`: as the agent's model saw them, each answer one `assistant` message, in a form that
     `gateway.steering.transcript.steps` reads. `compactions`: indices of the messages that replaced
-    all earlier ones.
-    """
+    all earlier ones."""
 
     messages: list[dict[str, Any]] = []
     calls: list[ModelCall] = []

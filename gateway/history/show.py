@@ -27,8 +27,7 @@ _RESULT_LINES = 3
 def find_session(found: Sequence[Found], name: str, policy: Policy) -> tuple[Session, str]:
     """The session whose id begins with `name`, and its file; files named like it are read first.
 
-    Raises ConfigError: no session has this id, or several have.
-    """
+    Raises ConfigError: no session has this id, or several have."""
     ordered = sorted(found, key=lambda each: name.partition("/")[0] not in each.path.name)
     problems = []
     for each in ordered:
@@ -64,8 +63,7 @@ def print_session(
 ) -> None:
     """Print the head of a session and the steps asked for.
 
-    Raises ConfigError: it has none of these steps.
-    """
+    Raises ConfigError: it has none of these steps."""
     reading = read_session(session, policy, path)
     outcomes, starts = outcomes_of(session, policy)
     scored = {outcome.step.index: outcome for outcome in outcomes}

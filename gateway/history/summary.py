@@ -39,8 +39,7 @@ class ReadSessions(Struct, kw_only=True):
     """The sessions that were read: their number by agent, and the sub-agents apart.
 
     `copies`: sessions whose calls are all in another session, too (a resumed session's copy).
-    `unread`: lines that were not read, by reason. Times are seconds of the epoch.
-    """
+    `unread`: lines that were not read, by reason. Times are seconds of the epoch."""
 
     agents: dict[str, int] = {}
     sub_agents: int = 0
@@ -64,8 +63,7 @@ class Trouble(Struct, kw_only=True):
     """All stretches of trouble, no step counted twice.
 
     `cost`: US dollars of the steps with a sign of trouble, and of whole stretches. `alarmed`:
-    sessions with an alarm; `alarms`: their number by monitor.
-    """
+    sessions with an alarm; `alarms`: their number by monitor."""
 
     stretches: int = 0
     steps: int = 0

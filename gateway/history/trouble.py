@@ -1,8 +1,7 @@
 """Stretches of trouble in a session: from the first sign to the last, with what happened and cost.
 
 Two kinds of signs make a stretch. The gateway's: an alarm, with the troubled steps around it. And
-the person's: an interruption, a rejected call or a correction ends the steps that led to it.
-"""
+the person's: an interruption, a rejected call or a correction ends the steps that led to it."""
 
 from __future__ import annotations
 
@@ -39,8 +38,7 @@ class Stretch(Struct, frozen=True, kw_only=True):
     interruption, a rejected call, or a message that says that something is wrong; `words`: what
     they said. `alarmed`:
     the gateway would have raised an alarm in it. `tokens`: of all its steps. `cost`: US dollars of
-    the steps with a sign of trouble, and of all its steps.
-    """
+    the steps with a sign of trouble, and of all its steps."""
 
     first: int
     last: int
@@ -80,8 +78,7 @@ def stretches_of(
     """The stretches of trouble in a session, in order, none overlapping another, without what
     `happened`.
 
-    `starts`: the message of each step, scored or not.
-    """
+    `starts`: the message of each step, scored or not."""
     turns = [turn.position for turn in human]
     found = [*_alarmed(steps, turns), *_corrected(human, starts)]
     signs = {step.index for step in steps if step.is_alarm or step.trouble}

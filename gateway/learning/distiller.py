@@ -2,8 +2,7 @@
 
 A job is claimed by one gateway at a time, and again when that one died; its lesson's id follows
 from the job, so that a job done twice makes one lesson. An attempt is counted when it is claimed,
-and its call is on the budgets of the tenant.
-"""
+and its call is on the budgets of the tenant."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """From instances to a general lesson: what several runs on several tasks support. Pure.
 
 A general lesson (tier e2) belongs to one key, or to situations of one tool and kind of failure that
-resemble each other. Its text is that of the most typical instance (the medoid), never a summary.
-"""
+resemble each other. Its text is that of the most typical instance (the medoid), never a summary."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@
     candidate -> trial -> active -> quarantined | retired
 
 Only an operator moves a lesson that a model wrote out of `candidate`, or brings one back. Decisions
-are weighted by the inverse of the probability with which they were drawn.
-"""
+are weighted by the inverse of the probability with which they were drawn."""
 
 from __future__ import annotations
 

@@ -6,8 +6,7 @@
     repair     a call that failed, and worked unchanged after something else was changed
     fact       a program or look-up that gave nothing, and another one that did
 
-Pure: equal runs give equal lessons. Faults of the moment (5xx, rate limits) teach nothing.
-"""
+Pure: equal runs give equal lessons. Faults of the moment (5xx, rate limits) teach nothing."""
 
 from __future__ import annotations
 

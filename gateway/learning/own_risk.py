@@ -1,7 +1,6 @@
 """The risk by the outcomes of an installation's own runs. What ships is the prior: a fit of slope,
 offset and offsets by client, model and project, drawn towards it, is used for a tenant from the
-night on which it beats the prior on days that it never saw. Solved runs set the alarm's levels.
-"""
+night on which it beats the prior on days that it never saw. Solved runs set the alarm's levels."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """The texts of mined lessons: templates of ours, with slots for the difference of two calls.
 
 A slot shows names and options of a call in backticks, never a sentence that a model, a user or a
-tool wrote. A slot that could do harm when it is followed makes the whole lesson void.
-"""
+tool wrote. A slot that could do harm when it is followed makes the whole lesson void."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Verdicts on a run: reported, or derived from what a person did and said after it, from its last
 tests, or from its end.
 
-The best of the derived ones becomes its outcome, unless one was reported.
-"""
+The best of the derived ones becomes its outcome, unless one was reported."""
 
 from __future__ import annotations
 

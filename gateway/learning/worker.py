@@ -1,7 +1,6 @@
 """Reads runs that are over, off the path of requests: outcomes, lessons, and how trials go.
 
-Everything can be done again without effect, by this gateway or another one.
-"""
+Everything can be done again without effect, by this gateway or another one."""
 
 from __future__ import annotations
 

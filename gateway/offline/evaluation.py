@@ -2,8 +2,7 @@
 
 Runs are compared only within one (source, model) pair: across all runs, a score that merely
 recognises the model would rank well. Intervals are 95 % bootstrap percentiles over groups, because
-runs of one task are not independent.
-"""
+runs of one task are not independent."""
 
 from __future__ import annotations
 
@@ -30,8 +29,7 @@ class RunReading:
 
     `first`: signal (a monitor, FAST, SLOW, SKIP, risk, alarm) to the first step that shows it, if
     any. Per step, `risks`: without a prior, empty when only difficulty is known, which then ranks
-    the runs; `troubles`: 1 where it is trouble; `states`: the state after it.
-    """
+    the runs; `troubles`: 1 where it is trouble; `states`: the state after it."""
 
     label: RunLabel
     scores: tuple[float, ...]
@@ -131,8 +129,7 @@ class SignalRates:
 
     `failed`, `successful`: share of these runs that show it, each with its count such as "7/171".
     `ahead`: median share of a failed run that is left when the signal first appears.
-    `distance`: median steps from the labelled mistake to that moment, None without labels.
-    """
+    `distance`: median steps from the labelled mistake to that moment, None without labels."""
 
     failed: float
     failed_count: str

@@ -2,8 +2,7 @@
 
 Difficulty is a ridge logistic regression of trouble ahead on the newest stretch, with fixed signs;
 the scale is set on the out-of-fold log odds. Risk is one of outcomes, within one source and model.
-Cross-validation keeps each group of runs in one fold.
-"""
+Cross-validation keeps each group of runs in one fold."""
 
 from __future__ import annotations
 
@@ -95,8 +94,7 @@ class StepArrays:
     `features`, `totals`: those of difficulty and of risk (steps x features). `words`: the different
     words of the thought. `known`: share of the window that is filled. `works_from`: whether the run
     works on files or programs by then. `troubles`: 1 where it is trouble. `fired`: the monitors
-    that fire.
-    """
+    that fire."""
 
     features: Array
     known: Array
@@ -225,8 +223,7 @@ def fit_logistic(
     `ridge` draws each standardised weight towards 0. `signs`: the sign that each weight must have,
     0 = either; a feature whose weight would have the other one is left out. `strata` (rows x
     strata, 0 or 1) adds an intercept per stratum while fitting, drawn towards 0 by
-    `stratum_ridge`, so that a feature which only separates strata earns no weight.
-    """
+    `stratum_ridge`, so that a feature which only separates strata earns no weight."""
     mean = np.average(features, axis=0, weights=weight)
     deviation = np.sqrt(np.average((features - mean) ** 2, axis=0, weights=weight)) + 1e-9
     x = (features - mean) / deviation

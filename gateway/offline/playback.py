@@ -2,8 +2,7 @@
 
 Each entry uses its step and those before it; its injections are those of the call after it. A
 recording has no pattern store: look-ups are answered from the library that the policy names, or
-count as answered. It has no bill: tokens that it does not report are estimated.
-"""
+count as answered. It has no bill: tokens that it does not report are estimated."""
 
 from __future__ import annotations
 
@@ -75,8 +74,7 @@ class ReplayPolicy:
 
     `arm`: the control arm, for recordings to be steered as its units; None = as `on`. `models`: the
     settings that say what routed models can do; None = every model can serve every call.
-    `patterns`: what answers look-ups, `starter` or a JSONL file; "" = they count as answered.
-    """
+    `patterns`: what answers look-ups, `starter` or a JSONL file; "" = they count as answered."""
 
     rules: SteeringRules = field(default_factory=SteeringRules)
     arm: RandomArm | None = None
@@ -287,8 +285,7 @@ class RecordedHistory:
     """The messages of a recording as its requests had them. A compaction begins a shorter history,
     in which the run continues as it does live, or the next one begins after a final answer.
 
-    `window`: the messages of the newest request.
-    """
+    `window`: the messages of the newest request."""
 
     def __init__(self, policy: Policy, recording: Recording) -> None:
         self._messages = recording.messages or ()

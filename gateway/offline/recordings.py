@@ -2,8 +2,7 @@
 
 One JSON object per line, in `.jsonl` or `.jsonl.gz` files or directories of them. A record has
 `messages` (OpenAI chat messages) or `steps` (what the gateway exports, or plain step records), and
-optionally `id`, `source`, `model`, `group`, `success` and `labels`.
-"""
+optionally `id`, `source`, `model`, `group`, `success` and `labels`."""
 
 from __future__ import annotations
 
@@ -160,8 +159,7 @@ def parse_recording(line: str, place: str) -> Recording:
 def recording_of(data: Mapping[str, Any], place: str) -> Recording:
     """The recording in an object; see `parse_recording`.
 
-    Raises ConfigError: neither `messages` nor `steps` is a list.
-    """
+    Raises ConfigError: neither `messages` nor `steps` is a list."""
     messages, steps = data.get("messages"), data.get("steps")
     if not isinstance(messages, list) and not isinstance(steps, list):
         raise ConfigError(f"{place}: neither `messages` nor `steps` is a list")

@@ -177,8 +177,7 @@ def run_replay(
 
     `other`: the policy to compare with. `patterns`: see `ReplayPolicy`. `routing`: routing policies
     to judge by the recorded outcomes instead. Raises ConfigError: a path cannot be read or written,
-    or holds no recording.
-    """
+    or holds no recording."""
     out, err = out or sys.stdout, err or sys.stderr
     policy = dataclasses.replace(policy or ReplayPolicy(), patterns=patterns)
     other = other and dataclasses.replace(other, patterns=patterns)

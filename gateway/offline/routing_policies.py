@@ -4,8 +4,7 @@ A run is given whole to the model that a policy chooses; its success and cost ar
 of that model on the same task. What is known of a workload (the runs of one source) comes from the
 other tasks only. Recorded runs were not drawn by chance, so models are compared on common tasks
 alone. A policy is set against a coin that sends as much money to the dearest model, and the rest to
-the cheapest: any router can buy success, a good one buys it where it is to be had.
-"""
+the cheapest: any router can buy success, a good one buys it where it is to be had."""
 
 from __future__ import annotations
 

@@ -14,8 +14,7 @@ class RiskRow(Struct, frozen=True, kw_only=True):
 
     `reached`: their share of all runs; `precision`: the share of them that failed; `solved_lost`:
     of all solved runs, the share among them; `steps_ahead`, `tokens_ahead`: of those of all runs,
-    the share that was still ahead of them. None: of nothing.
-    """
+    the share that was still ahead of them. None: of nothing."""
 
     level: float
     runs: int

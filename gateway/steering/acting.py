@@ -1,7 +1,6 @@
 """Precision bars: an intervention is made only when its expected precision is high enough.
 
-Calibration measured how often runs that show a signal fail, reweighted so that half of all do.
-"""
+Calibration measured how often runs that show a signal fail, reweighted so that half of all do."""
 
 from __future__ import annotations
 
@@ -38,8 +37,7 @@ class ActSettings:
     a run is expected to need.
 
     Raises:
-        ValueError: unknown action, or a value out of range.
-    """
+        ValueError: unknown action, or a value out of range."""
 
     act_above: Mapping[str, float] = field(default_factory=dict)
     stop_above: float | None = None
@@ -78,8 +76,7 @@ class AtRiskSettings:
     talk are left out.
 
     Raises:
-        ValueError: a level out of range, or `end_at` below `hand_over_at`.
-    """
+        ValueError: a level out of range, or `end_at` below `hand_over_at`."""
 
     at_risk: Literal["off", "hand_over", "end"] = "off"
     hand_over_at: float = 0.8
@@ -134,8 +131,7 @@ class ActionSignal(Struct, frozen=True, kw_only=True):
 
     `at_risk`: whether to act, in the control arm of an experiment; None = the readings decide.
     `severity` of the alarm, 0 to 3; `waits`: the newest step only waits for something;
-    `likely_fails`, `lasting_risk`: see `likely` and `lasting` of `RunRisk`.
-    """
+    `likely_fails`, `lasting_risk`: see `likely` and `lasting` of `RunRisk`."""
 
     state: FSMState
     readings: Readings | None = None
@@ -154,8 +150,7 @@ def expected_precision(
     For `route_fast` that is a run that succeeds, for all others one that fails.
 
     Raises:
-        ValueError: unknown action.
-    """
+        ValueError: unknown action."""
     known = calibration.precision
     if action == "route_fast":
         return 1.0 - known.get("FAST", NO_EVIDENCE) if state is FSMState.FAST else NO_EVIDENCE
@@ -213,8 +208,7 @@ def routing_state(
 
     An alarm of `least_severity` or more, or a risk that lasts at `least_risk` (0 = never), is
     routed like SLOW at once; a run in FAST that waits for a job like NORMAL, because what the job
-    brings is not known. The state is NORMAL when changing the model is below its precision bar.
-    """
+    brings is not known. The state is NORMAL when changing the model is below its precision bar."""
     reasons: tuple[str, ...] = ()
     risky = 0.0 < least_risk <= signal.lasting_risk
     persists = 0 < least_severity <= signal.severity

@@ -1,8 +1,7 @@
 """Experiments: which arm a unit is in, always the same on every replica.
 
 In the control arm `random`, chance decides on which steps to act; the means and limits are those of
-`on`, so that comparing both shows whether the *timing* of interventions matters.
-"""
+`on`, so that comparing both shows whether the *timing* of interventions matters."""
 
 from __future__ import annotations
 
@@ -35,8 +34,7 @@ class ExperimentSettings:
     the arm `random` uses a hard state's model, and injects guidance; defaults: docs/evidence.md.
 
     Raises:
-        ValueError: unknown arm, no share above 0, or a share out of range.
-    """
+        ValueError: unknown arm, no share above 0, or a share out of range."""
 
     id: str = ""
     arms: Mapping[str, float] = field(default_factory=lambda: {"on": 0.5, "off": 0.5})
@@ -69,8 +67,7 @@ def pick(shares: Sequence[tuple[str, float]], point: float) -> str:
     """The name whose interval contains `point`, when [0, 1) is divided in proportion and in order.
 
     Raises:
-        IndexError: no share is above 0.
-    """
+        IndexError: no share is above 0."""
     given = [(name, share) for name, share in shares if share > 0]
     ends = list(accumulate(share for _, share in given))
     return given[min(bisect_right(ends, point * ends[-1]), len(given) - 1)][0]
@@ -94,8 +91,7 @@ class RandomArm(Struct, frozen=True, kw_only=True):
 
     The shares are those of the scored steps, in [0, 1], on which each action is taken. The same
     unit and step get the same draw after a restart and on every replica. Routing and guidance use
-    the same draw, so that the rarer one acts only on steps on which the other acts too.
-    """
+    the same draw, so that the rarer one acts only on steps on which the other acts too."""
 
     experiment: str
     unit: str = ""
@@ -110,8 +106,7 @@ class RandomArm(Struct, frozen=True, kw_only=True):
         On a drawn step: state SLOW (SKIP when the run is in SKIP) and at risk, with the failure
         that a monitor reports or, when none does, one drawn for the unit by the monitors'
         `weights`. On any other step: not at risk, and not in a hard state. A first call (step 0)
-        has no score and keeps `found`.
-        """
+        has no score and keeps `found`."""
         if step < 1:
             return ActionSignals(routing=found, guidance=found)
         state = FSMState.SKIP if found.state is FSMState.SKIP else FSMState.SLOW

@@ -1,7 +1,6 @@
 """Folding a transcript: steps -> difficulty, risk, state and monitor readings, run by run.
 
-The transcript is the only source: everything in a fold can be recomputed from the messages.
-"""
+The transcript is the only source: everything in a fold can be recomputed from the messages."""
 
 from __future__ import annotations
 
@@ -32,8 +31,7 @@ class RunRisk(Struct, frozen=True, kw_only=True):
     `evidence`: its log odds by the run's task alone, without the workload's outcomes and without
     what a person who leads the run may correct; `likely`: these have lasted where few solved runs
     come; `lasting`: the probability by them that the newest steps all had, 0 while a person leads;
-    `to_act_on`: the same of a run that works on files or programs, 0 of one that only talks.
-    """
+    `to_act_on`: the same of a run that works on files or programs, 0 of one that only talks."""
 
     probability: float
     evidence: float
@@ -47,8 +45,7 @@ class StepOutcome(Struct, frozen=True, kw_only=True):
 
     `index` counts the scored steps of run `run` from 1 (the first call, before any step, is 0);
     `difficulty` is the score, in [0, 1]; `state` and `risk` are those after it; `severity` of the
-    alarm, 0 to 3.
-    """
+    alarm, 0 to 3."""
 
     run: int
     index: int
@@ -128,8 +125,7 @@ class RunFold:
     contain the texts of their steps, stay in `outcomes`; None = all. `earlier`: the steps that
     `base` summarises, oldest first; they fill the windows of monitors and scorer and are not scored
     again. `judged`: scores that a model gave, for the scorer `judge`; read with each push. `prior`:
-    the outcomes of the run's workload so far, for its risk.
-    """
+    the outcomes of the run's workload so far, for its risk."""
 
     def __init__(
         self,
@@ -219,8 +215,7 @@ class RunFold:
         """Replace the newest step's score and recompute its state; the new outcome.
 
         Raises:
-            IndexError: no step has been pushed.
-        """
+            IndexError: no step has been pushed."""
         newest = self.outcomes.pop()
         difficulty = self._raised(_clamp(score), newest.readings)
         self.history[-1] = difficulty
@@ -259,8 +254,7 @@ class ConversationFold:
     message after one that is not the user's, or a request that nothing follows, opens the next run.
 
     `consumed`: messages read so far. `starts_over`: after `read_ahead`, whether `extend` will fold
-    from the first message again.
-    """
+    from the first message again."""
 
     def __init__(
         self,
@@ -313,8 +307,7 @@ class ConversationFold:
 
         Raises:
             Exception: what a scorer or a monitor raised; the next call starts from the first
-                message.
-        """
+                message."""
         try:
             outcomes = self._fold(messages)
             if outcomes is None:
@@ -331,8 +324,7 @@ class ConversationFold:
     def read_ahead(self, messages: Sequence[Any], most: int) -> bool:
         """Read up to `most` new messages of a transcript before `extend`; whether there are more.
 
-        `extend` gives the outcomes then, and has to follow. Raises as `extend` does.
-        """
+        `extend` gives the outcomes then, and has to follow. Raises as `extend` does."""
         end = min(self.consumed + most, len(messages))
         try:
             self.starts_over = not self._read_until(messages, end)
@@ -358,8 +350,7 @@ class ConversationFold:
     def continue_in(self, consumed: int) -> None:
         """Continue in another transcript, whose first `consumed` messages replace all read so far.
 
-        If everything has to be read again, the run starts from its present state.
-        """
+        If everything has to be read again, the run starts from its present state."""
         current = self.current
         self._start = _Start(current.snapshot(), consumed, tuple(current.recent))
         self.consumed = consumed

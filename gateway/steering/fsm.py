@@ -1,7 +1,6 @@
 """The difficulty state machine: how hard the agent has been working lately.
 
-Rules are rows `(from, guard, to)`, tried in order; the state stays when no guard is true.
-"""
+Rules are rows `(from, guard, to)`, tried in order; the state stays when no guard is true."""
 
 from __future__ import annotations
 
@@ -18,8 +17,7 @@ SKIP_EXITS: tuple[str, ...] = ("hold", "demote", "absorb")
 class FSMState(enum.Enum):
     """State of a run after its newest scored step; the value is the name.
 
-    END is set when a run ends, never by scores.
-    """
+    END is set when a run ends, never by scores."""
 
     INIT = "INIT"
     FAST = "FAST"
@@ -41,8 +39,7 @@ class FSMSettings:
 
     Raises:
         ValueError: a window below 1, a threshold or margin outside [0, 1], thresholds not in order.
-    Source: reference section 3.
-    """
+    Source: reference section 3."""
 
     fast_threshold: float = 0.2
     slow_threshold: float = 0.6
@@ -146,8 +143,7 @@ def next_state(state: FSMState, history: Sequence[float], settings: FSMSettings)
 
     `history`: the difficulty scores of the run, or the last `settings.longest_window` of them, the
     new one last. The state stays without a score or with NaN as the newest; an earlier NaN fits no
-    window.
-    """
+    window."""
     if not history or math.isnan(history[-1]):
         return state
     for guard, target in _RULES_OF[state]:

@@ -15,8 +15,7 @@ def load_class(package: str, name: str) -> Callable[..., Any]:
 
     Raises:
         ImportError: there is no such module.
-        AttributeError: the module has no such class.
-    """
+        AttributeError: the module has no such class."""
     module, _, attribute = name.partition(":")
     loaded: Callable[..., Any] = getattr(importlib.import_module(module, package), attribute)
     return loaded
@@ -29,8 +28,7 @@ def plugins(group: str, built_in: Container[str]) -> list[EntryPoint]:
     """The entry points of a group, by name; read once, when a table is imported.
 
     Raises:
-        ValueError: two have the same name, or one has the name of a built-in row.
-    """
+        ValueError: two have the same name, or one has the name of a built-in row."""
     found = sorted(set(_installed().select(group=group)), key=lambda each: each.name)
     for before, each in zip([None, *found], found, strict=False):
         if each.name in built_in or (before and each.name == before.name):

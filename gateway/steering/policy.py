@@ -27,8 +27,7 @@ class Policy:
     keeps a conversation in one run. Source of the default: docs/evidence.md.
 
     Raises:
-        ValueError: unknown run boundary.
-    """
+        ValueError: unknown run boundary."""
 
     fsm: FSMSettings = field(default_factory=FSMSettings)
     difficulty: DifficultySettings = field(default_factory=DifficultySettings)

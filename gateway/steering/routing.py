@@ -31,8 +31,7 @@ class RoutingSettings:
     `min_dwell_steps`: steps on a model before the model of an easier state may replace it, because
     each switch loses the provider's prompt cache. `rest_calls`: calls of the conversation for which
     a routed model that refused a call is not used. `escalate_at_severity`: severity, 1 to 3, from
-    which an alarm is routed like SLOW at once; 0 = never.
-    """
+    which an alarm is routed like SLOW at once; 0 = never."""
 
     policy: PolicyName = "states"
     regret: float = 3.0
@@ -67,8 +66,7 @@ class Routes(Struct, frozen=True, kw_only=True):
     Keys are any of FAST, NORMAL, SLOW, SKIP; a state without an entry keeps the requested model.
 
     Raises:
-        ValueError: a key is not a routed state, or a model name is empty.
-    """
+        ValueError: a key is not a routed state, or a model name is empty."""
 
     by_state: Mapping[str, str] = {}
     by_model: Mapping[str, Mapping[str, str]] = {}

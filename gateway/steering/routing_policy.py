@@ -5,8 +5,7 @@ model on which its runs began, the outcomes so far give a Beta posterior. A run 
 when it begins, because each switch loses the provider's prompt cache; trouble may move it to a
 model with a better chance, never back. A share of the runs is given a model by chance, so that the
 knowledge of each keeps growing. Each decision is logged with its probability, so that the policy
-can be evaluated from the log alone.
-"""
+can be evaluated from the log alone."""
 
 from __future__ import annotations
 
@@ -38,8 +37,7 @@ class WorkloadRates(Struct, frozen=True, kw_only=True):
 
     `key` of the workload and the id of the run decide whether and what the run explores. `outcomes`
     of the workload's runs by the model they began on; `elsewhere`: of the tenant's other workloads.
-    `prices` in US dollars for one step of an average run, where known.
-    """
+    `prices` in US dollars for one step of an average run, where known."""
 
     key: str
     run: str
@@ -70,8 +68,7 @@ class RunChoice(Struct, frozen=True, kw_only=True):
 
     `default`: the model of the states. `probabilities` of each candidate under the policy; they add
     up to 1. `chances` of success by model, in (0, 1). `explored`: by chance. `learned` is false for
-    a run of which nothing was known: its states decide.
-    """
+    a run of which nothing was known: its states decide."""
 
     model: str
     default: str
@@ -106,8 +103,7 @@ def close_to_best(
     """The models that are at most `regret` points worse than the best, as far as is known.
 
     Others than the default need CONFIDENCE that they are close to the best, and to the default; the
-    default is one of them until there is as much against it.
-    """
+    default is one of them until there is as much against it."""
     best = max(models, key=rates.rate)
 
     def is_close(model: str, other: str, least: float = CONFIDENCE) -> bool:
@@ -126,8 +122,7 @@ def begin(
     """The model a run begins on, of those that can serve it, `models` as `candidates` gives them.
 
     Only the default and models with outcomes of their own compete; the others are tried by
-    exploration, which draws every candidate alike. Without any outcome the states decide.
-    """
+    exploration, which draws every candidate alike. Without any outcome the states decide."""
     if not any(map(rates.knows, models)) or len(models) < 2:
         certain = {default: 1.0}
         return RunChoice(model=default, default=default, probabilities=certain, learned=False)
@@ -165,8 +160,7 @@ def escalate(
     cheapest of those that are at most `regret` points below the best.
 
     `evidence`: see `evidence_of`. `fallback` is the states' model, which is taken where nothing is
-    known of it: nobody has shown that it is no better.
-    """
+    known of it: nobody has shown that it is no better."""
     if fallback != current and not rates.knows(fallback):
         return fallback
     found = {model: rates.rate(model) for model in models}
@@ -189,8 +183,7 @@ def evidence_of(state: FSMState, risk: float, precision: Mapping[str, float]) ->
     """The log odds that a run's state and risk put on its failure.
 
     `risk`: the log odds of its steps alone; `precision`: how often runs that reached a state fail,
-    if half of all do. Both say the same in part, so the one that says more counts, once.
-    """
+    if half of all do. Both say the same in part, so the one that says more counts, once."""
     share = precision.get(state.value)
     if share is None or not 0.0 < share < 1.0:
         return risk
@@ -222,8 +215,7 @@ class LearnedRouting(Struct, frozen=True, kw_only=True):
 
         `by_state`: the route that the states choose, `state` the state that selects it. A hard
         state may move a run to any better model, or to one of which nothing is known; a run that is
-        only likely to fail moves to models that are known to be better.
-        """
+        only likely to fail moves to models that are known to be better."""
         reasons: tuple[str, ...] = ()
         if choice is None:
             able, default = self._able(by_state.model), by_state.model

@@ -7,8 +7,7 @@
     place       add it to the messages, together with earlier guidance
     repeat      what is placed instead when there is no decision: earlier guidance alone
 
-Nothing here waits, reads a clock or keeps state: equal values give an equal decision.
-"""
+Nothing here waits, reads a clock or keeps state: equal values give an equal decision."""
 
 from __future__ import annotations
 
@@ -81,8 +80,7 @@ class RunMemory(Struct, frozen=True, kw_only=True):
 
     `tokens`: input and output of the run's calls so far, as upstreams reported them. `struck_at`:
     the step of its first strike. `choice`: of the learned policy, made when the run began.
-    `at_risk`: whether it was handed over or ended.
-    """
+    `at_risk`: whether it was handed over or ended."""
 
     guidance: GuidanceState = field(default_factory=GuidanceState)
     pinned_model: ModelPin | None = None
@@ -98,8 +96,7 @@ class RunMemory(Struct, frozen=True, kw_only=True):
     def merged(self, stored: RunMemory, *, further: RunMemory, tokens: int) -> RunMemory:
         """The memory after another gateway has stored `stored` of the same run in the meantime.
 
-        `further`: the one of both with more steps. `tokens`: of the call that `stored` lacks.
-        """
+        `further`: the one of both with more steps. `tokens`: of the call that `stored` lacks."""
         struck = [at for at in (self.struck_at, stored.struck_at) if at is not None]
         risks = self.at_risk, stored.at_risk
         handed = [each.handed_over for each in risks if each.handed_over is not None]
@@ -121,8 +118,7 @@ class RunPosition(Struct, frozen=True, kw_only=True):
     """The state of a run at the time of a decision.
 
     `step`: scored steps so far, 0 on the first call; `latest`: the newest of them, if it is in
-    memory; `recent`: the newest steps, oldest first.
-    """
+    memory; `recent`: the newest steps, oldest first."""
 
     run: int
     step: int
@@ -168,8 +164,7 @@ class CallFacts(Struct, frozen=True, kw_only=True):
     model of the same request when it was sent before; a retry uses it again. `gates`: the least
     similarity of a match, for the pattern library's embedder. `arm`: the control arm that the call
     belongs to. `tools`: gives the names of the tools that the request offers. `advice` of its
-    budgets. `rates`: what is known of the run's workload; None = nothing.
-    """
+    budgets. `rates`: what is known of the run's workload; None = nothing."""
 
     requested: str
     serves: Serves | None = None
@@ -190,8 +185,7 @@ class Strike(Struct, frozen=True, kw_only=True):
 
     The first one asks the agent to hand over its work; one that comes at least `REACTION_STEPS`
     steps later stops the run (`stops`). `first`: the step of the first one, None for none so far.
-    `reason`: why the newest step is a strike, empty when it is none.
-    """
+    `reason`: why the newest step is a strike, empty when it is none."""
 
     first: int | None = None
     reason: str = ""
@@ -205,8 +199,7 @@ Found = Mapping[Tier, Sequence[PatternMatch]]
 class Proposal(Struct, frozen=True, kw_only=True):
     """The model to request, and the look-ups that the decision on guidance needs.
 
-    `lessons`: what to look up among the lessons, None for nothing.
-    """
+    `lessons`: what to look up among the lessons, None for nothing."""
 
     signals: ActionSignals
     routed: RoutedModel
@@ -300,8 +293,7 @@ def conclude(
     """The decision, given the results of the look-ups.
 
     With `server_keeps_history` earlier blocks between messages are not sent again: the server has
-    stored them with the history.
-    """
+    stored them with the history."""
     decided = decide(memory.guidance, proposal.plan, found, rules.injection)
     if lessons and proposal.lessons is not None:
         decided = with_lessons(
@@ -327,8 +319,7 @@ def conclude(
 def repeat(memory: RunMemory, step: int, *, server_keeps_history: bool = False) -> Decided:
     """Guidance of a call without a decision: earlier guidance again.
 
-    `step`: scored steps of the run. `server_keeps_history`: as in `conclude`.
-    """
+    `step`: scored steps of the run. `server_keeps_history`: as in `conclude`."""
     decided = Decided(step=step or FIRST_CALL, state=memory.guidance)
     return _without_kept(decided) if server_keeps_history else decided
 

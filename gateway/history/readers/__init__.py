@@ -1,8 +1,7 @@
 """The formats of the logs that agents write: one module each, and the table of them.
 
 A reader needs its module and a row here. An installed package adds a row through the entry point
-group `steering_gateway.readers`, whose value is a `LogFormat`.
-"""
+group `steering_gateway.readers`, whose value is a `LogFormat`."""
 
 from __future__ import annotations
 
@@ -25,8 +24,7 @@ class LogFormat(Struct, frozen=True, kw_only=True):
     `name`: the agent's. `homes`: glob patterns of its files below the home directory. `tested`: the
     versions that it was tested with. `module`: by default the one of this name here; it has
     `matches(head, name)`, true for the first bytes and the name of a file of this format, and
-    `read(log)`, its sessions.
-    """
+    `read(log)`, its sessions."""
 
     name: str
     module: str = ""

@@ -2,8 +2,7 @@
 
 A line of the person's begins with `####`, one of the program's with `>`; both end in two spaces,
 which tells them from headings and quotations in an answer. Answers are written as they are, and the
-line with the tokens follows each.
-"""
+line with the tokens follows each."""
 
 from __future__ import annotations
 

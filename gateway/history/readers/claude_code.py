@@ -2,8 +2,7 @@
 
 An answer is written as one line per content block, all with its message id; each line repeats the
 usage, of which the last is complete. Sub-agents have a file of their own, or, in older versions,
-lines marked `isSidechain` between those of the session.
-"""
+lines marked `isSidechain` between those of the session."""
 
 from __future__ import annotations
 
@@ -122,8 +121,7 @@ class _Thread:
         """Follow what the person types while the model works.
 
         Most versions write what was sent between two calls as an attachment; 2.0 and the first
-        of 2.1 write it nowhere else.
-        """
+        of 2.1 write it nowhere else."""
         text = as_text(entry.get("content"), "")
         if entry.get("operation") == "enqueue":
             self._queued.append(text)

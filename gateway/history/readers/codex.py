@@ -5,8 +5,7 @@ A line is an item of the Responses API (`response_item`), an event that repeats 
 calls may be. It ends where its usage, the settings of the next request or a message of the user
 follows; in files that have none of these for each request, where an item follows a result. Up to
 version 0.63 usage comes before the items of its answer. Bare items, as versions before 0.30 wrote
-them, are not read.
-"""
+them, are not read."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Copilot CLI's sessions: one event per line, in `~/.copilot/session-state/*/events.jsonl`.
 
 Sub-agents' events are between those of the session, marked with their id, or in older versions with
-that of the call that began them. The JSON documents of versions 0.0 are not read.
-"""
+that of the call that began them. The JSON documents of versions 0.0 are not read."""
 
 from __future__ import annotations
 

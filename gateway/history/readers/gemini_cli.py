@@ -4,8 +4,7 @@ wrote in the same form.
 Older versions wrote one JSON document, newer ones lines: about the session, a message (again each
 time it grows), changes of either (`$set`) and returns to an earlier message (`$rewindTo`). Calls
 are written into the answer that made them, with their results. What was undone stays a part of the
-session, because it was done and paid for.
-"""
+session, because it was done and paid for."""
 
 from __future__ import annotations
 

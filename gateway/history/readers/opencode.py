@@ -2,8 +2,7 @@
 `opencode export` prints. Files of versions before 1.2 are not read: later ones took them over.
 
 Both hold the same objects: a session, its messages, and the parts of each message. An answer
-goes from a `step-start` to a `step-finish` part, which has its tokens and its price.
-"""
+goes from a `step-start` to a `step-finish` part, which has its tokens and its price."""
 
 from __future__ import annotations
 

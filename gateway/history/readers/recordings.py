@@ -1,6 +1,5 @@
 """Recorded runs, one JSON object per line: transcripts of any agent as chat messages, and what
-`gateway runs export` writes. The forms: `gateway.offline.recordings`.
-"""
+`gateway runs export` writes. The forms: `gateway.offline.recordings`."""
 
 from __future__ import annotations
 

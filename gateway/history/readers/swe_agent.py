@@ -2,8 +2,7 @@
 
 mini-swe-agent writes its messages with an `extra` of its own, where each answer has the response of
 the provider; answers of the Responses API are not read. SWE-agent writes its steps in a
-`trajectory`, and only the sum of the tokens.
-"""
+`trajectory`, and only the sum of the tokens."""
 
 from __future__ import annotations
 

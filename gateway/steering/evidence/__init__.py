@@ -1,4 +1,3 @@
 """Facts read from the steps of a run: commands, edits, outcomes, repeats.
 
-Word lists are data (`steering/word_lists.json`). May import `steering.transcript`.
-"""
+Word lists are data (`steering/word_lists.json`). May import `steering.transcript`."""

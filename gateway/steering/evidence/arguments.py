@@ -2,8 +2,7 @@
 
 A rephrased search is the same question; the same form for another person is not. Short values,
 numbers and parts of short commands are names: a different name means another thing. Longer text is
-compared by its words; in queries, programs and long commands every word may be a name.
-"""
+compared by its words; in queries, programs and long commands every word may be a name."""
 
 from __future__ import annotations
 

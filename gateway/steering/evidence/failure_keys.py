@@ -1,8 +1,7 @@
 """Keys by which a failure is recognised in another run: its kind, its tool, a digest of its words.
 
 The key is the same wherever a tool complains about the same thing, whatever the file, the number
-or the name was; it never contains the tool's words.
-"""
+or the name was; it never contains the tool's words."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Observation of a step in its run: repeats, news, and whether the step is trouble.
 
 Scorer, risk model and robust monitors read the same observation, made once per step from bounded
-memory: a late step costs what an early one does.
-"""
+memory: a late step costs what an early one does."""
 
 from __future__ import annotations
 
@@ -47,8 +46,7 @@ class ObservedStep(Struct, frozen=True, kw_only=True):
 
     `actions`: each call with what it repeats; `retold`: share of the thought's words that the
     newest thoughts had, in [0, 1]; `waits`: every call waits for something; `repairing`: files were
-    edited since the last test that passed and the last commit.
-    """
+    edited since the last test that passed and the last commit."""
 
     step: Step
     facts: StepFacts

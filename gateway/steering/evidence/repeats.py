@@ -1,8 +1,7 @@
 """Repetition: calls that bring nothing new to the run, compared within a bounded memory.
 
 Reading another file, turning a page, asking a job that still runs, and running a test again after a
-change are no repeats.
-"""
+change are no repeats."""
 
 from __future__ import annotations
 

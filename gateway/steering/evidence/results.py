@@ -1,7 +1,6 @@
 """Results of calls: equality without times, ids and line numbers; refusals, results to come.
 
-Removing those is slow, and nearly all results differ in the rest: texts stay until one is equal.
-"""
+Removing those is slow, and nearly all results differ in the rest: texts stay until one is equal."""
 
 from __future__ import annotations
 

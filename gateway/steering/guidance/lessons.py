@@ -1,8 +1,7 @@
 """Lessons for a call: the failures to look them up for, and the draw whether they are given.
 
 The draw is the lesson's trial, and later its hold-out. It depends on the lesson's version, the run
-and the step alone: the same on every gateway, after a restart and in a replay.
-"""
+and the step alone: the same on every gateway, after a restart and in a replay."""
 
 from __future__ import annotations
 

@@ -7,8 +7,7 @@ A pattern's `fields` may have any of three shapes; `content()` reads them all in
   `trigger_state.examples`, texts that agents write in that situation;
   e3 `instruction`, `meta_reasoning_prompt`;
 * generic: `title`, `guidance`, `example`, `tags`;
-* short: `situation`, `dead_ends`, `unlock`.
-"""
+* short: `situation`, `dead_ends`, `unlock`."""
 
 from __future__ import annotations
 
@@ -59,8 +58,7 @@ class Lesson(Struct, frozen=True, kw_only=True):
     replaces; `origin`: `mined`, `distilled` or `written`; `key`: of the failure that it answers
     (see `evidence.failure_keys`); `applies_when`: conditions and marks, by name;
     `last_confirmed_at`, `expires_at`: seconds of the epoch; `share`: of the occasions on which it
-    is given, in (0, 1).
-    """
+    is given, in (0, 1)."""
 
     key: str
     status: Status = Status.CANDIDATE
@@ -95,8 +93,7 @@ class Pattern(Struct, frozen=True, kw_only=True):
     `fields`: the JSON payload; `tenant`: "" for shared patterns (e3, and e2 without a lesson);
     `failure_type`, `model_family`: limits of where it applies, empty = anywhere; `gate_threshold`:
     replaces the tier's injection gate, in [0, 1]; `lesson`: None for a pattern not learned.
-    Raises: ValueError, with the field's name in front, for anything that cannot be stored.
-    """
+    Raises: ValueError, with the field's name in front, for anything that cannot be stored."""
 
     tier: Tier
     fields: Mapping[str, Any]
@@ -146,8 +143,7 @@ class Query(Struct, frozen=True, kw_only=True):
     are not in `exclude`, at most `margin` behind the best of them; nothing under `floor` is a
     candidate. Patterns for another failure type or model family are left out. A pattern for the
     `cause` of the trouble comes first and needs no similarity. Universal rules for another `kind`
-    of agent are left out; they may have `max_chars` together, 0 = any number.
-    """
+    of agent are left out; they may have `max_chars` together, 0 = any number."""
 
     tier: Tier
     text: str = ""

@@ -5,8 +5,7 @@ into every later one of the run, the same bytes at the same place, and new guida
 The directive is valid for one call: it is a separate block, so that omitting it moves nothing else.
 
 A system prompt outside the messages is put in front as `{"role": "system", "content": ...}`.
-Text is added only to messages of a kind and form that is known to take it.
-"""
+Text is added only to messages of a kind and form that is known to take it."""
 
 from __future__ import annotations
 

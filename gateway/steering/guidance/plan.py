@@ -1,7 +1,6 @@
 """Plan of a call's guidance: the tiers that may be looked up, and the monitor text that is due.
 
-All pure: the same values give the same guidance, and no step is decided twice.
-"""
+All pure: the same values give the same guidance, and no step is decided twice."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Guidance as text: sanitised and bounded per field, shaped for the model's family, framed once.
 
-No text can end the frame, start a new role or carry control characters.
-"""
+No text can end the frame, start a new role or carry control characters."""
 
 from __future__ import annotations
 

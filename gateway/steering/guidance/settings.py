@@ -30,8 +30,7 @@ class EtraceSettings:
     further one may be; `e2_by_cause` = patterns for the cause of the trouble first; `e3_max_tokens`
     = tokens of all universal rules of a run, 0 = any number; `e3_when` = on calls that offer tools,
     or on each first call; `e3_by_kind` = only the rules for the kind of agent that the tools show.
-    Source: reference section 6.1.
-    """
+    Source: reference section 6.1."""
 
     enabled: bool = True
     e1_top_k: int = 1
@@ -73,8 +72,7 @@ class InjectionSettings:
     `monitor_composite` = composite from which a monitor text is given though none fired;
     `monitor_cap` = monitor texts in a run; `cooldown_steps` = steps between two of them by state,
     missing states keep their default. `max_field_chars`, `max_block_chars`: of one text, and of
-    everything injected by one call.
-    """
+    everything injected by one call."""
 
     placement: Placement = "auto"
     lifetime: Lifetime = "run"

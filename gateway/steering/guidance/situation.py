@@ -1,8 +1,7 @@
 """Trouble of a run's newest step: the cause, the true count, the decisive line, a near miss.
 
 Read only when guidance is due. Texts of tools and agents are read within limits, and quoted
-sanitised and cut.
-"""
+sanitised and cut."""
 
 from __future__ import annotations
 
@@ -220,7 +219,7 @@ class Situation(Struct, frozen=True, kw_only=True):
 
     @property
     def event(self) -> str:
-        """What has happened, in one sentence; "" where there are no words for it."""
+        """One sentence on the event; "" where there are no words for it."""
         openings = _causes().openings
         pair = openings.get(self.cause.name) or openings[self.cause.when]
         event = pair[self.count >= COUNTED].replace("{count}", str(self.count))

@@ -132,8 +132,7 @@ class Moment(Struct, frozen=True, kw_only=True):
     `step`: index of the newest scored step, None on the first call; `state`, `readings`: after it,
     None without monitors; `recent`: the newest steps, oldest first; `model`: the routed model's
     name; `at_risk`: whether to act on this step, None = the readings decide; `observed`: the newest
-    step; `tools`: the names of the request's tools.
-    """
+    step; `tools`: the names of the request's tools."""
 
     step: int | None
     state: FSMState

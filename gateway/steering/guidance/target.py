@@ -20,8 +20,7 @@ class GuidanceTarget(Struct, frozen=True, kw_only=True):
     prompt cache works with markers in the content (four at most), and its system prompt is one.
     With both, a late system message is placed alone after a user message, and before an assistant
     message or at the end. Source: Anthropic's documentation, "Mid-conversation system messages".
-    `closed`: places where requests were refused with guidance, and accepted without it.
-    """
+    `closed`: places where requests were refused with guidance, and accepted without it."""
 
     late_system: bool = False
     breakpoints: bool = False

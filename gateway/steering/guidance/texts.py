@@ -1,7 +1,6 @@
 """Monitor guidance: the text that is due when a monitor reports a failure.
 
-The texts are in the rows of the monitors' table. A problem that persists gets the next severity.
-"""
+The texts are in the rows of the monitors' table. A problem that persists gets the next severity."""
 
 from __future__ import annotations
 

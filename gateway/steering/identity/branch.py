@@ -76,8 +76,7 @@ def asks_for_title(system: str, messages: Sequence[object]) -> bool:
 
     `system`: its system text. The instruction is in the beginning of that, at the start of the
     first user message, or at either end of the last one. Source: the title requests of opencode,
-    gptme, Claude Code, Zed, goose, Crush and Open WebUI.
-    """
+    gptme, Claude Code, Zed, goose, Crush and Open WebUI."""
     if _instructs(system[:_SYSTEM_CHARACTERS]):
         return True
     outer = [*messages[:3], *messages[-1:]] if len(messages) > 3 else messages
@@ -109,8 +108,7 @@ class Awaits(enum.StrEnum):
     """Event that a conversation waits for.
 
     MODEL: a call is in progress. TOOLS: the latest reply called tools, whose results the client has
-    to send. ANYTHING: the latest reply was a final answer, or the latest call failed.
-    """
+    to send. ANYTHING: the latest reply was a final answer, or the latest call failed."""
 
     MODEL = "model"
     TOOLS = "tools"
@@ -121,8 +119,7 @@ class Delivery(enum.Enum):
     """Delivery of the latest answer to the client, as far as it is known.
 
     UNKNOWN: there is no whole answer, it was not sent to its end, or another process sent it.
-    SENDING: the whole answer is being recorded and sent.
-    """
+    SENDING: the whole answer is being recorded and sent."""
 
     UNKNOWN = 0
     SENDING = 1
@@ -151,8 +148,7 @@ class Branch(Struct, frozen=True, kw_only=True):
     `model` and `system` text (its digest) of the latest request, empty when unknown; `delivery` of
     its answer, not stored; `retries`: how often it came again. `tail`: hash of the history from its
     first reply to its latest one, when that was final (see `rebuilt`). `task`: digest of the user's
-    first request. After a restart no call is in progress: load MODEL as ANYTHING.
-    """
+    first request. After a restart no call is in progress: load MODEL as ANYTHING."""
 
     conversation_id: str
     served_hash: bytes
@@ -198,8 +194,7 @@ class Branch(Struct, frozen=True, kw_only=True):
         """Whether a request with the history of the branch's latest one is that one once more.
 
         It is when the client marks it as a retry or names the conversation (`named`), or when the
-        answer did not arrive whole; only then may another model be asked.
-        """
+        answer did not arrive whole; only then may another model be asked."""
         ids, own = request.calls, self.served_calls
         # Short ids prove no difference: some clients number the calls of a request again.
         differ = bool(ids and own) and ids != own and looks_unique(ids) and looks_unique(own)
@@ -249,8 +244,7 @@ class Branch(Struct, frozen=True, kw_only=True):
         `final`: the reply calls no tool. `calls`: the ids of its calls, dropped when they equal
         those of the turn before: a provider that numbers the calls of each reply from one
         identifies nothing by them. A reply to a request that is no longer the latest leaves the
-        branch unchanged.
-        """
+        branch unchanged."""
         if served != self.served_hash:
             return self
         return replace(
@@ -279,8 +273,7 @@ class Incoming(Struct, frozen=True, kw_only=True):
     `client_retry`: the client's SDK marks it as a retry. `messages`: those that `hashes` were
     computed from. `system`: the digest of its system text. `titles`: it asks for the title of a
     conversation. `calls`: the ids of the calls in the latest assistant turn; empty unless every
-    call has one.
-    """
+    call has one."""
 
     hashes: PrefixHashes
     signature: bytes
@@ -343,8 +336,7 @@ def read_request(
 
     `headers` have lower-case names. `resume`: see `gateway.wire.prefix_hash.chain_digests`.
     `own`: the messages in the body, for a dialect that has them under another key than `messages`
-    or `input`. `messages`: the whole history, when the body contains only a part of it.
-    """
+    or `input`. `messages`: the whole history, when the body contains only a part of it."""
     tools = tool_names(body)
     own = history(body) if own is None else own
     whole = own if messages is None else messages

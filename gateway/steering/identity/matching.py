@@ -20,8 +20,7 @@ class MatchKind(enum.StrEnum):
 
     RETRY: the latest request once more, because its answer did not arrive; the state does not
     advance, and the stored decision applies again. COMPACTION: the client shortened or rewrote the
-    history. SIDE: not part of the history (title, summary, probe); changes no state.
-    """
+    history. SIDE: not part of the history (title, summary, probe); changes no state."""
 
     RETRY = "retry"
     CONTINUE = "continue"
@@ -121,8 +120,7 @@ def match(
 
     The same history once more is a retry when the client marks it as one or sends the id of the
     conversation, or when its answer was not delivered whole. Otherwise it is a sample: a
-    conversation of its own, or a fork from the one it repeats.
-    """
+    conversation of its own, or a fork from the one it repeats."""
     named = _Named(conversation_id, weak, exclusive) if conversation_id is not None else None
     found = _find(request, known, branches)
     with_tools = any(branch.has_tools for branch in branches.values())
@@ -217,8 +215,7 @@ def _awaiting_results(
 
     Providers reuse call ids: a history that is known up to the latest reply has priority, and the
     request must contain the reply that made the calls. Short ids occur in several agents' replies:
-    they count only under an id from the client (`named`), for the branch of the known history.
-    """
+    they count only under an id from the client (`named`), for the branch of the known history."""
     if found and found.whole and found.current and found.branch.served_calls == request.calls:
         return None  # the branch's latest request again
     if found and not found.whole and request.hashes.turns_after(found.position) == 0:
@@ -294,8 +291,7 @@ def _rewritten(
     * or none (a summary, a new list of tasks): then the branch of the id itself matches, if it
       awaits no tool results. One that does is still working, and the request is a second agent in
       parallel, unless the id is `exclusive`, the branch has scored steps, and the request's first
-      messages are not the known ones.
-    """
+      messages are not the known ones."""
     position = found.position if found else 0
     fresh = request.hashes.messages[max(position - request.hashes.start, 0) :]
     alike = [

@@ -1,8 +1,7 @@
 """Recognition of conversations whose client rebuilt their beginning or keeps a window of them.
 
 Some clients write a new first message (date, list of files) when they continue a conversation that
-they saved. Its prefix hashes change with that message; from the first reply on it is the same.
-"""
+they saved. Its prefix hashes change with that message; from the first reply on it is the same."""
 
 from __future__ import annotations
 
@@ -26,8 +25,7 @@ def extend_tail(
 ) -> bytes:
     """The tail hash of a history, 16 bytes; empty before the first reply.
 
-    `tail`: that of the messages before; `first`, `last`: the range of those of `hashes` to add.
-    """
+    `tail`: that of the messages before; `first`, `last`: the range of those of `hashes` to add."""
     end = len(hashes.messages) if last is None else last
     if hashes.tails is not None and (tail, first, end) in hashes.tails:
         return hashes.tails[tail, first, end]
@@ -99,8 +97,7 @@ def is_window_of(
 
     `seen`: the digests of the messages of the branch's earlier requests, with all replies before
     the latest one. Unless the request `begins` like the branch, one of the replies must be long, or
-    there must be several, and nothing new between them but results, which a client may clear.
-    """
+    there must be several, and nothing new between them but results, which a client may clear."""
     if branch.awaits is Awaits.MODEL or branch.signature != request.signature:
         return False
     hashes, latest = request.hashes, branch.reply_digest

@@ -47,8 +47,7 @@ class ConversationSettings:
 
     Raises:
         ValueError: an unusable header name, or a value that is not allowed; it begins with the
-            name of the field.
-    """
+            name of the field."""
 
     id_headers: tuple[str, ...] = ()
     run_boundary: str = "settled_answer"
@@ -214,8 +213,7 @@ class Identity(Struct, frozen=True, kw_only=True):
     """A request's id, and the place where it was found.
 
     `source`: "header:<name>", "body:<field>" or "fingerprint"; `value`: None for a fingerprint.
-    `parent`: the id of the agent that started this one, where the client sends it.
-    """
+    `parent`: the id of the agent that started this one, where the client sends it."""
 
     source: str
     value: str | None = None
@@ -242,8 +240,7 @@ def identify(
     """The id that a request carries; the source is FINGERPRINT when it carries none.
 
     `headers` have lower-case names. `root_of` gives the id of the conversation that an earlier
-    response (`previous_response_id`) belongs to, or None when it is not known.
-    """
+    response (`previous_response_id`) belongs to, or None when it is not known."""
     parent = _parent_of(headers, body)
     # Most requests carry no id: a quick test whether any header could.
     if (

@@ -27,8 +27,7 @@ class RobustSettings:
     the hedging trend.
 
     Raises:
-        ValueError: a value out of range.
-    """
+        ValueError: a value out of range."""
 
     call_budget: int | None = None
     recovery: float = 0.7
@@ -58,8 +57,7 @@ class MonitorSettings:
     Raises:
         ValueError: unknown suite, profile or monitor name, a profile named like a built-in one, a
             weight that is no number, a threshold or count out of range.
-    Source: reference sections 4.1-4.8.
-    """
+    Source: reference sections 4.1-4.8."""
 
     suite: SuiteName = "robust"
     profile: str = DEFAULT_PROFILE

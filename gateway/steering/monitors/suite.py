@@ -22,8 +22,7 @@ class Readings(Struct, frozen=True, kw_only=True):
 
     `scores`: one per active monitor, in [0, 1], 1 is worst; `composite`: their weighted sum,
     rounded to 4 decimals; `fired`: those at or above the threshold; `failure_type`: the label of
-    the fired one with the largest weighted score; `evidence`: a short reason per score above 0.
-    """
+    the fired one with the largest weighted score; `evidence`: a short reason per score above 0."""
 
     scores: dict[str, float]
     composite: float = 0.0

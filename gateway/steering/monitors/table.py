@@ -2,8 +2,7 @@
 
 To add a monitor, write its class in a module of a suite and add its row. Another package adds a row
 with an entry point of the group `steering_gateway.monitors`: a mapping with the fields of
-`MonitorRow` (`examples/plugin`).
-"""
+`MonitorRow` (`examples/plugin`)."""
 
 from __future__ import annotations
 
@@ -37,8 +36,7 @@ class MonitorRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     the suite is used; a suite without it neither scores nor weighs it. `texts`: what the agent is
     sent at severity 1, 2, ..., with `{evidence}` where the reason of the reading goes; without
     texts the monitor is recorded and routes like any other. `listed_in`: suites in which it runs
-    only if `monitors` lists it.
-    """
+    only if `monitors` lists it."""
 
     name: str
     failure_type: str
@@ -183,8 +181,7 @@ def _added_rows() -> tuple[MonitorRow, ...]:
     """The rows of other packages.
 
     Raises:
-        ValueError: an entry point that is no row, or whose name is taken.
-    """
+        ValueError: an entry point that is no row, or whose name is taken."""
     rows = []
     for point in plugins(_GROUP, {row.name for row in _BUILT_IN}):
         try:

@@ -2,8 +2,7 @@
 
 A score follows the chance that at least two of the next five steps are trouble. The weights were
 fitted on real runs, without outcomes or step numbers: below 0.2 is easy, above 0.6 hard and above
-0.85 very hard.
-"""
+0.85 very hard."""
 
 from __future__ import annotations
 
@@ -32,8 +31,7 @@ def signals_of(observed: ObservedStep) -> tuple[float, ...]:
     `trouble`: whether the step is trouble; `repeats`: how far its calls repeat earlier ones;
     `fails`, `empty`: whether a call failed, or found nothing; `looks`: whether a call shows
     content; `calls`: how many calls it makes, up to 4; `passes`: whether it runs a program that
-    does not fail; `stale`: share of its results' words that the run has seen, 0 without calls.
-    """
+    does not fail; `stale`: share of its results' words that the run has seen, 0 without calls."""
     repeats = novelty = 0.0
     fails = empty = looks = passes = False
     for (action, repeat), new in zip(observed.actions, observed.news.novelty, strict=True):

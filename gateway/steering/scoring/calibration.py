@@ -116,8 +116,7 @@ class RiskWeights(Struct, frozen=True, kw_only=True):
     runs of either kind, from which a run is likely to fail. `words`: weight of the evidence of
     words; `early`: steps after which half of the evidence counts; `people`: of a run that a person
     leads.
-    Raises: ValueError for a feature without weight, or a number that is not finite.
-    """
+    Raises: ValueError for a feature without weight, or a number that is not finite."""
 
     weights: tuple[float, ...]
     works: float
@@ -144,8 +143,7 @@ class Calibration(Struct, frozen=True, kw_only=True):
     `budget_talks` the calls within which nearly all successful runs ended, for agents that change
     files or run programs and for the others; `precision` the share of failed runs among those with
     a signal, per signal; `provenance` the origin of the numbers.
-    Raises: ValueError for a missing weight or one of the wrong sign, a number out of range.
-    """
+    Raises: ValueError for a missing weight or one of the wrong sign, a number out of range."""
 
     bias: float
     weights: tuple[float, ...]

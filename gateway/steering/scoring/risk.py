@@ -1,8 +1,7 @@
 """Risk of a run: the probability that it fails, given its steps and the outcomes of its workload.
 
 The evidence of the run is a logistic model of features over all its steps, fitted within one source
-and model, so that recognising an agent earns nothing. Earlier runs of the workload give a prior.
-"""
+and model, so that recognising an agent earns nothing. Earlier runs of the workload give a prior."""
 
 from __future__ import annotations
 
@@ -43,8 +42,7 @@ class WorkloadPrior(Struct, frozen=True, kw_only=True, array_like=True):
     """Finished runs of one workload by outcome; a Beta prior adds one run of each outcome.
 
     What the installation's own outcomes add (`OwnRisk`): `slope` of the evidence, log odds
-    `offset`, and the evidence from which its runs are likely to fail, None = as shipped.
-    """
+    `offset`, and the evidence from which its runs are likely to fail, None = as shipped."""
 
     solved: float = 0
     failed: float = 0
@@ -111,8 +109,7 @@ class OwnRisk(Struct, frozen=True, kw_only=True):
 
     `slope` of the evidence and `share` of its workload's log odds, both 1 as shipped; `offsets` by
     names of `of_run`; `works`, `talks`: peaks of its solved runs; `since`: when the fit came into
-    use, 0 = what ships is used; `fitted_at`.
-    """
+    use, 0 = what ships is used; `fitted_at`."""
 
     slope: float = 1.0
     share: float = 1.0
@@ -169,8 +166,7 @@ class RunTotals:
     programs: `tools`, how many tools are used, for the number of actions; `passes`, programs that
     ran well, and `looks`, calls that show content, per action; `one_tool`, the share of the tool
     used most. Only while it does not: `talk_tools`, `talk_one_tool`, `talk_calls` (calls per step)
-    and `talk_fails` (failed calls per action).
-    """
+    and `talk_fails` (failed calls per action)."""
 
     __slots__ = ("_most_used", "_repeats", "_sums", "_thoughts", "_tools", "works")
 
@@ -286,8 +282,7 @@ class RiskModel:
     `evidence`: the same by its task alone, which a run that a person leads has, too. `lasting`: the
     least of that in the newest LASTING_STEPS steps, -inf before there are so many and while a
     person leads; `likely`: all of them were at the level that at most `false_alarms` of the solved
-    runs reach, or at the `prior`'s. `led`: the run follows another one of its conversation.
-    """
+    runs reach, or at the `prior`'s. `led`: the run follows another one of its conversation."""
 
     __slots__ = (
         *("_alarms", "_led", "_newest", "_reached", "_risk", "_steps", "_totals", "_words"),

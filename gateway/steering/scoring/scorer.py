@@ -1,8 +1,7 @@
 """Scorers: their interface, the table of them, and the choice for a run.
 
 To add a scorer, write a class that takes `DifficultySettings` in a module of this package, with a
-row in `_SCORERS`; another package has an entry point of the group `steering_gateway.scorers`.
-"""
+row in `_SCORERS`; another package has an entry point of the group `steering_gateway.scorers`."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 Each kind is a row of `KINDS` with the function that finds it, each wording of a client a row of
 `WORDINGS`; a new kind or client needs its row here and nothing else. The same rows read live
-requests and the logs that agents keep on disk.
-"""
+requests and the logs that agents keep on disk."""
 
 from __future__ import annotations
 
@@ -35,8 +34,7 @@ class Wording(NamedTuple):
 
     `begins`: the text's beginning, matched without regard to case; `words`: finds what the person
     added in the rest of the text (group 1), None if the client passes nothing on. `has`: further
-    words of the sentence, after a part that differs.
-    """
+    words of the sentence, after a part that differs."""
 
     client: str
     kind: WordedKind
@@ -130,8 +128,7 @@ class Intervention(Struct, frozen=True, kw_only=True):
     """One act of a person in a run: its kind in `KINDS` and their words, "" without any.
 
     `of_reply`: it is about the reply to the call that was made at the step where it is kept, which
-    is no step itself; else about that step.
-    """
+    is no step itself; else about that step."""
 
     kind: str
     words: str = ""
@@ -143,8 +140,7 @@ class Answer(Struct, frozen=True, kw_only=True):
 
     `before`: the end of what the agent said and did, as `agent_words` gives it; `said`: the texts
     of the user messages after it, without what the client added. `cut`: the client broke off its
-    stream; `dropped`: the client took it out of the history, with the user message before it.
-    """
+    stream; `dropped`: the client took it out of the history, with the user message before it."""
 
     before: str = ""
     said: tuple[str, ...] = ()
@@ -167,8 +163,7 @@ class Kind(NamedTuple):
     """One kind of intervention: its name, its name for people, and what finds it.
 
     `in_step`: in the results of a step; `in_answer`: in what came after an answer, None if it did
-    not happen. Both give the person's words.
-    """
+    not happen. Both give the person's words."""
 
     name: str
     label: str

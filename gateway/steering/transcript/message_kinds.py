@@ -2,8 +2,7 @@
 
 A linear model over signs of general English and single words, fitted on messages that were labelled
 by reading: `python -m lab kinds` writes `message_kinds.json`, docs/evidence.md has its figures. In
-other languages it knows little more than the shape of a message.
-"""
+other languages it knows little more than the shape of a message."""
 
 from __future__ import annotations
 
@@ -192,8 +191,7 @@ def kind_chances(
 
     `event`: `interrupt` for a message after the person stopped the agent, `reject` for the words of
     a rejected call. `before`: the end of what the agent said or did, as `agent_words` writes it.
-    `opens`: the first message of a session: a task or a question.
-    """
+    `opens`: the first message of a session: a task or a question."""
     if is_plan(text):
         return {kind: float(kind == "new") for kind in KINDS}
     chances = shipped_kinds().chances(features_of(text, event=event, before=before))

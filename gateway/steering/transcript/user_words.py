@@ -44,8 +44,7 @@ def task_of(transcript: Sequence[Any], start: int) -> str:
     """The user's task in the messages from `start` on; empty if there is none.
 
     Messages without a word of the user are passed over, with the model's answers to them. If the
-    first `_MAX_PASSED_OVER` are, the first one counts as it is.
-    """
+    first `_MAX_PASSED_OVER` are, the first one counts as it is."""
     first = ""
     for message in transcript[start : start + _MAX_PASSED_OVER]:
         if not isinstance(message, dict):

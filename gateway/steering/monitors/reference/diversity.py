@@ -14,8 +14,7 @@ ONE_TOOL, TWO_TOOLS = 1.0, 0.7
 class Diversity:
     """Distinct tools in the newest calls, once the run has made a minimum of calls.
 
-    Strict alternation of two tools counts as healthy. Source: reference section 4.5.
-    """
+    Strict alternation of two tools counts as healthy. Source: reference section 4.5."""
 
     __slots__ = ("_minimum", "_tail", "_total")
 

@@ -21,8 +21,7 @@ _EXTENSION = re.compile(r"\.[A-Za-z]{1,5}")
 class EditRevert:
     """1 for a newest edit that is nearer to the last but one than to the last; failed edits of one
     file in a row give 0.5 for the first and 1 from the second, and never expire. An error of any
-    step marks the newest edit so far. Source: reference section 4.3.
-    """
+    step marks the newest edit so far. Source: reference section 4.3."""
 
     __slots__ = ("_before", "_cycles", "_failed", "_path", "_reverted", "_worst")
 

@@ -29,8 +29,7 @@ HEALTHY_RATIO, RATIO_SPAN = 2.0, 3.0
 class Hedge:
     """Hedging phrases per word, late against early; after a retraction the score stays 1.
 
-    Source: reference section 4.6.
-    """
+    Source: reference section 4.6."""
 
     __slots__ = ("_hedges", "_retraction", "_words")
 

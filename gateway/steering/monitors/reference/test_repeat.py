@@ -34,8 +34,7 @@ _PLACEHOLDER = "#"
 class TestRepeat:
     """1 once two neighbouring failures of test steps have one signature; never expires.
 
-    Steps that are no failing tests add nothing and break nothing. Source: reference section 4.4.
-    """
+    Steps that are no failing tests add nothing and break nothing. Source: reference section 4.4."""
 
     __slots__ = ("_last", "_repeated")
 
@@ -67,8 +66,7 @@ def failure_signature(observation: str) -> str:
     """The first 200 characters of a failure without what changes from run to run.
 
     Temporary paths, identifiers, addresses, process ids, time stamps and long numbers become one
-    placeholder each. Source: reference section 4, failure signature.
-    """
+    placeholder each. Source: reference section 4, failure signature."""
     text = observation.lstrip()
     if (cut := text.find("\n", _PREFIX_CHARS)) >= 0:
         # No volatile stretch crosses a line end, so a prefix of lines normalises by itself.

@@ -14,8 +14,7 @@ class CallCount:
     """Calls against a budget; linear, so that the composite feels it before it fires.
 
     Without a configured budget it is the learned one: the calls within which nearly all successful
-    runs of a kind ended, larger for agents that read, change or run files.
-    """
+    runs of a kind ended, larger for agents that read, change or run files."""
 
     __slots__ = ("_budget", "_calls", "_works")
 

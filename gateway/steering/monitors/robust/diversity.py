@@ -15,8 +15,7 @@ SLOPE = 1.6  # seven stale actions of eight score 0.6
 class Diversity:
     """Share of recent actions that are similar to a recent one and bring nothing new.
 
-    Tool names do not matter: an agent with one tool that reads on is as diverse as one with ten.
-    """
+    Tool names do not matter: an agent with one tool that reads on is as diverse as one with ten."""
 
     __slots__ = ("_stale",)
 

@@ -22,8 +22,7 @@ class Hedge:
     """Density of hedging in the newest thoughts against the run before them.
 
     Only thoughts with an action count: a message to a user hedges out of politeness. A trend
-    needs hedges in all but one of the newest thoughts.
-    """
+    needs hedges in all but one of the newest thoughts."""
 
     __slots__ = ("_early_hedges", "_early_words", "_late", "_retractions", "_size", "_thoughts")
 

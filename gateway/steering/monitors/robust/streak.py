@@ -25,8 +25,7 @@ class Streak:
     Cycles of several calls need no special case: from the second round on each call repeats one of
     the last dozen. Messages without an action count when they repeat an earlier one, or when the
     agent has hardly written any before; an answer or a question to the user is a conversation, not
-    a monologue.
-    """
+    a monologue."""
 
     __slots__ = ("_acted", "_level", "_recovery", "_steps", "_talk", "_talks", "_texts", "_what")
 
