@@ -115,7 +115,9 @@ class Audit:
             sent, looked = self._upstream.last.body, self._watch.take()
             if answer.headers.get("x-gateway-step") == "0":
                 given, runs = Given(), runs + 1
-            broken = [*self._broken(answer.headers, looked, given)]
+            # An agent that is only in a wrong directory is not asked to stop.
+            lost = "cd: " in str(messages[index - 1].get("content"))
+            broken = [*self._broken(answer.headers, looked, given, lost=lost)]
             if looked.searches:
                 run_id = f"{answer.headers['x-gateway-conversation-id']}.{runs - 1}"
                 step = int(answer.headers["x-gateway-step"])
@@ -133,7 +135,9 @@ class Audit:
             self.wrong += [f"{run['id']}, call {number}: {what}" for what in broken]
             await asyncio.sleep(0)
 
-    def _broken(self, headers: httpx.Headers, looked: Looked, given: Given) -> list[str]:
+    def _broken(
+        self, headers: httpx.Headers, looked: Looked, given: Given, *, lost: bool
+    ) -> list[str]:
         step, state = int(headers["x-gateway-step"]), headers["x-gateway-state"]
         fired = [name for name in headers.get("x-gateway-monitors", "").split(",") if name]
         given.fired[step] = fired
@@ -144,7 +148,7 @@ class Audit:
         broken = []
         if tiers != sorted(tiers, key=ORDER.index):
             broken.append(f"order {tiers}")
-        if state != "END" and ("skip" in tiers) != (state == "SKIP"):
+        if state != "END" and ("skip" in tiers) != (state == "SKIP" and not lost):
             broken.append(f"{tiers} in {state}")
         if state == "FAST" and looked.at_all:
             broken.append(f"FAST looked up {looked}")

@@ -85,10 +85,13 @@ def test_work_that_looks_like_a_loop_is_left_alone() -> None:
 
 
 def test_the_fourth_set_is_found_and_left_alone() -> None:
-    """Of 24 loops nine tenths raise an alarm within 6 repetitions; of 24 innocents none does."""
+    """Of 24 loops nine tenths raise an alarm within 6 repetitions; of 24 innocents none does, and
+    only the agent whose every third file is missing is in SLOW, after ten rounds."""
     loops, innocents = fourth_forms.LOOPS, fourth_forms.INNOCENTS
     found = [first_signs(form, seed)[0] for form in loops.values() for seed in SEEDS]
     assert (len(loops), len(innocents)) == (24, 24)
     assert sum(each is not None and each <= 6 for each in found) >= 0.89 * len(found)
     signs = {(name, s): first_signs(form, s) for name, form in innocents.items() for s in SEEDS}
-    assert not [key for key, sign in signs.items() if sign != (None, None)]
+    assert not [key for key, (alarm, _) in signs.items() if alarm is not None]
+    slow = {(name, round_) for (name, _), (_, round_) in signs.items() if round_ is not None}
+    assert slow <= {("one of three is missing", 10)}
