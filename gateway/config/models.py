@@ -90,6 +90,9 @@ class ScorerSettings:
     weights_file: str | None = None
     judge: JudgeSettings = field(default_factory=JudgeSettings)
 
+    def __post_init__(self) -> None:
+        DifficultySettings(false_alarms=self.false_alarms)  # refuses a share that is none
+
     def load(self) -> DifficultySettings:
         """The scorer's settings with the weights read. Raises ValueError: the file cannot be read,
         or does not contain weights."""

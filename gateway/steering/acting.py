@@ -84,8 +84,10 @@ class AtRiskSettings:
     end_after: int = 5
 
     def __post_init__(self) -> None:
-        if not 0 < self.hand_over_at <= self.end_at <= 1:
-            raise ValueError("hand_over_at: must be above 0 and at most end_at, and that at most 1")
+        if not 0 < self.end_at <= 1:
+            raise ValueError(f"end_at: must be above 0, and at most 1, got {self.end_at}")
+        if not 0 < self.hand_over_at <= self.end_at:
+            raise ValueError(f"hand_over_at: must be above 0, and at most end_at ({self.end_at})")
         if self.end_after < 1:
             raise ValueError("end_after: must be at least 1")
 
