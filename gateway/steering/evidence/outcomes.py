@@ -212,9 +212,10 @@ def _program_output(result: str) -> str | None:
         return None
     inner = found.get("metadata")
     values = {**inner, **found} if isinstance(inner, Mapping) else found
-    code = next((values[key] for key in _EXIT_CODES if isinstance(values.get(key), int)), None)
+    codes = [str(values.get(key)) for key in _EXIT_CODES]
+    code = next((each for each in codes if each.lstrip("-").isdigit()), None)
     texts = [values[key] for key in _OUTPUTS if isinstance(values.get(key), str)]
-    return _with_code("\n".join(filter(None, texts)), str(code)) if texts else None
+    return _with_code("\n".join(filter(None, texts)), code) if texts else None
 
 
 def _reported_output(result: str) -> str | None:
@@ -234,7 +235,7 @@ def still_runs(result: str) -> bool:
 
 def _with_code(output: str, code: str | None) -> str:
     output = output.strip()
-    return output if code in (None, "None", "0") else f"{output}\nexit code {code}".lstrip()
+    return output if code in (None, "0") else f"{output}\nexit code {code}".lstrip()
 
 
 def readable(result: str) -> str:

@@ -40,6 +40,7 @@ def repeats(steps: list[Step]) -> list[Repeat]:
     "result",
     [
         '{"returncode": 1, "output": "FAILED tests/test_a.py::test_a"}',
+        '{"returncode": "1", "output": "FAILED tests/test_a.py::test_a"}',
         '{"output": "FAILED tests/test_a.py::test_a", "metadata": {"exit_code": 1}}',
         '{"exitCode": 1, "stdout": "", "stderr": "FAILED tests/test_a.py::test_a"}',
         CODEX.format("exited with code 1", "FAILED tests/test_a.py::test_a"),
