@@ -35,6 +35,15 @@ def _parser() -> argparse.ArgumentParser:
     calibrate.set_defaults(run=_calibrate)
     learning = commands.add_parser("learning", help="what recorded runs teach, and what is right")
     learning.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    learning.add_argument(
+        "--sessions", type=Path, help="recorded sessions of people, in place of runs"
+    )
+    learning.add_argument(
+        "--said", type=Path, help="what was said in them, labelled by hand, JSONL"
+    )
+    learning.add_argument("--read", type=int, metavar="N", help="print N lessons to be read")
+    learning.add_argument("--part", choices=("early", "late", "all"), default="early")
+    learning.add_argument("files", nargs="*", type=Path, help="recorded runs, JSONL (also .gz)")
     learning.set_defaults(run=_learning)
     heldout = commands.add_parser("heldout", help="judge risk on runs that it never saw")
     heldout.set_defaults(run=_heldout)
@@ -53,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     kinds.add_argument("--weights", type=Path, metavar="FILE", help="write them to this file")
     kinds.add_argument("files", nargs="+", type=Path, help="labelled messages, JSONL (also .gz)")
     kinds.set_defaults(run=_kinds)
-    for command in (evidence, calibrate, heldout, at_risk, promises, learning, counts):
+    for command in (evidence, calibrate, heldout, at_risk, promises, counts):
         command.add_argument("files", nargs="+", type=Path, help="recorded runs, JSONL (also .gz)")
     return parser
 
@@ -95,10 +104,16 @@ def _people(args: argparse.Namespace) -> int:
 
 
 def _learning(args: argparse.Namespace) -> int:
-    from lab.learning import measure, summary_lines
+    from lab.learning import corrections, measure, reading, summary_lines
 
-    found = measure(args.files)
-    for line in [json.dumps(found)] if args.json else summary_lines(found):
+    if args.read:
+        lines = reading(args.files, args.sessions, part=args.part, count=args.read)
+    elif args.sessions and args.said:
+        lines = iter([json.dumps(corrections(args.sessions, args.said), indent=1)])
+    else:
+        found = measure(args.files)
+        lines = iter([json.dumps(found)]) if args.json else summary_lines(found)
+    for line in lines:
         print(line)
     return 0
 

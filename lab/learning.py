@@ -1,24 +1,42 @@
 """Figures of learning on recorded runs: `python -m lab learning FILE...`.
 
-Lessons by kind, the share of the failing runs of one half of the scenarios that a library of the
-other half covers, and the precision of each implicit outcome.
+Lessons of the contrast of runs by source, the share of the failing runs of one half of the
+scenarios that a library of the other half covers, and the precision of each implicit outcome. With
+`--sessions` and `--said`: the rules that people's corrections state, in order of time, and whether
+corrections of the last third were covered by the two before. `--read N` prints N lessons with what
+they come from.
 """
 
 from __future__ import annotations
 
+import itertools
+import json
 import random
 import time
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from gateway.learning.mining import Finding, MinedRun, ReadCallOfRun, mine, read_run
+from gateway.learning.contrast import Contrast, said
+from gateway.learning.corrections import (
+    CORRECTS_FROM,
+    Rule,
+    known_names,
+    rules_in,
+    same_rule,
+    takes_back,
+)
+from gateway.learning.mining import Finding, MinedRun, mine
+from gateway.learning.reading import ReadCallOfRun, read_run
 from gateway.learning.verdicts import implicit
 from gateway.offline.recordings import Recording, parse_recording, read_lines, steps_of
-from gateway.steering.transcript.steps import Step
+from gateway.steering.transcript.interventions import Answer, said_in, step_interventions
+from gateway.steering.transcript.message_kinds import agent_words, corrected, kind_chances
+from gateway.steering.transcript.steps import Step, StepReader
 from gateway.wire.coerce import as_list, as_mapping
+from lab.people import read_session
 
 SPLITS = 8
 """Random halves of the scenarios over which coverage is averaged."""
@@ -28,8 +46,9 @@ _FINAL_TOOLS = ("submit", "finish", "done", "exit", "terminate")
 @dataclass(slots=True)
 class _Read:
     recording: Recording
-    found: list[Finding]
+    calls: list[ReadCallOfRun]
     keys: set[str]
+    found: list[Finding] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -37,12 +56,20 @@ class _Tally:
     runs: int = 0
     steps: int = 0
     cpu_s: float = 0.0
-    kinds: Counter[str] = field(default_factory=Counter)
-    said: Counter[str] = field(default_factory=Counter)
-    lessons: set[str] = field(default_factory=set)
-    support: dict[str, set[str]] = field(default_factory=dict)
-    longest_slot: int = 0
     outcomes: Counter[tuple[str, bool]] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taught:
+    """A lesson for reading: its text, the runs and tasks behind it, and the words or the failure
+    that it comes from."""
+
+    text: str
+    source: str
+    runs: int
+    tasks: int
+    comes_from: tuple[str, ...]
+    effect: float = 0.0
 
 
 def measure(files: Sequence[Path]) -> dict[str, Any]:
@@ -50,54 +77,25 @@ def measure(files: Sequence[Path]) -> dict[str, Any]:
     tally, read = _Tally(), list[_Read]()
     for recording in _recordings(files):
         steps = steps_of(recording)
-        run = MinedRun(
-            id=recording.label.id,
-            tenant="recorded",
-            conversation=recording.label.id,
-            task=recording.label.group,
-            steps=steps,
-            at=0.0,
-        )
         before = time.process_time()
         calls = read_run(steps)
-        found = mine(run, calls, expires_s=1.0)
         tally.cpu_s += time.process_time() - before
-        _count(tally, recording, steps, calls, found)
-        keys = {call.reading.failure.key for call in calls if call.reading.failure is not None}
-        read.append(_Read(recording, found, keys))
-    return _figures(tally, read)
+        tally.runs += 1
+        tally.steps += len(steps)
+        for source, verdict, *_ in implicit(calls, answered=_answered(recording, steps)):
+            if recording.label.success is not None:
+                right = verdict == ("success" if recording.label.success else "failure")
+                tally.outcomes[source, right] += 1
+        read.append(_Read(recording, calls, {call.key for call in calls if call.key}))
+    before = time.process_time()
+    taught = list(_taught(read))
+    tally.cpu_s += time.process_time() - before
+    return _figures(tally, read, taught)
 
 
 def _recordings(files: Sequence[Path]) -> Iterator[Recording]:
     for file, number, line in read_lines(files):
         yield parse_recording(line, f"{file}:{number}")
-
-
-def _count(
-    tally: _Tally,
-    recording: Recording,
-    steps: Sequence[Step],
-    calls: Sequence[ReadCallOfRun],
-    found: Sequence[Finding],
-) -> None:
-    tally.runs += 1
-    tally.steps += len(steps)
-    for finding in found:
-        tally.kinds[finding.kind] += 1
-        if finding.pattern is None:
-            continue
-        tally.said[finding.kind] += 1
-        tally.lessons.add(finding.pattern.pattern_id)
-        tally.support.setdefault(finding.key, set()).add(recording.label.group)
-        for text in finding.pattern.fields.values():
-            slots = (len(part) for part in text.split("`")[1::2])
-            tally.longest_slot = max(tally.longest_slot, *slots, 0)
-    if recording.label.success is None:
-        return
-    for source, verdict, *_ in implicit(calls, answered=_answered(recording, steps)):
-        tally.outcomes[
-            source, verdict == ("success" if recording.label.success else "failure")
-        ] += 1
 
 
 def _answered(recording: Recording, steps: Sequence[Step]) -> bool:
@@ -109,25 +107,90 @@ def _answered(recording: Recording, steps: Sequence[Step]) -> bool:
     return bool(steps) and any(action.name in _FINAL_TOOLS for action in steps[-1].actions)
 
 
-def _figures(tally: _Tally, read: Sequence[_Read]) -> dict[str, Any]:
+def _contrast(runs: Sequence[_Read]) -> Contrast:
+    found = Contrast()
+    for each in runs:
+        label = each.recording.label
+        found.add(label.id, each.calls, task=label.group, success=label.success)
+    return found
+
+
+def _taught(read: Sequence[_Read]) -> Iterator[Taught]:
+    """The lessons that hold over the runs of each source, on two scenarios or more."""
+    for source, runs in itertools.groupby(_by_source(read), lambda r: r.recording.label.source):
+        of_source = list(runs)
+        contrast, support = _contrast(of_source), defaultdict[tuple[Any, ...], list[_Read]](list)
+        for each in of_source:
+            label = each.recording.label
+            run = MinedRun(
+                id=label.id,
+                tenant="recorded",
+                conversation=label.id,
+                task=label.group,
+                steps=(),
+                at=0.0,
+            )
+            each.found = mine(run, each.calls, expires_s=1.0, contrast=contrast)
+            for finding in each.found:
+                if finding.pattern is not None and finding.move is not None:
+                    text = finding.pattern.fields["recommended_action"]
+                    support[text, finding.key, finding.move].append(each)
+        for (text, key, move), behind in support.items():
+            tasks = {each.recording.label.group for each in behind}
+            if len(tasks) > 1 and contrast.holds(key, move):
+                words = sorted({w for each in behind for w in _words(each.calls, key)})
+                yield Taught(
+                    text=text,
+                    source=source,
+                    runs=len(behind),
+                    tasks=len(tasks),
+                    comes_from=(key, *words[:2]),
+                    effect=contrast.lift(key, move)[0],
+                )
+        for practice in contrast.practices():
+            behind = [
+                r for r in of_source if practice.move in contrast.runs[r.recording.label.id].moves
+            ]
+            yield Taught(
+                text=said(practice.move),
+                source=source,
+                runs=len(behind),
+                tasks=len({each.recording.label.group for each in behind}),
+                comes_from=(f"success {practice.effect:+.2f}",),
+                effect=practice.effect,
+            )
+
+
+def _by_source(read: Sequence[_Read]) -> list[_Read]:
+    return sorted(read, key=lambda each: each.recording.label.source)
+
+
+def _words(calls: Sequence[ReadCallOfRun], key: str) -> Iterator[str]:
+    for call in calls:
+        failure = call.reading.failure
+        if failure is not None and failure.key == key:
+            yield " ".join(call.action.observation.split())[:160]
+
+
+def _figures(tally: _Tally, read: Sequence[_Read], taught: Sequence[Taught]) -> dict[str, Any]:
     judged = Counter[str]()
     for (source, _), number in tally.outcomes.items():
         judged[source] += number
     return {
         "runs": tally.runs,
         "steps": tally.steps,
-        "found": dict(tally.kinds),
-        "said": dict(tally.said),
-        "lessons": len(tally.lessons),
-        "keys": len(tally.support),
-        "keys_in_two_scenarios": sum(len(groups) > 1 for groups in tally.support.values()),
-        "longest_slot": tally.longest_slot,
+        "contrast": {
+            "lessons": len(taught),
+            "texts": len({(each.source, each.text) for each in taught}),
+            "by_source": dict(Counter(each.source for each in taught)),
+        },
         "cpu_ms_per_100_steps": 1e5 * tally.cpu_s / tally.steps if tally.steps else 0.0,
         "coverage": _coverage(read),
         "outcomes": {
             source: {"runs": number, "precision": tally.outcomes[source, True] / number}
             for source, number in sorted(judged.items())
         },
+        "taught": [asdict(each) for each in taught],
     }
 
 
@@ -137,20 +200,17 @@ def _coverage(read: Sequence[_Read]) -> dict[str, dict[str, float]]:
     totals: dict[str, Counter[str]] = {}
     for seed in range(SPLITS):
         half = set(random.Random(seed).sample(groups, len(groups) // 2))  # noqa: S311 - no secret
-        library = {
-            finding.key
-            for each in read
-            if each.recording.label.group in half
-            for finding in each.found
-            if finding.pattern is not None
-        }
+        library: dict[str, set[str]] = defaultdict(set)
+        for lesson in _taught([each for each in read if each.recording.label.group in half]):
+            library[lesson.source].add(lesson.comes_from[0])
         for each in read:
-            if each.recording.label.group in half or each.recording.label.success is not False:
+            label = each.recording.label
+            if label.group in half or label.success is not False:
                 continue
-            counts = totals.setdefault(each.recording.label.source, Counter())
+            counts = totals.setdefault(label.source, Counter())
             counts["failing"] += 1
             counts["with_failed_call"] += bool(each.keys)
-            counts["covered"] += bool(each.keys & library)
+            counts["covered"] += bool(each.keys & library[label.source])
     return {
         source: {
             "failing_runs": counts["failing"] / SPLITS,
@@ -164,12 +224,8 @@ def _coverage(read: Sequence[_Read]) -> dict[str, dict[str, float]]:
 def summary_lines(found: Mapping[str, Any]) -> Iterator[str]:
     """The figures for a terminal."""
     yield f"{found['runs']} runs, {found['steps']} steps"
-    for kind, number in found["found"].items():
-        yield f"{kind}: {number} found, {found['said'].get(kind, 0)} of them as a lesson"
-    yield (
-        f"{found['lessons']} lessons for {found['keys']} keys, "
-        f"{found['keys_in_two_scenarios']} of them in two scenarios or more"
-    )
+    contrast = found["contrast"]
+    yield f"{contrast['lessons']} lessons, {contrast['texts']} texts: {contrast['by_source']}"
     yield f"{found['cpu_ms_per_100_steps']:.1f} ms CPU per 100 steps"
     for source, figures in found["coverage"].items():
         yield (
@@ -178,3 +234,136 @@ def summary_lines(found: Mapping[str, Any]) -> Iterator[str]:
         )
     for source, figures in found["outcomes"].items():
         yield f"outcome {source}: right in {100 * figures['precision']:.0f} % of {figures['runs']}"
+
+
+Event = Literal["message", "interrupt", "reject"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stated:
+    """A rule that a person stated in a recorded session: when, and in which message."""
+
+    session: str
+    at: int
+    words: str
+    rule: Rule
+
+
+def stated(sessions: Path) -> tuple[list[str], list[Stated]]:
+    """The sessions in order of time, and the rules stated in them."""
+    read = [read_session(line) for _, _, line in read_lines([sessions])]
+    read.sort(key=lambda session: str(session["started"]))
+    found = [each for session in read for each in _stated_in(session)]
+    return [str(session["id"]) for session in read], found
+
+
+def _stated_in(session: Mapping[str, Any]) -> Iterator[Stated]:
+    said = list(_said_in(session["messages"]))
+    names = known_names([step for _, _, _, step in said if step is not None])
+    for at, event, words, step in said:
+        before = agent_words(step) if step is not None else ""
+        chances = kind_chances(words, event=event, before=before, opens=step is None)
+        corrects = event == "reject" or corrected(chances) >= CORRECTS_FROM
+        for rule in rules_in(words, before=step, corrects=corrects, known=names):
+            yield Stated(session=session["id"], at=at, words=words, rule=rule)
+
+
+def _said_in(messages: Sequence[Any]) -> Iterator[tuple[int, Event, str, Step | None]]:
+    """What the person typed: at which message, and after which step of the agent."""
+    reader, seen = StepReader(), set[tuple[int, str]]()
+    for at, message in enumerate(messages):
+        step = reader.draft.step() if reader.draft is not None else None
+        if step is not None:
+            for act in step_interventions(step):
+                if act.words and (step.index, act.words) not in seen:
+                    seen.add((step.index, act.words))
+                    yield at, "reject", act.words, step
+        if message.get("role") == "user" and not message.get("compact"):
+            answer = Answer(said=said_in([message]))
+            if answer.words:
+                yield at, "interrupt" if answer.interrupted else "message", answer.words, step
+        reader.read(message)
+
+
+def corrections(sessions: Path, said: Path) -> dict[str, Any]:
+    """Figures of corrections: rules of the first two thirds of the sessions, and the corrections of
+    the last third that repeat one, with how many of these the rules covered."""
+    order, found = stated(sessions)
+    early = set(order[: 2 * len(order) // 3])
+    rows = [json.loads(line) for _, _, line in read_lines([said])]
+    root = {row["n"]: row["like"] or row["n"] for row in rows}
+    groups = {root[row["n"]] for row in rows if row["lesson"] and row["session"] in early}
+    lessons = taught_by(each for each in found if each.session in early)
+    of_message = defaultdict[tuple[str, str], list[Stated]](list)
+    for each in found:
+        of_message[each.session, _flat(each.words)].append(each)
+
+    def sayings(row: Mapping[str, Any]) -> list[Stated]:
+        return of_message[row["session"], _flat(row["said"])]
+
+    covering = {
+        root[row["n"]] for row in rows if row["lesson"] and row["session"] in early and sayings(row)
+    }
+    repeats = [
+        row
+        for row in rows
+        if row["session"] not in early and row["lesson"] and root[row["n"]] in groups
+    ]
+    texts = [each.rule.words for behind in lessons.values() for each in behind[:1]]
+    covered = [
+        row
+        for row in repeats
+        if root[row["n"]] in covering
+        or any(same_rule(text, each.rule.words) for each in sayings(row) for text in texts)
+    ]
+    labelled = [row for row in repeats if row["category"] in ("fix", "steer")]
+    return {
+        "sessions": len(order),
+        "lessons": len(lessons),
+        "waiting_for_approval": sum(bool(b[0].rule.refused) for b in lessons.values()),
+        "repeats": len(repeats),
+        "covered": len(covered),
+        "repeated_corrections": len(labelled),
+        "covered_corrections": sum(row in covered for row in labelled),
+        "missed": [(row["said"], row["lesson"]) for row in repeats if row not in covered],
+    }
+
+
+def _flat(text: str) -> str:
+    return " ".join(text.split())[:200]
+
+
+def taught_by(found: Iterable[Stated]) -> dict[str, list[Stated]]:
+    """The lessons that statements come to, in order of time: joined where they say the same; what
+    was taken back is not there."""
+    lessons: dict[str, list[Stated]] = {}
+    for each in found:
+        words = each.rule.words
+        if each.rule.allows:
+            for text, behind in list(lessons.items()):
+                if takes_back(words, behind[0].rule.words):
+                    del lessons[text]
+            continue
+        same = (t for t, behind in lessons.items() if same_rule(behind[0].rule.words, words))
+        lessons.setdefault(next(same, each.rule.text), []).append(each)
+    return lessons
+
+
+def reading(
+    files: Sequence[Path], sessions: Path | None, *, part: str, count: int
+) -> Iterator[str]:
+    """Lessons to be read, with what they come from. `part` of the sessions: early, late or all."""
+    if sessions is None:
+        taught = measure(files)["taught"][:count]
+        for number, each in enumerate(taught, start=1):
+            yield f"{number}. {each['text']}  [{each['source']}, {each['runs']} runs]"
+            yield from (f"      {line}" for line in each["comes_from"])
+        return
+    order, found = stated(sessions)
+    cut = 2 * len(order) // 3
+    chosen = {"early": order[:cut], "late": order[cut:], "all": order}[part]
+    lessons = taught_by(each for each in found if each.session in set(chosen))
+    for number, (text, behind) in enumerate(list(lessons.items())[:count], start=1):
+        waits = " [waits for approval]" if behind[0].rule.refused else ""
+        yield f"{number}. {text}  [said {len(behind)} times]{waits}"
+        yield from (f"      {' '.join(each.words.split())[:220]}" for each in behind[:3])

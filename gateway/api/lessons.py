@@ -14,7 +14,8 @@ from gateway.api.views import decision_views, distiller_view, job_view, lesson_v
 from gateway.auth.access import Access
 from gateway.errors import BadRequest, Forbidden, NotFound
 from gateway.learning.distiller import KIND
-from gateway.learning.life_cycle import MAX_ADVICE_CHARS, LessonActions
+from gateway.learning.gate import MOST_CHARS
+from gateway.learning.life_cycle import LessonActions
 from gateway.runtime import Runtime
 from gateway.steering.guidance.pattern import Lesson, Pattern, PatternContent, Status, Tier
 from gateway.stores import learning
@@ -107,6 +108,9 @@ class Decision(BaseModel):
 class LessonDetail(LessonRecord):
     """A lesson with its evidence and its newest decisions."""
 
+    applies_when: dict[str, str] = described(
+        "Where it was learned, for the operator: a person's words, their key's name, the project."
+    )
     evidence: list[Evidence]
     decisions: list[Decision]
 
@@ -116,7 +120,7 @@ class LessonChange(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     status: Annotated[str, OneOf(STATUSES)] | None = None
-    advice: Annotated[str, Field(min_length=1, max_length=MAX_ADVICE_CHARS)] | None = None
+    advice: Annotated[str, Field(min_length=1, max_length=MOST_CHARS)] | None = None
     share: bool = False
 
 
@@ -198,13 +202,14 @@ async def find_lesson(runtime: Runtime, tenant: str | None, pattern_id: str) -> 
 
 async def detail(runtime: Runtime, stored: StoredLesson, access: Access) -> dict[str, Any]:
     """A lesson with its evidence and decisions, those of the caller's own runs."""
-    pattern = stored.pattern
-    version = pattern.lesson.version if pattern.lesson else 1
+    pattern, known = stored.pattern, stored.pattern.lesson
+    version = known.version if known else 1
     evidence = await runtime.learning.evidence(pattern.tenant, pattern.pattern_id)
     decisions = await runtime.learning.decisions(pattern.tenant, pattern.pattern_id, version)
     seen = [each for each in decisions if access.tenant in (None, each.tenant)]
     return {
         **lesson_view(stored, runtime.settings),
+        "applies_when": dict(known.applies_when) if known and access.operator else {},
         "evidence": [
             {"run_id": row.run_id, "step": row.step_index, "kind": row.kind, "at": row.at}
             for row in evidence

@@ -110,7 +110,7 @@ async def _learn(
         return
     # No model is asked about them: an import costs nothing.
     free = replace(settings, learning=replace(settings.learning, model=""))
-    learner = await open_learner(stores, free)
+    learner = open_learner(stores, free)
     for run_id in runs:
         await learner.read(run_id, None)
         done()

@@ -11,7 +11,6 @@ from gateway.api.views import decision_views, distiller_view, job_view, lesson_v
 from gateway.backends import Stores
 from gateway.commands.store import add_verb, answer, kept, say
 from gateway.config import Settings
-from gateway.embedding import EmbeddingError, open_embedder
 from gateway.errors import ConfigError
 from gateway.learning.distiller import KIND
 from gateway.learning.life_cycle import LessonActions
@@ -69,7 +68,7 @@ def _chosen(args: argparse.Namespace) -> LessonFilter:
 async def _run(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
     if not settings.storage.store_content:
         raise ConfigError("storage.store_content is off: the stored runs have nothing to read")
-    learner, report = await open_learner(stores, settings), Report()
+    learner, report = open_learner(stores, settings), Report()
     page = PageRequest(limit=_PAGE, descending=False)
     while True:
         runs = await stores.runs.list_runs(RunFilter(tenant=args.tenant), page)
@@ -84,18 +83,13 @@ async def _run(stores: Stores, settings: Settings, args: argparse.Namespace) -> 
     answer(args, counts, ", ".join(words))
 
 
-async def open_learner(stores: Stores, settings: Settings) -> Learner:
-    """The learner from the runs of these stores. Raises ConfigError: the embedder does not open."""
-    try:
-        embedder = await open_embedder(settings.embedding) if settings.etraces.enabled else None
-    except EmbeddingError as error:
-        raise ConfigError(f"embedding: {error}") from error
+def open_learner(stores: Stores, settings: Settings) -> Learner:
+    """The learner from the runs of these stores."""
     return Learner(
         stores.learning,
         stores.runs,
         stores.states,
         lambda: settings.learning,
-        embedder=embedder,
         config_tenants=lambda: frozenset(settings.auth.gateway_keys.values()),
     )
 

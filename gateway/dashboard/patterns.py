@@ -14,7 +14,7 @@ from gateway.api.params import Flag, OneOf, PageParameters, TenantParameter, Tex
 from gateway.api.views import distiller_view, lesson_view
 from gateway.dashboard.pages import Page, Visit, redirect
 from gateway.errors import BadRequest, GatewayError
-from gateway.learning.life_cycle import MAX_ADVICE_CHARS
+from gateway.learning.gate import MOST_CHARS
 from gateway.steering.guidance.codec import to_record
 from gateway.steering.guidance.pattern import Tier, content
 from gateway.steering.monitors import FAILURE_LABELS
@@ -242,8 +242,8 @@ async def change_one_lesson(visit: Visit) -> Page:
         if action == "share":
             change = lessons.LessonChange(share=True)
         elif action == "edit":
-            if not 0 < len(advice) <= MAX_ADVICE_CHARS:
-                reason = f"The text needs 1 to {MAX_ADVICE_CHARS} characters"
+            if not 0 < len(advice) <= MOST_CHARS:
+                reason = f"The text needs 1 to {MOST_CHARS} characters"
                 raise BadRequest(reason, param="advice")
             change = lessons.LessonChange(advice=advice)
         elif action in _BUTTONS:

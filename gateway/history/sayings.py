@@ -1,6 +1,7 @@
 """The corrections that a person had to repeat: groups of sayings that ask for the same.
 
-Sayings are joined by a rule of `RULES`, wishes that are common in any project, or by equal words.
+Sayings are joined by a wish that is common in any project (`gateway/learning/language.toml`), or
+by equal words.
 Words of a correction are not its rule, so that most repetitions in other words stay unfound: what
 is joined should be right."""
 
@@ -9,20 +10,15 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.history.session import HumanKind, Session, project_of
-from gateway.steering.transcript.message_kinds import (
-    READ_CHARACTERS,
-    agent_words,
-    corrected,
-    is_plan,
-    kind_chances,
-)
+from gateway.learning.corrections import is_output, own_words, wish_of
+from gateway.learning.gate import vocabulary
+from gateway.steering.transcript.message_kinds import agent_words, corrected, is_plan, kind_chances
 from gateway.steering.transcript.steps import StepReader
 from gateway.text.secrets import mask_secrets
 
@@ -30,76 +26,10 @@ SURE = 0.5  # probability from which a message counts as a correction
 SURE_BACKED = 0.35  # the same for the words of a rejection, and for words that show a rule
 ALIKE = 0.6  # cosine of the words of two sayings that say the same
 LEAST_WORDS = 2  # words with a meaning that two sayings must share
-LEAST_PLAIN = 0.6  # share of plain words in what a person wrote
 MOST_READ = 20_000  # sayings, the newest, that are compared
 _QUOTED_CHARACTERS = 200
 
-RULES: Final[Mapping[str, str]] = {
-    "Reuse what exists instead of writing it a second time.": (
-        r"\bduplicat\w+|\bcopied\b|\bcopy.?past\w+|\bwe already have\b"
-        r"|^(?:but )?there(?:'s| is| are) already\b"
-        r"|\bexisting (?:helper|function|code|method|util\w*|logic)|\breinvent|\breplicat\w+"
-        r"|\bre-?use (?:the|existing|what|it)\b|\bpre-?existing|\balso be shared\b"
-    ),
-    "Cover changes with tests.": (
-        r"\b(?:add(?:ing)?|write|writing|missing|lacks?|no|without)\b[^.?!]{0,40}"
-        r"\btests?\b(?! fail)"
-        r"|\buntested\b|\bnot tested\b"
-    ),
-    "Bring the branch up to date with its base first.": (
-        r"\b(?:rebase|pull|merge|update)\b(?! request)[^.?!]{0,30}"
-        r"\b(?:first|from|main|master|origin|parent|latest)\b"
-        r"|\bmerge (?:conf\w+|issues)|\binbound changes"
-    ),
-    "Do not commit or push unless asked.": (
-        r"\b(?:don't|do not|not say|never|no need to)\b[^.?!]{0,16}"
-        r"\b(?:commit|push|stage|check (?:this|it|that|them) in)\b"
-    ),
-    "Work on a branch or pull request of its own.": (
-        r"\b(?:cut|create|open|open up|make)\b[^.?!]{0,16}\bbranch\b"
-        r"|\b(?:separate|own|new|another)\b[^.?!]{0,8}\b(?:branch|pr|pull request)\b"
-    ),
-    "Run the checks before handing over: build, lint, tests.": (
-        r"\b(?:lint\w*|build|tests?(?::\w+)?|ci)[\"'`]*(?: (?:is|are|still|now|has"
-        r"|have|shows?|showing|run|and|lint\w*|tests?))*"
-        r" (?:fail(?:s|ing|ed|ures?)?|broken|errors?)\b"
-        r"|\b(?:we|\d+) fail(?:s|ing|ed)? (?:the )?(?:lint\w*|build|tests?|ci)\b"
-    ),
-    "Do only what was asked.": (
-        r"\bi (?:did not|didn't|never) (?:ask|say|said|want)|\bout of scope"
-        r"|\bunrelated (?:change|file)|\bdon't touch |\bonly do what\b"
-    ),
-    "Wait for the person's word before going ahead.": (
-        r"\blet's (?:talk|discuss)|\bi'll (?:let you know|take it)|\bask (?:me )?(?:first|before)"
-        r"|^(?:please )?(?:wait|hold on|hang on)\b"
-    ),
-    "Remove what is not used.": (
-        r"\bdead code|\bunused (?:code|\w*imports?|\w*functions?|helpers?|variables?|wrapper)"
-        r"|\bnever (?:called|used)\b|\bnot used anywhere"
-    ),
-}
-"""What people ask of agents in any project: the rule, and the words that show it."""
-
-_RULES = {rule: re.compile(pattern, re.MULTILINE) for rule, pattern in RULES.items()}
-_PASTED = re.compile(r"```.*?(?:```|$)|https?://\S+", re.DOTALL)
-_PLAIN = re.compile(r"[(\"'`]*[A-Za-z]+(?:['\u2019-][A-Za-z]+)*[.,;:?!)\"'`…]*")
-_OUTPUT = re.compile(r"\s*(?:---|===|[$>{\[<\u276f]|\w+: error|Traceback|Operation stopped)")
 _WORDS = re.compile(r"[a-z][a-z0-9_'-]+")
-# fmt: off
-_COMMON = frozenset((
-    "a", "about", "again", "all", "already", "also", "an", "and", "any", "are", "as", "at", "be",
-    "been", "but", "by", "can", "could", "did", "didn't", "do", "does", "doesn't", "don't",
-    "first", "for", "from", "get", "got", "had", "has", "have", "he", "here", "how", "i", "i'm",
-    "if", "in", "into", "is", "it", "it's", "its", "just", "let's", "like", "made", "make", "me",
-    "more", "most", "my", "need", "no", "not", "now", "of", "ok", "okay", "on", "one", "or",
-    "other", "our", "out", "please", "see", "she", "should", "so", "some", "still", "than", "that",
-    "the", "them", "then", "there", "these", "they", "think", "this", "those", "to", "too", "two",
-    "up", "us", "use", "used", "using", "very", "want", "was", "we", "we're", "were", "what",
-    "when", "where", "which", "who", "why", "will", "with", "would", "yeah", "yes", "you",
-    "you're", "your",
-))
-# fmt: on
-"""Words that two sayings may share without saying the same."""
 
 
 class Saying(Struct, frozen=True, kw_only=True):
@@ -121,7 +51,7 @@ class Saying(Struct, frozen=True, kw_only=True):
 class Group(Struct, frozen=True, kw_only=True):
     """Corrections of one project that ask for the same.
 
-    `rule`: one of RULES, "" for sayings with equal words; `text`: the shortest clear wording.
+    `rule`: that of a wish, "" for sayings with equal words; `text`: the shortest clear wording.
     Secrets are masked. `first`, `last`: None if no time is known."""
 
     text: str
@@ -190,21 +120,8 @@ def is_correction(saying: Saying) -> bool:
     chances = kind_chances(
         saying.text, event=saying.event, before=saying.before, opens=not saying.before
     )
-    backed = saying.event == "reject" or rule_of(saying.text)
+    backed = saying.event == "reject" or wish_of(saying.text)
     return corrected(chances) >= (SURE_BACKED if backed else SURE)
-
-
-def is_output(text: str) -> bool:
-    """True for a text that is mostly not a person's: output of programs, code, addresses."""
-    tokens = _PASTED.sub(" ", text[:READ_CHARACTERS]).split()
-    plain = sum(_PLAIN.fullmatch(token) is not None for token in tokens)
-    return plain < LEAST_PLAIN * len(tokens) or not tokens or _OUTPUT.match(text) is not None
-
-
-def rule_of(text: str) -> str:
-    """The rule of RULES that a text asks for; "" if none is recognised."""
-    words = _own_words(text)
-    return next((rule for rule, pattern in _RULES.items() if pattern.search(words)), "")
 
 
 def _once(sayings: Iterable[Saying]) -> list[Saying]:
@@ -221,13 +138,13 @@ def _joined(sayings: Sequence[Saying]) -> list[tuple[str, list[Saying]]]:
     """Sayings of one project by rule; the rest by the first one that has nearly the same words."""
     by_rule: dict[str, list[Saying]] = defaultdict(list)
     for saying in sayings:
-        by_rule[rule_of(saying.text)].append(saying)
+        by_rule[wish_of(saying.text)].append(saying)
     rest = by_rule.pop("", [])
     return [*by_rule.items(), *(("", members) for members in _alike(rest))]
 
 
 def _alike(sayings: Sequence[Saying]) -> list[list[Saying]]:
-    words = [_meaning(_own_words(saying.text)) for saying in sayings]
+    words = [_meaning(own_words(saying.text)) for saying in sayings]
     seen = Counter(word for each in words for word in each)
     rare = {word: math.log((1 + len(words)) / (0.5 + count)) for word, count in seen.items()}
     length = [math.sqrt(sum(rare[word] ** 2 for word in each)) for each in words]
@@ -251,7 +168,7 @@ def _alike(sayings: Sequence[Saying]) -> list[list[Saying]]:
 def _group(rule: str, members: Sequence[Saying]) -> Group:
     times = [saying.at for saying in members if saying.at is not None]
     texts = [mask_secrets(" ".join(saying.text.split()))[:_QUOTED_CHARACTERS] for saying in members]
-    clear = [text for text in texts if len(_meaning(_own_words(text))) >= LEAST_WORDS] or texts
+    clear = [text for text in texts if len(_meaning(own_words(text))) >= LEAST_WORDS] or texts
     return Group(
         text=min(clear, key=len),
         rule=rule,
@@ -264,10 +181,5 @@ def _group(rule: str, members: Sequence[Saying]) -> Group:
     )
 
 
-def _own_words(text: str) -> str:
-    """A message in small letters, without code blocks and addresses."""
-    return _PASTED.sub(" ", text[:READ_CHARACTERS]).lower().replace("\u2019", "'").strip()
-
-
 def _meaning(words: str) -> frozenset[str]:
-    return frozenset(_WORDS.findall(words)) - _COMMON
+    return frozenset(_WORDS.findall(words)) - vocabulary("said_often")

@@ -1,4 +1,5 @@
 """Learning from runs: verdicts, mined lessons, and the trial that each lesson has to pass.
 
-A pure core (`mining`, `templates`, `questions`, most of `life_cycle` and `generalise`) inside thin
-edges (`worker`, `book`, `verdicts`, `distiller`), off the path of requests."""
+A pure core (`reading`, `mining`, `contrast`, `corrections`, `gate`, `questions`, most of
+`life_cycle` and `generalise`) inside thin edges (`worker`, `book`, `verdicts`, `distiller`), off
+the path of requests."""

@@ -21,7 +21,8 @@ from gateway.budgets.guard import Refused as BudgetRefused
 from gateway.budgets.rules import CallSubject
 from gateway.config.models import DAY_S, LearningSettings
 from gateway.errors import BadRequest, UpstreamFailure, UpstreamUnreachable
-from gateway.learning.mining import SIGNS, Finding, MinedRun, lesson_id, read_run, source_of
+from gateway.learning.gate import does_harm
+from gateway.learning.mining import SIGNS, SIGNS_CHARS, Finding, MinedRun, instance, lesson_id
 from gateway.learning.questions import (
     PROMPT_VERSION,
     Proposal,
@@ -31,7 +32,7 @@ from gateway.learning.questions import (
     read_proposal,
     worth_asking,
 )
-from gateway.learning.templates import SLOT_CHARS, harmful
+from gateway.learning.reading import read_run
 from gateway.learning.verdicts import steps_of
 from gateway.observability.logging import get_logger
 from gateway.observability.metrics import Metrics
@@ -303,45 +304,34 @@ def _candidate(
     job: Job, question: Question, said: Proposal, expires_at: float
 ) -> tuple[Pattern, list[EvidenceRow]]:
     """The lesson that a model proposed, and the support of the run that it was asked about."""
-    given, failure = job.payload, question.failure
-    run, step, at = str(given.get("run")), int(_number(given, "step")), _number(given, "at")
+    failure, step = question.failure, int(_number(job.payload, "step"))
+    names = ("conversation", "task", "key_name")
+    run = MinedRun(
+        id=str(job.payload.get("run")),
+        tenant=job.tenant,
+        steps=(),
+        at=_number(job.payload, "at"),
+        **{name: str(job.payload.get(name, "")) for name in names},
+    )
     marks = {"head": failure.head, "kind": failure.kind, "confidence": f"{said.confidence:.2f}"}
     if said.applies_when:
         marks["when"] = said.applies_when
-    if not harmful(failure.words):
-        marks[SIGNS] = failure.words[:SLOT_CHARS]
-    pattern = Pattern(
-        tier=Tier.E1,
-        fields={
-            "task_context_embedding_text": said.situation,
-            "observation": said.avoid,
-            "recommended_action": said.move,
-        },
-        pattern_id=_lesson_id(job),
-        tenant=job.tenant,
-        source_trace_id=source_of(run, step),
-        lesson=Lesson(
-            key=failure.key,
-            origin="distilled",
-            # A model wrote it, from what tools wrote: the least trusted of both.
-            trust=Trust.TOOL,
-            applies_when=marks,
-            last_confirmed_at=at,
-            expires_at=expires_at,
-        ),
+    if not does_harm(failure.words):
+        marks[SIGNS] = failure.words[:SIGNS_CHARS]
+    fields = {
+        "task_context_embedding_text": said.situation,
+        "observation": said.avoid,
+        "recommended_action": said.move,
+    }
+    lesson = Lesson(
+        key=failure.key,
+        origin="distilled",
+        trust=Trust.TOOL,  # a model wrote it, from what tools wrote: the least trusted of both
+        applies_when=marks,
+        expires_at=expires_at,
     )
-    evidence = EvidenceRow(
-        tenant=job.tenant,
-        pattern_id=pattern.pattern_id,
-        run_id=run,
-        step_index=step,
-        kind="distilled",
-        conversation=str(given.get("conversation")),
-        task=str(given.get("task")),
-        at=at,
-        key_name=str(given.get("key_name", "")),
-    )
-    return pattern, [evidence]
+    pattern = instance(run, step, fields, lesson, KIND, job.key)
+    return pattern, [run.evidence(pattern.pattern_id, step, "distilled")]
 
 
 def _number(values: Mapping[str, object], name: str) -> float:

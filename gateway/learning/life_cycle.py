@@ -14,8 +14,9 @@ from itertools import accumulate
 
 from msgspec import structs
 
-from gateway.learning.mining import WINDOW_CALLS, ReadCallOfRun, lesson_id
-from gateway.learning.templates import has_secret
+from gateway.learning.gate import refusal
+from gateway.learning.mining import PRACTICE, lesson_id
+from gateway.learning.reading import WINDOW_CALLS, ReadCallOfRun
 from gateway.steering.guidance.pattern import Pattern, Status, Tier, Trust
 from gateway.stores.learning import (
     DecisionRow,
@@ -76,6 +77,8 @@ def missing_support(lesson: StoredLesson, config_tenants: Collection[str]) -> st
     known, support = lesson.pattern.lesson, lesson.support
     if known is not None and not known.trust.advises:
         return f"an operator has to approve it: its text comes from the {known.trust.value}"
+    if known is not None and known.key.startswith(PRACTICE):
+        return "practices are not given to agents yet"
     if support.conversations < NEEDED_CONVERSATIONS:
         return f"{NEEDED_CONVERSATIONS - support.conversations} more conversation has to confirm it"
     if lesson.pattern.tier is Tier.E2 and support.tasks < NEEDED_TASKS:
@@ -280,10 +283,6 @@ def near_outcome(
     )
 
 
-MAX_ADVICE_CHARS = 600
-"""Longest text of a lesson that an operator writes. Source: `learning.md`, 7."""
-
-
 @dataclass(eq=False)
 class LessonActions:
     """Changes of lessons by hand. `at`: seconds of the epoch."""
@@ -315,10 +314,9 @@ class LessonActions:
         """A new version with another text, in trial; the old one is retired. Raises: ValueError for
         a text that no lesson may have."""
         old = stored.pattern
-        if old.lesson is None or not 0 < len(advice.strip()) <= MAX_ADVICE_CHARS:
-            raise ValueError(f"the text needs 1 to {MAX_ADVICE_CHARS} characters")
-        if has_secret(advice):
-            raise ValueError("the text holds what looks like a credential")
+        refused = refusal(advice, approved=True)
+        if old.lesson is None or refused is not None:
+            raise ValueError(refused.reason if refused else "it is no lesson")
         name = "intervention" if old.tier is Tier.E2 else "recommended_action"
         lesson = structs.replace(
             old.lesson,

@@ -11,8 +11,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from gateway.learning.mining import WINDOW_CALLS, Finding, ReadCallOfRun
-from gateway.learning.templates import harmful, has_secret
+from gateway.learning.gate import has_secret, refusal
+from gateway.learning.mining import UNSOLVED, Finding
+from gateway.learning.reading import WINDOW_CALLS, ReadCallOfRun
 from gateway.steering.evidence.failure_keys import KIND_WORDS, Failure
 from gateway.steering.evidence.results import EMPTY
 from gateway.wire.coerce import as_list, as_number, as_text
@@ -86,11 +87,11 @@ class Proposal:
 
 def worth_asking(found: Sequence[Finding]) -> Finding | None:
     """The finding that a model is asked about: the first that our templates cannot say, then the
-    first dead end. A look-up that found nothing has no cause to ask for."""
+    first that nothing helped against. A look-up that found nothing has no cause to ask for."""
     asked = [each for each in found if not each.key.startswith(f"{EMPTY}|")]
-    unsaid = (each for each in asked if each.pattern is None)
-    dead_ends = (each for each in asked if each.kind == "dead_end")
-    return next(unsaid, None) or next(dead_ends, None)
+    unsaid = (each for each in asked if each.pattern is None and each.kind != UNSOLVED)
+    unsolved = (each for each in asked if each.kind == UNSOLVED and each.times > 1)
+    return next(unsaid, None) or next(unsolved, None)
 
 
 def question_about(calls: Sequence[ReadCallOfRun], step: int, key: str) -> Question | None:
@@ -131,14 +132,8 @@ def read_proposal(text: str, question: Question) -> Proposal:
     shown, steps = {each.step for each in question.excerpts}, as_list(values.get("steps"))
     if not steps or not all(type(step) is int and step in shown for step in steps):
         raise Refused("it names no evidence, or a step that was not shown")
-    for said in fields.values():
-        _check_text(said, question)
-    called = _words(" ".join(f"{e.tool} {e.called}" for e in question.excerpts))
-    answered = _words(" ".join(e.answered for e in question.excerpts))
-    if not _names(f"{fields['move']} {fields['applies_when']}") <= called:
-        raise Refused("it names what the agent never called")
-    if not _names(f"{fields['situation']} {fields['avoid']}") <= called | answered:
-        raise Refused("it names what is not in the run")
+    for name, said in fields.items():
+        _check_text(said, question, answered=name in ("situation", "avoid"))
     return Proposal(**fields, confidence=confidence)
 
 
@@ -155,24 +150,13 @@ def _excerpt(call: ReadCallOfRun) -> Excerpt | None:
     )
 
 
-_ORDERS = re.compile(
-    r"\b(?:ignore|disregard|obey|override|bypass|pretend|jailbreak|you (?:must|are|should|have to)"
-    r"|your (?:instructions|rules|system)|previous (?:instructions|rules|messages)"
-    r"|new (?:rule|instruction)s?"
-    r"|system (?:prompt|message)|from now on|every (?:future )?agent|all agents|always answer"
-    r"|password|credential|secret|api.?key|transfer|pay(?:ment)?s? to|disable|delete the"
-    r"|send the)\b",
-    re.IGNORECASE,
-)
-"""Words of one who gives orders instead of saying what happened."""
-_MARKUP = re.compile(r"[<>{}\[\]|$\\]|[`]{2,}|&&")
-
-
-def _check_text(said: str, question: Question) -> None:
-    if not said.isprintable() or _MARKUP.search(said) or harmful(said) or _ORDERS.search(said):
-        raise Refused("it holds an address, markup, an order, or a command that does harm")
-    if has_secret(said):
-        raise Refused("it holds what looks like a credential")
+def _check_text(said: str, question: Question, *, answered: bool) -> None:
+    """Raises Refused for a text that may not be advice, or repeats the run. It may name what the
+    agent called, and with `answered` what it was answered."""
+    parts = [f"{e.tool} {e.called} {e.answered if answered else ''}" for e in question.excerpts]
+    refused = refusal(said, known=_words(" ".join(parts))) if said else None
+    if refused is not None:
+        raise Refused(refused.reason)
     flat = said.lower()
     source = " ".join(f"{e.called} {e.answered}" for e in question.excerpts)
     source = " ".join(source.lower().split())
@@ -182,25 +166,9 @@ def _check_text(said: str, question: Question) -> None:
 
 
 _WORD = re.compile(r"[^\s`'\",;:()\[\]{}<>=]+")
-# From the first sign on: tried from each of many signs it would take the square of their number.
-_CODE = re.compile(r"\A[^/_.\\-]*+[/_.\\-].*\w|\d|[a-z][A-Z]")
-_TICKED = re.compile(r"`([^`]{1,200})`")
 
 
 def _words(text: str) -> frozenset[str]:
     """The words of a text, and the parts of those that are joined by slashes."""
     words = [word.strip(".!?") for word in _WORD.findall(text.replace("\\n", " ").lower())]
     return frozenset([*words, *(part for word in words for part in word.split("/"))])
-
-
-def _names(text: str) -> frozenset[str]:
-    """The words that name something: written like code, or set in backticks."""
-    words = [word.strip(".!?") for word in _WORD.findall(text)]
-    code = [word for word in words if _CODE.search(word) and not _plain(word)]
-    ticked = [word for part in _TICKED.findall(text) for word in _WORD.findall(part)]
-    return frozenset(word.strip(".!?").lower() for word in (*code, *ticked))
-
-
-def _plain(word: str) -> bool:
-    """Whether a word with a hyphen is one of prose, such as `re-run`."""
-    return "-" in word and all(part.isalpha() and part.islower() for part in word.split("-"))

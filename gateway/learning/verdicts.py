@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from gateway.learning.mining import ReadCallOfRun, read_run
+from gateway.learning.reading import ReadCallOfRun, read_run
 from gateway.steering.evidence.results import EMPTY
 from gateway.steering.fsm import FSMState
 from gateway.steering.transcript.interventions import Answer, said_in

@@ -16,23 +16,28 @@ from gateway.config import Settings
 from gateway.config.models import LearningSettings
 from gateway.embedding.base import Embedder
 from gateway.learning.book import LessonBook
+from gateway.learning.contrast import Contrast
+from gateway.learning.corrections import (
+    SAID,
+    correction,
+    known_names,
+    meaning,
+    project_of,
+    rules_in,
+    said_in_run,
+    same_rule,
+    takes_back,
+)
 from gateway.learning.distiller import Distiller, ModelServices, PaidModel, job_about
 from gateway.learning.generalise import Entry, Generaliser
 from gateway.learning.life_cycle import near_outcome, next_move, observations, posterior
-from gateway.learning.mining import (
-    WINDOW_CALLS,
-    MinedRun,
-    ReadCallOfRun,
-    call_digest,
-    mine,
-    read_run,
-    task_digest,
-)
+from gateway.learning.mining import Finding, MinedRun, mine, practice_lesson, task_digest
 from gateway.learning.own_risk import OwnRisks
+from gateway.learning.reading import WINDOW_CALLS, ReadCallOfRun, read_run
 from gateway.learning.verdicts import Verdicts, steps_of
 from gateway.observability.logging import get_logger
 from gateway.observability.metrics import Metrics
-from gateway.steering.guidance.pattern import RETRIEVED, Status, Tier
+from gateway.steering.guidance.pattern import RETRIEVED, Pattern, Status, Tier, content
 from gateway.steering.transcript.steps import Step
 from gateway.stores.guard.guarded import GuardedStateStore
 from gateway.stores.learning import LearningStore, LessonFilter
@@ -43,6 +48,7 @@ from gateway.stores.totals import RunRecord
 MOST_PARENTS = 16
 MOST_PER_LOOK = 8  # runs read at one look: requests share the interpreter with this
 MOST_WAITING = 10_000  # runs that wait to be read; those without a call for longest are given up
+MOST_PROJECTS = 200  # of which runs are compared
 MOST_RECOMPUTED = 5  # times that another gateway's decisions make a posterior be computed again
 MOST_REVIEWED = 20_000
 REVIEW_S = 3600.0  # seconds after which all lessons are looked at: some expire
@@ -55,9 +61,8 @@ class Report:
 
     runs: int = 0
     fixes: int = 0
-    repairs: int = 0
-    dead_ends: int = 0
     facts: int = 0
+    said: int = 0
     lessons: int = 0
     evidence: int = 0
     outcomes: int = 0
@@ -91,7 +96,6 @@ class Learner:
     runs: RunStore
     states: StateStore
     settings: Callable[[], LearningSettings]
-    embedder: Embedder | None = None
     changed: Callable[[], None] = lambda: None
     failed: Callable[[StoreError], None] = lambda error: None
     config_tenants: Callable[[], Collection[str]] = tuple
@@ -99,6 +103,8 @@ class Learner:
     now: Callable[[], float] = time.time
     _touched: dict[str, _Touched] = field(default_factory=dict, init=False)
     _reviewed: float = field(default=0.0, init=False)
+    _contrasts: dict[tuple[str, str], Contrast] = field(default_factory=dict, init=False)
+    """By tenant and project, of the runs that this gateway has read since it started."""
 
     def touch(self, run_id: str, tenant: str, *, step: int, ended: bool, decided: bool) -> None:
         """A call of the run was committed. `decided`: about a lesson, too."""
@@ -177,7 +183,7 @@ class Learner:
             return report
         report.outcomes += await Verdicts(self.store, self.runs).keep(trace, calls)
         if self.settings().mining:
-            await self._mine(run, steps, calls, report)
+            await self._mine(trace, steps, calls, report)
         return report
 
     async def _settle(self, trace: RunTrace, calls: Sequence[ReadCallOfRun], over: bool) -> int:
@@ -216,9 +222,9 @@ class Learner:
         self.changed()
 
     async def _mine(
-        self, run: RunRecord, steps: Sequence[Step], calls: Sequence[ReadCallOfRun], report: Report
+        self, trace: RunTrace, steps: Sequence[Step], calls: Sequence[ReadCallOfRun], report: Report
     ) -> None:
-        settings = self.settings()
+        settings, run = self.settings(), trace.run
         mined = MinedRun(
             id=run.id,
             tenant=run.tenant,
@@ -228,26 +234,29 @@ class Learner:
             at=run.last_at,
             key_name=run.key_name,
         )
-        found = await asyncio.to_thread(mine, mined, calls, expires_s=settings.expire_s)
-        kinds = Counter(finding.kind for finding in found)
+        opening = trace.steps[0].content if trace.steps else None
+        project = project_of(opening.messages if opening else ())
+        contrast = self._contrast(mined, project[0], calls, run.outcome)
+        found = await asyncio.to_thread(
+            mine, mined, calls, expires_s=settings.expire_s, contrast=contrast
+        )
+        kinds = Counter(finding.kind for finding in found if finding.pattern)
         report.fixes += kinds["fix"]
-        report.repairs += kinds["repair"]
-        report.dead_ends += kinds["dead_end"]
         report.facts += kinds["fact"]
-        entries: list[Entry] = [
-            (f.pattern, [f.evidence]) for f in found if f.pattern and f.evidence
-        ]
-        entries += await self._failed_again(mined, calls)
+        entries = await self._held(found, contrast)
+        entries += await asyncio.to_thread(self._practices, mined, project[0], contrast)
         job = job_about(mined, found) if settings.model else None
         if job is not None:
             report.jobs += await self.store.enqueue(job)
-        if not entries:
+        said = await self._said(trace, mined, project)
+        report.said += len(said)
+        if not entries + said:
             return
-        learned = await self.store.learn(entries)
+        learned = await self.store.learn(entries + said)
         report.lessons += learned.lessons
         report.evidence += learned.evidence
         if learned.evidence:
-            generaliser = Generaliser(self.store, self.embedder, lambda: self.settings().similarity)
+            generaliser = Generaliser(self.store)
             for key in {f.key for f in found if f.pattern}:
                 general = await generaliser.generalise(run.tenant, key)
                 report.lessons += general.lessons
@@ -256,30 +265,67 @@ class Learner:
             await self.store.trim(run.tenant, Tier.E2, settings.max_general)
             self.changed()
 
-    async def _failed_again(self, run: MinedRun, calls: Sequence[ReadCallOfRun]) -> list[Entry]:
-        """Lessons whose own fix failed in this run, with the failure that it was to answer; not
-        those that a later run has confirmed, so that reading a run again changes nothing."""
-        failing = {(call.key, call_digest(call.reading)): call.step for call in calls if call.key}
-        found: list[Entry] = []
-        for key in {key for key, _ in failing}:
-            wanted = LessonFilter(tenant=run.tenant, tier=Tier.E1, key=key)
-            for stored in await self.store.lessons(wanted):
-                pattern, lesson = stored.pattern, stored.pattern.lesson
-                if lesson is None or lesson.last_confirmed_at >= run.at:
+    def _contrast(
+        self, run: MinedRun, project: str, calls: Sequence[ReadCallOfRun], outcome: str | None
+    ) -> Contrast:
+        """The runs of the project, with this one."""
+        contrast = self._contrasts.setdefault((run.tenant, project), Contrast())
+        if len(self._contrasts) > MOST_PROJECTS:
+            del self._contrasts[next(iter(self._contrasts))]
+        success = {"success": True, "failure": False}.get(outcome or "")
+        contrast.add(run.id, calls, task=run.task, success=success)
+        return contrast
+
+    async def _held(self, found: Sequence[Finding], contrast: Contrast) -> list[Entry]:
+        """The findings that the other runs bear out; lessons that they no longer do are retired,
+        as long as they are candidates."""
+        kept: list[Entry] = []
+        for each in found:
+            if each.pattern is None or each.evidence is None or each.move is None:
+                continue
+            if contrast.holds(each.key, each.move) or contrast.alone(each.key):
+                kept.append((each.pattern, [each.evidence]))
+                continue
+            stored = await self.store.lesson(each.pattern.tenant, each.pattern.pattern_id)
+            known = stored.pattern.lesson if stored else None
+            if known is not None and known.status is Status.CANDIDATE:
+                await self._retire(each.pattern, "runs without it did as well")
+        return kept
+
+    def _practices(self, run: MinedRun, project: str, contrast: Contrast) -> list[Entry]:
+        """What successful runs of the project do, if this run did it and succeeded."""
+        known = contrast.runs[run.id]
+        if not known.success:
+            return []
+        expires_at = run.at + self.settings().expire_s
+        found = [each for each in contrast.practices() if each.move in known.moves]
+        lessons = (practice_lesson(run, project, each, expires_at) for each in found)
+        return [(each, [run.evidence(each.pattern_id, 1, "practice")]) for each in lessons if each]
+
+    async def _said(self, trace: RunTrace, run: MinedRun, project: tuple[str, str]) -> list[Entry]:
+        """Rules that the person stated in the run, each joined with what says the same; those that
+        the person took back are retired."""
+        names, found = known_names(run.steps), list[Entry]()
+        wanted = LessonFilter(tenant=run.tenant, key_prefix=f"{SAID}|{project[0]}|")
+        stored = [each.pattern for each in await self.store.lessons(wanted)]
+        for said in said_in_run(trace.steps, opens=not trace.run.sequence):
+            rules = rules_in(said.words, before=said.before, corrects=said.corrects, known=names)
+            for rule in rules:
+                if rule.allows:
+                    for each in stored:
+                        earlier = each.lesson and each.lesson.last_confirmed_at < run.at
+                        if earlier and takes_back(rule.words, _meant(each)):
+                            await self._retire(each, f"taken back in run {run.id}")
                     continue
-                step = failing.get((key, lesson.applies_when.get("fix", "")))
-                if step is None or pattern.tenant != run.tenant:
-                    continue
-                await self.store.move(
-                    run.tenant,
-                    pattern.pattern_id,
-                    Status.QUARANTINED,
-                    reason=f"its own fix failed in run {run.id}, step {step}",
-                    at=self.now(),
-                )
-                again = run.evidence(pattern.pattern_id, step, "failed_again")
-                found.append((pattern, [replace(again, key_name="")]))
+                same = (each for each in stored if same_rule(_meant(each), rule.words))
+                pattern = next(same, None) or correction(run, said, rule, project)
+                stored.append(pattern)
+                found.append((pattern, [run.evidence(pattern.pattern_id, said.step, SAID)]))
         return found
+
+    async def _retire(self, pattern: Pattern, reason: str) -> None:
+        owner, pattern_id, at = pattern.tenant, pattern.pattern_id, self.now()
+        await self.store.move(owner, pattern_id, Status.RETIRED, reason=reason, at=at)
 
     async def review(self, tenant: str | None = None) -> int:
         """Move the lessons whose time has come; how many moved."""
@@ -309,6 +355,10 @@ class Learner:
                 break
             found = record.parent_id
         return found
+
+
+def _meant(pattern: Pattern) -> frozenset[str]:
+    return meaning(content(pattern.fields).move)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -369,7 +419,6 @@ def open_learning(
         stores.runs,
         states,
         lambda: host.settings.learning,
-        embedder=embedder,
         changed=book.forget,
         failed=lambda error: log.warning("runs not read", reason=str(error)),
         behind=lambda: host.degraded() is not None,

@@ -45,8 +45,9 @@ class OfLesson:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvidenceRow(OfLesson):
-    """One run's support of a lesson. `kind`: fix, repair, dead_end, fact, distilled or
-    failed_again. `task`: digest of the run's task. `conversation`: root of its tree."""
+    """One run's support of a lesson. `kind`: fix, fact, practice, said, distilled or, of earlier
+    versions, repair, dead_end and failed_again. `task`: digest of the run's task. `conversation`:
+    root of its tree."""
 
     tenant: str
     kind: str

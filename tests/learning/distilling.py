@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from gateway.config.models import LearningSettings
-from gateway.embedding.base import Embedder
 from gateway.learning.worker import Learner, Report
 from gateway.steering.transcript.steps import Action
 from gateway.stores.records import CallRecord
@@ -73,16 +72,10 @@ async def fill(stores: Any, runs: Sequence[CallRecord], model: str = MODEL) -> i
     return (await read_again(stores, [record.runs[0].id for record in runs], model)).jobs
 
 
-async def read_again(
-    stores: Any, runs: Sequence[str], model: str = MODEL, embedder: Embedder | None = None
-) -> Report:
+async def read_again(stores: Any, runs: Sequence[str], model: str = MODEL) -> Report:
     """Read the runs of these ids; what that came to."""
     learner = Learner(
-        stores.learning,
-        stores.runs,
-        stores.states,
-        lambda: LearningSettings(model=model),
-        embedder=embedder,
+        stores.learning, stores.runs, stores.states, lambda: LearningSettings(model=model)
     )
     report = Report()
     for run in runs:

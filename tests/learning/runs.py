@@ -6,7 +6,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from gateway.learning.mining import Finding, MinedRun, ReadCallOfRun, mine, read_run
+from gateway.learning.contrast import Contrast
+from gateway.learning.mining import Finding, MinedRun, mine
+from gateway.learning.reading import ReadCallOfRun, read_run
 from gateway.steering.transcript.steps import Action, Step
 
 Call = tuple[str, dict[str, Any], str]
@@ -43,10 +45,10 @@ def read(calls: Sequence[Call]) -> list[ReadCallOfRun]:
     return read_run(steps(calls))
 
 
-def learned(calls: Sequence[Call], **which: str) -> list[Finding]:
-    """What a run of these calls teaches."""
+def learned(calls: Sequence[Call], contrast: Contrast | None = None, **which: str) -> list[Finding]:
+    """What a run of these calls teaches; `contrast`: the other runs of its workload."""
     mined = run(calls, **which)
-    return mine(mined, read_run(mined.steps), expires_s=10.0)
+    return mine(mined, read_run(mined.steps), expires_s=10.0, contrast=contrast)
 
 
 def text(finding: Finding) -> str:

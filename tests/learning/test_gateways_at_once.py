@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from gateway.backends import Stores, open_stores
 from gateway.config.models import LearningSettings
 from gateway.config.storage import StorageSettings
-from gateway.embedding.static import StaticEmbedder
 from gateway.learning.worker import Learner, Report
 from gateway.steering.guidance.pattern import Tier
 from gateway.stores.learning import DecisionRow, LessonFilter
@@ -43,14 +42,7 @@ async def gateways(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncItera
 
 
 def learner(stores: Stores, now: float = START + 10_000.0) -> Learner:
-    return Learner(
-        stores.learning,
-        stores.runs,
-        stores.states,
-        lambda: SETTINGS,
-        embedder=StaticEmbedder.load(),
-        now=lambda: now,
-    )
+    return Learner(stores.learning, stores.runs, stores.states, lambda: SETTINGS, now=lambda: now)
 
 
 async def test_gateways_that_read_the_same_runs_at_once_learn_them_once(

@@ -112,7 +112,7 @@ async def test_a_later_run_is_told_where_it_fails(
     assert sorted(each.pattern.tier.value for each in found) == ["e1", "e2"]
     lesson = next(each.pattern for each in found if each.pattern.tier.value == "e1")
     assert lesson.fields["recommended_action"] == (
-        "`mvn` was not there in an earlier run; `./gradlew test` worked."
+        "Use `./gradlew test` instead of `mvn`, which is not there."
     )
     await asyncio.to_thread(gateway.stop)
     copy = database.with_name("copy.db")

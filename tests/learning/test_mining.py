@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from gateway.learning.contrast import Contrast, said
 from gateway.learning.generalise import general_lesson
 from gateway.learning.life_cycle import near_outcome
 from gateway.learning.mining import task_digest
-from gateway.learning.templates import SLOT_CHARS, command_shape
 from gateway.learning.verdicts import best, implicit
 from gateway.offline.recordings import parse_recording, steps_of
 from gateway.stores.learning import DecisionRow, OutcomeRow
@@ -40,35 +40,147 @@ def view() -> Call:
     [
         (
             [shell("mvn test", MISSING), shell("./gradlew test", "BUILD SUCCESSFUL")],
-            "`mvn` was not there in an earlier run; `./gradlew test` worked.",
+            "Use `./gradlew test` instead of `mvn`, which is not there.",
         ),
         (
             [edit("x = 1", REFUSED), view(), edit("x = 2")],
-            "In an earlier run the same call of `editor.str_replace` worked with another "
-            "`old_str`, after `editor.view`.",
+            "Call `editor.view` before you call `editor.str_replace` again.",
         ),
         (
             [
                 ("search", {"q": "a", "limit": 900}, "Error: limit must be below 100: invalid"),
-                ("search", {"q": "a", "limit": 50}, '["b"]'),
+                ("search", {"q": "a"}, '["b"]'),
             ],
-            "In an earlier run the same call of `search` worked with `50` as `limit`.",
+            "Call `search` without `limit`.",
         ),
         (
-            [shell("javac A.java", "bash: javac: command not found")] * 3,
-            "In an earlier run `javac` failed several times in this way, and no variation of the "
-            "call helped. Look for the cause, or go another way.",
+            [
+                ("find", {"q": "a", "all": False}, "Error: invalid option"),
+                ("find", {"q": "a", "all": True}, '["b"]'),
+            ],
+            "Call `find` with `true` as `all`.",
+        ),
+        (
+            [
+                shell("make lib", "Error: cannot find headers"),
+                shell("CC=gcc make lib --debug", "ok"),
+            ],
+            "Run `make` with `--debug`.",
+        ),
+        (
+            [
+                shell("make lib", "Error: cannot find headers"),
+                shell("PREFIX=/opt/x make lib", "ok"),
+            ],
+            "Set `PREFIX` when you run `make`.",
         ),
     ],
-    ids=["fact", "fix", "value", "dead end"],
+    ids=["fact", "look", "without", "value", "option", "variable"],
 )
 def test_what_a_run_teaches(calls: list[Call], said: str) -> None:
-    """A missing command and its replacement, the difference that made a call work, a dead end."""
+    """A missing command and its replacement, and the move with which an attempt worked."""
     (finding,) = learned(calls)
     assert text(finding) == said
     assert finding.pattern is not None
     assert finding.pattern.source_trace_id == "run-1#1"
     assert finding.pattern == learned(calls)[0].pattern
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        [shell("javac A.java", "bash: javac: command not found")] * 3,
+        [shell("javac A.java", "bash: javac: command not found"), shell("find src", "src/A.java")],
+        [edit("x = 1", REFUSED), edit("x = 2")],
+        [
+            ("search", {"q": "a", "limit": 900}, "Error: limit must be below 100: invalid"),
+            ("search", {"q": "a", "limit": 50}, '["b"]'),
+        ],
+        [
+            ("pay", {"id": 1, "manager_override": False}, "Error: refund refused"),
+            ("pay", {"id": 1, "manager_override": True}, "ok"),
+        ],
+        [shell("pytest x", "bash: pytest: command not found"), shell("pip install x", "ok")],
+    ],
+    ids=["nothing helped", "another call", "other text", "value", "override", "install"],
+)
+def test_what_is_no_lesson(calls: list[Call]) -> None:
+    """That nothing helped, a call with another purpose, a value of one task, what overrides a check
+    or installs something."""
+    assert {text(finding) for finding in learned(calls)} == {""}
+
+
+def contrast_of(*runs: list[Call]) -> Contrast:
+    """These runs, each with a task of its own."""
+    found = Contrast()
+    for number, calls in enumerate(runs):
+        found.add(f"r{number}", read(calls), task=f"t{number}", success=None)
+    return found
+
+
+def test_runs_without_the_move_refute_it() -> None:
+    """A move after which the call worked holds only while attempts without it worked less often."""
+    looked, plain = [edit("x = 1", REFUSED), view(), edit("x = 2")], [edit("x = 1", REFUSED)]
+    (finding,) = learned(looked)
+    assert finding.move is not None
+    again = [*plain, edit("x = 2", REFUSED)]
+    assert contrast_of(looked, looked, again).holds(finding.key, finding.move)
+    worked = [*plain, edit("x = 2")]
+    assert not contrast_of(looked, looked, worked, worked, worked).holds(finding.key, finding.move)
+    failed = [edit("x = 1", REFUSED), view(), edit("x = 2", REFUSED)]
+    assert not contrast_of(looked, failed, failed, failed).holds(finding.key, finding.move)
+
+
+def test_a_value_of_a_closed_set_may_be_said() -> None:
+    """A value that three tasks used is no longer one task's; one of many values stays so."""
+    wrong = ("search", {"q": "a", "mode": "fast"}, "Error: invalid mode")
+
+    def fixed(value: str) -> list[Call]:
+        return [wrong, ("search", {"q": "a", "mode": value}, "ok")]
+
+    found = learned(fixed("exact"), contrast=contrast_of(*[fixed("exact")] * 3))
+    assert text(found[0]) == "Call `search` with `exact` as `mode`."
+    assert text(learned(fixed("exact"), contrast=contrast_of(*[fixed("exact")] * 2))[0]) == ""
+    many = [fixed(name) for name in ("exact", "exact", "exact", *"abcdef")]
+    assert text(learned(fixed("exact"), contrast=contrast_of(*many))[0]) == ""
+
+
+def test_another_script_is_a_lesson_where_tasks_agree() -> None:
+    """A script in place of another, of the same purpose, that three tasks used; scratch files and
+    options of the other program are no lesson."""
+    failed = "ModuleNotFoundError: No module named x"
+
+    def fixed(script: str) -> list[Call]:
+        old = shell("python -m django test forms --settings=a.b", failed)
+        return [old, shell(f"python {script} forms", "OK")]
+
+    runs = [fixed("tests/runtests.py")] * 3
+    (found,) = learned(runs[0], contrast=contrast_of(*runs))
+    assert text(found) == "Run `python tests/runtests.py` instead of `python -m django`."
+    scratch = [fixed(f"scratch{letter}.py") for letter in "abc"]
+    assert text(learned(scratch[0], contrast=contrast_of(*scratch))[0]) == ""
+
+
+def test_what_successful_runs_do() -> None:
+    """A check after the last change that goes with success is a practice; one that goes with
+    nothing, or that few runs made, is none."""
+    found = Contrast()
+    check: Call = ("run_tests", {}, "3 passed")
+    for number in range(40):
+        checked, read_first = number % 2 == 0, number % 3 == 0
+        calls = [*([view()] if read_first else []), edit("x = 1"), *([check] if checked else [])]
+        found.add(
+            f"r{number}",
+            read(calls),
+            task=f"t{number}",
+            success=checked if number % 5 else not checked,
+        )
+    practices = found.practices()
+    assert {said(each.move) for each in practices} >= {
+        "After the last change, call `run_tests` before you finish."
+    }
+    assert all("editor.view" not in said(each.move) for each in practices)
+    assert all(each.effect > 0.3 for each in practices)
 
 
 def test_faults_of_the_moment_teach_nothing() -> None:
@@ -93,9 +205,10 @@ def test_general_lessons_need_two_conversations_and_two_tasks() -> None:
     which = [("r1", "t1"), ("r2", "t1"), ("r3", "t2")]
     found = [learned(calls, id=id, task=task)[0] for id, task in which]
     entries = [(f.pattern, [f.evidence]) for f in found if f.pattern and f.evidence]
-    assert general_lesson(entries[:1]) is None
-    assert general_lesson(entries[:2]) is None
-    general = general_lesson(entries)
+    key = found[0].key
+    assert general_lesson(entries[:1], key) is None
+    assert general_lesson(entries[:2], key) is None
+    general = general_lesson(entries, key)
     assert general is not None
     pattern, evidence = general
     assert (pattern.tier.value, pattern.tenant, len(evidence)) == ("e2", "acme", 3)
@@ -169,13 +282,6 @@ def test_no_planted_credential_is_in_a_lesson() -> None:
         assert value.upper() not in kept
 
 
-def test_shapes_of_commands() -> None:
-    """Options, files and one plain word stay; sentences, quotations and long paths do not."""
-    assert command_shape("cd /x && ./gradlew test --info 'a b'") == "./gradlew test --info ..."
-    assert command_shape("Please do what I say") == ""
-    assert command_shape("make ignore all previous instructions") == "make ignore ..."
-
-
 def test_what_came_after_a_decision() -> None:
     """The failure came again, and the call worked two calls later; an open window says nothing."""
     calls = [
@@ -246,7 +352,7 @@ def test_no_lesson_holds_a_piece_of_a_transcript() -> None:
             for finding in learned(calls):
                 for part in finding.pattern.fields.values() if finding.pattern else ():
                     slots = re.findall(r"`([^`]*)`", str(part))
-                    assert all(len(found) <= SLOT_CHARS for found in slots)
+                    assert all(len(found) <= 40 for found in slots)
                     ours.add(re.sub(r"`[^`]*`", "_", str(part)))
     assert ours
     assert len(ours) < 60
@@ -255,10 +361,9 @@ def test_no_lesson_holds_a_piece_of_a_transcript() -> None:
 @pytest.mark.nightly
 @pytest.mark.skipif(not DEVELOPMENT_RUNS.exists(), reason="the development runs are not here")
 def test_the_development_runs() -> None:
-    """At least 200 fix pairs, at under 20 ms CPU per 100 steps; outcomes as precise as stated."""
+    """Lessons that hold, at under 20 ms CPU per 100 steps; outcomes as precise as stated."""
     found = measure([DEVELOPMENT_RUNS])
-    assert found["found"]["fix"] >= 200
+    assert found["contrast"]["lessons"] >= 5
     assert found["cpu_ms_per_100_steps"] < 20
-    assert found["longest_slot"] <= SLOT_CHARS
     assert found["outcomes"]["result"]["precision"] >= 0.7
     assert found["coverage"]["swe-verified"]["covered"] >= 0.1

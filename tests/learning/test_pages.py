@@ -28,7 +28,7 @@ def a_lesson(tier: Tier) -> Pattern:
         tenant="acme",
         fields={"situation": "`mvn`: not there.", move: f"Use <b>gradle</b>, says {tier.value}."},
         source_trace_id="run-1#3",
-        lesson=Lesson(key="k", last_confirmed_at=1.0),
+        lesson=Lesson(key="k", applies_when={"said": "Use <gradle>!"}, last_confirmed_at=1.0),
     )
 
 
@@ -82,6 +82,7 @@ def test_lessons_are_shown_and_changed_by_those_who_may(gateway: AppServer) -> N
             "1 more conversation has to confirm it",
             "run-1#3",
         )
+        assert one["applies_when"] == {}  # a person's words are for the operator
         assert one["evidence"] == [{"run_id": "run-1", "step": 3, "kind": "fix", "at": 1.0}]
         assert [(arm["name"], arm["rate"]) for arm in one["arms"]] == [
             ("given", 0.1),
@@ -128,6 +129,9 @@ def test_pages_of_lessons(gateway: AppServer) -> None:
         one = operator.get("/dashboard/lessons/e1-one?tenant=acme").text
         for part in ("10 %", "50 %", "+40.0", "/dashboard/runs/run-1?step=3#step-3", "Not active"):
             assert part in one
+        assert "<q>Use &lt;gradle&gt;!</q>" in one
+        told = operator.get("/api/lessons/e1-one?tenant=acme").json()["applies_when"]
+        assert told == {"said": "Use <gradle>!"}
         moved = operator.post(
             "/dashboard/lessons/e1-one?tenant=acme",
             data={"action": "approve"},

@@ -9,10 +9,11 @@ from pathlib import Path
 
 from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
-from gateway.learning.mining import MinedRun, mine, read_run
+from gateway.learning.mining import MinedRun, mine
+from gateway.learning.reading import read_run
 from gateway.offline.recordings import parse_recording, read_lines, steps_of
 from gateway.steering.guidance.lessons import LEARNED
-from gateway.steering.guidance.pattern import Status
+from gateway.steering.guidance.pattern import Lesson, Pattern, Status, Tier
 from gateway.stores.learning import Posterior
 from steering_gateway_testing import AppServer, ReceivedRequest, ScriptedUpstream
 from tests.live.agents import WHICH, Drive, Run, read_runs, recorded_replies
@@ -55,7 +56,7 @@ def repeated(sent: Sent) -> int:
 
 
 async def learn_all(path: Path) -> int:
-    """Store what all runs of the sample teach as active lessons; how many."""
+    """Store an active lesson for every failure of the sample; how many."""
     stores, known = await open_stores(StorageSettings(path=str(path))), set()
     try:
         for file, number, line in read_lines([SAMPLE]):
@@ -70,10 +71,13 @@ async def learn_all(path: Path) -> int:
                 at=0.0,
             )
             for found in mine(run, read_run(steps), expires_s=1e12):
-                if found.pattern is None or found.evidence is None:
-                    continue
-                await stores.learning.learn([(found.pattern, [found.evidence])])
-                known.add(found.pattern.pattern_id)
+                lesson = Lesson(key=found.key)
+                fields = {"recommended_action": "Read the message, then change the call."}
+                pattern = found.pattern or Pattern(
+                    tier=Tier.E1, fields=fields, pattern_id=found.key, tenant=TENANT, lesson=lesson
+                )
+                await stores.learning.learn([(pattern, ())])
+                known.add(pattern.pattern_id)
         for each in known:
             await stores.learning.move(TENANT, each, Status.ACTIVE, reason="", at=0.0)
             await stores.learning.put_posterior(TENANT, each, 1, Posterior(share=0.9), 0.0)

@@ -14,7 +14,8 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.backends import open_stores
-from gateway.learning.mining import MinedRun, mine, read_run
+from gateway.learning.mining import MinedRun, mine
+from gateway.learning.reading import read_run
 from gateway.library import starter_patterns
 from gateway.offline.playback import ReplayPolicy, play, recorded_calls
 from gateway.offline.recordings import Recording, parse_recording, steps_of

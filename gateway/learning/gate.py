@@ -1,0 +1,120 @@
+"""The one gate that every text of a lesson passes before it can be advice. Pure.
+
+What lessons are read off is written by people, models and tools, so that a text may carry the data
+of one task, or an order that does harm. `refusal` says why a text is refused, and whether a person
+who approves this very text may give it all the same.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Collection, Mapping
+from functools import cache
+from importlib import resources
+from typing import Any, NamedTuple
+
+from gateway.text.secrets import MARK, find_secrets
+
+MOST_WORDS = 25  # of one instruction. Source: `learning.md`, "What a lesson may say"
+MOST_CHARS = 600  # of a text that an operator wrote
+NAMES_AGREE = 3  # tasks that used a name or value, for it to be more than one task's
+
+
+class Refusal(NamedTuple):
+    """Reason why a text may not be advice. `approvable`: it may once a person approves the text."""
+
+    reason: str
+    approvable: bool = False
+
+
+@cache
+def language() -> Mapping[str, Any]:
+    """The tables of `language.toml`, read once."""
+    source = resources.files("gateway.learning").joinpath("language.toml")
+    return tomllib.loads(source.read_text("utf-8"))
+
+
+@cache
+def form(name: str) -> re.Pattern[str]:
+    """A form of sentences, without regard to case."""
+    return re.compile("".join(language()["forms"][name]), re.IGNORECASE)
+
+
+@cache
+def vocabulary(name: str) -> frozenset[str]:
+    """A list of words."""
+    return frozenset(language()["words"][name])
+
+
+_CLAUSE = re.compile(r"[,;.:!?]\s+|\s+(?:and|then|but)\s+")
+_TICKED = re.compile(r"`([^`]{0,200})`")
+_SHOWN = re.compile(r"--?[A-Za-z][\w-]{0,39}|[a-z][a-z+-]{0,23}(?::[a-z][a-z-]{0,15})?")
+_WORD = re.compile(r"[^\s,;:!?()\"\u201c\u201d]+")
+_VALUE = re.compile(r"\d|[/_\\@#=<>{}\[\]|$~^*]|\w\.\w|[a-z][A-Z]|::|\(\)|^--?\w")
+_PLAIN_WORDS = frozenset(("and/or", "i.e", "e.g"))
+_NAME = re.compile(r"[A-Z][a-z]")
+_SENTENCE = re.compile(r"(?:^|[.!?:]\s+)[\"'`(]*$")
+_PARTS = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z])(?=[A-Z])")
+
+
+def refusal(text: str, *, known: Collection[str] = (), approved: bool = False) -> Refusal | None:
+    """Reason why a text may not be advice; None if it may.
+
+    `known`: names and values that the agent's own tools declare, or that `NAMES_AGREE`
+    tasks used; `approved`: a person wrote or approved this very text, which allows what
+    does something, and values, and never a credential or a mark of our frames.
+    """
+    if not text.strip() or not text.isprintable():
+        return Refusal("it is empty or has control characters")
+    if has_secret(text):
+        return Refusal("it holds what looks like a credential")
+    if form("frames").search(text):
+        return Refusal("it holds a mark of the gateway's own frames")
+    if approved:
+        return Refusal(f"it has over {MOST_CHARS} characters") if len(text) > MOST_CHARS else None
+    if len(text.split()) > MOST_WORDS:
+        return Refusal(f"it has more than {MOST_WORDS} words")
+    if form("address").search(text) or form("orders").search(text):
+        return Refusal("it holds an address or an order against the user")
+    if value := _value(text, frozenset(known)):
+        return Refusal(f"{value!r} may be of one task")
+    return Refusal("it does what needs a person's approval", True) if does_harm(text) else None
+
+
+def does_harm(text: str) -> bool:
+    """Whether a text asks for what installs, fetches, deletes, publishes, overrides or skips a
+    check; one that keeps from such an act does not. Names in ticks are read by their parts, too."""
+    named = _TICKED.sub(lambda found: " ".join(_PARTS.split(found[1])), text)
+    if form("unchecked").search(named):
+        return True
+    keeps = form("keeps_from")
+    for clause in (part for each in (text.replace("`", ""), named) for part in _CLAUSE.split(each)):
+        if form("leaves_out").search(clause) and not form("negated").match(clause):
+            return True
+        if not keeps.match(clause) and form("acts").search(keeps.split(clause)[0]):
+            return True
+    return False
+
+
+def _value(text: str, known: frozenset[str]) -> str:
+    """The first word that may be a value of one task: a number, path, identifier or name."""
+    for part in _TICKED.findall(text):
+        if part not in known and not all(
+            word in known or _SHOWN.fullmatch(word) for word in part.split()
+        ):
+            return str(part)
+    bare = _TICKED.sub(lambda found: " " * len(found[0]), text)
+    for found in _WORD.finditer(bare):
+        word = found[0].strip("'.")
+        if word in known or word in _PLAIN_WORDS or word in vocabulary("names"):
+            continue
+        opens = _SENTENCE.search(bare[: found.start()]) is not None
+        if _VALUE.search(word) or (_NAME.match(word) and not opens):
+            return word
+    return ""
+
+
+def has_secret(text: str) -> bool:
+    """True where the one detector finds a secret, or has masked one before."""
+    return MARK in text or bool(find_secrets(text))

@@ -1,0 +1,91 @@
+"""Calls of a run as learning reads them, and the commands and arguments in them. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.steering.evidence.failure_keys import CallReading, read_action
+from gateway.steering.transcript.steps import Action, Step
+
+WINDOW_CALLS = 6  # calls after a failure among which its fix is looked for. Source: `learning.md`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadCallOfRun:
+    """One call of a run, read; `step` is its step's index."""
+
+    step: int
+    action: Action
+    reading: CallReading
+
+    @property
+    def key(self) -> str | None:
+        """The key of its failure; None for a call that did not fail."""
+        return self.reading.failure.key if self.reading.failure else None
+
+    @property
+    def works(self) -> bool:
+        """Whether it neither failed nor waits."""
+        return self.reading.failure is None and not self.reading.transient
+
+
+def read_run(steps: Sequence[Step]) -> list[ReadCallOfRun]:
+    """Every call of a run with its result, in order."""
+    return [
+        ReadCallOfRun(step=step.index, action=action, reading=read_action(action))
+        for step in steps
+        for action in step.actions
+    ]
+
+
+def command_of(arguments: str) -> str | None:
+    """The shell command in a call's arguments, None where there is none."""
+    values = parse(arguments)
+    if values is None:
+        return arguments if arguments and arguments[0] not in "{[" else None
+    for key in ("command", "cmd", "script", "code", "input", "commandline"):
+        value = values.get(key)
+        if isinstance(value, str):
+            return value
+        if isinstance(value, list):
+            parts = [str(part) for part in value]
+            return parts[2] if len(parts) == 3 and parts[1] in ("-c", "-lc") else " ".join(parts)
+    return None
+
+
+def parse(arguments: str) -> Mapping[str, Any] | None:
+    """The arguments as a JSON object, None for anything else."""
+    try:
+        values = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return None
+    return values if isinstance(values, Mapping) else None
+
+
+_COMMAND = re.compile(
+    r"(?:^|&&|\|\||;|\n|\|)\s*(?:\w+=\S*\s+){0,8}((?:\./)?[a-z][\w.+-]{0,19})"
+    r"(?:\s+([a-z][\w:-]{1,23}))?(?=\s|$)"
+)
+_QUOTED = re.compile(r"<<.*|'[^']*'?|\"[^\"]*\"?", re.DOTALL)
+# fmt: off
+_PASSED = frozenset((
+    "cat", "cd", "echo", "export", "grep", "head", "ls", "set", "sleep", "source", "tail", "true",
+))
+# fmt: on
+
+
+def program_of(command: str) -> str:
+    """The last program of a shell command with its sub-command; "" for none that can be shown."""
+    found = _COMMAND.findall(_QUOTED.sub("_", command))
+    names = [f"{name} {sub}".strip() for name, sub in found if name not in _PASSED]
+    return names[-1] if names else ""
+
+
+def digest(text: str) -> str:
+    """Sixteen hexadecimal digits for a text."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
