@@ -16,6 +16,7 @@ from gateway.config import Settings
 from gateway.config.models import LearningSettings
 from gateway.learning.distiller import KIND, day_start
 from gateway.learning.life_cycle import interval, why_not_active
+from gateway.steering.guidance.lessons import is_rule
 from gateway.steering.guidance.pattern import Lesson, content
 from gateway.stores.learning import Job, LearningStore, SettledDecision, StoredLesson
 from gateway.stores.patterns import StoredPattern
@@ -114,6 +115,18 @@ def lesson_view(stored: StoredLesson, settings: Settings) -> dict[str, Any]:
             for low, high in [interval(rate or 0.0, decisions)]
         ],
     }
+
+
+def rule_views(found: Sequence[StoredLesson], settings: Settings) -> list[dict[str, Any]]:
+    """The rules that people stated, the most often said first, with project and author."""
+    views = []
+    for stored in sorted(found, key=lambda each: -each.support.conversations):
+        if (lesson := stored.pattern.lesson) and is_rule(stored.pattern):
+            scope, marks = lesson.key.split("|")[1], {"author": "", "project": "no name"}
+            told = {name: lesson.applies_when.get(name, text) for name, text in marks.items()}
+            since = lesson.last_confirmed_at - stored.support.span_s
+            views.append({**lesson_view(stored, settings), **told, "scope": scope, "since": since})
+    return views
 
 
 async def distiller_view(

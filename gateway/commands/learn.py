@@ -5,18 +5,23 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Sequence
+from difflib import unified_diff
+from pathlib import Path
 from typing import Any
 
-from gateway.api.views import decision_views, distiller_view, job_view, lesson_view
+from gateway.api.views import decision_views, distiller_view, job_view, lesson_view, rule_views
 from gateway.backends import Stores
 from gateway.commands.store import add_verb, answer, kept, say
 from gateway.config import Settings
 from gateway.errors import ConfigError
 from gateway.learning.distiller import KIND
-from gateway.learning.life_cycle import LessonActions
+from gateway.learning.gate import MOST_CHARS
+from gateway.learning.life_cycle import BY_OPERATOR, LessonActions
 from gateway.learning.worker import Learner, Report
 from gateway.steering.guidance.codec import to_line
-from gateway.steering.guidance.pattern import Status
+from gateway.steering.guidance.lessons import SAID
+from gateway.steering.guidance.pattern import RETRIEVED, Status
 from gateway.stores.learning import LessonFilter
 from gateway.stores.queries import PageRequest, RunFilter
 from gateway.text.formatting import ago
@@ -51,6 +56,11 @@ def add_parser(commands: Any) -> None:
     jobs = add_verb(verbs, "jobs", "what a model was asked, and what it used", _jobs)
     jobs.add_argument("--tenant", help="only jobs of this tenant")
     jobs.add_argument("--limit", type=int, default=20, help="most jobs (default: 20)")
+    rules = add_verb(verbs, "rules", "what people keep telling their agents, by project", _rules)
+    rules.add_argument("--tenant", help="only rules of this tenant")
+    rules.add_argument("--project", help="only rules of the project of this name")
+    what = "print a diff that adds the rules to this file, and give them no more"
+    rules.add_argument("--export", choices=("CLAUDE.md", "AGENTS.md"), help=what)
     export = add_verb(verbs, "export", "lessons as JSONL on stdout", _export)
     _add_filters(export)
 
@@ -192,6 +202,38 @@ async def _jobs(stores: Stores, settings: Settings, args: argparse.Namespace) ->
 async def _export(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
     for stored in await stores.learning.lessons(_chosen(args), limit=100_000):
         say(to_line(stored.pattern))
+
+
+async def _rules(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+    wanted = LessonFilter(tenant=args.tenant, key_prefix=f"{SAID}|")
+    name = args.project or (Path.cwd().name if args.export else None)
+    found = rule_views(await stores.learning.lessons(wanted), settings)
+    rows = [row for row in found if name in (None, row["project"])]
+    if args.export:
+        await _export_rules(stores, args.export, [r for r in rows if r["status"] in RETRIEVED])
+        return
+    for row in rows:
+        said = f"{row['conversations']} times since {ago(row['since'])} by {row['author'] or '-'}"
+        line = f"{row['project']:<16} {row['status']:<11} {row['pattern_id']}  {said}  "
+        proof = one_line(row["why_not_active"] or row["reason"], 60)
+        answer(args, row, f"{line}{one_line(row['advice'], 120)}  {proof}")
+
+
+async def _export_rules(stores: Stores, file: str, rows: Sequence[dict[str, Any]]) -> None:
+    """Print a diff that adds these rules to a project's file, and give them no more."""
+    if len({row["scope"] for row in rows}) != 1:
+        raise ConfigError("no rules are given in a project of this name, or several have it")
+    say(_added_to(file, [one_line(row["advice"], MOST_CHARS) for row in rows]))
+    for row in rows:
+        which, reason = (row["tenant"], row["pattern_id"]), f"exported to {file} {BY_OPERATOR}"
+        await stores.learning.move(*which, Status.QUARANTINED, reason=reason, at=time.time())
+
+
+def _added_to(file: str, rules: Sequence[str]) -> str:
+    """A diff that adds rules to the end of a file in the current folder."""
+    old = Path(file).read_text("utf-8").splitlines() if Path(file).exists() else []
+    new = [*old, *([""] if old else []), "## Rules", "", *(f"- {rule}" for rule in rules)]
+    return "\n".join(unified_diff(old, new, f"a/{file}", f"b/{file}", lineterm=""))
 
 
 async def _stored(stores: Stores, args: argparse.Namespace) -> Any:

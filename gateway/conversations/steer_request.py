@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from cachetools import LRUCache
@@ -81,7 +82,7 @@ class PatternLookup(Protocol):
 
 
 class LessonLookup(Protocol):
-    """Finds lessons for failures; nothing when it cannot."""
+    """Finds lessons for failures, and rules for a run; nothing when it cannot."""
 
     async def find(self, query: LessonQuery, tenant: str) -> Sequence[LessonMatch]: ...
 
@@ -301,7 +302,9 @@ class RequestSteerer:
         lessons: Sequence[LessonMatch] = ()
         if proposal.lessons is not None and self._lessons is not None:
             with timed(timings, "look_up"):
-                lessons = await self._lessons.find(proposal.lessons, tenant)
+                opening = partial(opening_prompts, request.body, request.transcript, 0)
+                query = replace(proposal.lessons, person=result.person, opening=opening)
+                lessons = await self._lessons.find(query, tenant)
             own_time.check()
         result.model = proposal.routed.model
         kept_there = request.earlier is not None

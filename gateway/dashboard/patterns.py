@@ -11,11 +11,12 @@ import orjson
 
 from gateway.api import lessons, patterns
 from gateway.api.params import Flag, OneOf, PageParameters, TenantParameter, Text, naming
-from gateway.api.views import distiller_view, lesson_view
+from gateway.api.views import distiller_view, lesson_view, rule_views
 from gateway.dashboard.pages import Page, Visit, redirect
 from gateway.errors import BadRequest, GatewayError
 from gateway.learning.gate import MOST_CHARS
 from gateway.steering.guidance.codec import to_record
+from gateway.steering.guidance.lessons import is_rule
 from gateway.steering.guidance.pattern import Tier, content
 from gateway.steering.monitors import FAILURE_LABELS
 from gateway.stores.patterns import PatternFilter, StoredPattern
@@ -181,8 +182,7 @@ def _id(visit: Visit) -> str:
     return str(visit.scope["path_params"]["pattern_id"])
 
 
-WEEK_S = 7 * 86_400.0
-MOST_SHOWN, MOST_NEW = 200, 10
+MOST_SHOWN = 200
 _ORDER = ("active", "trial", "candidate", "quarantined", "retired")
 _BUTTONS = {"approve": "trial", "activate": "active", "pause": "quarantined", "retire": "retired"}
 """The status that a lesson gets by a button."""
@@ -196,20 +196,17 @@ class LessonListParameters(TenantParameter):
 
 
 async def show_lessons(visit: Visit) -> Page:
-    """Lessons by status, and what was learned this week."""
+    """Rules that people state, by project; other lessons by status."""
     values, runtime = visit.values, visit.runtime
     wanted = lessons.lesson_filter(visit.tenant, values["status"], values["tier"])
     found = await runtime.learning.lessons(wanted, limit=MOST_SHOWN)
-    views = [lesson_view(stored, runtime.settings) for stored in found]
+    views = [lesson_view(each, runtime.settings) for each in found if not is_rule(each.pattern)]
     groups = [(name, [v for v in views if v["status"] == name]) for name in _ORDER]
-    # The newest lessons of the last seven days, those that most conversations support first.
-    new = [view for view in views if view["created_at"] >= time.time() - WEEK_S]
-    new.sort(key=lambda view: (-view["conversations"], -view["created_at"]))
     settings, now = runtime.settings.learning, time.time()
     shown = {
         "title": "Lessons",
+        "rules": rule_views(found, runtime.settings),
         "groups": [(name, rows) for name, rows in groups if rows],
-        "week": new[:MOST_NEW],
         "trials": settings.trials == "on",
         "mining": settings.mining,
         "distiller": await distiller_view(runtime.learning, settings, visit.tenant, now),

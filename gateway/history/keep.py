@@ -48,6 +48,7 @@ from gateway.stores.records import (
     CallRecord,
     CallRow,
     ConversationRecord,
+    PromptMessage,
     RunUpdate,
     StepContent,
     StepRow,
@@ -322,6 +323,8 @@ class _Rows:
             state=run.state.value,
         )
         prompts = opening_prompts({}, window, run.start) if opens or not run.steps else []
+        if prompts and (folder := self._source.session.project):  # logs have no system prompt
+            prompts.insert(0, PromptMessage(role="system", text=f"Working directory: {folder}"))
         if run.steps:
             prompts += prompts_in(self._since_answer())
         reply = self._source.session.messages[position]

@@ -1,4 +1,5 @@
-"""The lessons that runs may be given, by tenant, in memory: found by key first, by words second."""
+"""The lessons that runs may be given, by tenant, in memory: found by key first, by words second;
+rules by project and person."""
 
 from __future__ import annotations
 
@@ -9,10 +10,12 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING
 
 from gateway.embedding.base import Embedder, EmbeddingError
+from gateway.learning.corrections import instructed, project_of, situation_of
+from gateway.learning.life_cycle import approved
 from gateway.learning.mining import SIGNS, lesson_signs, signs_of
-from gateway.steering.guidance.lessons import LessonMatch, LessonQuery
-from gateway.steering.guidance.pattern import RETRIEVED, Pattern
-from gateway.stores.learning import LearningStore, LessonFilter
+from gateway.steering.guidance.lessons import LessonMatch, LessonQuery, is_rule
+from gateway.steering.guidance.pattern import RETRIEVED, Lesson, Pattern, Status, content
+from gateway.stores.learning import LearningStore, LessonFilter, StoredLesson
 from gateway.stores.protocols import StoreError
 from gateway.stores.reads import Reads, directly
 from gateway.tasks import spawn
@@ -35,6 +38,7 @@ class _Shelf:
     by_head: dict[str, list[Pattern]] = field(default_factory=dict)
     vectors: dict[str, NDArray[np.float32]] = field(default_factory=dict)
     """By head, one row per lesson of `by_head`."""
+    rules: list[StoredLesson] = field(default_factory=list)  # the most often said first
 
 
 @dataclass(eq=False)
@@ -55,7 +59,8 @@ class LessonBook:
         """The lessons that fit, those of the exact key first; nothing when the store fails."""
         try:
             shelf = await self._shelf(tenant)
-            exact = [
+            exact = _rules_for(query, shelf.rules)
+            exact += [
                 LessonMatch(pattern=pattern, similarity=1.0, key=key)
                 for key in query.keys
                 for pattern in shelf.by_key.get(key, ())
@@ -103,12 +108,17 @@ class LessonBook:
         wanted = LessonFilter(tenant=tenant, statuses=RETRIEVED)
         stored = await self.read(lambda: self.store.lessons(wanted, limit=MOST_LESSONS))
         shelf = _Shelf(time.monotonic())
-        for pattern, lesson in ((each.pattern, each.pattern.lesson) for each in stored):
+        for each in stored:
+            pattern, lesson = each.pattern, each.pattern.lesson
             if lesson is None:
+                continue
+            if is_rule(pattern):
+                shelf.rules.append(each)
                 continue
             shelf.by_key.setdefault(lesson.key, []).append(pattern)
             if lesson.applies_when.get(SIGNS):
                 shelf.by_head.setdefault(lesson.applies_when["head"], []).append(pattern)
+        shelf.rules.sort(key=lambda each: (-each.support.conversations, each.reason))
         for head, patterns in shelf.by_head.items() if self.embedder else ():
             shelf.vectors[head] = await self._embed([lesson_signs(each) for each in patterns])
         return shelf
@@ -132,3 +142,25 @@ class LessonBook:
         assert self.embedder is not None
         vectors = await self.embedder.embed(texts)
         return np.array([np.frombuffer(vector, dtype=np.float32) for vector in vectors])
+
+
+def _rules_for(query: LessonQuery, rules: Sequence[StoredLesson]) -> list[LessonMatch]:
+    """The rules to begin a run with, or to remind of after the calls before their mistakes. One
+    that is neither proved nor approved, and that one person alone has said, is for that person."""
+    doing = {situation_of(action).doing for action in query.actions} if rules else set()
+    fitting: list[tuple[Pattern, str]] = []
+    for stored in rules:
+        known = stored.pattern.lesson or Lesson(key="")
+        marks, name = known.applies_when, stored.pattern.pattern_id
+        proved = known.status is Status.ACTIVE or approved(stored) or stored.support.keys > 1
+        due = (not query.actions or marks.get("precedes") in doing) and name not in query.exclude
+        if due and (proved or marks.get("author", "") == query.person):
+            fitting.append((stored.pattern, known.key))
+    prompts = query.opening() if fitting else ()
+    project, _ = project_of(prompts)
+    return [
+        LessonMatch(pattern=pattern, similarity=1.0, key=key)
+        for pattern, key in fitting
+        if project and key.split("|")[1] == project
+        if not instructed(content(pattern.fields).move, prompts)
+    ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -18,6 +18,7 @@ from gateway.learning.gate import form, language, refusal, vocabulary
 from gateway.learning.mining import MinedRun, instance
 from gateway.learning.reading import command_of, digest, program_of
 from gateway.steering.evidence.failure_keys import read_action
+from gateway.steering.guidance.lessons import SAID
 from gateway.steering.guidance.pattern import Lesson, Pattern, Trust
 from gateway.steering.transcript.interventions import Answer, said_in
 from gateway.steering.transcript.message_kinds import (
@@ -367,14 +368,37 @@ def project_of(prompts: Sequence[PromptMessage]) -> tuple[str, str]:
     return (digest(re.sub(r"\d+", "0", text[:_PROMPT_CHARS])), "") if text else ("", "")
 
 
-SAID = "said"  # begins the keys of lessons that people stated
+_LIMITS = frozenset(("only", "instead", "unles", "rather"))  # stems of words that exclude
+_INSTRUCTED = 0.7  # share of a rule's words in a sentence that says it
+
+
+@lru_cache(maxsize=64)
+def _sentences_meant(text: str) -> tuple[frozenset[str], ...]:
+    """The meaning of each sentence of a prompt; many runs begin with the same one."""
+    parts = _STOPS.split(text[:100_000])
+    return tuple(each | ({"not"} if each & _LIMITS else set()) for each in map(meaning, parts))
+
+
+def instructed(rule: str, prompts: Sequence[PromptMessage]) -> bool:
+    """Whether the agent's own instructions, in the opening of its run, say a rule already."""
+    meant = meaning(rule) - _LIMITS
+    return any(
+        len(meant & each) >= _INSTRUCTED * len(meant) and ("not" in each or "not" not in meant)
+        for prompt in prompts
+        for each in _sentences_meant(prompt.text)
+    )
 
 
 def correction(run: MinedRun, said: Said, rule: Rule, project: tuple[str, str]) -> Pattern:
-    """The candidate for a rule: it waits for an operator, with its author and date."""
+    """The candidate for a rule, with its author and date."""
     situation, (scope, shown) = rule.situation, project
     marks = {"said": mask_secrets(rule.said), "author": run.key_name, "project": shown}
     marks |= {"doing": situation.doing, "file": situation.file, "phase": situation.phase}
+    if said.before is not None:
+        until = [step for step in run.steps if step.index <= said.before.index]
+        calls = [a for step in until for a in step.actions if a not in said.before.actions]
+        known = (each for each in map(situation_of, reversed(calls)) if each.phase != "looking")
+        marks["precedes"] = next((each.doing for each in known if each.doing), "")
     key = f"{SAID}|{scope}|{digest(rule.text)}"
     where = f"`{situation.doing}`" if situation.doing else situation.phase
     fields = {

@@ -14,10 +14,11 @@ from itertools import accumulate
 
 from msgspec import structs
 
-from gateway.learning.gate import refusal
+from gateway.learning.gate import does_harm, refusal
 from gateway.learning.mining import PRACTICE, lesson_id
 from gateway.learning.reading import WINDOW_CALLS, ReadCallOfRun
-from gateway.steering.guidance.pattern import Pattern, Status, Tier, Trust
+from gateway.steering.guidance.lessons import is_rule
+from gateway.steering.guidance.pattern import Pattern, Status, Tier, Trust, content
 from gateway.stores.learning import (
     DecisionRow,
     LearningStore,
@@ -42,6 +43,8 @@ LEAST_PER_ARM = 6  # decisions of each arm without which no trial is judged
 NEEDED_CONVERSATIONS = NEEDED_TASKS = NEEDED_KEYS = 2
 """Different conversations, for a general lesson tasks, and where the tenant has several gateway
 keys also keys, that support a lesson in trial: nobody opens a trial for the others alone."""
+ANOTHER_DAY_S = 16 * 3600.0  # between the first and the last time that one person says a rule
+BY_OPERATOR = "by the operator"  # ends the reason of a change by hand
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,19 +71,34 @@ def next_move(
         support = lesson.support
         reason = f"supported by {support.conversations} conversations, {support.tasks} tasks"
         return Move(status=Status.TRIAL, reason=reason)
+    if is_rule(lesson.pattern) and approved(lesson):
+        return None  # a person's word stays until a person takes it back
     return judged(lesson.posterior, active=known.status is Status.ACTIVE)
+
+
+def approved(lesson: StoredLesson) -> bool:
+    """Whether an operator wrote the text, or moved the lesson to its status."""
+    known = lesson.pattern.lesson
+    return lesson.reason.endswith(BY_OPERATOR) or (known and known.trust) is Trust.OPERATOR
 
 
 def missing_support(lesson: StoredLesson, config_tenants: Collection[str]) -> str:
     """Support that a candidate lacks for a trial; empty when it lacks nothing. All keys that a
     tenant has in the config bear its name, so they count as one."""
     known, support = lesson.pattern.lesson, lesson.support
-    if known is not None and not known.trust.advises:
+    rule = is_rule(lesson.pattern)
+    if rule and does_harm(content(lesson.pattern.fields).move):
+        return "an operator has to approve it: it does what needs a person's approval"
+    if known is not None and not known.trust.advises and not rule:
         return f"an operator has to approve it: its text comes from the {known.trust.value}"
     if known is not None and known.key.startswith(PRACTICE):
         return "practices are not given to agents yet"
     if support.conversations < NEEDED_CONVERSATIONS:
         return f"{NEEDED_CONVERSATIONS - support.conversations} more conversation has to confirm it"
+    if rule:
+        others = support.tasks >= NEEDED_TASKS and support.keys >= NEEDED_KEYS
+        enough = others or support.span_s >= ANOTHER_DAY_S
+        return "" if enough else "it has to be said by another person, or on another day"
     if lesson.pattern.tier is Tier.E2 and support.tasks < NEEDED_TASKS:
         return f"{NEEDED_TASKS - support.tasks} more task has to confirm it"
     known_keys = support.tenant_keys + (lesson.pattern.tenant in config_tenants)
@@ -290,8 +308,9 @@ class LessonActions:
     store: LearningStore
 
     async def move(self, stored: StoredLesson, status: Status, reason: str, at: float) -> bool:
-        """Change the status; False when it is the lesson's already."""
+        """Change the status; False when it is the lesson's already. A rule needs no trial."""
         pattern = stored.pattern
+        status = Status.ACTIVE if status is Status.TRIAL and is_rule(pattern) else status
         if pattern.lesson is None or pattern.lesson.status is status:
             return False
         if status is Status.TRIAL and pattern.lesson.status is Status.ACTIVE:
@@ -322,7 +341,7 @@ class LessonActions:
             old.lesson,
             version=old.lesson.version + 1,
             supersedes=old.pattern_id,
-            status=Status.TRIAL,
+            status=Status.ACTIVE if is_rule(old) else Status.TRIAL,
             origin="written",
             trust=Trust.OPERATOR,
             last_confirmed_at=at,

@@ -14,11 +14,11 @@ from typing import Any, Protocol
 from gateway.backends import Stores
 from gateway.config import Settings
 from gateway.config.models import LearningSettings
+from gateway.conversations.conversation import run_id as id_of_run
 from gateway.embedding.base import Embedder
 from gateway.learning.book import LessonBook
 from gateway.learning.contrast import Contrast
 from gateway.learning.corrections import (
-    SAID,
     correction,
     known_names,
     meaning,
@@ -37,10 +37,11 @@ from gateway.learning.reading import WINDOW_CALLS, ReadCallOfRun, read_run
 from gateway.learning.verdicts import Verdicts, steps_of
 from gateway.observability.logging import get_logger
 from gateway.observability.metrics import Metrics
+from gateway.steering.guidance.lessons import SAID
 from gateway.steering.guidance.pattern import RETRIEVED, Pattern, Status, Tier, content
 from gateway.steering.transcript.steps import Step
 from gateway.stores.guard.guarded import GuardedStateStore
-from gateway.stores.learning import LearningStore, LessonFilter
+from gateway.stores.learning import LearningStore, LessonFilter, NearOutcome
 from gateway.stores.protocols import RunStore, StateStore, StoreError
 from gateway.stores.queries import LIVE, PageRequest, RunFilter, RunTrace
 from gateway.stores.totals import RunRecord
@@ -178,19 +179,24 @@ class Learner:
         steps = steps_of(trace)
         calls = await asyncio.to_thread(read_run, steps)
         report = Report(runs=1)
+        if over:
+            report.outcomes += await Verdicts(self.store, self.runs).keep(trace, calls)
+            if self.settings().mining:
+                await self._mine(trace, steps, calls, report)
         report.settled = await self._settle(trace, calls, over)
-        if not over:
-            return report
-        report.outcomes += await Verdicts(self.store, self.runs).keep(trace, calls)
-        if self.settings().mining:
-            await self._mine(trace, steps, calls, report)
         return report
 
     async def _settle(self, trace: RunTrace, calls: Sequence[ReadCallOfRun], over: bool) -> int:
         waiting = await self.store.open_decisions(trace.run.id)
         last = trace.run.totals.scored_steps
-        found = [near_outcome(each, calls, ended=over, last_step=last) for each in waiting]
-        known = [near for near in found if near is not None]
+        known: list[NearOutcome] = []
+        for each in waiting:
+            near = near_outcome(each, calls, ended=over, last_step=last)
+            if near and each.key.startswith(f"{SAID}|"):  # it recurs when a person says it again
+                rows, run = await self.store.evidence(each.owner, each.pattern_id), each.run_id
+                again = any(r.run_id == run and r.step_index > each.step_index for r in rows)
+                near = replace(near, recurred=again) if over else None
+            known += [near] if near is not None else []
         if not known or not await self.store.settle(known):
             return 0
         for lesson in {(d.owner, d.pattern_id, d.version) for d in waiting}:
@@ -234,7 +240,9 @@ class Learner:
             at=run.last_at,
             key_name=run.key_name,
         )
-        opening = trace.steps[0].content if trace.steps else None
+        begun = id_of_run(run.conversation_id, 0)  # many clients name the folder in its messages
+        first = await self.runs.get_run(begun, tenant=run.tenant) if run.sequence else trace
+        opening = first.steps[0].content if first and first.steps else None
         project = project_of(opening.messages if opening else ())
         contrast = self._contrast(mined, project[0], calls, run.outcome)
         found = await asyncio.to_thread(
@@ -308,6 +316,7 @@ class Learner:
         names, found = known_names(run.steps), list[Entry]()
         wanted = LessonFilter(tenant=run.tenant, key_prefix=f"{SAID}|{project[0]}|")
         stored = [each.pattern for each in await self.store.lessons(wanted)]
+        edited = {each.lesson.supersedes: each for each in stored if each.lesson}
         for said in said_in_run(trace.steps, opens=not trace.run.sequence):
             rules = rules_in(said.words, before=said.before, corrects=said.corrects, known=names)
             for rule in rules:
@@ -319,6 +328,8 @@ class Learner:
                     continue
                 same = (each for each in stored if same_rule(_meant(each), rule.words))
                 pattern = next(same, None) or correction(run, said, rule, project)
+                while newer := edited.get(pattern.pattern_id):  # it was given another text
+                    pattern = newer
                 stored.append(pattern)
                 found.append((pattern, [run.evidence(pattern.pattern_id, said.step, SAID)]))
         return found

@@ -261,10 +261,10 @@ def propose(
     if at_risk.reason:
         reasons = (at_risk.reason, *reasons)
     lessons = None
-    # Only a call that failed asks for lessons.
     trials = rules.lessons.trials and guidance.at_risk is not False and not at_risk.asks
-    if latest and latest.failed and trials:
-        lessons = lesson_query(rules.lessons, memory.guidance, latest.step, position.step)
+    if trials:
+        newest, failed = (latest.step, latest.failed) if latest else (None, False)
+        lessons = lesson_query(rules.lessons, memory.guidance, newest, position.step, failed)
         lessons = lessons and replace(lessons, unit=f"{unit}.{position.run}")
     outlook: tuple[str, ...] = ()
     if latest and latest.risk.likely:

@@ -142,7 +142,8 @@ async def test_a_session_is_runs_of_its_own_times(stores: Stores) -> None:
     assert content.reply_actions[0].arguments == '{"command": "ls"}'
     opening = first.steps[0].content
     assert opening is not None
-    assert opening.messages[0].text == "Mend the fence"
+    texts = [message.text for message in opening.messages]
+    assert texts == ["Working directory: /home/me/site", "Mend the fence"]
     month_ago = time.time() - 30 * DAY
     assert (await stores.runs.prune(older_than=month_ago)).runs == 0
     assert (await stores.runs.prune(older_than=time.time() + 1)).runs == 2

@@ -120,10 +120,9 @@ def test_lessons_are_shown_and_changed_by_those_who_may(gateway: AppServer) -> N
 
 
 def test_pages_of_lessons(gateway: AppServer) -> None:
-    """The list is by status, with what is new this week; a lesson has both arms and its runs."""
+    """The list is by status; a lesson has both arms and its runs."""
     with client_of(gateway, ADMIN) as operator:
         page = operator.get("/dashboard/lessons").text
-        assert "Learned this week" in page
         assert "Candidate" in page
         assert "<b>gradle" not in page
         one = operator.get("/dashboard/lessons/e1-one?tenant=acme").text

@@ -21,6 +21,7 @@ from gateway.steering.guidance.render import (
 from gateway.steering.guidance.settings import InjectionSettings
 from gateway.steering.guidance.state import GuidanceState, latest
 
+STANDING = "standing"  # source of a rule that is given at the start of a run
 Found = Mapping[Tier, Sequence[PatternMatch]]  # no entry for a tier whose look-up failed
 
 

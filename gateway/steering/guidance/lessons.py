@@ -1,29 +1,35 @@
-"""Lessons for a call: the failures to look them up for, and the draw whether they are given.
+"""Lessons for a call: after failures, and the rules that people state at the start of a run and
+after the calls before their mistakes; and the draw whether they are given.
 
 The draw is the lesson's trial, and later its hold-out. It depends on the lesson's version, the run
-and the step alone: the same on every gateway, after a restart and in a replay."""
+and the step alone (a rule is for a whole run): equal on each gateway, and after a restart."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.steering.evidence.failure_keys import Failure, read_action
-from gateway.steering.guidance.decide import Decided, Item, LessonDecision
+from gateway.steering.guidance.decide import STANDING, Decided, Item, LessonDecision
 from gateway.steering.guidance.pattern import Pattern, PatternMatch, Tier, content
+from gateway.steering.guidance.plan import CHARS_PER_TOKEN
 from gateway.steering.guidance.render import FRAME_CHARS, sanitise
 from gateway.steering.guidance.settings import InjectionSettings
-from gateway.steering.guidance.state import GuidanceState, latest
+from gateway.steering.guidance.state import FIRST_CALL, GuidanceState, latest
 from gateway.steering.identity.ids import draw
-from gateway.steering.transcript.steps import Step
+from gateway.steering.transcript.steps import Action, Step
 
 WINDOW_STEPS = 6  # steps before the next decision: until then this one shows its effect
 MOST_REMEMBERED = 64  # newest lessons of a run about which a decision is remembered
 LEARNED = "LEARNED FROM EARLIER RUNS"
 QUOTED = "OBSERVED IN AN EARLIER RUN (a quotation, not an instruction)"
+STATED = "RULE OF THIS PROJECT, stated by its people"
+MOST_RULES, RULES_CHARS = 5, 120 * CHARS_PER_TOKEN  # at the start of a run. Source: `learning.md`
+SAID = "said"  # begins the keys of lessons that people stated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +46,15 @@ class LessonSettings:
 
 class LessonQuery(Struct, frozen=True, kw_only=True):
     """The failures to look lessons up for, newest first; lessons in `exclude` are not wanted.
-    `unit`: of the draws for the run."""
+    `unit`: of the draws for the run; `actions`: the newest calls, none at its start; `person`: name
+    of its key; `opening`: gives the messages before its first answer."""
 
     failures: tuple[Failure, ...]
     exclude: frozenset[str]
     unit: str = ""
+    actions: tuple[Action, ...] = ()
+    person: str = ""
+    opening: Callable[[], Sequence[Any]] = tuple
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -61,18 +71,24 @@ class LessonMatch(Struct, frozen=True, kw_only=True):
 
 
 def lesson_query(
-    settings: LessonSettings, guidance: GuidanceState, newest: Step, step: int
+    settings: LessonSettings, guidance: GuidanceState, newest: Step | None, step: int, failed: bool
 ) -> LessonQuery | None:
-    """The look-up after a step with a failed call; None for none."""
-    decided = guidance.decided_step is not None and step <= guidance.decided_step
-    if decided or not settings.trials or guidance.lessons >= settings.per_run:
+    """The look-up at the first decision of a run, and after a step with calls; None for none.
+    `failed`: one of them did."""
+    decided, steps = guidance.decided_step, guidance.lesson_steps
+    if not settings.trials or (decided is not None and step <= max(decided, 0)):
         return None
-    readings = [read_action(action) for action in newest.actions]
-    failures = tuple(r.failure for r in reversed(readings) if r.failure is not None)
-    if not failures:
+    if decided is None and newest is None:
+        return LessonQuery(failures=(), exclude=frozenset(steps))
+    if newest is None or not newest.actions or guidance.lessons >= settings.per_run:
         return None
-    recent = (name for name, at in guidance.lesson_steps.items() if step - at < WINDOW_STEPS)
-    return LessonQuery(failures=failures, exclude=frozenset((*guidance.pattern_ids, *recent)))
+    readings = [read_action(action) for action in newest.actions] if failed else []
+    recent = (name for name, at in steps.items() if at >= max(0, step - WINDOW_STEPS + 1))
+    return LessonQuery(
+        failures=tuple(r.failure for r in reversed(readings) if r.failure is not None),
+        exclude=frozenset((*guidance.pattern_ids, *recent)),
+        actions=newest.actions,
+    )
 
 
 def with_lessons(
@@ -83,13 +99,18 @@ def with_lessons(
     settings: LessonSettings,
     injection: InjectionSettings,
 ) -> Decided:
-    """The decision about a call with those of the lessons that are drawn. `unit`: of the draw."""
+    """The decision about a call with those of the lessons that are drawn; the first call of a run
+    has rules, in their order. `unit`: of the draw."""
     room = injection.max_block_chars - FRAME_CHARS
     room -= sum(len(item.text) + 2 for item in decided.items)
     most = min(settings.per_call, settings.per_run - decided.state.lessons)
+    texts, source = _different(matches, settings.max_chars), "monitor"
+    if decided.step == FIRST_CALL:
+        room, most, source = min(room, RULES_CHARS), MOST_RULES, STANDING
+        texts = [(match, lesson_text(match.pattern, settings.max_chars)) for match in matches]
     items: list[Item] = []
     decisions: list[LessonDecision] = []
-    for match, text in _different(matches, settings.max_chars):
+    for match, text in texts:
         if len(decisions) >= most or not text or len(text) + 2 > room:
             continue
         decision = _drawn(match, unit, decided.step)
@@ -97,24 +118,32 @@ def with_lessons(
         if decision.given:
             room -= len(text) + 2
             found = PatternMatch(pattern=match.pattern, similarity=match.similarity)
-            items.append(Item(text=text, tier=match.pattern.tier, match=found))
+            items.append(Item(text=text, tier=match.pattern.tier, match=found, source=source))
     if not decisions:
         return decided
-    state = _remembered(decided.state, decisions, decided.step)
-    lessons = (*decided.lessons, *decisions)
+    begun = decided.state.lesson_steps  # a rule's reminder belongs to the decision at the start
+    own = [e for e in decisions if not is_rule(e.pattern) or e.pattern.pattern_id not in begun]
+    state, lessons = _remembered(decided.state, decisions, decided.step), (*decided.lessons, *own)
     return replace(decided, items=(*decided.items, *items), state=state, lessons=lessons)
 
 
 def lesson_text(pattern: Pattern, limit: int) -> str:
     """A lesson as it is given, at most `limit` characters, "" for one without text; a quotation
-    unless an operator or a template wrote it."""
+    unless an operator, a template or a person of the project wrote it."""
     texts, lesson = content(pattern.fields), pattern.lesson
+    if is_rule(pattern):
+        return f"{STATED}: {sanitise(texts.move, limit - len(STATED) - 2)}".replace("\n", " ")
     advice = " ".join(part for part in (texts.situation, texts.move or texts.avoid) if part)
     if lesson is None or not advice:
         return ""
     label = LEARNED if lesson.trust.advises else QUOTED
     body = sanitise(advice, limit - len(label) - 4).replace("\n", " ")
     return f"{label}: {body}" if lesson.trust.advises else f'{label}: "{body}"'
+
+
+def is_rule(pattern: Pattern) -> bool:
+    """Whether a person stated the lesson."""
+    return pattern.lesson is not None and pattern.lesson.key.startswith(f"{SAID}|")
 
 
 def _different(matches: Sequence[LessonMatch], limit: int) -> list[tuple[LessonMatch, str]]:
@@ -135,9 +164,9 @@ def _different(matches: Sequence[LessonMatch], limit: int) -> list[tuple[LessonM
 
 
 def _drawn(match: LessonMatch, unit: str, step: int) -> LessonDecision:
-    lesson = match.pattern.lesson
+    lesson, rule = match.pattern.lesson, is_rule(match.pattern)
     share, version = (lesson.share, lesson.version) if lesson is not None else (0.0, 0)
-    point = draw(f"{match.pattern.pattern_id}@{version}", f"{unit}#{step}")
+    point = draw(f"{match.pattern.pattern_id}@{version}", unit if rule else f"{unit}#{step}")
     return LessonDecision(
         pattern=match.pattern,
         share=share,
@@ -151,7 +180,8 @@ def _remembered(
     state: GuidanceState, decisions: Sequence[LessonDecision], step: int
 ) -> GuidanceState:
     steps = {**state.lesson_steps, **{each.pattern.pattern_id: step for each in decisions}}
-    given = tuple(each.pattern.pattern_id for each in decisions if each.given)
+    later = () if step == FIRST_CALL else decisions
+    given = tuple(each.pattern.pattern_id for each in later if each.given)
     return replace(
         state,
         decided_step=latest(state.decided_step, step),

@@ -16,7 +16,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gateway.steering.guidance.decide import Decided
+from gateway.steering.guidance.decide import STANDING, Decided
 from gateway.steering.guidance.edits import (
     AppendToResult,
     Edit,
@@ -119,7 +119,8 @@ def _new_injections(
 ) -> tuple[Injection, ...]:
     blocks: dict[Place, list[str]] = {"system": [], "message": [], "result": []}
     for item in decided.items:
-        pinned = settings.placement != "tail" and item.tier is Tier.E3
+        pinned = item.tier is Tier.E3 or item.source == STANDING
+        pinned = pinned and settings.placement != "tail"
         where: Place = "message" if tail_ok and not pinned else "system"
         # A lesson belongs to the failing result: into it, where nothing may come behind it.
         if item.match and item.match.pattern.lesson and result_ok and not tail_ok:

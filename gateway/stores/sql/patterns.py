@@ -45,7 +45,7 @@ COLUMNS = db.columns(_READ, "p.")
 """Columns that `pattern_of` reads, from `patterns AS p`."""
 
 _POSTERIOR = codec.names(Posterior)
-_SUPPORTED = ("conversations", "tasks", "keys", "tenant_keys")
+_SUPPORTED = ("conversations", "tasks", "keys", "span_s", "tenant_keys")
 _SUPPORT = (
     "FROM pattern_evidence AS e WHERE e.pattern_id = p.pattern_id "
     "AND (p.tenant = '' OR e.tenant = p.tenant) AND e.kind <> 'failed_again'"
@@ -55,6 +55,7 @@ SELECT {COLUMNS}, p.reason,
     (SELECT count(DISTINCT e.conversation) {_SUPPORT}),
     (SELECT count(DISTINCT e.task) {_SUPPORT}),
     (SELECT count(DISTINCT e.key_name) {_SUPPORT}),
+    (SELECT coalesce(max(e.at) - min(e.at), 0.0) {_SUPPORT}),
     (SELECT count(DISTINCT coalesce(nullif(k.name, ''), k.id)) FROM keys AS k
         WHERE k.tenant = p.tenant AND k.revoked_at IS NULL),
     {db.columns(_POSTERIOR, "q.")}

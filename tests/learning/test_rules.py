@@ -1,0 +1,303 @@
+"""Rules that people state: to which runs they are given, where, and who approves them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+from msgspec.structs import replace
+
+from gateway.backends import Stores, open_stores
+from gateway.cli import main
+from gateway.config.storage import StorageSettings
+from gateway.learning.book import LessonBook
+from gateway.learning.corrections import instructed
+from gateway.learning.life_cycle import LessonActions, next_move
+from gateway.steering.guidance.lessons import STATED, LessonQuery
+from gateway.steering.guidance.pattern import Status
+from gateway.steering.transcript.content import FRAME_OPEN
+from gateway.steering.transcript.interventions import Intervention
+from gateway.steering.transcript.steps import Action
+from gateway.stores.learning import DecisionRow, LessonFilter, StoredLesson
+from gateway.stores.records import PromptMessage
+from steering_gateway_testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall
+from steering_gateway_testing.store_conformance.records import (
+    START,
+    a_first_step,
+    a_step,
+    one_run,
+    some_content,
+)
+from tests.api.conftest import client_of, start
+from tests.learning.distilling import read_again
+from tests.learning.test_corrections import action
+from tests.learning.test_pages import ACME, ADMIN, KEYS
+from tests.live.client import PLAIN, TOOLS
+
+__all__ = ["start"]
+Start = Callable[..., AppServer]
+RULE = "Use pnpm instead of npm."
+SAID = (
+    "please use pnpm instead of npm",
+    "never force push to main",
+    "run the linter first",
+    "stop adding comments everywhere",
+    "always run the tests before you commit",
+    "why did you delete the tests?",
+    "before you push, run the formatter",
+)
+DAY_S = 86_400.0
+
+
+async def talk(stores: Stores, number: int, words: str, **how: Any) -> None:
+    """A run of a project in which a person rejected `git push` after `git commit`."""
+    run_id, project = f"r{number:04}", how.get("project", "shop")
+    opening = PromptMessage(role="system", text=f"Working directory: /home/ann/{project}")
+    human = (Intervention(kind="reject", words=words),)
+    commit = some_content(actions=(action("Bash", command="git commit"),), messages=(), human=())
+    push = action("Bash", command=how.get("command", "git push"))
+    steps = (
+        a_first_step(run_id, content=some_content(messages=(opening,), human=())),
+        a_step(1, run_id, content=commit),
+        a_step(2, run_id, content=some_content(actions=(push,), messages=(), human=human)),
+    )
+    who = {"key_name": how.get("person", "ann"), "tenant": how.get("tenant", "default")}
+    at = START + how.get("day", 0) * DAY_S + number
+    run = {"task_preview": f"Task {'ab'[number % 2]}", "started_at": at, "updated_at": at}
+    record = one_run(number, steps=steps, **run, **who)
+    await stores.states.commit(replace(record, decisions=how.get("decisions", ())))
+    await read_again(stores, [run_id])
+
+
+async def rules(stores: Stores) -> list[StoredLesson]:
+    found = await stores.learning.lessons(LessonFilter(key_prefix="said|"))
+    return sorted(found, key=lambda each: -each.support.conversations)
+
+
+async def taught(
+    database: Path, said: Sequence[str] = SAID, tenant: str = "default", *, approved: bool = True
+) -> None:
+    """A project whose people said these things, the first most often, all approved."""
+    stores = await open_stores(StorageSettings(path=str(database)))
+    number = 0
+    for place, words in enumerate(said):
+        for _ in range(1 + (place == 0)):
+            await talk(stores, number, words, tenant=tenant)
+            number += 1
+    actions = LessonActions(stores.learning)
+    for each in await rules(stores) if approved else ():
+        await actions.move(each, Status.TRIAL, "approved by the operator", 1.0)
+    await stores.close()
+
+
+def pusher(request: ReceivedRequest) -> Reply:
+    """Commits, then answers."""
+    if any(m.get("role") == "assistant" for m in request.messages):
+        return Reply("Done.")
+    return Reply("", tool_calls=(ToolCall("bash", {"command": "git commit -m x"}, id="c0"),))
+
+
+async def sent(
+    upstream: ScriptedUpstream, url: str, name: str, system: str, user: str = "Fix it."
+) -> list[dict[str, Any]]:
+    """The bodies that leave in one run: the first call, and the one after `git commit`."""
+    before = len(upstream.requests)
+    messages: list[Any] = [{"role": "system", "content": system}, {"role": "user", "content": user}]
+    async with httpx.AsyncClient(timeout=60) as http:
+        for _ in range(2):
+            body = {"model": "m", "messages": messages, "tools": TOOLS}
+            headers = {"x-conversation-id": name}
+            answer = await http.post(f"{url}/chat/completions", json=body, headers=headers)
+            message = answer.raise_for_status().json()["choices"][0]["message"]
+            result = {"role": "tool", "tool_call_id": "c0", "content": "1 file changed"}
+            messages += [message, result]
+    return [request.json for request in list(upstream.requests)[before:]]
+
+
+@pytest.fixture
+def gateway(gateway_server: Start, upstream: ScriptedUpstream, tmp_path: Path) -> AppServer:
+    upstream.default = pusher
+    learning = {"trials": "on", "interval_s": 3600}
+    storage = {"path": str(tmp_path / "runs.db")}
+    asyncio.run(taught(tmp_path / "runs.db"))
+    return gateway_server({**PLAIN, "storage": storage, "learning": learning})
+
+
+async def test_a_run_of_the_project_begins_with_its_rules(
+    gateway: AppServer, upstream: ScriptedUpstream
+) -> None:
+    """Once in the system prompt, five at most and under 120 tokens, the same bytes in each call;
+    after the call before the mistake a reminder; another project gets nothing."""
+    here, url = "Working directory: /home/ann/shop", gateway.base_url
+    runs = [await sent(upstream, url, f"run-{number}", here) for number in range(4)]
+    for first, second in runs:
+        system = first["messages"][0]["content"]
+        assert orjson.dumps(first).decode().count(FRAME_OPEN) == 1
+        block = [line for line in system.splitlines() if STATED in line]
+        assert 1 <= len(block) <= 5
+        assert len("\n\n".join(block)) <= 4 * 120
+        assert str(first).count(STATED) == len(block)
+        assert second["messages"][0] == first["messages"][0]
+        assert str(second["messages"][1:]).count(STATED) <= 2
+    assert any(f"{STATED}: {RULE}" in str(first) for first, _ in runs)
+    assert any(STATED in str(second["messages"][2:]) for _, second in runs)
+    for system in ("Working directory: /home/ann/other", "Help.", here + "s"):
+        for other in await sent(upstream, url, f"other-{system}", system):
+            assert STATED not in str(other)
+
+
+async def test_nothing_that_the_agents_own_instructions_say(
+    gateway: AppServer, upstream: ScriptedUpstream
+) -> None:
+    """Neither in the system prompt nor in a CLAUDE.md among the first messages."""
+    system = "Working directory: /home/ann/shop\nUse `pnpm`, never `npm`."
+    for number in range(4):
+        user = "# CLAUDE.md\n- Before `git push`: run the linter, please.\n\nFix it."
+        for body in await sent(upstream, gateway.base_url, f"own-{number}", system, user):
+            assert "Use pnpm instead of npm." not in str(body)
+            assert "run the linter." not in str(body)
+
+
+@pytest.mark.parametrize(
+    ("rule", "own", "says"),
+    [
+        ("Use pnpm instead of npm.", "We build with pnpm instead of npm.", True),
+        ("Do not commit or push unless asked.", "Commit and push only when asked.", True),
+        ("Do not commit or push unless asked.", "Commit and push whenever you ask.", False),
+        ("Run the linter before you push.", "Push often. Run it. Linter: ruff.", False),
+    ],
+)
+def test_what_instructions_say(rule: str, own: str, says: bool) -> None:
+    """Most words of the rule in one sentence, with a limit where the rule has one."""
+    assert instructed(rule, [PromptMessage(role="user", text=own)]) is says
+
+
+@pytest.mark.parametrize("how", [{"person": "ben"}, {"day": 1}])
+async def test_a_trial_opens_with_two_people_or_two_days(how: dict[str, Any]) -> None:
+    """One person alone opens none on one day; what does harm waits for an operator."""
+    stores = await open_stores(StorageSettings(path=":memory:"))
+    harm = "always delete the branch after a merge"
+    for words in (SAID[0], harm):
+        for number in range(2):
+            await talk(stores, number + 10 * (words == harm), words)
+    assert [next_move(each, 2.0, trials=True) for each in await rules(stores)] == [None, None]
+    for number, words in ((2, SAID[0]), (13, harm)):
+        await talk(stores, number, words, **how)
+    moves = {
+        str(each.pattern.fields["recommended_action"]): next_move(each, 2.0, trials=True)
+        for each in await rules(stores)
+    }
+    assert moves["Use pnpm instead of npm."] is not None
+    assert list(moves.values()).count(None) == 1
+    await stores.close()
+
+
+def test_only_an_operator_approves(start: Start, tmp_path: Path) -> None:
+    """The key that an agent has can change no rule; an operator's approval makes it active."""
+    path = tmp_path / "acme.db"
+    server = start(auth=KEYS, storage={"path": str(path)})
+    asyncio.run(taught(path, SAID[:1], "acme", approved=False))
+    with client_of(server, ACME) as acme, client_of(server, ADMIN) as operator:
+        (rule,) = acme.get("/api/lessons").json()["lessons"]
+        at, form = f"lessons/{rule['pattern_id']}", {"action": "approve"}
+        assert (rule["status"], rule["advice"]) == ("candidate", "Use pnpm instead of npm.")
+        assert acme.patch(f"/api/{at}", json={"status": "active"}).status_code == 403
+        assert acme.post(f"/dashboard/{at}", data=form).status_code == 403
+        assert acme.get(f"/api/{at}").json()["status"] == "candidate"
+        page = operator.get("/dashboard/lessons").text
+        assert "What your agents keep being told" in page
+        assert all(word in page for word in ("<h3>shop</h3>", "Use pnpm instead of npm.", ">ann<"))
+        assert ">ann<" not in acme.get("/dashboard/lessons").text
+        changed = operator.patch(f"/api/{at}?tenant=acme", json={"status": "trial"})
+        assert changed.json()["changed"]
+        assert acme.get(f"/api/{at}").json()["status"] == "active"
+
+
+def test_rules_are_exported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rules that are given go into a project's file as a diff, and are given no more."""
+    database, project = tmp_path / "runs.db", tmp_path / "shop"
+    project.mkdir()
+    (project / "AGENTS.md").write_text("# Shop\n")
+    asyncio.run(taught(database, SAID[:2]))
+    monkeypatch.chdir(project)
+    monkeypatch.setenv("GATEWAY_STORAGE__PATH", str(database))
+    assert main(["learn", "rules"]) == 0
+    listed = capsys.readouterr().out.splitlines()
+    assert len(listed) == 2
+    assert all(word in listed[0] for word in ("shop", "active", "2 times", "ann", "pnpm"))
+    assert main(["learn", "rules", "--export", "AGENTS.md"]) == 0
+    added = [line[1:] for line in capsys.readouterr().out.splitlines() if line[0] == "+"][1:]
+    assert added == ["", "## Rules", "", f"- {RULE}", "- Do not force push to main."]
+    assert main(["learn", "rules", "--json"]) == 0
+    rows = [orjson.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {row["status"] for row in rows} == {"quarantined"}
+    assert {row["why_not_active"] for row in rows} == {"exported to AGENTS.md by the operator"}
+    assert main(["learn", "rules", "--export", "AGENTS.md"]) != 0
+
+
+async def test_what_one_person_said_is_for_that_person() -> None:
+    """Until it is approved, or somebody else says it; an edited rule takes what is said later."""
+    stores = await open_stores(StorageSettings(path=":memory:"))
+    opening = [PromptMessage(role="system", text="Working directory: /home/ann/shop")]
+
+    async def given(person: str, *calls: Action) -> list[str]:
+        book = LessonBook(stores.learning, None, similarity=lambda: 2.0, failed=failed)
+        query = LessonQuery(
+            failures=(), exclude=frozenset(), actions=calls, person=person, opening=lambda: opening
+        )
+        return [match.pattern.pattern_id for match in await book.find(query, "default")]
+
+    def failed(error: Exception) -> None:
+        raise error
+
+    for day in range(2):
+        await talk(stores, day, SAID[0], day=day)
+    (rule,) = await rules(stores)
+    name = rule.pattern.pattern_id
+    assert await given("ann") == []  # a candidate
+    await stores.learning.move("default", name, Status.TRIAL, reason="two days", at=1.0)
+    assert (await given("ann"), await given("ben")) == ([name], [])
+    before, other = action("Bash", command="git commit -m x"), action("Bash", command="ls src")
+    assert (await given("ann", before), await given("ann", other)) == ([name], [])
+    await talk(stores, 2, SAID[0], person="ben")
+    assert await given("ben") == [name]
+    (rule,) = await rules(stores)
+    edited = await LessonActions(stores.learning).edit(rule, "Use pnpm for all.", 2.0)
+    assert await given("eve") == [edited.pattern_id]
+    await talk(stores, 3, SAID[0])
+    support = {each.pattern.pattern_id: each.support.conversations for each in await rules(stores)}
+    assert support == {name: 3, edited.pattern_id: 4}
+    await stores.close()
+
+
+async def test_a_rule_recurs_when_it_is_said_again() -> None:
+    """In the run that it was decided about, after the decision, as seen when the run is over."""
+    stores = await open_stores(StorageSettings(path=":memory:"))
+    await talk(stores, 0, SAID[0])
+    (rule,) = await rules(stores)
+    owner, name = "default", rule.pattern.pattern_id
+    key = rule.pattern.lesson.key if rule.pattern.lesson else ""
+    for number, words in ((1, SAID[0]), (2, "thanks, go on")):
+        decision = DecisionRow(
+            run_id=f"r{number:04}",
+            step_index=0,
+            pattern_id=name,
+            owner=owner,
+            version=1,
+            share=0.5,
+            given=True,
+            similarity=1.0,
+            key=key,
+            state="INIT",
+        )
+        await talk(stores, number, words, decisions=(decision,))
+    settled = await stores.learning.decisions(owner, name)
+    assert [each.recurred for each in settled] == [True, False]
+    await stores.close()
