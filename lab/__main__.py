@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gateway.errors import ConfigError
@@ -42,6 +42,7 @@ def _parser() -> argparse.ArgumentParser:
         "--said", type=Path, help="what was said in them, labelled by hand, JSONL"
     )
     learning.add_argument("--read", type=int, metavar="N", help="print N lessons to be read")
+    learning.add_argument("--trials", type=int, metavar="SEEDS", help="play trials of lessons")
     learning.add_argument("--part", choices=("early", "late", "all"), default="early")
     learning.add_argument("files", nargs="*", type=Path, help="recorded runs, JSONL (also .gz)")
     learning.set_defaults(run=_learning)
@@ -104,9 +105,12 @@ def _people(args: argparse.Namespace) -> int:
 
 
 def _learning(args: argparse.Namespace) -> int:
-    from lab.learning import corrections, measure, reading, summary_lines
+    from lab.learning import corrections, measure, reading, summary_lines, trials
 
-    if args.read:
+    lines: Iterator[str]
+    if args.trials:
+        lines = (json.dumps(each) for each in trials(args.trials))
+    elif args.read:
         lines = reading(args.files, args.sessions, part=args.part, count=args.read)
     elif args.sessions and args.said:
         lines = iter([json.dumps(corrections(args.sessions, args.said), indent=1)])

@@ -4,7 +4,7 @@ Lessons of the contrast of runs by source, the share of the failing runs of one 
 scenarios that a library of the other half covers, and the precision of each implicit outcome. With
 `--sessions` and `--said`: the rules that people's corrections state, in order of time, and whether
 corrections of the last third were covered by the two before. `--read N` prints N lessons with what
-they come from.
+they come from. `--trials SEEDS` plays trials of lessons with a known effect.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from gateway.learning.corrections import (
     same_rule,
     takes_back,
 )
+from gateway.learning.life_cycle import FIRST_LOOK, LOOK_EVERY, Observation, judged, posterior
 from gateway.learning.mining import Finding, MinedRun, mine
 from gateway.learning.reading import ReadCallOfRun, read_run
 from gateway.learning.verdicts import implicit
@@ -367,3 +368,69 @@ def reading(
         waits = " [waits for approval]" if behind[0].rule.refused else ""
         yield f"{number}. {text}  [said {len(behind)} times]{waits}"
         yield from (f"      {' '.join(each.words.split())[:220]}" for each in behind[:3])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planted:
+    """A lesson with a known effect: probabilities that its failure comes again and that the run
+    succeeds, held back and given. Results come `batch` at a time, `cluster` in a run."""
+
+    recurs: tuple[float, float]
+    succeeds: tuple[float, float]
+    batch: int = 1
+    cluster: int = 1
+
+
+PLANTED: Mapping[str, Planted] = {
+    "no effect": Planted(recurs=(0.4, 0.4), succeeds=(0.5, 0.5)),
+    "no effect, sure success, by eight": Planted(recurs=(0.5, 0.5), succeeds=(0.97, 0.97), batch=8),
+    "no effect, four in a run": Planted(recurs=(0.5, 0.5), succeeds=(0.9, 0.9), batch=8, cluster=4),
+    "+30 points": Planted(recurs=(0.6, 0.3), succeeds=(0.5, 0.8)),
+    "+30 points, by eight": Planted(recurs=(0.6, 0.3), succeeds=(0.5, 0.8), batch=8),
+    "+30 points, frequent failure": Planted(recurs=(0.9, 0.6), succeeds=(0.3, 0.6)),
+    "no failure, success as before": Planted(recurs=(0.6, 0.3), succeeds=(0.5, 0.5)),
+    "-30 points": Planted(recurs=(0.3, 0.6), succeeds=(0.6, 0.3)),
+    "no failure, no success": Planted(recurs=(0.5, 0.0), succeeds=(0.5, 0.0)),
+    "no failure, no success, rare before": Planted(recurs=(0.5, 0.0), succeeds=(0.15, 0.0)),
+}
+"""Lessons whose trials are played, the last two as one that overrides a check."""
+MOST_DECISIONS = 180
+
+
+def trial(seed: int, lesson: Planted) -> tuple[str, int]:
+    """The status at the end of a trial, and after how many decisions."""
+    draw, seen, share = random.Random(seed), list[Observation](), 0.5  # noqa: S311 - no secret
+    while len(seen) < MOST_DECISIONS:
+        before = len(seen)
+        while len(seen) < before + lesson.batch:
+            again, solved = draw.random(), draw.random()
+            for number in range(lesson.cluster):
+                gives = draw.random() < share
+                success = solved < lesson.succeeds[gives] if number == 0 else None
+                seen.append(Observation(gives, share, again < lesson.recurs[gives], success))
+        if len(seen) > FIRST_LOOK and before // LOOK_EVERY == len(seen) // LOOK_EVERY:
+            continue  # no look, so that nothing has changed
+        found = posterior(seen)
+        share, move = found.share, judged(found, active=False)
+        if move is not None:
+            return move.status.value, len(seen)
+    return "trial", len(seen)
+
+
+def trials(seeds: int, planted: Mapping[str, Planted] = PLANTED) -> Iterator[dict[str, Any]]:
+    """For each planted lesson: shares that became active and were retired, the share retired within
+    60 decisions, and the median of the decisions until active, None if fewer than half were."""
+    for name, lesson in planted.items():
+        ends = [trial(seed, lesson) for seed in range(seeds)]
+        active = sorted(number for status, number in ends if status == "active")
+        retired = [number for status, number in ends if status == "retired"]
+        # A look at 60 is taken when the batch with the sixtieth result has come.
+        soon = sum(number < 60 + lesson.batch for number in retired)
+        middle = seeds // 2
+        yield {
+            "lesson": name,
+            "active": len(active) / seeds,
+            "retired": len(retired) / seeds,
+            "retired_within_60": soon / seeds,
+            "median_until_active": active[middle] if len(active) > middle else None,
+        }

@@ -178,8 +178,13 @@ async def change_lesson(request: ApiRequest[LessonParameters]) -> ApiResponse:
 @OPERATIONS.add("POST /api/runs/{run_id}/forget", Forgotten, "What was removed.")
 async def forget_run(request: ApiRequest[ForgetParameters]) -> ApiResponse:
     """Remove a run's evidence, verdicts and decisions, and lessons only it supports."""
-    run_id = request.params.run_id
-    removed = await request.runtime.learning.forget(request.tenant, run_id)
+    run_id, learner = request.params.run_id, request.runtime.opened.learning.learner
+    if learner is not None:
+        removed = await learner.forget(request.tenant, run_id)
+    else:
+        removed = await request.runtime.learning.forget(request.tenant, run_id, time.time())
+    if removed is None:
+        raise NotFound(f"there is no run {run_id[:80]!r}", param="run_id")
     request.runtime.opened.learning.book.forget()
     publish_change(request.runtime, "lesson", "forgotten", run_id=run_id)
     return ApiResponse({"run_id": run_id, "removed": removed})

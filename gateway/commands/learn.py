@@ -87,7 +87,7 @@ async def _run(stores: Stores, settings: Settings, args: argparse.Namespace) -> 
         if runs.next_cursor is None:
             break
         page = PageRequest(limit=_PAGE, descending=False, cursor=runs.next_cursor)
-    report.moves += await learner.review(args.tenant)
+    report.moves += await learner.review(args.tenant, late=True)
     counts = {name: getattr(report, name) for name in Report.__slots__}
     words = (f"{number} {name.replace('_', ' ')}" for name, number in counts.items())
     answer(args, counts, ", ".join(words))
@@ -177,7 +177,8 @@ async def _edit(stores: Stores, settings: Settings, args: argparse.Namespace) ->
 
 
 async def _forget(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
-    removed = await stores.learning.forget(args.tenant, args.run_id)
+    removed = await open_learner(stores, settings).forget(args.tenant, args.run_id)
+    removed = kept(removed, f"there is no run {args.run_id!r}")
     answer(args, {"run_id": args.run_id, "removed": removed}, f"{len(removed)} lessons removed")
 
 

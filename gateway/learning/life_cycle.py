@@ -8,6 +8,7 @@ are weighted by the inverse of the probability with which they were drawn."""
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -17,28 +18,29 @@ from msgspec import structs
 from gateway.learning.gate import does_harm, refusal
 from gateway.learning.mining import PRACTICE, lesson_id
 from gateway.learning.reading import WINDOW_CALLS, ReadCallOfRun
+from gateway.learning.verdicts import best
 from gateway.steering.guidance.lessons import is_rule
 from gateway.steering.guidance.pattern import Pattern, Status, Tier, Trust, content
 from gateway.stores.learning import (
     DecisionRow,
     LearningStore,
     NearOutcome,
+    OutcomeRow,
     Posterior,
     SettledDecision,
     StoredLesson,
 )
 
-PROMOTE_ABOVE = 0.98  # probability that the effect matters, for a lesson in trial to become active
-EARLY_DECISIONS, PROMOTE_EARLY_ABOVE = 60, 0.998
-"""Below this many decisions the first bar is higher: several early looks at chance pass a low one.
-Source: tests/learning/test_trials.py."""
+FALSE_DISCOVERIES = 0.05  # most of a tenant's proved lessons that may help by chance
+HELPS_ABOVE = 0.5  # probability of an effect that matters, for a lesson to become active
+SAFE_FROM = 10.0  # e-value against less success from which a lesson is safe: probability .9
 RETIRE_HARM_ABOVE = 0.90  # probability of harm from which a lesson is retired
-GIVE_UP_AFTER, GIVE_UP_BELOW = 120, 0.2
+GIVE_UP_AFTER, GIVE_UP_BELOW = 120, 0.5
 """Decisions after which a lesson is retired when the probability that it matters is below this.
-Source of these four: `learning.md`, 6."""
+Source of these: `docs/learning.md`, a lesson's life."""
 FIRST_LOOK, LOOK_EVERY = 30, 15
 """Decisions before a trial is judged for the first time, and between two looks: whoever looks
-after each decision promotes by chance. Source: tests/learning/test_trials.py."""
+after each decision retires by chance. Source: tests/learning/test_trials.py."""
 LEAST_PER_ARM = 6  # decisions of each arm without which no trial is judged
 NEEDED_CONVERSATIONS = NEEDED_TASKS = NEEDED_KEYS = 2
 """Different conversations, for a general lesson tasks, and where the tenant has several gateway
@@ -56,10 +58,15 @@ class Move:
 
 
 def next_move(
-    lesson: StoredLesson, now: float, *, trials: bool, config_tenants: Collection[str] = ()
+    lesson: StoredLesson,
+    now: float,
+    *,
+    trials: bool,
+    config_tenants: Collection[str] = (),
+    bar: float = 1 / FALSE_DISCOVERIES,
 ) -> Move | None:
     """The change that is due, None for none. `trials`: whether lessons may be tried at all;
-    `config_tenants`: those with a key in the config."""
+    `config_tenants`: those with a key in the config; `bar`: of `proof_bar`."""
     known = lesson.pattern.lesson
     if known is None or known.status in (Status.QUARANTINED, Status.RETIRED):
         return None
@@ -73,7 +80,7 @@ def next_move(
         return Move(status=Status.TRIAL, reason=reason)
     if is_rule(lesson.pattern) and approved(lesson):
         return None  # a person's word stays until a person takes it back
-    return judged(lesson.posterior, active=known.status is Status.ACTIVE)
+    return judged(lesson.posterior, active=known.status is Status.ACTIVE, bar=bar)
 
 
 def approved(lesson: StoredLesson) -> bool:
@@ -107,26 +114,30 @@ def missing_support(lesson: StoredLesson, config_tenants: Collection[str]) -> st
     return ""
 
 
-def judged(found: Posterior, *, active: bool) -> Move | None:
-    """The move that the decisions call for; None between two looks."""
-    if not due(found) or found.helps is None or found.harms is None:
+def proof_bar(tried: Sequence[Posterior]) -> float:
+    """The e-value from which a lesson is proved, among all that its tenant has tried, so that at
+    most `FALSE_DISCOVERIES` of those proved are not (e-BH: holds for dependent e-values)."""
+    values = sorted((found.proof for found in tried if found.decisions), reverse=True)
+    bars = [len(values) / (FALSE_DISCOVERIES * rank) for rank in range(1, len(values) + 1)]
+    passed = [bar for value, bar in zip(values, bars, strict=True) if value >= bar]
+    return passed[-1] if passed else bars[0] if bars else 1 / FALSE_DISCOVERIES
+
+
+def judged(found: Posterior, *, active: bool, bar: float = 1 / FALSE_DISCOVERIES) -> Move | None:
+    """The move that the last look at the decisions calls for."""
+    held, helps = found.decisions - found.given, found.helps or 0.0
+    if found.decisions < FIRST_LOOK or min(found.given, held) < LEAST_PER_ARM:
         return None
-    if found.harms > RETIRE_HARM_ABOVE:
-        return Move(status=Status.RETIRED, reason=f"harms with probability {found.harms:.2f}")
-    if found.decisions >= GIVE_UP_AFTER and found.helps < GIVE_UP_BELOW:
+    for harm, words in ((found.harms, "harms"), (found.harms_success, "runs fail more often")):
+        if harm is not None and harm > RETIRE_HARM_ABOVE:
+            return Move(status=Status.RETIRED, reason=f"{words} with probability {harm:.2f}")
+    if found.decisions >= GIVE_UP_AFTER and helps < GIVE_UP_BELOW:
         reason = f"no effect after {found.decisions} decisions"
         return Move(status=Status.RETIRED, reason=reason)
-    bar = PROMOTE_EARLY_ABOVE if found.decisions < EARLY_DECISIONS else PROMOTE_ABOVE
-    if active or found.helps <= bar:
+    if active or helps < HELPS_ABOVE or found.proof < bar or found.safe < SAFE_FROM:
         return None
-    return Move(status=Status.ACTIVE, reason=f"helps with probability {found.helps:.3f}")
-
-
-def due(found: Posterior) -> bool:
-    """Whether the trial is looked at after this many decisions."""
-    held = found.decisions - found.given
-    enough = min(found.given, held) >= LEAST_PER_ARM and found.decisions >= FIRST_LOOK
-    return enough and found.decisions % LOOK_EVERY == 0
+    reason = f"helps by {100 * (found.effect or 0.0):.0f} points, and runs do not fail more often"
+    return Move(status=Status.ACTIVE, reason=reason)
 
 
 def why_not_active(
@@ -146,28 +157,39 @@ def why_not_active(
         return f"{FIRST_LOOK - found.decisions} more decisions until the first look"
     if min(found.given, found.decisions - found.given) < LEAST_PER_ARM:
         return f"an arm has fewer than {LEAST_PER_ARM} decisions"
-    chance = 0.0 if found.helps is None else found.helps
-    return f"helps with probability {chance:.2f}; {PROMOTE_ABOVE} is needed"
+    proof = f"that it helps ({found.proof:.3g} of {1 / FALSE_DISCOVERIES:.0f} or more)"
+    return f"not proved yet: {proof}, or that runs do not fail more often ({found.safe:.3g} of 10)"
 
 
 MATTERS = 0.05  # effect, as a difference of probabilities, from which a lesson is worth giving
-LEAST_SHARE, MOST_SHARE = 0.2, 0.8
-"""Limits of the probability with which a lesson in trial is given. Source: `learning.md`, 6."""
+LEAST_SHARE, MOST_SHARE = 0.2, 0.5
+"""Limits of the probability with which a lesson in trial is given: a trial is soonest over with
+equal arms; from a probability of harm of .75 on it is given less often."""
 ACTIVE_SHARE = 0.9  # of an active lesson: the rest is the hold-out, which never ends
-PARENT_DECISIONS = 4.0  # most decisions per arm that the general lesson's rates count for
 _POINTS = 400
+_LOGS = [(math.log(x), math.log(1.0 - x)) for x in ((n + 0.5) / _POINTS for n in range(_POINTS))]
 _SHARE_DIGITS = 4  # the last digits of a sum depend on its order; the draw must not
 _Z95 = 1.959964
+_BETS = ((0.12, 0.15), (0.25, 0.85))
+"""Bets and the capital that each begins with: best for effects of about 12 and 25 points."""
+_CORRECTIONS = ("interruption", "correction")  # sources of verdicts
+_MOST_STAKED = 0.9
+_MOST_LOG = 20.0  # of a capital that is stored
+
+
+_Drawn = tuple[bool, float, bool]
+"""Whether it was given, with which probability, and whether the result was good."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One settled decision: whether the lesson was given, with which probability, and whether the
-    failure came again."""
+    """One settled decision: whether the lesson was given, with which probability, whether what it
+    is about came again, and, of the first decision in a run, whether the run succeeded."""
 
     given: bool
     share: float
     recurred: bool
+    success: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,42 +210,90 @@ class _Arm:
         return self.a * self.b / (total * total * (total + 1.0))
 
 
-def observations(decisions: Sequence[SettledDecision]) -> list[Observation]:
-    """The decisions whose near outcome is known, as observations of the trial."""
-    return [
-        Observation(each.decision.given, each.decision.share, each.recurred)
-        for each in decisions
-        if each.recurred is not None
-    ]
+def observations(
+    decisions: Sequence[SettledDecision],
+    verdicts: Sequence[OutcomeRow] = (),
+    *,
+    of_person: bool = False,
+) -> list[Observation]:
+    """The decisions whose near outcome is known, in order of time, with the verdicts on their runs.
+    `of_person`: for a lesson that a person stated, what may come again is a correction."""
+    found, seen, known = list[Observation](), set[str](), defaultdict[str, list[OutcomeRow]](list)
+    for row in verdicts:
+        known[row.run_id].append(row)
+    for each in decisions:
+        run_id, rows = each.decision.run_id, known[each.decision.run_id]
+        if each.recurred is None or (of_person and run_id in seen):
+            continue
+        outcome = best(rows)
+        success = outcome.verdict == "success" if outcome else None
+        recurred = any(row.source in _CORRECTIONS for row in rows) if of_person else each.recurred
+        # A run that gives up soon after the lesson has not got over the failure.
+        soon = each.steps_left is not None and each.steps_left < WINDOW_CALLS
+        went_on = success is None and each.calls_to_success is not None
+        recurred = recurred or (soon and not success and not went_on)
+        first = success if run_id not in seen else None
+        found.append(Observation(each.decision.given, each.decision.share, recurred, first))
+        seen.add(run_id)
+    return found
 
 
-def posterior(
-    seen: Sequence[Observation], *, active: bool = False, parent: Posterior | None = None
-) -> Posterior:
-    """The posterior of the observations. `active`: whether the lesson has passed its trial;
-    `parent`: the posterior of the general lesson that this one belongs to."""
-    known = parent or Posterior()
-    given = _arm([o for o in seen if o.given], known.rate_given)
-    held = _arm([o for o in seen if not o.given], known.rate_held)
-    helps, harms = exceeds(held, given, MATTERS), 1.0 - exceeds(held, given, 0.0)
+def posterior(every: Sequence[Observation], *, active: bool = False) -> Posterior:
+    """The posterior of the observations in order of time, as of the last look: once there is one,
+    decisions after it count for the next. `active`: whether the lesson has passed its trial."""
+    last = len(every) - len(every) % LOOK_EVERY
+    seen = every[:last] if last >= FIRST_LOOK else every
+    recurred = [(o.given, o.share, not o.recurred) for o in seen]
+    succeeded = [(o.given, o.share, o.success) for o in seen if o.success is not None]
+    given, held = _arms(recurred)
+    success_given, success_held = _arms(succeeded)
+    helps, harms = exceeds(given, held, MATTERS), 1.0 - exceeds(given, held, 0.0)
+    harms_success = 1.0 - exceeds(success_given, success_held, 0.0)
     effect = low = high = None
     if given.rate is not None and held.rate is not None:
-        effect = held.rate - given.rate
+        effect = given.rate - held.rate
         spread = _Z95 * math.sqrt(held.variance + given.variance)
-        low, high = held.mean - given.mean - spread, held.mean - given.mean + spread
-    share = ACTIVE_SHARE if active else min(max(1.0 - harms, LEAST_SHARE), MOST_SHARE)
+        low, high = given.mean - held.mean - spread, given.mean - held.mean + spread
+    share = min(max(2.0 - 2.0 * max(harms, harms_success), LEAST_SHARE), MOST_SHARE)
     return Posterior(
-        decisions=len(seen),
-        given=sum(o.given for o in seen),
-        rate_given=given.rate,
-        rate_held=held.rate,
+        decisions=len(every),
+        given=sum(o.given for o in every),
+        rate_given=None if given.rate is None else 1.0 - given.rate,
+        rate_held=None if held.rate is None else 1.0 - held.rate,
+        success_given=success_given.rate,
+        success_held=success_held.rate,
         effect=effect,
         low=low,
         high=high,
         helps=helps,
         harms=harms,
-        share=round(share, _SHARE_DIGITS),
+        harms_success=harms_success,
+        proof=e_values(recurred, above=0.0)[-1],
+        safe=max(e_values(succeeded, above=-MATTERS)),
+        share=ACTIVE_SHARE if active else round(share, _SHARE_DIGITS),
     )
+
+
+def e_values(seen: Sequence[_Drawn], above: float) -> list[float]:
+    """The evidence after each decision that giving raises the rate of good results by more than
+    `above`: the capital of bets against the opposite, which begins with 1 and is ever above 1 / a
+    with probability a at most.
+
+    Only the draws are assumed to be random, so that results may depend on each other and change
+    with time. Each bet is chosen before the draw that it is about."""
+    logs, good, values = [math.log(capital) for _, capital in _BETS], 0.5, [1.0]
+    for number, (given, share, result) in enumerate(seen, start=1):
+        middle = good / number  # rate before this one: the smaller the surprise, the surer the bet
+        weight = 4.0 * (1.0 - share if given else -share)
+        # In units of 4 s (1 - s), which keeps decisions with a rare arm from deciding alone.
+        gain = weight * (result - middle) - above * 4.0 * share * (1.0 - share)
+        worst = 4.0 * max(share, 1.0 - share) * max(middle, 1.0 - middle) + max(above, 0.0)
+        for index, (bet, _) in enumerate(_BETS):
+            stake = bet / max(4.0 * middle * (1.0 - middle), 0.1)  # more where results vary less
+            logs[index] += math.log1p(min(stake, _MOST_STAKED / worst) * gain)
+        good += result
+        values.append(math.fsum(math.exp(min(value, _MOST_LOG)) for value in logs))
+    return values
 
 
 def interval(rate: float, decisions: int) -> tuple[float, float]:
@@ -236,19 +306,19 @@ def interval(rate: float, decisions: int) -> tuple[float, float]:
     return max(0.0, middle - spread), min(1.0, middle + spread)
 
 
-def _arm(seen: Sequence[Observation], parent_rate: float | None) -> _Arm:
-    """Rate and posterior of one arm; the prior is flat, or leans to the parent's rate."""
-    a = b = 1.0
-    if parent_rate is not None:
-        a += PARENT_DECISIONS * parent_rate
-        b += PARENT_DECISIONS * (1.0 - parent_rate)
+def _arms(seen: Sequence[_Drawn]) -> tuple[_Arm, _Arm]:
+    """Rates of good results of both arms, with flat priors."""
+    return _arm([d for d in seen if d[0]]), _arm([d for d in seen if not d[0]])
+
+
+def _arm(seen: Sequence[_Drawn]) -> _Arm:
     if not seen:
-        return _Arm(rate=None, a=a, b=b)
-    weights = [1.0 / (o.share if o.given else 1.0 - o.share) for o in seen]
+        return _Arm(rate=None, a=1.0, b=1.0)
+    weights = [1.0 / (share if given else 1.0 - share) for given, share, _ in seen]
     total = sum(weights)
-    rate = sum(w for w, o in zip(weights, seen, strict=True) if o.recurred) / total
+    rate = sum(w for w, drawn in zip(weights, seen, strict=True) if drawn[2]) / total
     effective = total * total / sum(w * w for w in weights)
-    return _Arm(rate=rate, a=a + effective * rate, b=b + effective * (1.0 - rate))
+    return _Arm(rate=rate, a=1.0 + effective * rate, b=1.0 + effective * (1.0 - rate))
 
 
 def exceeds(larger: _Arm, smaller: _Arm, by: float) -> float:
@@ -268,8 +338,7 @@ def exceeds(larger: _Arm, smaller: _Arm, by: float) -> float:
 
 
 def _density(a: float, b: float) -> list[float]:
-    points = [(index + 0.5) / _POINTS for index in range(_POINTS)]
-    logs = [(a - 1.0) * math.log(x) + (b - 1.0) * math.log(1.0 - x) for x in points]
+    logs = [(a - 1.0) * low + (b - 1.0) * high for low, high in _LOGS]
     top = max(logs)
     masses = [math.exp(value - top) for value in logs]
     total = sum(masses)

@@ -250,7 +250,9 @@ class OwnRisks:
             by_tenant[ended.run.tenant].append(ended)
         before, found = await self.store.own_risks(), dict[str, OwnRisk]()
         for tenant, newest in sorted(by_tenant.items()):
-            runs = await self._read(sorted(newest[:MOST_RUNS], key=lambda each: each.run.at))
+            forgotten = await self.learning.forgotten(tenant)
+            kept = [each for each in newest[:MOST_RUNS] if each.run.run_id not in forgotten]
+            runs = await self._read(sorted(kept, key=lambda each: each.run.at))
             known = before.get(tenant, AS_SHIPPED)
             found[tenant] = await asyncio.to_thread(fit_own, runs, known, self.now())
             await self.store.put_own_risk(tenant, found[tenant])

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -30,7 +30,14 @@ from gateway.learning.corrections import (
 )
 from gateway.learning.distiller import Distiller, ModelServices, PaidModel, job_about
 from gateway.learning.generalise import Entry, Generaliser
-from gateway.learning.life_cycle import near_outcome, next_move, observations, posterior
+from gateway.learning.life_cycle import (
+    Observation,
+    near_outcome,
+    next_move,
+    observations,
+    posterior,
+    proof_bar,
+)
 from gateway.learning.mining import Finding, MinedRun, mine, practice_lesson, task_digest
 from gateway.learning.own_risk import OwnRisks
 from gateway.learning.reading import WINDOW_CALLS, ReadCallOfRun, read_run
@@ -41,7 +48,13 @@ from gateway.steering.guidance.lessons import SAID
 from gateway.steering.guidance.pattern import RETRIEVED, Pattern, Status, Tier, content
 from gateway.steering.transcript.steps import Step
 from gateway.stores.guard.guarded import GuardedStateStore
-from gateway.stores.learning import LearningStore, LessonFilter, NearOutcome
+from gateway.stores.learning import (
+    LearningStore,
+    LessonFilter,
+    NearOutcome,
+    Posterior,
+    StoredLesson,
+)
 from gateway.stores.protocols import RunStore, StateStore, StoreError
 from gateway.stores.queries import LIVE, PageRequest, RunFilter, RunTrace
 from gateway.stores.totals import RunRecord
@@ -156,9 +169,10 @@ class Learner:
                     del self._touched[run_id]
                 else:
                     run.decided = None
-        if report.evidence + report.settled or now - self._reviewed >= REVIEW_S:
+        late = now - self._reviewed >= REVIEW_S
+        if report.evidence + report.settled or late:
             try:
-                report.moves += await self.review()
+                report.moves += await self.review(late=late)
             except StoreError as error:
                 self.failed(error)
         return report
@@ -167,7 +181,11 @@ class Learner:
         """Learn from one run. `over`: no call is expected; otherwise, and while another gateway
         serves the run, only decisions are settled."""
         trace = await self.runs.get_run(run_id, tenant=tenant)
-        if trace is None:
+        forgotten = await self.store.forgotten(trace.run.tenant) if trace else frozenset[str]()
+        for contrast in self._contrasts.values():
+            for each in forgotten & contrast.runs.keys():
+                del contrast.runs[each]
+        if trace is None or trace.run.id in forgotten:
             return Report()
         run, known = trace.run, self._touched.get(run_id)
         recent = self.now() - run.updated_at < self.settings().idle_s
@@ -206,26 +224,36 @@ class Learner:
     async def recompute(self, owner: str, pattern_id: str, version: int) -> None:
         """Compute the posterior of a lesson from all its decisions."""
         stored = await self.store.lesson(owner or None, pattern_id)
-        pattern = stored.pattern if stored else None
-        lesson, parent = pattern.lesson if pattern else None, None
-        if pattern and lesson and pattern.tier is Tier.E1:
-            # An instance leans to the posterior of its general lesson.
-            wanted = LessonFilter(tenant=pattern.tenant, tier=Tier.E2, key=lesson.key)
-            general = await self.store.lessons(wanted, limit=1)
-            parent = general[0].posterior if general and general[0].posterior.decisions else None
+        lesson, now = stored.pattern.lesson if stored else None, self.now()
         active = lesson is not None and lesson.status is Status.ACTIVE
-        now = self.now()
-        newest = observations(await self.store.decisions(owner, pattern_id, version))
+        of_person = lesson is not None and lesson.key.startswith(SAID)
+
+        async def observed() -> list[Observation]:
+            decisions = await self.store.decisions(owner, pattern_id, version)
+            verdicts = await self.store.verdicts(owner, pattern_id, version)
+            return observations(decisions, verdicts, of_person=of_person)
+
+        newest = await observed()
         for _ in range(MOST_RECOMPUTED):
             seen = newest
-            found = await asyncio.to_thread(posterior, seen, active=active, parent=parent)
+            found = await asyncio.to_thread(posterior, seen, active=active)
             await self.store.put_posterior(owner, pattern_id, version, found, now)
-            newest = observations(await self.store.decisions(owner, pattern_id, version))
+            newest = await observed()
             if newest == seen:
                 break  # no other gateway has settled a decision meanwhile, so this is the newest
         if seen:
             await self.store.prolong(owner, pattern_id, now + self.settings().expire_s)
         self.changed()
+
+    async def forget(self, tenant: str | None, run_id: str) -> list[str] | None:
+        """Remove what was learned from a run, for good; the lessons that are gone, None for a run
+        that is not known."""
+        decided = await self.store.open_decisions(run_id, settled=True)
+        gone = await self.store.forget(tenant, run_id, self.now())
+        if gone is not None:
+            for lesson in {(d.owner, d.pattern_id, d.version) for d in decided}:
+                await self.recompute(*lesson)
+        return gone
 
     async def _mine(
         self, trace: RunTrace, steps: Sequence[Step], calls: Sequence[ReadCallOfRun], report: Report
@@ -338,15 +366,25 @@ class Learner:
         owner, pattern_id, at = pattern.tenant, pattern.pattern_id, self.now()
         await self.store.move(owner, pattern_id, Status.RETIRED, reason=reason, at=at)
 
-    async def review(self, tenant: str | None = None) -> int:
-        """Move the lessons whose time has come; how many moved."""
+    async def review(self, tenant: str | None = None, *, late: bool = False) -> int:
+        """Move the lessons whose time has come; how many moved. `late`: count outcomes that were
+        reported since the decisions were settled."""
         settings, now, moved = self.settings(), self.now(), 0
-        self._reviewed = now
+        if late:
+            self._reviewed = now
+            for stored in await self._tried(tenant, RETRIEVED):
+                if stored.posterior.decisions and stored.pattern.lesson is not None:
+                    pattern, version = stored.pattern, stored.pattern.lesson.version
+                    await self.recompute(pattern.tenant, pattern.pattern_id, version)
         trials, config_tenants = settings.trials == "on", self.config_tenants()
-        wanted = LessonFilter(tenant=tenant, statuses=(Status.CANDIDATE, *RETRIEVED))
-        for stored in await self.store.lessons(wanted, limit=MOST_REVIEWED):
-            move = next_move(stored, now, trials=trials, config_tenants=config_tenants)
-            pattern = stored.pattern
+        every = await self._tried(tenant, (Status.CANDIDATE, *RETRIEVED, Status.RETIRED))
+        tried = defaultdict[str, list[Posterior]](list)
+        for stored in every:
+            tried[stored.pattern.tenant].append(stored.posterior)
+        bars = {owner: proof_bar(found) for owner, found in tried.items()}
+        for stored in every:
+            pattern, bar = stored.pattern, bars[stored.pattern.tenant]
+            move = next_move(stored, now, trials=trials, config_tenants=config_tenants, bar=bar)
             if move is None or not await self.store.move(
                 pattern.tenant, pattern.pattern_id, move.status, reason=move.reason, at=now
             ):
@@ -357,6 +395,10 @@ class Learner:
         if moved:
             self.changed()
         return moved
+
+    async def _tried(self, tenant: str | None, statuses: Sequence[Status]) -> list[StoredLesson]:
+        wanted = LessonFilter(tenant=tenant, statuses=statuses)
+        return await self.store.lessons(wanted, limit=MOST_REVIEWED)
 
     async def _root(self, run: RunRecord) -> str:
         found = run.conversation_id

@@ -98,9 +98,11 @@ class SettledDecision(Struct, frozen=True, kw_only=True):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Posterior:
     """Result of the settled decisions about one version of a lesson. `rate_given`, `rate_held`:
-    recurrence in each arm, weighted by inverse propensity. `effect`: held minus given, with its 95
-    % interval. `helps`, `harms`: probability that the effect is at least what counts, or below 0.
-    `share`: the probability with which the lesson is given next."""
+    recurrence in each arm, weighted by inverse propensity; `success_given`, `success_held`:
+    success. `effect`: held minus given, with its 95 % interval. `helps`, `harms`: probability that
+    the effect is at least what counts, or below 0; `harms_success`: that success is rarer. `proof`,
+    `safe`: e-values of help, and of no less success. `share`: the probability with which the
+    lesson is given next."""
 
     decisions: int = 0
     given: int = 0
@@ -111,6 +113,11 @@ class Posterior:
     high: float | None = None
     helps: float | None = None
     harms: float | None = None
+    success_given: float | None = None
+    success_held: float | None = None
+    harms_success: float | None = None
+    proof: float = 1.0
+    safe: float = 1.0
     share: float = 0.5
 
 
@@ -231,8 +238,12 @@ class LearningStore(Protocol):
     ) -> list[SettledDecision]:
         """The decisions about a lesson in every run, oldest first."""
 
-    async def open_decisions(self, run_id: str) -> list[DecisionRow]:
-        """The decisions of a run whose near outcome is not known yet, in step order."""
+    async def verdicts(self, owner: str, pattern_id: str, version: int) -> list[OutcomeRow]:
+        """The verdicts on the runs of a lesson's decisions, oldest first."""
+
+    async def open_decisions(self, run_id: str, *, settled: bool = False) -> list[DecisionRow]:
+        """The decisions of a run whose near outcome is not known yet, in step order; with
+        `settled` all of them."""
 
     async def settle(self, outcomes: Sequence[NearOutcome]) -> int:
         """Fill in near outcomes; one that is known already stays. Returns how many were new."""
@@ -268,9 +279,16 @@ class LearningStore(Protocol):
     async def count_jobs(self, kind: str, tenant: str | None = None) -> dict[str, int]:
         """Number of jobs in each state."""
 
-    async def forget(self, tenant: str | None, run_id: str) -> list[str]:
+    async def forget(self, tenant: str | None, run_id: str, at: float) -> list[str] | None:
         """Remove what is known of a run (jobs by `run`), and the lessons that nothing else
-        supports; returns the ids of those lessons."""
+        supports; returns the ids of those lessons, None for a run that is not known.
+
+        From then on nothing is learned from it, and `decisions` leaves it out. Texts of the lessons
+        that are gone are masked where other runs were given them, and lessons that stay no longer
+        hold words of the run."""
+
+    async def forgotten(self, tenant: str) -> frozenset[str]:
+        """The ids of the tenant's forgotten runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from gateway.config.storage import StorageSettings
 from gateway.learning.worker import Learner, Report
 from gateway.steering.guidance.pattern import Tier
 from gateway.stores.learning import DecisionRow, LessonFilter
-from steering_gateway_testing.store_conformance.records import START, TENANT
+from steering_gateway_testing.store_conformance.records import START, TENANT, an_injection
 from tests.learning.distilling import MODEL, stored, unsaid
 from tests.learning.runs import Call, shell
 from tests.postgres import empty_database
@@ -144,3 +144,45 @@ async def test_a_run_that_another_gateway_serves_is_not_over(gateways: list[Stor
     later.touch("r0000", TENANT, step=1, ended=True, decided=False)
     report = await later.look()
     assert (report.runs, report.outcomes, later.waiting) == (1, 1, 0)
+
+
+async def test_a_forgotten_run_stays_forgotten_on_every_gateway(gateways: list[Stores]) -> None:
+    """Another gateway that has the run in memory, one that was started later, and reading all runs
+    again learn nothing from it; its decisions count no longer, and texts that only it taught are
+    masked where other runs were given them."""
+    calls = [shell("mvn test", MISSING), shell("./gradlew test", "BUILD SUCCESSFUL")]
+    await gateways[0].states.commit(stored(0, calls))
+    one, other = learner(gateways[0]), learner(gateways[1])
+    for each in (one, other):
+        await each.read("r0000", TENANT)
+    (lesson,) = await gateways[0].learning.lessons(LessonFilter())
+    name, key = lesson.pattern.pattern_id, lesson.pattern.lesson and lesson.pattern.lesson.key
+    decision = DecisionRow(
+        run_id="r0001",
+        step_index=1,
+        pattern_id=name,
+        owner=TENANT,
+        version=1,
+        share=0.5,
+        given=True,
+        similarity=1.0,
+        key=key or "",
+        state="NORMAL",
+    )
+    given = an_injection(1, run_id="r0001", pattern_id=name)
+    later = stored(1, [shell("ls", "README.md")] * 8)
+    await gateways[0].states.commit(replace(later, decisions=(decision,), injections=(given,)))
+    await other.read("r0001", TENANT)
+    assert await other.forget(TENANT, "unknown") is None
+    assert await one.forget(TENANT, "r0000") == [name]
+    for each in (one, other, learner(gateways[2])):
+        for run in ("r0000", "r0001"):
+            report = await each.read(run, TENANT)
+            assert (report.lessons, report.evidence) == (0, 0)
+    assert await gateways[2].learning.lessons(LessonFilter()) == []
+    trace = await gateways[2].runs.get_run("r0001", tenant=TENANT)
+    assert trace is not None
+    assert [each.text for each in trace.injections] == ["[forgotten]"]
+    assert len(await gateways[2].learning.decisions(TENANT, name)) == 1
+    assert await other.forget(TENANT, "r0001") == []
+    assert await gateways[2].learning.decisions(TENANT, name) == []

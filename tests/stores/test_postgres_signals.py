@@ -77,7 +77,7 @@ CHANGES: Mapping[str, tuple[str, Change]] = {
     "lesson shared": (PATTERNS, lambda s: s.learning.share(*OWN, START)),
     "lesson rated": (PATTERNS, lambda s: s.learning.put_posterior(*OWN, 1, Posterior(), START)),
     "lessons trimmed": (PATTERNS, lambda s: s.learning.trim(TENANT, Tier.E2, 1)),
-    "run forgotten": (PATTERNS, lambda s: s.learning.forget(TENANT, "r1")),
+    "run forgotten": (PATTERNS, lambda s: s.learning.forget(TENANT, "r1", START)),
 }
 
 

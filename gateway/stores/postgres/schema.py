@@ -125,6 +125,8 @@ _SCRIPTS = {
     "answers_001_answers": tables.ANSWERS,
     "core_002_runs_under_way": tables.UNDER_WAY,
     "routing_002_own_risks": tables.OWN_RISKS,
+    "learning_003_proof": tables.PROOF,
+    "learning_004_forgotten_runs": tables.FORGOTTEN,
 }
 MIGRATIONS = tables.rendered(_SCRIPTS, _TYPES)
 """Every change a database needs, in order; new ones are appended."""

@@ -72,6 +72,25 @@ AND (CAST(:tenant AS TEXT) = '' OR tenant = :tenant)
 ORDER BY at DESC, run_id, step_index LIMIT :limit
 """
 _OF_RUN = "run_id = :run_id AND (CAST(:tenant AS TEXT) IS NULL OR tenant = :tenant)"
+_FORGOTTEN = "SELECT run_id FROM forgotten_runs WHERE tenant = :tenant"
+_IS_FORGOTTEN = "SELECT TRUE FROM forgotten_runs WHERE run_id = :run_id AND tenant = :tenant"
+_KNOWN_RUN = f"""
+INSERT INTO forgotten_runs (run_id, tenant, at)
+SELECT :run_id, tenant, CAST(:at AS DOUBLE PRECISION) FROM (
+    SELECT tenant FROM runs WHERE {_OF_RUN.replace("run_id =", "id =")}
+    UNION SELECT tenant FROM pattern_evidence WHERE {_OF_RUN}
+    UNION SELECT tenant FROM forgotten_runs WHERE {_OF_RUN}
+) AS known WHERE TRUE
+ON CONFLICT (run_id, tenant) DO UPDATE SET at = forgotten_runs.at RETURNING TRUE
+"""
+_MASK_GIVEN = """
+UPDATE injections SET text = '[forgotten]' WHERE pattern_id = :pattern_id
+AND run_pk IN (SELECT pk FROM runs WHERE CAST(:tenant AS TEXT) = '' OR tenant = :tenant)
+"""
+_MASK_SOURCE = """
+UPDATE patterns SET source_trace_id = NULL, applies_when = '{}' WHERE pattern_id = :pattern_id
+AND origin <> '' AND substr(source_trace_id, 1, length(:source)) = :source
+"""
 _TOUCHED = f"SELECT DISTINCT tenant, pattern_id FROM pattern_evidence WHERE {_OF_RUN}"
 _OWNERS = "SELECT DISTINCT tenant FROM pattern_evidence WHERE pattern_id = :pattern_id"
 _REMOVE = f"DELETE FROM patterns {_OWN} AND origin <> '' AND origin <> 'written' RETURNING TRUE"
@@ -97,11 +116,19 @@ _DECISIONS = f"""
 SELECT {db.columns(_DECISION)}, tenant, at, {db.columns(_NEAR)} FROM pattern_decisions
 WHERE owner = :owner AND pattern_id = :pattern_id
     AND (CAST(:version AS BIGINT) IS NULL OR version = :version)
+    AND NOT EXISTS (SELECT 1 FROM forgotten_runs AS f
+        WHERE f.run_id = pattern_decisions.run_id AND f.tenant = pattern_decisions.tenant)
 ORDER BY at, run_id, step_index LIMIT :limit
 """
+_VERDICTS_OF = f"""
+SELECT {db.columns(_OUTCOME)} FROM outcomes WHERE run_id IN (
+    SELECT run_id FROM pattern_decisions
+    WHERE owner = :owner AND pattern_id = :pattern_id AND version = :version
+) ORDER BY pk
+"""
 _OPEN = f"""
-SELECT {db.columns(_DECISION)} FROM pattern_decisions WHERE run_id = :run_id AND recurred IS NULL
-ORDER BY step_index, pattern_id
+SELECT {db.columns(_DECISION)} FROM pattern_decisions WHERE run_id = :run_id
+    AND (recurred IS NULL OR CAST(:settled AS BIGINT) = 1) ORDER BY step_index, pattern_id
 """
 _SETTLE = f"""
 UPDATE pattern_decisions SET {db.assigned(_NEAR)}
@@ -242,20 +269,33 @@ class SQLLearningStore:
         found = await self._engine.fetch(_SUPPORT, **which)
         return [db.made(EvidenceRow, _EVIDENCE, row) for row in found]
 
-    async def forget(self, tenant: str | None, run_id: str) -> list[str]:
+    async def forget(self, tenant: str | None, run_id: str, at: float) -> list[str] | None:
         of_run = {"run_id": run_id, "tenant": tenant}
 
-        async def work(connection: db.Connection) -> list[str]:
+        async def work(connection: db.Connection) -> list[str] | None:
             await connection.take_turn(_TABLE)
+            if not await connection.fetch(_KNOWN_RUN, **of_run, at=at):
+                return None
             touched = await connection.fetch(_TOUCHED, **of_run)
             for table in ("pattern_evidence", "outcomes", "pattern_decisions"):
                 await connection.fetch(f"DELETE FROM {table} WHERE {_OF_RUN}", **of_run)
             await connection.fetch(self._forget_jobs, **of_run)
-            return [n for owner, name in touched for n in await _remove(owner, name, connection)]
+            gone: list[str] = []
+            for owner, name in touched:
+                removed = await _remove(owner, name, connection)
+                for each in removed:
+                    await connection.fetch(_MASK_GIVEN, tenant=owner, pattern_id=each)
+                await connection.fetch(_MASK_SOURCE, pattern_id=name, source=f"{run_id}#")
+                gone += removed
+            return gone
 
         gone = await self._engine.transact(work)
-        await self._report(len(gone))
+        await self._report(len(gone or ()))
         return gone
+
+    async def forgotten(self, tenant: str) -> frozenset[str]:
+        rows = await self._engine.fetch(_FORGOTTEN, tenant=tenant)
+        return frozenset(run_id for (run_id,) in rows)
 
     async def _report(self, changed: int) -> None:
         """Notify the other gateways, which keep lessons in memory, if any has changed."""
@@ -301,8 +341,14 @@ class SQLLearningStore:
         rows = await self._engine.fetch(_DECISIONS, **which, limit=limit)
         return [_settled(row) for row in rows]
 
-    async def open_decisions(self, run_id: str) -> list[DecisionRow]:
-        return [_decision(row) for row in await self._engine.fetch(_OPEN, run_id=run_id)]
+    async def verdicts(self, owner: str, pattern_id: str, version: int) -> list[OutcomeRow]:
+        which = {"owner": owner, "pattern_id": pattern_id, "version": version}
+        rows = await self._engine.fetch(_VERDICTS_OF, **which)
+        return [db.made(OutcomeRow, _OUTCOME, row) for row in rows]
+
+    async def open_decisions(self, run_id: str, *, settled: bool = False) -> list[DecisionRow]:
+        rows = await self._engine.fetch(_OPEN, run_id=run_id, settled=int(settled))
+        return [_decision(row) for row in rows]
 
     async def settle(self, outcomes: Sequence[NearOutcome]) -> int:
         # In one order in every gateway, so that no two wait for each other.
@@ -365,12 +411,18 @@ async def _learn(
 ) -> tuple[bool, int]:
     which = {"pattern_id": pattern.pattern_id, "tenant": pattern.tenant}
     known = await connection.value(_KNOWN, **which)
+    # A gateway may have read the run before it was forgotten.
+    told = [
+        row
+        for row in evidence
+        if not await connection.row(_IS_FORGOTTEN, run_id=row.run_id, tenant=row.tenant)
+    ]
+    if evidence and not told:
+        return False, 0
     if known is None:
         await insert_pattern(pattern, connection)
     new = [
-        row
-        for row in evidence
-        if await connection.fetch(_INSERT_EVIDENCE, **db.row_of(row, _EVIDENCE))
+        row for row in told if await connection.fetch(_INSERT_EVIDENCE, **db.row_of(row, _EVIDENCE))
     ]
     confirms = [row.at for row in new if row.kind != "failed_again"]
     if confirms and known is not None:

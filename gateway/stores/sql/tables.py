@@ -134,6 +134,16 @@ UPDATE pattern_evidence SET key_name = coalesce(
     (SELECT r.key_name FROM runs AS r WHERE r.id = pattern_evidence.run_id), ''
 );
 """
+PROOF = """
+ALTER TABLE pattern_posteriors ADD COLUMN success_given, success_held, harms_success: real?;
+ALTER TABLE pattern_posteriors ADD COLUMN proof, safe: real DEFAULT 1.0;
+"""
+FORGOTTEN = """
+CREATE TABLE forgotten_runs (
+    run_id, tenant: name | at: real,
+    PRIMARY KEY (run_id, tenant)
+);
+"""
 ACCOUNTS = """
 CREATE TABLE budget_accounts (
     budget, subject, tenant: name | usd, input_tokens, output_tokens, calls, unpriced: integer,

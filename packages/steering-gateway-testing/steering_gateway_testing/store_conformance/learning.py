@@ -355,8 +355,13 @@ async def forgets_what_one_run_supports(stores: Stores) -> None:
     await store.enqueue(Job(kind="distil", key="a", tenant=TENANT, payload={"run": "r1"}))
     await store.enqueue(Job(kind="distil", key="b", tenant=TENANT, payload={"run": "r2"}))
     await stores.states.commit(a_call(decisions=(a_decision(),)))
-    assert await store.forget(OTHER, "r1") == []
-    assert await store.forget(TENANT, "r1") == ["e1-a"]
+    assert await store.forget(OTHER, "r1", START) is None
+    assert await store.forget(TENANT, "unknown", START) is None
+    assert await store.forget(TENANT, "r1", START) == ["e1-a"]
+    assert await store.forget(TENANT, "r1", START) == []
+    assert await store.forgotten(TENANT) == {"r1"}
+    again = await store.learn([(a_lesson("e1-a"), [some_evidence("e1-a")])])
+    assert (again.lessons, again.evidence) == (0, 0)
     left = await store.lessons(LessonFilter(tenant=TENANT))
     assert [(each.pattern.pattern_id, each.support.conversations) for each in left] == [("e1-b", 1)]
     assert await store.outcomes(TENANT, "r1") == []
