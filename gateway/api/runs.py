@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import MISSING, field, make_dataclass
+from dataclasses import MISSING, field, make_dataclass, replace
 from functools import cache, reduce
 from operator import or_
 from types import UnionType
@@ -35,8 +35,16 @@ from gateway.api.params import (
 from gateway.api.views import picked, run_view, step_views, thresholds
 from gateway.errors import NotFound
 from gateway.runtime import Runtime
-from gateway.stores.learning import OutcomeRow
-from gateway.stores.queries import OUTCOMES, ConversationPage, Facets, HealthSummary
+from gateway.stores.learning import LearningStore, OutcomeRow
+from gateway.stores.protocols import RunStore
+from gateway.stores.queries import (
+    OUTCOMES,
+    ConversationPage,
+    Facets,
+    HealthSummary,
+    PageRequest,
+    RunFilter,
+)
 from gateway.stores.records import InjectionRow, StepRow
 from gateway.stores.totals import RunRecord
 from gateway.text.secrets import mask_secrets
@@ -228,34 +236,65 @@ async def get_run(request: ApiRequest[TraceParameters]) -> ApiResponse:
     "POST /api/runs/{run_id}/outcome", ReportedOutcome, "Stored.", body=OutcomeBody, needs="report"
 )
 async def report_outcome(request: ApiRequest[RunParameters]) -> ApiResponse:
-    """Report a run's outcome; a later report replaces an earlier one."""
-    run_id, body = request.params.run_id, request.read(OutcomeBody)
-    await keep_outcome(request.runtime, run_id, body, tenant=request.tenant)
+    """Report a run's outcome; a later report replaces an earlier one. The id of a conversation,
+    also the client's own, stands for its newest run."""
+    body = request.read(OutcomeBody)
+    run_id = await keep_outcome(request.runtime, request.params.run_id, body, tenant=request.tenant)
     return ApiResponse({"run_id": run_id, "outcome": body.outcome})
 
 
-async def keep_outcome(
-    runtime: Runtime, run_id: str, body: OutcomeBody, *, tenant: str | None
-) -> None:
-    """Store a run's outcome and notify the subscribers; the same again changes nothing. Raises:
-    NotFound."""
-    outcome, masks, runs = body.outcome, runtime.settings.storage.mask_secrets, runtime.runs
-    trace = await runs.get_run(run_id, tenant=tenant, content=False, limit=0)
-    if trace is None or not await runs.set_outcome(run_id, outcome, source="api", tenant=tenant):
-        raise _unknown(run_id)
-    reported = OutcomeRow(
-        run_id=run_id,
-        tenant=trace.run.tenant,
-        source="told_api",
-        verdict=outcome,
-        score=body.score,
-        comment=mask_secrets(body.comment) if masks else body.comment,
-        at=time.time(),
+async def run_named(runs: RunStore, given: str, tenant: str | None) -> RunRecord | None:
+    """The run of an id: of a run, or of a conversation by the gateway's or the client's own id."""
+    trace = await runs.get_run(given, tenant=tenant, content=False, limit=0)
+    if trace is not None:
+        return trace.run
+    known = await runs.list_conversations(tenant=tenant, external_key=given, limit=1)
+    for conversation_id in (given, *[each.id for each in known.conversations]):
+        wanted = RunFilter(tenant=tenant, conversation_id=conversation_id)
+        if found := (await runs.list_runs(wanted, PageRequest(limit=1))).runs:
+            return found[0]
+    return None
+
+
+async def store_outcome(
+    runs: RunStore,
+    learning: LearningStore,
+    reported: OutcomeRow,
+    tenant: str | None,
+    *,
+    masks: bool,
+) -> RunRecord | None:
+    """Store an outcome of the run that its id names; None where there is no such run. The same
+    again changes nothing."""
+    run, source = (
+        await run_named(runs, reported.run_id, tenant),
+        reported.source.removeprefix("told_"),
     )
-    await runtime.learning.add_outcome(reported)
-    what = {"run_id": run_id, "outcome": outcome}
-    runtime.events.publish({"type": "outcome", "tenant": trace.run.tenant, **what})
+    if run is None or not await runs.set_outcome(
+        run.id, reported.verdict, source=source, tenant=tenant
+    ):
+        return None
+    comment = mask_secrets(reported.comment) if masks else reported.comment
+    await learning.add_outcome(
+        replace(reported, run_id=run.id, tenant=run.tenant, comment=comment, at=time.time())
+    )
+    return run
+
+
+async def keep_outcome(
+    runtime: Runtime, given: str, body: OutcomeBody, *, tenant: str | None
+) -> str:
+    """Store a run's outcome and notify the subscribers; the run's id. Raises: NotFound."""
+    said: dict[str, Any] = {"verdict": body.outcome, "score": body.score, "comment": body.comment}
+    reported = OutcomeRow(run_id=given, tenant="", source="told_api", at=0.0, **said)
+    masks = runtime.settings.storage.mask_secrets
+    run = await store_outcome(runtime.runs, runtime.learning, reported, tenant, masks=masks)
+    if run is None:
+        raise _unknown(given)
+    what = {"run_id": run.id, "outcome": body.outcome}
+    runtime.events.publish({"type": "outcome", "tenant": run.tenant, **what})
     runtime.log.info("outcome reported", **what)
+    return run.id
 
 
 @OPERATIONS.add("GET /api/facets", Facets, "The values.")

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -15,9 +16,11 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.api.params import run_filter
+from gateway.api.runs import run_named, store_outcome
 from gateway.api.views import run_view, step_views, thresholds
 from gateway.backends import Stores
 from gateway.budgets.holds import known_subject
+from gateway.commands.reports import read_reports, told_cli
 from gateway.commands.store import add_verb, answer, as_line, kept, say, table
 from gateway.config import Settings
 from gateway.dashboard.run import step_text
@@ -28,20 +31,19 @@ from gateway.steering.fsm import FSMState
 from gateway.steering.transcript.interventions import KIND_LABELS
 from gateway.stores import queries
 from gateway.stores.budgets import Action, Control
-from gateway.stores.learning import OutcomeRow
-from gateway.stores.protocols import RunStore
 from gateway.stores.records import IMPORTED, StepRow
 from gateway.stores.totals import RunRecord
 from gateway.stores.usage import GROUPS, Sums, Tree
 from gateway.text import formatting
 from gateway.text.plots import STATE_COLOURS, curve, strip
 from gateway.text.sanitize import one_line
-from gateway.text.secrets import mask_secrets
 
 _OTHER_COLUMNS = 108  # the widest that a table's columns get besides the task
 _LEAST_TASK = 16
 _MARK = f"[{IMPORTED}] "
 _RUN_ID = "id of a run, or of a conversation (also the client's own), for its newest run"
+_FILES = "read outcomes from a file: SWE-bench, tau-bench, or id,outcome,score,comment (CSV, JSONL)"
+_FORM = "your conversations' ids, as `bench-{id}` of those in the file (default: {id})"
 _SUBJECT = "id of a run, or of a conversation with its sub-agents"
 _FILTERS = {
     "tenant": "of this tenant",
@@ -73,8 +75,11 @@ def add_parser(commands: Any) -> None:
     show.add_argument("--step", type=int, help="all texts of this step")
     show.add_argument("--tree", action="store_true", help="cost of the run's whole tree of agents")
     outcome = add_verb(verbs, "outcome", "set a run's outcome", _outcome)
-    outcome.add_argument("run_id", help=_RUN_ID)
-    outcome.add_argument("outcome", choices=queries.OUTCOMES, help="how the run has ended")
+    outcome.add_argument("run_id", nargs="?", help=_RUN_ID)
+    ended = "how the run has ended"
+    outcome.add_argument("outcome", nargs="?", choices=queries.OUTCOMES, help=ended)
+    outcome.add_argument("--import", dest="file", type=Path, metavar="FILE", help=_FILES)
+    outcome.add_argument("--id", default="{id}", metavar="FORM", help=_FORM)
     outcome.add_argument("--score", type=float, help="a number of your own, kept with the outcome")
     outcome.add_argument("--comment", default="", help="kept with the outcome")
     tail = add_verb(verbs, "tail", "print steps as they are recorded, until Ctrl-C", _tail)
@@ -133,8 +138,8 @@ async def _list(stores: Stores, settings: Settings, args: argparse.Namespace) ->
 async def _show(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
     store = stores.runs
     part = {} if args.step is None else {"after_step": args.step - 1, "limit": 1}
-    run_id = await _run_id(store, args.run_id)
-    trace = await store.get_run(run_id, tenant=None, **part)
+    run = await run_named(store, args.run_id, None)
+    trace = await store.get_run(run.id, tenant=None, **part) if run is not None else None
     if trace is not None and args.tree:
         conversation_id = trace.run.conversation_id
         found = await kept(stores.attribution, _NO_SUMS).tree(conversation_id, tenant=None)
@@ -152,32 +157,23 @@ async def _show(stores: Stores, settings: Settings, args: argparse.Namespace) ->
 
 
 async def _outcome(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
-    store, outcome = stores.runs, args.outcome
-    run_id = await _run_id(store, args.run_id)
-    trace = await store.get_run(run_id, tenant=None, content=False)
-    if not trace or not await store.set_outcome(run_id, outcome, source="cli", tenant=None):
-        raise ConfigError(f"there is no run {args.run_id!r}")
-    row = OutcomeRow(
-        run_id=run_id,
-        tenant=trace.run.tenant,
-        source="told_cli",
-        verdict=outcome,
-        score=args.score,
-        comment=mask_secrets(args.comment) if settings.storage.mask_secrets else args.comment,
-        at=time.time(),
-    )
-    await stores.learning.add_outcome(row)
-    answer(args, {"run_id": run_id, "outcome": args.outcome}, f"{run_id}: {args.outcome}")
-
-
-async def _run_id(store: RunStore, given: str) -> str:
-    """The run of an id: of a run, or of a conversation by the gateway's or the client's own id."""
-    known = await store.list_conversations(tenant=None, external_key=given, limit=1)
-    for conversation_id in (given, *[each.id for each in known.conversations]):
-        wanted = queries.RunFilter(conversation_id=conversation_id)
-        if runs := (await store.list_runs(wanted, queries.PageRequest(limit=1))).runs:
-            return runs[0].id
-    return given
+    if (args.file is None) != bool(args.run_id and args.outcome):
+        raise ConfigError("runs outcome: a run and its outcome, or --import FILE")
+    if args.file:
+        reports = read_reports(args.file, args.id)
+    else:
+        said = {"score": args.score, "comment": args.comment}
+        reports = [told_cli(args.run_id, args.outcome, **said)]
+    unknown, masks = [], settings.storage.mask_secrets
+    for reported in reports:
+        run = await store_outcome(stores.runs, stores.learning, reported, None, masks=masks)
+        if run is None:
+            unknown.append(f"{reported.evidence}: there is no run {reported.run_id!r}".lstrip(": "))
+        else:
+            known = {"run_id": run.id, "outcome": reported.verdict}
+            answer(args, known, f"{run.id}: {reported.verdict}")
+    if unknown:
+        raise ConfigError("\n".join(unknown))
 
 
 async def _tail(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:

@@ -148,6 +148,8 @@ def _add_wrap(commands: Any) -> None:
     parser.add_argument("--budget", metavar="USD", help=budget)
     after = "the same after a time (30m, 2h) or a number of calls (50)"
     parser.add_argument("--stop-after", metavar="AMOUNT", help=after)
+    check = "report an outcome: success if CMD, or with `exit` the wrapped command, ends with 0"
+    parser.add_argument("--outcome-from", metavar="CMD", help=check)
     gateway = "use the gateway at URL, or the newest one that runs, instead of starting one"
     parser.add_argument("--gateway", nargs="?", const="running", metavar="URL", help=gateway)
     parser.add_argument("--json", action="store_true", help="the summary as JSON on stderr")
@@ -163,6 +165,6 @@ def _wrap(args: argparse.Namespace) -> int:
     command = [*args.rest, *args.command]
     if command and command[0] == "--":
         del command[0]
-    names = ("config", "mode", "budget", "stop_after", "gateway", "quiet")
+    names = ("config", "mode", "budget", "stop_after", "outcome_from", "gateway", "quiet")
     options = {name: getattr(args, name) for name in names}
     return wrap(WrapOptions(command=tuple(command), as_json=args.json, **options))

@@ -150,7 +150,8 @@ class Workloads:
         by_workload: dict[tuple[str, str], _Priors] = {}
         by_tenant: dict[str, _Priors] = {}
         for rate in rates:
-            counted = WorkloadPrior(solved=rate.solved, failed=rate.failed)
+            solved, failed = (max(n, 0.0) for n in (rate.recent_solved, rate.recent_failed))
+            counted = WorkloadPrior(solved=solved, failed=failed)
             by_workload.setdefault((rate.tenant, rate.workload), {})[rate.model] = counted
             total = by_tenant.setdefault(rate.tenant, {})
             total[rate.model] = _sum(total.get(rate.model, NO_OUTCOMES), counted, 1)

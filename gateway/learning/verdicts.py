@@ -6,9 +6,12 @@ The best of the derived ones becomes its outcome, unless one was reported."""
 from __future__ import annotations
 
 import asyncio
+import math
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from types import MappingProxyType
 from typing import Literal
 
@@ -31,6 +34,7 @@ RANKS = (
 
 _REPORTED = RANKS[:3]
 USED_FROM = 0.7  # confidence below which a verdict is not used
+LEAST_REPORTS = 20  # reported outcomes of a workload from which its base rate is known
 
 PRECISION: Mapping[str, float] = MappingProxyType({"result": 0.83, "abandoned": 0.93})
 """Share of right verdicts by source. Source: `gateway learn measure` on the development runs, 58
@@ -100,12 +104,39 @@ def _by_person(said: str, acts: Collection[str], before: str) -> Derived:
     return source, verdict, "the next message", round(min(sure, _MOST), 2)
 
 
-def best(outcomes: Sequence[OutcomeRow]) -> OutcomeRow | None:
+def unproven(checked: Sequence[tuple[str, str, str, int]]) -> set[tuple[str, str]]:
+    """Sources with their verdicts that say no more, with 95 %, than the base rate of the workload;
+    none before LEAST_REPORTS. `checked`: see `LearningStore.checked`."""
+    base, counts = Counter[str](), Counter[tuple[str, str, bool]]()
+    for source, verdict, outcome, runs in checked:
+        counts[source, verdict, verdict == outcome] += runs
+        base[outcome] += 0 if source else runs
+    if base.total() < LEAST_REPORTS:
+        return set()
+
+    def lift(source: str, verdict: str) -> float:
+        """The lower end of the 95 % interval; each rate has one run of either outcome more."""
+        right, wrong = (counts[source, verdict, agrees] + 1 for agrees in (True, False))
+        said, of, runs = right + wrong, base[verdict] + 1, base.total() + 2
+        error = right * wrong / said**3 + of * (runs - of) / runs**3
+        return right / said - of / runs - 1.96 * math.sqrt(error)
+
+    pairs = product(RANKS[len(_REPORTED) :], ("success", "failure"))
+    return {pair for pair in pairs if lift(*pair) <= 0}
+
+
+def best(
+    outcomes: Sequence[OutcomeRow], unused: Collection[tuple[str, str]] = ()
+) -> OutcomeRow | None:
     """The run's outcome: the best source that is used, its newest verdict on the task."""
     usable = [
         (0 if row.source in _REPORTED else RANKS.index(row.source), -position, row)
         for position, row in enumerate(outcomes)
-        if row.metric == "task" and row.verdict and row.source in RANKS and row.weight >= USED_FROM
+        if row.metric == "task"
+        and row.verdict
+        and row.source in RANKS
+        and row.weight >= USED_FROM
+        and (row.source, row.verdict) not in unused
     ]
     return min(usable)[2] if usable else None
 
@@ -157,7 +188,8 @@ class Verdicts:
             new += await self._add(run, source, verdict, weight, where)
         # The best derived verdict becomes the run's outcome, unless one was reported.
         if run.outcome is None or run.outcome_source == DERIVED:
-            chosen = best(await self.store.outcomes(run.tenant, run.id))
+            unused = unproven(await self.store.checked(run.tenant, run.id))
+            chosen = best(await self.store.outcomes(run.tenant, run.id), unused)
             if chosen and chosen.source not in _REPORTED and chosen.verdict != run.outcome:
                 await self.runs.set_outcome(
                     run.id, chosen.verdict, source=DERIVED, tenant=run.tenant

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -24,9 +25,19 @@ PRIOR_RUNS = 4.0
 """Weight, in runs, of a model's outcomes in the tenant's other workloads (half solved without any):
 a few outcomes of a new workload do not decide yet."""
 CONFIDENCE = 0.5
-"""Standard errors by which a model has to be close enough to the best one, and the default too far
-from it, before a run is taken off the default. Without it, bad luck in the first runs keeps a
-workload on a worse model (simulated: up to 9.7 points of success lost on each of 1,000 runs)."""
+"""Standard errors by which a model has to be too far from the best one before it is left. A model
+with few outcomes also has to be as surely close enough: luck in its first runs decides nothing."""
+TRIAL_RUNS = 20.0
+"""Outcomes below which a cheaper model is on trial, as long as it may be close enough."""
+TRIAL_SHARE, DOUBT_SHARE = 5.0, 1.5
+"""Share of the runs that a model on trial gets, and one that may be better than the chosen one, as
+multiples of what is explored: most runs are kept from a model of which little is known, also while
+outcomes come late, and luck that made the choice is found out."""
+DOUBT = 1.0
+"""Standard errors below which it is open which of two models is to be chosen."""
+HALF_LIFE = 200.0
+"""Runs of a workload with an outcome, after which an earlier outcome counts half: a model that
+changes under its name is learned again."""
 
 _REQUESTED_PLACE = ROUTED_STATES.index("NORMAL")
 _DIGITS = 4  # of the probabilities that are logged
@@ -47,9 +58,13 @@ class WorkloadRates(Struct, frozen=True, kw_only=True):
 
     def rate(self, model: str) -> float:
         """The posterior mean of the model's success on this workload, in (0, 1)."""
-        other = self.elsewhere.get(model, NO_OUTCOMES)
-        before = (other.solved + 1.0) / (other.solved + other.failed + 2.0)
-        own = self.outcomes.get(model, NO_OUTCOMES)
+        other, own = (all_.get(model, NO_OUTCOMES) for all_ in (self.elsewhere, self.outcomes))
+        solved, failed = 1.0, 1.0  # on the workload's other models: how hard the workload is
+        for name, known in self.outcomes.items():
+            if name != model:
+                solved, failed = solved + known.solved, failed + known.failed
+        hard = solved / (solved + failed)
+        before = (other.solved + 2.0 * hard) / (other.solved + other.failed + 2.0)
         return (own.solved + PRIOR_RUNS * before) / (own.solved + own.failed + PRIOR_RUNS)
 
     def error(self, model: str) -> float:
@@ -57,10 +72,19 @@ class WorkloadRates(Struct, frozen=True, kw_only=True):
         own, rate = self.outcomes.get(model, NO_OUTCOMES), self.rate(model)
         return math.sqrt(rate * (1.0 - rate) / (own.solved + own.failed + PRIOR_RUNS + 1.0))
 
+    def runs(self, model: str) -> float:
+        """Outcomes of this workload's runs that began on the model."""
+        known = self.outcomes.get(model, NO_OUTCOMES)
+        return known.solved + known.failed
+
     def knows(self, model: str) -> bool:
         """Whether a run of this workload that began on the model has an outcome."""
-        known = self.outcomes.get(model, NO_OUTCOMES)
-        return known.solved + known.failed > 0
+        return self.runs(model) > 0
+
+    def closer(self, model: str, other: str, regret: float) -> float:
+        """Standard errors by which the model is at most `regret` points below the other."""
+        error = math.hypot(self.error(model), self.error(other))
+        return (self.rate(model) - self.rate(other) + regret / 100.0) / error
 
 
 class RunChoice(Struct, frozen=True, kw_only=True):
@@ -100,20 +124,39 @@ def candidates(routes: Routes, requested: str) -> dict[str, int]:
 def close_to_best(
     rates: WorkloadRates, models: Sequence[str], default: str, regret: float
 ) -> list[str]:
-    """The models that are at most `regret` points worse than the best, as far as is known.
+    """The models that may be at most `regret` points worse than the best, as far as is known.
 
-    Others than the default need CONFIDENCE that they are close to the best, and to the default; the
-    default is one of them until there is as much against it."""
+    The default and models with enough outcomes stay until there is CONFIDENCE against them; one
+    with few needs it, towards the best and the default."""
     best = max(models, key=rates.rate)
 
-    def is_close(model: str, other: str, least: float = CONFIDENCE) -> bool:
-        error = math.hypot(rates.error(model), rates.error(other))
-        return rates.rate(model) - rates.rate(other) + regret / 100.0 >= least * error
+    def is_close(model: str) -> bool:
+        if model == default or rates.runs(model) >= TRIAL_RUNS:
+            return model == best or rates.closer(model, best, regret) >= -CONFIDENCE
+        others = {best, default} - {model}
+        return all(rates.closer(model, other, regret) >= CONFIDENCE for other in others)
 
-    others = [model for model in models if model != default and is_close(model, default)]
-    close = [model for model in others if model == best or is_close(model, best)]
-    stays = default == best or not close or is_close(default, best, -CONFIDENCE)
-    return [*close, default] if stays else close
+    return [model for model in models if is_close(model)] or [default]
+
+
+def trials(
+    rates: WorkloadRates,
+    models: Sequence[str],
+    best: str,
+    regret: float,
+    costs: Mapping[str, float],
+) -> dict[str, float]:
+    """The model to try more often than the others, with the share of its runs in multiples of what
+    is explored: a cheaper one with few outcomes that may be close to the chosen one, `best`, or
+    one with which it is open which of both is to be chosen."""
+    for model in sorted(models, key=costs.__getitem__):
+        cheaper = costs[model] < costs[best]
+        margin = rates.closer(*((model, best) if cheaper else (best, model)), regret)
+        if cheaper and rates.runs(model) < TRIAL_RUNS and margin >= -CONFIDENCE:
+            return {model: TRIAL_SHARE}
+        if model != best and rates.knows(model) and abs(margin) < DOUBT:
+            return {model: DOUBT_SHARE}
+    return {}
 
 
 def begin(
@@ -121,8 +164,9 @@ def begin(
 ) -> RunChoice:
     """The model a run begins on, of those that can serve it, `models` as `candidates` gives them.
 
-    Only the default and models with outcomes of their own compete; the others are tried by
-    exploration, which draws every candidate alike. Without any outcome the states decide."""
+    Only the default and models with outcomes of their own compete; the others are tried: every
+    candidate alike by exploration, and a cheaper one more often. Without any outcome the states
+    decide."""
     if not any(map(rates.knows, models)) or len(models) < 2:
         certain = {default: 1.0}
         return RunChoice(model=default, default=default, probabilities=certain, learned=False)
@@ -130,20 +174,22 @@ def begin(
     chances = {model: rates.rate(model) for model in models}
     close, costs = close_to_best(rates, known, default, regret), _costs(rates, models)
     best = min(close, key=lambda model: (costs[model], -chances[model]))
-    share = explore / len(models)
+    shares = dict.fromkeys(models, explore / len(models))
+    for tried, times in trials(rates, list(models), best, regret, costs).items():
+        shares[tried] += min(times * explore, 1.0 - explore)
+    rest = 1.0 - sum(shares.values())
     probabilities = {
-        model: round(share + (1.0 - explore) * (model == best), _DIGITS) for model in models
+        model: round(share + rest * (model == best), _DIGITS) for model, share in shares.items()
     }
     point = draw(f"explore {rates.key}", rates.run)
-    explored = point < explore
-    # The point is uniform below the share, so it says which model, too.
-    model = list(models)[min(int(point / share), len(models) - 1)] if explored else best
+    ends = zip(shares, accumulate(shares.values()), strict=True)
+    chosen = next((model for model, end in ends if point < end), None)
     return RunChoice(
-        model=model,
+        model=chosen or best,
         default=default,
         probabilities=probabilities,
         chances={name: round(chance, _DIGITS) for name, chance in chances.items()},
-        explored=explored,
+        explored=chosen is not None,
     )
 
 

@@ -203,6 +203,10 @@ class LearningStore(Protocol):
     async def outcomes(self, tenant: str | None, run_id: str) -> list[OutcomeRow]:
         """The verdicts on a run, oldest first."""
 
+    async def checked(self, tenant: str, run_id: str) -> list[tuple[str, str, str, int]]:
+        """The newest runs of a run's workload that have an outcome which was not derived: source
+        and verdict of what was read off them ("" for all runs), the outcome, and their number."""
+
     async def learn(self, entries: Sequence[tuple[Pattern, Sequence[EvidenceRow]]]) -> Learned:
         """Store lessons with their evidence, all or none. A known lesson only gets the evidence
         that is new, and is confirmed at its time. Raises: ValueError for a pattern that is no
@@ -308,7 +312,8 @@ class WorkloadRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadRate:
-    """The outcomes of a workload's runs that began on one model."""
+    """The outcomes of a workload's runs that began on one model; `recent_` ones have faded: an
+    outcome counts half after 200 runs of the workload."""
 
     tenant: str
     workload: str
@@ -317,6 +322,8 @@ class WorkloadRate:
     model: str
     solved: float
     failed: float
+    recent_solved: float = 0.0
+    recent_failed: float = 0.0
 
 
 class DecidedRun(Struct, frozen=True, kw_only=True):

@@ -20,6 +20,7 @@ import httpx
 import orjson
 from msgspec import Struct
 
+from gateway.api.runs import OutcomeBody, keep_outcome
 from gateway.api.views import run_view, step_views
 from gateway.commands.keep import run_keep
 from gateway.config import Mode, Settings
@@ -44,6 +45,7 @@ from gateway.wrap.own_gateway import (
     wrap_settings,
 )
 
+EXIT = "exit"  # the outcome is that of the command itself
 RUNNING = "running"  # the value of `gateway` for the one that was started last
 
 
@@ -51,13 +53,15 @@ RUNNING = "running"  # the value of `gateway` for the one that was started last
 class WrapOptions:
     """Options of `gateway wrap`. `gateway`: the address of one that runs, or RUNNING; None starts
     one. `mode`: on, shadow or off; None: as the settings say. `budget`, `stop_after`: see
-    `limits.wrap_budget`. `as_json`: the summary as one JSON object. `quiet`: no lines of ours."""
+    `limits.wrap_budget`. `outcome_from`: a check for the shell, or EXIT. `as_json`: the summary as
+    one JSON object. `quiet`: no lines of ours."""
 
     command: tuple[str, ...]
     config: Path | None = None
     mode: str | None = None
     budget: str | None = None
     stop_after: str | None = None
+    outcome_from: str | None = None
     gateway: str | None = None
     as_json: bool = False
     quiet: bool = False
@@ -105,6 +109,10 @@ def wrap(options: WrapOptions) -> int:
             say(limit_line(budget, own.settings.control))
         status = _run(options, url, partial(say, quiet=options.quiet or options.as_json), mode)
         traces = _read(read, say)
+        if options.outcome_from is not None and traces:
+            # The main agent's run is the last to be continued, also behind its sub-agents'.
+            main = max((trace["run"] for trace in traces), key=lambda run: run["updated_at"])
+            _report(options.outcome_from, status, url, main, own, say)
         if options.as_json:
             line = orjson.dumps(_as_json(traces, status=status, url=url)).decode()
             sys.stderr.write(line + "\n")
@@ -138,6 +146,35 @@ def _run(options: WrapOptions, url: str, say: Callable[..., None], mode: Mode | 
     except command.CannotStart as exc:
         _say(f"wrap: {exc}")
         return exc.status
+
+
+def _report(
+    check: str,
+    status: int,
+    url: str,
+    run: dict[str, Any],
+    own: OwnGateway | None,
+    say: Callable[..., None],
+) -> None:
+    """Report a run's outcome: success where the check ends with 0."""
+    try:
+        if check != EXIT:
+            named = os.environ | {"GATEWAY_RUN": run["id"]}
+            status = command.run(("sh", "-c", f"{{ {check}\n}} >&2"), named)
+        outcome = "failure" if status else "success"
+        comment = f"{'the command' if check == EXIT else check[:1000]} ended with {status}"
+        if own is not None:
+            body = OutcomeBody(outcome=outcome, comment=comment)
+            own.call(keep_outcome(own.server.runtime, run["id"], body, tenant=None))
+        else:
+            path = f"{url}/api/runs/{run['id']}/outcome"
+            reported = {"outcome": outcome, "comment": comment}
+            key = next((each.key for each in running_gateways() if each.url == url), "")
+            with httpx.Client(headers={"x-gateway-key": key} if key else {}, trust_env=False) as it:
+                it.post(path, json=reported, timeout=_ANSWER_S).raise_for_status()
+        run["outcome"] = outcome
+    except Exception as exc:  # the command's exit status counts
+        say(f"no outcome: {exc}")
 
 
 def _other(options: WrapOptions) -> str:

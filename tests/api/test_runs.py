@@ -137,6 +137,26 @@ def test_an_outcome_is_stored_and_every_verdict_kept(
         assert listed["counts"] == {"injected": 1}
 
 
+def test_an_outcome_by_the_clients_own_id(start: Start, upstream: ScriptedUpstream) -> None:
+    """It stands for the newest run of the tenant's own conversation of that id."""
+    keys = {"acme": "key-acme-1", "globex": "key-globex-1"}
+    server = start(auth={"admin_key": "the-admin-key", "gateway_keys": keys})
+    runs = {}
+    for name, key in keys.items():
+        with client_of(server, key) as client:
+            agent = Agent(client, upstream, f"Look at {name}.")
+            agent.answer(**{"x-conversation-id": "ticket-17"})
+            runs[name] = agent.run_id
+    with client_of(server, keys["globex"]) as client:
+        path = "/api/runs/ticket-17/outcome"
+        told = until(lambda: client.post(path, json={"outcome": "success"}).json().get("run_id"))
+        assert told == runs["globex"]
+        theirs = f"/api/runs/{runs['acme']}/outcome"
+        assert client.post(theirs, json={"outcome": "failure"}).status_code == 404
+    with client_of(server, keys["acme"]) as client:
+        assert client.get(f"/api/runs/{runs['acme']}").json()["run"]["outcome"] is None
+
+
 def test_failed_calls_are_counted_and_cost_nothing(
     start: Start, upstream: ScriptedUpstream
 ) -> None:

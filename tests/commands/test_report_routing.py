@@ -63,6 +63,8 @@ def test_the_report(
     found = json.loads(capsys.readouterr().out)
     rates = {row["model"]: (row["solved"], row["failed"]) for row in found["workloads"]}
     assert rates == {"small": (5, 5), "big": (10, 0)}
+    recent = [row["recent_solved"] + row["recent_failed"] for row in found["workloads"]]
+    assert sum(recent) == pytest.approx(sum(0.5 ** (n / 200) for n in range(20)))
     success = {row["policy"]: row["success"] for row in found["values"]}
     assert success == {"learned": 0.75, "states": 1, "always big": 1, "always small": 0.5}
     assert main(["report", "--routing", "--json", "--tenant", "nobody"]) == 0

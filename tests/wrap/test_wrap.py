@@ -138,6 +138,27 @@ def test_shadow_changes_no_byte(upstream: ScriptedUpstream, tmp_path: Path) -> N
     assert [m["role"] for m in upstream.requests[0].fields["messages"]] == ["user"]
 
 
+@pytest.mark.parametrize(
+    ("check", "status", "outcome"),
+    [
+        ("exit", 0, "success"),
+        ("exit", 3, "failure"),
+        ('echo checked; test -n "$GATEWAY_RUN"', 3, "success"),
+        ("exit 4", 0, "failure"),
+    ],
+)
+def test_a_check_reports_the_outcome(
+    check: str, status: int, outcome: str, upstream: ScriptedUpstream, tmp_path: Path
+) -> None:
+    """The command's own exit status, or that of a check after it; neither changes what it says."""
+    agent = [sys.executable, "-c", AGENT, "1", str(status)]
+    ended = wrapped(tmp_path, upstream, "--json", "--outcome-from", check, "--", *agent)
+    assert ended.returncode == status, ended.stderr
+    assert "checked" not in ended.stdout
+    [run] = json.loads(ended.stderr.splitlines()[-1])["runs"]
+    assert run["outcome"] == outcome
+
+
 def test_a_limit_ends_the_calls(upstream: ScriptedUpstream, tmp_path: Path) -> None:
     """After two calls the agent gets an answer that says so, which no model was asked for."""
     agent = [sys.executable, "-c", AGENT, "3", "0"]
@@ -219,7 +240,7 @@ def test_a_command_that_cannot_start(
 
 def test_a_gateway_that_runs_is_used(upstream: ScriptedUpstream, tmp_path: Path) -> None:
     """Named by --gateway, found by it, or already in the agent's variables."""
-    agent = ["--", sys.executable, "-c", AGENT, "1", "0"]
+    agent = ["--outcome-from", "exit", "--", sys.executable, "-c", AGENT, "1", "0"]
     steered = {"OPENAI_BASE_URL": upstream.base_url, "XDG_RUNTIME_DIR": str(tmp_path)}
     with GatewayProcess(tmp_path, env=steered) as gateway:
         for words, more in ((["--gateway"], {}), ([], {"OPENAI_BASE_URL": gateway.base_url})):
@@ -227,6 +248,7 @@ def test_a_gateway_that_runs_is_used(upstream: ScriptedUpstream, tmp_path: Path)
             assert ended.returncode == 0, ended.stderr
             assert f"the gateway that runs at {gateway.url}/dashboard" in ended.stderr
             assert "gateway: 1 run, 0 steps" in ended.stderr
+            assert ", outcome success" in ended.stderr
             assert f"page     {gateway.url}/dashboard/runs/c-" in ended.stderr
         refused = wrapped(tmp_path, upstream, "--gateway", "--mode", "on", *agent)
         assert (refused.returncode, "--mode: only for" in refused.stderr) == (2, True)

@@ -127,6 +127,7 @@ _SCRIPTS = {
     "routing_002_own_risks": tables.OWN_RISKS,
     "learning_003_proof": tables.PROOF,
     "learning_004_forgotten_runs": tables.FORGOTTEN,
+    "routing_003_fading_counts": tables.FADING_COUNTS,
 }
 MIGRATIONS = tables.rendered(_SCRIPTS, _TYPES)
 """Every change a database needs, in order; new ones are appended."""

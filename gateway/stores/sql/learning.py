@@ -27,6 +27,7 @@ from gateway.stores.learning import (
 from gateway.stores.protocols import PATTERNS
 from gateway.stores.sql import engine as db
 from gateway.stores.sql.patterns import SELECT_LESSONS, insert_pattern, stored_lesson
+from gateway.stores.totals import DERIVED
 
 _EVIDENCE = codec.names(EvidenceRow)
 _INSERT_EVIDENCE = f"""
@@ -111,6 +112,20 @@ _ADD_OUTCOME = db.insert("outcomes", _OUTCOME)
 _OUTCOMES = f"""
 SELECT {db.columns(_OUTCOME)} FROM outcomes
 WHERE {_OF_RUN} ORDER BY pk
+"""
+_CHECKED = f"""
+WITH reported AS (
+    SELECT r.id, r.outcome FROM workload_runs AS w
+    JOIN runs AS r ON r.id = w.run_id AND r.tenant = w.tenant
+    WHERE w.tenant = :tenant AND r.outcome IN ('success', 'failure')
+        AND r.outcome_source <> '{DERIVED}'
+        AND w.workload = (SELECT workload FROM workload_runs WHERE run_id = :run_id)
+    ORDER BY w.at DESC LIMIT 1000
+)
+SELECT '', '', outcome, count(*) FROM reported GROUP BY outcome UNION ALL
+SELECT o.source, o.verdict, reported.outcome, count(DISTINCT reported.id) FROM reported
+JOIN outcomes AS o ON o.run_id = reported.id AND o.tenant = :tenant AND o.metric = 'task'
+GROUP BY o.source, o.verdict, reported.outcome
 """
 _DECISIONS = f"""
 SELECT {db.columns(_DECISION)}, tenant, at, {db.columns(_NEAR)} FROM pattern_decisions
@@ -333,6 +348,10 @@ class SQLLearningStore:
     async def outcomes(self, tenant: str | None, run_id: str) -> list[OutcomeRow]:
         rows = await self._engine.fetch(_OUTCOMES, run_id=run_id, tenant=tenant)
         return [db.made(OutcomeRow, _OUTCOME, row) for row in rows]
+
+    async def checked(self, tenant: str, run_id: str) -> list[tuple[str, str, str, int]]:
+        rows = await self._engine.fetch(_CHECKED, tenant=tenant, run_id=run_id)
+        return [(source, verdict, outcome, runs) for source, verdict, outcome, runs in rows]
 
     async def decisions(
         self, owner: str, pattern_id: str, version: int | None = None, *, limit: int = 10_000

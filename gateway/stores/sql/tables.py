@@ -226,6 +226,15 @@ CREATE TABLE workload_models (
     PRIMARY KEY (tenant, workload, model)
 );
 """
+FADING_COUNTS = """
+ALTER TABLE workload_models ADD COLUMN recent_solved: real DEFAULT 0;
+ALTER TABLE workload_models ADD COLUMN recent_failed: real DEFAULT 0;
+UPDATE workload_models SET recent_solved = solved, recent_failed = failed;
+UPDATE workload_models SET
+    recent_solved = solved * 288 / (solved + failed),
+    recent_failed = failed * 288 / (solved + failed)
+WHERE solved + failed > 288;
+"""
 OWN_RISKS = """
 CREATE TABLE own_risks (
     tenant: name PRIMARY KEY | fitted_at: real | fit: text

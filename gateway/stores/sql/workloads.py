@@ -8,6 +8,7 @@ from dataclasses import replace
 import msgspec
 import orjson
 
+from gateway.steering.routing_policy import HALF_LIFE
 from gateway.steering.scoring.risk import OwnRisk
 from gateway.stores.learning import DecidedRun, EndedRun, WorkloadRate, WorkloadRun
 from gateway.stores.sql.engine import Connection, Engine, Row, columns, insert, made, row_of
@@ -26,21 +27,32 @@ WHERE coalesce(r.outcome, '') <> w.outcome LIMIT :limit
 _SETTLED = "UPDATE workload_runs SET outcome = :outcome WHERE run_id = :run_id"
 _COUNTED = (
     *("tenant", "workload", "model", "client", "requested"),
-    *("solved", "failed", "updated_at"),
+    *("solved", "failed", "recent_solved", "recent_failed", "updated_at"),
 )
 _COUNT = f"""
 {insert("workload_models", _COUNTED)}
 ON CONFLICT (tenant, workload, model) DO UPDATE SET
     solved = workload_models.solved + excluded.solved,
     failed = workload_models.failed + excluded.failed,
+    recent_solved = workload_models.recent_solved + excluded.recent_solved,
+    recent_failed = workload_models.recent_failed + excluded.recent_failed,
     updated_at = excluded.updated_at
+"""
+_FADE = f"""
+UPDATE workload_models SET
+    recent_solved = recent_solved * {0.5 ** (1.0 / HALF_LIFE)!r},
+    recent_failed = recent_failed * {0.5 ** (1.0 / HALF_LIFE)!r}
+WHERE tenant = :tenant AND workload = :workload
 """
 # A run that retention has removed keeps its count; its row has no further use.
 _DROP = """
 DELETE FROM workload_runs
 WHERE at < :before AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.id = workload_runs.run_id)
 """
-_RATE = ("tenant", "workload", "client", "requested", "model", "solved", "failed")
+_RATE = (
+    *("tenant", "workload", "client", "requested", "model"),
+    *("solved", "failed", "recent_solved", "recent_failed"),
+)
 _RATES = f"""
 SELECT {columns(_RATE)} FROM workload_models
 WHERE solved > 0 OR failed > 0 ORDER BY updated_at DESC LIMIT :limit
@@ -97,10 +109,12 @@ class WorkloadStore:
         async def work(connection: Connection) -> int:
             changed = await connection.fetch(self._claim, limit=limit)
             # In one order, so that two gateways never wait for each other's counts.
-            for row in sorted(changed, key=lambda row: tuple(row[1:4])):
+            for row in sorted(changed, key=lambda row: (*row[1:3], row[-1])):
                 run_id, *key, before, now, at = row
-                solved, failed = (float(now == o) - float(before == o) for o in _OUTCOMES)
-                counted = dict(zip(_COUNTED, (*key, solved, failed, at), strict=True))
+                change = [float(now == o) - float(before == o) for o in _OUTCOMES]
+                counted = dict(zip(_COUNTED, (*key, *change, *change, at), strict=True))
+                if sum(change) > 0:
+                    await connection.fetch(_FADE, tenant=key[0], workload=key[1])
                 await connection.fetch(_COUNT, **counted)
                 await connection.fetch(_SETTLED, outcome=now, run_id=run_id)
             return len(changed)

@@ -82,6 +82,47 @@ async def counts_the_outcome_of_each_run_once(stores: Stores) -> None:
     }
 
 
+async def fades_what_routing_reads(stores: Stores) -> None:
+    """Each outcome of the workload takes a little off those before it, of all its models."""
+    await _runs(stores, "r1", "r2", "r3")
+    await _workloads(stores).note([a_workload_run("r1", "big"), a_workload_run("r2")])
+    await _workloads(stores).note([a_workload_run("r3", workload="w2")])
+    for name in ("r1", "r2", "r3"):
+        await _end(stores, name, "success")
+        await _settle(stores)
+    found = await _workloads(stores).rates()
+    recent = {f"{rate.workload} {rate.model}": rate.recent_solved for rate in found}
+    faded = recent.pop("w1 big")
+    assert abs(faded**200 - 0.5) < 1e-6
+    assert recent == {"w1 small": 1, "w2 small": 1}
+    await _end(stores, "r2", "failure")
+    await _settle(stores)
+    changed = {rate.model: rate for rate in await _workloads(stores).rates() if rate.solved}
+    assert changed["big"].recent_solved == faded, "a correction is no new run"
+
+
+async def checks_verdicts_by_reports(stores: Stores) -> None:
+    """By source, verdict and outcome, over the reported runs of one workload."""
+    names = ("r1", "r2", "r3", "r4")
+    await _runs(stores, *names)
+    await _workloads(stores).note([a_workload_run(name) for name in names[:3]])
+    await _workloads(stores).note([a_workload_run("r4", workload="w2")])
+    for name in names:
+        row = OutcomeRow(
+            run_id=name, tenant=TENANT, source="result", verdict="success", weight=0.8, at=START
+        )
+        await stores.learning.add_outcome(row)
+    await _end(stores, "r1", "success")
+    await _end(stores, "r2", "failure")
+    await _end(stores, "r4", "success")
+    await stores.runs.set_outcome("r3", "success", source="derived", tenant=None)
+    said = [("", ""), ("result", "success")]
+    expected = {(*pair, outcome, 1) for pair in said for outcome in ("success", "failure")}
+    assert set(await stores.learning.checked(TENANT, "r3")) == expected
+    assert await stores.learning.checked(TENANT, "none") == []
+    assert await stores.learning.checked("other", "r3") == []
+
+
 async def takes_back_an_outcome_that_changes(stores: Stores) -> None:
     """The latest outcome of a run counts, in place of the one before."""
     await _runs(stores, "r1")
@@ -187,6 +228,8 @@ async def keeps_the_risk_by_own_outcomes(stores: Stores) -> None:
 
 WORKLOAD_CHECKS: tuple[Check, ...] = (
     counts_the_outcome_of_each_run_once,
+    fades_what_routing_reads,
+    checks_verdicts_by_reports,
     takes_back_an_outcome_that_changes,
     settles_some_runs_at_a_time,
     keeps_tenants_of_workloads_apart,
