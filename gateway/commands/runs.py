@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import csv
+import json
 import sys
 import time
 from collections.abc import Iterator
@@ -20,7 +22,6 @@ from gateway.api.runs import run_named, store_outcome
 from gateway.api.views import run_view, step_views, thresholds
 from gateway.backends import Stores
 from gateway.budgets.holds import known_subject
-from gateway.commands.reports import read_reports, told_cli
 from gateway.commands.store import add_verb, answer, as_line, kept, say, table
 from gateway.config import Settings
 from gateway.dashboard.run import step_text
@@ -31,6 +32,7 @@ from gateway.steering.fsm import FSMState
 from gateway.steering.transcript.interventions import KIND_LABELS
 from gateway.stores import queries
 from gateway.stores.budgets import Action, Control
+from gateway.stores.learning import OutcomeRow
 from gateway.stores.records import IMPORTED, StepRow
 from gateway.stores.totals import RunRecord
 from gateway.stores.usage import GROUPS, Sums, Tree
@@ -42,8 +44,11 @@ _OTHER_COLUMNS = 108  # the widest that a table's columns get besides the task
 _LEAST_TASK = 16
 _MARK = f"[{IMPORTED}] "
 _RUN_ID = "id of a run, or of a conversation (also the client's own), for its newest run"
+_HOOK = "the JSON that a hook of Claude Code or `notify` of Codex gets"
 _FILES = "read outcomes from a file: SWE-bench, tau-bench, or id,outcome,score,comment (CSV, JSONL)"
 _FORM = "your conversations' ids, as `bench-{id}` of those in the file (default: {id})"
+_NEEDED = f"needs an id, and an outcome ({', '.join(queries.OUTCOMES)}), `resolved` or `reward`"
+_SWE = ("resolved_ids", "unresolved_ids", "error_ids", "empty_patch_ids")
 _SUBJECT = "id of a run, or of a conversation with its sub-agents"
 _FILTERS = {
     "tenant": "of this tenant",
@@ -75,7 +80,7 @@ def add_parser(commands: Any) -> None:
     show.add_argument("--step", type=int, help="all texts of this step")
     show.add_argument("--tree", action="store_true", help="cost of the run's whole tree of agents")
     outcome = add_verb(verbs, "outcome", "set a run's outcome", _outcome)
-    outcome.add_argument("run_id", nargs="?", help=_RUN_ID)
+    outcome.add_argument("run_id", nargs="?", type=_of_hook, help=f"{_RUN_ID}; or {_HOOK}")
     ended = "how the run has ended"
     outcome.add_argument("outcome", nargs="?", choices=queries.OUTCOMES, help=ended)
     outcome.add_argument("--import", dest="file", type=Path, metavar="FILE", help=_FILES)
@@ -163,7 +168,7 @@ async def _outcome(stores: Stores, settings: Settings, args: argparse.Namespace)
         reports = read_reports(args.file, args.id)
     else:
         said = {"score": args.score, "comment": args.comment}
-        reports = [told_cli(args.run_id, args.outcome, **said)]
+        reports = [_by_command(args.run_id, args.outcome, **said)]
     unknown, masks = [], settings.storage.mask_secrets
     for reported in reports:
         run = await store_outcome(stores.runs, stores.learning, reported, None, masks=masks)
@@ -174,6 +179,74 @@ async def _outcome(stores: Stores, settings: Settings, args: argparse.Namespace)
             answer(args, known, f"{run.id}: {reported.verdict}")
     if unknown:
         raise ConfigError("\n".join(unknown))
+
+
+def _of_hook(given: str) -> str:
+    """The client's id in the JSON that its hook gets; any other id as it is given."""
+    try:
+        said = json.loads(given)
+        return str(said.get("session_id") or said["thread-id"])
+    except (ValueError, AttributeError, KeyError):
+        return given
+
+
+def _by_command(run: str, outcome: str, **said: Any) -> OutcomeRow:
+    """A report by this command; `run`: an id as the client knows it."""
+    return OutcomeRow(run_id=run, tenant="", source="told_cli", verdict=outcome, at=0.0, **said)
+
+
+def read_reports(path: Path, form: str) -> list[OutcomeRow]:
+    """The outcomes of a file, all or none; `form` makes the client's id of one in the file, by its
+    `{id}`. Raises: ConfigError with file and line."""
+    found, line = list[OutcomeRow](), 1
+    try:
+        for line, row in _rows(path.suffix.lower(), path.read_text(encoding="utf-8-sig")):
+            found.append(_report(row, f"{path}:{line}", form))
+    except OSError as exc:
+        raise ConfigError(f"{path}: cannot be read: {exc}") from exc
+    except json.JSONDecodeError as exc:
+        raise ConfigError(f"{path}:{line + exc.lineno - 1}: no JSON: {exc.msg}") from exc
+    except (AttributeError, KeyError, TypeError, ValueError) as exc:
+        raise ConfigError(f"{path}:{line}: {_NEEDED}") from exc
+    return found
+
+
+def _rows(suffix: str, text: str) -> Iterator[tuple[int, Any]]:
+    """Each entry with its line: of a CSV, of JSON lines, or of one JSON value, which is a list
+    (tau-bench), has `simulations` (tau2-bench) or lists of ids, or an entry by id (SWE-bench)."""
+    lines, at = text.splitlines(), 0
+    if suffix == ".csv":
+        table = csv.DictReader(lines)
+        yield from ((table.line_num, row) for row in table)
+        return
+    if suffix == ".jsonl":
+        yield from ((n, line) for n, line in enumerate(lines, 1) if line.strip())
+        return
+    rows = json.loads(text)
+    if isinstance(rows, dict) and _SWE[0] in rows:
+        rows = [{"id": n, "resolved": k == _SWE[0]} for k in _SWE for n in rows.get(k, ())]
+    elif isinstance(rows, dict):
+        by_id = [{"id": name, **row} for name, row in rows.items() if isinstance(row, dict)]
+        rows = rows.get("simulations", by_id)
+    for row in rows:
+        named = json.dumps(row.get("id", row.get("task_id")), ensure_ascii=False)
+        at = max(text.find(named, at), at)
+        yield text.count("\n", 0, at) + 1, row
+
+
+def _report(entry: Any, place: str, form: str) -> OutcomeRow:
+    row = json.loads(entry) if isinstance(entry, str) else entry
+    reward = row.get("reward", (row.get("reward_info") or {}).get("reward"))
+    name, score = row.get("id", row.get("instance_id")), row.get("score") or reward
+    if name is None or reward is not None:  # tau-bench: one task may be tried several times
+        name = f"{row['task_id']}.{row['trial']}" if row.get("trial") else row["task_id"]
+    ended = row.get("resolved", None if reward is None else float(reward) >= 1.0)
+    outcome = row.get("outcome") or {True: "success", False: "failure"}[ended]
+    if outcome not in queries.OUTCOMES:
+        raise ValueError(outcome)
+    number = None if score in (None, "") else float(score)
+    said = {"score": number, "comment": str(row.get("comment") or ""), "evidence": place}
+    return _by_command(form.replace("{id}", f"{name}"), outcome, **said)
 
 
 async def _tail(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:

@@ -161,18 +161,19 @@ def _report(
         if check != EXIT:
             named = os.environ | {"GATEWAY_RUN": run["id"]}
             status = command.run(("sh", "-c", f"{{ {check}\n}} >&2"), named)
-        outcome = "failure" if status else "success"
         comment = f"{'the command' if check == EXIT else check[:1000]} ended with {status}"
+        body = OutcomeBody(outcome="failure" if status else "success", comment=comment)
         if own is not None:
-            body = OutcomeBody(outcome=outcome, comment=comment)
             own.call(keep_outcome(own.server.runtime, run["id"], body, tenant=None))
         else:
-            path = f"{url}/api/runs/{run['id']}/outcome"
-            reported = {"outcome": outcome, "comment": comment}
-            key = next((each.key for each in running_gateways() if each.url == url), "")
-            with httpx.Client(headers={"x-gateway-key": key} if key else {}, trust_env=False) as it:
-                it.post(path, json=reported, timeout=_ANSWER_S).raise_for_status()
-        run["outcome"] = outcome
+            found = (each.key for each in running_gateways() if each.url == url)
+            headers = {"x-gateway-key": key} if (key := next(found, "")) else {}
+            path, said = f"{url}/api/runs/{run['id']}/outcome", body.model_dump()
+            answer = httpx.post(
+                path, json=said, headers=headers, timeout=_ANSWER_S, trust_env=False
+            )
+            answer.raise_for_status()
+        run["outcome"] = body.outcome
     except Exception as exc:  # the command's exit status counts
         say(f"no outcome: {exc}")
 

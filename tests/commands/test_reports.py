@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.commands.reports import read_reports
+from gateway.commands.runs import read_reports
 from gateway.errors import ConfigError
 
 SWE = {"total_instances": 3, "resolved_ids": ["a__b-1"], "unresolved_ids": ["a__b-2"]}

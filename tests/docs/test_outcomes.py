@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import pytest
 
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream
@@ -51,3 +54,42 @@ def test_the_examples_report_outcomes(
         told = [(row["source"], row["verdict"], row["comment"]) for row in verdicts]
         assert ("told_api", "failure", "2 of 5 checks failed") in told
         assert ("told_cli", "success", "merged") in told
+
+
+@pytest.mark.parametrize(("check", "outcome"), [("exit 0", "success"), ("exit 1", "failure")])
+def test_hooks_of_agents_report_outcomes(
+    check: str,
+    outcome: str,
+    gateway_server: Callable[..., AppServer],
+    upstream: ScriptedUpstream,
+    tmp_path: Path,
+) -> None:
+    """The commands of both configs as the agents run them: the JSON on stdin, or as the last word;
+    the session's newest run gets the outcome of the check."""
+    database = tmp_path / "gateway.db"
+    server = gateway_server({"storage": {"path": str(database)}})
+    upstream.default = Reply("Done.")
+    (tmp_path / "pytest").write_text(f"#!/bin/sh\n{check}\n")
+    (tmp_path / "pytest").chmod(0o755)
+    path = (str(tmp_path), str(Path(sys.executable).parent), os.environ["PATH"])
+    environment = os.environ | {"PATH": os.pathsep.join(path)}
+    environment["GATEWAY_STORAGE__PATH"] = str(database)
+    ((hook,),) = (json.loads(text)["hooks"]["SessionEnd"] for text in blocks(PAGE, "json"))
+    (config,) = blocks(PAGE, "toml")
+    session = "0199a213-81c0-7800-8aa1-bbab2a035a53"
+    ended = {"session_id": session, "hook_event_name": "SessionEnd", "reason": "exit", "cwd": "/x"}
+    turn = {"type": "agent-turn-complete", "thread-id": session[::-1], "input-messages": ["\"Do'"]}
+    sent = (
+        ("x-claude-code-session-id", session, ["sh", "-c", hook["hooks"][0]["command"]], ended),
+        ("thread-id", session[::-1], [*tomllib.loads(config)["notify"], json.dumps(turn)], {}),
+    )
+    with client_of(server) as client:
+        for header, name, command, payload in sent:
+            body = {"model": "m", "messages": [{"role": "user", "content": f"Do {header}."}]}
+            url = f"{server.base_url}/chat/completions"
+            httpx.post(url, json=body, headers={header: name}, timeout=60).raise_for_status()
+            said = json.dumps(payload)
+            subprocess.run(command, input=said, text=True, env=environment, check=True)
+            (run, *_) = client.get("/api/runs", headers=CONTROL).json()["runs"]
+            assert (run["outcome"], run["outcome_source"]) == (outcome, "cli")
+            assert header in run["identity_source"]
