@@ -243,7 +243,8 @@ async def apply_change(
             kept, changed = (await actions.edit(stored, change.advice, now)).pattern_id, True
     else:
         status = Status(change.status or "")
-        changed = await actions.move(stored, status, f"{status.value} by the operator", now)
+        done = {Status.QUARANTINED: "paused", Status.RETIRED: "retired"}.get(status, "approved")
+        changed = await actions.move(stored, status, f"{done} by the operator", now)
     runtime.opened.learning.book.forget()
     publish_change(runtime, "lesson", "changed", pattern_id=kept)
     return kept, changed

@@ -6,6 +6,7 @@ the OpenAPI document, and a test compares the two."""
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -118,14 +119,20 @@ def lesson_view(stored: StoredLesson, settings: Settings) -> dict[str, Any]:
 
 
 def rule_views(found: Sequence[StoredLesson], settings: Settings) -> list[dict[str, Any]]:
-    """The rules that people stated, the most often said first, with project and author."""
+    """The rules that people stated, the most often said first, with project, author and words.
+    Projects of one name are distinguished by the beginning of their digest."""
     views = []
     for stored in sorted(found, key=lambda each: -each.support.conversations):
         if (lesson := stored.pattern.lesson) and is_rule(stored.pattern):
-            scope, marks = lesson.key.split("|")[1], {"author": "", "project": "no name"}
-            told = {name: lesson.applies_when.get(name, text) for name, text in marks.items()}
-            since = lesson.last_confirmed_at - stored.support.span_s
-            views.append({**lesson_view(stored, settings), **told, "scope": scope, "since": since})
+            marks = {"author": "", "project": "no name", "said": "", "doing": ""}
+            view = {name: lesson.applies_when.get(name, text) for name, text in marks.items()}
+            view |= {"scope": lesson.key.split("|")[1], **lesson_view(stored, settings)}
+            views.append(view | {"since": lesson.last_confirmed_at - stored.support.span_s})
+    folders = {(view["project"], view["scope"]) for view in views}
+    several = [name for name, count in Counter(name for name, _ in folders).items() if count > 1]
+    for view in views:
+        if view["project"] in several:
+            view["project"] += f" ({view['scope'][:6]})"
     return views
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Sequence
 from difflib import unified_diff
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from gateway.backends import Stores
 from gateway.commands.store import add_verb, answer, kept, say
 from gateway.config import Settings
 from gateway.errors import ConfigError
+from gateway.learning.corrections import project_of
 from gateway.learning.distiller import KIND
 from gateway.learning.gate import MOST_CHARS
 from gateway.learning.life_cycle import BY_OPERATOR, LessonActions
@@ -24,10 +27,12 @@ from gateway.steering.guidance.lessons import SAID
 from gateway.steering.guidance.pattern import RETRIEVED, Status
 from gateway.stores.learning import LessonFilter
 from gateway.stores.queries import PageRequest, RunFilter
-from gateway.text.formatting import ago
+from gateway.stores.records import PromptMessage
+from gateway.text.formatting import ago, counted
 from gateway.text.sanitize import one_line
 
 _PAGE = 200
+_MOST = 100_000
 
 
 def add_parser(commands: Any) -> None:
@@ -58,7 +63,7 @@ def add_parser(commands: Any) -> None:
     jobs.add_argument("--limit", type=int, default=20, help="most jobs (default: 20)")
     rules = add_verb(verbs, "rules", "what people keep telling their agents, by project", _rules)
     rules.add_argument("--tenant", help="only rules of this tenant")
-    rules.add_argument("--project", help="only rules of the project of this name")
+    rules.add_argument("--project", help="only rules of this project, as they are listed")
     what = "print a diff that adds the rules to this file, and give them no more"
     rules.add_argument("--export", choices=("CLAUDE.md", "AGENTS.md"), help=what)
     export = add_verb(verbs, "export", "lessons as JSONL on stdout", _export)
@@ -201,40 +206,58 @@ async def _jobs(stores: Stores, settings: Settings, args: argparse.Namespace) ->
 
 
 async def _export(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
-    for stored in await stores.learning.lessons(_chosen(args), limit=100_000):
+    for stored in await stores.learning.lessons(_chosen(args), limit=_MOST):
         say(to_line(stored.pattern))
 
 
 async def _rules(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
     wanted = LessonFilter(tenant=args.tenant, key_prefix=f"{SAID}|")
-    name = args.project or (Path.cwd().name if args.export else None)
-    found = rule_views(await stores.learning.lessons(wanted), settings)
-    rows = [row for row in found if name in (None, row["project"])]
+    rows = rule_views(await stores.learning.lessons(wanted, limit=_MOST), settings)
+    if args.project or args.export:
+        opening = PromptMessage(role="system", text=f"Working directory: {Path.cwd()}")
+        scope, name = project_of([opening])
+        own = (row["project"] for row in rows if row["scope"] == scope)
+        name = args.project or next(own, name)
+        known = ", ".join(sorted({row["project"] for row in rows})) or "none, nobody stated a rule"
+        rows = [row for row in rows if row["project"] == name]
+        if not rows:
+            raise ConfigError(f"no rules of {name!r}; known for --project: {known}")
     if args.export:
-        await _export_rules(stores, args.export, [r for r in rows if r["status"] in RETRIEVED])
+        await _export_rules(stores, args.export, rows)
         return
     for row in rows:
-        said = f"{row['conversations']} times since {ago(row['since'])} by {row['author'] or '-'}"
-        line = f"{row['project']:<16} {row['status']:<11} {row['pattern_id']}  {said}  "
+        said = f"in {counted(row['conversations'], 'session')} since {ago(row['since'])}"
+        said += f" by {row['author']}" if row["author"] else ""
         proof = one_line(row["why_not_active"] or row["reason"], 60)
+        line = f"{row['project']:<16} {row['status']:<11} {row['pattern_id']}  {said}  "
         answer(args, row, f"{line}{one_line(row['advice'], 120)}  {proof}")
+    if not rows and not args.json:
+        say("nobody has stated a rule yet")
 
 
 async def _export_rules(stores: Stores, file: str, rows: Sequence[dict[str, Any]]) -> None:
-    """Print a diff that adds these rules to a project's file, and give them no more."""
-    if len({row["scope"] for row in rows}) != 1:
-        raise ConfigError("no rules are given in a project of this name, or several have it")
-    say(_added_to(file, [one_line(row["advice"], MOST_CHARS) for row in rows]))
+    """Print a diff that adds the rules that are given to a project's file, and pause them."""
+    rows = [row for row in rows if row["status"] in RETRIEVED]
+    if not rows:
+        raise ConfigError("none of its rules is given: `gateway learn approve ID` approves one")
+    sys.stdout.write(_added_to(file, [one_line(row["advice"], MOST_CHARS) for row in rows]))
     for row in rows:
         which, reason = (row["tenant"], row["pattern_id"]), f"exported to {file} {BY_OPERATOR}"
         await stores.learning.move(*which, Status.QUARANTINED, reason=reason, at=time.time())
+    given = f"{counted(len(rows), 'rule')} will no longer be given"
+    sys.stderr.write(f"gateway: {given}: `patch -p1` applies the diff, `learn approve` undoes it\n")
 
 
 def _added_to(file: str, rules: Sequence[str]) -> str:
     """A diff that adds rules to the end of a file in the current folder."""
-    old = Path(file).read_text("utf-8").splitlines() if Path(file).exists() else []
-    new = [*old, *([""] if old else []), "## Rules", "", *(f"- {rule}" for rule in rules)]
-    return "\n".join(unified_diff(old, new, f"a/{file}", f"b/{file}", lineterm=""))
+    text = Path(file).read_bytes().decode() if Path(file).exists() else ""
+    end = "\r\n" if "\r\n" in text else "\n"
+    old = StringIO(text, newline="\n").readlines()
+    added = [*([""] if old else []), "## Rules", "", *(f"- {rule}" for rule in rules)]
+    whole = old if text.endswith("\n") or not old else [*old[:-1], old[-1] + end]
+    names = (f"a/{file}" if old else "/dev/null", f"b/{file}")
+    lines = unified_diff(old, [*whole, *(line + end for line in added)], *names)
+    return "".join(x if x.endswith("\n") else f"{x}\n\\ No newline at end of file\n" for x in lines)
 
 
 async def _stored(stores: Stores, args: argparse.Namespace) -> Any:

@@ -201,11 +201,12 @@ async def show_lessons(visit: Visit) -> Page:
     wanted = lessons.lesson_filter(visit.tenant, values["status"], values["tier"])
     found = await runtime.learning.lessons(wanted, limit=MOST_SHOWN)
     views = [lesson_view(each, runtime.settings) for each in found if not is_rule(each.pattern)]
+    rules = rule_views(found, runtime.settings)
     groups = [(name, [v for v in views if v["status"] == name]) for name in _ORDER]
     settings, now = runtime.settings.learning, time.time()
     shown = {
         "title": "Lessons",
-        "rules": rule_views(found, runtime.settings),
+        "rules": [rule for rule in rules if rule["status"] != "retired" or values["status"]],
         "groups": [(name, rows) for name, rows in groups if rows],
         "trials": settings.trials == "on",
         "mining": settings.mining,
@@ -225,6 +226,7 @@ async def show_lesson(visit: Visit, error: GatewayError | None = None) -> Page:
         "title": stored.pattern.pattern_id,
         "lesson": await lessons.detail(visit.runtime, stored, visit.access),
         "editable": visit.access.operator or stored.pattern.tenant == visit.access.tenant,
+        "trials": visit.runtime.settings.learning.trials == "on",
         "error": error.message if error else None,
         "saved": bool(visit.values.get("saved")) and error is None,
     }

@@ -31,7 +31,7 @@ from gateway.stores.budgets import AccountKey, Action
 from gateway.stores.protocols import StoreError
 from gateway.stores.queries import OUTCOMES, PageRequest, RunFilter, RunTrace
 from gateway.stores.records import InjectionRow, StepRow
-from gateway.stores.totals import STUCK_STEPS, RunRecord, step_severity, streaks
+from gateway.stores.totals import DERIVED, STUCK_STEPS, RunRecord, step_severity, streaks
 from gateway.text.sanitize import visible
 from gateway.wire.coerce import as_json_value
 
@@ -158,7 +158,6 @@ async def show(visit: Visit) -> Page:
         "tokens": run.totals.input_tokens + run.totals.output_tokens,
         "policy_in_force": run.policy_digest == visit.runtime.services.policy_digest,
         "overhead_ms": run.totals.overhead_ms / calls if calls and not run.imported else None,
-        "outcomes": OUTCOMES,
         "arms": ARMS,
         "keeps_texts": settings.storage.store_content,
         "tree": await tree_of(visit, run.conversation_id),
@@ -168,6 +167,10 @@ async def show(visit: Visit) -> Page:
     wanted = visit.values["step"]
     after = -1 if wanted is None else max(-1, min(wanted, run.totals.steps) - 3)
     values |= await _transcript(visit, after)
+    verdicts = await visit.runtime.learning.outcomes(visit.tenant, run.id)
+    source = "" if run.outcome_source == DERIVED else f"told_{run.outcome_source}"
+    found = [v for v in verdicts if v.verdict == run.outcome and source in (v.source, "")]
+    values["verdict"] = max(found, key=lambda verdict: verdict.at, default=None)
     root = await _root(visit, run)
     values["control"] = {
         "address": f"/dashboard/runs/{quote(run.id)}/control",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,8 @@ DAY_S = 86_400.0
 async def talk(stores: Stores, number: int, words: str, **how: Any) -> None:
     """A run of a project in which a person rejected `git push` after `git commit`."""
     run_id, project = f"r{number:04}", how.get("project", "shop")
-    opening = PromptMessage(role="system", text=f"Working directory: /home/ann/{project}")
+    folder = how.get("folder", "/home/ann")
+    opening = PromptMessage(role="system", text=f"Working directory: {folder}/{project}")
     human = (Intervention(kind="reject", words=words),)
     commit = some_content(actions=(action("Bash", command="git commit"),), messages=(), human=())
     push = action("Bash", command=how.get("command", "git push"))
@@ -208,14 +210,37 @@ def test_only_an_operator_approves(start: Start, tmp_path: Path) -> None:
         assert (rule["status"], rule["advice"]) == ("candidate", "Use pnpm instead of npm.")
         assert acme.patch(f"/api/{at}", json={"status": "active"}).status_code == 403
         assert acme.post(f"/dashboard/{at}", data=form).status_code == 403
+        origin = {"origin": server.url}
         assert acme.get(f"/api/{at}").json()["status"] == "candidate"
         page = operator.get("/dashboard/lessons").text
         assert "What your agents keep being told" in page
-        assert all(word in page for word in ("<h3>shop</h3>", "Use pnpm instead of npm.", ">ann<"))
+        assert all(
+            word in page
+            for word in ("<h3>shop</h3>", "Use pnpm instead of npm.", ">ann<", "2 sessions")
+        )
         assert ">ann<" not in acme.get("/dashboard/lessons").text
-        changed = operator.patch(f"/api/{at}?tenant=acme", json={"status": "trial"})
-        assert changed.json()["changed"]
+        for action, words in (
+            ("approve", "approved"),
+            ("pause", "paused"),
+            ("approve", "approved"),
+        ):
+            address, data = f"/dashboard/{at}?tenant=acme", {"action": action}
+            assert operator.post(address, data=data, headers=origin).status_code == 303
+            assert f"{words} by the operator" in operator.get("/dashboard/lessons").text
         assert acme.get(f"/api/{at}").json()["status"] == "active"
+        one = operator.get(f"/dashboard/{at}?tenant=acme").text
+        assert "Did a person have to say it again in the run?" in one
+        assert "<q>please use pnpm instead of npm</q>" in one
+        assert "a trial of its own" not in one
+        own = {"action": "edit", "advice": "Use pnpm for all."}
+        operator.post(f"/dashboard/{at}?tenant=acme", data=own, headers=origin)
+        page = operator.get("/dashboard/lessons").text
+        assert "Use pnpm for all." in page
+        assert "Use pnpm instead of npm." not in page, "the version before is retired"
+
+
+def applied(diff: str) -> None:
+    subprocess.run(["patch", "-p1"], input=diff.encode(), check=True, capture_output=True)
 
 
 def test_rules_are_exported(
@@ -224,22 +249,55 @@ def test_rules_are_exported(
     """Rules that are given go into a project's file as a diff, and are given no more."""
     database, project = tmp_path / "runs.db", tmp_path / "shop"
     project.mkdir()
-    (project / "AGENTS.md").write_text("# Shop\n")
+    (project / "AGENTS.md").write_text("# Shop\nNo end")
     asyncio.run(taught(database, SAID[:2]))
     monkeypatch.chdir(project)
     monkeypatch.setenv("GATEWAY_STORAGE__PATH", str(database))
     assert main(["learn", "rules"]) == 0
     listed = capsys.readouterr().out.splitlines()
     assert len(listed) == 2
-    assert all(word in listed[0] for word in ("shop", "active", "2 times", "ann", "pnpm"))
+    assert all(word in listed[0] for word in ("shop", "active", "2 sessions", "ann", "pnpm"))
     assert main(["learn", "rules", "--export", "AGENTS.md"]) == 0
-    added = [line[1:] for line in capsys.readouterr().out.splitlines() if line[0] == "+"][1:]
-    assert added == ["", "## Rules", "", f"- {RULE}", "- Do not force push to main."]
+    printed = capsys.readouterr()
+    applied(printed.out)
+    expected = ["# Shop", "No end", "", "## Rules", "", f"- {RULE}", "- Do not force push to main."]
+    assert (project / "AGENTS.md").read_text().splitlines() == expected
+    assert "2 rules will no longer be given" in printed.err
     assert main(["learn", "rules", "--json"]) == 0
     rows = [orjson.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert {row["status"] for row in rows} == {"quarantined"}
     assert {row["why_not_active"] for row in rows} == {"exported to AGENTS.md by the operator"}
-    assert main(["learn", "rules", "--export", "AGENTS.md"]) != 0
+    for words, why in (((), "none of its rules is given"), (("--project", "x"), "known for")):
+        assert main(["learn", "rules", "--export", "AGENTS.md", *words]) == 2
+        assert why in capsys.readouterr().err
+
+
+async def test_projects_of_one_name_are_separate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are listed with their digests; an export in a folder takes that folder's rules."""
+    folder, database = tmp_path / "shop", tmp_path / "runs.db"
+    folder.mkdir()
+    stores = await open_stores(StorageSettings(path=str(database)))
+    await talk(stores, 0, SAID[0])
+    await talk(stores, 1, SAID[1], folder=str(tmp_path))
+    for each in await rules(stores):
+        await LessonActions(stores.learning).move(each, Status.TRIAL, "approved", 1.0)
+    await stores.close()
+    monkeypatch.setenv("GATEWAY_STORAGE__PATH", str(database))
+    monkeypatch.chdir(folder)
+    assert await asyncio.to_thread(main, ["learn", "rules"]) == 0
+    names = {line.partition(")")[0] for line in capsys.readouterr().out.splitlines()}
+    assert len(names) == 2
+    assert all(name.startswith("shop (") for name in names)
+    assert await asyncio.to_thread(main, ["learn", "rules", "--project", "shop"]) == 2
+    assert all(f"{name})" in capsys.readouterr().err for name in list(names)[:1])
+    assert await asyncio.to_thread(main, ["learn", "rules", "--export", "CLAUDE.md"]) == 0
+    diff = capsys.readouterr().out
+    assert "+- Do not force push to main." in diff
+    assert "pnpm" not in diff
+    applied(diff)
+    assert (folder / "CLAUDE.md").read_text().startswith("## Rules")
 
 
 async def test_what_one_person_said_is_for_that_person() -> None:
