@@ -52,8 +52,6 @@ from gateway.text.secrets import mask_secrets
 OPERATIONS = Operations()
 T = TypeVar("T")
 Omitted = Annotated[T, Field(exclude=True)]  # A field of a stored row that the answer leaves out
-
-
 Outcome = Annotated[str, OneOf(OUTCOMES)]
 
 
@@ -257,27 +255,18 @@ async def run_named(runs: RunStore, given: str, tenant: str | None) -> RunRecord
 
 
 async def store_outcome(
-    runs: RunStore,
-    learning: LearningStore,
-    reported: OutcomeRow,
-    tenant: str | None,
-    *,
-    masks: bool,
+    runs: RunStore, learning: LearningStore, said: OutcomeRow, tenant: str | None, *, masks: bool
 ) -> RunRecord | None:
     """Store an outcome of the run that its id names; None where there is no such run. The same
     again changes nothing."""
-    run, source = (
-        await run_named(runs, reported.run_id, tenant),
-        reported.source.removeprefix("told_"),
-    )
-    if run is None or not await runs.set_outcome(
-        run.id, reported.verdict, source=source, tenant=tenant
-    ):
+    run, source = await run_named(runs, said.run_id, tenant), said.source.removeprefix("told_")
+    if run is None:
         return None
-    comment = mask_secrets(reported.comment) if masks else reported.comment
-    await learning.add_outcome(
-        replace(reported, run_id=run.id, tenant=run.tenant, comment=comment, at=time.time())
-    )
+    if not await runs.set_outcome(run.id, said.verdict, source=source, tenant=tenant):
+        return None
+    comment = mask_secrets(said.comment) if masks else said.comment
+    said = replace(said, run_id=run.id, tenant=run.tenant, comment=comment, at=time.time())
+    await learning.add_outcome(said)
     return run
 
 

@@ -124,8 +124,9 @@ def rule_views(found: Sequence[StoredLesson], settings: Settings) -> list[dict[s
     views = []
     for stored in sorted(found, key=lambda each: -each.support.conversations):
         if (lesson := stored.pattern.lesson) and is_rule(stored.pattern):
-            marks = {"author": "", "project": "no name", "said": "", "doing": ""}
-            view = {name: lesson.applies_when.get(name, text) for name, text in marks.items()}
+            marks = {"author": "", "project": "no name", "said": ""}
+            said = lesson.applies_when
+            view: dict[str, Any] = {name: said.get(name, text) for name, text in marks.items()}
             view |= {"scope": lesson.key.split("|")[1], **lesson_view(stored, settings)}
             views.append(view | {"since": lesson.last_confirmed_at - stored.support.span_s})
     folders = {(view["project"], view["scope"]) for view in views}

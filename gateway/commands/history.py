@@ -1,36 +1,43 @@
-"""`gateway history`: the sessions that agents keep on this machine, read where they are."""
+"""`gateway history`: the sessions that agents keep on this machine, read where they are, and with
+`--keep` as past runs in the store of the settings."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
-from gateway.config import DEFAULT_FILE
+from gateway.backends import Stores, open_stores
+from gateway.commands.store import found_storage, reported
+from gateway.config import DEFAULT_FILE, Settings, load_settings
 from gateway.errors import ConfigError
+from gateway.history.find import Found, at_home, named
+from gateway.history.session import Session
+from gateway.process.running import state_database
+from gateway.stores.protocols import StoreError
+from gateway.text.formatting import counted, progress_bar
 from gateway.text.sanitize import visible
 
+Takes = Callable[[Session], bool]
 if TYPE_CHECKING:
-    from gateway.history.find import Found
-    from gateway.history.gather import Wanted
+    from gateway.history.keep import Keeper, Kept
     from gateway.history.reading import SessionReading
 
-_PATHS = (
-    "files or folders of session logs, or a git repository with Entire checkpoints (default: what "
-    "agents keep in the home directory)"
-)
-
-
+_PATHS = "files or folders of session logs, or a git repository with Entire checkpoints (default: "
+_PATHS += "what agents keep in the home directory)"
+_MOST_REASONS = 20  # files that are named with what is wrong; the rest is counted
 _NEXT = "Next: `gateway wrap --mode shadow -- COMMAND` watches a session, and steers nothing."
 
 
 def add_parser(commands: Any) -> None:
     """Declare the command."""
-    history = commands.add_parser(
-        "history", help="your agents' past sessions: cost, trouble, and what you had to say"
-    )
+    summary = "your agents' past sessions: cost, trouble, and what you had to say"
+    history = commands.add_parser("history", help=summary)
     history.add_argument("paths", nargs="*", metavar="PATH", help=f"{_PATHS}; `show ID`: read one")
     history.add_argument("--since", default="", metavar="DATE", help="a date, or 7d, 4w")
     history.add_argument("--project", default="", help="folder contains this text")
@@ -89,18 +96,11 @@ def _history(args: argparse.Namespace) -> int:
         write_page(Path(args.html), summary, found, Policy(), options)
         console.print(f"page: {args.html}", markup=False)
     if args.keep:
-        return _keep(args, found, wanted)
+        logs = [each for each in found if each.format is not None]
+        return run_keep(logs, load_settings(args.config), sys.stdout, sys.stderr, wanted.takes)
     if not (args.paths or args.html):
         console.print(_NEXT, style="dim", markup=False)
     return 1 if problems else 0
-
-
-def _keep(args: argparse.Namespace, found: list[Found], wanted: Wanted) -> int:
-    from gateway.commands.keep import run_keep
-    from gateway.config import load_settings
-
-    logs = [each for each in found if each.format is not None]
-    return run_keep(logs, load_settings(args.config), sys.stdout, sys.stderr, wanted.takes)
 
 
 def _show(args: argparse.Namespace) -> int:
@@ -118,11 +118,7 @@ def _show(args: argparse.Namespace) -> int:
 
 
 def _found(args: argparse.Namespace) -> list[Found]:
-    from gateway.history.find import at_home, named
-
-    if args.paths:
-        return named(Path(path) for path in args.paths)
-    return at_home(Path.home())
+    return named(Path(path) for path in args.paths) if args.paths else at_home(Path.home())
 
 
 def _nothing(args: argparse.Namespace, files: int, problems: int) -> str:
@@ -134,3 +130,104 @@ def _nothing(args: argparse.Namespace, files: int, problems: int) -> str:
 
     homes = [pattern.partition("*")[0] for each in formats() for pattern in each.homes[:1]]
     return f"no session logs in the home directory (looked in {', '.join(f'~/{h}' for h in homes)})"
+
+
+def run_keep(
+    found: Sequence[Found],
+    settings: Settings,
+    out: TextIO,
+    err: TextIO,
+    takes: Takes = lambda session: True,
+) -> int:
+    """Keep the sessions of these files that `takes` chooses, and learn from them; the exit status.
+
+    The database is the one that other commands read; if there is none, that of `gateway wrap` is
+    made. Raises ConfigError: the store cannot be opened or written."""
+    with reported():
+        return asyncio.run(_keep_all(found, _with_database(settings), out, err, takes))
+
+
+def _with_database(settings: Settings) -> Settings:
+    try:
+        return replace(settings, storage=found_storage(settings.storage))
+    except ConfigError:
+        path = state_database()
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return replace(settings, storage=replace(settings.storage, path=str(path)))
+
+
+async def _keep_all(
+    found: Sequence[Found], settings: Settings, out: TextIO, err: TextIO, takes: Takes
+) -> int:
+    from gateway.history.keep import Keeper
+
+    stores = await open_stores(settings.storage)
+    try:
+        problems: list[str] = []
+        keeper = Keeper(stores, settings)
+        with progress_bar(err) as bar:
+            task = bar.add_task("keeping", total=len(found))
+            # The oldest first: a session that was resumed has copies of the answers before it.
+            for each in sorted(found, key=_changed_at):
+                await _keep_file(keeper, each, takes, problems)
+                bar.advance(task)
+            runs = keeper.counts.runs
+            task = bar.add_task("learning", total=len(runs))
+            await _learn(runs, stores, settings, lambda: bar.advance(task))
+    finally:
+        await stores.close()
+    for problem in problems[:_MOST_REASONS]:
+        err.write(f"gateway: not kept: {visible(problem)}\n")
+    if more := len(problems[_MOST_REASONS:]):
+        err.write(f"gateway: not kept: {counted(more, 'more session')}\n")
+    out.write(_kept_line(keeper.counts) + "\n")
+    return 1 if problems and not keeper.counts.kept + keeper.counts.known else 0
+
+
+def _changed_at(found: Found) -> float:
+    try:
+        return found.path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+async def _keep_file(keeper: Keeper, found: Found, takes: Takes, problems: list[str]) -> None:
+    """Keep the sessions of a file; what is wrong with one does not stop the others."""
+    if found.format is None:
+        problems.append(found.problem)
+        return
+    try:
+        for session in filter(takes, found.sessions(found.open())):
+            try:
+                await keeper.keep(session)
+            except StoreError:
+                raise
+            except Exception as exc:
+                problems.append(f"{found.path}: session {session.id}: {exc}")
+    except StoreError:
+        raise
+    except Exception as exc:
+        problems.append(f"{found.path}: {exc}")
+
+
+async def _learn(
+    runs: Sequence[str], stores: Stores, settings: Settings, done: Callable[[], None]
+) -> None:
+    """Derive the outcomes of runs, and lessons, as a gateway does when a run is over."""
+    if not settings.storage.store_content:
+        return
+    from gateway.commands.learn import open_learner
+
+    # No model is asked about them: an import costs nothing.
+    free = replace(settings, learning=replace(settings.learning, model=""))
+    learner = open_learner(stores, free)
+    for run_id in runs:
+        await learner.read(run_id, None)
+        done()
+
+
+def _kept_line(kept: Kept) -> str:
+    others = {"known already": kept.known, "recorded live": kept.live}
+    also = ", ".join(f"{number} {how}" for how, number in others.items() if number)
+    sessions = counted(kept.kept, "session")
+    return f"kept {sessions} as past runs{f' ({also})' if also else ''}: gateway dashboard"

@@ -12,7 +12,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from gateway.api.views import decision_views, distiller_view, job_view, lesson_view, rule_views
+from gateway.api import views
 from gateway.backends import Stores
 from gateway.commands.store import add_verb, answer, kept, say
 from gateway.config import Settings
@@ -112,7 +112,7 @@ def open_learner(stores: Stores, settings: Settings) -> Learner:
 async def _status(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
     found = await stores.learning.lessons(_chosen(args), limit=args.limit)
     for stored in found:
-        view = lesson_view(stored, settings)
+        view = views.lesson_view(stored, settings)
         effect = view["posterior"]["effect"]
         trial = f"{view['posterior']['decisions']} decisions"
         if effect is not None:
@@ -127,18 +127,19 @@ async def _status(stores: Stores, settings: Settings, args: argparse.Namespace) 
 async def _show(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
     stored = await _stored(stores, args)
     pattern = stored.pattern
-    view = lesson_view(stored, settings)
+    view = views.lesson_view(stored, settings)
     evidence = await stores.learning.evidence(pattern.tenant, pattern.pattern_id)
-    version = pattern.lesson.version if pattern.lesson else 1
+    marks = pattern.lesson.applies_when if pattern.lesson else {}
+    version = view["version"]
     decisions = await stores.learning.decisions(pattern.tenant, pattern.pattern_id, version)
     if args.json:
-        rows = [
-            {"run_id": e.run_id, "step": e.step_index, "kind": e.kind, "at": e.at} for e in evidence
-        ]
-        say(json.dumps(view | {"evidence": rows, "decisions": decision_views(decisions)}))
+        rows = [{"step": e.step_index, **views.picked(e, "run_id", "kind", "at")} for e in evidence]
+        say(json.dumps(view | {"evidence": rows, "decisions": views.decision_views(decisions)}))
         return
     say(f"{view['pattern_id']}  {view['tier']}  {view['status']}  tenant {view['tenant'] or 'all'}")
     say(one_line(view["advice"], 600))
+    if "said" in marks:
+        say(f'a person said: "{one_line(marks["said"], 300)}"')
     for arm in view["arms"]:
         rate = "-" if arm["rate"] is None else f"{100 * arm['rate']:.0f} %"
         low, high = 100 * arm["low"], 100 * arm["high"]
@@ -164,10 +165,9 @@ async def _move(
 ) -> None:
     """Move a lesson to a status or, with `share`, give it to all tenants."""
     stored, actions = await _stored(stores, args), LessonActions(stores.learning)
-    if share:
-        changed = await actions.share(stored, time.time())
-    else:
-        changed = await actions.move(stored, status, reason, time.time())
+    now = time.time()
+    moved = actions.share(stored, now) if share else actions.move(stored, status, reason, now)
+    changed = await moved
     shown = {"pattern_id": stored.pattern.pattern_id, "changed": changed}
     answer(args, shown, "done" if changed else "nothing changed")
 
@@ -189,8 +189,8 @@ async def _forget(stores: Stores, settings: Settings, args: argparse.Namespace) 
 
 async def _jobs(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
     store = stores.learning
-    view = await distiller_view(store, settings.learning, args.tenant, time.time())
-    jobs = [job_view(job) for job in await store.jobs(KIND, args.tenant, limit=args.limit)]
+    view = await views.distiller_view(store, settings.learning, args.tenant, time.time())
+    jobs = [views.job_view(job) for job in await store.jobs(KIND, args.tenant, limit=args.limit)]
     if args.json:
         say(json.dumps({**view, "jobs": jobs}))
         return
@@ -212,7 +212,7 @@ async def _export(stores: Stores, settings: Settings, args: argparse.Namespace) 
 
 async def _rules(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
     wanted = LessonFilter(tenant=args.tenant, key_prefix=f"{SAID}|")
-    rows = rule_views(await stores.learning.lessons(wanted, limit=_MOST), settings)
+    rows = views.rule_views(await stores.learning.lessons(wanted, limit=_MOST), settings)
     if args.project or args.export:
         opening = PromptMessage(role="system", text=f"Working directory: {Path.cwd()}")
         scope, name = project_of([opening])

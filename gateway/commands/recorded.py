@@ -19,25 +19,17 @@ def add_parser(commands: Any) -> None:
     """Declare both commands."""
     replay = commands.add_parser("replay", help="replay recorded runs through the steering core")
     replay.add_argument("files", nargs="+", type=Path, help=FILES)
-    replay.add_argument(
-        "--policy",
-        action="append",
-        default=[],
-        metavar="FILE|NAME",
-        help="config file of a policy to compare with; or a routing policy to judge on tasks that "
-        "several models ran, and repeated for more: learned, states, cheapest, dearest, "
-        "always:MODEL (prices: `prices` of --config, else the price list)",
-    )
+    policy = "config file of a policy to compare with; or a routing policy to judge on tasks that "
+    policy += "several models ran, and repeated for more: learned, states, cheapest, dearest, "
+    policy += "always:MODEL (prices: `prices` of --config, else the price list)"
+    named: dict[str, Any] = {"action": "append", "default": [], "metavar": "FILE|NAME"}
+    replay.add_argument("--policy", help=policy, **named)
     replay.add_argument("--config", type=Path, help="config file of the policy (default: built-in)")
     replay.add_argument("--json", action="store_true", help="one JSON object per run and line")
     replay.add_argument("--html", type=Path, metavar="FILE", help="write a page with charts")
-    replay.add_argument(
-        "--patterns",
-        default="",
-        metavar="FILE",
-        help="answer look-ups from this library: `starter`, or a file of `gateway patterns export` "
-        "(default: each look-up counts as answered)",
-    )
+    library = "answer look-ups from this library: `starter`, or a file of `gateway patterns export`"
+    library += " (default: each look-up counts as answered)"
+    replay.add_argument("--patterns", default="", metavar="FILE", help=library)
     replay.add_argument("--jobs", type=int, help="processes (default: one per core)")
     replay.set_defaults(run=_replay)
     summary = "fit the difficulty scorer to labelled runs, or the risk to your own runs"

@@ -24,7 +24,7 @@ from gateway.backends import Stores
 from gateway.budgets.holds import known_subject
 from gateway.commands.store import add_verb, answer, as_line, kept, say, table
 from gateway.config import Settings
-from gateway.dashboard.run import step_text
+from gateway.dashboard.runs import step_text
 from gateway.errors import ConfigError
 from gateway.reporting.run_exports import FORMATS, group_lines
 from gateway.steering.experiments import MODES
@@ -254,10 +254,9 @@ async def _tail(stores: Stores, _settings: Settings, args: argparse.Namespace) -
     seen: dict[str, int] = {}
     since = 0.0 if args.once else time.time()
     page = queries.PageRequest(limit=_TAIL_RUNS, sort="updated_at")
+    wanted = queries.RunFilter(tenant=args.tenant, mode=queries.LIVE)
     while True:
-        found = await store.list_runs(
-            queries.RunFilter(tenant=args.tenant, mode=queries.LIVE), page
-        )
+        found = await store.list_runs(wanted, page)
         for run in reversed([run for run in found.runs if run.updated_at >= since]):
             after = seen.get(run.id, -1)
             trace = await store.get_run(run.id, tenant=None, content=False, after_step=after)

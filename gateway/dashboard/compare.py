@@ -24,7 +24,7 @@ from gateway.config.settings import PRESETS
 from gateway.dashboard import charts
 from gateway.dashboard.charts import RunChart
 from gateway.dashboard.pages import Page, Visit
-from gateway.dashboard.run import find_trace
+from gateway.dashboard.runs import find_trace
 from gateway.errors import BadRequest, ConfigError, Forbidden
 from gateway.offline.playback import differences, play
 from gateway.offline.recordings import parse_recording

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from gateway.dashboard.pages import Page, Visit
-from gateway.dashboard.run import find_step
+from gateway.dashboard.runs import find_step
 from gateway.dialects import DIALECTS, Dialect
 from gateway.errors import BadRequest, Forbidden, GatewayError
 from gateway.stores.exchanges import RawCall, unpacked

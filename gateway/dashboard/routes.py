@@ -8,7 +8,7 @@ from gateway.api.experiments import ReportOptions
 from gateway.api.params import TenantParameter
 from gateway.auth.access import Gate
 from gateway.auth.authenticator import Authenticator
-from gateway.dashboard import compare, experiments, now, over_time, pages, patterns, raw, run, runs
+from gateway.dashboard import compare, experiments, now, pages, patterns, raw, runs
 from gateway.dashboard.pages import PageEndpoint, PageRoute
 from gateway.runtime import Runtime
 
@@ -19,16 +19,16 @@ _EXPERIMENT = "/dashboard/experiments/{experiment_id:path}"
 _PAGES = (
     PageRoute("/dashboard", now.show, now.NowParameters),
     PageRoute("/dashboard/", now.show, now.NowParameters),
-    PageRoute("/dashboard/runs", runs.show, runs.RunsParameters),
-    PageRoute(_RUN, run.show, run.RunParameters, change=run.set_outcome, report=True),
-    PageRoute(f"{_RUN}/control", change=run.control),
-    PageRoute(f"{_RUN}/steps", run.show_steps, run.StepsParameters),
-    PageRoute(f"{_RUN}/steps/{{step}}.txt", run.show_text),
+    PageRoute("/dashboard/runs", runs.show_list, runs.RunsParameters),
+    PageRoute(_RUN, runs.show, runs.RunParameters, change=runs.set_outcome, report=True),
+    PageRoute(f"{_RUN}/control", change=runs.control),
+    PageRoute(f"{_RUN}/steps", runs.show_steps, runs.StepsParameters),
+    PageRoute(f"{_RUN}/steps/{{step}}.txt", runs.show_text),
     PageRoute(f"{_RUN}/steps/{{step}}/raw", raw.show),
     PageRoute(f"{_RUN}/steps/{{step}}/replay", raw.replay, change=raw.replay),
     PageRoute(f"{_RUN}/what-if", compare.show_what_if, compare.WhatIfParameters),
     PageRoute("/dashboard/compare", compare.show, compare.CompareParameters),
-    PageRoute("/dashboard/time", over_time.show, over_time.TimeParameters),
+    PageRoute("/dashboard/time", now.show_time, now.TimeParameters),
     PageRoute("/dashboard/health", experiments.show_health, runs.PeriodFilters),
     PageRoute("/dashboard/patterns", patterns.show_list, patterns.ListParameters),
     PageRoute(

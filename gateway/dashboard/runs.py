@@ -1,27 +1,55 @@
-"""The list of runs."""
+"""The list of runs, and the page of one: chart, transcript, and the buttons that stop it, raise
+its budgets or report its outcome."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
+from urllib.parse import quote
+
+import orjson
+from markupsafe import Markup
+from pydantic import Field
 
 from gateway.api import params
-from gateway.dashboard.charts import peak, stacked
-from gateway.dashboard.pages import FragmentParameters, Page, Visit
+from gateway.api.budgets import MAX_REASON, allow, find_account, hold
+from gateway.api.runs import OutcomeBody, keep_outcome
+from gateway.api.views import picked, thresholds
+from gateway.budgets.texts import account_view, amount
+from gateway.config.budgets import METRICS
+from gateway.dashboard import charts
+from gateway.dashboard.charts import RunChart, peak, stacked
+from gateway.dashboard.pages import FragmentParameters, Page, Visit, redirect
+from gateway.errors import BadRequest, NotFound
+from gateway.observability.metrics import UNSTEERED_WORDS
 from gateway.steering.experiments import ARMS
 from gateway.steering.fsm import FSMState
+from gateway.steering.monitors import MONITORS
 from gateway.steering.transcript.interventions import KIND_LABELS
-from gateway.stores.queries import LIVE_S, OUTCOMES, UNFINISHED, RunFilter
-from gateway.stores.totals import RunRecord, run_severity
+from gateway.stores.budgets import AccountKey, Action
+from gateway.stores.protocols import StoreError
+from gateway.stores.queries import LIVE_S, OUTCOMES, UNFINISHED, PageRequest, RunFilter, RunTrace
+from gateway.stores.records import InjectionRow, StepRow
+from gateway.stores.totals import (
+    DERIVED,
+    STUCK_STEPS,
+    RunRecord,
+    run_severity,
+    step_severity,
+    streaks,
+)
+from gateway.stores.usage import Tree
+from gateway.text.sanitize import visible
+from gateway.wire.coerce import as_json_value
 
 STATES = tuple(state.value for state in FSMState)
 PERIODS: Mapping[str, float] = {"hour": 3600, "day": 86400, "week": 7 * 86400, "month": 30 * 86400}
-_COLUMNS = (
-    *(("started_at", "Started"), ("steps", "Steps"), ("peak", "Peak")),
-    *(("tokens", "Tokens"), ("cost", "Cost")),
-)
+_COLUMNS = [
+    ("started_at", "Started"),
+    *((n, n.title()) for n in ("steps", "peak", "tokens", "cost")),
+]
 
 
 class PeriodFilters(FragmentParameters, params.RunFilters):
@@ -34,7 +62,7 @@ class RunsParameters(params.SortParameters, PeriodFilters):
     """Filter of runs, and their order."""
 
 
-async def show(visit: Visit) -> Page:
+async def show_list(visit: Visit) -> Page:
     """One page of runs by the filters of the query."""
     runs, values = chosen(visit), visit.values
     store, now, page = visit.runtime.runs, time.time(), params.page_request(visit.values)
@@ -101,3 +129,270 @@ def row_of(run: RunRecord, now: float) -> dict[str, Any]:
         "fired": sorted(totals.fired.items(), key=lambda item: (-item[1], item[0])),
         "models": [name for name in totals.models if name != run.model_requested],
     }
+
+
+async def tree_of(visit: Visit, conversation_id: str) -> Tree | None:
+    """The tree of a conversation; None for one without relatives."""
+    store = visit.runtime.opened.stores.attribution
+    tree = None if store is None else await store.tree(conversation_id, tenant=visit.tenant)
+    return tree if tree is not None and len(tree.nodes) > 1 else None
+
+
+_ACCOUNTS = 20
+_HOLDS: Mapping[str, Action | None] = {"stop": "stop", "pause": "pause", "resume": None}
+
+
+async def control(visit: Visit) -> Page:
+    """Do what a button says, and show the run again."""
+    run_id = str(visit.scope["path_params"]["run_id"])
+    action, form = visit.form.get("action", ""), visit.form
+    if action in _HOLDS:
+        subject, reason = form.get("subject", run_id), form.get("reason", "")[:MAX_REASON]
+        await hold(visit.runtime, subject, _HOLDS[action], reason, visit.tenant)
+    elif action in ("raise", "lift"):
+        await _allow(visit, form)
+    else:
+        raise BadRequest(f"action: {action[:40]!r} is not known", param="action")
+    return redirect(f"/dashboard/runs/{quote(run_id)}")
+
+
+async def _allow(visit: Visit, form: Any) -> None:
+    budget, subject = form.get("budget", ""), form.get("account", "")
+    account = await find_account(visit.runtime, budget, subject)
+    limits, lifted = dict(account.limits), form.get("action") == "lift"
+    if not lifted:
+        metric, limit = form.get("metric", ""), form.get("limit", "")
+        if metric not in METRICS:
+            raise BadRequest(f"metric: one of {', '.join(METRICS)}", param="metric")
+        try:
+            limits[metric] = float(limit)
+        except ValueError:
+            limits[metric] = 0.0
+        if not 0 < limits[metric] < float("inf"):
+            raise BadRequest("limit: must be a number above 0", param="limit")
+    await allow(visit.runtime, account.key, limits=limits, lifted=lifted)
+
+
+async def _root(visit: Visit, run: RunRecord) -> str:
+    try:
+        record = await visit.runtime.store.load(run.tenant, run.conversation_id)
+    except StoreError:
+        record = None
+    return record.root_id if record is not None and record.root_id else run.conversation_id
+
+
+async def _accounts(visit: Visit, subjects: tuple[str, ...]) -> list[dict[str, Any]]:
+    budgets, ledger = visit.runtime.settings.all_budgets(), visit.runtime.accounting.ledger
+    own = [budget.name for budget in budgets if budget.scope in ("run", "tree")]
+    keys = [AccountKey(budget=name, subject=subject) for name in own for subject in subjects]
+    found = await ledger.counted.accounts(keys[:_ACCOUNTS]) if keys else ()
+    return [account_view(each, budgets, time.time()) for each in found]
+
+
+def step_text(step: StepRow, guidance: Sequence[InjectionRow]) -> str:
+    """The texts of a step under headings, sanitized for a terminal and a browser."""
+    parts = [f"=== {heading}\n{text}" for heading, text in _parts(step, guidance)]
+    return visible("\n\n".join(parts))
+
+
+def _parts(step: StepRow, guidance: Sequence[InjectionRow]) -> Iterator[tuple[str, str]]:
+    content = step.content
+    if content is not None:
+        for message in content.messages:
+            yield f"{message.role} message", message.text
+        if content.thought:
+            yield "thought", content.thought
+        if content.reasoning:
+            yield "reasoning", content.reasoning
+        for action in content.actions:
+            yield f"call of {action.name}", action.arguments
+            yield "error" if action.is_error else "result", action.observation
+    for row in guidance:
+        if row.step_index == step.step_index:
+            yield f"guidance ({row.source}, {row.placement or 'not placed'})", row.text
+    if content is not None:
+        if content.reply_text:
+            yield "reply", content.reply_text
+        for action in content.reply_actions:
+            yield f"next call of {action.name}", action.arguments
+        for act in content.human:
+            yield KIND_LABELS.get(act.kind, act.kind), act.words
+
+
+WINDOW_STEPS = 30  # steps whose texts are on the page at first; more are loaded on demand
+_COMPARABLE = 40
+
+_StepIndex = Annotated[int, Field(ge=0, le=2**31 - 1), params.DIGITS]
+
+
+class StepParameter(params.Parameters):
+    """The step that an address names."""
+
+    step: _StepIndex
+
+
+class RunParameters(FragmentParameters):
+    """The step around which the transcript is shown."""
+
+    step: _StepIndex | None = None
+
+
+class StepsParameters(params.Parameters):
+    """The step after which the transcript begins."""
+
+    after: Annotated[int, Field(ge=-1, le=2**31 - 1), params.DIGITS] = -1
+
+
+async def show(visit: Visit) -> Page:
+    """The run's page, or only its chart."""
+    trace = await find_trace(visit, content=False)
+    chart = RunChart.of(trace, thresholds(visit.runtime.settings))
+    run, settings = trace.run, visit.runtime.settings
+    calls = sum(step.call is not None for step in trace.steps)
+    values = {
+        "title": f"Run {run.id}",
+        "run": run,
+        "row": row_of(run, time.time()),
+        "chart": chart,
+        "draw": charts,
+        "monitors": MONITORS,
+        "data": step_data(chart),
+        "budget": settings.steering.token_budget,
+        "tokens": run.totals.input_tokens + run.totals.output_tokens,
+        "policy_in_force": run.policy_digest == visit.runtime.services.policy_digest,
+        "overhead_ms": run.totals.overhead_ms / calls if calls and not run.imported else None,
+        "arms": ARMS,
+        "keeps_texts": settings.storage.store_content,
+        "tree": await tree_of(visit, run.conversation_id),
+    }
+    if visit.fragment:
+        return Page(template="run_chart.html", values=values)
+    wanted = visit.values["step"]
+    after = -1 if wanted is None else max(-1, min(wanted, run.totals.steps) - 3)
+    values |= await _transcript(visit, after)
+    verdicts = await visit.runtime.learning.outcomes(visit.tenant, run.id)
+    source = "" if run.outcome_source == DERIVED else f"told_{run.outcome_source}"
+    fits = [v for v in verdicts if v.verdict == run.outcome and source in (v.source, "")]
+    values["verdict"] = max(fits, key=lambda verdict: verdict.at, default=None)
+    root = await _root(visit, run)
+    values["control"] = {
+        "address": f"/dashboard/runs/{quote(run.id)}/control",
+        "held": visit.runtime.holds.find(tuple(dict.fromkeys((run.id, run.conversation_id, root)))),
+        "subjects": {"run": run.id, "tree": root},
+        "ended": run.ended_at is not None,
+        "accounts": await _accounts(visit, (run.id, root)),
+        "operator": visit.access.operator,
+        "amount": amount,
+    }
+    # Runs to compare with: those with the same task first, the newest of them first.
+    page = PageRequest(limit=_COMPARABLE)
+    found = (await visit.runtime.runs.list_runs(RunFilter(tenant=visit.tenant), page)).runs
+    others = [other for other in found if other.id != run.id]
+    values["others"] = sorted(others, key=lambda each: each.task_preview != run.task_preview)
+    return Page(template="run.html", values=values)
+
+
+async def show_steps(visit: Visit) -> Page:
+    """A part of the transcript."""
+    return Page(template="run_steps.html", values=await _transcript(visit, visit.values["after"]))
+
+
+async def show_text(visit: Visit) -> Page:
+    """All texts of one step, as plain text."""
+    trace, step = await find_step(visit)
+    text = step_text(step, trace.injections)
+    return Page(body=text.encode("utf-8", "replace"), media="text/plain; charset=utf-8")
+
+
+async def set_outcome(visit: Visit) -> Page:
+    """Store the outcome that the operator chose."""
+    outcome = visit.form.get("outcome", "")
+    if outcome not in OUTCOMES:
+        raise BadRequest(f"outcome: must be one of {', '.join(OUTCOMES)}", param="outcome")
+    run_id = str(visit.scope["path_params"]["run_id"])
+    body = OutcomeBody(outcome=outcome)
+    await keep_outcome(visit.runtime, run_id, body, tenant=visit.tenant)
+    return redirect(f"/dashboard/runs/{quote(run_id)}")
+
+
+async def _transcript(visit: Visit, after: int) -> dict[str, Any]:
+    trace = await find_trace(visit, after_step=after, limit=WINDOW_STEPS)
+    last = trace.steps[-1].step_index if trace.steps else after
+    return {
+        "run": trace.run,
+        "cards": await _cards(visit, trace),
+        "fire": visit.runtime.settings.monitors.fire_threshold,
+        "earlier": after if after >= 0 else None,
+        "later": last if last < trace.run.totals.steps else None,
+        "window": WINDOW_STEPS,
+        "unsteered_words": UNSTEERED_WORDS,
+    }
+
+
+async def _cards(visit: Visit, trace: RunTrace) -> list[dict[str, Any]]:
+    if not trace.steps:
+        return []
+    # The streak of a step counts the steps in a row, up to it, at which the run was stuck.
+    first = trace.steps[0].step_index
+    before = await find_trace(
+        visit, content=False, after_step=max(-1, first - STUCK_STEPS), limit=STUCK_STEPS - 1
+    )
+    earlier = [step for step in before.steps if step.step_index < first]
+    found = streaks([*earlier, *trace.steps])[len(earlier) :]
+    cards = []
+    for step, stuck in zip(trace.steps, found, strict=True):
+        newest = step.step_index == trace.run.totals.steps
+        rows = [row for row in trace.injections if row.step_index == step.step_index]
+        # All rules are one row, their ids joined by commas.
+        rules = [row for row in rows if row.source == "e3"]
+        ids = [name for row in rules for name in (row.pattern_id or "").split(",") if name]
+        card = {
+            "step": step,
+            "severity": "none" if step.composite is None else step_severity(step, stuck),
+            "rules": rules,
+            "rule_ids": ids,
+            "guidance": [row for row in rows if row not in rules],
+            # A step's reply is shown as the next step's thought; the newest step has no next one.
+            "shows_reply": newest and step.content is not None,
+        }
+        cards.append(card)
+    return cards
+
+
+async def find_trace(visit: Visit, run_id: str = "", **part: Any) -> RunTrace:
+    """A run, by default the one that the address names. Raises: NotFound."""
+    run_id = run_id or visit.scope["path_params"]["run_id"]
+    trace = await visit.runtime.runs.get_run(run_id, tenant=visit.tenant, **part)
+    if trace is None:
+        raise NotFound(f"there is no run {run_id[:80]!r}")
+    return trace
+
+
+async def find_step(visit: Visit) -> tuple[RunTrace, StepRow]:
+    """The step that the address names, and its run. Raises: BadRequest, NotFound."""
+    number = params.read_parameters(
+        StepParameter, b"", {"step": visit.scope["path_params"]["step"]}
+    ).step
+    trace = await find_trace(visit, after_step=number - 1, limit=1)
+    if not trace.steps:
+        raise NotFound(f"the run has no step {number}")
+    return trace, trace.steps[0]
+
+
+def step_data(chart: RunChart) -> Markup:
+    """The values of each step for the page's script, as JSON that cannot close its element."""
+    rows = []
+    for step in chart.steps:
+        call = step.call
+        row = {
+            "step": step.step_index,
+            **picked(step, "state", "difficulty", "composite", "scores", "fired"),
+            "guidance": [row.source for row in chart.guidance.get(step.step_index, ())],
+            "model": call and call.model_asked,
+            "tokens": call and (call.input_tokens or 0) + (call.output_tokens or 0),
+            "cost": call and call.cost_usd,
+            "failed": call is not None and call.failed,
+        }
+        rows.append(row)
+    text = orjson.dumps(rows, default=as_json_value).decode()
+    return Markup(text.replace("<", "\\u003c").replace("&", "\\u0026"))  # noqa: S704

@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from gateway.api.runs import OutcomeBody, keep_outcome
 from gateway.api.views import run_view, step_views
-from gateway.commands.keep import run_keep
+from gateway.commands.history import run_keep
 from gateway.config import Mode, Settings
 from gateway.errors import ConfigError
 from gateway.history.find import Found
@@ -46,6 +46,7 @@ from gateway.wrap.own_gateway import (
 )
 
 EXIT = "exit"  # the outcome is that of the command itself
+Say = Callable[..., None]
 RUNNING = "running"  # the value of `gateway` for the one that was started last
 
 
@@ -110,9 +111,7 @@ def wrap(options: WrapOptions) -> int:
         status = _run(options, url, partial(say, quiet=options.quiet or options.as_json), mode)
         traces = _read(read, say)
         if options.outcome_from is not None and traces:
-            # The main agent's run is the last to be continued, also behind its sub-agents'.
-            main = max((trace["run"] for trace in traces), key=lambda run: run["updated_at"])
-            _report(options.outcome_from, status, url, main, own, say)
+            _report(options.outcome_from, status, url, traces, own, say)
         if options.as_json:
             line = orjson.dumps(_as_json(traces, status=status, url=url)).decode()
             sys.stderr.write(line + "\n")
@@ -132,7 +131,7 @@ def wrap(options: WrapOptions) -> int:
     return status
 
 
-def _run(options: WrapOptions, url: str, say: Callable[..., None], mode: Mode | None) -> int:
+def _run(options: WrapOptions, url: str, say: Say, mode: Mode | None) -> int:
     """mode: that of an own gateway; None = the mode of one that runs already."""
     prepared = command.prepared(options.command, os.environ, url)
     if prepared.note:
@@ -149,14 +148,11 @@ def _run(options: WrapOptions, url: str, say: Callable[..., None], mode: Mode | 
 
 
 def _report(
-    check: str,
-    status: int,
-    url: str,
-    run: dict[str, Any],
-    own: OwnGateway | None,
-    say: Callable[..., None],
+    check: str, status: int, url: str, traces: list[Any], own: OwnGateway | None, say: Say
 ) -> None:
-    """Report a run's outcome: success where the check ends with 0."""
+    """Report the outcome of the main agent's run, which is the last to be continued, also behind
+    those of its sub-agents: success where the check ends with 0."""
+    run = max((trace["run"] for trace in traces), key=lambda run: run["updated_at"])
     try:
         if check != EXIT:
             named = os.environ | {"GATEWAY_RUN": run["id"]}
@@ -214,7 +210,7 @@ def _own_traces(own: OwnGateway) -> list[Trace]:
     return found
 
 
-def _read(read: Callable[[], list[Trace]], say: Callable[..., None]) -> list[Any]:
+def _read(read: Callable[[], list[Trace]], say: Say) -> list[Any]:
     """The runs; the command's exit status counts, whatever happens to its summary."""
     try:
         return read()
@@ -235,10 +231,8 @@ Trace = Mapping[str, Any]  # one run as `GET /api/runs/{id}` gives it: `run` and
 MOST_RUNS = 20  # that are shown one by one; all are counted
 _COUNTS = ("steps", "calls", "input_tokens", "cached_tokens", "output_tokens")
 
-_TASK_CHARS = 60
-_TEXT_CHARS = 44
-_WHY_CHARS = 300
-_MOST_TEXTS = 8
+_TASK_CHARS, _TEXT_CHARS = 60, 44
+_WHY_CHARS, _MOST_TEXTS = 300, 8
 
 
 def _lines(traces: Sequence[Trace], *, page: str, others: str) -> Iterator[str]:

@@ -207,6 +207,10 @@ def test_an_outcome_can_be_said(server: AppServer, upstream: ScriptedUpstream) -
             f"/dashboard/runs/{run_id}",
         )
         assert client.get(f"/api/runs/{run_id}").json()["run"]["outcome"] == "failure"
+        head = page_of(server, f"/dashboard/runs/{run_id}").partition('class="run-grid"')[0]
+        assert "reported here or by the API, <time" in head
+        assert 'value="failure" class="small" aria-pressed="true"' in head
+        assert 'value="success" class="small">' in head
         wrong = client.post(f"/dashboard/runs/{run_id}", data={"outcome": "won"})
         assert wrong.status_code == 400
 

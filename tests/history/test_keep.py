@@ -18,7 +18,7 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.backends import Stores, open_stores
-from gateway.commands.keep import _keep_file, run_keep
+from gateway.commands.history import _keep_file, run_keep
 from gateway.config import Settings, settings_from_dict
 from gateway.config.models import LearningSettings
 from gateway.config.storage import StorageSettings
@@ -339,7 +339,7 @@ async def test_two_that_keep_at_once(stores: Stores) -> None:
 KEEP = """
 import io, sys
 from pathlib import Path
-from gateway.commands.keep import run_keep
+from gateway.commands.history import run_keep
 from gateway.config import settings_from_dict
 from gateway.history.find import named
 settings = settings_from_dict({"storage": {"path": sys.argv[1]}})
