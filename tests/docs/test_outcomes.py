@@ -79,7 +79,7 @@ def test_hooks_of_agents_report_outcomes(
     session = "0199a213-81c0-7800-8aa1-bbab2a035a53"
     ended = {"session_id": session, "hook_event_name": "SessionEnd", "reason": "exit", "cwd": "/x"}
     turn = {"type": "agent-turn-complete", "thread-id": session[::-1], "input-messages": ["\"Do'"]}
-    sent = (
+    sent: tuple[tuple[str, str, list[str], dict[str, str]], ...] = (
         ("x-claude-code-session-id", session, ["sh", "-c", hook["hooks"][0]["command"]], ended),
         ("thread-id", session[::-1], [*tomllib.loads(config)["notify"], json.dumps(turn)], {}),
     )
