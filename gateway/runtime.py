@@ -126,7 +126,6 @@ class Runtime:
             workloads = await wait(lambda: Workloads.open(known, refresh_s))
             closing.push_async_callback(workloads.close)
         patterns = await wait(lambda: self._open_patterns(stores, states, accounting))
-        embedder = patterns.library.embedder if patterns is not None else None
         lookup_failed = partial(self._note_failed_lookup, "lessons")
         opened = Opened(
             stores=stores,
@@ -134,7 +133,7 @@ class Runtime:
             accounting=accounting,
             index=ConversationIndex(self.settings.steering),
             patterns=patterns,
-            learning=open_learning(self, stores, states, embedder, lookup_failed),
+            learning=open_learning(self, stores, states, lookup_failed),
             workloads=workloads,
             raw_calls=open_keeper(stores.raw, storage, self.metrics.raw_dropped.inc),
         )

@@ -145,7 +145,7 @@ async def _show(stores: Stores, settings: Settings, args: argparse.Namespace) ->
         low, high = 100 * arm["low"], 100 * arm["high"]
         say(f"{arm['name']:<6} came again {rate} [{low:.0f}, {high:.0f}] in {arm['decisions']}")
     if view["why_not_active"]:
-        say(f"not active: {view['why_not_active']}")
+        say(f"{'note' if view['status'] == 'active' else 'not active'}: {view['why_not_active']}")
     for row in evidence:
         say(f"{row.kind:<12} run {row.run_id} step {row.step_index}  {ago(row.at)}")
 

@@ -123,7 +123,6 @@ class LearningSettings:
     per_call: int = 2
     per_run: int = 4
     max_chars: int = 600
-    similarity: float = 0.85
     max_instances: int = 2000
     max_general: int = 500
     expire_days: float = 90.0
@@ -139,8 +138,6 @@ class LearningSettings:
         for name, low in (least | {"max_general": 1, "model_tokens_per_day": 1}).items():
             if getattr(self, name) < low:
                 raise ValueError(f"{name}: must be {low} or more")
-        if not 0.0 <= self.similarity <= 1.0:
-            raise ValueError("similarity: must be in [0, 1]")
 
     @property
     def expire_s(self) -> float:
@@ -149,6 +146,6 @@ class LearningSettings:
 
     def rules(self) -> LessonSettings:
         """The settings that decide about lessons for a call."""
-        names = ("per_call", "per_run", "max_chars", "similarity")
+        names = ("per_call", "per_run", "max_chars")
         same = {name: getattr(self, name) for name in names}
         return LessonSettings(trials=self.trials == "on", **same)

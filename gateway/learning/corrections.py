@@ -19,7 +19,7 @@ from gateway.learning.mining import MinedRun, instance
 from gateway.learning.reading import command_of, digest, program_of
 from gateway.steering.evidence.failure_keys import read_action
 from gateway.steering.guidance.lessons import SAID
-from gateway.steering.guidance.pattern import Lesson, Pattern, Trust
+from gateway.steering.guidance.pattern import Lesson, Pattern, Trust, content
 from gateway.steering.transcript.interventions import Answer, said_in
 from gateway.steering.transcript.message_kinds import (
     READ_CHARACTERS,
@@ -35,10 +35,11 @@ from gateway.text.secrets import mask_secrets
 CORRECTS_FROM = 0.2
 """Probability of a correction from which a message is read for rules: the forms of sentences are
 the stricter test. Chosen on the first two thirds of the development sessions."""
+CLEAR_FROM = 0.5  # from which a model may be asked for the rule
 LEAST_PLAIN = 0.6  # share of plain words in what a person wrote
 _MOST_SENTENCES = 8  # of one message that are read
 _MOST_RULES = 2  # that one message gives: more is a task, not a correction
-_MOST_CHARS = 200  # of the person's words that are kept as evidence
+MOST_SAID_CHARS = 200  # of the person's words that are kept as evidence
 
 _PASTED = re.compile(r"```.*?(?:```|\Z)|https?://\S+|(?m:^)>[^\n]*", re.DOTALL)
 _PLAIN = re.compile(r"[(\"'`]*[A-Za-z]+(?:['\u2019-][A-Za-z]+)*[.,;:?!)\"'`…]*")
@@ -87,7 +88,7 @@ def is_output(text: str) -> bool:
 
 
 class Situation(Struct, frozen=True):
-    """What the agent was doing: its tool or program with the sub-command, the kind of file, and
+    """The work of the agent: its tool or program with the sub-command, the kind of file, and
     the phase of the work; "" for what is not known."""
 
     doing: str = ""
@@ -128,7 +129,7 @@ def rules_in(
         refused = refusal(text, known=known)
         if refused is not None and not refused.approvable:
             continue
-        said = " ".join(words.split())[:_MOST_CHARS]
+        said = " ".join(words.split())[:MOST_SAID_CHARS]
         reason = refused.reason if refused else ""
         rule = Rule(text=text, said=said, situation=situation, allows=allows, refused=reason)
         if all(rule.words != each.words for each in found):
@@ -300,20 +301,54 @@ def same_rule(a: frozenset[str], b: frozenset[str]) -> bool:
     return ("not" in a) == ("not" in b) and len(a & b) >= ALIKE * len(a | b)
 
 
+def meant(pattern: Pattern) -> frozenset[str]:
+    """The meaning of a stored rule."""
+    return meaning(content(pattern.fields).move)
+
+
+def joined(words: frozenset[str], stored: Sequence[Pattern]) -> Pattern | None:
+    """The first of the stored rules that says the same, with the text that it was given since."""
+    edited = {each.lesson.supersedes: each for each in stored if each.lesson}
+    pattern = next((each for each in stored if same_rule(meant(each), words)), None)
+    while pattern is not None and (newer := edited.get(pattern.pattern_id)):
+        pattern = newer
+    return pattern
+
+
 def takes_back(allowed: frozenset[str], rule: frozenset[str]) -> bool:
     """Whether what is allowed now is what a rule forbids."""
     forbidden = rule - {"not"}
     return "not" in rule and bool(allowed) and len(allowed & forbidden) >= ALIKE * len(allowed)
 
 
+def taken_back(allowed: Rule, stored: Sequence[Pattern], at: float) -> list[Pattern]:
+    """The stored rules, said before that time, that one takes back."""
+    earlier = [each for each in stored if each.lesson and each.lesson.last_confirmed_at < at]
+    return [each for each in earlier if takes_back(allowed.words, meant(each))]
+
+
 class Said(NamedTuple):
-    """What a person typed in a run: at which step, what the agent had done, and whether it is a
-    correction."""
+    """Words that a person typed in a run: the step, what the agent had done, and the probability
+    that it is a correction."""
 
     step: int
     words: str
     before: Step | None
-    corrects: bool
+    chance: float
+
+    @property
+    def corrects(self) -> bool:
+        """Whether it is read for rules that a correction states."""
+        return self.chance >= CORRECTS_FROM
+
+    @property
+    def clear(self) -> bool:
+        """Whether it is so clearly a correction that a model may word its rule."""
+        return self.chance >= CLEAR_FROM and not is_output(self.words)
+
+    def rules(self, known: Collection[str]) -> list[Rule]:
+        """The standing rules in it; `known`: as in `rules_in`."""
+        return rules_in(self.words, before=self.before, corrects=self.corrects, known=known)
 
 
 def said_in_run(rows: Sequence[StepRow], *, opens: bool) -> Iterator[Said]:
@@ -331,14 +366,14 @@ def said_in_run(rows: Sequence[StepRow], *, opens: bool) -> Iterator[Said]:
         for act in content.human:
             if act.words and act.words not in seen:
                 seen.add(act.words)
-                yield Said(row.step_index, act.words, reply if act.of_reply else done, True)
+                yield Said(row.step_index, act.words, reply if act.of_reply else done, 1.0)
         typed = said_in([{"role": each.role, "content": each.text} for each in content.messages])
         words = Answer(said=typed).words
         if words and words not in seen:
             seen.add(words)
             chances = kind_chances(words, before=agent_words(last) if last else "")
-            corrects = corrected(chances) >= CORRECTS_FROM and not (opens and last is None)
-            yield Said(row.step_index, words, last, corrects)
+            chance = 0.0 if opens and last is None else corrected(chances)
+            yield Said(row.step_index, words, last, chance)
         last = reply if content.reply_text or content.reply_actions else done
 
 

@@ -1,4 +1,5 @@
-"""Jobs that ask a model about failures which our templates cannot put into words; each done once.
+"""Jobs that ask a model about failures and corrections that our templates cannot put into words;
+each is done once.
 
 A job is claimed by one gateway at a time, and again when that one died; its lesson's id follows
 from the job, so that a job done twice makes one lesson. An attempt is counted when it is claimed,
@@ -21,24 +22,19 @@ from gateway.budgets.guard import Refused as BudgetRefused
 from gateway.budgets.rules import CallSubject
 from gateway.config.models import DAY_S, LearningSettings
 from gateway.errors import BadRequest, UpstreamFailure, UpstreamUnreachable
-from gateway.learning.gate import does_harm
-from gateway.learning.mining import SIGNS, SIGNS_CHARS, Finding, MinedRun, instance, lesson_id
-from gateway.learning.questions import (
-    PROMPT_VERSION,
-    Proposal,
-    Question,
-    Refused,
-    question_about,
-    read_proposal,
-    worth_asking,
-)
-from gateway.learning.reading import read_run
+from gateway.learning import corrections, questions
+from gateway.learning.gate import has_secret
+from gateway.learning.generalise import Entry
+from gateway.learning.mining import Finding, MinedRun, instance, lesson_id
+from gateway.learning.reading import digest, read_run
 from gateway.learning.verdicts import steps_of
 from gateway.observability.logging import get_logger
 from gateway.observability.metrics import Metrics
-from gateway.steering.guidance.pattern import Lesson, Pattern, Tier, Trust
+from gateway.steering.guidance.lessons import SAID
+from gateway.steering.guidance.pattern import Lesson, Tier, Trust
+from gateway.steering.transcript.steps import Step
 from gateway.stores.budgets import NOTHING, Amounts
-from gateway.stores.learning import Allowance, EvidenceRow, Job, LearningStore
+from gateway.stores.learning import Allowance, Job, LearningStore, LessonFilter
 from gateway.stores.protocols import RunStore, StoreError
 from gateway.upstream.catalogue import ModelCatalogue
 from gateway.upstream.deployments import Target
@@ -159,16 +155,25 @@ _log = get_logger("gateway.learning")
 
 
 def job_about(run: MinedRun, found: Sequence[Finding]) -> Job | None:
-    """The job for what a run teaches; None when a model has nothing to add. It holds ids only."""
-    finding = worth_asking(found)
-    if finding is None:
-        return None
-    text = "\x1f".join((run.tenant, run.id, str(PROMPT_VERSION)))
-    key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-    about = {"run": run.id, "step": finding.step, "failure": finding.key}
+    """The job for what a run teaches; None when a model has nothing to add."""
+    finding = questions.worth_asking(found)
+    return _job(run, finding.step, finding.key, run.id) if finding is not None else None
+
+
+def job_to_word(run: MinedRun, said: corrections.Said, project: tuple[str, str]) -> Job:
+    """The job to put into one rule what a person said; once in a conversation."""
+    scope, shown = project
+    key = f"{SAID}|{scope}|{digest(said.words)}"
+    return _job(run, said.step, key, run.conversation, key, project=shown)
+
+
+def _job(run: MinedRun, step: int, key: str, *identity: str, **more: str) -> Job:
+    """A job; it holds ids and names, no content of the run."""
+    text = "\x1f".join((run.tenant, *identity[:1], str(questions.PROMPT_VERSION), *identity[1:]))
+    name = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
     origin = {"conversation": run.conversation, "task": run.task, "key_name": run.key_name}
-    payload = {**about, **origin, "at": run.at}
-    return Job(kind=KIND, key=key, tenant=run.tenant, payload=payload, created_at=run.at)
+    payload = {"run": run.id, "step": step, "failure": key, **origin, "at": run.at, **more}
+    return Job(kind=KIND, key=name, tenant=run.tenant, payload=payload, created_at=run.at)
 
 
 def day_start(now: float) -> float:
@@ -261,22 +266,47 @@ class Distiller:
             return await self._rest(_used(job, reserved, error.used), rest_s, "error")
         job = _used(job, reserved, spent)
         try:
-            proposal = await asyncio.to_thread(read_proposal, text, question)
-        except Refused as refused:
+            settings = self.settings()
+            if isinstance(question, questions.Correction):
+                entry = await self._rule(job, question, text)
+            else:
+                proposal = await asyncio.to_thread(questions.read_proposal, text, question)
+                entry = _candidate(job, question, proposal, self.now() + settings.expire_s)
+        except questions.Refused as refused:
             return await self._end(job, "refused", str(refused))
-        settings = self.settings()
-        entry = _candidate(job, question, proposal, self.now() + settings.expire_s)
         await self.store.learn([entry])
         await self.store.trim(job.tenant, Tier.E1, settings.max_instances)
         await self._end(job, "lesson")
 
-    async def _question(self, job: Job) -> Question | None:
+    async def _question(self, job: Job) -> questions.Question | questions.Correction | None:
         run, step, failure = (job.payload.get(name) for name in ("run", "step", "failure"))
         trace = await self.runs.get_run(str(run), tenant=job.tenant)
         if trace is None or not isinstance(step, int):
             return None
-        calls = await asyncio.to_thread(read_run, steps_of(trace))
-        return await asyncio.to_thread(question_about, calls, step, str(failure))
+        steps, key = steps_of(trace), str(failure)
+        if key.startswith(f"{SAID}|"):
+            said = corrections.said_in_run(trace.steps, opens=not trace.run.sequence)
+            shown = (each for each in said if not has_secret(each.words))
+            same = (each for each in shown if digest(each.words) == key.rpartition("|")[2])
+            found = next(same, None)
+            return questions.Correction(said=found, steps=steps) if found else None
+        calls = await asyncio.to_thread(read_run, steps)
+        return await asyncio.to_thread(questions.question_about, calls, step, key)
+
+    async def _rule(self, job: Job, question: questions.Correction, text: str) -> Entry:
+        """The rule that a model worded, or the one that says the same. Raises: Refused."""
+        rule, said, run = question.rule(text), question.said, _run_of(job, question.steps)
+        key, shown = str(job.payload["failure"]), str(job.payload.get("project", ""))
+        scope = key.split("|")[1]
+        wanted = LessonFilter(tenant=job.tenant, key_prefix=f"{SAID}|{scope}|")
+        stored = [each.pattern for each in await self.store.lessons(wanted)]
+        pattern = corrections.joined(rule.words, stored)
+        if pattern is None:
+            made = corrections.correction(run, said, rule, (scope, shown))
+            marks = made.lesson.applies_when if made.lesson else {}
+            lesson = Lesson(key=key, origin="distilled", trust=Trust.MODEL, applies_when=marks)
+            pattern = instance(run, said.step, made.fields, lesson, KIND, job.key)
+        return pattern, [run.evidence(pattern.pattern_id, said.step, SAID)]
 
     async def _end(self, job: Job, result: str, error: str = "") -> None:
         if await self.store.finish(job, now=self.now(), error=error):
@@ -300,24 +330,25 @@ def _lesson_id(job: Job) -> str:
     return lesson_id(Tier.E1, job.tenant, str(job.payload.get("failure")), KIND, job.key)
 
 
-def _candidate(
-    job: Job, question: Question, said: Proposal, expires_at: float
-) -> tuple[Pattern, list[EvidenceRow]]:
-    """The lesson that a model proposed, and the support of the run that it was asked about."""
-    failure, step = question.failure, int(_number(job.payload, "step"))
+def _run_of(job: Job, steps: Sequence[Step] = ()) -> MinedRun:
     names = ("conversation", "task", "key_name")
-    run = MinedRun(
+    return MinedRun(
         id=str(job.payload.get("run")),
         tenant=job.tenant,
-        steps=(),
+        steps=steps,
         at=_number(job.payload, "at"),
         **{name: str(job.payload.get(name, "")) for name in names},
     )
+
+
+def _candidate(
+    job: Job, question: questions.Question, said: questions.Proposal, expires_at: float
+) -> Entry:
+    """The lesson that a model proposed, and the support of the run that it was asked about."""
+    failure, step, run = question.failure, int(_number(job.payload, "step")), _run_of(job)
     marks = {"head": failure.head, "kind": failure.kind, "confidence": f"{said.confidence:.2f}"}
     if said.applies_when:
         marks["when"] = said.applies_when
-    if not does_harm(failure.words):
-        marks[SIGNS] = failure.words[:SIGNS_CHARS]
     fields = {
         "task_context_embedding_text": said.situation,
         "observation": said.avoid,

@@ -20,7 +20,7 @@ from gateway.learning.mining import PRACTICE, lesson_id
 from gateway.learning.reading import WINDOW_CALLS, ReadCallOfRun
 from gateway.learning.verdicts import best
 from gateway.steering.guidance.lessons import is_rule
-from gateway.steering.guidance.pattern import Pattern, Status, Tier, Trust, content
+from gateway.steering.guidance.pattern import RETRIEVED, Pattern, Status, Tier, Trust, content
 from gateway.stores.learning import (
     DecisionRow,
     LearningStore,
@@ -70,6 +70,8 @@ def next_move(
     known = lesson.pattern.lesson
     if known is None or known.status in (Status.QUARANTINED, Status.RETIRED):
         return None
+    if rule_stays(lesson):
+        return None
     if known.expires_at is not None and now >= known.expires_at:
         return Move(status=Status.RETIRED, reason="expired: not given for too long")
     if known.status is Status.CANDIDATE:
@@ -78,8 +80,6 @@ def next_move(
         support = lesson.support
         reason = f"supported by {support.conversations} conversations, {support.tasks} tasks"
         return Move(status=Status.TRIAL, reason=reason)
-    if is_rule(lesson.pattern) and approved(lesson):
-        return None  # a person's word stays until a person takes it back
     return judged(lesson.posterior, active=known.status is Status.ACTIVE, bar=bar)
 
 
@@ -89,6 +89,13 @@ def approved(lesson: StoredLesson) -> bool:
     return lesson.reason.endswith(BY_OPERATOR) or (known and known.trust) is Trust.OPERATOR
 
 
+def rule_stays(lesson: StoredLesson) -> bool:
+    """Whether it is a rule that an operator approved: only a person takes it back."""
+    known = lesson.pattern.lesson
+    status = known.status if known else Status.CANDIDATE
+    return is_rule(lesson.pattern) and approved(lesson) and status in RETRIEVED
+
+
 def missing_support(lesson: StoredLesson, config_tenants: Collection[str]) -> str:
     """Support that a candidate lacks for a trial; empty when it lacks nothing. All keys that a
     tenant has in the config bear its name, so they count as one."""
@@ -96,7 +103,7 @@ def missing_support(lesson: StoredLesson, config_tenants: Collection[str]) -> st
     rule = is_rule(lesson.pattern)
     if rule and does_harm(content(lesson.pattern.fields).move):
         return "an operator has to approve it: it does what needs a person's approval"
-    if known is not None and not known.trust.advises and not rule:
+    if known is not None and not known.trust.advises and known.trust is not Trust.USER:
         return f"an operator has to approve it: its text comes from the {known.trust.value}"
     if known is not None and known.key.startswith(PRACTICE):
         return "practices are not given to agents yet"
@@ -143,10 +150,11 @@ def judged(found: Posterior, *, active: bool, bar: float = 1 / FALSE_DISCOVERIES
 def why_not_active(
     lesson: StoredLesson, *, trials: bool, config_tenants: Collection[str] = ()
 ) -> str:
-    """The reason why the lesson is not active, for its page; empty when it is."""
+    """The reason why the lesson is not active, or should not be, for its page; else empty."""
     known = lesson.pattern.lesson
     if known is None or known.status is Status.ACTIVE:
-        return ""
+        move = judged(lesson.posterior, active=True) if rule_stays(lesson) else None
+        return f"an operator approved it, but {move.reason}" if move else ""
     if known.status in (Status.QUARANTINED, Status.RETIRED):
         return lesson.reason or f"it is {known.status.value}"
     if known.status is Status.CANDIDATE:
@@ -227,9 +235,10 @@ def observations(
             continue
         outcome = best(rows)
         success = outcome.verdict == "success" if outcome else None
-        recurred = any(row.source in _CORRECTIONS for row in rows) if of_person else each.recurred
+        corrected = of_person and any(row.source in _CORRECTIONS for row in rows)
+        recurred = each.recurred or corrected
         # A run that gives up soon after the lesson has not got over the failure.
-        soon = each.steps_left is not None and each.steps_left < WINDOW_CALLS
+        soon = not of_person and each.steps_left is not None and each.steps_left < WINDOW_CALLS
         went_on = success is None and each.calls_to_success is not None
         recurred = recurred or (soon and not success and not went_on)
         first = success if run_id not in seen else None

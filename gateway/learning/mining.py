@@ -24,16 +24,12 @@ from gateway.learning.contrast import (
     said,
     sayable,
 )
-from gateway.learning.gate import does_harm, has_secret
 from gateway.learning.reading import WINDOW_CALLS, ReadCallOfRun, digest
 from gateway.steering.evidence.failure_keys import KIND_WORDS, Failure
 from gateway.steering.guidance.pattern import Lesson, Pattern, Tier
 from gateway.steering.transcript.steps import Step
 from gateway.stores.learning import EvidenceRow
 
-SIGNS = "signs"
-"""Name of the words of a failure among a lesson's conditions. They are never shown to a model."""
-SIGNS_CHARS = 40
 SOURCE_CHARS = 128
 PRACTICE = "practice|"  # begins the keys of what successful runs do
 
@@ -107,9 +103,8 @@ def mine(
 
 
 def _lesson(run: MinedRun, step: int, failure: Failure, move: Move, expires_at: float) -> Pattern:
-    words, text = failure.words[:SIGNS_CHARS], said(move, failure.head)
-    marks = {} if does_harm(words) or has_secret(words) else {SIGNS: words}
-    marks |= {"head": failure.head, "kind": failure.kind, "move": " ".join(move).strip()}
+    text = said(move, failure.head)
+    marks = {"head": failure.head, "kind": failure.kind, "move": " ".join(move).strip()}
     head = failure.head.lstrip("$")
     fields = {
         "task_context_embedding_text": f"`{head}`: {KIND_WORDS[failure.kind]}.",
@@ -159,15 +154,3 @@ def task_digest(text: str) -> str:
     """The digest of a task; numbers, ids and letter case make no other task."""
     words = [word for word in text.lower().split() if word.isalpha()]
     return digest(" ".join(words or text.lower().split()))
-
-
-def signs_of(failure: Failure) -> str:
-    """Tool, kind and words of a failure."""
-    return f"{failure.head} {KIND_WORDS[failure.kind]} {failure.words}"
-
-
-def lesson_signs(pattern: Pattern) -> str:
-    """The same of the failure that a lesson is about."""
-    marks = pattern.lesson.applies_when if pattern.lesson else {}
-    words = KIND_WORDS.get(marks.get("kind", ""), "")
-    return f"{marks.get('head', '')} {words} {marks.get(SIGNS, '')}"

@@ -164,7 +164,7 @@ class Verdicts:
             earlier = await self.runs.get_run(
                 f"{run.conversation_id}.{run.sequence - 1}", tenant=run.tenant
             )
-            if earlier is not None:
+            if earlier and earlier.run.id not in await self.store.forgotten(run.tenant):
                 before = await asyncio.to_thread(read_run, steps_of(earlier))
                 new += await self._read_off(earlier, before, opening_words(trace))
         return new

@@ -15,29 +15,11 @@ from gateway.backends import Stores
 from gateway.config import Settings
 from gateway.config.models import LearningSettings
 from gateway.conversations.conversation import run_id as id_of_run
-from gateway.embedding.base import Embedder
+from gateway.learning import corrections, life_cycle
 from gateway.learning.book import LessonBook
-from gateway.learning.contrast import Contrast
-from gateway.learning.corrections import (
-    correction,
-    known_names,
-    meaning,
-    project_of,
-    rules_in,
-    said_in_run,
-    same_rule,
-    takes_back,
-)
-from gateway.learning.distiller import Distiller, ModelServices, PaidModel, job_about
+from gateway.learning.contrast import MOST_RUNS, Contrast
+from gateway.learning.distiller import Distiller, ModelServices, PaidModel, job_about, job_to_word
 from gateway.learning.generalise import Entry, Generaliser
-from gateway.learning.life_cycle import (
-    Observation,
-    near_outcome,
-    next_move,
-    observations,
-    posterior,
-    proof_bar,
-)
 from gateway.learning.mining import Finding, MinedRun, mine, practice_lesson, task_digest
 from gateway.learning.own_risk import OwnRisks
 from gateway.learning.reading import WINDOW_CALLS, ReadCallOfRun, read_run
@@ -45,8 +27,7 @@ from gateway.learning.verdicts import Verdicts, steps_of
 from gateway.observability.logging import get_logger
 from gateway.observability.metrics import Metrics
 from gateway.steering.guidance.lessons import SAID
-from gateway.steering.guidance.pattern import RETRIEVED, Pattern, Status, Tier, content
-from gateway.steering.transcript.steps import Step
+from gateway.steering.guidance.pattern import RETRIEVED, Pattern, Status, Tier
 from gateway.stores.guard.guarded import GuardedStateStore
 from gateway.stores.learning import (
     LearningStore,
@@ -66,7 +47,7 @@ MOST_PROJECTS = 200  # of which runs are compared
 MOST_RECOMPUTED = 5  # times that another gateway's decisions make a posterior be computed again
 MOST_REVIEWED = 20_000
 REVIEW_S = 3600.0  # seconds after which all lessons are looked at: some expire
-CATCH_UP_RUNS = 200  # newest runs, read again after a start: some ended while no gateway ran
+REST_S = 0.02  # between runs that are recalled at a start
 
 
 @dataclass(slots=True)
@@ -135,12 +116,18 @@ class Learner:
 
     async def follow(self) -> None:
         """Read runs as they end, without end."""
-        page = PageRequest(limit=CATCH_UP_RUNS, sort="updated_at")
+        page = PageRequest(limit=MOST_RUNS, sort="updated_at")
         try:
-            for run in (await self.runs.list_runs(RunFilter(mode=LIVE), page)).runs:
+            newest = (await self.runs.list_runs(RunFilter(mode=LIVE), page)).runs[::-1]
+            for run in newest:
                 ended, steps = run.ended_at is not None, run.totals.steps
                 known = _Touched(run.tenant, run.updated_at, ended, steps)
                 self._touched.setdefault(run.id, known)
+            for run in newest if self.settings().mining else ():
+                # Before any run is judged by a part of the others.
+                if (trace := await self._unforgotten(run.id, run.tenant)) is not None:
+                    await self._met(trace, await asyncio.to_thread(read_run, steps_of(trace)))
+                    await asyncio.sleep(REST_S)
         except StoreError as error:
             self.failed(error)
         while True:
@@ -180,12 +167,8 @@ class Learner:
     async def read(self, run_id: str, tenant: str | None, *, over: bool = True) -> Report:
         """Learn from one run. `over`: no call is expected; otherwise, and while another gateway
         serves the run, only decisions are settled."""
-        trace = await self.runs.get_run(run_id, tenant=tenant)
-        forgotten = await self.store.forgotten(trace.run.tenant) if trace else frozenset[str]()
-        for contrast in self._contrasts.values():
-            for each in forgotten & contrast.runs.keys():
-                del contrast.runs[each]
-        if trace is None or trace.run.id in forgotten:
+        trace = await self._unforgotten(run_id, tenant)
+        if trace is None:
             return Report()
         run, known = trace.run, self._touched.get(run_id)
         recent = self.now() - run.updated_at < self.settings().idle_s
@@ -194,22 +177,30 @@ class Learner:
             over = False
             if known is not None:
                 self._touched[run_id] = replace(known, at=run.updated_at, ended=False)
-        steps = steps_of(trace)
-        calls = await asyncio.to_thread(read_run, steps)
+        calls = await asyncio.to_thread(read_run, steps_of(trace))
         report = Report(runs=1)
         if over:
             report.outcomes += await Verdicts(self.store, self.runs).keep(trace, calls)
             if self.settings().mining:
-                await self._mine(trace, steps, calls, report)
+                await self._mine(trace, calls, report)
         report.settled = await self._settle(trace, calls, over)
         return report
+
+    async def _unforgotten(self, run_id: str, tenant: str | None) -> RunTrace | None:
+        """A stored run; None for one that is not known, or forgotten."""
+        trace = await self.runs.get_run(run_id, tenant=tenant)
+        forgotten = await self.store.forgotten(trace.run.tenant) if trace else frozenset[str]()
+        for contrast in self._contrasts.values():
+            for each in forgotten & contrast.runs.keys():
+                del contrast.runs[each]
+        return None if run_id in forgotten else trace
 
     async def _settle(self, trace: RunTrace, calls: Sequence[ReadCallOfRun], over: bool) -> int:
         waiting = await self.store.open_decisions(trace.run.id)
         last = trace.run.totals.scored_steps
         known: list[NearOutcome] = []
         for each in waiting:
-            near = near_outcome(each, calls, ended=over, last_step=last)
+            near = life_cycle.near_outcome(each, calls, ended=over, last_step=last)
             if near and each.key.startswith(f"{SAID}|"):  # it recurs when a person says it again
                 rows, run = await self.store.evidence(each.owner, each.pattern_id), each.run_id
                 again = any(r.run_id == run and r.step_index > each.step_index for r in rows)
@@ -228,15 +219,15 @@ class Learner:
         active = lesson is not None and lesson.status is Status.ACTIVE
         of_person = lesson is not None and lesson.key.startswith(SAID)
 
-        async def observed() -> list[Observation]:
+        async def observed() -> list[life_cycle.Observation]:
             decisions = await self.store.decisions(owner, pattern_id, version)
             verdicts = await self.store.verdicts(owner, pattern_id, version)
-            return observations(decisions, verdicts, of_person=of_person)
+            return life_cycle.observations(decisions, verdicts, of_person=of_person)
 
         newest = await observed()
         for _ in range(MOST_RECOMPUTED):
             seen = newest
-            found = await asyncio.to_thread(posterior, seen, active=active)
+            found = await asyncio.to_thread(life_cycle.posterior, seen, active=active)
             await self.store.put_posterior(owner, pattern_id, version, found, now)
             newest = await observed()
             if newest == seen:
@@ -255,62 +246,54 @@ class Learner:
                 await self.recompute(*lesson)
         return gone
 
-    async def _mine(
-        self, trace: RunTrace, steps: Sequence[Step], calls: Sequence[ReadCallOfRun], report: Report
-    ) -> None:
-        settings, run = self.settings(), trace.run
+    async def _met(
+        self, trace: RunTrace, calls: Sequence[ReadCallOfRun]
+    ) -> tuple[MinedRun, tuple[str, str], Contrast]:
+        """The run as it is mined, its project, and the runs of the project with this one."""
+        run, begun = trace.run, id_of_run(trace.run.conversation_id, 0)
+        # Many clients name the folder, and the task, in the first messages of the conversation.
+        first = await self.runs.get_run(begun, tenant=run.tenant) if run.sequence else trace
+        opening = first.steps[0].content if first and first.steps else None
         mined = MinedRun(
             id=run.id,
             tenant=run.tenant,
             conversation=await self._root(run),
-            task=task_digest(run.task_preview),
-            steps=steps,
+            task=task_digest((first or trace).run.task_preview),
+            steps=steps_of(trace),
             at=run.last_at,
             key_name=run.key_name,
         )
-        begun = id_of_run(run.conversation_id, 0)  # many clients name the folder in its messages
-        first = await self.runs.get_run(begun, tenant=run.tenant) if run.sequence else trace
-        opening = first.steps[0].content if first and first.steps else None
-        project = project_of(opening.messages if opening else ())
-        contrast = self._contrast(mined, project[0], calls, run.outcome)
-        found = await asyncio.to_thread(
-            mine, mined, calls, expires_s=settings.expire_s, contrast=contrast
-        )
-        kinds = Counter(finding.kind for finding in found if finding.pattern)
-        report.fixes += kinds["fix"]
-        report.facts += kinds["fact"]
-        entries = await self._held(found, contrast)
-        entries += await asyncio.to_thread(self._practices, mined, project[0], contrast)
-        job = job_about(mined, found) if settings.model else None
-        if job is not None:
-            report.jobs += await self.store.enqueue(job)
-        said = await self._said(trace, mined, project)
-        report.said += len(said)
-        if not entries + said:
-            return
-        learned = await self.store.learn(entries + said)
-        report.lessons += learned.lessons
-        report.evidence += learned.evidence
-        if learned.evidence:
-            generaliser = Generaliser(self.store)
-            for key in {f.key for f in found if f.pattern}:
-                general = await generaliser.generalise(run.tenant, key)
-                report.lessons += general.lessons
-                report.evidence += general.evidence
-            await self.store.trim(run.tenant, Tier.E1, settings.max_instances)
-            await self.store.trim(run.tenant, Tier.E2, settings.max_general)
-            self.changed()
-
-    def _contrast(
-        self, run: MinedRun, project: str, calls: Sequence[ReadCallOfRun], outcome: str | None
-    ) -> Contrast:
-        """The runs of the project, with this one."""
-        contrast = self._contrasts.setdefault((run.tenant, project), Contrast())
+        project = corrections.project_of(opening.messages if opening else ())
+        contrast = self._contrasts.setdefault((run.tenant, project[0]), Contrast())
         if len(self._contrasts) > MOST_PROJECTS:
             del self._contrasts[next(iter(self._contrasts))]
-        success = {"success": True, "failure": False}.get(outcome or "")
-        contrast.add(run.id, calls, task=run.task, success=success)
-        return contrast
+        success = {"success": True, "failure": False}.get(run.outcome or "")
+        contrast.add(run.id, calls, task=mined.task, success=success)
+        return mined, project, contrast
+
+    async def _mine(self, trace: RunTrace, calls: Sequence[ReadCallOfRun], report: Report) -> None:
+        settings, store, expires_s = self.settings(), self.store, self.settings().expire_s
+        run, project, contrast = await self._met(trace, calls)
+        found = await asyncio.to_thread(mine, run, calls, expires_s=expires_s, contrast=contrast)
+        kinds = Counter(finding.kind for finding in found if finding.pattern)
+        said, unsaid = await self._said(trace, run, project)
+        jobs = [job_about(run, found), *(job_to_word(run, each, project) for each in unsaid)]
+        for job in filter(None, jobs if settings.model else ()):
+            report.jobs += await store.enqueue(job)
+        practices = await asyncio.to_thread(self._practices, run, project[0], contrast)
+        learned = [await store.learn([*await self._held(found, contrast), *practices, *said])]
+        if learned[0].evidence:
+            general = Generaliser(store)
+            keys = {each.key for each in found if each.pattern}
+            learned += [await general.generalise(run.tenant, key) for key in keys]
+            await store.trim(run.tenant, Tier.E1, settings.max_instances)
+            await store.trim(run.tenant, Tier.E2, settings.max_general)
+            self.changed()
+        report.fixes += kinds["fix"]
+        report.facts += kinds["fact"]
+        report.said += len(said)
+        report.lessons += sum(each.lessons for each in learned)
+        report.evidence += sum(each.evidence for each in learned)
 
     async def _held(self, found: Sequence[Finding], contrast: Contrast) -> list[Entry]:
         """The findings that the other runs bear out; lessons that they no longer do are retired,
@@ -329,7 +312,7 @@ class Learner:
         return kept
 
     def _practices(self, run: MinedRun, project: str, contrast: Contrast) -> list[Entry]:
-        """What successful runs of the project do, if this run did it and succeeded."""
+        """Practices of successful runs of the project, if this run did it and succeeded."""
         known = contrast.runs[run.id]
         if not known.success:
             return []
@@ -338,28 +321,38 @@ class Learner:
         lessons = (practice_lesson(run, project, each, expires_at) for each in found)
         return [(each, [run.evidence(each.pattern_id, 1, "practice")]) for each in lessons if each]
 
-    async def _said(self, trace: RunTrace, run: MinedRun, project: tuple[str, str]) -> list[Entry]:
-        """Rules that the person stated in the run, each joined with what says the same; those that
-        the person took back are retired."""
-        names, found = known_names(run.steps), list[Entry]()
+    async def _said(
+        self, trace: RunTrace, run: MinedRun, project: tuple[str, str]
+    ) -> tuple[list[Entry], list[corrections.Said]]:
+        """Rules that the person stated in the run, each joined with what says the same, and clear
+        corrections that no rule was made of. What the person took back is retired."""
+        names, found = corrections.known_names(run.steps), list[Entry]()
         wanted = LessonFilter(tenant=run.tenant, key_prefix=f"{SAID}|{project[0]}|")
         stored = [each.pattern for each in await self.store.lessons(wanted)]
-        edited = {each.lesson.supersedes: each for each in stored if each.lesson}
-        for said in said_in_run(trace.steps, opens=not trace.run.sequence):
-            rules = rules_in(said.words, before=said.before, corrects=said.corrects, known=names)
+        repeated, unsaid = await self._repeated(trace, run), list[corrections.Said]()
+        every = corrections.said_in_run(trace.steps, opens=not trace.run.sequence)
+        for said in (each for each in every if each.words not in repeated):
+            rules = said.rules(names)
+            unsaid += [said] if said.clear and not rules else []
             for rule in rules:
                 if rule.allows:
-                    for each in stored:
-                        earlier = each.lesson and each.lesson.last_confirmed_at < run.at
-                        if earlier and takes_back(rule.words, _meant(each)):
-                            await self._retire(each, f"taken back in run {run.id}")
+                    for each in corrections.taken_back(rule, stored, run.at):
+                        await self._retire(each, f"taken back in run {run.id}")
                     continue
-                same = (each for each in stored if same_rule(_meant(each), rule.words))
-                pattern = next(same, None) or correction(run, said, rule, project)
-                while newer := edited.get(pattern.pattern_id):  # it was given another text
-                    pattern = newer
+                pattern = corrections.joined(rule.words, stored)
+                pattern = pattern or corrections.correction(run, said, rule, project)
                 stored.append(pattern)
                 found.append((pattern, [run.evidence(pattern.pattern_id, said.step, SAID)]))
+        return found, unsaid
+
+    async def _repeated(self, trace: RunTrace, run: MinedRun) -> set[str]:
+        """Words of the person in forgotten runs of the conversation, which may be in this one."""
+        own, found = (run.conversation, trace.run.conversation_id), set[str]()
+        for name in await self.store.forgotten(run.tenant):
+            if name.rpartition(".")[0] in own:
+                earlier = await self.runs.get_run(name, tenant=run.tenant)
+                steps = earlier.steps if earlier else ()
+                found |= {said.words for said in corrections.said_in_run(steps, opens=False)}
         return found
 
     async def _retire(self, pattern: Pattern, reason: str) -> None:
@@ -381,10 +374,12 @@ class Learner:
         tried = defaultdict[str, list[Posterior]](list)
         for stored in every:
             tried[stored.pattern.tenant].append(stored.posterior)
-        bars = {owner: proof_bar(found) for owner, found in tried.items()}
+        bars = {owner: life_cycle.proof_bar(found) for owner, found in tried.items()}
         for stored in every:
             pattern, bar = stored.pattern, bars[stored.pattern.tenant]
-            move = next_move(stored, now, trials=trials, config_tenants=config_tenants, bar=bar)
+            move = life_cycle.next_move(
+                stored, now, trials=trials, config_tenants=config_tenants, bar=bar
+            )
             if move is None or not await self.store.move(
                 pattern.tenant, pattern.pattern_id, move.status, reason=move.reason, at=now
             ):
@@ -410,10 +405,6 @@ class Learner:
         return found
 
 
-def _meant(pattern: Pattern) -> frozenset[str]:
-    return meaning(content(pattern.fields).move)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learning:
     """The lessons that runs may be given, what learns them, what asks a model about runs, and what
@@ -427,12 +418,10 @@ class Learning:
 
     def loops(self) -> Iterator[tuple[Coroutine[Any, Any, None], str]]:
         """Coroutines to run in the background, with their names."""
-        if self.learner is not None:
-            yield self.learner.follow(), "learning"
-        if self.distiller is not None:
-            yield self.distiller.follow(), "distilling"
-        if self.own_risks is not None:
-            yield self.own_risks.follow(), "risk by own outcomes"
+        names = ("learning", "distilling", "risk by own outcomes")
+        for each, name in zip((self.learner, self.distiller, self.own_risks), names, strict=True):
+            if each is not None:
+                yield each.follow(), name
 
 
 class Host(Protocol):
@@ -451,18 +440,11 @@ def open_learning(
     host: Host,
     stores: Stores,
     states: GuardedStateStore,
-    embedder: Embedder | None,
     lookup_failed: Callable[[Exception], None],
 ) -> Learning:
     """Learning over the stores of a gateway."""
     log = get_logger("gateway.learning")
-    book = LessonBook(
-        stores.learning,
-        embedder,
-        similarity=lambda: host.settings.learning.similarity,
-        failed=lookup_failed,
-        read=states.read_beside,
-    )
+    book = LessonBook(stores.learning, failed=lookup_failed, read=states.read_beside)
     if not host.settings.storage.store_content:
         if host.settings.learning.trials == "on":
             log.warning("nothing is learned: learning.trials needs storage.store_content")

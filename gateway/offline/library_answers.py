@@ -32,7 +32,7 @@ STARTER = "starter"  # names the library that ships, in place of a file
 
 @contextmanager
 def library_look_ups(
-    embedding: EmbeddingSettings, etraces: EtraceSettings, patterns: str, similarity: float = 1.0
+    embedding: EmbeddingSettings, etraces: EtraceSettings, patterns: str
 ) -> Iterator[LookUps]:
     """A pattern library in memory; `patterns`: STARTER, or a file of `patterns export`, which may
     have the lines of `learn export`. Raises ConfigError: it cannot be read, or a line is no
@@ -50,7 +50,7 @@ def library_look_ups(
             def fail(error: Exception) -> None:
                 raise error
 
-            book = LessonBook(stores.learning, embedder, similarity=lambda: similarity, failed=fail)
+            book = LessonBook(stores.learning, failed=fail)
 
             def look_up(queries: Sequence[Query]) -> Found:
                 return wait(library.look_up_all(queries, DEFAULT_TENANT)) if queries else {}

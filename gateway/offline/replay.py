@@ -92,8 +92,7 @@ def look_ups_of(policy: ReplayPolicy) -> Iterator[LookUps]:
     from gateway.offline.library_answers import library_look_ups
 
     embedding = (policy.models or Settings()).embedding
-    similarity = policy.rules.lessons.similarity
-    with library_look_ups(embedding, policy.rules.etraces, policy.patterns, similarity) as library:
+    with library_look_ups(embedding, policy.rules.etraces, policy.patterns) as library:
         yield library
 
 

@@ -13,13 +13,15 @@ from typing import Any
 
 import httpx
 import pytest
+from msgspec import structs
 
 from gateway.backends import Stores, open_stores
 from gateway.config.storage import StorageSettings
 from gateway.learning.distiller import KIND, RESERVED_INPUT, RESERVED_OUTPUT
-from gateway.steering.guidance.lessons import LEARNED, QUOTED, lesson_text
+from gateway.learning.life_cycle import BY_OPERATOR, LessonActions, next_move
+from gateway.steering.guidance.lessons import LEARNED, QUOTED, STATED, lesson_text
 from gateway.steering.guidance.pattern import Status, Trust
-from gateway.stores.learning import Job, LessonFilter
+from gateway.stores.learning import Job, LessonFilter, Support
 from steering_gateway_testing import (
     AppServer,
     Fault,
@@ -28,8 +30,19 @@ from steering_gateway_testing import (
     Reply,
     ScriptedUpstream,
 )
-from tests.learning.distilling import MODEL, TOKENS, asked, fill, proposing, stored, unsaid
+from tests.learning.distilling import (
+    MODEL,
+    TOKENS,
+    USED,
+    asked,
+    fill,
+    proposing,
+    read_again,
+    stored,
+    unsaid,
+)
 from tests.learning.test_mining import POISON
+from tests.learning.test_rules import talk
 from tests.live.client import PLAIN
 from tests.postgres import empty_database
 from tests.relay.processes import GatewayProcess
@@ -119,6 +132,66 @@ async def test_a_lesson_of_a_model_waits_for_an_operator(
         {"waiting": 0, "done": 2, "failed": 0},
     )
     assert "1,500 of 100,000 tokens" in page
+
+
+async def test_a_model_words_what_no_form_of_sentences_says(
+    gateway_server: Start, upstream: ScriptedUpstream, tmp_path: Path
+) -> None:
+    """A clear correction without a rule is asked about once, with the person's words and what the
+    agent was doing; the rule waits for an operator, one that says the same is joined, and what is
+    about one task, or does not pass the gate, is no rule."""
+    answers = {
+        "mess": "Keep each change as small as the task needs.",
+        "bloat": "Keep each change small, as small as the task needs.",
+        "wrong colour": "none",
+        "customer": "Ask Johnson before you change 4711.",
+    }
+
+    def wording(request: ReceivedRequest) -> Reply:
+        said = json.loads(request.messages[-1]["content"])["said"]
+        text = next(answer for words, answer in answers.items() if words in said)
+        return Reply(text, usage=USED)
+
+    upstream.default = wording
+    path, said = (
+        str(tmp_path / "runs.db"),
+        [f"ugh, {words} once more, seriously" for words in answers],
+    )
+    async with opened(path=path) as stores:
+        for number, words in enumerate(said):
+            await talk(stores, number, words)
+        assert await stores.learning.lessons(LessonFilter()) == []
+        gateway_server(settings(upstream, path))
+        jobs = await finished(stores, len(said))
+        await read_again(stores, ["r0000"], MODEL)
+        assert await stores.learning.count_jobs(KIND) == {"done": 2, "failed": 2}
+        (rule,) = await stores.learning.lessons(LessonFilter())
+        first = json.loads(asked(upstream.requests)[0].messages[-1]["content"])
+        assert first == {
+            "said": said[0],
+            "agent_was_doing": {"doing": "git push", "file": "", "phase": "publishing"},
+        }
+        assert sorted(job.error for job in jobs if job.error) == [
+            "'Johnson' may be of one task",
+            "the model found no rule for later work",
+        ]
+        assert rule.pattern.fields["recommended_action"] == answers["mess"]
+        assert (rule.support.conversations, rule.support.tasks) == (2, 2)
+        assert rule.pattern.lesson is not None
+        assert rule.pattern.lesson.trust is Trust.MODEL
+        assert rule.pattern.lesson.applies_when["said"] == said[0]
+        assert (
+            next_move(
+                structs.replace(rule, support=Support(conversations=9, tasks=9, keys=9)),
+                2.0,
+                trials=True,
+            )
+            is None
+        )
+        actions = LessonActions(stores.learning)
+        assert await actions.move(rule, Status.TRIAL, f"approved {BY_OPERATOR}", 2.0)
+        (rule,) = await stores.learning.lessons(LessonFilter(statuses=(Status.ACTIVE,)))
+        assert lesson_text(rule.pattern, 600) == f"{STATED}: {answers['mess']}"
 
 
 async def test_no_poisoned_result_reaches_an_agent(

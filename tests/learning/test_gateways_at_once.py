@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -16,11 +17,19 @@ from gateway.backends import Stores, open_stores
 from gateway.config.models import LearningSettings
 from gateway.config.storage import StorageSettings
 from gateway.learning.worker import Learner, Report
-from gateway.steering.guidance.pattern import Tier
+from gateway.steering.guidance.pattern import Status, Tier
+from gateway.stores.exchanges import RawCall
 from gateway.stores.learning import DecisionRow, LessonFilter
-from steering_gateway_testing.store_conformance.records import START, TENANT, an_injection
+from steering_gateway_testing.store_conformance.records import (
+    START,
+    TENANT,
+    a_step,
+    an_injection,
+    some_content,
+)
 from tests.learning.distilling import MODEL, stored, unsaid
 from tests.learning.runs import Call, shell
+from tests.learning.test_rules import talk
 from tests.postgres import empty_database
 
 GATEWAYS = 3
@@ -149,7 +158,7 @@ async def test_a_run_that_another_gateway_serves_is_not_over(gateways: list[Stor
 async def test_a_forgotten_run_stays_forgotten_on_every_gateway(gateways: list[Stores]) -> None:
     """Another gateway that has the run in memory, one that was started later, and reading all runs
     again learn nothing from it; its decisions count no longer, and texts that only it taught are
-    masked where other runs were given them."""
+    masked where other runs were given them: in logs, steps and conversations; raw calls go."""
     calls = [shell("mvn test", MISSING), shell("./gradlew test", "BUILD SUCCESSFUL")]
     await gateways[0].states.commit(stored(0, calls))
     one, other = learner(gateways[0]), learner(gateways[1])
@@ -169,9 +178,26 @@ async def test_a_forgotten_run_stays_forgotten_on_every_gateway(gateways: list[S
         key=key or "",
         state="NORMAL",
     )
-    given = an_injection(1, run_id="r0001", pattern_id=name)
+    text = "Use `./gradlew test` instead of `mvn`, which is not there."
+    frame = f'LEARNED: "{text}"'
+    given = an_injection(1, run_id="r0001", pattern_id=name, text=frame)
+    quotes = some_content(reply_text=f"I was told: {text}", actions=())
     later = stored(1, [shell("ls", "README.md")] * 8)
-    await gateways[0].states.commit(replace(later, decisions=(decision,), injections=(given,)))
+    talk = replace(later.conversation, state=json.dumps({"v": 1, "text": f"[{frame}]"}).encode())
+    steps = (*later.steps, a_step(9, "r0001", content=quotes))
+    record = replace(later, conversation=talk, steps=steps, injections=(given,))
+    await gateways[0].states.commit(replace(record, decisions=(decision,)))
+    assert gateways[0].raw is not None
+    raw = RawCall(
+        tenant=TENANT,
+        run_id="r0001",
+        step_index=1,
+        at=START,
+        dialect="chat",
+        request=text.encode(),
+        response=b"",
+    )
+    assert await gateways[0].raw.put_raw(raw, most_bytes=10**6)
     await other.read("r0001", TENANT)
     assert await other.forget(TENANT, "unknown") is None
     assert await one.forget(TENANT, "r0000") == [name]
@@ -183,6 +209,50 @@ async def test_a_forgotten_run_stays_forgotten_on_every_gateway(gateways: list[S
     trace = await gateways[2].runs.get_run("r0001", tenant=TENANT)
     assert trace is not None
     assert [each.text for each in trace.injections] == ["[forgotten]"]
+    assert trace.steps[-1].content is not None
+    assert trace.steps[-1].content.reply_text == "I was told: [forgotten]"
+    talked = await gateways[2].states.load(TENANT, later.conversation.id)
+    assert talked is not None
+    assert json.loads(talked.state)["text"] == "[[forgotten]]"
+    assert gateways[2].raw is not None
+    assert await gateways[2].raw.find_raw("r0001", 1, tenant=TENANT) is None
     assert len(await gateways[2].learning.decisions(TENANT, name)) == 1
     assert await other.forget(TENANT, "r0001") == []
     assert await gateways[2].learning.decisions(TENANT, name) == []
+
+
+async def test_gateways_try_a_rule_once(gateways: list[Stores]) -> None:
+    """Two people said it; the gateways open one trial, and settle each run's decision once."""
+    for number, person in enumerate(("ann", "ben")):
+        await talk(gateways[0], number, "please use pnpm instead of npm", person=person)
+    learners = [learner(stores) for stores in gateways]
+    assert sum(await asyncio.gather(*(each.review() for each in learners))) == 1
+    (rule,) = await gateways[1].learning.lessons(LessonFilter(key_prefix="said|"))
+    assert rule.pattern.lesson is not None
+    assert rule.pattern.lesson.status is Status.TRIAL
+    runs = [f"r{number:04}" for number in range(2, 12)]
+    for number in range(2, 12):
+        decision = DecisionRow(
+            run_id=runs[number - 2],
+            step_index=0,
+            pattern_id=rule.pattern.pattern_id,
+            owner="default",
+            version=1,
+            share=0.5,
+            given=number % 2 == 0,
+            similarity=1.0,
+            key=rule.pattern.lesson.key,
+            state="INIT",
+        )
+        words = "please use pnpm instead of npm" if number < 5 else "thanks"
+        await talk(gateways[0], number, words, decisions=(decision,), read=False)
+
+    async def read_all(one: Learner) -> int:
+        return sum([(await one.read(run, "default")).settled for run in runs])
+
+    assert sum(await asyncio.gather(*map(read_all, learners))) == len(runs)
+    (rule,) = await gateways[1].learning.lessons(LessonFilter(key_prefix="said|"))
+    found = rule.posterior
+    assert (found.decisions, found.given) == (10, 5)
+    assert found.rate_given == pytest.approx(0.4)
+    assert found.rate_held == pytest.approx(0.2)

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from gateway.backends import Stores, open_stores
 from gateway.config.storage import StorageSettings
-from gateway.embedding.base import HashingEmbedder
 from gateway.learning.book import LessonBook
 from gateway.steering.evidence.failure_keys import Failure
 from gateway.steering.guidance.decide import Decided
@@ -117,7 +116,7 @@ def test_decisions_are_kept_also_when_nothing_is_given() -> None:
     worked = steps([shell("make", "made")])[0]
     unasked = lesson_query(SETTINGS, GuidanceState(), worked, step=1, failed=True)
     assert unasked is not None
-    assert (unasked.failures, unasked.actions) == ((), worked.actions)
+    assert (unasked.keys, unasked.actions) == ((), worked.actions)
 
 
 def test_no_more_than_the_caps() -> None:
@@ -152,36 +151,32 @@ async def stores() -> AsyncIterator[Stores]:
     await found.close()
 
 
-async def test_the_book_finds_by_key_then_by_words(stores: Stores) -> None:
-    """The exact key wins; without one the same tool's similar failure; nobody else's lesson, and
-    none that is not in trial or active."""
+async def test_the_book_finds_by_key(stores: Stores) -> None:
+    """No lesson for another failure, nobody else's, and none that is not in trial or active."""
     met = failure("mvn test", "bash: mvn: command not found")
-    near = {"head": met.head, "kind": met.kind, "signs": met.words}
     await stores.learning.learn(
         [
-            (a_lesson("exact", met.key, applies_when=near), ()),
-            (a_lesson("near", "another key", applies_when=near), ()),
+            (a_lesson("exact", met.key), ()),
+            (a_lesson("near", "another key"), ()),
             (a_lesson("candidate", met.key, status="candidate"), ()),
             (a_lesson("theirs", met.key, tenant="other"), ()),
         ]
     )
     errors: list[Exception] = []
-    book = LessonBook(
-        stores.learning, HashingEmbedder(), similarity=lambda: 0.9, failed=errors.append
-    )
+    book = LessonBook(stores.learning, failed=errors.append)
 
     async def names(tenant: str = "acme", *exclude: str) -> list[str]:
-        query = LessonQuery(failures=(met,), exclude=frozenset(exclude))
+        query = LessonQuery(keys=(met.key,), exclude=frozenset(exclude))
         return [each.pattern.pattern_id for each in await book.find(query, tenant)]
 
     assert await names() == ["exact"]
-    assert await names("acme", "exact") == ["near"]
+    assert await names("acme", "exact") == []
     assert await names("other") == ["theirs"]
     assert await names("nobody") == []
     await stores.learning.move("acme", "exact", Status.RETIRED, reason="", at=1.0)
     assert await names() == ["exact"]  # for a few seconds
     book.forget()
-    assert await names() == ["near"]
+    assert await names() == []
 
 
 async def test_what_was_read_before_a_change_is_not_kept(stores: Stores) -> None:
@@ -197,8 +192,8 @@ async def test_what_was_read_before_a_change_is_not_kept(stores: Stores) -> None
             await may_end.wait()
             return found
 
-    book = LessonBook(Slow(), None, similarity=lambda: 0.9, failed=print)  # type: ignore[arg-type]
-    query = LessonQuery(failures=(met,), exclude=frozenset())
+    book = LessonBook(Slow(), failed=print)  # type: ignore[arg-type]
+    query = LessonQuery(keys=(met.key,), exclude=frozenset())
     before = asyncio.ensure_future(book.find(query, "acme"))
     await begun.wait()
     await stores.learning.move("acme", "old", Status.RETIRED, reason="", at=1.0)
@@ -220,8 +215,8 @@ async def test_lessons_stay_while_the_store_cannot_be_read(stores: Stores) -> No
             raise StoreUnavailable("gone")
         return await work()
 
-    book = LessonBook(stores.learning, None, similarity=lambda: 0.9, failed=print, read=read)
-    query = LessonQuery(failures=(met,), exclude=frozenset())
+    book = LessonBook(stores.learning, failed=print, read=read)
+    query = LessonQuery(keys=(met.key,), exclude=frozenset())
     assert len(await book.find(query, "acme")) == 1
     away.append(True)
     for _ in range(3):
@@ -242,7 +237,7 @@ class Broken:
 async def test_a_book_without_a_store_finds_nothing() -> None:
     """The call goes out without a lesson, and the failure is reported."""
     errors: list[Exception] = []
-    book = LessonBook(Broken(), None, similarity=lambda: 0.9, failed=errors.append)  # type: ignore[arg-type]
-    query = LessonQuery(failures=(failure(*("mvn", FAILED[2])),), exclude=frozenset())
+    book = LessonBook(Broken(), failed=errors.append)  # type: ignore[arg-type]
+    query = LessonQuery(keys=(failure(*("mvn", FAILED[2])).key,), exclude=frozenset())
     assert not await book.find(query, "acme")
     assert len(errors) == 1

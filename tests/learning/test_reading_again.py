@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
 from gateway.backends import Stores, open_stores
+from gateway.config.models import LearningSettings
 from gateway.config.storage import StorageSettings
 from gateway.learning.life_cycle import next_move
-from gateway.learning.worker import Report
+from gateway.learning.worker import Learner, Report
 from gateway.steering.guidance.pattern import Status, Tier
 from gateway.stores.learning import LessonFilter, StoredLesson
 from steering_gateway_testing.store_conformance.keys import a_key
+from steering_gateway_testing.store_conformance.records import START
 from tests.learning.distilling import read_again, stored, unsaid
 from tests.learning.runs import Call
 
@@ -119,3 +122,27 @@ async def test_one_gateway_key_of_several_opens_no_trial(stores: Stores) -> None
             opened = move.status if move else Status.CANDIDATE
             assert opened is (Status.TRIAL if key == "team" else Status.CANDIDATE)
             assert (each.support.keys, each.support.tenant_keys) == (1 + (key == "team"), 2)
+
+
+async def test_a_restart_changes_no_lesson(stores: Stores) -> None:
+    """A gateway that starts compares with all runs that were read before, not with the newest of
+    them alone, in which the call worked without the move."""
+    for number in range(8):
+        task = f"task {'abcdefgh'[number]}"
+        await stores.states.commit(stored(number, FIXED, task_preview=task))
+    for number in range(8, 13):
+        await stores.states.commit(stored(number, [search(900, TOO_MANY), search(20, "[1]")]))
+    await read(stores, range(13))
+    known = await lessons(stores)
+    assert known
+    assert "runs without it did as well" not in {each.reason for each in known}
+    settings = LearningSettings(interval_s=0.001)
+    where = (stores.learning, stores.runs, stores.states)
+    learner = Learner(*where, lambda: settings, now=lambda: START + 10_000.0)
+    following = asyncio.ensure_future(learner.follow())
+    async with asyncio.timeout(60):
+        for begins in (True, False):
+            while (learner.waiting == 0) is begins:  # noqa: ASYNC110 - no event
+                await asyncio.sleep(0.001)
+    following.cancel()
+    assert await lessons(stores) == known

@@ -8,28 +8,36 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import apsw
 import httpx
 import orjson
 import pytest
 from msgspec.structs import replace
 
+from gateway.auth.keyring import make_key
 from gateway.backends import Stores, open_stores
 from gateway.cli import main
+from gateway.config.models import LearningSettings
 from gateway.config.storage import StorageSettings
 from gateway.learning.book import LessonBook
 from gateway.learning.corrections import instructed
-from gateway.learning.life_cycle import LessonActions, next_move
+from gateway.learning.life_cycle import BY_OPERATOR, LessonActions, next_move, why_not_active
+from gateway.learning.worker import Learner
 from gateway.steering.guidance.lessons import STATED, LessonQuery
 from gateway.steering.guidance.pattern import Status
 from gateway.steering.transcript.content import FRAME_OPEN
 from gateway.steering.transcript.interventions import Intervention
 from gateway.steering.transcript.steps import Action
-from gateway.stores.learning import DecisionRow, LessonFilter, StoredLesson
+from gateway.stores.learning import DecisionRow, LessonFilter, Posterior, StoredLesson
 from gateway.stores.records import PromptMessage
 from steering_gateway_testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall
 from steering_gateway_testing.store_conformance.records import (
     START,
+    TENANT,
+    a_call,
+    a_conversation,
     a_first_step,
+    a_run,
     a_step,
     one_run,
     some_content,
@@ -73,7 +81,8 @@ async def talk(stores: Stores, number: int, words: str, **how: Any) -> None:
     run = {"task_preview": f"Task {'ab'[number % 2]}", "started_at": at, "updated_at": at}
     record = one_run(number, steps=steps, **run, **who)
     await stores.states.commit(replace(record, decisions=how.get("decisions", ())))
-    await read_again(stores, [run_id])
+    if how.get("read", True):
+        await read_again(stores, [run_id])
 
 
 async def rules(stores: Stores) -> list[StoredLesson]:
@@ -105,15 +114,27 @@ def pusher(request: ReceivedRequest) -> Reply:
 
 
 async def sent(
-    upstream: ScriptedUpstream, url: str, name: str, system: str, user: str = "Fix it."
+    upstream: ScriptedUpstream,
+    url: str,
+    name: str,
+    system: str,
+    user: str = "Fix it.",
+    *,
+    key: str = "",
+    then: str = "",
+    outcome: str = "",
 ) -> list[dict[str, Any]]:
-    """The bodies that leave in one run: the first call, and the one after `git commit`."""
+    """The bodies that leave in one run: the first call, and the one after `git commit`. `then`: the
+    person's next message, after the answer."""
     before = len(upstream.requests)
     messages: list[Any] = [{"role": "system", "content": system}, {"role": "user", "content": user}]
     async with httpx.AsyncClient(timeout=60) as http:
-        for _ in range(2):
+        for turn in range(3 if then else 2):
+            if turn == 2:
+                messages[-1] = {"role": "user", "content": then}
             body = {"model": "m", "messages": messages, "tools": TOOLS}
-            headers = {"x-conversation-id": name}
+            headers = {"x-conversation-id": name, **({"x-gateway-key": key} if key else {})}
+            headers |= {"x-gateway-outcome": outcome} if outcome and turn == 1 else {}
             answer = await http.post(f"{url}/chat/completions", json=body, headers=headers)
             message = answer.raise_for_status().json()["choices"][0]["message"]
             result = {"role": "tool", "tool_call_id": "c0", "content": "1 file changed"}
@@ -306,9 +327,9 @@ async def test_what_one_person_said_is_for_that_person() -> None:
     opening = [PromptMessage(role="system", text="Working directory: /home/ann/shop")]
 
     async def given(person: str, *calls: Action) -> list[str]:
-        book = LessonBook(stores.learning, None, similarity=lambda: 2.0, failed=failed)
+        book = LessonBook(stores.learning, failed=failed)
         query = LessonQuery(
-            failures=(), exclude=frozenset(), actions=calls, person=person, opening=lambda: opening
+            keys=(), exclude=frozenset(), actions=calls, person=person, opening=lambda: opening
         )
         return [match.pattern.pattern_id for match in await book.find(query, "default")]
 
@@ -358,4 +379,112 @@ async def test_a_rule_recurs_when_it_is_said_again() -> None:
         await talk(stores, number, words, decisions=(decision,))
     settled = await stores.learning.decisions(owner, name)
     assert [each.recurred for each in settled] == [True, False]
+    await stores.close()
+
+
+async def test_a_rule_that_two_people_say_is_tried_in_runs(
+    gateway_server: Start, upstream: ScriptedUpstream, tmp_path: Path
+) -> None:
+    """Said by two keys in other words it is tried, in whole runs with it and without it; those in
+    which a person has to correct the agent count against their arm, and success counts, too."""
+    upstream.default = pusher
+    where = str(tmp_path / "runs.db")
+    learning = {"trials": "on", "interval_s": 0.02}
+    stores = await open_stores(StorageSettings(path=where))
+    made = [make_key("default", name) for name in ("ann", "ben")]
+    for each in made:
+        await stores.keys.add_key(each.record)
+    ann, ben = (each.text for each in made)
+    gateway = gateway_server({**PLAIN, "storage": {"path": where}, "learning": learning})
+    here, url = "Working directory: /home/ann/shop", gateway.base_url
+    await sent(upstream, url, "ann", here, "Fix it.", key=ann, then=f"no, {SAID[0]}")
+    await sent(upstream, url, "ben", here, "Add a page.", key=ben, then="use pnpm instead of npm!")
+
+    async def rule(ready: Callable[[StoredLesson], bool]) -> StoredLesson:
+        while True:
+            found = await rules(stores)
+            if found and ready(found[0]):
+                return found[0]
+            await asyncio.sleep(0.02)
+
+    async with asyncio.timeout(60):
+        tried = await rule(lambda each: each.reason.startswith("supported"))
+        assert (tried.support.keys, tried.support.tasks) == (2, 2)
+        given = []
+        for number in range(12):
+            then = f"no, {SAID[0]}" if number % 3 == 0 else ""
+            how = {"key": ann, "then": then, "outcome": "failure" if then else "success"}
+            calls = await sent(upstream, url, f"run-{number}", here, f"Go {number}", **how)
+            given.append(RULE in str(calls[0]))
+            assert all((RULE in str(call)) == given[-1] for call in calls[:2])
+        found = (await rule(lambda each: each.posterior.decisions >= 12)).posterior
+    assert 0 < found.given < found.decisions
+    assert None not in (found.rate_given, found.rate_held, found.success_given, found.success_held)
+    await asyncio.to_thread(gateway.stop)
+    learner = Learner(stores.learning, stores.runs, stores.states, LearningSettings)
+    name = tried.pattern.pattern_id
+    runs = {row.run_id for row in await stores.learning.evidence("default", name)}
+    assert texts_with(where, RULE) >= {"patterns", "injections", "conversations"}
+    gone = [await learner.forget(None, run) for run in sorted(runs)]
+    assert gone[-1] == [name]
+    assert texts_with(where, RULE) == set()
+    await stores.close()
+
+
+def texts_with(path: str, text: str) -> set[str]:
+    """The tables of a database in which a text occurs."""
+    connection = apsw.Connection(path)
+    tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+    rows = {str(name): str(list(connection.execute(f"SELECT * FROM {name}"))) for (name,) in tables}
+    connection.close()
+    return {name for name, found in rows.items() if text in found}
+
+
+async def test_an_approved_rule_stays_although_it_harms() -> None:
+    """The machine retires it neither for harm nor with time; its page says that it harms."""
+    stores = await open_stores(StorageSettings(path=":memory:"))
+    await talk(stores, 0, SAID[0])
+    (rule,) = await rules(stores)
+    await LessonActions(stores.learning).move(rule, Status.TRIAL, f"approved {BY_OPERATOR}", 1.0)
+    owner, name = "default", rule.pattern.pattern_id
+    harmful = Posterior(decisions=120, given=100, helps=0.0, harms=0.99)
+    await stores.learning.put_posterior(owner, name, 1, harmful, 2.0)
+    await stores.learning.prolong(owner, name, 3.0)
+    (rule,) = await rules(stores)
+    assert next_move(rule, 4.0, trials=True) is None
+    reason = why_not_active(rule, trials=True)
+    assert reason == "an operator approved it, but harms with probability 0.99"
+    assert rule.pattern.lesson is not None
+    unapproved = replace(rule, reason="helps")
+    assert next_move(unapproved, 4.0, trials=True) is not None
+    await stores.close()
+
+
+async def test_a_forgotten_run_is_not_repeated_by_a_later_one() -> None:
+    """A later run of the conversation that holds its messages, too, teaches nothing of them, and
+    brings no verdict on it back; the same words in another conversation teach."""
+    stores = await open_stores(StorageSettings(path=":memory:"))
+    opening = PromptMessage(role="system", text="Working directory: /home/ann/shop")
+    said = PromptMessage(role="user", text=f"no, {SAID[0]}")
+    learner = Learner(stores.learning, stores.runs, stores.states, LearningSettings)
+    for conversation in ("c0001", "c0002"):
+        version = 0
+        for number, messages in enumerate([(opening,), (said,), (opening, said)]):
+            run_id = f"{conversation}.{number}"
+            content = some_content(messages=messages, human=(), actions=())
+            steps = (a_first_step(run_id, content=content),)
+            run = a_run(run_id, sequence=number, state="END", ended_at=START + number)
+            talked = a_conversation(conversation, version=version)
+            version = await stores.states.commit(
+                a_call(conversation=talked, runs=(run,), steps=steps)
+            )
+        for number in range(2):
+            await learner.read(f"{conversation}.{number}", None)
+        if conversation == "c0001":
+            assert len(await rules(stores)) == 1
+            for number in range(2):
+                await learner.forget(TENANT, f"{conversation}.{number}")
+        await learner.read(f"{conversation}.2", None)
+        assert len(await rules(stores)) == (conversation == "c0002")
+    assert await stores.learning.outcomes(TENANT, "c0001.1") == []
     await stores.close()

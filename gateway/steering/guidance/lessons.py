@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gateway.steering.evidence.failure_keys import Failure, read_action
+from gateway.steering.evidence.failure_keys import read_action
 from gateway.steering.guidance.decide import STANDING, Decided, Item, LessonDecision
 from gateway.steering.guidance.pattern import Pattern, PatternMatch, Tier, content
 from gateway.steering.guidance.plan import CHARS_PER_TOKEN
@@ -35,31 +35,25 @@ SAID = "said"  # begins the keys of lessons that people stated
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LessonSettings:
     """Limits of lessons. `trials`: whether any is given; `per_call`, `per_run`: most lessons;
-    `max_chars`: of one; `similarity`, in [0, 1]: needed by a lesson for another key."""
+    `max_chars`: of one."""
 
     trials: bool = False
     per_call: int = 2
     per_run: int = 4
     max_chars: int = 600
-    similarity: float = 0.85
 
 
 class LessonQuery(Struct, frozen=True, kw_only=True):
-    """The failures to look lessons up for, newest first; lessons in `exclude` are not wanted.
+    """Keys of failures to look lessons up for, newest first; lessons in `exclude` are not wanted.
     `unit`: of the draws for the run; `actions`: the newest calls, none at its start; `person`: name
     of its key; `opening`: gives the messages before its first answer."""
 
-    failures: tuple[Failure, ...]
+    keys: tuple[str, ...]
     exclude: frozenset[str]
     unit: str = ""
     actions: tuple[Action, ...] = ()
     person: str = ""
     opening: Callable[[], Sequence[Any]] = tuple
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """The keys of the failures."""
-        return tuple(failure.key for failure in self.failures)
 
 
 class LessonMatch(Struct, frozen=True, kw_only=True):
@@ -79,13 +73,13 @@ def lesson_query(
     if not settings.trials or (decided is not None and step <= max(decided, 0)):
         return None
     if decided is None and newest is None:
-        return LessonQuery(failures=(), exclude=frozenset(steps))
+        return LessonQuery(keys=(), exclude=frozenset(steps))
     if newest is None or not newest.actions or guidance.lessons >= settings.per_run:
         return None
     readings = [read_action(action) for action in newest.actions] if failed else []
     recent = (name for name, at in steps.items() if at >= max(0, step - WINDOW_STEPS + 1))
     return LessonQuery(
-        failures=tuple(r.failure for r in reversed(readings) if r.failure is not None),
+        keys=tuple(r.failure.key for r in reversed(readings) if r.failure is not None),
         exclude=frozenset((*guidance.pattern_ids, *recent)),
         actions=newest.actions,
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from gateway.steering.guidance.pattern import Pattern, Status, Tier
+from gateway.steering.guidance.pattern import Pattern, Status, Tier, content
 from gateway.stores import codec
 from gateway.stores.learning import (
     Allowance,
@@ -29,6 +29,7 @@ from gateway.stores.sql import engine as db
 from gateway.stores.sql.patterns import SELECT_LESSONS, insert_pattern, stored_lesson
 from gateway.stores.totals import DERIVED
 
+FORGOTTEN = "[forgotten]"  # in place of texts that only a forgotten run taught
 _EVIDENCE = codec.names(EvidenceRow)
 _INSERT_EVIDENCE = f"""
 {db.insert("pattern_evidence", _EVIDENCE)}
@@ -84,17 +85,23 @@ SELECT :run_id, tenant, CAST(:at AS DOUBLE PRECISION) FROM (
 ) AS known WHERE TRUE
 ON CONFLICT (run_id, tenant) DO UPDATE SET at = forgotten_runs.at RETURNING TRUE
 """
-_MASK_GIVEN = """
-UPDATE injections SET text = '[forgotten]' WHERE pattern_id = :pattern_id
-AND run_pk IN (SELECT pk FROM runs WHERE CAST(:tenant AS TEXT) = '' OR tenant = :tenant)
-"""
+_GIVEN = """injections AS i JOIN runs AS r ON r.pk = i.run_pk
+WHERE i.pattern_id = :pattern_id AND (CAST(:tenant AS TEXT) = '' OR r.tenant = :tenant)"""
+_TEXTS = f"SELECT DISTINCT i.text FROM {_GIVEN}"
+_RUNS = f"run_pk IN (SELECT i.run_pk FROM {_GIVEN})"
+_MASK_GIVEN = (
+    f"UPDATE injections SET text = '{FORGOTTEN}' WHERE pattern_id = :pattern_id AND {_RUNS}"
+)
+_STATES = f"SELECT pk, state FROM conversations WHERE pk IN (SELECT conversation_pk FROM {_GIVEN})"
+_MASK_STATE = "UPDATE conversations SET state = :state WHERE pk = :pk"
+_REMOVE_RAW = f"DELETE FROM raw_calls WHERE {_RUNS}"
 _MASK_SOURCE = """
 UPDATE patterns SET source_trace_id = NULL, applies_when = '{}' WHERE pattern_id = :pattern_id
 AND origin <> '' AND substr(source_trace_id, 1, length(:source)) = :source
 """
 _TOUCHED = f"SELECT DISTINCT tenant, pattern_id FROM pattern_evidence WHERE {_OF_RUN}"
 _OWNERS = "SELECT DISTINCT tenant FROM pattern_evidence WHERE pattern_id = :pattern_id"
-_REMOVE = f"DELETE FROM patterns {_OWN} AND origin <> '' AND origin <> 'written' RETURNING TRUE"
+_REMOVE = f"DELETE FROM patterns {_OWN} AND origin <> '' AND origin <> 'written' RETURNING fields"
 _TABLE = "patterns"
 """Changes of lessons take their turns with each other and with those of patterns."""
 
@@ -109,10 +116,7 @@ SELECT verdict, score, comment FROM outcomes
 WHERE run_id = :run_id AND source = :source AND metric = :metric ORDER BY pk DESC LIMIT 1
 """
 _ADD_OUTCOME = db.insert("outcomes", _OUTCOME)
-_OUTCOMES = f"""
-SELECT {db.columns(_OUTCOME)} FROM outcomes
-WHERE {_OF_RUN} ORDER BY pk
-"""
+_OUTCOMES = f"SELECT {db.columns(_OUTCOME)} FROM outcomes WHERE {_OF_RUN} ORDER BY pk"
 _CHECKED = f"""
 WITH reported AS (
     SELECT r.id, r.outcome FROM workload_runs AS w
@@ -207,6 +211,10 @@ class SQLLearningStore:
             DELETE FROM jobs WHERE {run} = :run_id
                 AND (CAST(:tenant AS TEXT) IS NULL OR tenant = :tenant)
         """
+        self._mask_steps = f"""
+            UPDATE steps SET content = replace(content, :text, '{FORGOTTEN}')
+            WHERE {engine.dialect.position("content", "text")} > 0 AND {_RUNS}
+        """
 
     async def learn(self, entries: Sequence[tuple[Pattern, Sequence[EvidenceRow]]]) -> Learned:
         if any(pattern.lesson is None or not pattern.pattern_id for pattern, _ in entries):
@@ -297,16 +305,33 @@ class SQLLearningStore:
             await connection.fetch(self._forget_jobs, **of_run)
             gone: list[str] = []
             for owner, name in touched:
-                removed = await _remove(owner, name, connection)
-                for each in removed:
-                    await connection.fetch(_MASK_GIVEN, tenant=owner, pattern_id=each)
+                for whose, fields in await _remove(owner, name, connection):
+                    move = content(orjson.loads(fields)).move
+                    await self._mask(connection, move, tenant=whose, pattern_id=name)
+                    gone.append(name)
                 await connection.fetch(_MASK_SOURCE, pattern_id=name, source=f"{run_id}#")
-                gone += removed
             return gone
 
         gone = await self._engine.transact(work)
         await self._report(len(gone or ()))
         return gone
+
+    async def _mask(self, connection: db.Connection, move: str, **which: str) -> None:
+        """Mask the texts of a lesson that is gone where runs were given it: in their logs, steps
+        and conversations. Their raw calls, which may hold a text in pieces, are removed."""
+        rows = await connection.fetch(_TEXTS, **which)
+        texts = sorted({move, *(text for (text,) in rows)} - {""}, key=len, reverse=True)
+        quoted = [orjson.dumps(text).decode()[1:-1] for text in texts]
+        for text in quoted:
+            await connection.fetch(self._mask_steps, **which, text=text)
+        for pk, state in await connection.fetch(_STATES, **which):
+            masked = bytes(state)
+            for text in quoted:
+                masked = masked.replace(text.encode(), FORGOTTEN.encode())
+            if masked != state:
+                await connection.fetch(_MASK_STATE, pk=pk, state=masked)
+        for statement in (_REMOVE_RAW, _MASK_GIVEN):
+            await connection.fetch(statement, **which)
 
     async def forgotten(self, tenant: str) -> frozenset[str]:
         rows = await self._engine.fetch(_FORGOTTEN, tenant=tenant)
@@ -431,17 +456,17 @@ async def _learn(
     which = {"pattern_id": pattern.pattern_id, "tenant": pattern.tenant}
     known = await connection.value(_KNOWN, **which)
     # A gateway may have read the run before it was forgotten.
-    told = [
+    kept = [
         row
         for row in evidence
         if not await connection.row(_IS_FORGOTTEN, run_id=row.run_id, tenant=row.tenant)
     ]
-    if evidence and not told:
+    if evidence and not kept:
         return False, 0
     if known is None:
         await insert_pattern(pattern, connection)
     new = [
-        row for row in told if await connection.fetch(_INSERT_EVIDENCE, **db.row_of(row, _EVIDENCE))
+        row for row in kept if await connection.fetch(_INSERT_EVIDENCE, **db.row_of(row, _EVIDENCE))
     ]
     confirms = [row.at for row in new if row.kind != "failed_again"]
     if confirms and known is not None:
@@ -449,15 +474,15 @@ async def _learn(
     return known is None, len(new)
 
 
-async def _remove(owner: str, pattern_id: str, connection: db.Connection) -> list[str]:
-    """Remove a lesson without evidence; its id, for each row that is gone."""
+async def _remove(owner: str, pattern_id: str, connection: db.Connection) -> list[tuple[str, str]]:
+    """Remove a lesson without evidence: the owner and fields of each row that is gone."""
     left = {name for (name,) in await connection.fetch(_OWNERS, pattern_id=pattern_id)}
     # A shared lesson is supported by the evidence of all tenants.
     owners = () if owner in left else (owner,) if left else (owner, "")
     return [
-        pattern_id
+        (each, fields)
         for each in owners
-        if await connection.fetch(_REMOVE, tenant=each, pattern_id=pattern_id)
+        for (fields,) in await connection.fetch(_REMOVE, tenant=each, pattern_id=pattern_id)
     ]
 
 
