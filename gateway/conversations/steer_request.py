@@ -303,7 +303,9 @@ class RequestSteerer:
         if proposal.lessons is not None and self._lessons is not None:
             with timed(timings, "look_up"):
                 opening = partial(opening_prompts, request.body, request.transcript, 0)
-                query = replace(proposal.lessons, person=result.person, opening=opening)
+                own = partial(str, request.body)
+                who = result.person
+                query = replace(proposal.lessons, person=who, opening=opening, own=own)
                 lessons = await self._lessons.find(query, tenant)
             own_time.check()
         result.model = proposal.routed.model

@@ -11,7 +11,7 @@ import orjson
 
 from gateway.api import lessons, patterns
 from gateway.api.params import Flag, OneOf, PageParameters, TenantParameter, Text, naming
-from gateway.api.views import distiller_view, lesson_view, rule_views
+from gateway.api.views import distiller_view, rule_views
 from gateway.dashboard.pages import Page, Visit, redirect
 from gateway.errors import BadRequest, GatewayError
 from gateway.learning.gate import MOST_CHARS
@@ -200,7 +200,8 @@ async def show_lessons(visit: Visit) -> Page:
     values, runtime = visit.values, visit.runtime
     wanted = lessons.lesson_filter(visit.tenant, values["status"], values["tier"])
     found = await runtime.learning.lessons(wanted, limit=MOST_SHOWN)
-    views = [lesson_view(each, runtime.settings) for each in found if not is_rule(each.pattern)]
+    mined = (each for each in found if not is_rule(each.pattern))
+    views = [lessons.shown(each, runtime, visit.access) for each in mined]
     rules = rule_views(found, runtime.settings)
     groups = [(name, [v for v in views if v["status"] == name]) for name in _ORDER]
     settings, now = runtime.settings.learning, time.time()
@@ -249,7 +250,7 @@ async def change_one_lesson(visit: Visit) -> Page:
             change = lessons.LessonChange(status=_BUTTONS[action])
         else:
             raise BadRequest("There is no such action", param="action")
-        kept, _ = await lessons.apply_change(visit.runtime, visit.access, stored, change)
+        kept, _ = await lessons.apply_change(visit.runtime, stored, change)
     except GatewayError as error:
         return await show_lesson(visit, error)
     return redirect(f"/dashboard/lessons/{quote(kept)}{visit.query(saved='1')}")

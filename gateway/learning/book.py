@@ -8,10 +8,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 
+from msgspec.structs import replace
+
 from gateway.learning.corrections import instructed, project_of, situation_of
+from gateway.learning.gate import does_harm, strange
 from gateway.learning.life_cycle import approved
 from gateway.steering.guidance.lessons import LessonMatch, LessonQuery, is_rule
-from gateway.steering.guidance.pattern import RETRIEVED, Lesson, Pattern, Status, content
+from gateway.steering.guidance.pattern import RETRIEVED, Lesson, Pattern, Status, Trust, content
 from gateway.stores.learning import LearningStore, LessonFilter, StoredLesson
 from gateway.stores.protocols import StoreError
 from gateway.stores.reads import Reads, directly
@@ -29,6 +32,8 @@ class _Shelf:
     read_at: float
     by_key: dict[str, list[Pattern]] = field(default_factory=dict)
     rules: list[StoredLesson] = field(default_factory=list)  # the most often said first
+    names: dict[str, str] = field(default_factory=dict)
+    """Texts, by id, with names that a run has to know to be given them."""
 
 
 @dataclass(eq=False)
@@ -46,11 +51,18 @@ class LessonBook:
         """The lessons that fit; nothing when the store fails."""
         try:
             shelf = await self._shelf(tenant)
-            return _rules_for(query, shelf.rules) + [
+            found = _rules_for(query, shelf.rules) + [
                 LessonMatch(pattern=pattern, similarity=1.0, key=key)
                 for key in query.keys
                 for pattern in shelf.by_key.get(key, ())
                 if pattern.pattern_id not in query.exclude
+            ]
+            names, own = shelf.names, ""
+            if any(match.pattern.pattern_id in names for match in found):
+                heads = [key.split("|")[1] for key in query.keys]
+                own = " ".join((query.own().replace("\\n", " "), *heads))
+            return [
+                each for each in found if not strange(names.get(each.pattern.pattern_id, ""), own)
             ]
         except StoreError as error:
             self.failed(error)
@@ -97,10 +109,15 @@ class LessonBook:
             pattern, lesson = each.pattern, each.pattern.lesson
             if lesson is None:
                 continue
+            texts = content(pattern.fields)
+            if does_harm(texts.move):  # a person approved it; it is a quotation all the same
+                pattern = replace(pattern, lesson=replace(lesson, trust=Trust.MODEL))
             if is_rule(pattern):
-                shelf.rules.append(each)
-            else:
-                shelf.by_key.setdefault(lesson.key, []).append(pattern)
+                shelf.rules.append(replace(each, pattern=pattern))
+                continue
+            if not approved(each) and strange(text := f"{texts.situation} {texts.move}"):
+                shelf.names[pattern.pattern_id] = text
+            shelf.by_key.setdefault(lesson.key, []).append(pattern)
         shelf.rules.sort(key=lambda each: (-each.support.conversations, each.reason))
         return shelf
 

@@ -46,8 +46,9 @@ def said(move: Move, head: str = "") -> str:
 
 
 def sayable(move: Move, head: str = "") -> bool:
-    """Whether the instruction passes the gate."""
-    return refusal(said(move, head), known=_shown(move, head).values()) is None
+    """Whether the instruction passes the gate: tools declare their names, a shell does not."""
+    known = [move.value] if "$" in head + move.name else _shown(move, head).values()
+    return refusal(said(move, head), known=known) is None
 
 
 def _shown(move: Move, head: str) -> dict[str, str]:

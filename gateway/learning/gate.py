@@ -7,6 +7,7 @@ who approves this very text may give it all the same.
 
 from __future__ import annotations
 
+import itertools
 import re
 import tomllib
 from collections.abc import Collection, Mapping
@@ -44,15 +45,14 @@ def form(name: str) -> re.Pattern[str]:
 @cache
 def vocabulary(name: str) -> frozenset[str]:
     """A list of words."""
-    return frozenset(language()["words"][name])
+    words = language()["words"][name]
+    return frozenset(words.split() if isinstance(words, str) else words)
 
 
 _CLAUSE = re.compile(r"[,;.:!?]\s+|\s+(?:and|then|but)\s+")
 _TICKED = re.compile(r"`([^`]{0,200})`")
-_SHOWN = re.compile(r"--?[A-Za-z][\w-]{0,39}|[a-z][a-z+-]{0,23}(?::[a-z][a-z-]{0,15})?")
 _WORD = re.compile(r"[^\s,;:!?()\"\u201c\u201d]+")
 _VALUE = re.compile(r"\d|[/_\\@#=<>{}\[\]|$~^*]|\w\.\w|[a-z][A-Z]|::|\(\)|^--?\w")
-_PLAIN_WORDS = frozenset(("and/or", "i.e", "e.g"))
 _NAME = re.compile(r"[A-Z][a-z]")
 _SENTENCE = re.compile(r"(?:^|[.!?:]\s+)[\"'`(]*$")
 _PARTS = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z])(?=[A-Z])")
@@ -61,9 +61,9 @@ _PARTS = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z])(?=[A-Z])")
 def refusal(text: str, *, known: Collection[str] = (), approved: bool = False) -> Refusal | None:
     """Reason why a text may not be advice; None if it may.
 
-    `known`: names and values that the agent's own tools declare, or that `NAMES_AGREE`
-    tasks used; `approved`: a person wrote or approved this very text, which allows what
-    does something, and values, and never a credential or a mark of our frames.
+    `known`: names and values that the agent's own tools declare, or that `NAMES_AGREE` tasks
+    used, besides those that belong to no task; `approved`: a person wrote or approved this very
+    text, which allows what does something, and values, and never a credential or a frame's mark.
     """
     if not text.strip() or not text.isprintable():
         return Refusal("it is empty or has control characters")
@@ -75,7 +75,7 @@ def refusal(text: str, *, known: Collection[str] = (), approved: bool = False) -
         return Refusal(f"it has over {MOST_CHARS} characters") if len(text) > MOST_CHARS else None
     if len(text.split()) > MOST_WORDS:
         return Refusal(f"it has more than {MOST_WORDS} words")
-    if form("address").search(text) or form("orders").search(text):
+    if form("address").search(text) or form("orders").search(f"{text} {_spelled(text)}"):
         return Refusal("it holds an address or an order against the user")
     if value := _value(text, frozenset(known)):
         return Refusal(f"{value!r} may be of one task")
@@ -85,7 +85,7 @@ def refusal(text: str, *, known: Collection[str] = (), approved: bool = False) -
 def does_harm(text: str) -> bool:
     """Whether a text asks for what installs, fetches, deletes, publishes, overrides or skips a
     check; one that keeps from such an act does not. Names in ticks are read by their parts, too."""
-    named = _TICKED.sub(lambda found: " ".join(_PARTS.split(found[1])), text)
+    named = _spelled(text)
     if form("unchecked").search(named):
         return True
     keeps = form("keeps_from")
@@ -97,21 +97,39 @@ def does_harm(text: str) -> bool:
     return False
 
 
+def _spelled(text: str) -> str:
+    return _TICKED.sub(lambda found: " ".join(_PARTS.split(found[1])), text)
+
+
 def _value(text: str, known: frozenset[str]) -> str:
     """The first word that may be a value of one task: a number, path, identifier or name."""
-    for part in _TICKED.findall(text):
-        if part not in known and not all(
-            word in known or _SHOWN.fullmatch(word) for word in part.split()
-        ):
-            return str(part)
+    if name := strange(text, " ".join(known)):
+        return name
     bare = _TICKED.sub(lambda found: " " * len(found[0]), text)
     for found in _WORD.finditer(bare):
         word = found[0].strip("'.")
-        if word in known or word in _PLAIN_WORDS or word in vocabulary("names"):
+        if word in known or word in vocabulary("names"):
             continue
         opens = _SENTENCE.search(bare[: found.start()]) is not None
         if _VALUE.search(word) or (_NAME.match(word) and not opens):
             return word
+    return ""
+
+
+def strange(text: str, own: str = "") -> str:
+    """The first name in ticks that is another run's: no word of `own`, the request of the run that
+    would be given the text, and not made of words that belong to no task; "" for none."""
+    plain = vocabulary("plain")
+    for name in " ".join(_TICKED.findall(text)).split():
+        for word in re.findall(r"\w+", name):
+            parts = [part.lower().rstrip("0123456789") for part in _PARTS.split(word) if part]
+            known = parts and all(
+                each in plain or each.removesuffix("s") in plain for each in parts
+            )
+            sides = itertools.pairwise(own.split(word)) if not known else ()
+            held = any(re.fullmatch(r"\W*", one[-1:] + other[:1]) for one, other in sides)
+            if not word.isascii() or not (known or held):
+                return name
     return ""
 
 

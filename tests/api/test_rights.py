@@ -74,6 +74,19 @@ def test_a_session_has_the_rights_of_its_key(guarded: AppServer) -> None:
             assert (status(browser, "POST", "/dashboard/new-pattern") == 403) is forbidden
 
 
+def test_no_form_is_sent_from_elsewhere(guarded: AppServer) -> None:
+    """A page of another site that makes the operator's browser send a form changes nothing."""
+    with httpx.Client(base_url=guarded.url, timeout=60) as browser:
+        browser.post("/dashboard/login", data={"key": ADMIN})
+        forms = [path for _, path, _ in addresses() if path.startswith("/dashboard")]
+        for path in forms:
+            assert status(browser, "POST", path) != 403, path
+            for header in ({"origin": "https://evil.example"}, {"sec-fetch-site": "cross-site"}):
+                answer = browser.post(path, data={"action": "approve"}, headers=header)
+                assert answer.status_code == 403, path
+    assert any("lessons" in path for path in forms)
+
+
 @pytest.mark.parametrize("value", ["lift", "usd=1000"])
 @pytest.mark.parametrize("has_keys", [False, True])
 def test_a_header_lifts_no_budget(

@@ -15,6 +15,8 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 import gateway
+from gateway.learning import gate
+from gateway.learning.corrections import _wishes
 
 ROOT = Path(gateway.__file__).parent
 # The scripted agent and provider read only what the demonstration sends.
@@ -51,10 +53,20 @@ def found_patterns() -> list[Found]:
     """Patterns that modules, classes and closures hold, and those written inside functions."""
     found: dict[tuple[str | bytes, int, bool], Found] = {}
     for module in modules():
-        for each in (*_held(module), *_written(module)):
+        for each in (*_held(module), *_written(module), *_of_language(module)):
             key = (each.pattern.pattern, each.pattern.flags, each.anywhere)
             found.setdefault(key, each)
     return list(found.values())
+
+
+def _of_language(module: ModuleType) -> Iterator[Found]:
+    """The forms of sentences and the wishes in `language.toml`."""
+    if module is gate:
+        for name in gate.language()["forms"]:
+            yield Found(f"language.toml: {name}", gate.form(name), True)
+        for rule, says, after, _ in _wishes():
+            yield Found(f"language.toml: {rule}", says, True)
+            yield Found(f"language.toml: after {rule}", after, True)
 
 
 def made_at_run_time() -> set[str]:

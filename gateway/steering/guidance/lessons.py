@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from gateway.steering.evidence.failure_keys import read_action
 from gateway.steering.guidance.decide import STANDING, Decided, Item, LessonDecision
-from gateway.steering.guidance.pattern import Pattern, PatternMatch, Tier, content
+from gateway.steering.guidance.pattern import Pattern, PatternMatch, Tier, Trust, content
 from gateway.steering.guidance.plan import CHARS_PER_TOKEN
 from gateway.steering.guidance.render import FRAME_CHARS, sanitise
 from gateway.steering.guidance.settings import InjectionSettings
@@ -46,7 +46,7 @@ class LessonSettings:
 class LessonQuery(Struct, frozen=True, kw_only=True):
     """Keys of failures to look lessons up for, newest first; lessons in `exclude` are not wanted.
     `unit`: of the draws for the run; `actions`: the newest calls, none at its start; `person`: name
-    of its key; `opening`: gives the messages before its first answer."""
+    of its key; `opening`: gives the messages before its first answer, `own` the request's text."""
 
     keys: tuple[str, ...]
     exclude: frozenset[str]
@@ -54,6 +54,7 @@ class LessonQuery(Struct, frozen=True, kw_only=True):
     actions: tuple[Action, ...] = ()
     person: str = ""
     opening: Callable[[], Sequence[Any]] = tuple
+    own: Callable[[], str] = str
 
 
 class LessonMatch(Struct, frozen=True, kw_only=True):
@@ -125,7 +126,7 @@ def lesson_text(pattern: Pattern, limit: int) -> str:
     """A lesson as it is given, at most `limit` characters, "" for one without text; a quotation
     unless an operator, a template or a person of the project wrote it."""
     texts, lesson = content(pattern.fields), pattern.lesson
-    if is_rule(pattern):
+    if lesson is not None and lesson.trust is not Trust.MODEL and is_rule(pattern):
         return f"{STATED}: {sanitise(texts.move, limit - len(STATED) - 2)}".replace("\n", " ")
     advice = " ".join(part for part in (texts.situation, texts.move or texts.avoid) if part)
     if lesson is None or not advice:
