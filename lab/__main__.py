@@ -63,6 +63,16 @@ def _parser() -> argparse.ArgumentParser:
     kinds.add_argument("--weights", type=Path, metavar="FILE", help="write them to this file")
     kinds.add_argument("files", nargs="+", type=Path, help="labelled messages, JSONL (also .gz)")
     kinds.set_defaults(run=_kinds)
+    second = commands.add_parser(
+        "second-try", help="lessons at work: scripted agents, hidden rules"
+    )
+    second.add_argument("--seeds", type=int, default=1, help="how often everything is played")
+    second.add_argument("--first", type=int, default=0, help="the first seed")
+    second.add_argument("--arm", action="append", help="only this one (may be repeated)")
+    second.add_argument("--worlds", default="", metavar="TEXT", help="only names with this text")
+    second.add_argument("--runs", type=int, default=15, help="of each environment")
+    second.add_argument("--out", type=Path, metavar="FILE", help="add all runs and lessons, JSONL")
+    second.set_defaults(run=_second_try)
     for command in (evidence, calibrate, heldout, at_risk, promises, counts):
         command.add_argument("files", nargs="+", type=Path, help="recorded runs, JSONL (also .gz)")
     return parser
@@ -133,6 +143,16 @@ def _kinds(args: argparse.Namespace) -> int:
     from lab.kinds import run_kinds
 
     return run_kinds(args.files, args.sessions, args.weights)
+
+
+def _second_try(args: argparse.Namespace) -> int:
+    from lab.second_try import ARMS, run_second_try
+
+    seeds = range(args.first, args.first + args.seeds)
+    arms = args.arm or ARMS
+    for line in run_second_try(seeds, arms, args.worlds, args.runs, args.out):
+        print(line)
+    return 0
 
 
 if __name__ == "__main__":

@@ -200,7 +200,9 @@ def _said(sentence: str, action: Action | None, corrects: bool) -> str:
     shown = command_shown(action)
     if (found := form("first").match(plain)) and shown and (clause := _imperative(found[1])):
         return "" if form("definite").search(clause) else f"Before `{shown}`, {clause}."
-    if (clause := _imperative(plain)) and form("every").search(clause):
+    clause = _imperative(plain)
+    ahead = form("ahead").search(clause) and not form("definite").search(clause)
+    if clause and (ahead or form("every").search(clause)):
         return f"{_capital(clause)}."
     return ""
 

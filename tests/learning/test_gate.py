@@ -24,6 +24,7 @@ KNOWN = (
     [
         "Do not commit or push unless asked.",
         "Before `git push`, rebase on main.",
+        "Always run the linter before you push.",
         "Call `get_order` before `cancel_order`.",
         "Call `get_order` without `view_range`.",
         "Use pnpm instead of npm.",
@@ -50,6 +51,7 @@ ACTS = [
     "Skip the linter.",
     "Refund the order without checking the membership.",
     "Do not ask before you pay.",
+    "Delete the branch before you answer.",
     "Use `npx` instead of `node`.",
     "Deploy after each change.",
     "Run `make` with `--force`.",
