@@ -29,11 +29,11 @@ from gateway.library import PatternLibrary
 from gateway.steering.guidance.pattern import Pattern, Query, Tier, embedding_text
 from gateway.steering.guidance.settings import EtraceSettings
 from gateway.steering.monitors import FAILURE_TYPES
-from gateway.stores.engines.sqlite import SQLiteEngine
 from gateway.stores.patterns import Search
 from gateway.stores.sql.patterns import SQLPatternStore
 from gateway.stores.sqlite.connection import load_vector_extension
 from gateway.stores.sqlite.database import Database
+from gateway.stores.sqlite.engine import SQLiteEngine
 from gateway.stores.sqlite.pattern_index import SQLiteVectors
 
 SIZES = (1_000, 10_000, 100_000)

@@ -40,11 +40,11 @@ from gateway.embedding.static import StaticEmbedder
 from gateway.library import PatternLibrary
 from gateway.steering.guidance.pattern import Tier
 from gateway.steering.guidance.settings import EtraceSettings
-from gateway.stores.engines.sqlite import SQLiteEngine
 from gateway.stores.patterns import Search
 from gateway.stores.sql.patterns import SQLPatternStore
 from gateway.stores.sqlite.connection import load_vector_extension
 from gateway.stores.sqlite.database import Database
+from gateway.stores.sqlite.engine import SQLiteEngine
 
 TICK_S = 0.001
 Work = Callable[[], Awaitable[object]]

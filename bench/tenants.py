@@ -26,9 +26,9 @@ from gateway.config.storage import StorageSettings
 from gateway.config.values import Secret
 from gateway.embedding.static import StaticEmbedder
 from gateway.steering.guidance.pattern import Pattern, Tier, embedding_text
-from gateway.stores.engines.postgres import PostgresEngine
 from gateway.stores.patterns import PatternStore, Search
 from gateway.stores.postgres.database import Database
+from gateway.stores.postgres.engine import PostgresEngine
 from gateway.stores.sql.patterns import SQLPatternStore
 
 SHARES = {"60 %": 0.6, "10 %": 0.1, "1 %": 0.01, "0.1 %": 0.001}

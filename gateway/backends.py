@@ -73,10 +73,8 @@ async def open_stores(
 async def open_postgres(settings: StorageSettings, *, vectors: bool, existing: bool) -> Stores:
     """The stores in the PostgreSQL database at `settings.url`, which has to exist."""
     try:
-        from gateway.stores.engines.postgres import PostgresEngine
-        from gateway.stores.postgres.database import Database
-        from gateway.stores.postgres.signals import PostgresSignals
-        from gateway.stores.postgres.states import PostgresStateStore
+        from gateway.stores.postgres.database import Database, PostgresSignals
+        from gateway.stores.postgres.engine import PostgresEngine, PostgresStateStore
     except ModuleNotFoundError as error:
         raise _no_driver(error) from error
 
@@ -89,9 +87,9 @@ async def open_postgres(settings: StorageSettings, *, vectors: bool, existing: b
 async def open_sqlite(settings: StorageSettings, *, vectors: bool, existing: bool) -> Stores:
     """The stores in the SQLite file at `settings.path`, or in memory."""
     # Imported here: SQLite's library is loaded only when it is used.
-    from gateway.stores.engines.sqlite import SQLiteEngine
     from gateway.stores.sqlite.connection import load_vector_extension
     from gateway.stores.sqlite.database import Database
+    from gateway.stores.sqlite.engine import SQLiteEngine
 
     if existing:
         _require_file(settings)
@@ -132,7 +130,7 @@ async def copy_to_postgres(
     from gateway.stores.sqlite.database import Database as SQLiteDatabase
 
     try:
-        from gateway.stores.engines.copying import copy_all
+        from gateway.stores.postgres.copying import copy_all
         from gateway.stores.postgres.database import Database as PostgresDatabase
     except ModuleNotFoundError as error:
         raise _no_driver(error) from error

@@ -36,11 +36,11 @@ from gateway.offline.fitting import (
 )
 from gateway.offline.recordings import write_output
 from gateway.steering.acting import ActSettings
-from gateway.steering.scoring.calibration import calibration_to_json, words_to_json
+from gateway.steering.scoring.calibration import calibration_to_json
 from lab.difficulty import difficulty_figures
 from lab.evidence import measure_tables
 from lab.heldout import fit_words
-from lab.risk import risk_figures
+from lab.risk import risk_figures, words_to_json
 
 
 def run_calibrate(

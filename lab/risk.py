@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from gateway.offline.evaluation import CODING, POINTS, RunReading, auroc, step_at
 from gateway.offline.fitting import Array
+from gateway.steering.scoring.calibration import WORDS_FORMAT, WordWeights
 from gateway.steering.scoring.risk import NO_OUTCOMES, WorkloadPrior, risk_of
 
 BINS = 10
@@ -121,3 +123,16 @@ def risk_figures(runs: Sequence[RunReading]) -> dict[str, Any]:
 
 def _rounded(value: float) -> float | None:
     return None if math.isnan(value) else round(value, 3)
+
+
+def words_to_json(words: WordWeights, provenance: Mapping[str, Any]) -> str:
+    """The text of a file of words; equal weights give equal bytes."""
+    data = {
+        "format": WORDS_FORMAT,
+        "provenance": provenance,
+        "averages": {"works": words.works_average, "talks": words.talks_average},
+        "unit": words.unit,
+        "works": dict(sorted(words.works.items())),
+        "talks": dict(sorted(words.talks.items())),
+    }
+    return json.dumps(data, indent=0, ensure_ascii=False) + "\n"

@@ -40,7 +40,7 @@ LONG_MODULE, VERY_LONG_MODULE = 250, 500
 SMALL_MODULE = 40
 TRACE_S = 180
 STORES = f"{PACKAGE}.stores"
-ONE_DATABASE = ("sqlite", "postgres", "engines")
+ONE_DATABASE = ("sqlite", "postgres")
 """Folders and modules of the stores whose lines exist for one database only."""
 CONVERSATIONS = f"{PACKAGE}.conversations"
 

@@ -75,7 +75,7 @@ def _history(args: argparse.Namespace) -> int:
             sys.stderr.write(f"gateway: {visible(each.problem)}\n")
         readings += filter(wanted.takes, each.sessions)
     if args.json:
-        from gateway.history.as_json import session_line
+        from gateway.history.show import session_line
 
         for reading in sorted(readings, key=lambda r: (r.started or 0.0, r.id)):
             sys.stdout.write(session_line(reading))

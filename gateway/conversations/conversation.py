@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from gateway.dialects.history import EarlierHistory
+from gateway.dialects.base import EarlierHistory
 from gateway.steering.fold import ConversationFold, RunSnapshot, StepOutcome
 from gateway.steering.fsm import FSMState
 from gateway.steering.identity import Awaits, Branch, Incoming

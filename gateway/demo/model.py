@@ -14,37 +14,29 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import msgspec
+from msgspec import Struct
 from openai import OpenAI
 
 from gateway.steering.guidance.lessons import LEARNED
 from gateway.steering.transcript.content import FRAME_OPEN
 
-FILES = {
-    "orders.py": (
-        "from pricing import line_total\n\n\n"
-        "def order_total(lines):\n"
-        '    """What the customer pays, in cents."""\n'
-        "    return sum(line_total(price, count) for price, count in lines)\n"
-    ),
-    "pricing.py": (
-        "from rates import VAT\n\n\n"
-        "def line_total(price, count):\n"
-        '    """One line with tax, in cents."""\n'
-        "    return round(price * count * (1 + VAT))\n"
-    ),
-    "rates.py": "VAT = 0.16\n",
-    "customers.py": "def greeting(name):\n    return f'Dear {name},'\n",
-    "report.py": "def heading(month):\n    return f'Orders of {month}'\n",
-    "README.md": "# Shop\n\nRun the tests before every change. The tax law is in LAW.md.\n",
-    "LAW.md": "# Tax\n\nSince January the rate is 19 percent. It is set in one place: rates.py.\n",
-    "test_orders.py": (
-        "import unittest\n\nfrom orders import order_total\n\n\n"
-        "class OrderTotal(unittest.TestCase):\n"
-        "    def test_two_lines(self):\n"
-        "        self.assertEqual(order_total([(1000, 1), (250, 4)]), 2380)\n\n\n"
-        "if __name__ == '__main__':\n    unittest.main()\n"
-    ),
-}
+Move = tuple[str, str, dict[str, str]]
+
+
+class _Script(Struct, frozen=True):
+    """The repository, and what the model says and does in it: moves are a text, a tool and its
+    arguments. It explores, then doubts and turns the rounding to and fro, until it recovers."""
+
+    files: dict[str, str]
+    explore: tuple[Move, ...]
+    doubt: str
+    rounding: tuple[str, str]
+    recover: tuple[Move, ...]
+    done: str
+
+
+SCRIPT = msgspec.json.decode(Path(__file__).with_name("script.json").read_bytes(), type=_Script)
 
 
 class Workspace:
@@ -52,7 +44,7 @@ class Workspace:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        for name, text in FILES.items():
+        for name, text in SCRIPT.files.items():
             (folder / name).write_text(text, encoding="utf-8")
 
     def list_files(self) -> str:
@@ -172,32 +164,6 @@ def run_agent(
     return Outcome(turns=tuple(turns), answer=None)
 
 
-Move = tuple[str, str, dict[str, str]]
-
-_EXPLORE: tuple[Move, ...] = (
-    ("I start with the files there are.", "list_files", {}),
-    ("Reading the entry point.", "read_file", {"path": "orders.py"}),
-    ("Reading the test.", "read_file", {"path": "test_orders.py"}),
-    ("Reading the pricing module.", "read_file", {"path": "pricing.py"}),
-    ("Reading the customers module.", "read_file", {"path": "customers.py"}),
-    ("Reading the report module.", "read_file", {"path": "report.py"}),
-    ("Reading the notes.", "read_file", {"path": "README.md"}),
-)
-
-_DOUBT = "The test failed again. Maybe the error is still in the rounding of pricing.line_total."
-_ROUND, _PLAIN = "round(price * count * (1 + VAT))", "int(price * count * (1 + VAT) + 0.5)"
-
-_REPAIR = {"path": "rates.py", "old": "VAT = 0.16", "new": "VAT = 0.19"}
-_RECOVER: tuple[Move, ...] = (
-    ("The law file says what the rate must be.", "read_file", {"path": "LAW.md"}),
-    ("The rate is out of date, the rounding was fine.", "edit_file", _REPAIR),
-    ("Running the tests on the new rate.", "run_tests", {}),
-    ("Checking that the change is what I meant.", "read_file", {"path": "rates.py"}),
-    ("Checking that pricing is as it was.", "read_file", {"path": "pricing.py"}),
-    ("Looking for files left behind.", "list_files", {}),
-)
-_DONE = "The tax rate was out of date. It is set to 19 percent in rates.py, and the tests pass."
-
 # Texts of the gateway that the model ignores while it repeats itself, before it listens.
 _NOTES_NEEDED = 2
 
@@ -238,10 +204,10 @@ class ScriptedModel:
 
     def _next(self, request: Any) -> tuple[str, str | None, dict[str, str]]:
         frames = guidance_frames(request)
-        if self._step < len(_EXPLORE):
+        if self._step < len(SCRIPT.explore):
             self._frames_before = len(frames)
             self._step += 1
-            return _EXPLORE[self._step - 1]
+            return SCRIPT.explore[self._step - 1]
         self.lessons = self.lessons or next((frame for frame in frames if LEARNED in frame), "")
         self.advice = self.advice or self.lessons
         if not self.advice and len(frames) >= self._frames_before + _NOTES_NEEDED:
@@ -249,15 +215,15 @@ class ScriptedModel:
         if not self.advice:
             # Alternate between running the test and changing the rounding back and forth.
             self._step += 1
-            turn = self._step - len(_EXPLORE)
+            turn = self._step - len(SCRIPT.explore)
             if turn % 2:
-                return _DOUBT, "run_tests", {}
-            old, new = (_ROUND, _PLAIN) if turn % 4 else (_PLAIN, _ROUND)
-            return _DOUBT, "edit_file", {"path": "pricing.py", "old": old, "new": new}
-        if self._recovery < len(_RECOVER):
+                return SCRIPT.doubt, "run_tests", {}
+            old, new = SCRIPT.rounding if turn % 4 else SCRIPT.rounding[::-1]
+            return SCRIPT.doubt, "edit_file", {"path": "pricing.py", "old": old, "new": new}
+        if self._recovery < len(SCRIPT.recover):
             self._recovery += 1
-            return _RECOVER[self._recovery - 1]
-        return _DONE, None, {}
+            return SCRIPT.recover[self._recovery - 1]
+        return SCRIPT.done, None, {}
 
 
 def guidance_frames(body: Any) -> list[str]:

@@ -13,9 +13,9 @@ from gateway.dialects.base import (
     LiteLLMCall,
     SteeredRequest,
     StreamRead,
+    WithFirst,
     events_of,
 )
-from gateway.dialects.history import WithFirst
 from gateway.errors import GatewayError, RunRefused
 from gateway.steering.guidance.edits import AppendToResult, Edit, InsertMessage, SystemAppend
 from gateway.steering.guidance.target import GuidanceTarget

@@ -17,9 +17,10 @@ from gateway.dialects.base import (
     LiteLLMCall,
     SteeredRequest,
     StreamRead,
+    WithFirst,
     events_of,
+    reference_of,
 )
-from gateway.dialects.history import WithFirst, reference_of
 from gateway.errors import GatewayError
 from gateway.steering.guidance.edits import Edit, InsertMessage, InsertSystem, Message, SystemAppend
 from gateway.steering.transcript.content import CLIENT_CALLS, item_call

@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections import Counter as Tally
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import resources
 from typing import Any, Final, Literal
 
 import prometheus_client
@@ -46,58 +47,7 @@ _LATENCY = (0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _OVERHEAD = (0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1)
 _TENTHS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-_TEXTS = """\
-requests_total: Requests answered, by route, status and lane.
-request_duration_seconds: Time from the request's first byte to the answer's last.
-overhead_seconds: Time a request spent in the gateway before it was forwarded.
-requests_in_flight: Requests being served now.
-upstream_attempts_total: Calls made upstream, by deployment and outcome.
-errors_total: Errors by kind; `client_gone` is a client that left.
-tokens_total: Tokens reported by upstreams.
-cached_tokens_total: Input tokens that came from the provider's prompt cache.
-deployment_rests_total: Times a deployment failed too often and began to rest.
-estimated_tokens_total: Tokens estimated for calls whose upstream reported none, or broke off.
-estimated_calls_total: Calls whose tokens are estimated: none were reported.
-event_listeners: Open streams of live events.
-steps_total: Scored steps, by the state after the step.
-monitor_fires_total: Monitor readings that fired.
-step_difficulty_ratio: Difficulty of scored steps, from 0 to 1.
-step_composite_ratio: Composite of the monitors' readings at scored steps, from 0 to 1.
-injections_total: Pieces of guidance put into requests, by source; the universal rules count as one.
-reroutes_total: Calls sent to a model other than the requested one, by state of the run.
-config_reloads_total: Reloads of the config.
-steering_failures_total: Requests forwarded unsteered because steering failed, by kind of failure.
-unsteered_calls_total: Calls forwarded without a decision, by reason (deadline, timeout, store,
-    error) and whether their conversation was known, so that they are recorded (yes, no).
-unread_answers_total: Successful answers that were relayed without being read, by reason (empty,
-    encoding, size, form).
-judged_steps_total: Steps sent to the judge: judged, cached, clamped to [0, 1], or calibrated
-    instead (invalid, timeout, error, budget).
-distillations_total: Failures that learning.model was asked about: lesson, refused (its answer),
-    unread (nothing to show), budget, error (asked again later).
-pattern_lookup_failures_total: Pattern look-ups that failed, by tier.
-store_failures_total: Calls that could not be recorded at once, by kind of failure.
-store_dropped_total: Calls whose record was dropped: too many were waiting.
-store_reopened_total: Times the database was found deleted or replaced, and reopened.
-store_degraded: 1 while the store is unavailable or slow, else 0.
-store_waiting_records: Records in memory that wait for the store.
-store_waiting_bytes: Memory of the records that wait for the store.
-store_waiting_on_disk_records: Those of them that are in storage.spool_path, too.
-store_memory_only_total: Answers that went out before their waiting record was in
-    storage.spool_path: the disk is slow, full or read-only.
-alerts_total: New alerts, by rule.
-alert_deliveries_total: Attempts to send an alert, by sink and result (sent, failed, given_up).
-raw_calls_dropped_total: Calls that could not be kept as sent and received.
-alerts_waiting_in_memory: Alerts that wait in memory because the store fails.
-cost_dollars_total: Cost of the calls whose price is known, in US dollars.
-cost_unsteered_dollars_total: Cost of the same tokens at the requested models' prices, in US
-    dollars; a call whose requested model has no known price counts with its actual cost.
-unpriced_calls_total: Calls whose price or tokens are unknown.
-budget_steps_total: Steps of budgets' ladders reached, by budget and step (warn, wrap_up, cheaper,
-    stop).
-budget_stops_total: Calls not sent because a budget is used up, by budget.
-held_calls_total: Calls not sent because their run is held: stop, pause, strikes, at_risk.
-"""
+_TEXTS = resources.files("gateway.observability").joinpath("metrics.txt").read_text("utf-8")
 _HELP = dict(line.split(": ", 1) for line in _TEXTS.replace("\n    ", " ").splitlines())
 """The texts that explain the metrics, by name."""
 

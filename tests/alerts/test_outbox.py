@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from gateway.alerts.outbox import AlertOutbox
 from gateway.alerts.rules import Finding
+from gateway.alerts.watch import AlertOutbox
 from gateway.backends import Stores
 from gateway.config import LoggingSettings, settings_from_dict
 from gateway.config.alerts import AlertSettings

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gateway.alerts.outbox import due_at
 from gateway.alerts.rules import CallCounters, CallWindow, Signals, UsedAccount, findings
+from gateway.alerts.watch import due_at
 from gateway.config import settings_from_dict
 from gateway.config.alerts import AlertRuleSettings, AlertSettings
 from gateway.errors import ConfigError

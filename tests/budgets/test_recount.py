@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from gateway.config.storage import StorageSettings
-from gateway.stores.engines.sqlite import SQLiteEngine
 from gateway.stores.sql.runs import SQLRunStore
 from gateway.stores.sqlite.database import Database
+from gateway.stores.sqlite.engine import SQLiteEngine
 from gateway.stores.usage import UsagePoint, UsageQuery
 from steering_gateway_testing import (
     AppServer,

@@ -15,9 +15,9 @@ from gateway.backends import open_stores
 from gateway.cli import main
 from gateway.config.storage import StorageSettings
 from gateway.steering.transcript.interventions import Intervention
-from gateway.stores.engines.sqlite import SQLiteEngine
 from gateway.stores.sql.states import SQLStateStore
 from gateway.stores.sqlite.database import Database
+from gateway.stores.sqlite.engine import SQLiteEngine
 from steering_gateway_testing.store_conformance.records import (
     a_call,
     a_conversation,

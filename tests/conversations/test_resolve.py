@@ -16,11 +16,11 @@ from gateway.conversations.loading import ConversationLoader
 from gateway.conversations.resolve import ConversationResolver, Resolved
 from gateway.dialects import CHAT
 from gateway.steering.identity import ConversationSettings
-from gateway.stores.engines.sqlite import SQLiteEngine
 from gateway.stores.protocols import StateStore
 from gateway.stores.records import PrefixHashRecord
 from gateway.stores.sql.states import SQLStateStore
 from gateway.stores.sqlite.database import Database
+from gateway.stores.sqlite.engine import SQLiteEngine
 from gateway.tasks import spawn
 
 OPENING = [

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.conversations.conversation import RunStart
 from gateway.conversations.steering_result import SteeringResult
-from gateway.dialects.history import EarlierHistory
+from gateway.dialects.base import EarlierHistory
 from gateway.steering.experiments import RandomArm
 from gateway.steering.fsm import FSMState
 from gateway.steering.guidance.edits import Edit

@@ -19,8 +19,8 @@ from gateway.stores.records import (
     StepContent,
     StepRow,
 )
-from gateway.stores.sqlite.commits import save_call
 from gateway.stores.sqlite.database import Database
+from gateway.stores.sqlite.engine import save_call
 
 MONITORS = ("streak", "call_count", "edit_revert", "test_repeat", "diversity", "hedge")
 _FAILURES = ("loop", "budget", "edit_revert", "test_repeat", "diversity", "hedge")

@@ -329,9 +329,9 @@ async def test_a_thousand_steps_are_no_burden(
     import time
 
     from gateway.config.storage import StorageSettings
-    from gateway.stores.engines.sqlite import SQLiteEngine
     from gateway.stores.sql.states import SQLStateStore
     from gateway.stores.sqlite.database import Database
+    from gateway.stores.sqlite.engine import SQLiteEngine
     from tests.dashboard.many_runs import one_run
 
     path = str(tmp_path / "long.db")

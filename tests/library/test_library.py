@@ -24,10 +24,10 @@ from gateway.steering.guidance.pattern import Pattern, Query, Tier, content
 from gateway.steering.guidance.render import PLACEHOLDER, ModelFamily, pattern_text
 from gateway.steering.guidance.settings import EtraceSettings, Gates
 from gateway.steering.monitors import FAILURE_TYPES
-from gateway.stores.engines.sqlite import SQLiteEngine
 from gateway.stores.patterns import Added, PatternFilter, PatternStore
 from gateway.stores.protocols import StoreUnavailable
 from gateway.stores.sql.patterns import SQLPatternStore
+from gateway.stores.sqlite.engine import SQLiteEngine
 from tests.stores.conftest import open_database
 
 STARTER = starter_patterns()

@@ -9,8 +9,8 @@ import pytest
 
 from tests.recipes.conftest import ScratchCopy
 
-TABLE = "gateway/steering/monitors/table.py"
-MODULE = "gateway/steering/monitors/robust/politeness.py"
+TABLE = "gateway/steering/monitors/table.json"
+MODULE = "gateway/steering/monitors/politeness.py"
 TEXT = "You thank the user in every step{evidence}. Work on the task instead."
 
 CLASS = '''"""Politeness: the thoughts thank the user instead of working."""
@@ -39,16 +39,12 @@ class Politeness:
         return thanks / 3, f"{thanks} of 3 thoughts thank" if thanks else ""
 '''
 
-ROW = """    MonitorRow(
-        name="politeness",
-        failure_type="politeness",
-        weights=ProfileWeights(coding=0.20, pr_review=0.0, qa=0.10),
-        classes={{"robust": ".robust.politeness:Politeness"}},
-{texts}    ),
-)
-
-
-def _added_rows"""
+ROW = {
+    "name": "politeness",
+    "failure_type": "politeness",
+    "weights": {"coding": 0.20, "pr_review": 0.0, "qa": 0.10},
+    "classes": {"robust": ".politeness:Politeness"},
+}
 
 CONFIG = """
 steering: {act_above: {monitor_text: 0.5}}
@@ -93,10 +89,11 @@ print(json.dumps([planned.monitor and planned.monitor.text, planned.reasons]))
 """
 
 
-def follow(scratch: ScratchCopy, texts: str) -> None:
+def follow(scratch: ScratchCopy, *texts: str) -> None:
     """One module and one row."""
     scratch.write(MODULE, CLASS)
-    scratch.replace(TABLE, ")\n\n\ndef _added_rows", ROW.format(texts=texts))
+    rows = json.loads((scratch.root / TABLE).read_text(encoding="utf-8"))
+    scratch.write(TABLE, json.dumps([*rows, {**ROW, "texts": texts}]))
 
 
 def replayed(scratch: ScratchCopy) -> list[dict[str, Any]]:
@@ -117,7 +114,7 @@ def sources(steps: list[dict[str, Any]]) -> set[str]:
 @pytest.fixture
 def with_text(scratch: ScratchCopy) -> ScratchCopy:
     """The copy with the monitor and its text."""
-    follow(scratch, f'        texts=("{TEXT}",),\n')
+    follow(scratch, TEXT)
     return scratch
 
 
@@ -148,7 +145,7 @@ def test_a_new_monitor_is_replayed_and_guides(with_text: ScratchCopy) -> None:
 
 def test_a_monitor_without_texts_is_silent(scratch: ScratchCopy) -> None:
     """It fires and is recorded; there is no text, a reason is given, and nothing raises."""
-    follow(scratch, "")
+    follow(scratch)
     steps = replayed(scratch)
     assert steps[-1]["fired"] == ["politeness"]
     assert not sources(steps) & {"monitor"}

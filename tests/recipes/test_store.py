@@ -15,8 +15,8 @@ PACKAGE = ROOT / "gateway"
 EXAMPLE = Path(__file__).parent / "journal_store.py"
 OWNERS = (
     "gateway/backends.py",
-    "gateway/stores/engines/copying.py",
-    "gateway/stores/engines/sqlite.py",
+    "gateway/stores/postgres/copying.py",
+    "gateway/stores/sqlite/engine.py",
     "gateway/stores/sqlite/",
     "gateway/stores/guard/spool_file.py",
     "gateway/history/readers/opencode.py",

@@ -25,11 +25,11 @@ from gateway.steering.scoring.calibration import (
     shipped_calibration,
     shipped_words,
     words_from_json,
-    words_to_json,
 )
 from gateway.steering.scoring.risk import LASTING_STEPS, RiskModel, RunWords, risk_of
 from gateway.steering.scoring.scorer import DifficultySettings
 from gateway.steering.transcript.steps import Action, Step
+from lab.risk import words_to_json
 from tests.test_replay import sample
 
 WORDS = WordWeights(works={"let": 4, "look": -1}, talks={"can": 2}, unit=0.5)

@@ -11,9 +11,9 @@ import sys
 from msgspec.structs import replace
 
 from gateway.config.storage import StorageSettings
-from gateway.stores.engines.sqlite import SQLiteEngine
 from gateway.stores.sql.states import SQLStateStore
 from gateway.stores.sqlite.database import Database
+from gateway.stores.sqlite.engine import SQLiteEngine
 from steering_gateway_testing.store_conformance.records import a_head, a_step, history, one_run
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from gateway.config.storage import StorageSettings
-from gateway.stores.engines.sqlite import SQLiteEngine
 from gateway.stores.sql.runs import SQLRunStore
 from gateway.stores.sql.states import SQLStateStore
 from gateway.stores.sqlite.database import Database
+from gateway.stores.sqlite.engine import SQLiteEngine
 from steering_gateway_testing.store_conformance.records import TENANT, history
 
 

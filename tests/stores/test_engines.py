@@ -8,11 +8,11 @@ import pytest
 
 from gateway.config.storage import StorageSettings
 from gateway.config.values import Secret
-from gateway.stores.engines.postgres import PostgresEngine, _numbered
-from gateway.stores.engines.sqlite import SQLiteEngine
 from gateway.stores.postgres.database import Database as PostgresDatabase
+from gateway.stores.postgres.engine import PostgresEngine, _numbered
 from gateway.stores.sql.engine import Connection
 from gateway.stores.sqlite.database import Database
+from gateway.stores.sqlite.engine import SQLiteEngine
 from tests.postgres import empty_database
 
 STRANGE = "a\x00b\U0010ffff0c"

@@ -12,7 +12,6 @@ import apsw
 import pytest
 
 from gateway.config.storage import StorageSettings
-from gateway.stores.engines.sqlite import SQLiteEngine
 from gateway.stores.protocols import (
     SchemaMismatch,
     StoreBusy,
@@ -27,6 +26,7 @@ from gateway.stores.records import StepContent
 from gateway.stores.sql.states import SQLStateStore
 from gateway.stores.sqlite.connection import translate
 from gateway.stores.sqlite.database import Database
+from gateway.stores.sqlite.engine import SQLiteEngine
 from steering_gateway_testing.store_conformance.records import (
     TENANT,
     a_call,
@@ -181,7 +181,7 @@ from gateway.stores.protocols import StoreError
 from gateway.config.storage import StorageSettings
 from gateway.stores.sqlite.connection import translate
 from gateway.stores.sqlite.database import Database
-from gateway.stores.engines.sqlite import SQLiteEngine
+from gateway.stores.sqlite.engine import SQLiteEngine
 from gateway.stores.sql.states import SQLStateStore
 from steering_gateway_testing.store_conformance.records import one_run
 

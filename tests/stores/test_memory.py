@@ -14,7 +14,6 @@ import pytest
 from gateway.backends import open_stores
 from gateway.config.storage import IN_MEMORY, StorageSettings
 from gateway.steering.guidance.pattern import Tier
-from gateway.stores.engines.sqlite import SQLiteEngine
 from gateway.stores.patterns import Search
 from gateway.stores.protocols import StoreFull
 from gateway.stores.queries import PageRequest, RunFilter
@@ -24,6 +23,7 @@ from gateway.stores.sql.states import SQLStateStore
 from gateway.stores.sqlite import connection as connections
 from gateway.stores.sqlite.connection import one_view
 from gateway.stores.sqlite.database import Database
+from gateway.stores.sqlite.engine import SQLiteEngine
 from steering_gateway_testing.store_conformance.records import a_first_step, history, one_run
 from steering_gateway_testing.store_conformance.sample_patterns import SIZE, add, drawn, pattern
 
@@ -122,7 +122,7 @@ async def test_it_grows_to_its_limit_and_is_pruned_below_it(
     """Beyond the limit a commit is refused and kept out; retention makes room by itself, whatever
     `max_size_mb` says."""
     monkeypatch.setattr(connections, "MEMORY_LIMIT_BYTES", 2 * 2**20)
-    monkeypatch.setattr("gateway.stores.engines.sqlite.MEMORY_LIMIT_BYTES", 2 * 2**20)
+    monkeypatch.setattr("gateway.stores.sqlite.engine.MEMORY_LIMIT_BYTES", 2 * 2**20)
     async with in_memory() as database:
         states, runs = SQLStateStore(SQLiteEngine(database)), SQLRunStore(SQLiteEngine(database))
         step = a_first_step(content=StepContent(thought="x" * 50_000))

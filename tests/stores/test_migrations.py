@@ -15,16 +15,21 @@ import apsw
 import pytest
 
 from gateway.config.storage import StorageSettings
-from gateway.stores.engines.sqlite import SQLITE, SQLiteEngine
 from gateway.stores.protocols import SchemaMismatch, StoreError
 from gateway.stores.queries import RunFilter
 from gateway.stores.sql.learning import SQLLearningStore
 from gateway.stores.sql.runs import SQLRunStore
 from gateway.stores.sql.states import BRANCHES, LOAD, SQLStateStore
 from gateway.stores.sql.tables import Migration
-from gateway.stores.sqlite.commits import _FIND_RUN, _UPDATE_CONVERSATION, _UPDATE_RUN
 from gateway.stores.sqlite.connection import open_writer
 from gateway.stores.sqlite.database import Database
+from gateway.stores.sqlite.engine import (
+    _FIND_RUN,
+    _UPDATE_CONVERSATION,
+    _UPDATE_RUN,
+    SQLITE,
+    SQLiteEngine,
+)
 from gateway.stores.sqlite.schema import MIGRATIONS, applied_to
 from steering_gateway_testing.store_conformance.records import (
     START,

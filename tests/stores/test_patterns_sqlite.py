@@ -13,12 +13,12 @@ from msgspec.structs import replace
 
 from gateway.config.storage import StorageSettings
 from gateway.steering.guidance.pattern import Tier, content_id
-from gateway.stores.engines.sqlite import SQLiteEngine
 from gateway.stores.patterns import PatternFilter, SpaceMismatch
 from gateway.stores.protocols import StoreCorrupt, StoreError, StoreFull, StoreUnavailable
 from gateway.stores.sql.patterns import SQLPatternStore
 from gateway.stores.sqlite.connection import load_vector_extension
 from gateway.stores.sqlite.database import Database
+from gateway.stores.sqlite.engine import SQLiteEngine
 from gateway.stores.sqlite.pattern_index import VectorSpace
 from steering_gateway_testing.store_conformance.sample_patterns import (
     SIZE,

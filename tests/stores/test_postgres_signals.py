@@ -16,7 +16,7 @@ from gateway.config.values import Secret
 from gateway.steering.guidance.pattern import Status, Tier
 from gateway.stores.budgets import Control
 from gateway.stores.learning import EvidenceRow, Posterior
-from gateway.stores.postgres import signals
+from gateway.stores.postgres import database as signals
 from gateway.stores.protocols import CONTROLS, KEYS, PATTERNS, RESYNC, StoreUnavailable
 from steering_gateway_testing.store_conformance.keys import a_key
 from steering_gateway_testing.store_conformance.records import START, TENANT

@@ -10,12 +10,12 @@ from msgspec import Struct
 
 from gateway.backends import Stores
 from gateway.config.storage import StorageSettings
-from gateway.stores.engines.sqlite import SQLiteEngine
 from gateway.stores.queries import RunFilter
 from gateway.stores.records import PromptMessage
 from gateway.stores.redact import encodable, omit
 from gateway.stores.sql.states import SQLStateStore
 from gateway.stores.sqlite.database import Database
+from gateway.stores.sqlite.engine import SQLiteEngine
 from steering_gateway_testing.store_conformance.records import (
     TENANT,
     a_call,

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import re
+import tomllib
+from importlib import resources
 
 from msgspec import Struct
 
@@ -15,47 +17,15 @@ from gateway.steering.evidence.outcomes import failure_line, readable, signature
 from gateway.steering.evidence.results import EMPTY, is_transient, says_no
 from gateway.steering.transcript.steps import Action
 
-KIND_WORDS: dict[str, str] = {  # the kinds, in words of ours
-    "missing_command": "the command is not installed",
-    "missing_module": "a module or package is missing",
-    "refused_edit": "the edit was refused",
-    "missing_file": "a file or folder is not there",
-    "usage": "the call had wrong or missing arguments",
-    "denied": "access was denied",
-    "syntax": "the code could not be parsed",
-    "test": "a test failed",
-    "build": "the build failed",
-    "not_found": "what was asked for was not found",
-    "refused": "the request was refused",
-    "empty": "nothing was found",
-    "error": "it ended with an error",
-}
-
-_KINDS = {  # the first that matches a line counts
-    "missing_command": r"command not found|is not recognized as|sh: \S+ not found"
-    r"|executable file not found|(?:command|program) .{0,40}not installed",
-    "missing_module": r"no module named|cannot find (?:module|package)|could not (?:find|resolve)"
-    r" .{0,40}(?:artifact|dependenc|package|module)|package .{0,40} does not exist"
-    r"|modulenotfounderror|importerror",
-    "refused_edit": r"no replacement was performed|did not appear verbatim|text to replace|old_str"
-    r"|new syntax error|patch (?:failed|does not apply)|edit (?:was |has )?(?:not|failed)",
-    "missing_file": r"no such file|file .{0,60}(?:not found|does(?: not|n't) exist)"
-    r"|path .{0,80}(?:not found|does(?: not|n't) exist)|filenotfounderror|not a directory",
-    "usage": r"^usage:|invalid (?:option|argument|choice|value|parameter|format)|unrecognized"
-    r"|unknown (?:tool|function|command|argument|option|parameter)|illegal option"
-    r"|missing .{0,30}(?:argument|parameter|field)|unexpected keyword|required"
-    r"|takes .{0,30}argument|unsupported",
-    "denied": r"permission denied|access denied|not authorized|unauthorized|forbidden|\b40[13]\b",
-    "syntax": r"syntaxerror|parse ?error|unexpected (?:token|eof|indent)|indentationerror",
-    "test": r"assert|\d{1,6} (?:\w{1,40} )?(?:failed|failing|failures?)|--- fail"
-    r"|^fail(?:ed|ures?)?\b|tests? failed|not ok",
-    "build": r"compil|build fail|undefined (?:reference|symbol)|undefined:|linker|make: \*\*\*"
-    r"|cannot find symbol|error\[e\d+\]|error ts\d+|failed to execute goal",
-    "not_found": r"not found|does(?: not|n't) exist|no (?:such|matching|results?)\b|\b404\b",
-    "refused": r"cannot|can't|could not|not (?:allowed|available|possible|permitted|valid|enough)"
-    r"|invalid|unable to|failed to|already|exceed|mismatch|does not match",
-}
-_PATTERNS = [(kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in _KINDS.items()]
+_KINDS: dict[str, dict[str, str]] = tomllib.loads(
+    resources.files("gateway.steering.evidence").joinpath("failure_kinds.toml").read_text("utf-8")
+)
+KIND_WORDS = {kind: row["words"] for kind, row in _KINDS.items()}
+_PATTERNS = [
+    (kind, re.compile(row["pattern"], re.IGNORECASE))
+    for kind, row in _KINDS.items()
+    if "pattern" in row
+]
 
 _QUOTED = re.compile(r"'[^'\n]{0,200}'|\"[^\"\n]{0,200}\"|`[^`\n]{0,200}`")
 _WORD = re.compile(r"[A-Za-z]++:?$")

@@ -295,19 +295,6 @@ def words_from_json(text: str | bytes) -> WordWeights:
     )
 
 
-def words_to_json(words: WordWeights, provenance: Mapping[str, Any]) -> str:
-    """The text of a file of words; equal weights give equal bytes."""
-    data = {
-        "format": WORDS_FORMAT,
-        "provenance": provenance,
-        "averages": {"works": words.works_average, "talks": words.talks_average},
-        "unit": words.unit,
-        "works": dict(sorted(words.works.items())),
-        "talks": dict(sorted(words.talks.items())),
-    }
-    return json.dumps(data, indent=0, ensure_ascii=False) + "\n"
-
-
 @lru_cache(maxsize=1)
 def shipped_words() -> WordWeights:
     """The weights of words that come with the package, read once."""

@@ -1,19 +1,29 @@
-"""One PostgreSQL database: a connection that writes in groups, a few for everything else."""
+"""One PostgreSQL database: a connection that writes in groups, a few for everything else, and one
+that listens to the others on the database."""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import asyncpg
 import orjson
+import structlog
 
 from gateway.config.storage import StorageSettings
-from gateway.stores.postgres.connection import STATEMENT_S, Slot, prepare
+from gateway.stores.postgres.connection import STATEMENT_S, Slot, connect, prepare
 from gateway.stores.postgres.writer import Writer
-from gateway.stores.protocols import StoreClosed, StoreOverloaded, StoreUnavailable
+from gateway.stores.protocols import (
+    RESYNC,
+    OnSignal,
+    StoreClosed,
+    StoreError,
+    StoreOverloaded,
+    StoreUnavailable,
+)
 from gateway.stores.records import CallRecord
 
 T = TypeVar("T")
@@ -148,3 +158,72 @@ class Database:
     async def _stop(self) -> None:
         await self._writer.close()
         await asyncio.wait([asyncio.ensure_future(slot.close()) for slot in self._slots])
+
+
+# A pooler lets a connection listen, and passes nothing on: after so long that is said.
+_HEARD_S = 10.0
+_CHECK_S = 30.0
+_ANSWER_S = 5.0
+"""A connection that is silent is asked for a sign of life this often, and given so long for it."""
+
+_OWN = "own"  # the kind of a signal that only its sender waits for
+
+
+class PostgresSignals:
+    """`Signals` over a Database, on a connection of their own that bypasses a pooler."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._said = False
+        self._log = structlog.get_logger("gateway.store")
+
+    async def send(self, kind: str, **ids: str) -> None:
+        await self._database.notify(kind, **ids)
+
+    async def follow(self, on_signal: OnSignal) -> None:
+        settings = self._database.settings
+        while True:
+            with suppress(StoreError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+                connection = await connect(settings, settings.listen_url)
+                try:
+                    await self._listen(connection, on_signal)
+                finally:
+                    with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+                        await connection.close(timeout=1)
+            await asyncio.sleep(settings.probe_interval_s)
+
+    async def _listen(self, connection: asyncpg.Connection, on_signal: OnSignal) -> None:
+        """Until the connection is lost."""
+        own, heard = self._database.holder, asyncio.Event()
+
+        def received(_connection: object, _pid: int, _channel: str, payload: object) -> None:
+            heard.set()
+            signal = orjson.loads(str(payload))
+            if signal.pop("from") != own:
+                on_signal(signal.pop("kind"), signal)
+
+        lost = asyncio.Event()
+        connection.add_termination_listener(lambda _: lost.set())
+        await connection.add_listener(CHANNEL, received)
+        on_signal(RESYNC, {})
+        await self._expect(heard, lost)
+        while not lost.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(lost.wait(), _CHECK_S)
+                return
+            await connection.fetchval("SELECT 1", timeout=_ANSWER_S)
+
+    async def _expect(self, heard: asyncio.Event, lost: asyncio.Event) -> None:
+        """Say once that no signal arrives here, not even an own one."""
+        with suppress(StoreError):
+            await self._database.notify(_OWN)
+            # Not `wait_for`, which before Python 3.12 may lose a cancellation that comes with it.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_HEARD_S):
+                    await heard.wait()
+            if not (heard.is_set() or lost.is_set() or self._said):
+                self._said = True
+                self._log.warning(
+                    "no signals of other gateways arrive, changes are seen seconds later: behind a "
+                    "pooler set storage.listen_url to the database itself"
+                )

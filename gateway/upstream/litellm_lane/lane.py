@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import json
 import os
 import time
 import uuid
-from collections.abc import Mapping
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from typing import Any, Self
 
 import httpx
+import orjson
 
 from gateway.config import TimeoutSettings
 from gateway.dialects import CHAT, Dialect
 from gateway.errors import UpstreamFailure, UpstreamTimeout
 from gateway.upstream import credentials
-from gateway.upstream.base import LaneResponse, RawHeaders, end_to_end
+from gateway.upstream.base import LaneResponse, RawHeaders, end_to_end, header
 from gateway.upstream.deployments import Target
-from gateway.upstream.litellm_lane import answers, chunks, errors, request, sdk
+from gateway.upstream.litellm_lane import chunks, errors, request, sdk
+from gateway.upstream.litellm_lane.readable import restored
+from gateway.upstream.litellm_lane.request import ENDS
 from gateway.upstream.litellm_lane.transport import (
     SHORTEST_SECRET,
     Destination,
@@ -180,10 +186,10 @@ async def _answered(
         left_out = ",".join(dropped).encode("ascii", "replace")
         headers.append((b"x-gateway-dropped-params", left_out))
     if streaming and call.translated:
-        return await answers.TranslatedStream(result.__aiter__(), call, headers).primed()
+        return await TranslatedStream(result.__aiter__(), call, headers).primed()
     if streaming:
         id, now = f"chatcmpl-{uuid.uuid4().hex}", int(time.time())
-        return await answers.StreamedAnswer(
+        return await StreamedAnswer(
             result,
             call,
             chunks.ChunkStream(id=id, created=now, model=model),
@@ -192,10 +198,260 @@ async def _answered(
             legacy=legacy,
         ).primed()
     if call.translated:
-        whole = answers.plain(result)
-        if not answers.is_answer(whole):
+        whole = plain(result)
+        if not is_answer(whole):
             raise ValueError("an answer without content")
     else:
         whole = chunks.completion(result.model_dump(), model=model)
         whole = request.as_legacy(whole) if legacy else whole
-    return answers.CompleteAnswer(whole, headers, call.nested)
+    return CompleteAnswer(whole, headers, call.nested)
+
+
+_END = object()
+
+
+def encode(value: Any) -> bytes:
+    """Compact UTF-8 JSON, including integers above 64 bits, which orjson refuses."""
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        return json.dumps(value, separators=(",", ":"), default=str).encode("utf-8", "replace")
+
+
+class CompleteAnswer:
+    """A completion in one piece."""
+
+    status = 200
+
+    def __init__(
+        self, completion: Mapping[str, Any], headers: RawHeaders, nested: Mapping[bytes, bytes]
+    ) -> None:
+        self._body = restored(encode(completion), nested)
+        self.usage: dict[str, Any] | None = completion.get("usage")
+        self.headers: RawHeaders = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(self._body)).encode()),
+            *headers,
+        ]
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield self._body
+
+    async def aclose(self) -> None:
+        """Nothing is open."""
+
+
+class PrimedStream(ABC):
+    """Server-sent events; the status is sent when the first event is there."""
+
+    status = 200
+
+    def __init__(self, call: ProviderCall, headers: RawHeaders) -> None:
+        self._call = call
+        self._pending = b""
+        self.usage: dict[str, Any] | None = None
+        kind = (b"content-type", b"text/event-stream; charset=utf-8")
+        self.headers: RawHeaders = [kind, *headers]
+
+    async def primed(self) -> Self:
+        """The answer with its first event, so that an early failure can still set the status."""
+        self._pending = await self._next()
+        return self
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        ready, self._pending = self._pending, b""
+        ready = ready or await self._next()
+        if not ready:
+            raise StopAsyncIteration
+        return ready
+
+    async def aclose(self) -> None:
+        """End the call; if the provider is still sending, its connection is closed at once."""
+        await self._call.close()
+
+    @abstractmethod
+    async def _next(self) -> bytes:
+        """The next events; empty at the end of a complete stream."""
+
+
+class StreamedAnswer(PrimedStream):
+    """A stream of server-sent events in OpenAI's form. Ends with `[DONE]` when the provider ended
+    its turn, and raises when it did not. `usage` is set even when the client did not ask for it."""
+
+    def __init__(
+        self,
+        source: Any,
+        call: ProviderCall,
+        out: chunks.ChunkStream,
+        *,
+        headers: RawHeaders,
+        include_usage: bool,
+        legacy: bool = False,
+    ) -> None:
+        super().__init__(call, headers)
+        self._source = source
+        self._out = out
+        self._include_usage = include_usage
+        self._legacy = legacy
+        self._received = _received(source)
+        self._ended = False
+
+    async def aclose(self) -> None:
+        self._ended = True
+        await super().aclose()
+        await self._received.aclose()
+
+    async def _next(self) -> bytes:
+        try:
+            while not self._ended:
+                try:
+                    chunk = await anext(self._received, _END)
+                    ready = [] if chunk is _END else self._out.push(self._as_mapping(chunk))
+                except Exception as exc:
+                    if not (self._out.complete and self._call.ended):
+                        raise errors.failure(exc, self._call, streaming=True) from exc
+                    chunk = _END  # broken off behind the finish reason: nothing is missing
+                self.usage = self._out.usage
+                if chunk is _END:
+                    return await self._finish()
+                if ready:
+                    return self._encoded(ready)
+        except BaseException:
+            await self.aclose()
+            raise
+        return b""
+
+    async def _finish(self) -> bytes:
+        self._out.end(getattr(self._source, "received_finish_reason", None))
+        if not (self._out.complete and self._call.ended):
+            raise errors.unfinished(self._call)
+        await self.aclose()
+        last = self._out.finish(include_usage=self._include_usage)
+        return self._encoded(last) + b"data: [DONE]\n\n"
+
+    def _encoded(self, chunks: list[dict[str, Any]]) -> bytes:
+        if self._legacy:
+            chunks = [request.as_legacy(chunk) for chunk in chunks]
+        return b"".join(b"data: %b\n\n" % encode(chunk) for chunk in chunks)
+
+    def _as_mapping(self, chunk: Any) -> Mapping[str, Any]:
+        """A chunk of any kind that LiteLLM's adapters produce, as OpenAI's JSON."""
+        if isinstance(chunk, dict):
+            done = self._out.complete
+            return chunks.from_generic(chunk, finished=done) or {} if "text" in chunk else chunk
+        if not hasattr(chunk, "choices"):
+            chunk = self._source.chunk_creator(chunk)
+        return {} if chunk is None else chunk.model_dump(exclude_none=True)
+
+
+async def _received(source: Any) -> AsyncGenerator[Any]:
+    """The chunks of a LiteLLM stream, read below its wrapper if it has one. The wrapper invents a
+    finish reason for a stream that broke off, keeps one choice of several and spends four fifths of
+    the CPU of a stream; the adapter below it has none of these faults."""
+    if hasattr(source, "model_dump"):
+        yield chunks.as_chunk(source.model_dump())
+        return
+    if getattr(source, "completion_stream", _END) is None:
+        await source.fetch_stream()
+    inner = getattr(source, "completion_stream", source)
+    if hasattr(inner, "__aiter__"):
+        async for chunk in inner:
+            yield chunk
+        return
+    steps: Iterator[Any] = iter(inner)
+    while (chunk := await asyncio.to_thread(next, steps, _END)) is not _END:
+        yield chunk
+
+
+# Of LiteLLM's events, several of which may be in one piece; no text of a model has a bare quote.
+_END_EVENTS = tuple(mark for end in ENDS for mark in (b"event: " + end, b'"type":"' + end + b'"'))
+
+
+def plain(answer: Any) -> Any:
+    """LiteLLM's answer, or one of its events, as JSON values in the form of the API."""
+    if not hasattr(answer, "model_dump"):
+        return answer
+    values = answer.model_dump(mode="json")
+    for holder in (values, values.get("response") or {}):
+        for item in holder.get("output") or ():
+            _set_right(item)
+    _set_right(values.get("item"))
+    return values
+
+
+def is_answer(answer: Any) -> bool:
+    """Whether a whole answer has anything in it; an error of status 200 has not."""
+    if not isinstance(answer, Mapping):
+        return False
+    return isinstance(answer.get("content"), list) or isinstance(answer.get("output"), list)
+
+
+def _join_arguments(source: Any, event: Any) -> None:
+    """Join the waiting deltas of a call's arguments to `event`, the first of them. LiteLLM cuts
+    arguments into ten characters each: a megabyte took the event loop for minutes."""
+    kind = getattr(event, "type", None)
+    if kind != "response.function_call_arguments.delta":
+        return
+    waiting = getattr(source, "_pending_tool_events", None) or []
+    same = (later.type == kind and later.item_id == event.item_id for later in waiting)
+    count = sum(itertools.takewhile(bool, same))
+    event.delta += "".join([later.delta for later in waiting[:count]])
+    del waiting[:count]
+
+
+def _set_right(item: Any) -> None:
+    """Remove the role that LiteLLM gives to reasoning: with it, it would be read as a message."""
+    if isinstance(item, dict) and item.get("type") == "reasoning":
+        item.pop("role", None)
+        item.setdefault("summary", [])
+        for part in item.get("content") or ():
+            part["type"] = "reasoning_text"
+
+
+class TranslatedStream(PrimedStream):
+    """The events of a translated stream, as bytes. LiteLLM ends its stream properly even when the
+    provider's broke off. So its last event is held back unless the provider ended its turn."""
+
+    def __init__(self, source: AsyncIterator[Any], call: ProviderCall, headers: RawHeaders) -> None:
+        super().__init__(call, headers)
+        self._source = source
+        self._count = 0
+        self._ended = False
+
+    async def aclose(self) -> None:
+        await super().aclose()
+        if hasattr(self._source, "aclose"):
+            await self._source.aclose()
+
+    async def _next(self) -> bytes:
+        try:
+            event = await anext(self._source, None)
+        except Exception as exc:
+            if self._ended:
+                return b""
+            raise errors.failure(exc, self._call, streaming=True) from exc
+        _join_arguments(self._source, event)
+        out = b"" if event is None else self._encoded(event)
+        if out.startswith(b"event: error"):
+            # LiteLLM's own message; what the transport saw says more.
+            broken = RuntimeError("the provider's stream broke off")
+            raise errors.failure(broken, self._call, streaming=True)
+        if event is None and not self._ended:
+            raise errors.unfinished(self._call)
+        if not self._ended and any(mark in out for mark in _END_EVENTS):
+            self._ended = True
+            got = self._call.received
+            whole = b"event-stream" not in header(got.headers, b"content-type")
+            if not (self._call.ended or (whole and got.events is None)):
+                raise errors.unfinished(self._call)
+        return out
+
+    def _encoded(self, event: Any) -> bytes:
+        if isinstance(event, bytes):
+            return event
+        payload = {**plain(event), "sequence_number": self._count}
+        self._count += 1
+        return b"event: %b\ndata: %b\n\n" % (str(payload["type"]).encode(), encode(payload))

@@ -3,8 +3,8 @@
 LiteLLM rewrites errors, retries a refused connection behind its caller's back, keeps a connection
 open after a cancel, and has its own time limits. So each of its HTTP clients gets a
 `CallTransport`, which finds the current call in a context variable, sends the request through the
-native lane's pool under the gateway's limits, and notes what the provider answered and what broke.
-"""
+native lane's pool under the gateway's limits, and notes what the provider answered and what
+broke."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ import json
 import re
 import uuid
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
+import brotli
 import httpx
+from backports import zstd
 
 from gateway.errors import UpstreamFailure, UpstreamMalformed
 from gateway.upstream.base import LaneResponse, RawHeaders, header
 from gateway.upstream.credentials import is_foreign_host
-from gateway.upstream.litellm_lane import codings, readable
+from gateway.upstream.litellm_lane import readable
 from gateway.upstream.litellm_lane.chunks import as_chunk
-from gateway.wire.response_tee import Inflater
+from gateway.wire.response_tee import READABLE, Inflater, Member, zlib_member
 from gateway.wire.sse import SSEDecoder, SSEEvent
 
 
@@ -356,8 +358,8 @@ async def _readable(
 ) -> httpx.Response:
     """An answer in a form that LiteLLM's adapters can read."""
     watched = request.method == "POST"
-    coded = codings.named(answer.headers)
-    if unknown := codings.unknown(coded):
+    coded = codings_of(answer.headers)
+    if unknown := unreadable(coded):
         await answer.aclose()
         if answer.status < 400:
             named = b", ".join(unknown).decode("latin-1")
@@ -365,7 +367,7 @@ async def _readable(
             raise call.failed(UpstreamMalformed(text))
         call.received.error_body = b""  # the status says enough
         return httpx.Response(answer.status, content=b"", request=request)
-    body = _WatchedBody(answer, call, codings.inflaters(coded))
+    body = _WatchedBody(answer, call, inflaters(coded))
     kind = header(answer.headers, b"content-type").lower()
     if watched and answer.status < 300 and not kind.startswith(_OTHER_FORMS):
         kind = await body.prepare(kind, streamed=streamed)
@@ -486,3 +488,77 @@ class _WatchedBody(httpx.AsyncByteStream):
 
     async def aclose(self) -> None:
         await self._answer.aclose()
+
+
+_NO_CODING = (b"", b"identity", b"none", b"utf-8")
+
+
+def codings_of(headers: RawHeaders) -> list[bytes]:
+    """The codings in the order in which they were applied, without those that are none."""
+    items = header(headers, b"content-encoding").lower().split(b",")
+    return [name for item in items if (name := item.strip()) not in _NO_CODING]
+
+
+def unreadable(codings: list[bytes]) -> list[bytes]:
+    """The codings that cannot be undone."""
+    return [name for name in codings if name not in READABLE and name not in _OPENED]
+
+
+def inflaters(codings: list[bytes]) -> list[Inflater]:
+    """Decoders of the codings, the last one first."""
+    return [Inflater(_OPENED.get(name, zlib_member)) for name in reversed(codings)]
+
+
+class _BrotliMember:
+    """Brotli's decompressor in the form of zlib's; what follows its end is not distinguished."""
+
+    unused_data = b""
+
+    def __init__(self, _: bytes) -> None:
+        self._inner = brotli.Decompressor()
+
+    @property
+    def eof(self) -> bool:
+        return bool(self._inner.is_finished())
+
+    def decompress(self, data: bytes, /, max_length: int) -> bytes:
+        try:
+            return bytes(self._inner.process(data, output_buffer_limit=max_length))
+        except brotli.error as exc:
+            raise zlib.error(str(exc)) from exc
+
+
+class _ZstdMember:
+    """One frame of Zstandard, in the form of zlib's decompressor."""
+
+    def __init__(self, _: bytes) -> None:
+        self._inner = zstd.ZstdDecompressor()
+
+    @property
+    def eof(self) -> bool:
+        return self._inner.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._inner.unused_data
+
+    def decompress(self, data: bytes, /, max_length: int) -> bytes:
+        try:
+            return self._inner.decompress(data, max_length)
+        except zstd.ZstdError as exc:
+            raise zlib.error(str(exc)) from exc
+
+
+def _deflate_member(start: bytes) -> Member:
+    """Some servers leave out zlib's head (RFC 9110, section 8.4.1.2)."""
+    headed = start[0] & 15 == 8 and int.from_bytes(start[:2], "big") % 31 == 0
+    if headed or start[:2] == b"\x1f\x8b":
+        return zlib_member()
+    return zlib.decompressobj(-zlib.MAX_WBITS)
+
+
+_OPENED: Mapping[bytes, Callable[[bytes], Member]] = {
+    b"br": _BrotliMember,
+    b"zstd": _ZstdMember,
+    b"deflate": _deflate_member,
+}

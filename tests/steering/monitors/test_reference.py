@@ -9,9 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.steering.monitors import MONITORS, make_suite
-from gateway.steering.monitors.reference.edit_revert import EDIT_TOOLS, edited_path
-from gateway.steering.monitors.reference.hedge import PHRASES
-from gateway.steering.monitors.reference.test_repeat import failure_signature
+from gateway.steering.monitors.reference import EDIT_TOOLS, PHRASES, edited_path, failure_signature
 from gateway.steering.transcript.steps import Action, Step, steps_from_records
 from tests.examples import examples
 from tests.steering.builders import acts, evaluate_reference, reference, thinks

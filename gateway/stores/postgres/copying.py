@@ -10,7 +10,7 @@ import asyncpg
 
 from gateway.stores.postgres.database import Database as PostgresDatabase
 from gateway.stores.postgres.schema import DAY_BITS
-from gateway.stores.postgres.text import stored_json, stored_text
+from gateway.stores.postgres.statement import stored_json, stored_text
 from gateway.stores.protocols import StoreError
 from gateway.stores.sqlite.database import Database as SQLiteDatabase
 

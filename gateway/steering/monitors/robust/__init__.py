@@ -1,1 +1,0 @@
-"""Suite `robust`: monitors of the same names, on the facts that `steering.evidence` reads."""

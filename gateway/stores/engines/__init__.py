@@ -1,1 +1,0 @@
-"""The engines of `gateway.stores.sql`, each imported when its database is used."""

@@ -1,0 +1,456 @@
+"""The PostgreSQL engine: numbers the values of a statement, and treats what its texts lack. Its
+conversations, vectors and retention."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from functools import lru_cache
+from typing import Any, Generic, TypeVar
+
+import asyncpg
+
+from gateway.stores import codec
+from gateway.stores.guard.spool import size_of
+from gateway.stores.patterns import Search, SpaceMismatch, Vector
+from gateway.stores.postgres.connection import STATEMENT_S
+from gateway.stores.postgres.database import PATIENT_S, Database
+from gateway.stores.postgres.schema import (
+    DAY_BITS,
+    add_partitions,
+    days_with_partitions,
+    drop_partitions,
+)
+from gateway.stores.postgres.statement import read_json, read_text, stored_text
+from gateway.stores.protocols import MAX_HEADS, StoreError
+from gateway.stores.records import CallRecord, ConversationRecord
+from gateway.stores.redact import redaction
+from gateway.stores.sql.engine import (
+    Connection,
+    Dialect,
+    Engine,
+    Row,
+    Upkeep,
+    VectorIndex,
+    Work,
+    conditions,
+    row_of,
+)
+from gateway.stores.sql.patterns import COLUMNS
+from gateway.stores.sql.states import CONVERSATION, LOAD, VERSION, SQLStateStore
+from gateway.tasks import spawn
+
+T = TypeVar("T")
+
+_NAME = re.compile(r"(?<!:):([a-z_][a-z_0-9]*)")
+_JSON = frozenset(("readings", "call", "content", "fields", "choice"))
+"""Columns with texts of JSON, which writes a NUL as an escape: stored and read as they are."""
+
+_SEARCHED_JSON = frozenset(("tags", "counts"))
+_MANY = 200
+"""Rows that are read in a thread: a thousand runs take as long as ten requests."""
+
+# A thread costs more than it saves for a record this small.
+_SMALL_BYTES = 16 * 1024
+
+_LOCK = """
+SELECT pg_advisory_xact_lock(key) FROM (
+    SELECT DISTINCT hashtextextended(name, $2) AS key FROM unnest($1::text[]) AS name ORDER BY 1
+) AS keys
+"""
+
+POSTGRES = Dialect(
+    bytewise='COLLATE "C"',
+    find_heads=f"""
+        SELECT h.digest, c.id, h.position, h.kind, h.step
+        FROM unnest(:digests::bytea[]) WITH ORDINALITY AS d(digest, n)
+        JOIN heads AS h ON h.root = :root AND h.digest = d.digest
+        JOIN conversations AS c ON c.pk = h.conversation_pk AND c.tenant = :tenant
+        ORDER BY d.n, h.conversation_pk DESC, h.kind LIMIT {MAX_HEADS}
+    """,
+    among=lambda column, name, kind: f"{column} = ANY(:{name}::{kind}[])",
+    locked=lambda table: f"FOR UPDATE OF {table} SKIP LOCKED",
+    position=lambda column, name: f"strpos({column}, :{name})",
+    day=lambda column: f"to_char(to_timestamp({column}) AT TIME ZONE 'UTC', 'YYYY-MM-DD')",
+    member=lambda column, member: f"({column}::json ->> '{member}')",
+    elements=lambda column, member: (
+        f"json_array_elements_text(coalesce({column}::json -> '{member}', '[]')) AS e(value)"
+    ),
+    has=lambda column, name, member: f"{column} -> '{member}' ? :{name}",
+    entry=lambda column, name: f"({column} ->> :{name})",
+    keys=lambda column, member: f"jsonb_object_keys({column} -> '{member}') AS k(key)",
+)
+
+
+class PostgresConnection(Connection):
+    """`Connection` over one of asyncpg."""
+
+    def __init__(self, connection: asyncpg.Connection) -> None:
+        self.raw = connection
+
+    async def fetch(self, statement: str, /, **values: Any) -> Sequence[Row]:
+        sql, names = _numbered(statement)
+        rows = await self.raw.fetch(sql, *[_stored(name, values[name]) for name in names])
+        return await self.computed(_read, rows)
+
+    async def execute_many(self, statement: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        sql, names = _numbered(statement)
+        stored = [[_stored(name, row[name]) for name in names] for row in rows]
+        await self.raw.executemany(sql, stored)
+
+    async def computed(self, compute: Callable[[Sequence[Row]], T], rows: Sequence[Row]) -> T:
+        return compute(rows) if len(rows) < _MANY else await asyncio.to_thread(compute, rows)
+
+    async def take_turn(self, table: str) -> None:
+        await self.raw.execute(f"LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE")
+
+    async def lock(self, names: Sequence[str], kind: int) -> None:
+        """Taken in one order everywhere, so that two never wait for each other."""
+        await self.raw.execute(_LOCK, list(map(stored_text, names)), kind)
+
+
+class PostgresEngine(Engine):
+    """`Engine` over a Database."""
+
+    database: Database
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.dialect = POSTGRES
+        self.upkeep = PostgresUpkeep(database)
+        self._redact = redaction(database.settings)
+
+    async def read(self, work: Work[T], *, patient: bool = False) -> T:
+        limit_s = PATIENT_S if patient else STATEMENT_S
+        return await self.database.run(_over(work), limit_s=limit_s)
+
+    async def view(self, work: Work[T]) -> T:
+        return await self.database.view(_over(work))
+
+    async def transact(self, work: Work[T], *, patient: bool = False) -> T:
+        limit_s = PATIENT_S if patient else STATEMENT_S
+        return await self.database.transact(_over(work), limit_s=limit_s)
+
+    async def write(self, statement: str, /, **values: Any) -> Sequence[Row]:
+        return await self.fetch(statement, **values)
+
+    async def commit(self, call: CallRecord) -> int:
+        if size_of(call) < _SMALL_BYTES:
+            return await self.database.commit(self._redact(call))
+        return await self.database.commit(await asyncio.to_thread(self._redact, call))
+
+    async def changed(self, kind: str) -> None:
+        with suppress(StoreError):
+            await self.database.notify(kind)
+
+    def after_reopening(self, work: Work[None]) -> None:
+        self.database.after_reopening.append(_over(work))
+
+    def vectors(self) -> VectorIndex:
+        return PostgresVectors(self)
+
+
+def _over(work: Work[T]) -> Callable[[asyncpg.Connection], Awaitable[T]]:
+    return lambda raw: work(PostgresConnection(raw))
+
+
+@lru_cache(maxsize=1024)
+def _numbered(statement: str) -> tuple[str, tuple[str, ...]]:
+    """A statement with `$n` for its values, and their names in that order."""
+    names: dict[str, int] = {}
+
+    def number(match: re.Match[str]) -> str:
+        return f"${names.setdefault(match[1], len(names) + 1)}"
+
+    return _NAME.sub(number, statement), tuple(names)
+
+
+def _stored(name: str, value: Any) -> Any:
+    """A value as its column keeps it."""
+    if isinstance(value, str):
+        return value if name in _JSON else stored_text(value)
+    if isinstance(value, list):
+        return [_stored(name, each) for each in value]
+    return value
+
+
+def _read(rows: Sequence[asyncpg.Record]) -> list[Row]:
+    """Rows as they were before they were stored."""
+    if not rows:
+        return []
+    readers = [_reader(name) for name in rows[0].keys()]  # noqa: SIM118 - a Record gives its values
+    return [[r(v) for r, v in zip(readers, row, strict=True)] for row in rows]
+
+
+def _reader(name: str) -> Callable[[Any], Any]:
+    if name in _JSON:
+        return lambda value: value
+    return read_json if name in _SEARCHED_JSON else read_text
+
+
+_MAX_GROUP = 256
+_VERSIONS = "SELECT id, tenant, version FROM conversations WHERE id = ANY(:ids::text[])"
+_LOAD_ALL = f"SELECT {CONVERSATION} FROM conversations WHERE id = ANY(:ids::text[])"
+
+Key = tuple[str, str]  # id and tenant of a conversation
+V = TypeVar("V")
+
+
+class PostgresStateStore(SQLStateStore):
+    """`StateStore` whose reads of single conversations, which every call makes, go together."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self._versions = ReadTogether(self._read_versions, "read versions")
+        self._loads = ReadTogether(self._read_conversations, "load conversations")
+
+    async def load(self, tenant: str, conversation_id: str) -> ConversationRecord | None:
+        return await self._loads.get(tenant, conversation_id)
+
+    async def version(self, tenant: str, conversation_id: str) -> int:
+        return await self._versions.get(tenant, conversation_id) or 0
+
+    async def _read_versions(self, keys: Sequence[Key]) -> dict[Key, int]:
+        if len(keys) > 1:
+            return {(row[0], row[1]): row[2] for row in await self._read(_VERSIONS, keys)}
+        rows = await self._read(VERSION, keys)
+        return {keys[0]: rows[0][0]} if rows else {}
+
+    async def _read_conversations(self, keys: Sequence[Key]) -> dict[Key, ConversationRecord]:
+        rows = await self._read(LOAD if len(keys) == 1 else _LOAD_ALL, keys)
+        return {(found.id, found.tenant): found for found in map(codec.conversation_of, rows)}
+
+    async def _read(self, statement: str, keys: Sequence[Key]) -> Sequence[Row]:
+        """The rows of one conversation or, with another statement, of several."""
+        if len(keys) == 1:  # the driver takes a name for less than a list of names
+            ((name, tenant),) = keys
+            return await self._engine.fetch(statement, id=name, tenant=tenant)
+        return await self._engine.fetch(statement, ids=list({name for name, _ in keys}))
+
+
+class ReadTogether(Generic[V]):
+    """Reads a value of each conversation. What is asked for while a statement is under way is the
+    next statement.
+
+    `read`: the values of these conversations, as far as they are stored; `name`: of its task."""
+
+    def __init__(
+        self, read: Callable[[Sequence[Key]], Awaitable[Mapping[Key, V]]], name: str
+    ) -> None:
+        self._read = read
+        self._name = name
+        self._waiting: list[tuple[Key, asyncio.Future[V | None]]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    async def get(self, tenant: str, conversation_id: str) -> V | None:
+        """The value of one conversation; None when it is not stored."""
+        future: asyncio.Future[V | None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(((conversation_id, tenant), future))
+        if self._task is None:
+            self._task = spawn(self._run(), name=self._name)
+        return await future
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                group, self._waiting = self._waiting[:_MAX_GROUP], self._waiting[_MAX_GROUP:]
+                group = [each for each in group if not each[1].done()]
+                try:
+                    found = await self._read([key for key, _ in group])
+                except Exception as error:
+                    for _, future in group:
+                        if not future.done():
+                            future.set_exception(error)
+                    continue
+                for key, future in group:
+                    if not future.done():
+                        future.set_result(found.get(key))
+        finally:
+            self._task = None
+
+
+# The patterns of one tenant and tier are all compared. An approximate index with a filter loses
+# answers: a tenant with a hundredth of 100,000 patterns gets three in ten of its nearest ones.
+_OPEN = """
+INSERT INTO pattern_spaces (embedder_id, dimensions) VALUES (:embedder_id, :dimensions)
+ON CONFLICT (embedder_id) DO NOTHING
+"""
+_SPACE = "SELECT number, dimensions FROM pattern_spaces WHERE embedder_id = :embedder_id"
+_PUT = """
+INSERT INTO pattern_vectors (space, pk, tenant, tier, vector)
+SELECT :space, p.pk, p.tenant, p.tier, :vector::float4[]::vector FROM patterns AS p
+WHERE p.pk = :pk
+ON CONFLICT (space, pk) DO UPDATE
+SET tenant = excluded.tenant, tier = excluded.tier, vector = excluded.vector
+"""
+# With `+ 0` no index on the vectors fits, whatever the planner estimates. The vector is read from
+# its array once, not for each row; only the nearest are joined with their wide rows.
+_NEAREST = f"""
+SELECT {COLUMNS}, 1 - v.distance FROM (
+    SELECT pk, (vector <=> (SELECT :vector::float4[]::vector)) + 0 AS distance
+    FROM pattern_vectors WHERE space = :space AND tenant = :tenant AND tier = :tier{{narrowed}}
+    ORDER BY distance, pk LIMIT :limit
+) AS v JOIN patterns AS p USING (pk)
+WHERE v.distance <= 1 - :floor::float8 ORDER BY v.distance, p.pk
+"""
+_SUITABLE = " AND pk IN (SELECT p.pk FROM patterns AS p WHERE {conditions})"
+_UNFIT = """
+DELETE FROM pattern_vectors AS v WHERE v.space = :space AND (
+    vector_dims(v.vector) <> :dimensions
+    OR NOT EXISTS (SELECT 1 FROM patterns AS p WHERE p.pk = v.pk)
+)
+"""
+
+
+class PostgresVectors:
+    """`VectorIndex` in the table of all spaces."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._space = 0
+        self.dimensions: int | None = None
+        self.searching: AbstractAsyncContextManager[Any] = nullcontext()
+
+    @property
+    def joined(self) -> str:
+        return f"LEFT JOIN pattern_vectors AS v ON v.space = {self._space} AND v.pk = p.pk"
+
+    async def open(self, embedder_id: str, dimensions: int) -> None:
+        async def work(connection: Connection) -> Row:
+            await connection.fetch(_OPEN, embedder_id=embedder_id, dimensions=dimensions)
+            return (await connection.fetch(_SPACE, embedder_id=embedder_id))[0]
+
+        number, known = await self._engine.read(work)
+        if known != dimensions:
+            raise SpaceMismatch(
+                f"the embedder {embedder_id!r} had {known} dimensions and has {dimensions} now"
+            )
+        self._space, self.dimensions = number, dimensions
+
+    async def put(self, pk: int, vector: Vector[float], connection: Connection) -> None:
+        await connection.fetch(_PUT, space=self._space, pk=pk, vector=vector)
+
+    async def forget(self, pk: int, connection: Connection) -> None:
+        await connection.fetch("DELETE FROM pattern_vectors WHERE pk = :pk", pk=pk)
+
+    async def nearest(
+        self, search: Search, families: Sequence[str] | None, connection: Connection
+    ) -> list[tuple[Row, float]]:
+        bound = row_of(search, ("vector", "floor", "limit"))
+        bound |= {"space": self._space, "tenant": search.scope, "tier": search.tier.value}
+        wanted = {
+            "failure_type": ("p.failure_type IN ('', :failure_type)", search.failure_type or None),
+            "families": ("p.model_family = ANY(:families::text[])", families),
+        }
+        suitable = conditions(wanted, bound)
+        narrowed = "" if suitable == "TRUE" else _SUITABLE.format(conditions=suitable)
+        found = await connection.fetch(_NEAREST.format(narrowed=narrowed), **bound)
+        return [(row[:-1], row[-1]) for row in found]
+
+    async def rebuild(self) -> None:
+        """Vectors that fit no pattern, or are of a wrong size, are removed: there is no index."""
+        await self._engine.write(_UNFIT, space=self._space, dimensions=self.dimensions)
+
+
+# Whole days go first: when every run of a day is old, its steps and guidance are dropped with
+# their partitions, whatever their number. Sizes are those of what is stored, before compression
+# and indexes.
+_FIXED_BYTES = 1000  # of a conversation or run besides its texts: columns and hashes
+
+# For half an interval after the last round of a gateway, no other one does it.
+_LEASE = """
+INSERT INTO leases AS l (name, holder, until)
+VALUES ('retention', $1, now() + make_interval(secs => $2))
+ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, until = excluded.until
+WHERE l.holder = excluded.holder OR l.until < now()
+RETURNING TRUE
+"""
+_DAY_IN_USE = """
+SELECT EXISTS (
+    SELECT 1 FROM runs WHERE pk >= $1 AND pk < $2
+    AND (started_at >= $3 OR updated_at >= $3 OR conversation_pk = ANY($4::int8[]))
+)
+"""
+_RUNS_OF_DAY = "DELETE FROM runs WHERE pk >= $1 AND pk < $2"
+_RAW_OF_DAY = "DELETE FROM raw_calls WHERE run_pk >= $1 AND run_pk < $2"
+# As by a commit: in the order of the ids. What a commit holds at the moment is in use.
+_LOCK_CONVERSATIONS = f"""
+WITH locked AS (
+    SELECT pk, octet_length(state) + {_FIXED_BYTES} AS bytes FROM conversations
+    WHERE pk = ANY(:pks::int8[]) ORDER BY id FOR UPDATE SKIP LOCKED
+)
+SELECT pk, (bytes + (
+    SELECT coalesce(sum(r.bytes + {_FIXED_BYTES}), 0) FROM runs AS r WHERE r.conversation_pk = l.pk
+))::bigint FROM locked AS l
+"""
+_LEFT = "SELECT conversation_pk FROM removed LIMIT 200"
+
+
+class PostgresUpkeep(Upkeep):
+    """`Upkeep` of a Database."""
+
+    runs_at_once = 500
+    conversations_at_once = 200
+    used = f"""
+        SELECT ((SELECT coalesce(sum(bytes + {_FIXED_BYTES}), 0) FROM runs) + (
+            SELECT coalesce(sum(octet_length(state) + {_FIXED_BYTES}), 0) FROM conversations
+        ))::bigint
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def begin(self) -> bool:
+        """Whether this gateway does the rounds; the partitions of the next days are made."""
+        held_s = self._database.settings.retention_interval_s / 2
+        if not await self._database.fetch(_LEASE, self._database.holder, held_s):
+            return False
+        await self._database.run(add_partitions)
+        return True
+
+    async def remove_days(self, older_than: float, kept: list[int]) -> int:
+        """The number of runs whose steps went with the partitions of whole old days."""
+
+        async def drop(connection: asyncpg.Connection) -> int:
+            runs = 0
+            for day in await days_with_partitions(connection):
+                span = (day << DAY_BITS, (day + 1) << DAY_BITS)
+                if (day + 1) * 86_400 > older_than:
+                    break
+                if await connection.fetchval(_DAY_IN_USE, *span, older_than, kept):
+                    continue
+                if await drop_partitions(connection, day):
+                    await connection.execute(_RAW_OF_DAY, *span)
+                    status = await connection.execute(_RUNS_OF_DAY, *span)
+                    runs += int(status.rpartition(" ")[2])
+            return runs
+
+        return await self._database.run(drop, limit_s=PATIENT_S)
+
+    async def choose(
+        self, pks: list[int], surplus: float, connection: Connection
+    ) -> tuple[list[int], int | None]:
+        """Lock and choose the conversations that are not in use, in their order."""
+        sizes = dict(map(tuple, await connection.fetch(_LOCK_CONVERSATIONS, pks=pks)))
+        chosen, freed = list[int](), 0
+        for pk in pks:
+            if pk in sizes and freed < surplus:
+                chosen.append(pk)
+                freed += sizes[pk]
+        await connection.fetch("INSERT INTO removed SELECT unnest(:pks::int8[])", pks=chosen)
+        return chosen, freed
+
+    async def remove_heads(self, removed: int) -> None:
+        """Remove the heads of conversations, those of an interrupted round as well."""
+
+        async def work(connection: asyncpg.Connection) -> int:
+            pks = [pk for (pk,) in await connection.fetch(_LEFT)]
+            for table in ("heads", "removed"):
+                sql = f"DELETE FROM {table} WHERE conversation_pk = ANY($1::int8[])"
+                await connection.execute(sql, pks)
+            return len(pks)
+
+        while await self._database.transact(work, limit_s=PATIENT_S):
+            pass
