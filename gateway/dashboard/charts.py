@@ -117,7 +117,7 @@ def monitor_strip(chart: RunChart, name: str) -> Markup:
     fire = chart.thresholds["fire"]
     levels = svg.stretches(svg.heat(step.scores.get(name), fire) for step in chart.steps)
     cells = [
-        _rect(chart.left(first), 1, chart.left(length), LANE_PX - 2, f"svg.heat-{level}")
+        _rect(chart.left(first), 1, chart.left(length), LANE_PX - 2, f"heat-{level}")
         for first, length, level in levels
         if level
     ]
@@ -310,7 +310,7 @@ def daily(days: Sequence[Day], arms: Sequence[str]) -> Markup:
             day = known.get((date, arm))
             rate = day.successes / day.judged if day is not None and day.judged else None
             points.append(None if rate is None else (slot + 0.5, svg.level_y(rate, height)))
-        lines += _broken(points, f"svg.curve-arm arm-{arm}", f"svg.curve-dot arm-{arm}")
+        lines += _broken(points, f"curve-arm arm-{arm}", f"curve-dot arm-{arm}")
     grid = []
     for label, y in (("100 %", 4), ("50 %", height / 2), ("0", height - 4)):
         grid.append(svg.element("line", x1="0", x2="100%", y1=y, y2=y, class_="grid"))
