@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from gateway.learning.contrast import Contrast, said
+from gateway.learning.contrast import Contrast
 from gateway.learning.corrections import (
     CORRECTS_FROM,
     Rule,
@@ -146,20 +146,8 @@ def _taught(read: Sequence[_Read]) -> Iterator[Taught]:
                     runs=len(behind),
                     tasks=len(tasks),
                     comes_from=(key, *words[:2]),
-                    effect=contrast.lift(key, move)[0],
+                    effect=contrast.lifts(key)[move][0],
                 )
-        for practice in contrast.practices():
-            behind = [
-                r for r in of_source if practice.move in contrast.runs[r.recording.label.id].moves
-            ]
-            yield Taught(
-                text=said(practice.move),
-                source=source,
-                runs=len(behind),
-                tasks=len({each.recording.label.group for each in behind}),
-                comes_from=(f"success {practice.effect:+.2f}",),
-                effect=practice.effect,
-            )
 
 
 def _by_source(read: Sequence[_Read]) -> list[_Read]:

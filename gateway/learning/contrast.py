@@ -9,22 +9,30 @@ against the attempts without it; and what successful runs do by the outcomes of 
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from statistics import NormalDist
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gateway.learning.gate import NAMES_AGREE, language, refusal
-from gateway.learning.reading import WINDOW_CALLS, ReadCallOfRun, command_of, parse, program_of
+from gateway.learning.reading import (
+    WINDOW_CALLS,
+    ReadCallOfRun,
+    command_of,
+    parse,
+    program_of,
+    programs_of,
+)
 from gateway.steering.evidence.results import EMPTY, is_look_up
 
 MATTERS = 0.1  # difference of rates from which a move is worth a lesson
-SURE = 0.9  # probability that the difference is there, for what answers a failure
-FALSE_LESSONS = 0.1  # share of what successful runs do that may be chance (Benjamini-Hochberg)
-LEAST_RUNS = 5  # runs with known outcomes in each group
+SURE = 0.99  # probability that the difference is there: several moves are compared at each run
+LEAST_RUNS = 5  # with one failure: then no other of its tool and kind is compared
 MOST_RUNS = 500  # newest runs of a workload that are compared
 _MOST_MOVES = 8  # of one attempt
 _CLOSED_SET = 6  # values of a parameter, with which it may be an enumeration
@@ -38,22 +46,13 @@ class Move(NamedTuple):
     value: str = ""
 
 
-def said(move: Move, head: str = "") -> str:
-    """The instruction to make a move, for the tool or program that failed."""
-    program = move.kind in ("step", "check") and move.name.startswith("$")
-    text: str = language()["texts"][f"{move.kind}_of_program" if program else move.kind]
-    return text.format(**_shown(move, head))
-
-
-def sayable(move: Move, head: str = "") -> bool:
-    """Whether the instruction passes the gate: tools declare their names, a shell does not."""
-    known = [move.value] if "$" in head + move.name else _shown(move, head).values()
-    return refusal(said(move, head), known=known) is None
-
-
-def _shown(move: Move, head: str) -> dict[str, str]:
-    parts = {"head": head, "name": move.name, "value": move.value}
-    return {key: text.lstrip("$") for key, text in parts.items()}
+def said(move: Move, head: str) -> str:
+    """The instruction to make a move, for the tool or program that failed; "" if the gate refuses
+    it: tools declare their names, a shell does not."""
+    parts = {"head": head.lstrip("$"), "name": move.name.lstrip("$"), "value": move.value}
+    text: str = language()["texts"][move.kind].format(**parts)
+    known = [move.value] if "$" in head + move.name else parts.values()
+    return "" if refusal(text, known=known) else text
 
 
 class Attempt(NamedTuple):
@@ -65,51 +64,82 @@ class Attempt(NamedTuple):
     worked: bool
     again: bool = True
 
+    def in_arm(self, move: Move | None) -> bool | None:
+        """Whether it was made with the move; None for one with another tool altogether."""
+        other = move not in self.moves and any(each.kind == "rather" for each in self.moves)
+        return None if other else move in self.moves
 
-def attempts_of(calls: Sequence[ReadCallOfRun]) -> Iterator[Attempt]:
-    """The attempts of a run: at each call the open failures of its tool or program are tried."""
+
+def attempts_of(calls: Sequence[ReadCallOfRun], success: bool | None = None) -> Iterator[Attempt]:
+    """The attempts of a run: at each call the open failures of its tool or program are tried.
+    `success`: of the run, if it is known."""
     failed: dict[str, dict[str, int]] = defaultdict(dict)
     for at, call in enumerate(calls):
         head, key = call.reading.head, call.key
-        if call.reading.transient:
+        if call.reading.transient or _ASKS.search(command_of(call.action.arguments) or ""):
             continue
         open_keys = {
             known: n
             for known, n in failed[head].items()
-            if at - n <= WINDOW_CALLS and (not head.startswith("$") or _shared(calls[n], call))
+            if at - n <= WINDOW_CALLS and _again(calls[n], call)
         }
         for known in open_keys:
             last = max(open_keys.values())
-            moves = [*_changes(calls[last], call), *_looks(calls[last + 1 : at], known)]
+            moves = [*_changes(calls[last], call), *_before(calls[last + 1 : at], call, known)]
             yield Attempt(known, frozenset(moves[:_MOST_MOVES]), key is None)
         if key is None:
             failed[head] = {k: n for k, n in failed[head].items() if k not in open_keys}
             continue
         if key not in failed[head]:
             yield Attempt(key, frozenset(), False, again=False)
-            yield from _others(calls[at : at + 1 + WINDOW_CALLS], key)
+            yield from _others(calls[at:], key, success)
         failed[head][key] = at
 
 
-def _others(calls: Sequence[ReadCallOfRun], key: str) -> Iterator[Attempt]:
-    """Attempts with another program where one is missing, or another look-up with the same
-    arguments where one found nothing."""
-    failed = calls[0].reading
-    kind = key.partition("|")[0]
-    for other in calls[1:]:
-        reading, move = other.reading, None
-        if reading.transient or reading.head == failed.head:
+def _others(calls: Sequence[ReadCallOfRun], key: str, success: bool | None) -> Iterator[Attempt]:
+    """Attempts with another tool or program: where one is missing, where a look-up found nothing,
+    and in place of a call that was not made again in a run that succeeded, or did not."""
+    failed, kind = calls[0].reading, key.partition("|")[0]
+    tries = [n for n, call in enumerate(calls) if _again(calls[0], call)]
+    for at, other in enumerate(calls[1 : 1 + WINDOW_CALLS], start=1):
+        reading, name = other.reading, label_of(other)
+        if not name or reading.transient or reading.head == failed.head:
             continue
         if kind == "missing_command" and reading.head.startswith("$"):
-            name = program_of(command_of(other.action.arguments) or "")
-            if name and name not in _SHELLS and _shared(calls[0], other):
-                move = Move("instead", name)
+            if _shared(calls[0], other):
+                yield Attempt(key, frozenset((Move("instead", name),)), other.works)
+                return
         elif kind == EMPTY and is_look_up(reading.call.operation):
-            same = reading.call.canonical == failed.call.canonical
-            move = Move("elsewhere", reading.head) if same else None
-        if move is not None:
-            yield Attempt(key, frozenset((move,)), other.works)
-            return
+            if reading.call.canonical == failed.call.canonical:
+                yield Attempt(key, frozenset((Move("elsewhere", reading.head),)), other.works)
+                return
+        elif other.works and success is not None and _alike(calls[0], other):
+            worked = success and tries[-1] < at
+            yield Attempt(key, frozenset((Move("rather", name),)), worked)
+
+
+def _alike(one: ReadCallOfRun, other: ReadCallOfRun) -> bool:
+    """Whether two calls of different tools or programs may have the same purpose."""
+    first, second = one.reading, other.reading
+    if first.head.startswith("$") or second.head.startswith("$"):
+        settles = first.call.effect.settles and second.call.effect.settles
+        both = first.head[:1] == second.head[:1]
+        return both and (settles or (not second.call.effect.reads and _shared(one, other)))
+    values = [parse(each.action.arguments) or {} for each in (one, other)]
+    shared = {str(value) for value in values[0].values()} & {str(v) for v in values[1].values()}
+    return bool(shared) and is_look_up(first.head) == is_look_up(second.head)
+
+
+def _again(one: ReadCallOfRun, other: ReadCallOfRun) -> bool:
+    """Whether a call does what an earlier one did: the same tool, or the same sub-command."""
+    if one.reading.head != other.reading.head:
+        return False
+    names, others = (programs_of(command_of(c.action.arguments) or "") for c in (one, other))
+    if not one.reading.head.startswith("$") or not names:
+        return True
+    program, _, sub = names[-1].partition(" ")
+    same = (n in (program, names[-1]) if sub else n.split()[0] == program for n in others)
+    return any(same) and _shared(one, other)
 
 
 def _shared(one: ReadCallOfRun, other: ReadCallOfRun) -> bool:
@@ -118,14 +148,30 @@ def _shared(one: ReadCallOfRun, other: ReadCallOfRun) -> bool:
     return not words[0][1:] or bool(set(words[0][1:]) & set(words[1][1:]))
 
 
-def _looks(between: Sequence[ReadCallOfRun], key: str) -> Iterator[Move]:
-    """Look-ups that were made before an attempt, by tools: a script may do anything."""
-    kind, head, _ = key.split("|", 2)
-    for call in between:
-        effect, other = call.reading.call.effect, call.reading.head
-        looks = call.works and (effect.reads or effect.looks_up)
-        if looks and other != head and not head.startswith("$") and kind != EMPTY:
-            yield Move("before", other)
+def label_of(call: ReadCallOfRun) -> str:
+    """The name of a tool, or of a program with its sub-command; "" for a script."""
+    if not call.reading.head.startswith("$"):
+        return call.reading.head
+    command = command_of(call.action.arguments) or ""
+    name = program_of(command)
+    return "" if name in _SHELLS or _ENTRY.search(command) else name
+
+
+def _step(call: ReadCallOfRun) -> str:
+    """The name of a call that may have to be made; "" for what changes files or only shows some,
+    which is the work itself, for a thought, and for a script, which may do anything."""
+    effect, shell = call.reading.call.effect, call.reading.head.startswith("$")
+    work = effect.changes or call.reading.call.edits or effect.plans or (shell and effect.reads)
+    thought = not shell and _THOUGHTS.match(call.reading.head)
+    return "" if work or thought or not call.works else label_of(call)
+
+
+def _before(between: Sequence[ReadCallOfRun], call: ReadCallOfRun, key: str) -> Iterator[Move]:
+    """Calls that were made before an attempt: no script's, nor where all look on for something."""
+    script = call.reading.head.lstrip("$") in _SHELLS
+    for other in between if not (script or key.startswith(f"{EMPTY}|")) else ():
+        if (name := _step(other)) and not _again(call, other):
+            yield Move("before_program" if other.reading.head.startswith("$") else "before", name)
 
 
 _OPTION = re.compile(r"(?<=\s)--?[A-Za-z][\w-]{0,23}(?=[\s=]|$)")
@@ -133,8 +179,11 @@ _ENTRY = re.compile(r"\b(?:python[\d.]*|node|ruby|php|bash|sh) (?:-m [\w.]+|[\w.
 _VARIABLE = re.compile(r"(?:^|[\s;&])([A-Z][A-Z0-9_]{1,30})=\S")
 _PLAIN = re.compile(r"(?<![\w-])[\w./]+")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z_.-]{0,29}")  # digits may be a token
-_VALUE = re.compile(r"[a-z_][a-z_-]{0,23}|\d{1,3}")
-_SHELLS = frozenset(("bash", "sh", "zsh"))
+_VALUE = re.compile(r"(?:[a-z_][a-z_-]{0,23}|[A-Z][A-Z_-]{1,23})\d{0,2}|\d{1,3}")
+_ADVISED = re.compile(r"--?[A-Za-z][\w-]*|[\w.-]*\w")
+_SHELLS = frozenset(("bash", "sh", "zsh", "python", "python3", "node", "ruby", "perl"))
+_THOUGHTS = re.compile(r"(?:think|thought|reflect|plan|note)(?:$|_)", re.IGNORECASE)
+_ASKS = re.compile(r"\s(?:--help|--version|-h)(?=\s|$)")
 _NO_OPTIONS = frozenset(("-c", "-m", "-e"))  # of interpreters: they begin another program
 
 
@@ -155,30 +204,29 @@ def _changes(before: ReadCallOfRun, after: ReadCallOfRun) -> Iterator[Move]:
     first, second = parse(before.action.arguments), parse(after.action.arguments)
     if first is None or second is None:
         return
-    for name in (name for name in {**first, **second} if _NAME.fullmatch(name)):
+    names = [name for name in {**first, **second} if _NAME.fullmatch(name)]
+    for gone, name in product(first.keys() - second.keys(), second.keys() - first.keys()):
+        if first[gone] == second[name] and {gone, name} <= set(names):
+            yield Move("renamed", gone, name)
+    for name in names:
         if name not in first or name not in second:
             yield Move("with" if name in second else "without", name)
+        elif first[name] != second[name] and _plain(first[name]) == _plain(second[name]):
+            yield Move("space", name)
         elif first[name] != second[name]:
             given = second[name]
             value = str(given).lower() if isinstance(given, bool) else str(given)
             yield from [Move("value", name, value)] if _VALUE.fullmatch(value) else ()
 
 
-class Practice(NamedTuple):
-    """A move that successful runs make, the difference of the success rates, and its chance."""
-
-    move: Move
-    effect: float
-    chance: float
+def _plain(value: Any) -> str:
+    return " ".join(value.split()) if isinstance(value, str) else json.dumps(value)
 
 
 @dataclass(slots=True)
 class _Run:
     task: str
-    success: bool | None
     attempts: tuple[Attempt, ...]
-    moves: frozenset[Move]
-    heads: frozenset[str]
 
 
 @dataclass(slots=True)
@@ -192,33 +240,39 @@ class Contrast:
     ) -> None:
         """Add a run, in place of what was known of it."""
         self.runs.pop(run_id, None)
-        heads = frozenset(call.reading.head for call in calls)
-        self.runs[run_id] = _Run(task, success, tuple(attempts_of(calls)), _practised(calls), heads)
+        self.runs[run_id] = _Run(task, tuple(attempts_of(calls, success)))
         if len(self.runs) > MOST_RUNS:
             del self.runs[next(iter(self.runs))]
 
-    def lift(self, key: str, move: Move) -> tuple[float, float]:
-        """Difference of the rates at which attempts after a failure worked, with the move and
-        without it, and the probability that it is above 0. Every run counts once in each arm.
-        While few runs had this very failure, those of the same tool and kind count as well."""
+    def lifts(self, key: str) -> dict[Move, tuple[float, float]]:
+        """By move of an attempt that worked: the difference of the rates at which attempts after
+        the failure worked, with the move and without it, and the probability that it is above 0.
+        Every run counts once in each arm; the call that failed was made without the move. While
+        few runs had this very failure, those of the same tool and kind count as well."""
         prefix = key if self._with(key) >= LEAST_RUNS else f"{key.rpartition('|')[0]}|"
-        arms: dict[bool, list[float]] = {True: [], False: []}
-        for run in self.runs.values():
-            made = [each for each in run.attempts if each.key.startswith(prefix)]
-            for arm, rates in arms.items():
-                tried = [e.worked for e in made if e.again and (move in e.moves) is arm]
-                if made and not (tried or arm):
-                    tried = [False]  # the call that failed was made without the move
-                rates += [sum(tried) / len(tried)] if tried else []
-        given, held = ((sum(arms[arm]) + 1) / (len(arms[arm]) + 2) for arm in (True, False))
-        variance = given * (1 - given) / (len(arms[True]) + 3)
-        variance += held * (1 - held) / (len(arms[False]) + 3)
-        return given - held, 1.0 - NormalDist(given - held, math.sqrt(variance)).cdf(0.0)
+        runs = [[e for e in run.attempts if e.key.startswith(prefix)] for run in self.runs.values()]
+        runs = [run for run in runs if run]
+        all_held, rates = sum(map(_rate, runs)), dict[Move, list[tuple[float, float]]]()
+        for run in runs:
+            for move in {move for each in run for move in each.moves}:
+                change = _rate(run, move, made=False) - _rate(run)
+                rates.setdefault(move, []).append((_rate(run, move), change))
+        return {
+            move: _difference(
+                [given for given, _ in both], all_held + sum(c for _, c in both), runs
+            )
+            for move, both in rates.items()
+        }
 
-    def holds(self, key: str, move: Move) -> bool:
-        """Whether the runs bear out that the move helps after this failure."""
-        effect, sure = self.lift(key, move)
-        return effect >= MATTERS and sure >= SURE
+    def holds(self, key: str, move: Move) -> bool | None:
+        """Whether the runs bear out that the move helps after this failure, and no other more; None
+        while there are too few."""
+        lifts = self.lifts(key)
+        effect, sure = lifts.get(move, (0.0, 0.0))
+        best = max((lift for lift, _ in lifts.values()), default=0.0)
+        if effect < max(MATTERS, best - MATTERS / 2):
+            return False
+        return True if sure >= SURE else None
 
     def alone(self, key: str) -> bool:
         """Whether no other run had the failure, so that there is nothing to compare."""
@@ -228,89 +282,57 @@ class Contrast:
         return sum(any(each.key == key for each in run.attempts) for run in self.runs.values())
 
     def agreed(self, move: Move) -> bool:
-        """Whether the move's value belongs to a closed set: few values, used on enough tasks."""
+        """Whether the move's value belongs to a closed set: few values, used on enough tasks; and
+        its sub-command to no task alone."""
+        if not move.value and " " not in move.name:
+            return True
         tasks: dict[str, set[str]] = defaultdict(set)
         for run in self.runs.values():
             for each in (each for attempt in run.attempts for each in attempt.moves):
                 if each[:2] == move[:2]:
                     tasks[each.value].add(run.task)
-        return len(tasks) <= _CLOSED_SET and len(tasks[move.value]) >= NAMES_AGREE
-
-    def practices(self) -> list[Practice]:
-        """What successful runs do more often than others, with false discoveries under control.
-        A move before a call is compared among the runs that made this call."""
-        known = [run for run in self.runs.values() if run.success is not None]
-        found = [
-            practice
-            for move in sorted({move for run in known for move in run.moves})
-            if (practice := _practice(move, known)) is not None
-        ]
-        found.sort(key=lambda each: each.chance)
-        passing = [
-            rank
-            for rank, each in enumerate(found, start=1)
-            if each.chance <= FALSE_LESSONS * rank / len(found)
-        ]
-        return [each for each in found[: max(passing, default=0)] if each.effect >= MATTERS]
+        few = not move.value or len(tasks) <= _CLOSED_SET
+        return few and len(tasks[move.value]) >= NAMES_AGREE
 
 
-def _practised(calls: Sequence[ReadCallOfRun]) -> frozenset[Move]:
-    """The look-ups that a run made: at all, before each other tool that changes something, and
-    after its last change."""
-    looks: dict[str, int] = {}
-    changes: dict[str, int] = {}
-    for at, call in enumerate(calls):
-        effect = call.reading.call.effect
-        if not call.works:
-            continue
-        if effect.changes or call.reading.call.edits:
-            changes.setdefault(call.reading.head, at)
-        elif effect.reads or effect.looks_up or call.reading.call.program is not None:
-            looks.setdefault(call.reading.head, at)
-    last = max((at for at, call in enumerate(calls) if call.reading.head in changes), default=-1)
-    checks = {call.reading.head for call in calls[last + 1 :] if call.works} & set(looks)
-    return frozenset(
-        {Move("step", look) for look in looks}
-        | {Move("check", look) for look in checks if changes}
-        | {Move("order", x, y) for x in looks for y in changes if looks[x] < changes[y]}
+def _rate(run: Sequence[Attempt], move: Move | None = None, *, made: bool = True) -> float:
+    """The share of the attempts with or without a move that worked; without one, of all that were
+    not made with another tool."""
+    arm = [e.worked for e in run if e.again and (e.in_arm(move) is (made and move is not None))]
+    return sum(arm) / len(arm) if arm else 0.0
+
+
+def _difference(
+    given: Sequence[float], held: float, runs: Sequence[Sequence[Attempt]]
+) -> tuple[float, float]:
+    rates = (
+        ((sum(given) + 1) / (len(given) + 2), len(given)),
+        ((held + 1) / (len(runs) + 2), len(runs)),
     )
+    variance = sum(rate * (1 - rate) / (number + 3) for rate, number in rates)
+    effect = rates[0][0] - rates[1][0]
+    return effect, 1.0 - NormalDist(effect, math.sqrt(variance)).cdf(0.0)
 
 
-def _practice(move: Move, runs: Sequence[_Run]) -> Practice | None:
-    """The Mantel-Haenszel difference of success with and without a move, over tasks that were run
-    both ways, or over all runs where few were; None with too few runs."""
-    among = [run for run in runs if move.kind != "order" or move.value in run.heads]
-    tasks = [run.task for run in among if move in run.moves]
-    if min(len(tasks), len(among) - len(tasks)) < LEAST_RUNS or len(set(tasks)) < 2:
-        return None
-    by_task: dict[str, list[_Run]] = defaultdict(list)
-    for run in among:
-        by_task[run.task].append(run)
-    both = [g for g in by_task.values() if 0 < sum(move in run.moves for run in g) < len(g)]
-    total = weighted = variance = 0.0
-    for stratum in both if len(both) >= LEAST_RUNS else [among]:
-        given = [bool(run.success) for run in stratum if move in run.moves]
-        held = [bool(run.success) for run in stratum if move not in run.moves]
-        weight = len(given) * len(held) / len(stratum)
-        rate = (sum(given) + sum(held) + 0.5) / (len(stratum) + 1)
-        weighted += weight * (sum(given) / len(given) - sum(held) / len(held))
-        variance += weight * rate * (1 - rate)
-        total += weight
-    effect = NormalDist(weighted / total, math.sqrt(variance) / total)
-    return Practice(move, effect.mean, effect.cdf(0.0))
-
-
-def best_move(attempt: Attempt, head: str, contrast: Contrast) -> Move | None:
-    """Of the moves of an attempt that may be said the one that the runs bear out best, else the
-    plainest; a value or script only if it belongs to a closed set."""
+def best_move(
+    attempts: Sequence[Attempt], failure: ReadCallOfRun, contrast: Contrast
+) -> Move | None:
+    """Of the moves of attempts after a failure that may be said the one that the failure's own
+    words advise, else the one that the runs bear out best, else the plainest; a value, script or
+    sub-command only if it belongs to a closed set."""
     plain = list(language()["texts"])
+    head, advice = failure.reading.head, set(_ADVISED.findall(failure.action.observation[-2000:]))
 
-    def order(move: Move) -> tuple[float, int, Move]:
-        return contrast.lift(attempt.key, move)[0], -plain.index(move.kind), move
+    def order(move: Move) -> tuple[bool, float, int, Move]:
+        lift, _ = lifts.get(move, (0.0, 0.0))
+        return (move.value or move.name) in advice, lift, -plain.index(move.kind), move
 
+    lifts = contrast.lifts(failure.key or "") if attempts else {}
     closed = (
         move
-        for move in attempt.moves
-        if not move.value or move.value in ("true", "false") or contrast.agreed(move)
+        for move in {move for attempt in attempts for move in attempt.moves}
+        if move.kind in ("renamed", "instead")
+        or move.value in ("true", "false")
+        or contrast.agreed(move)
     )
-    return max((move for move in closed if sayable(move, head)), key=order, default=None)
+    return max((move for move in closed if said(move, head)), key=order, default=None)

@@ -16,7 +16,7 @@ from itertools import accumulate
 from msgspec import structs
 
 from gateway.learning.gate import does_harm, refusal
-from gateway.learning.mining import PRACTICE, lesson_id
+from gateway.learning.mining import lesson_id
 from gateway.learning.reading import WINDOW_CALLS, ReadCallOfRun
 from gateway.learning.verdicts import best
 from gateway.steering.guidance.lessons import is_rule
@@ -105,8 +105,6 @@ def missing_support(lesson: StoredLesson, config_tenants: Collection[str]) -> st
         return "an operator has to approve it: it does what needs a person's approval"
     if known is not None and not known.trust.advises and known.trust is not Trust.USER:
         return f"an operator has to approve it: its text comes from the {known.trust.value}"
-    if known is not None and known.key.startswith(PRACTICE):
-        return "practices are not given to agents yet"
     if support.conversations < NEEDED_CONVERSATIONS:
         return f"{NEEDED_CONVERSATIONS - support.conversations} more conversation has to confirm it"
     if rule:

@@ -15,15 +15,7 @@ from typing import Any
 
 from msgspec import structs
 
-from gateway.learning.contrast import (
-    Contrast,
-    Move,
-    Practice,
-    attempts_of,
-    best_move,
-    said,
-    sayable,
-)
+from gateway.learning.contrast import Contrast, Move, attempts_of, best_move, said
 from gateway.learning.reading import WINDOW_CALLS, ReadCallOfRun, digest
 from gateway.steering.evidence.failure_keys import KIND_WORDS, Failure
 from gateway.steering.guidance.pattern import Lesson, Pattern, Tier
@@ -31,7 +23,6 @@ from gateway.steering.transcript.steps import Step
 from gateway.stores.learning import EvidenceRow
 
 SOURCE_CHARS = 128
-PRACTICE = "practice|"  # begins the keys of what successful runs do
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,12 +48,14 @@ class MinedRun:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """One thing that the run teaches. `move`: with which an attempt worked, None if none did or it
-    may not be said; then there is no lesson. `times`: that the failure came."""
+    may not be said; then there is no lesson. `times`: that the failure came;
+    `held`: whether the runs bear the move out, or nothing can be compared yet."""
 
     kind: str
     key: str
     step: int
     times: int = 1
+    held: bool | None = None
     move: Move | None = None
     pattern: Pattern | None = None
     evidence: EvidenceRow | None = None
@@ -80,24 +73,26 @@ def mine(
 ) -> list[Finding]:
     """Findings of the run, in the order of its steps; `contrast`: the runs of its workload."""
     contrast = contrast or Contrast()
-    attempts, found = list(attempts_of(calls)), dict[str, Finding]()
+    known, found = contrast.runs.get(run.id), dict[str, Finding]()
+    attempts = known.attempts if known else tuple(attempts_of(calls))
     for at, call in enumerate(calls):
         failure = call.reading.failure
         if failure is None or failure.key in found:
             continue
         later = calls[at + 1 : at + 1 + WINDOW_CALLS]
         solved = any(each.works and each.reading.head == failure.head for each in later)
-        worked = next((a for a in attempts if a.key == failure.key and a.worked), None)
-        move = best_move(worked, failure.head, contrast) if worked else None
+        worked = [each for each in attempts if each.key == failure.key and each.worked]
+        move = best_move(worked, call, contrast)
         kind = "fix" if worked or solved else UNSOLVED
-        if move is not None and move.kind in ("instead", "elsewhere"):
+        if move is not None and move.kind in ("instead", "elsewhere", "rather"):
             kind = "fact"
         times = sum(each.key == failure.key for each in calls)
         finding = Finding(kind=kind, key=failure.key, step=call.step, times=times, move=move)
         if move is not None:
             pattern = _lesson(run, call.step, failure, move, run.at + expires_s)
             evidence = run.evidence(pattern.pattern_id, call.step, kind)
-            finding = replace(finding, pattern=pattern, evidence=evidence)
+            held = contrast.alone(failure.key) or contrast.holds(failure.key, move)
+            finding = replace(finding, pattern=pattern, evidence=evidence, held=held)
         found[failure.key] = finding
     return list(found.values())
 
@@ -113,22 +108,6 @@ def _lesson(run: MinedRun, step: int, failure: Failure, move: Move, expires_at: 
     }
     lesson = Lesson(key=failure.key, applies_when=marks, expires_at=expires_at)
     return instance(run, step, fields, lesson, text)
-
-
-def practice_lesson(
-    run: MinedRun, workload: str, practice: Practice, expires_at: float
-) -> Pattern | None:
-    """The lesson for what successful runs of a workload do; None if it may not be said."""
-    if not sayable(practice.move):
-        return None
-    text = said(practice.move)
-    fields = {
-        "task_context_embedding_text": "Successful runs of this project did it more often.",
-        "recommended_action": text,
-    }
-    marks = {"move": " ".join(practice.move).strip()}
-    key = f"{PRACTICE}{workload}|{digest(text)}"
-    return instance(run, 1, fields, Lesson(key=key, applies_when=marks, expires_at=expires_at))
 
 
 def instance(

@@ -20,7 +20,7 @@ from gateway.learning.book import LessonBook
 from gateway.learning.contrast import MOST_RUNS, Contrast
 from gateway.learning.distiller import Distiller, ModelServices, PaidModel, job_about, job_to_word
 from gateway.learning.generalise import Entry, Generaliser
-from gateway.learning.mining import Finding, MinedRun, mine, practice_lesson, task_digest
+from gateway.learning.mining import Finding, MinedRun, mine, task_digest
 from gateway.learning.own_risk import OwnRisks
 from gateway.learning.reading import WINDOW_CALLS, ReadCallOfRun, read_run
 from gateway.learning.verdicts import Verdicts, steps_of
@@ -280,8 +280,7 @@ class Learner:
         jobs = [job_about(run, found), *(job_to_word(run, each, project) for each in unsaid)]
         for job in filter(None, jobs if settings.model else ()):
             report.jobs += await store.enqueue(job)
-        practices = await asyncio.to_thread(self._practices, run, project[0], contrast)
-        learned = [await store.learn([*await self._held(found, contrast), *practices, *said])]
+        learned = [await store.learn([*await self._held(found), *said])]
         if learned[0].evidence:
             general = Generaliser(store)
             keys = {each.key for each in found if each.pattern}
@@ -295,14 +294,14 @@ class Learner:
         report.lessons += sum(each.lessons for each in learned)
         report.evidence += sum(each.evidence for each in learned)
 
-    async def _held(self, found: Sequence[Finding], contrast: Contrast) -> list[Entry]:
+    async def _held(self, found: Sequence[Finding]) -> list[Entry]:
         """The findings that the other runs bear out; lessons that they no longer do are retired,
         as long as they are candidates."""
         kept: list[Entry] = []
         for each in found:
-            if each.pattern is None or each.evidence is None or each.move is None:
+            if each.pattern is None or each.evidence is None or each.held is None:
                 continue
-            if contrast.holds(each.key, each.move) or contrast.alone(each.key):
+            if each.held:
                 kept.append((each.pattern, [each.evidence]))
                 continue
             stored = await self.store.lesson(each.pattern.tenant, each.pattern.pattern_id)
@@ -310,16 +309,6 @@ class Learner:
             if known is not None and known.status is Status.CANDIDATE:
                 await self._retire(each.pattern, "runs without it did as well")
         return kept
-
-    def _practices(self, run: MinedRun, project: str, contrast: Contrast) -> list[Entry]:
-        """Practices of successful runs of the project, if this run did it and succeeded."""
-        known = contrast.runs[run.id]
-        if not known.success:
-            return []
-        expires_at = run.at + self.settings().expire_s
-        found = [each for each in contrast.practices() if each.move in known.moves]
-        lessons = (practice_lesson(run, project, each, expires_at) for each in found)
-        return [(each, [run.evidence(each.pattern_id, 1, "practice")]) for each in lessons if each]
 
     async def _said(
         self, trace: RunTrace, run: MinedRun, project: tuple[str, str]

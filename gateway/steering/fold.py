@@ -62,11 +62,6 @@ class StepOutcome(Struct, frozen=True, kw_only=True):
         return self.observed.step
 
     @property
-    def failed(self) -> bool:
-        """Whether a call of the step failed."""
-        return any(action.failure is not None for action, _ in self.observed.actions)
-
-    @property
     def loop_count(self) -> int:
         """Number of earlier calls with the same result, for the most repeated call of the step."""
         return max([repeat.count for _, repeat in self.observed.actions], default=1) - 1

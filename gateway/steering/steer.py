@@ -263,8 +263,8 @@ def propose(
     lessons = None
     trials = rules.lessons.trials and guidance.at_risk is not False and not at_risk.asks
     if trials:
-        newest, failed = (latest.step, latest.failed) if latest else (None, False)
-        lessons = lesson_query(rules.lessons, memory.guidance, newest, position.step, failed)
+        newest = latest.step if latest else None
+        lessons = lesson_query(rules.lessons, memory.guidance, newest, position.step)
         lessons = lessons and replace(lessons, unit=f"{unit}.{position.run}")
     outlook: tuple[str, ...] = ()
     if latest and latest.risk.likely:

@@ -96,25 +96,20 @@ def test_decisions_are_kept_also_when_nothing_is_given() -> None:
     state = from_json(to_json(held.state))
     assert state == held.state
     newest = steps([FAILED])[0]
-    soon = lesson_query(SETTINGS, state, newest, step=4, failed=True)
-    later = lesson_query(SETTINGS, state, newest, step=3 + WINDOW_STEPS, failed=True)
+    soon = lesson_query(SETTINGS, state, newest, step=4)
+    later = lesson_query(SETTINGS, state, newest, step=3 + WINDOW_STEPS)
     assert soon is not None
     assert later is not None
     assert (soon.exclude, later.exclude) == (frozenset({"x"}), frozenset[str]())
     given = decided([match(a_lesson("x", share=1.0))])
     assert given.state.pattern_ids == ("x",)
-    after = lesson_query(SETTINGS, given.state, newest, step=3 + WINDOW_STEPS, failed=True)
+    after = lesson_query(SETTINGS, given.state, newest, step=3 + WINDOW_STEPS)
     assert after is not None
     assert "x" in after.exclude
-    assert lesson_query(SETTINGS, given.state, newest, step=3, failed=True) is None  # a retry
-    assert (
-        lesson_query(
-            dataclasses.replace(SETTINGS, trials=False), state, newest, step=9, failed=True
-        )
-        is None
-    )
+    assert lesson_query(SETTINGS, given.state, newest, step=3) is None  # a retry
+    assert lesson_query(dataclasses.replace(SETTINGS, trials=False), state, newest, step=9) is None
     worked = steps([shell("make", "made")])[0]
-    unasked = lesson_query(SETTINGS, GuidanceState(), worked, step=1, failed=True)
+    unasked = lesson_query(SETTINGS, GuidanceState(), worked, step=1)
     assert unasked is not None
     assert (unasked.keys, unasked.actions) == ((), worked.actions)
 
@@ -128,10 +123,7 @@ def test_no_more_than_the_caps() -> None:
     assert [d.pattern.pattern_id for d in decided(list(map(match, same))).lessons] == ["e2-x"]
     full = GuidanceState(lessons=3)
     assert len(decided(many, full).lessons) == 1
-    assert (
-        lesson_query(SETTINGS, GuidanceState(lessons=4), steps([FAILED])[0], step=1, failed=True)
-        is None
-    )
+    assert lesson_query(SETTINGS, GuidanceState(lessons=4), steps([FAILED])[0], step=1) is None
 
 
 def test_what_a_model_wrote_is_quoted() -> None:

@@ -108,6 +108,7 @@ async def test_a_later_run_is_told_where_it_fails(
     (first,) = await learned(database, Status.CANDIDATE, 1)
     assert first.pattern.source_trace_id is not None
     await play(http, gateway.base_url, "Write the manual.", "two")
+    await play(http, gateway.base_url, "Translate the letter.", "three")
     found = await learned(database, Status.TRIAL, 2)
     assert sorted(each.pattern.tier.value for each in found) == ["e1", "e2"]
     lesson = next(each.pattern for each in found if each.pattern.tier.value == "e1")

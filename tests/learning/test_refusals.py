@@ -21,6 +21,13 @@ from tests.learning.runs import learned, read, shell, text
         ("refund", "Refund denied: it was bought 60 days ago.", REFUSED),
         ("refund", '{"eligible": false, "reason": "age"}', REFUSED),
         ("refund", '{"status": "declined"}', REFUSED),
+        ("issue_voucher", '{"issued": false, "reason": "V-3"}', REFUSED),
+        ("close_pot", '{"status": "blocked"}', REFUSED),
+        ("press", "not pressed: it is under another", REFUSED),
+        ("$larch", "larch: fatal: table is behind", REFUSED),
+        ("block_card", '{"status": "blocked"}', None),
+        ("update_user", '{"enabled": false}', None),
+        ("$larch", "2 steps applied, none failed", None),
         # An answer, a status or a policy that was asked for, and what a shell does not print.
         ("search_flights", '[{"id": 1}]', None),
         ("get_order", '{"id": 3, "items": [], "notes": ""}', None),
@@ -38,6 +45,16 @@ from tests.learning.runs import learned, read, shell, text
 def test_which_answers_say_no(tool: str, answer: str, kind: str | None) -> None:
     """Look-ups that find nothing, actions that are turned down; nothing else."""
     assert says_no(tool, answer) == kind
+
+
+def test_names_of_the_task_make_no_other_failure() -> None:
+    """A complaint that repeats words of the call's own arguments has one key."""
+    calls = [
+        [shell(f"tern check src/{n}.t", f"Error: digest of {n} is off")] for n in ("alpha", "beta")
+    ]
+    calls += [[("check", {"table": n}, f"Error: digest of {n} is off")] for n in ("alpha", "beta")]
+    keys = [read(each)[0].key for each in calls]
+    assert keys[0] == keys[1] != keys[2] == keys[3]
 
 
 def test_what_an_empty_look_up_teaches() -> None:

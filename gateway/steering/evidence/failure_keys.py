@@ -8,7 +8,9 @@ from __future__ import annotations
 import hashlib
 import re
 import tomllib
+from collections.abc import Collection
 from importlib import resources
+from itertools import pairwise
 
 from msgspec import Struct
 
@@ -29,6 +31,7 @@ _PATTERNS = [
 
 _QUOTED = re.compile(r"'[^'\n]{0,200}'|\"[^\"\n]{0,200}\"|`[^`\n]{0,200}`")
 _WORD = re.compile(r"[A-Za-z]++:?$")
+_PART = re.compile(r"[a-z]{3,30}")
 _MOST_WORDS, _ERROR_CHARS = 12, 400
 _HEAD = re.compile(r"\$?[\w.-]{1,40}")
 _PASSES = re.compile(  # faults of the moment
@@ -71,7 +74,8 @@ def read_action(action: Action) -> CallReading:
         line = opening
     transient = call.effect.waits
     if line is None:
-        kind = says_no(call.operation, result)
+        shows = call.effect.reads or call.effect.looks_up
+        kind = says_no(call.operation, result, shows=shows)
     else:
         kind = next((kind for kind, pattern in _PATTERNS if pattern.search(line)), "error")
         transient = transient or _PASSES.search(line[:_ERROR_CHARS]) is not None
@@ -80,19 +84,29 @@ def read_action(action: Action) -> CallReading:
         return CallReading(call=call, head=head, failure=None, transient=transient)
     # The words in which a tool says that there is nothing do not make another failure.
     said = "" if line is None and kind == EMPTY else signature(line or opening)
-    words = skeleton(said)
+    words = skeleton(said, _own_names(call))
     digest = hashlib.sha256(words.lower().encode("utf-8", "surrogatepass")).hexdigest()[:12]
     key = f"{kind}|{head}|{digest}"
     failure = Failure(key=key, kind=kind, head=head, words=words, call=call)
     return CallReading(call=call, head=head, failure=failure, transient=False)
 
 
-def skeleton(text: str) -> str:
-    """The words that stay when names, paths, numbers and quotations are left out."""
+def _own_names(call: ReadCall) -> frozenset[str]:
+    """Words of the call's own arguments: what a complaint repeats of them is of one task."""
+    words = call.canonical[:_ERROR_CHARS].split()
+    if call.operation.startswith("$"):
+        words = [word for word in words[2:] if word[0] != "-"]  # past program and sub-command
+    else:  # values of one word
+        words = [a for a, b in pairwise([*words, "="]) if "=" in a and "=" in b]
+    return frozenset(_PART.findall(" ".join(w.partition("=")[2] or w for w in words).lower()))
+
+
+def skeleton(text: str, names: Collection[str] = ()) -> str:
+    """The words that stay when `names`, paths, numbers and quotations are left out."""
     words: list[str] = []
     for word in _QUOTED.sub(" _ ", text).split():
         bare = word.strip("()[]{}<>,;.!?*=")
-        kept = bare if _WORD.match(bare) else "_"
+        kept = bare if _WORD.match(bare) and bare.lower() not in names else "_"
         if kept != "_" or words[-1:] != ["_"]:
             words.append(kept)
     return " ".join(words[:_MOST_WORDS])

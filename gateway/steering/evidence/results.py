@@ -147,20 +147,46 @@ _TURNED_DOWN = re.compile(
     r"|\b(?:cannot|can't|can not|could not|couldn't|unable to|may not) (?:be )?\w",
     re.IGNORECASE,
 )
-_DECIDED = re.compile(
-    r'"(?:eligible|allowed|approved|accepted|authori[sz]ed|permitted)":\s*false'
-    rf'|"(?:status|result|decision|outcome)":\s*"(?:{_DENIALS})"',
+_COMPLAINT = re.compile(  # of a line, behind the name of the program
+    r"(?mi)^(?:[\w./-]{1,40}: ){0,2}(?:fatal|refus(?:ed|ing)|abort(?:ed|ing)|can(?:no|')t|denied"
+    r"|could ?n[o']t|unable|unknown|invalid|no match|not \w+(?:ed|ing))\b"
+    r"|^(?-i:ERR_\w|E\d{2,5}\b)|\Afailed\b|^hint:|\bdid you mean\b"
+)
+_FALSE = re.compile(r'"(\w{2,30})":\s*false', re.IGNORECASE)
+_DECIDED = frozenset(
+    ("eligible", "allowed", "approved", "accepted", "authorized", "authorised", "permitted")
+)
+_STATED = re.compile(
+    rf'"(?:status|state|result|decision|outcome)":\s*"({_DENIALS}|blocked|failed|invalid|locked)"',
     re.IGNORECASE,
 )
 
 
-def says_no(operation: str, result: str) -> str | None:
-    """EMPTY or REFUSED for an answer of the tool `operation` that reports no error; else None."""
-    if not result or len(result) > _MOST_CHARS or operation.startswith("$"):
+def _decided_against(operation: str, result: str) -> bool:
+    """Whether an answer says that what was asked for is not so: `"issued": false` of
+    `issue_voucher`; that a card is blocked is no refusal of `block_card`."""
+    parts = [part[:3] for part in re.split(r"[^a-z]+", operation.lower()) if len(part) > 2]
+    said = [name.lower() for name in _FALSE.findall(result)]
+    if [name for name in said if name in _DECIDED or name[:3] in parts]:
+        return True
+    found = _STATED.search(result)
+    return found is not None and found[1].lower()[:3] not in parts
+
+
+def says_no(operation: str, result: str, *, shows: bool = False) -> str | None:
+    """EMPTY or REFUSED for an answer of the tool `operation` that reports no error; else None.
+    `shows`: a shell's command only shows something."""
+    if not result or len(result) > _MOST_CHARS:
         return None
     structured = result[0] in "{["
+    if operation.startswith("$"):
+        return REFUSED if not (shows or structured) and _COMPLAINT.search(result) else None
     if not is_look_up(operation):
-        return REFUSED if (_DECIDED if structured else _TURNED_DOWN).search(result) else None
+        if structured:
+            return REFUSED if _decided_against(operation, result) else None
+        return REFUSED if _TURNED_DOWN.search(result) or _COMPLAINT.search(result) else None
+    if not structured and ":" in result and _COMPLAINT.match(result):
+        return REFUSED
     nothing = _holds_nothing(result) if structured else _NOTHING.match(result) is not None
     return EMPTY if nothing or is_empty(result) else None
 

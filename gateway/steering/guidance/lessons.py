@@ -66,10 +66,9 @@ class LessonMatch(Struct, frozen=True, kw_only=True):
 
 
 def lesson_query(
-    settings: LessonSettings, guidance: GuidanceState, newest: Step | None, step: int, failed: bool
+    settings: LessonSettings, guidance: GuidanceState, newest: Step | None, step: int
 ) -> LessonQuery | None:
-    """The look-up at the first decision of a run, and after a step with calls; None for none.
-    `failed`: one of them did."""
+    """The look-up at the first decision of a run, and after a step with calls; None for none."""
     decided, steps = guidance.decided_step, guidance.lesson_steps
     if not settings.trials or (decided is not None and step <= max(decided, 0)):
         return None
@@ -77,7 +76,7 @@ def lesson_query(
         return LessonQuery(keys=(), exclude=frozenset(steps))
     if newest is None or not newest.actions or guidance.lessons >= settings.per_run:
         return None
-    readings = [read_action(action) for action in newest.actions] if failed else []
+    readings = [read_action(action) for action in newest.actions]
     recent = (name for name, at in steps.items() if at >= max(0, step - WINDOW_STEPS + 1))
     return LessonQuery(
         keys=tuple(r.failure.key for r in reversed(readings) if r.failure is not None),
