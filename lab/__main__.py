@@ -119,7 +119,7 @@ def _learning(args: argparse.Namespace) -> int:
 
     lines: Iterator[str]
     if args.trials:
-        lines = (json.dumps(each) for each in trials(args.trials))
+        lines = (json.dumps(each) for each in trials(range(args.trials)))
     elif args.read:
         lines = reading(args.files, args.sessions, part=args.part, count=args.read)
     elif args.sessions and args.said:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import random
 import time
 from collections import Counter, defaultdict
@@ -28,14 +29,26 @@ from gateway.learning.corrections import (
     same_rule,
     takes_back,
 )
-from gateway.learning.life_cycle import FIRST_LOOK, LOOK_EVERY, Observation, judged, posterior
+from gateway.learning.life_cycle import (
+    FALSE_DISCOVERIES,
+    FIRST_LOOK,
+    LOOK_EVERY,
+    MOST_SHARE,
+    RULE_PROVED,
+    Observation,
+    judged,
+    posterior,
+    proof_bar,
+)
 from gateway.learning.mining import Finding, MinedRun, mine
 from gateway.learning.reading import ReadCallOfRun, read_run
 from gateway.learning.verdicts import implicit
 from gateway.offline.recordings import Recording, parse_recording, read_lines, steps_of
+from gateway.steering.guidance.pattern import Status
 from gateway.steering.transcript.interventions import Answer, said_in, step_interventions
 from gateway.steering.transcript.message_kinds import agent_words, corrected, kind_chances
 from gateway.steering.transcript.steps import Step, StepReader
+from gateway.stores.learning import Posterior
 from gateway.wire.coerce import as_list, as_mapping
 from lab.people import read_session
 
@@ -358,67 +371,166 @@ def reading(
         yield from (f"      {' '.join(each.words.split())[:220]}" for each in behind[:3])
 
 
+Arms = tuple[float, float]
+"""Two probabilities: held back and given."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planted:
     """A lesson with a known effect: probabilities that its failure comes again and that the run
-    succeeds, held back and given. Results come `batch` at a time, `cluster` in a run."""
+    succeeds. Results come `batch` at a time.
 
-    recurs: tuple[float, float]
-    succeeds: tuple[float, float]
+    `cluster`: decisions in a run, which share its fate; `runs`: of a conversation, four of five of
+    which share theirs; `drift`: both probabilities go up and down by this; `beside`: another lesson
+    is drawn on the same occasions, and helps by this; `linked`: what comes again is a correction,
+    so that a run without one succeeds; `failed_known`, `solved_known`: shares of the failed and of
+    the solved runs whose outcome is known; `late`: most decisions made before a result comes."""
+
+    recurs: Arms
+    succeeds: Arms
     batch: int = 1
     cluster: int = 1
+    runs: int = 1
+    drift: float = 0.0
+    beside: float = 0.0
+    linked: bool = False
+    failed_known: Arms = (1.0, 1.0)
+    solved_known: Arms = (1.0, 1.0)
+    late: int = 0
 
 
+_FLAT: Arms = (0.5, 0.5)
 PLANTED: Mapping[str, Planted] = {
-    "no effect": Planted(recurs=(0.4, 0.4), succeeds=(0.5, 0.5)),
-    "no effect, sure success, by eight": Planted(recurs=(0.5, 0.5), succeeds=(0.97, 0.97), batch=8),
-    "no effect, four in a run": Planted(recurs=(0.5, 0.5), succeeds=(0.9, 0.9), batch=8, cluster=4),
+    "no effect": Planted(recurs=(0.4, 0.4), succeeds=_FLAT),
+    "no effect, sure success, by eight": Planted(recurs=_FLAT, succeeds=(0.97, 0.97), batch=8),
+    "no effect, four in a run": Planted(recurs=_FLAT, succeeds=(0.9, 0.9), batch=8, cluster=4),
+    "no effect, five runs in a conversation": Planted(
+        recurs=_FLAT, succeeds=(0.6, 0.6), cluster=2, runs=5
+    ),
+    "no effect, rates drift": Planted(recurs=_FLAT, succeeds=_FLAT, drift=0.4),
+    "no effect, its instance helps": Planted(recurs=(0.6, 0.6), succeeds=(0.4, 0.4), beside=0.3),
+    "no effect, results late": Planted(recurs=_FLAT, succeeds=(0.7, 0.7), late=30),
+    "no effect, a rule": Planted(recurs=(0.25, 0.25), succeeds=_FLAT, linked=True),
     "+30 points": Planted(recurs=(0.6, 0.3), succeeds=(0.5, 0.8)),
     "+30 points, by eight": Planted(recurs=(0.6, 0.3), succeeds=(0.5, 0.8), batch=8),
+    "+30 points, five runs in a conversation": Planted(
+        recurs=(0.6, 0.3), succeeds=(0.5, 0.8), cluster=2, runs=5
+    ),
+    "+30 points, its instance helps": Planted(recurs=(0.8, 0.5), succeeds=(0.3, 0.6), beside=0.2),
     "+30 points, frequent failure": Planted(recurs=(0.9, 0.6), succeeds=(0.3, 0.6)),
-    "no failure, success as before": Planted(recurs=(0.6, 0.3), succeeds=(0.5, 0.5)),
+    "+30 points, a rule": Planted(recurs=(0.5, 0.2), succeeds=_FLAT, linked=True),
+    "+30 points, half of the outcomes": Planted(
+        recurs=(0.6, 0.3), succeeds=(0.5, 0.8), failed_known=_FLAT, solved_known=_FLAT
+    ),
+    "no failure, success as before": Planted(recurs=(0.6, 0.3), succeeds=_FLAT),
+    "-20 points of success, its failed runs unknown": Planted(
+        recurs=(0.6, 0.2), succeeds=(0.6, 0.4), failed_known=(0.9, 0.3), solved_known=(0.9, 0.9)
+    ),
+    "-20 points of success, others' solved runs unknown": Planted(
+        recurs=(0.6, 0.2), succeeds=(0.6, 0.4), failed_known=(0.9, 0.9), solved_known=(0.3, 0.9)
+    ),
+    "+30 points, a fifth of the outcomes": Planted(
+        recurs=(0.6, 0.3), succeeds=(0.5, 0.8), failed_known=(0.2, 0.2), solved_known=(0.2, 0.2)
+    ),
+    "-20 points of success": Planted(recurs=(0.6, 0.2), succeeds=(0.6, 0.4)),
     "-30 points": Planted(recurs=(0.3, 0.6), succeeds=(0.6, 0.3)),
-    "no failure, no success": Planted(recurs=(0.5, 0.0), succeeds=(0.5, 0.0)),
-    "no failure, no success, rare before": Planted(recurs=(0.5, 0.0), succeeds=(0.15, 0.0)),
+    "-30 points, a rule": Planted(recurs=(0.2, 0.5), succeeds=_FLAT, linked=True),
+    "no failure, no success, of .87": Planted(recurs=(0.5, 0.0), succeeds=(0.87, 0.0)),
+    "no failure, no success, of .5": Planted(recurs=(0.5, 0.0), succeeds=(0.5, 0.0)),
+    "no failure, no success, of .15": Planted(recurs=(0.5, 0.0), succeeds=(0.15, 0.0)),
 }
-"""Lessons whose trials are played, the last two as one that overrides a check."""
+"""Lessons whose trials are played; those at the end as one that overrides a check."""
 MOST_DECISIONS = 180
+DRIFTS_EVERY = 120
+
+
+def occasions(
+    draw: random.Random, lesson: Planted, shares: Sequence[float]
+) -> Iterator[Observation]:
+    """The decisions about a lesson without end, each with what comes of it; the newest of the
+    `shares` holds."""
+    number = 0
+    while True:
+        fate = draw.random(), draw.random()
+        for _ in range(lesson.runs):
+            again, solved = fate if draw.random() < 0.8 else (draw.random(), draw.random())
+            other = lesson.beside if draw.random() < MOST_SHARE else 0.0
+            for position in range(lesson.cluster):
+                now = shares[-1]
+                gives = draw.random() < now
+                moved = other + lesson.drift * math.sin(2 * math.pi * number / DRIFTS_EVERY)
+                recurred = again < lesson.recurs[gives] - moved
+                won = not recurred if lesson.linked else solved < lesson.succeeds[gives] + moved
+                known = draw.random() < (lesson.solved_known if won else lesson.failed_known)[gives]
+                success = won if known and not position else None
+                yield Observation(gives, now, recurred, success, first=not position)
+                number += 1
+
+
+def looks(seed: int, lesson: Planted) -> Iterator[Posterior]:
+    """The results of a trial at each look."""
+    draw, found = random.Random(seed), Posterior()  # noqa: S311 - no secret
+    seen, due, shares = list[Observation](), list[int](), [found.share]
+    for each in occasions(draw, lesson, shares):
+        seen.append(each)
+        due.append(len(seen) + (draw.randrange(lesson.late) if lesson.late else 0))
+        if len(seen) % lesson.batch:
+            continue
+        come = [o for o, at in zip(seen, due, strict=True) if at <= len(seen)]
+        if len(come) >= FIRST_LOOK and len(come) // LOOK_EVERY > found.decisions // LOOK_EVERY:
+            found = posterior(come)
+            shares.append(found.share)
+            yield found
+        if len(come) >= MOST_DECISIONS:
+            return
 
 
 def trial(seed: int, lesson: Planted) -> tuple[str, int]:
     """The status at the end of a trial, and after how many decisions."""
-    draw, seen, share = random.Random(seed), list[Observation](), 0.5  # noqa: S311 - no secret
-    while len(seen) < MOST_DECISIONS:
-        before = len(seen)
-        while len(seen) < before + lesson.batch:
-            again, solved = draw.random(), draw.random()
-            for number in range(lesson.cluster):
-                gives = draw.random() < share
-                success = solved < lesson.succeeds[gives] if number == 0 else None
-                seen.append(Observation(gives, share, again < lesson.recurs[gives], success))
-        if len(seen) > FIRST_LOOK and before // LOOK_EVERY == len(seen) // LOOK_EVERY:
-            continue  # no look, so that nothing has changed
-        found = posterior(seen)
-        share, move = found.share, judged(found, active=False)
+    found = Posterior()
+    for found in looks(seed, lesson):
+        bar = RULE_PROVED if lesson.linked else 1 / FALSE_DISCOVERIES
+        move = judged(found, active=False, bar=bar)
         if move is not None:
-            return move.status.value, len(seen)
-    return "trial", len(seen)
+            return move.status.value, found.decisions
+    return "trial", found.decisions
 
 
-def trials(seeds: int, planted: Mapping[str, Planted] = PLANTED) -> Iterator[dict[str, Any]]:
+def trials(
+    seeds: Sequence[int], planted: Mapping[str, Planted] = PLANTED
+) -> Iterator[dict[str, Any]]:
     """For each planted lesson: shares that became active and were retired, the share retired within
     60 decisions, and the median of the decisions until active, None if fewer than half were."""
     for name, lesson in planted.items():
-        ends = [trial(seed, lesson) for seed in range(seeds)]
+        ends = [trial(seed, lesson) for seed in seeds]
         active = sorted(number for status, number in ends if status == "active")
         retired = [number for status, number in ends if status == "retired"]
         # A look at 60 is taken when the batch with the sixtieth result has come.
         soon = sum(number < 60 + lesson.batch for number in retired)
-        middle = seeds // 2
+        middle = len(seeds) // 2
         yield {
             "lesson": name,
-            "active": len(active) / seeds,
-            "retired": len(retired) / seeds,
-            "retired_within_60": soon / seeds,
+            "active": len(active) / len(seeds),
+            "retired": len(retired) / len(seeds),
+            "retired_within_60": soon / len(seeds),
             "median_until_active": active[middle] if len(active) > middle else None,
         }
+
+
+def tenant(seed: int, nulls: int = 36, helpful: int = 4) -> tuple[int, int]:
+    """The lessons without an effect and those that help by 30 points which become active in one
+    tenant that tries them side by side."""
+    kinds = [PLANTED["no effect"]] * nulls + [PLANTED["+30 points"]] * helpful
+    trying = {n: looks(seed * len(kinds) + n, kind) for n, kind in enumerate(kinds)}
+    newest, active = dict[int, Posterior](), set[int]()
+    while trying:
+        newest |= {n: found for n, each in trying.items() if (found := next(each, None))}
+        bar, ended = proof_bar([*newest.values()]), set[int]()
+        for n in trying:
+            move = judged(newest[n], active=False, bar=bar)
+            if move is not None or newest[n].decisions >= MOST_DECISIONS:
+                ended.add(n)
+            active |= {n} if move is not None and move.status is Status.ACTIVE else set()
+        trying = {n: each for n, each in trying.items() if n not in ended}
+    false = sum(n < nulls for n in active)
+    return false, len(active) - false

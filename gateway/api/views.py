@@ -16,7 +16,8 @@ from msgspec.structs import asdict
 from gateway.config import Settings
 from gateway.config.models import LearningSettings
 from gateway.learning.distiller import KIND, day_start
-from gateway.learning.life_cycle import interval, why_not_active
+from gateway.learning.life_cycle import why_not_active
+from gateway.reporting.rates import wilson
 from gateway.steering.guidance.lessons import is_rule
 from gateway.steering.guidance.pattern import Lesson, content
 from gateway.stores.learning import Job, LearningStore, SettledDecision, StoredLesson
@@ -113,7 +114,7 @@ def lesson_view(stored: StoredLesson, settings: Settings) -> dict[str, Any]:
         "arms": [
             {"name": name, "rate": rate, "decisions": decisions, "low": low, "high": high}
             for name, rate, decisions in arms
-            for low, high in [interval(rate or 0.0, decisions)]
+            for low, high in [wilson((rate or 0.0) * decisions, decisions) if decisions else (0, 1)]
         ],
     }
 

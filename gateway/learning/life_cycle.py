@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from typing import NamedTuple
 
 from msgspec import structs
 
@@ -32,15 +33,15 @@ from gateway.stores.learning import (
 )
 
 FALSE_DISCOVERIES = 0.05  # most of a tenant's proved lessons that may help by chance
+RULE_PROVED = 50.0  # e-value of a rule: a run's corrections also decide whether it succeeded
 HELPS_ABOVE = 0.5  # probability of an effect that matters, for a lesson to become active
 SAFE_FROM = 10.0  # e-value against less success from which a lesson is safe: probability .9
 RETIRE_HARM_ABOVE = 0.90  # probability of harm from which a lesson is retired
-GIVE_UP_AFTER, GIVE_UP_BELOW = 120, 0.5
-"""Decisions after which a lesson is retired when the probability that it matters is below this.
-Source of these: `docs/learning.md`, a lesson's life."""
+NONE_SUCCEEDED_ABOVE = 0.8  # the same, while no run that was given it has succeeded
+GIVE_UP_AFTER = 120  # decisions after which a lesson that probably does not help is retired
 FIRST_LOOK, LOOK_EVERY = 30, 15
 """Decisions before a trial is judged for the first time, and between two looks: whoever looks
-after each decision retires by chance. Source: tests/learning/test_trials.py."""
+after each decision retires by chance. Source of these: tests/learning/test_trials.py."""
 LEAST_PER_ARM = 6  # decisions of each arm without which no trial is judged
 NEEDED_CONVERSATIONS = NEEDED_TASKS = NEEDED_KEYS = 2
 """Different conversations, for a general lesson tasks, and where the tenant has several gateway
@@ -49,8 +50,7 @@ ANOTHER_DAY_S = 16 * 3600.0  # between the first and the last time that one pers
 BY_OPERATOR = "by the operator"  # ends the reason of a change by hand
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Move:
+class Move(NamedTuple):
     """A change of status, and why."""
 
     status: Status
@@ -73,13 +73,14 @@ def next_move(
     if rule_stays(lesson):
         return None
     if known.expires_at is not None and now >= known.expires_at:
-        return Move(status=Status.RETIRED, reason="expired: not given for too long")
+        return Move(Status.RETIRED, "expired: not given for too long")
     if known.status is Status.CANDIDATE:
         if not trials or missing_support(lesson, config_tenants):
             return None
         support = lesson.support
         reason = f"supported by {support.conversations} conversations, {support.tasks} tasks"
-        return Move(status=Status.TRIAL, reason=reason)
+        return Move(Status.TRIAL, reason)
+    bar = max(bar, RULE_PROVED) if is_rule(lesson.pattern) else bar
     return judged(lesson.posterior, active=known.status is Status.ACTIVE, bar=bar)
 
 
@@ -133,16 +134,17 @@ def judged(found: Posterior, *, active: bool, bar: float = 1 / FALSE_DISCOVERIES
     held, helps = found.decisions - found.given, found.helps or 0.0
     if found.decisions < FIRST_LOOK or min(found.given, held) < LEAST_PER_ARM:
         return None
-    for harm, words in ((found.harms, "harms"), (found.harms_success, "runs fail more often")):
-        if harm is not None and harm > RETIRE_HARM_ABOVE:
-            return Move(status=Status.RETIRED, reason=f"{words} with probability {harm:.2f}")
-    if found.decisions >= GIVE_UP_AFTER and helps < GIVE_UP_BELOW:
-        reason = f"no effect after {found.decisions} decisions"
-        return Move(status=Status.RETIRED, reason=reason)
+    fails = RETIRE_HARM_ABOVE if found.success_given else NONE_SUCCEEDED_ABOVE
+    if (harm := found.harms or 0.0) > RETIRE_HARM_ABOVE:
+        return Move(Status.RETIRED, f"harms with probability {harm:.2f}")
+    if (harm := found.harms_success or 0.0) > fails:
+        return Move(Status.RETIRED, f"runs fail more often with probability {harm:.2f}")
+    if found.decisions >= GIVE_UP_AFTER and helps < HELPS_ABOVE:
+        return Move(Status.RETIRED, f"no effect after {found.decisions} decisions")
     if active or helps < HELPS_ABOVE or found.proof < bar or found.safe < SAFE_FROM:
         return None
-    reason = f"helps by {100 * (found.effect or 0.0):.0f} points, and runs do not fail more often"
-    return Move(status=Status.ACTIVE, reason=reason)
+    points = 100 * (found.effect or 0.0)
+    return Move(Status.ACTIVE, f"helps by {points:.0f} points, and runs do not fail more often")
 
 
 def why_not_active(
@@ -174,46 +176,34 @@ equal arms; from a probability of harm of .75 on it is given less often."""
 ACTIVE_SHARE = 0.9  # of an active lesson: the rest is the hold-out, which never ends
 _POINTS = 400
 _LOGS = [(math.log(x), math.log(1.0 - x)) for x in ((n + 0.5) / _POINTS for n in range(_POINTS))]
-_SHARE_DIGITS = 4  # the last digits of a sum depend on its order; the draw must not
 _Z95 = 1.959964
-_BETS = ((0.12, 0.15), (0.25, 0.85))
-"""Bets and the capital that each begins with: best for effects of about 12 and 25 points."""
+_BETS = ((0.12, 0.15), (0.25, 0.85))  # for effects of about 12 and 25 points; capital to begin with
 _CORRECTIONS = ("interruption", "correction")  # sources of verdicts
 _MOST_STAKED = 0.9
 _MOST_LOG = 20.0  # of a capital that is stored
 
 
-_Drawn = tuple[bool, float, bool]
-"""Whether it was given, with which probability, and whether the result was good."""
+_Drawn = tuple[bool, float, bool]  # given or not, with which probability, a good result or not
 
 
-@dataclass(frozen=True, slots=True)
-class Observation:
+class Observation(NamedTuple):
     """One settled decision: whether the lesson was given, with which probability, whether what it
-    is about came again, and, of the first decision in a run, whether the run succeeded."""
+    is about came again, and, of the `first` decision in a run, whether the run succeeded."""
 
     given: bool
     share: float
     recurred: bool
     success: bool | None = None
+    first: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Arm:
-    """One arm: its weighted rate (None without decisions), and its Beta posterior's parameters."""
+class _Arm(NamedTuple):
+    """One arm: its decisions, weighted rate of good results, and Beta posterior's parameters."""
 
+    decisions: int
     rate: float | None
     a: float
     b: float
-
-    @property
-    def mean(self) -> float:
-        return self.a / (self.a + self.b)
-
-    @property
-    def variance(self) -> float:
-        total = self.a + self.b
-        return self.a * self.b / (total * total * (total + 1.0))
 
 
 def observations(
@@ -231,16 +221,16 @@ def observations(
         run_id, rows = each.decision.run_id, known[each.decision.run_id]
         if each.recurred is None or (of_person and run_id in seen):
             continue
-        outcome = best(rows)
-        success = outcome.verdict == "success" if outcome else None
-        corrected = of_person and any(row.source in _CORRECTIONS for row in rows)
-        recurred = each.recurred or corrected
-        # A run that gives up soon after the lesson has not got over the failure.
-        soon = not of_person and each.steps_left is not None and each.steps_left < WINDOW_CALLS
-        went_on = success is None and each.calls_to_success is not None
-        recurred = recurred or (soon and not success and not went_on)
-        first = success if run_id not in seen else None
-        found.append(Observation(each.decision.given, each.decision.share, recurred, first))
+        success = outcome.verdict == "success" if (outcome := best(rows)) else None
+        if of_person:
+            came_again = any(row.source in _CORRECTIONS for row in rows)
+        else:  # a run that gives up soon after the lesson has not got over the failure
+            soon = each.steps_left is not None and each.steps_left < WINDOW_CALLS
+            went_on = success is None and each.calls_to_success is not None
+            came_again = soon and not success and not went_on
+        recurred = each.recurred or came_again
+        drawn, first = each.decision, run_id not in seen
+        found.append(Observation(drawn.given, drawn.share, recurred, success, first))
         seen.add(run_id)
     return found
 
@@ -251,17 +241,20 @@ def posterior(every: Sequence[Observation], *, active: bool = False) -> Posterio
     last = len(every) - len(every) % LOOK_EVERY
     seen = every[:last] if last >= FIRST_LOOK else every
     recurred = [(o.given, o.share, not o.recurred) for o in seen]
-    succeeded = [(o.given, o.share, o.success) for o in seen if o.success is not None]
-    given, held = _arms(recurred)
-    success_given, success_held = _arms(succeeded)
-    helps, harms = exceeds(given, held, MATTERS), 1.0 - exceeds(given, held, 0.0)
-    harms_success = 1.0 - exceeds(success_given, success_held, 0.0)
+    given, held = (_arm(recurred, of) for of in (True, False))
+    success_given, success_held = (_arm(_succeeded(seen), of) for of in (True, False))
+    helps, any_help = exceeds(given, held, MATTERS, 0.0)
+    harms, harms_success = 1.0 - any_help, 0.5
+    if min(success_given.decisions, success_held.decisions) >= LEAST_PER_ARM:
+        harms_success -= exceeds(success_given, success_held, 0.0)[0] - 0.5
     effect = low = high = None
     if given.rate is not None and held.rate is not None:
         effect = given.rate - held.rate
-        spread = _Z95 * math.sqrt(held.variance + given.variance)
-        low, high = given.mean - held.mean - spread, given.mean - held.mean + spread
-    share = min(max(2.0 - 2.0 * max(harms, harms_success), LEAST_SHARE), MOST_SHARE)
+        (mean, variance), (mean_held, variance_held) = _moments(given), _moments(held)
+        spread = _Z95 * math.sqrt(variance + variance_held)
+        low, high = mean - mean_held - spread, mean - mean_held + spread
+    harm = max(harms, harms_success) if last >= FIRST_LOOK else 0.0
+    share = min(max(2.0 - 2.0 * harm, LEAST_SHARE), MOST_SHARE)
     return Posterior(
         decisions=len(every),
         given=sum(o.given for o in every),
@@ -276,18 +269,29 @@ def posterior(every: Sequence[Observation], *, active: bool = False) -> Posterio
         harms=harms,
         harms_success=harms_success,
         proof=e_values(recurred, above=0.0)[-1],
-        safe=max(e_values(succeeded, above=-MATTERS)),
-        share=ACTIVE_SHARE if active else round(share, _SHARE_DIGITS),
+        safe=_safe(seen),
+        share=ACTIVE_SHARE if active else round(share, 4),  # the draw must not depend on an order
     )
+
+
+def _succeeded(seen: Sequence[Observation], unknown: bool | None = None) -> list[_Drawn]:
+    """The first decisions of runs, those of unknown outcome left out, or read as `unknown`."""
+    won = ((o, unknown if o.success is None else o.success) for o in seen if o.first)
+    return [(o.given, o.share, success) for o, success in won if success is not None]
+
+
+def _safe(seen: Sequence[Observation]) -> float:
+    """The least evidence that runs do not succeed less often: by the known outcomes and, since they
+    may be known less often in one arm, with the unknown ones as failed, and as solved."""
+    readings = ((None, MATTERS), (False, 2.0 * MATTERS), (True, 2.0 * MATTERS))
+    return min(max(e_values(_succeeded(seen, unknown), -by)) for unknown, by in readings)
 
 
 def e_values(seen: Sequence[_Drawn], above: float) -> list[float]:
     """The evidence after each decision that giving raises the rate of good results by more than
-    `above`: the capital of bets against the opposite, which begins with 1 and is ever above 1 / a
-    with probability a at most.
-
-    Only the draws are assumed to be random, so that results may depend on each other and change
-    with time. Each bet is chosen before the draw that it is about."""
+    `above`: the capital of bets against the opposite, each chosen before the draw that it is about.
+    It begins with 1 and is ever above 1 / a with probability a at most if the draws are random;
+    results may depend on each other and change with time."""
     logs, good, values = [math.log(capital) for _, capital in _BETS], 0.5, [1.0]
     for number, (given, share, result) in enumerate(seen, start=1):
         middle = good / number  # rate before this one: the smaller the surprise, the surer the bet
@@ -303,45 +307,36 @@ def e_values(seen: Sequence[_Drawn], above: float) -> list[float]:
     return values
 
 
-def interval(rate: float, decisions: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a rate."""
-    if not decisions:
-        return 0.0, 1.0
-    z2 = _Z95 * _Z95 / decisions
-    middle = (rate + z2 / 2) / (1 + z2)
-    spread = _Z95 * math.sqrt(rate * (1 - rate) / decisions + z2 / (4 * decisions)) / (1 + z2)
-    return max(0.0, middle - spread), min(1.0, middle + spread)
+def _arm(seen: Sequence[_Drawn], of: bool) -> _Arm:
+    """The arm that was given the lesson, or the other one, with a flat prior."""
+    arm = [(1.0 / (s if of else 1.0 - s), good) for given, s, good in seen if given is of]
+    if not arm:
+        return _Arm(0, None, 1.0, 1.0)
+    total = sum(weight for weight, _ in arm)
+    rate = sum(weight for weight, good in arm if good) / total
+    effective = total * total / sum(weight * weight for weight, _ in arm)
+    return _Arm(len(arm), rate, 1.0 + effective * rate, 1.0 + effective * (1.0 - rate))
 
 
-def _arms(seen: Sequence[_Drawn]) -> tuple[_Arm, _Arm]:
-    """Rates of good results of both arms, with flat priors."""
-    return _arm([d for d in seen if d[0]]), _arm([d for d in seen if not d[0]])
+def _moments(arm: _Arm) -> tuple[float, float]:
+    """Mean and variance."""
+    mean = arm.a / (arm.a + arm.b)
+    return mean, mean * (1.0 - mean) / (arm.a + arm.b + 1.0)
 
 
-def _arm(seen: Sequence[_Drawn]) -> _Arm:
-    if not seen:
-        return _Arm(rate=None, a=1.0, b=1.0)
-    weights = [1.0 / (share if given else 1.0 - share) for given, share, _ in seen]
-    total = sum(weights)
-    rate = sum(w for w, drawn in zip(weights, seen, strict=True) if drawn[2]) / total
-    effective = total * total / sum(w * w for w in weights)
-    return _Arm(rate=rate, a=1.0 + effective * rate, b=1.0 + effective * (1.0 - rate))
-
-
-def exceeds(larger: _Arm, smaller: _Arm, by: float) -> float:
-    """The probability that one arm's rate is above the other's by at least `by`."""
+def exceeds(larger: _Arm, smaller: _Arm, *by: float) -> list[float]:
+    """The probabilities that one arm's rate is above the other's by at least each of these."""
     density, below = _density(larger.a, larger.b), _density(smaller.a, smaller.b)
-    cumulative = [0.0, *accumulate(below)]
-    shift = by * _POINTS
-    chance = 0.0
-    for index, mass in enumerate(density):
-        # Both rates lie anywhere in their cell: half of an equal cell counts.
-        at = index + 0.5 - shift
-        if at <= 0.0:
-            continue
-        cell = min(int(at), _POINTS - 1)
-        chance += mass * (cumulative[cell] + below[cell] * min(at - cell, 1.0))
-    return min(max(chance, 0.0), 1.0)
+    cumulative, found = [0.0, *accumulate(below)], list[float]()
+    for shift in (_POINTS * each for each in by):
+        chance = 0.0
+        for index in range(max(0, math.ceil(shift - 0.5)), _POINTS):
+            # Both rates lie anywhere in their cell: half of an equal cell counts.
+            at = index + 0.5 - shift
+            cell = min(int(at), _POINTS - 1)
+            chance += density[index] * (cumulative[cell] + below[cell] * min(at - cell, 1.0))
+        found.append(min(max(chance, 0.0), 1.0))
+    return found
 
 
 def _density(a: float, b: float) -> list[float]:
@@ -431,5 +426,8 @@ class LessonActions:
         evidence = await self.store.evidence(old.tenant, old.pattern_id)
         own = [replace(row, pattern_id=new.pattern_id) for row in evidence]
         await self.store.learn([(new, own)])
+        if is_rule(old):
+            at_once = Posterior(share=ACTIVE_SHARE)
+            await self.store.put_posterior(old.tenant, new.pattern_id, lesson.version, at_once, at)
         await self.move(stored, Status.RETIRED, f"replaced by {new.pattern_id}", at)
         return new

@@ -22,6 +22,8 @@ from tests.live.client import PLAIN, TOOLS, opening
 
 Start = Callable[..., AppServer]
 COMMANDS = ("mvn test", "./gradlew test")
+OVERRIDES = ({"order": 7}, {"order": 7, "manager_override": True})
+DENIED, REFUNDED = "Error: refund denied: it was bought 60 days ago", "refunded"
 RESULTS = {"mvn test": "bash: mvn: command not found", "./gradlew test": "BUILD SUCCESSFUL in 3s"}
 
 
@@ -140,3 +142,43 @@ async def test_a_later_run_is_told_where_it_fails(
     assert len({each.decision.run_id for each in decisions}) == 6
     assert {each.decision.given for each in decisions} == {True, False}
     assert {each.decision.step_index for each in decisions} == {1}
+
+
+async def test_an_override_is_not_tried(
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, database: Path
+) -> None:
+    """An agent overrides a check in two successful runs: no lesson says so, not even a candidate,
+    while the same runs teach to call another program."""
+
+    def agent(request: ReceivedRequest) -> Reply:
+        turn = sum(m.get("role") == "assistant" for m in request.messages)
+        if turn < len(COMMANDS):
+            return builder(request)
+        turn -= len(COMMANDS)
+        if turn >= len(OVERRIDES):
+            return Reply("It is refunded.")
+        return Reply("", tool_calls=(ToolCall("refund", OVERRIDES[turn], id=f"r{turn}"),))
+
+    upstream.default = agent
+    gateway = gateway_server(settings(database, "on"))
+    for number, task in enumerate(("Refund order 7.", "Help the customer.")):
+        messages = opening(task)
+        for _ in range(len(COMMANDS) + len(OVERRIDES) + 1):
+            answer = await http.post(
+                f"{gateway.base_url}/chat/completions",
+                json={"model": "m", "messages": messages, "tools": TOOLS},
+                headers={"x-conversation-id": f"c{number}", "x-gateway-outcome": "success"},
+            )
+            message = answer.raise_for_status().json()["choices"][0]["message"]
+            messages.append(message)
+            for call in message.get("tool_calls") or ():
+                given = orjson.loads(call["function"]["arguments"])
+                refunded = REFUNDED if "manager_override" in given else DENIED
+                result = RESULTS.get(given.get("command", ""), refunded)
+                messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
+    assert DENIED in str(messages)
+    await learned(database, Status.TRIAL, 2)
+    stores = await open_stores(StorageSettings(path=str(database)))
+    every = await stores.learning.lessons(LessonFilter())
+    await stores.close()
+    assert ["gradlew" in str(each.pattern.fields) for each in every] == [True, True]

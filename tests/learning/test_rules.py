@@ -21,7 +21,13 @@ from gateway.config.models import LearningSettings
 from gateway.config.storage import StorageSettings
 from gateway.learning.book import LessonBook
 from gateway.learning.corrections import instructed
-from gateway.learning.life_cycle import BY_OPERATOR, LessonActions, next_move, why_not_active
+from gateway.learning.life_cycle import (
+    ACTIVE_SHARE,
+    BY_OPERATOR,
+    LessonActions,
+    next_move,
+    why_not_active,
+)
 from gateway.learning.worker import Learner
 from gateway.steering.guidance.lessons import STATED, LessonQuery
 from gateway.steering.guidance.pattern import Status
@@ -350,6 +356,8 @@ async def test_what_one_person_said_is_for_that_person() -> None:
     (rule,) = await rules(stores)
     edited = await LessonActions(stores.learning).edit(rule, "Use pnpm for all.", 2.0)
     assert await given("eve") == [edited.pattern_id]
+    shares = {each.pattern.pattern_id: each.posterior.share for each in await rules(stores)}
+    assert shares[edited.pattern_id] == ACTIVE_SHARE
     await talk(stores, 3, SAID[0])
     support = {each.pattern.pattern_id: each.support.conversations for each in await rules(stores)}
     assert support == {name: 3, edited.pattern_id: 4}
