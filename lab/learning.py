@@ -4,7 +4,9 @@ Lessons of the contrast of runs by source, the share of the failing runs of one 
 scenarios that a library of the other half covers, and the precision of each implicit outcome. With
 `--sessions` and `--said`: the rules that people's corrections state, in order of time, and whether
 corrections of the last third were covered by the two before. `--read N` prints N lessons with what
-they come from. `--trials SEEDS` plays trials of lessons with a known effect.
+they come from. `--pairs`: whether lessons of other tasks name what successful runs of a task
+do where failing ones failed, against other lessons. `--trials SEEDS` plays trials of lessons with a
+known effect.
 """
 
 from __future__ import annotations
@@ -17,10 +19,11 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from gateway.learning.contrast import Contrast
+from gateway.learning.contrast import Contrast, Move
 from gateway.learning.corrections import (
     CORRECTS_FROM,
     Rule,
@@ -41,7 +44,7 @@ from gateway.learning.life_cycle import (
     proof_bar,
 )
 from gateway.learning.mining import Finding, MinedRun, mine
-from gateway.learning.reading import ReadCallOfRun, read_run
+from gateway.learning.reading import ReadCallOfRun, command_of, program_of, read_run
 from gateway.learning.verdicts import implicit
 from gateway.offline.recordings import Recording, parse_recording, read_lines, steps_of
 from gateway.steering.guidance.pattern import Status
@@ -57,12 +60,18 @@ SPLITS = 8
 _FINAL_TOOLS = ("submit", "finish", "done", "exit", "terminate")
 
 
-@dataclass(slots=True)
+@dataclass
 class _Read:
     recording: Recording
     calls: list[ReadCallOfRun]
     keys: set[str]
     found: list[Finding] = field(default_factory=list)
+
+    @cached_property
+    def moves(self) -> frozenset[Move]:
+        """The moves that the run made after failures."""
+        (known,) = _contrast([self]).runs.values()
+        return frozenset[Move]().union(*(attempt.moves for attempt in known.attempts))
 
 
 @dataclass(slots=True)
@@ -83,6 +92,7 @@ class Taught:
     runs: int
     tasks: int
     comes_from: tuple[str, ...]
+    move: Move
     effect: float = 0.0
 
 
@@ -159,6 +169,7 @@ def _taught(read: Sequence[_Read]) -> Iterator[Taught]:
                     runs=len(behind),
                     tasks=len(tasks),
                     comes_from=(key, *words[:2]),
+                    move=move,
                     effect=contrast.lifts(key)[move][0],
                 )
 
@@ -220,6 +231,89 @@ def _coverage(read: Sequence[_Read]) -> dict[str, dict[str, float]]:
             "covered": counts["covered"] / counts["failing"],
         }
         for source, counts in sorted(totals.items())
+    }
+
+
+def pairs(files: Sequence[Path]) -> dict[str, Any]:
+    """By source: tasks with failing and successful runs, how often a lesson that the failing run
+    would be given names what the successful runs did, the same for the other moves that were seen
+    in runs, and the difference with its interval (tasks drawn again). Lessons come from the runs
+    of other scenarios."""
+    read = [
+        _Read(recording, calls, {call.key for call in calls if call.key})
+        for recording in _recordings(files)
+        for calls in [read_run(steps_of(recording))]
+    ]
+    groups = sorted({each.recording.label.group for each in read})
+    random.Random(0).shuffle(groups)  # noqa: S311 - no secret
+    found: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for fold in range(SPLITS):
+        held = set(groups[fold::SPLITS])
+        others = [each for each in read if each.recording.label.group not in held]
+        library = list(_taught(others))
+        tasks = defaultdict[tuple[str, str], list[_Read]](list)
+        for each in read:
+            if each.recording.label.group in held:
+                tasks[each.recording.label.source, each.recording.label.group].append(each)
+        for (source, _), runs in tasks.items():
+            of_source = [lesson for lesson in library if lesson.source == source]
+            if (pair := _pair(runs, of_source, _moves_seen(others, source))) is not None:
+                found[source].append(pair)
+    found["all"] = [pair for of_source in found.values() for pair in of_source]
+    return {source: _compared(found[source]) for source in sorted(found) if found[source]}
+
+
+def _moves_seen(read: Sequence[_Read], source: str) -> set[tuple[str, Move]]:
+    """The moves of a source's runs, with the tool of the failure that they answer."""
+    runs = [each for each in read if each.recording.label.source == source]
+    return {(f.key.split("|")[1], f.move) for each in runs for f in each.found if f.move}
+
+
+def _pair(
+    runs: Sequence[_Read], library: Sequence[Taught], seen: set[tuple[str, Move]]
+) -> tuple[float, float] | None:
+    """Share of the (failing run, lesson, successful run) of a task in which the successful run made
+    the lesson's move, and the same for the other moves of that sort; None without any."""
+    good = [each for each in runs if each.recording.label.success]
+    named, other = list[float](), list[float]()
+    for bad in (each for each in runs if each.recording.label.success is False):
+        for lesson in library:
+            key = lesson.comes_from[0]
+            if good and key in bad.keys:
+                head, rest = key.split("|")[1], [(h, m) for h, m in seen if m != lesson.move]
+                named += [float(_made(each, head, lesson.move)) for each in good]
+                made = [_made(each, h, m) for each in good for h, m in rest]
+                other.append(sum(made) / len(made) if made else 0.0)
+    return (sum(named) / len(named), sum(other) / len(other)) if named else None
+
+
+def _made(run: _Read, head: str, move: Move) -> bool:
+    """Whether a run made a move, after a failure or without one."""
+    if move in run.moves:
+        return True
+    heads = [call.reading.head for call in run.calls if call.works]
+    if move.kind in ("before", "elsewhere"):
+        later = heads[heads.index(move.name) + 1 :] if move.name in heads else []
+        return head in later or (move.kind == "elsewhere" and move.name in heads)
+    commands = [command_of(call.action.arguments) or "" for call in run.calls]
+    if move.kind == "instead":
+        return any(program_of(command) == move.name for command in commands)
+    sign = move.value or move.name
+    return move.kind in ("entry", "option") and any(
+        f"{sign} " in f"{command} " for command in commands if head.lstrip("$") in command
+    )
+
+
+def _compared(found: Sequence[tuple[float, float]]) -> dict[str, Any]:
+    draw = random.Random(0)  # noqa: S311 - no secret
+    gains = [named - other for named, other in found]
+    means = sorted(sum(draw.choices(gains, k=len(gains))) / len(gains) for _ in range(2000))
+    return {
+        "tasks": len(found),
+        "named": sum(named for named, _ in found) / len(found),
+        "other_moves": sum(other for _, other in found) / len(found),
+        "difference": sum(gains) / len(gains),
+        "interval": (means[50], means[-51]),
     }
 
 

@@ -1,13 +1,10 @@
 """The corrections that a person had to repeat: groups of sayings that ask for the same.
 
-Sayings are joined by a wish that is common in any project (`gateway/learning/language.toml`), or
-by equal words.
-Words of a correction are not its rule, so that most repetitions in other words stay unfound: what
-is joined should be right."""
+Sayings are joined by the rule that they state (`gateway/learning/corrections.py`), or by equal
+words. Words of a correction are not its rule: what is joined should be right."""
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -16,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.history.session import HumanKind, Session, project_of
-from gateway.learning.corrections import is_output, own_words, wish_of
+from gateway.learning.corrections import is_output, own_words, rules_in, wish_of
 from gateway.learning.gate import vocabulary
 from gateway.steering.transcript.message_kinds import agent_words, corrected, is_plan, kind_chances
 from gateway.steering.transcript.steps import StepReader
@@ -24,7 +21,7 @@ from gateway.text.secrets import mask_secrets
 
 SURE = 0.5  # probability from which a message counts as a correction
 SURE_BACKED = 0.35  # the same for the words of a rejection, and for words that show a rule
-ALIKE = 0.6  # cosine of the words of two sayings that say the same
+ALIKE = 0.6  # share of the words of two sayings that are in both, for them to say the same
 LEAST_WORDS = 2  # words with a meaning that two sayings must share
 MOST_READ = 20_000  # sayings, the newest, that are compared
 _QUOTED_CHARACTERS = 200
@@ -51,7 +48,7 @@ class Saying(Struct, frozen=True, kw_only=True):
 class Group(Struct, frozen=True, kw_only=True):
     """Corrections of one project that ask for the same.
 
-    `rule`: that of a wish, "" for sayings with equal words; `text`: the shortest clear wording.
+    `rule`: what they state, "" for sayings with equal words; `text`: the shortest clear wording.
     Secrets are masked. `first`, `last`: None if no time is known."""
 
     text: str
@@ -82,17 +79,9 @@ def sayings_of(session: Session) -> list[Saying]:
         event: HumanKind = "interrupt" if stopped and turn.kind == "message" else turn.kind
         stopped = False
         if turn.text:
-            found.append(
-                Saying(
-                    text=turn.text,
-                    session=session.id,
-                    project=project_of(session.project),
-                    at=turn.at,
-                    event=event,
-                    before=before,
-                    turn=index,
-                )
-            )
+            at_step = Saying(text=turn.text, session=session.id, before=before, turn=index)
+            project = project_of(session.project)
+            found.append(replace(at_step, project=project, at=turn.at, event=event))
     return [replace(saying, corrects=is_correction(saying)) for saying in found]
 
 
@@ -138,31 +127,27 @@ def _joined(sayings: Sequence[Saying]) -> list[tuple[str, list[Saying]]]:
     """Sayings of one project by rule; the rest by the first one that has nearly the same words."""
     by_rule: dict[str, list[Saying]] = defaultdict(list)
     for saying in sayings:
-        by_rule[wish_of(saying.text)].append(saying)
+        rules = (rule.text for rule in rules_in(saying.text) if not rule.allows)
+        by_rule[next(rules, "")].append(saying)
     rest = by_rule.pop("", [])
     return [*by_rule.items(), *(("", members) for members in _alike(rest))]
 
 
 def _alike(sayings: Sequence[Saying]) -> list[list[Saying]]:
-    words = [_meaning(own_words(saying.text)) for saying in sayings]
-    seen = Counter(word for each in words for word in each)
-    rare = {word: math.log((1 + len(words)) / (0.5 + count)) for word, count in seen.items()}
-    length = [math.sqrt(sum(rare[word] ** 2 for word in each)) for each in words]
-    groups: list[list[int]] = []
+    groups: list[tuple[frozenset[str], list[Saying]]] = []
     firsts: dict[str, list[int]] = defaultdict(list)  # word -> groups whose first saying has it
-    for number, each in enumerate(words):
-        near = Counter(group for word in each for group in firsts[word])
+    for saying in sayings:
+        words = _meaning(own_words(saying.text))
+        near = Counter(group for word in words for group in firsts[word])
         for group, shared in near.most_common(20):
-            other = groups[group][0]
-            weight = sum(rare[word] ** 2 for word in each & words[other])
-            if shared >= LEAST_WORDS and weight >= ALIKE * length[number] * length[other]:
-                groups[group].append(number)
+            if shared >= max(LEAST_WORDS, ALIKE * len(words | groups[group][0])):
+                groups[group][1].append(saying)
                 break
         else:
-            for word in each:
+            for word in words:
                 firsts[word].append(len(groups))
-            groups.append([number])
-    return [[sayings[number] for number in group] for group in groups]
+            groups.append((words, [saying]))
+    return [members for _, members in groups]
 
 
 def _group(rule: str, members: Sequence[Saying]) -> Group:
@@ -182,4 +167,4 @@ def _group(rule: str, members: Sequence[Saying]) -> Group:
 
 
 def _meaning(words: str) -> frozenset[str]:
-    return frozenset(_WORDS.findall(words)) - vocabulary("said_often")
+    return frozenset(_WORDS.findall(words.lower())) - vocabulary("said_often")

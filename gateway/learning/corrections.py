@@ -8,9 +8,9 @@ words nothing is made: few rules that are right are better than many. What is le
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
@@ -39,6 +39,7 @@ CLEAR_FROM = 0.5  # from which a model may be asked for the rule
 LEAST_PLAIN = 0.6  # share of plain words in what a person wrote
 _MOST_SENTENCES = 8  # of one message that are read
 _MOST_RULES = 2  # that one message gives: more is a task, not a correction
+_SHORT = 20  # words of a message that is one rule, if it says so
 MOST_SAID_CHARS = 200  # of the person's words that are kept as evidence
 
 _PASTED = re.compile(r"```.*?(?:```|\Z)|https?://\S+|(?m:^)>[^\n]*", re.DOTALL)
@@ -47,36 +48,34 @@ _OUTPUT = re.compile(r"\s*(?:---|===|[$>{\[<\u276f]|\w+: error|Traceback|Operati
 
 
 @cache
-def _wishes() -> tuple[tuple[str, re.Pattern[str], re.Pattern[str], bool], ...]:
-    """The rule of each wish, what says it, after what call, and whether any message may say it."""
+def _table(name: str) -> tuple[tuple[re.Pattern[str], Mapping[str, Any]], ...]:
+    """The rows of a table of `language.toml`, each after the expression of what says it."""
     return tuple(
-        (
-            row["rule"],
-            re.compile("|".join(row["says"]), re.MULTILINE),
-            re.compile(row.get("after", ""), re.DOTALL),
-            row.get("any", False),
-        )
-        for row in language()["wish"]
+        (re.compile("|".join([*row.get("says", ()), *_unwanted(row)]), re.IGNORECASE | re.M), row)
+        for row in language()[name]
     )
+
+
+def _unwanted(row: Mapping[str, Any]) -> Iterator[str]:
+    if thing := row.get("without"):
+        yield f"(?:{form('unwanted').pattern})[^.?!]{{0,30}}(?:{thing})"
+        yield f"(?:{thing})[^.?!]{{0,24}}(?:{form('refused').pattern})"
 
 
 def wish_of(text: str, call: str = "", *, corrects: bool = True) -> str:
     """The rule of the first wish that a text asks for; "" if none is recognised. `call`: the
     arguments of the agent's call that it answers; `corrects`: it is a correction."""
     own = own_words(text)
-    for rule, says, after, anywhere in _wishes():
-        found = says.search(own) if corrects or anywhere else None
-        if found and after.search(call):
+    for says, row in _table("wish"):
+        found = says.search(own) if corrects or row.get("any") else None
+        if found and re.search(row.get("after", ""), call, re.DOTALL):
+            rule: str = row["rule"]
             return rule.replace("{1}", (found[1] or "").title() if found.re.groups else "")
     return ""
 
 
 def own_words(text: str) -> str:
-    """A message in small letters, without code blocks, quotations and addresses."""
-    return _own(text).lower()
-
-
-def _own(text: str) -> str:
+    """A message without code blocks, quotations and addresses."""
     return _PASTED.sub(" ", text[:READ_CHARACTERS]).replace("\u2019", "'").strip()
 
 
@@ -88,7 +87,7 @@ def is_output(text: str) -> bool:
 
 
 class Situation(Struct, frozen=True):
-    """The work of the agent: its tool or program with the sub-command, the kind of file, and
+    """Situation of the agent: its tool or program with the sub-command, the kind of file, and
     the phase of the work; "" for what is not known."""
 
     doing: str = ""
@@ -123,31 +122,29 @@ def rules_in(
     if is_plan(words) or is_output(words):
         return []
     action = before.actions[-1] if before is not None and before.actions else None
-    situation = situation_of(action)
-    found: list[Rule] = []
+    situation, said = situation_of(action), " ".join(words.split())[:MOST_SAID_CHARS]
+    found: dict[frozenset[str], Rule] = {}
     for text, allows in _candidates(words, action, corrects):
-        refused = refusal(text, known=known)
-        if refused is not None and not refused.approvable:
-            continue
-        said = " ".join(words.split())[:MOST_SAID_CHARS]
-        reason = refused.reason if refused else ""
-        rule = Rule(text=text, said=said, situation=situation, allows=allows, refused=reason)
-        if all(rule.words != each.words for each in found):
-            found.append(rule)
-    return found[:_MOST_RULES]
+        no = refusal(text, known=known)
+        if no is None or no.approvable:
+            why = no.reason if no else ""
+            rule = Rule(text=text, said=said, situation=situation, allows=allows, refused=why)
+            found.setdefault(rule.words, rule)
+    return list(found.values())[:_MOST_RULES]
 
 
 def _candidates(words: str, action: Action | None, corrects: bool) -> Iterator[tuple[str, bool]]:
-    arguments = action.arguments if action is not None else ""
-    if wish := wish_of(words, arguments, corrects=corrects):
-        yield wish, False
+    sentences = list(_sentences(words))
+    allowed = [found for each in sentences if (found := form("allows").match(each))]
+    for found in allowed:
+        if text := _clause(found[found.lastindex or 0]):
+            yield text, True
+    if allowed:
         return
-    for sentence in _sentences(words):
-        if allowed := form("allows").match(sentence):
-            if text := _clause(allowed[1]):
-                yield _capital(text), True
-        elif text := _said(sentence, action, corrects):
-            yield text, False
+    short = len(words.split()) <= _SHORT and form("standing").search(words) is not None
+    wish = wish_of(words, action.arguments if action else "", corrects=corrects or short)
+    stated = [wish] if wish else (_said(each, action, corrects) for each in sentences)
+    yield from ((text, False) for text in stated if text)
 
 
 _STOPS = re.compile(r"(?<=[.!?;\n])\s+|\n+")
@@ -155,109 +152,85 @@ _STOPS = re.compile(r"(?<=[.!?;\n])\s+|\n+")
 
 def _sentences(words: str) -> Iterator[str]:
     """The sentences of a message, without the marks at their ends."""
-    for number, part in enumerate(_STOPS.split(_own(words))):
-        if number >= _MOST_SENTENCES:
-            return
-        text = part.strip(" \t-*•.!?;,:")
-        if text:
-            yield re.sub(r"\s+", " ", text)
+    for part in _STOPS.split(own_words(words))[:_MOST_SENTENCES]:
+        if text := re.sub(r"\s+", " ", part.strip(" \t-*•.!?;,:")):
+            yield text
 
 
 def _said(sentence: str, action: Action | None, corrects: bool) -> str:
     """The rule that one sentence states; "" for none."""
+    for says, row in _table("same"):
+        sentence = says.sub(row["as"], sentence).strip()
     plain = form("fillers").sub("", sentence)
-    for begins in (sentence, plain):
-        if found := form("always").match(begins):
-            clause = _imperative(found[1]) or _negative(found[1], action)
-            if clause.startswith(("Do not", "Avoid")) or not clause:
-                return clause
-            return f"Always {clause}."
-        if found := form("each_time").match(begins):
-            when, clause = _clause(found[1]), _imperative(found[2])
-            standing = corrects or begins.lower().startswith(("whenever", "every", "each"))
-            return f"{_capital(when)}, {clause}." if when and clause and standing else ""
-        if not corrects:
-            continue
-        if text := _negative(begins, action):
-            return text
-        if found := form("should_have").match(begins):
-            clause = _imperative(f"{_base(found[1].lower())}{found[2]}")
-            return f"{_capital(clause)}." if clause and not form("definite").search(clause) else ""
-    if not corrects:
-        return ""
-    if (found := form("instead").match(plain)) and (what := _clause(found[2])):
-        other, joint = _clause(found[4]), "," if found[3] == "not" else ""
-        text = f"{_capital(found[1])} {what}{joint} {found[3]} {other}."
-        return text if other and not form("definite").search(text) else ""
-    if (found := form("prefer").match(plain)) and (what := _clause(found[1])):
-        return f"Prefer {what}."
-    found = form("plural").match(plain)
-    if found and not form("once").search(found[1]) and (what := _clause(found[4])):
-        must = "must not" if (found[3] or "").strip() in ("not", "never") else "must"
-        return f"{_capital(found[1])} {must} {what}."
-    if (found := form("each").match(plain)) and (what := _clause(found[3])):
-        return f"{_capital(found[1])} {found[2]} {what}."
-    shown = command_shown(action)
-    if (found := form("first").match(plain)) and shown and (clause := _imperative(found[1])):
-        return "" if form("definite").search(clause) else f"Before `{shown}`, {clause}."
-    clause = _imperative(plain)
-    ahead = form("ahead").search(clause) and not form("definite").search(clause)
-    if clause and (ahead or form("every").search(clause)):
-        return f"{_capital(clause)}."
+    standing = corrects or form("standing").search(sentence) is not None
+    for says, row in _table("form"):
+        for begins in (sentence, plain) if standing or row.get("any") else ():
+            if (found := says.match(begins)) and (text := _filled(row, found, action, corrects)):
+                return text
     return ""
 
 
-def _negative(sentence: str, action: Action | None) -> str:
-    """The prohibition in a sentence; "" for none. A pronoun is the command that was called."""
-    if found := form("not_doing").match(sentence):
-        doing = _clause(found[1])
-        verb = _base(doing.partition(" ")[0].lower())
-        return f"Avoid {doing}." if verb in vocabulary("verbs") else ""
-    found = form("not").match(sentence)
-    if found is None:
+def _filled(
+    row: Mapping[str, Any], found: re.Match[str], action: Action | None, corrects: bool
+) -> str:
+    """The rule of a form, filled with the parts of a sentence; "" if one of them is none."""
+    parts = {name: _clause(part) for name, part in found.groupdict().items()}
+    for name in parts.keys() & {"do", "past"}:
+        parts[name] = _imperative(found[name], past=name == "past")
+    if "doing" in parts and not _imperative(parts["doing"], past=True):
         return ""
-    verb, _, rest = found[1].partition(" ")
-    verb = verb.strip(",.").lower()
-    rest = form("ends").split(rest)[0].strip()
+    if "never" in parts:
+        parts["never"] = _negative(found["never"], action)
+    parts["call"] = command_shown(action) or "?"
+    filled = row["rule"].format(**parts).removesuffix(".")
+    text = f"{filled[:1].upper()}{filled[1:]}."
+    tied = not row.get("definite") and "never" not in parts and form("definite").search(text)
+    other = (row.get("work") or not corrects) and not form("work").search(text)
+    cut = row["rule"] == "{do}." and not found.re.match(parts["do"])
+    stated = "none" in parts and form("status").search(f"no {found['none']}")
+    bad = tied or other or cut or stated or not all(parts.values()) or "`?`" in text
+    return "" if bad or not text.isascii() else text
+
+
+def _negative(text: str, action: Action | None) -> str:
+    """The prohibition that a text states; "" for none. A pronoun is the command that was called."""
+    verb, _, rest = form("ends").split(text)[0].strip().partition(" ")
+    verb = _base(verb.strip(",.").lower())
     shown = command_shown(action)
     if verb in ("do", "run", "call", "use") and form("pronoun").match(rest):
         return f"Do not run `{shown}`." if " " in shown else ""
-    object_less = not rest or form("pronoun").match(rest)
+    object_less = not rest or form("pronoun").match(rest) or rest == "unless asked"
     if verb in vocabulary("without_object") and object_less:
         return f"Do not {verb} unless asked."
-    if verb not in vocabulary("verbs") or not rest:
+    if verb not in vocabulary("verbs") or object_less:
         return ""
     what = _clause(rest)
-    bound = form("definite").search(rest) and not form("every").search(sentence)
+    bound = form("definite").search(rest) and not form("every").search(text)
     return f"Do not {verb} {what}." if what and not bound else ""
 
 
-def _imperative(text: str) -> str:
+def _imperative(text: str, *, past: bool = False) -> str:
     """A clause that begins with a verb of an agent's work, in full; "" for another."""
-    clause = _clause(form("fillers").sub("", text.strip()))
-    first, _, rest = clause.partition(" ")
-    return f"{first.lower()} {rest}" if first.lower() in vocabulary("verbs") and rest else ""
+    first, _, rest = _clause(form("fillers").sub("", text.strip())).partition(" ")
+    verb = _base(first.lower()) if past else first.lower()
+    return f"{verb} {rest}" if verb in vocabulary("verbs") and rest else ""
 
 
 def _clause(text: str) -> str:
     """A clause without its reasons; "" if it is tied to one moment, too short or too long."""
     kept = form("ends").split(text.strip())[0].strip(" .,:;!?")
     kept = re.sub(r"(?i)\bmy\b", "the person's", re.sub(r"(?i)\bme\b", "the person", kept))
+    kept = re.sub(r"(?<![\w`-])--[a-z][a-z-]{1,30}(?![\w`-])", r"`\g<0>`", kept)
     tied = form("once").search(kept) or not 0 < len(kept.split()) <= 16
     return "" if tied else kept
 
 
 def _base(verb: str) -> str:
     """The verb of a participle or gerund, as far as it is known."""
-    stem = verb.removesuffix("ing") if verb.endswith("ing") else verb
+    stem = verb.removesuffix("ing")
     forms = (verb, verb[:-1], verb[:-2], verb[:-3], stem, f"{stem}e", stem[:-1])
-    known = vocabulary("verbs")
-    found: str = language()["irregular"].get(verb, next((f for f in forms if f in known), verb))
-    return found
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
+    known = (each for each in forms if each in vocabulary("verbs"))
+    return language()["irregular"].get(verb) or next(known, verb)
 
 
 def command_shown(action: Action | None) -> str:
@@ -283,24 +256,33 @@ def situation_of(action: Action | None) -> Situation:
     return Situation(doing, suffix[1] if suffix else "", phase)
 
 
-_STEM = re.compile(r"(?:ing|ed|es|s|e)$")
-_MEANT = re.compile(r"[a-z][a-z0-9-]+")
-_NO = re.compile(r"\b(?:not|never|avoid|without)\b")
+_STEM = re.compile(r"(?:ies|ing|ed|es|s|e|y)$")
+_MEANT = re.compile(r"[a-z][a-z0-9_-]+")
+_NO = re.compile(r"\b(?:not|never|avoid|without|stop)\b|n't\b|^no\b")
+_LIMITS = frozenset(("onl", "instead", "unles", "rather"))  # stems of words that exclude
 ALIKE = 0.6  # share of the words of two rules that are in both, for them to say the same
 
 
+@lru_cache(maxsize=4096)
 def meaning(text: str) -> frozenset[str]:
     """Stems of the words of a rule that carry its meaning, with `not` for a prohibition."""
-    flat = text.lower()
-    stems = {
-        _STEM.sub("", word) for word in _MEANT.findall(flat) if word not in vocabulary("common")
-    }
-    return frozenset(stems | ({"not"} if _NO.search(flat) else set()))
+    flat = text.lower().replace(", not ", " instead ")
+    kept = (word for word in _MEANT.findall(flat) if word not in vocabulary("common"))
+    stems = {_STEM.sub("", language()["synonyms"].get(word, word)) for word in kept}
+    return frozenset(stems - {"avoid", "stop"} | ({"not"} if _NO.search(flat) else set()))
+
+
+@cache
+def _light() -> frozenset[str]:
+    return frozenset(_STEM.sub("", word) for word in vocabulary("light")) | _LIMITS
 
 
 def same_rule(a: frozenset[str], b: frozenset[str]) -> bool:
     """Whether two rules say the same: most words in both, and both forbid or neither does."""
-    return ("not" in a) == ("not" in b) and len(a & b) >= ALIKE * len(a | b)
+    one, other = a - _light() - {"not"}, b - _light() - {"not"}
+    if not one or not other:
+        return a == b
+    return ("not" in a) == ("not" in b) and len(one & other) >= ALIKE * len(one | other)
 
 
 def meant(pattern: Pattern) -> frozenset[str]:
@@ -318,9 +300,10 @@ def joined(words: frozenset[str], stored: Sequence[Pattern]) -> Pattern | None:
 
 
 def takes_back(allowed: frozenset[str], rule: frozenset[str]) -> bool:
-    """Whether what is allowed now is what a rule forbids."""
-    forbidden = rule - {"not"}
-    return "not" in rule and bool(allowed) and len(allowed & forbidden) >= ALIKE * len(allowed)
+    """Whether what is allowed now is what a rule forbids, and most of it."""
+    forbidden = rule - _light() - {"not", "ask"}
+    shared = len((allowed - _light()) & forbidden)
+    return "not" in rule and shared >= max(1, ALIKE * len(allowed), len(forbidden) / 2)
 
 
 def taken_back(allowed: Rule, stored: Sequence[Pattern], at: float) -> list[Pattern]:
@@ -405,7 +388,6 @@ def project_of(prompts: Sequence[PromptMessage]) -> tuple[str, str]:
     return (digest(re.sub(r"\d+", "0", text[:_PROMPT_CHARS])), "") if text else ("", "")
 
 
-_LIMITS = frozenset(("only", "instead", "unles", "rather"))  # stems of words that exclude
 _INSTRUCTED = 0.7  # share of a rule's words in a sentence that says it
 
 
@@ -426,7 +408,9 @@ def instructed(rule: str, prompts: Sequence[PromptMessage]) -> bool:
     )
 
 
-def correction(run: MinedRun, said: Said, rule: Rule, project: tuple[str, str]) -> Pattern:
+def correction(
+    run: MinedRun, said: Said, rule: Rule, project: tuple[str, str], expires_at: float
+) -> Pattern:
     """The candidate for a rule, with its author and date."""
     situation, (scope, shown) = rule.situation, project
     marks = {"said": mask_secrets(rule.said), "author": run.key_name, "project": shown}
@@ -443,5 +427,7 @@ def correction(run: MinedRun, said: Said, rule: Rule, project: tuple[str, str]) 
         "recommended_action": rule.text,
     }
     kept = {name: text for name, text in marks.items() if text}
-    lesson = Lesson(key=key, origin=SAID, trust=Trust.USER, applies_when=kept)
+    lesson = Lesson(
+        key=key, origin=SAID, trust=Trust.USER, applies_when=kept, expires_at=expires_at
+    )
     return instance(run, said.step, fields, lesson)

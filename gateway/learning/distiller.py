@@ -302,9 +302,12 @@ class Distiller:
         stored = [each.pattern for each in await self.store.lessons(wanted)]
         pattern = corrections.joined(rule.words, stored)
         if pattern is None:
-            made = corrections.correction(run, said, rule, (scope, shown))
+            until = run.at + self.settings().expire_s
+            made = corrections.correction(run, said, rule, (scope, shown), until)
             marks = made.lesson.applies_when if made.lesson else {}
-            lesson = Lesson(key=key, origin="distilled", trust=Trust.MODEL, applies_when=marks)
+            lesson = Lesson(
+                key=key, origin="distilled", trust=Trust.MODEL, applies_when=marks, expires_at=until
+            )
             pattern = instance(run, said.step, made.fields, lesson, KIND, job.key)
         return pattern, [run.evidence(pattern.pattern_id, said.step, SAID)]
 

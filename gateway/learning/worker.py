@@ -316,6 +316,7 @@ class Learner:
         """Rules that the person stated in the run, each joined with what says the same, and clear
         corrections that no rule was made of. What the person took back is retired."""
         names, found = corrections.known_names(run.steps), list[Entry]()
+        until = run.at + self.settings().expire_s
         wanted = LessonFilter(tenant=run.tenant, key_prefix=f"{SAID}|{project[0]}|")
         stored = [each.pattern for each in await self.store.lessons(wanted)]
         repeated, unsaid = await self._repeated(trace, run), list[corrections.Said]()
@@ -329,7 +330,9 @@ class Learner:
                         await self._retire(each, f"taken back in run {run.id}")
                     continue
                 pattern = corrections.joined(rule.words, stored)
-                pattern = pattern or corrections.correction(run, said, rule, project)
+                pattern = pattern or corrections.correction(run, said, rule, project, until)
+                if pattern.lesson and pattern.lesson.last_confirmed_at < run.at:
+                    await self.store.prolong(run.tenant, pattern.pattern_id, until)
                 stored.append(pattern)
                 found.append((pattern, [run.evidence(pattern.pattern_id, said.step, SAID)]))
         return found, unsaid

@@ -125,7 +125,7 @@ def test_words_of_a_person_are_not_output() -> None:
         ("lint and tests fail", "Run the checks"),
         ("I did not ask for a refactoring", "Do only"),
         ("wait, let's talk about this", "Wait"),
-        ("remove the dead code", "Remove"),
+        ("remove the dead code", "Leave no unused"),
         ("the colour should be blue", ""),
         ("we have tests for the cart", ""),
     ],

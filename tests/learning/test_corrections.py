@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -51,7 +54,7 @@ def rules(words: str, before: Step | None = None, **how: Any) -> list[str]:
         ("hey, use uv, not pip!", None, "Use uv, not pip."),
         ("never force push to main", None, "Do not force push to main."),
         ("why did you delete the tests?", None, "Do not delete the tests."),
-        ("no!! stop adding comments everywhere", None, "Avoid adding comments everywhere."),
+        ("no!! stop adding wrappers everywhere", None, "Avoid adding wrappers everywhere."),
         (
             "you should have asked before changing the schema",
             None,
@@ -105,6 +108,28 @@ def test_the_rule_in_a_correction(words: str, before: Step | None, rule: str) ->
 def test_no_rule_without_confidence(words: str) -> None:
     """What holds for one task, what is no instruction, output, and what the gate refuses."""
     assert rules(words) == []
+
+
+def test_many_phrasings() -> None:
+    """Of what developers say most gives its rule, of other sentences few give one, and rules are
+    joined with rules of their own line alone; in other languages nothing is recognised."""
+    lines = (Path(__file__).parent / "phrasings.tsv").read_text("utf-8").splitlines()
+    alike, foreign = lines.index("# alike"), lines.index("# foreign")
+    found: list[tuple[str, str]] = []
+    said = 0
+    for sign, *phrasings in (line.split("\t") for line in lines[2:alike]):
+        said += len(phrasings)
+        texts = [text for words in phrasings for text in rules(words)[:1]]
+        found += [(sign, text) for text in texts if re.search(sign, text, re.IGNORECASE)]
+    assert len(found) / said > 0.85
+    assert sum(bool(rules(words)) for words in lines[alike + 1 : foreign]) < 15
+    assert not [words for words in lines[foreign + 1 :] if rules(words)]
+    assert not [
+        (one, other)
+        for (sign, one), (_, other) in itertools.combinations(found, 2)
+        if same_rule(meaning(one), meaning(other)) and one != other
+        if not re.search(sign, other, re.IGNORECASE)
+    ]
 
 
 def test_what_is_no_correction_states_a_rule_only_if_it_holds_always() -> None:
@@ -199,10 +224,27 @@ async def test_people_teach_once_for_their_project(stores: Stores) -> None:
     await talk(stores, 1, "argh, use pnpm instead of npm!")
     (joined,) = await kept(stores)
     assert joined.support.conversations == 2
+    assert joined.pattern.lesson is not None
+    assert (joined.pattern.lesson.expires_at or 0) > (lesson.expires_at or 1e12)
     await talk(stores, 2, "use pnpm instead of npm", project="other")
     assert len(await kept(stores)) == 2
     await read_again(stores, ["r0000", "r0001", "r0002"])
     assert [each.support.conversations for each in await kept(stores)] == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("words", "rule"),
+    [
+        ("it's fine to commit without asking from now on", "Do not commit or push unless asked."),
+        ("you can use emojis again", "Do not use emojis."),
+    ],
+)
+def test_words_that_take_a_rule_back(words: str, rule: str) -> None:
+    """They are no wish for it, and leave rules alone of which they allow little."""
+    (allowed,) = rules_in(words)
+    assert allowed.allows
+    assert takes_back(allowed.words, meaning(rule))
+    assert not takes_back(allowed.words, meaning("Do not commit plans, designs or documents."))
 
 
 async def test_a_rule_that_is_taken_back_is_retired(stores: Stores) -> None:
