@@ -32,6 +32,7 @@ from gateway.steering.evidence.results import EMPTY, is_look_up
 
 MATTERS = 0.1  # difference of rates from which a move is worth a lesson
 SURE = 0.99  # probability that the difference is there: several moves are compared at each run
+LIKELY = 0.9  # from which a move is a candidate, which nothing supports yet
 LEAST_RUNS = 5  # with one failure: then no other of its tool and kind is compared
 MOST_RUNS = 500  # newest runs of a workload that are compared
 _MOST_MOVES = 8  # of one attempt
@@ -48,11 +49,10 @@ class Move(NamedTuple):
 
 def said(move: Move, head: str) -> str:
     """The instruction to make a move, for the tool or program that failed; "" if the gate refuses
-    it: tools declare their names, a shell does not."""
+    it."""
     parts = {"head": head.lstrip("$"), "name": move.name.lstrip("$"), "value": move.value}
     text: str = language()["texts"][move.kind].format(**parts)
-    known = [move.value] if "$" in head + move.name else parts.values()
-    return "" if refusal(text, known=known) else text
+    return "" if refusal(text, known=parts.values()) else text
 
 
 class Attempt(NamedTuple):
@@ -227,6 +227,7 @@ def _plain(value: Any) -> str:
 class _Run:
     task: str
     attempts: tuple[Attempt, ...]
+    at: float
 
 
 @dataclass(slots=True)
@@ -236,13 +237,24 @@ class Contrast:
     runs: dict[str, _Run] = field(default_factory=dict)
 
     def add(
-        self, run_id: str, calls: Sequence[ReadCallOfRun], *, task: str, success: bool | None
+        self,
+        run_id: str,
+        calls: Sequence[ReadCallOfRun],
+        *,
+        task: str,
+        success: bool | None,
+        at: float = 0.0,
     ) -> None:
-        """Add a run, in place of what was known of it."""
+        """Add a run, in place of what was known of it. `at`: time of its last call, in seconds."""
         self.runs.pop(run_id, None)
-        self.runs[run_id] = _Run(task, tuple(attempts_of(calls, success)))
+        self.runs[run_id] = _Run(task, tuple(attempts_of(calls, success)), at)
         if len(self.runs) > MOST_RUNS:
             del self.runs[next(iter(self.runs))]
+
+    def until(self, at: float) -> Contrast:
+        """The runs up to a time: one that is read again, also after a restart, is judged as it was
+        the first time."""
+        return Contrast({name: run for name, run in self.runs.items() if run.at <= at})
 
     def lifts(self, key: str) -> dict[Move, tuple[float, float]]:
         """By move of an attempt that worked: the difference of the rates at which attempts after
@@ -264,7 +276,7 @@ class Contrast:
             for move, both in rates.items()
         }
 
-    def holds(self, key: str, move: Move) -> bool | None:
+    def holds(self, key: str, move: Move, least: float = SURE) -> bool | None:
         """Whether the runs bear out that the move helps after this failure, and no other more; None
         while there are too few."""
         lifts = self.lifts(key)
@@ -272,7 +284,7 @@ class Contrast:
         best = max((lift for lift, _ in lifts.values()), default=0.0)
         if effect < max(MATTERS, best - MATTERS / 2):
             return False
-        return True if sure >= SURE else None
+        return True if sure >= least else None
 
     def alone(self, key: str) -> bool:
         """Whether no other run had the failure, so that there is nothing to compare."""

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from gateway.learning.life_cycle import NEEDED_CONVERSATIONS, NEEDED_TASKS
 from gateway.learning.mining import lesson_id
 from gateway.steering.guidance.pattern import Pattern, Tier, content
-from gateway.stores.learning import EvidenceRow, Learned, LearningStore, LessonFilter
+from gateway.stores.learning import NO_SUPPORT, EvidenceRow, Learned, LearningStore, LessonFilter
 
 Entry = tuple[Pattern, Sequence[EvidenceRow]]
 MOST_COMPARED = 500
@@ -28,7 +28,7 @@ def general_lesson(instances: Sequence[Entry], key: str) -> Entry | None:
     by_text: dict[str, list[Entry]] = defaultdict(list)
     for pattern, rows in instances:
         if pattern.lesson is not None and pattern.lesson.trust.advises:
-            kept = [row for row in rows if row.kind != "failed_again"]
+            kept = [row for row in rows if row.kind not in NO_SUPPORT]
             by_text[content(pattern.fields).move].append((pattern, kept))
     found: list[tuple[int, str, Pattern]] = []
     for text, entries in by_text.items():

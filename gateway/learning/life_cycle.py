@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from gateway.learning.gate import does_harm, refusal
+from gateway.learning.gate import does_harm, refusal, strange
 from gateway.learning.mining import lesson_id
 from gateway.learning.reading import WINDOW_CALLS, ReadCallOfRun
 from gateway.learning.verdicts import best
@@ -46,6 +46,7 @@ LEAST_PER_ARM = 6  # decisions of each arm without which no trial is judged
 NEEDED_CONVERSATIONS = NEEDED_TASKS = NEEDED_KEYS = 2
 """Different conversations, for a general lesson tasks, and where the tenant has several gateway
 keys also keys, that support a lesson in trial: nobody opens a trial for the others alone."""
+MAY_BE_PRIVATE = "may be of one task"
 ANOTHER_DAY_S = 16 * 3600.0  # between the first and the last time that one person says a rule
 BY_OPERATOR = "by the operator"  # ends the reason of a change by hand
 
@@ -117,7 +118,9 @@ def missing_support(lesson: StoredLesson, config_tenants: Collection[str]) -> st
     known_keys = support.tenant_keys + (lesson.pattern.tenant in config_tenants)
     if support.keys < min(NEEDED_KEYS, known_keys):
         return f"runs of {NEEDED_KEYS - support.keys} more gateway key have to confirm it"
-    return ""
+    in_shell = known is not None and known.applies_when.get("head", "").startswith("$")
+    name = strange(content(lesson.pattern.fields).move) if in_shell else ""  # no tool declares it
+    return f"an operator has to approve it: {name!r} {MAY_BE_PRIVATE}" if name else ""
 
 
 def proof_bar(tried: Sequence[Posterior]) -> float:

@@ -15,12 +15,12 @@ from typing import Any
 
 from msgspec import structs
 
-from gateway.learning.contrast import Contrast, Move, attempts_of, best_move, said
+from gateway.learning.contrast import LIKELY, Contrast, Move, attempts_of, best_move, said
 from gateway.learning.reading import WINDOW_CALLS, ReadCallOfRun, digest
 from gateway.steering.evidence.failure_keys import KIND_WORDS, Failure
 from gateway.steering.guidance.pattern import Lesson, Pattern, Tier
 from gateway.steering.transcript.steps import Step
-from gateway.stores.learning import EvidenceRow
+from gateway.stores.learning import UNSURE, EvidenceRow
 
 SOURCE_CHARS = 128
 
@@ -92,6 +92,8 @@ def mine(
             pattern = _lesson(run, call.step, failure, move, run.at + expires_s)
             evidence = run.evidence(pattern.pattern_id, call.step, kind)
             held = contrast.alone(failure.key) or contrast.holds(failure.key, move)
+            if held is None and contrast.holds(failure.key, move, LIKELY):
+                evidence, held = replace(evidence, kind=UNSURE), True
             finding = replace(finding, pattern=pattern, evidence=evidence, held=held)
         found[failure.key] = finding
     return list(found.values())

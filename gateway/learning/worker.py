@@ -249,7 +249,7 @@ class Learner:
     async def _met(
         self, trace: RunTrace, calls: Sequence[ReadCallOfRun]
     ) -> tuple[MinedRun, tuple[str, str], Contrast]:
-        """The run as it is mined, its project, and the runs of the project with this one."""
+        """The run as it is mined, its project, and the runs of the project up to this one."""
         run, begun = trace.run, id_of_run(trace.run.conversation_id, 0)
         # Many clients name the folder, and the task, in the first messages of the conversation.
         first = await self.runs.get_run(begun, tenant=run.tenant) if run.sequence else trace
@@ -268,8 +268,8 @@ class Learner:
         if len(self._contrasts) > MOST_PROJECTS:
             del self._contrasts[next(iter(self._contrasts))]
         success = {"success": True, "failure": False}.get(run.outcome or "")
-        contrast.add(run.id, calls, task=mined.task, success=success)
-        return mined, project, contrast
+        contrast.add(run.id, calls, task=mined.task, success=success, at=run.last_at)
+        return mined, project, contrast.until(run.last_at)
 
     async def _mine(self, trace: RunTrace, calls: Sequence[ReadCallOfRun], report: Report) -> None:
         settings, store, expires_s = self.settings(), self.store, self.settings().expire_s

@@ -43,11 +43,15 @@ class OfLesson:
     pattern_id: str
 
 
+UNSURE = "unsure"  # kind of evidence that supports nothing yet
+NO_SUPPORT = (UNSURE, "failed_again")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvidenceRow(OfLesson):
-    """One run's support of a lesson. `kind`: fix, fact, practice, said, distilled or, of earlier
-    versions, repair, dead_end and failed_again. `task`: digest of the run's task. `conversation`:
-    root of its tree."""
+    """One run's support of a lesson. `kind`: fix, fact, unsure, said, distilled or, of earlier
+    versions, practice, repair, dead_end and failed_again. `task`: digest of the run's task.
+    `conversation`: root of its tree."""
 
     tenant: str
     kind: str

@@ -18,8 +18,9 @@ from pathlib import Path
 from gateway.backends import open_stores
 from gateway.config.models import LearningSettings
 from gateway.config.storage import StorageSettings
+from gateway.learning.life_cycle import MAY_BE_PRIVATE, missing_support
 from gateway.learning.worker import Learner
-from gateway.steering.guidance.pattern import RETRIEVED, content
+from gateway.steering.guidance.pattern import RETRIEVED, Status, content
 from gateway.stores.learning import LessonFilter
 from steering_gateway_testing.store_conformance.records import START
 from tests.learning.distilling import stored
@@ -91,8 +92,8 @@ def _call(line: str) -> Call:
 
 
 async def tried(family: Family, prompt: str = "You work here.") -> list[tuple[str, str]]:
-    """Situation and text of every lesson that was in trial at some time, with the runs read as
-    they came."""
+    """Situation and text of every lesson that was in trial at some time, or needed only somebody
+    who approves its names, with the runs read as they came."""
     stores = await open_stores(StorageSettings(path=":memory:"))
     settings = LearningSettings(trials="on", idle_s=0.001)
     learner = Learner(
@@ -105,7 +106,11 @@ async def tried(family: Family, prompt: str = "You work here.") -> list[tuple[st
         await stores.states.commit(stored(number, run.calls, outcome=outcome, task_preview=task))
         await learner.read(f"r{number:04}", None)
         await learner.review()
-        for each in await stores.learning.lessons(LessonFilter(statuses=RETRIEVED)):
+        for each in await stores.learning.lessons(LessonFilter()):
+            status = each.pattern.lesson.status if each.pattern.lesson else None
+            waits = status is Status.CANDIDATE and MAY_BE_PRIVATE in missing_support(each, ())
+            if status not in RETRIEVED and not waits:
+                continue
             texts = content(each.pattern.fields)
             found[texts.move] = (texts.situation, texts.move)
     await stores.close()

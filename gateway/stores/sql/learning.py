@@ -12,6 +12,7 @@ import orjson
 from gateway.steering.guidance.pattern import Pattern, Status, Tier, content
 from gateway.stores import codec
 from gateway.stores.learning import (
+    NO_SUPPORT,
     Allowance,
     DecisionRow,
     EvidenceRow,
@@ -468,7 +469,7 @@ async def _learn(
     new = [
         row for row in kept if await connection.fetch(_INSERT_EVIDENCE, **db.row_of(row, _EVIDENCE))
     ]
-    confirms = [row.at for row in new if row.kind != "failed_again"]
+    confirms = [row.at for row in new if row.kind not in NO_SUPPORT]
     if confirms and known is not None:
         await connection.fetch(_CONFIRM, at=max(confirms), pk=known)
     return known is None, len(new)

@@ -48,7 +48,7 @@ _POSTERIOR = codec.names(Posterior)
 _SUPPORTED = ("conversations", "tasks", "keys", "span_s", "tenant_keys")
 _SUPPORT = (
     "FROM pattern_evidence AS e WHERE e.pattern_id = p.pattern_id "
-    "AND (p.tenant = '' OR e.tenant = p.tenant) AND e.kind <> 'failed_again'"
+    "AND (p.tenant = '' OR e.tenant = p.tenant) AND e.kind NOT IN ('failed_again', 'unsure')"
 )
 SELECT_LESSONS = f"""
 SELECT {COLUMNS}, p.reason,
