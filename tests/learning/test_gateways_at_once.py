@@ -60,9 +60,9 @@ async def test_gateways_that_read_the_same_runs_at_once_learn_them_once(
     """Each run is one piece of evidence, one outcome and one job, as if one gateway had read it."""
     fixed: list[Call] = [shell("mvn test", MISSING), shell("./gradlew test", "BUILD SUCCESSFUL")]
     failing: list[Call] = [shell("pytest", "1 failed"), shell("pytest", "E  Error: 1 failed")]
-    runs = [fixed, fixed, unsaid(), failing]
+    runs = [fixed, fixed, fixed, unsaid(), failing]
     for number, calls in enumerate(runs):
-        task = f"task {'abcd'[number]}"
+        task = f"task {'abcde'[number]}"
         await gateways[0].states.commit(stored(number, calls, task_preview=task))
 
     async def read_all(one: Learner) -> Report:
