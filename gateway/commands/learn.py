@@ -140,6 +140,8 @@ async def _show(stores: Stores, settings: Settings, args: argparse.Namespace) ->
     say(one_line(view["advice"], 600))
     if "said" in marks:
         say(f'a person said: "{one_line(marks["said"], 300)}"')
+    if "scope" in marks and pattern.tenant:
+        say(f"in the project {one_line(marks.get('project') or 'without a name', 60)}")
     for arm in view["arms"]:
         rate = "-" if arm["rate"] is None else f"{100 * arm['rate']:.0f} %"
         low, high = 100 * arm["low"], 100 * arm["high"]

@@ -1,11 +1,11 @@
-"""The lessons that runs may be given, by tenant, in memory: found by key; rules by project and
-person."""
+"""The lessons that runs may be given, by tenant, in memory: found by key and project, rules also
+by person."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 
 from msgspec.structs import replace
@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from gateway.learning.corrections import instructed, project_of, situation_of
 from gateway.learning.gate import does_harm, strange
 from gateway.learning.life_cycle import approved
+from gateway.learning.mining import scope_of
 from gateway.steering.guidance.lessons import LessonMatch, LessonQuery, is_rule
 from gateway.steering.guidance.pattern import RETRIEVED, Lesson, Pattern, Status, Trust, content
 from gateway.stores.learning import LearningStore, LessonFilter, StoredLesson
@@ -51,12 +52,7 @@ class LessonBook:
         """The lessons that fit; nothing when the store fails."""
         try:
             shelf = await self._shelf(tenant)
-            found = _rules_for(query, shelf.rules) + [
-                LessonMatch(pattern=pattern, similarity=1.0, key=key)
-                for key in query.keys
-                for pattern in shelf.by_key.get(key, ())
-                if pattern.pattern_id not in query.exclude
-            ]
+            found = _rules_for(query, shelf.rules) + _fitting(query, shelf.by_key)
             names, own = shelf.names, ""
             if any(match.pattern.pattern_id in names for match in found):
                 heads = [key.split("|")[1] for key in query.keys]
@@ -120,6 +116,20 @@ class LessonBook:
             shelf.by_key.setdefault(lesson.key, []).append(pattern)
         shelf.rules.sort(key=lambda each: (-each.support.conversations, each.reason))
         return shelf
+
+
+def _fitting(query: LessonQuery, by_key: Mapping[str, Sequence[Pattern]]) -> list[LessonMatch]:
+    """The lessons for the failures, those of the run's project and those of all projects."""
+    found = [
+        (LessonMatch(pattern=pattern, similarity=1.0, key=key), scope_of(pattern))
+        for key in query.keys
+        for pattern in by_key.get(key, ())
+        if pattern.pattern_id not in query.exclude
+    ]
+    opening = query.opening() if any(scope is not None for _, scope in found) else ()
+    # A run of which the opening is unknown may be of any project.
+    here = {None, project_of(opening)[0]} if opening else {None}
+    return [match for match, scope in found if scope in here]
 
 
 def _rules_for(query: LessonQuery, rules: Sequence[StoredLesson]) -> list[LessonMatch]:

@@ -385,7 +385,8 @@ def project_of(prompts: Sequence[PromptMessage]) -> tuple[str, str]:
     if found:
         folder = _WORKTREE.sub("", found[1].rstrip(".,;)"))
         return digest(folder), re.split(r"[/\\]", folder)[-1][:40]
-    return (digest(re.sub(r"\d+", "0", text[:_PROMPT_CHARS])), "") if text else ("", "")
+    head = mask_secrets(text[: 2 * _PROMPT_CHARS])[:_PROMPT_CHARS]  # as it is stored
+    return (digest(re.sub(r"\d+", "0", head)), "") if text else ("", "")
 
 
 _INSTRUCTED = 0.7  # share of a rule's words in a sentence that says it
@@ -408,11 +409,9 @@ def instructed(rule: str, prompts: Sequence[PromptMessage]) -> bool:
     )
 
 
-def correction(
-    run: MinedRun, said: Said, rule: Rule, project: tuple[str, str], expires_at: float
-) -> Pattern:
+def correction(run: MinedRun, said: Said, rule: Rule, expires_at: float) -> Pattern:
     """The candidate for a rule, with its author and date."""
-    situation, (scope, shown) = rule.situation, project
+    situation, (scope, shown) = rule.situation, run.project
     marks = {"said": mask_secrets(rule.said), "author": run.key_name, "project": shown}
     marks |= {"doing": situation.doing, "file": situation.file, "phase": situation.phase}
     if said.before is not None:

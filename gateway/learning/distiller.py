@@ -160,19 +160,19 @@ def job_about(run: MinedRun, found: Sequence[Finding]) -> Job | None:
     return _job(run, finding.step, finding.key, run.id) if finding is not None else None
 
 
-def job_to_word(run: MinedRun, said: corrections.Said, project: tuple[str, str]) -> Job:
+def job_to_word(run: MinedRun, said: corrections.Said) -> Job:
     """The job to put into one rule what a person said; once in a conversation."""
-    scope, shown = project
-    key = f"{SAID}|{scope}|{digest(said.words)}"
-    return _job(run, said.step, key, run.conversation, key, project=shown)
+    key = f"{SAID}|{run.project[0]}|{digest(said.words)}"
+    return _job(run, said.step, key, run.conversation, key)
 
 
-def _job(run: MinedRun, step: int, key: str, *identity: str, **more: str) -> Job:
+def _job(run: MinedRun, step: int, key: str, *identity: str) -> Job:
     """A job; it holds ids and names, no content of the run."""
     text = "\x1f".join((run.tenant, *identity[:1], str(questions.PROMPT_VERSION), *identity[1:]))
     name = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
     origin = {"conversation": run.conversation, "task": run.task, "key_name": run.key_name}
-    payload = {"run": run.id, "step": step, "failure": key, **origin, "at": run.at, **more}
+    origin |= run.marks
+    payload = {"run": run.id, "step": step, "failure": key, **origin, "at": run.at}
     return Job(kind=KIND, key=name, tenant=run.tenant, payload=payload, created_at=run.at)
 
 
@@ -296,14 +296,13 @@ class Distiller:
     async def _rule(self, job: Job, question: questions.Correction, text: str) -> Entry:
         """The rule that a model worded, or the one that says the same. Raises: Refused."""
         rule, said, run = question.rule(text), question.said, _run_of(job, question.steps)
-        key, shown = str(job.payload["failure"]), str(job.payload.get("project", ""))
-        scope = key.split("|")[1]
-        wanted = LessonFilter(tenant=job.tenant, key_prefix=f"{SAID}|{scope}|")
+        key = str(job.payload["failure"])
+        wanted = LessonFilter(tenant=job.tenant, key_prefix=f"{SAID}|{run.project[0]}|")
         stored = [each.pattern for each in await self.store.lessons(wanted)]
         pattern = corrections.joined(rule.words, stored)
         if pattern is None:
             until = run.at + self.settings().expire_s
-            made = corrections.correction(run, said, rule, (scope, shown), until)
+            made = corrections.correction(run, said, rule, until)
             marks = made.lesson.applies_when if made.lesson else {}
             lesson = Lesson(
                 key=key, origin="distilled", trust=Trust.MODEL, applies_when=marks, expires_at=until
@@ -334,13 +333,14 @@ def _lesson_id(job: Job) -> str:
 
 
 def _run_of(job: Job, steps: Sequence[Step] = ()) -> MinedRun:
-    names = ("conversation", "task", "key_name")
+    names, known = ("conversation", "task", "key_name"), job.payload.get
     return MinedRun(
         id=str(job.payload.get("run")),
         tenant=job.tenant,
         steps=steps,
         at=_number(job.payload, "at"),
-        **{name: str(job.payload.get(name, "")) for name in names},
+        project=(str(known("scope", "")), str(known("project", ""))),
+        **{name: str(known(name, "")) for name in names},
     )
 
 
@@ -350,6 +350,7 @@ def _candidate(
     """The lesson that a model proposed, and the support of the run that it was asked about."""
     failure, step, run = question.failure, int(_number(job.payload, "step")), _run_of(job)
     marks = {"head": failure.head, "kind": failure.kind, "confidence": f"{said.confidence:.2f}"}
+    marks |= run.marks
     if said.applies_when:
         marks["when"] = said.applies_when
     fields = {

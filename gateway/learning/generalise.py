@@ -1,7 +1,8 @@
 """From instances to a general lesson: what several runs on several tasks support. Pure.
 
-A general lesson (tier e2) belongs to one key. Its text is that of the instance which most runs
-support; instances of the same tool and kind of failure with this very text support it, too."""
+A general lesson (tier e2) belongs to one key of one project. Its text is that of the instance which
+most runs support; instances of the same tool and kind of failure with this very text support it,
+too."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from gateway.learning.life_cycle import NEEDED_CONVERSATIONS, NEEDED_TASKS
-from gateway.learning.mining import lesson_id
+from gateway.learning.mining import lesson_id, scope_of
 from gateway.steering.guidance.pattern import Pattern, Tier, content
 from gateway.stores.learning import NO_SUPPORT, EvidenceRow, Learned, LearningStore, LessonFilter
 
@@ -23,7 +24,7 @@ MOST_COMPARED = 500
 
 
 def general_lesson(instances: Sequence[Entry], key: str) -> Entry | None:
-    """The general lesson for a key of one tenant's instances of its tool and kind of failure; None
+    """The general lesson for a key of one project's instances of its tool and kind of failure; None
     without support, and what a model wrote supports nothing."""
     by_text: dict[str, list[Entry]] = defaultdict(list)
     for pattern, rows in instances:
@@ -44,7 +45,7 @@ def general_lesson(instances: Sequence[Entry], key: str) -> Entry | None:
     general = replace(
         pattern,
         tier=Tier.E2,
-        pattern_id=lesson_id(Tier.E2, pattern.tenant, key, texts.move),
+        pattern_id=lesson_id(Tier.E2, pattern.tenant, key, scope_of(pattern) or "", texts.move),
         fields={
             "situation": texts.situation,
             "intervention": texts.move,
@@ -66,12 +67,12 @@ class Generaliser:
 
     store: LearningStore
 
-    async def generalise(self, tenant: str, key: str) -> Learned:
-        """Make or confirm the general lesson of a key. Raises: StoreError."""
+    async def generalise(self, tenant: str, key: str, scope: str) -> Learned:
+        """Make or confirm the general lesson of a key in a project. Raises: StoreError."""
         prefix = f"{key.rpartition('|')[0]}|"
         wanted = LessonFilter(tenant=tenant, tier=Tier.E1, key_prefix=prefix)
         stored = await self.store.lessons(wanted, limit=MOST_COMPARED)
-        patterns = [each.pattern for each in stored if each.pattern.tenant == tenant]
+        patterns = [each.pattern for each in stored if scope_of(each.pattern) == scope]
         entries = [(p, await self.store.evidence(p.tenant, p.pattern_id)) for p in patterns]
         found = general_lesson(entries, key)
         return await self.store.learn([found]) if found else Learned()

@@ -28,7 +28,8 @@ SOURCE_CHARS = 128
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MinedRun:
     """One run to learn from. `conversation`: the root of its tree; `task`: a digest; `steps` have
-    the index of the run log, from 1; `at`: its end; `key_name`: of the gateway key, or empty."""
+    the index of the run log, from 1; `at`: its end; `key_name`: of the gateway key, or empty;
+    `project`: its digest and its shown name (`corrections.project_of`)."""
 
     id: str
     tenant: str
@@ -37,6 +38,12 @@ class MinedRun:
     steps: Sequence[Step]
     at: float
     key_name: str = ""
+    project: tuple[str, str] = ("", "")
+
+    @property
+    def marks(self) -> dict[str, str]:
+        """The marks that keep a lesson to the project of the run, see `scope_of`."""
+        return dict(zip(("scope", "project"), self.project, strict=True))
 
     def evidence(self, pattern_id: str, step: int, kind: str) -> EvidenceRow:
         """The run's support of a lesson, see EvidenceRow."""
@@ -102,6 +109,7 @@ def mine(
 def _lesson(run: MinedRun, step: int, failure: Failure, move: Move, expires_at: float) -> Pattern:
     text = said(move, failure.head)
     marks = {"head": failure.head, "kind": failure.kind, "move": " ".join(move).strip()}
+    marks |= run.marks
     head = failure.head.lstrip("$")
     fields = {
         "task_context_embedding_text": f"`{head}`: {KIND_WORDS[failure.kind]}.",
@@ -109,7 +117,7 @@ def _lesson(run: MinedRun, step: int, failure: Failure, move: Move, expires_at: 
         "recommended_action": text,
     }
     lesson = Lesson(key=failure.key, applies_when=marks, expires_at=expires_at)
-    return instance(run, step, fields, lesson, text)
+    return instance(run, step, fields, lesson, run.project[0], text)
 
 
 def instance(
@@ -124,6 +132,13 @@ def instance(
         source_trace_id=f"{run.id}#{step}"[:SOURCE_CHARS],
         lesson=structs.replace(lesson, last_confirmed_at=run.at),
     )
+
+
+def scope_of(pattern: Pattern) -> str | None:
+    """The digest of the project that a lesson is for, "" for the runs without one; None for a
+    shared one, and for one from before lessons had a project: they hold in all of them."""
+    lesson = pattern.lesson if pattern.tenant else None
+    return lesson.applies_when.get("scope") if lesson else None
 
 
 def lesson_id(tier: Tier, *parts: str) -> str:

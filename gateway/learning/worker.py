@@ -248,8 +248,8 @@ class Learner:
 
     async def _met(
         self, trace: RunTrace, calls: Sequence[ReadCallOfRun]
-    ) -> tuple[MinedRun, tuple[str, str], Contrast]:
-        """The run as it is mined, its project, and the runs of the project up to this one."""
+    ) -> tuple[MinedRun, Contrast]:
+        """The run as it is mined, and the runs of its project up to this one."""
         run, begun = trace.run, id_of_run(trace.run.conversation_id, 0)
         # Many clients name the folder, and the task, in the first messages of the conversation.
         first = await self.runs.get_run(begun, tenant=run.tenant) if run.sequence else trace
@@ -262,29 +262,29 @@ class Learner:
             steps=steps_of(trace),
             at=run.last_at,
             key_name=run.key_name,
+            project=corrections.project_of(opening.messages if opening else ()),
         )
-        project = corrections.project_of(opening.messages if opening else ())
-        contrast = self._contrasts.setdefault((run.tenant, project[0]), Contrast())
+        contrast = self._contrasts.setdefault((run.tenant, mined.project[0]), Contrast())
         if len(self._contrasts) > MOST_PROJECTS:
             del self._contrasts[next(iter(self._contrasts))]
         success = {"success": True, "failure": False}.get(run.outcome or "")
         contrast.add(run.id, calls, task=mined.task, success=success, at=run.last_at)
-        return mined, project, contrast.until(run.last_at)
+        return mined, contrast.until(run.last_at)
 
     async def _mine(self, trace: RunTrace, calls: Sequence[ReadCallOfRun], report: Report) -> None:
         settings, store, expires_s = self.settings(), self.store, self.settings().expire_s
-        run, project, contrast = await self._met(trace, calls)
+        run, contrast = await self._met(trace, calls)
         found = await asyncio.to_thread(mine, run, calls, expires_s=expires_s, contrast=contrast)
         kinds = Counter(finding.kind for finding in found if finding.pattern)
-        said, unsaid = await self._said(trace, run, project)
-        jobs = [job_about(run, found), *(job_to_word(run, each, project) for each in unsaid)]
+        said, unsaid = await self._said(trace, run)
+        jobs = [job_about(run, found), *(job_to_word(run, each) for each in unsaid)]
         for job in filter(None, jobs if settings.model else ()):
             report.jobs += await store.enqueue(job)
         learned = [await store.learn([*await self._held(found), *said])]
         if learned[0].evidence:
             general = Generaliser(store)
             keys = {each.key for each in found if each.pattern}
-            learned += [await general.generalise(run.tenant, key) for key in keys]
+            learned += [await general.generalise(run.tenant, key, run.project[0]) for key in keys]
             await store.trim(run.tenant, Tier.E1, settings.max_instances)
             await store.trim(run.tenant, Tier.E2, settings.max_general)
             self.changed()
@@ -311,13 +311,13 @@ class Learner:
         return kept
 
     async def _said(
-        self, trace: RunTrace, run: MinedRun, project: tuple[str, str]
+        self, trace: RunTrace, run: MinedRun
     ) -> tuple[list[Entry], list[corrections.Said]]:
         """Rules that the person stated in the run, each joined with what says the same, and clear
         corrections that no rule was made of. What the person took back is retired."""
         names, found = corrections.known_names(run.steps), list[Entry]()
         until = run.at + self.settings().expire_s
-        wanted = LessonFilter(tenant=run.tenant, key_prefix=f"{SAID}|{project[0]}|")
+        wanted = LessonFilter(tenant=run.tenant, key_prefix=f"{SAID}|{run.project[0]}|")
         stored = [each.pattern for each in await self.store.lessons(wanted)]
         repeated, unsaid = await self._repeated(trace, run), list[corrections.Said]()
         every = corrections.said_in_run(trace.steps, opens=not trace.run.sequence)
@@ -330,7 +330,7 @@ class Learner:
                         await self._retire(each, f"taken back in run {run.id}")
                     continue
                 pattern = corrections.joined(rule.words, stored)
-                pattern = pattern or corrections.correction(run, said, rule, project, until)
+                pattern = pattern or corrections.correction(run, said, rule, until)
                 if pattern.lesson and pattern.lesson.last_confirmed_at < run.at:
                     await self.store.prolong(run.tenant, pattern.pattern_id, until)
                 stored.append(pattern)

@@ -18,6 +18,7 @@ import orjson
 from msgspec.structs import replace
 
 from gateway.config import Settings
+from gateway.conversations.records import opening_prompts
 from gateway.dialects.chat import CHAT
 from gateway.offline.recordings import Recording, scored_steps
 from gateway.steering import steer
@@ -178,7 +179,11 @@ class ReplayedCalls:
         )
         proposal = steer.propose(rules, self._memory, position, call, recording.label.id)
         found = self._look_ups.look_up(proposal.plan.queries)
-        lessons = self._look_ups.lessons(proposal.lessons) if proposal.lessons else ()
+        own = (recording.request, recording.messages or (), 0)
+        asked = proposal.lessons and replace(
+            proposal.lessons, opening=lambda: opening_prompts(*own)
+        )
+        lessons = self._look_ups.lessons(asked) if asked else ()
         decision = steer.conclude(rules, self._memory, proposal, found, lessons)
         self._memory = decision.memory
         self.models.append(decision.model)

@@ -36,6 +36,7 @@ class Stage:
         self._scripts: list[tuple[Hostile, Sequence[Call]]] = []
         self._turns = asyncio.Semaphore(MOST_AT_ONCE)
         self.sent: dict[str, list[dict[str, Any]]] = {}
+        self.customers: list[str] = []
         upstream.default = self._reply
 
     def _reply(self, request: ReceivedRequest) -> Reply:
@@ -51,6 +52,7 @@ class Stage:
     ) -> None:
         """One run to its answer."""
         self._scripts.append((case, calls))
+        self.customers.append(customer)
         name = f"run-{len(self._scripts) - 1}"
         messages: list[dict[str, Any]] = [
             {"role": "system", "content": f"Working directory: /home/ann/{customer}"},
@@ -77,8 +79,9 @@ class Stage:
                 if turn == 0 and case.said:
                     messages.append({"role": "user", "content": case.said})
 
-    def added(self) -> list[tuple[Hostile, str]]:
-        """What the gateway wrote into bodies, beside the client's own words."""
+    def added(self) -> list[tuple[Hostile, str, str]]:
+        """What the gateway wrote into bodies, beside the client's own words: for which case, in
+        the project of which customer."""
         found = []
         for request in self._upstream.requests:
             number = _number(request.messages)
@@ -86,7 +89,8 @@ class Stage:
             for theirs, mine in zip(request.messages, own, strict=True):
                 before, after = str(theirs.get("content")), str(mine.get("content"))
                 if before != after:
-                    found.append((self._scripts[number][0], before.replace(after, "")))
+                    text = before.replace(after, "")
+                    found.append((self._scripts[number][0], self.customers[number], text))
         return found
 
 
@@ -132,7 +136,7 @@ async def teach(stage: Stage, api: str, http: httpx.AsyncClient, cases: Sequence
         await asyncio.gather(
             *(stage.play(case, case.calls, ACME, customer, "success") for _ in runs)
         )
-    for _ in range(2):
+    for _ in range(3):
         await stage.play(HELPFUL, HELPFUL.calls, ACME, CUSTOMERS[0], "success")
     while not any("gradle" in told(e) for e in await lessons(http, api, "trial")):  # noqa: ASYNC110
         await asyncio.sleep(0.05)
@@ -170,8 +174,10 @@ async def attack(
         if place % 3 == 0:
             await stage.play(case, case.victim, OTHER, CUSTOMERS[place % 2], "failure")
     added = stage.added()
-    assert any("gradle" in text for _, text in added)
-    for met, text in added:
+    # Only the first two customers' runs taught something, and what is useful only the first one's.
+    assert {customer for _, customer, text in added if "gradle" in text} == {CUSTOMERS[0]}
+    wrong += [f"given to the third customer: {text}" for _, who, text in added if who == "bank"]
+    for met, _, text in added:
         wrong += [
             f"given to {met.name}: {word!r} of {case.name}: {text}"
             for case in cases

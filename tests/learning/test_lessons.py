@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from gateway.backends import Stores, open_stores
 from gateway.config.storage import StorageSettings
 from gateway.learning.book import LessonBook
+from gateway.learning.corrections import project_of
 from gateway.steering.evidence.failure_keys import Failure
 from gateway.steering.guidance.decide import Decided
 from gateway.steering.guidance.lessons import (
@@ -29,8 +30,9 @@ from gateway.steering.guidance.lessons import (
 from gateway.steering.guidance.pattern import Lesson, Pattern, Status, Tier, Trust
 from gateway.steering.guidance.settings import InjectionSettings
 from gateway.steering.guidance.state import GuidanceState, from_json, to_json
-from gateway.stores.learning import LessonFilter, StoredLesson
+from gateway.stores.learning import EvidenceRow, LessonFilter, StoredLesson
 from gateway.stores.protocols import StoreUnavailable
+from gateway.stores.records import PromptMessage
 from tests.learning.runs import read, shell, steps
 
 SETTINGS = LessonSettings(trials=True)
@@ -169,6 +171,53 @@ async def test_the_book_finds_by_key(stores: Stores) -> None:
     assert await names() == ["exact"]  # for a few seconds
     book.forget()
     assert await names() == []
+
+
+async def test_lessons_of_other_projects_are_not_found(stores: Stores) -> None:
+    """A run gets those of its own project, shared ones, and those from before lessons had one; its
+    opening is read only where a lesson asks for it. Without it nothing is known of the project."""
+    here, there, read = "Working directory: /srv/shop", "Working directory: /srv/bank", []
+
+    def a_run_in(*texts: str) -> Callable[[], Sequence[PromptMessage]]:
+        def opening() -> Sequence[PromptMessage]:
+            read.append(texts)
+            return [PromptMessage(role="user", text=text) for text in texts]
+
+        return opening
+
+    scopes = {"shop": project_of(a_run_in(here)())[0], "bare": ""}
+    marked = {name: {"scope": scope, "project": name} for name, scope in scopes.items()}
+    shop, bare = (a_lesson(name, "k", applies_when=marked[name]) for name in marked)
+    run_of = EvidenceRow(
+        pattern_id="shop", tenant="acme", run_id="r", step_index=1, conversation="c", task="t",
+        kind="fix", at=1.0,
+    )  # fmt: skip
+    shop = replace(shop, source_trace_id="r#1")
+    shared = replace(shop, pattern_id="shared", tier=Tier.E2, tenant="")
+    kept = dataclasses.replace(run_of, run_id="s")
+    await stores.learning.learn([(shop, [run_of, kept]), (bare, ()), (shared, ())])
+    await stores.learning.learn([(a_lesson("before", "k"), ()), (a_lesson("free", "f"), ())])
+
+    async def found(key: str, *texts: str) -> list[str]:
+        book = LessonBook(stores.learning, failed=print)
+        query = LessonQuery(keys=(key,), exclude=frozenset(), opening=a_run_in(*texts))
+        return sorted(each.pattern.pattern_id for each in await book.find(query, "acme"))
+
+    async def check() -> None:
+        assert await found("k", here) == ["before", "shared", "shop"]
+        assert await found("k", there) == ["before", "shared"]
+        assert await found("k", "Fix it.") == ["bare", "before", "shared"]
+        assert await found("k") == ["before", "shared"]
+
+    await check()
+    read.clear()
+    assert (await found("f", here), read) == (["free"], [])
+    assert await stores.learning.forget("acme", "r", 2.0) == []
+    await check()  # what was said of the run is gone, its project is not
+    stored = await stores.learning.lesson("acme", "shop")
+    assert stored is not None
+    assert stored.pattern.lesson is not None
+    assert stored.pattern.lesson.applies_when == {"scope": scopes["shop"]}
 
 
 async def test_what_was_read_before_a_change_is_not_kept(stores: Stores) -> None:

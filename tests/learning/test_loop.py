@@ -17,6 +17,7 @@ from gateway.config.storage import StorageSettings
 from gateway.steering.guidance.lessons import LEARNED
 from gateway.steering.guidance.pattern import Status
 from gateway.stores.learning import LessonFilter, StoredLesson
+from gateway.stores.queries import PageRequest, RunFilter
 from steering_gateway_testing import AppServer, ReceivedRequest, Reply, ScriptedUpstream, ToolCall
 from tests.live.client import PLAIN, TOOLS, opening
 
@@ -35,9 +36,13 @@ def builder(request: ReceivedRequest) -> Reply:
     return Reply("", tool_calls=(ToolCall("bash", {"command": COMMANDS[turn]}, id=f"c{turn}"),))
 
 
-async def play(http: httpx.AsyncClient, url: str, task: str, name: str) -> list[list[Any]]:
+async def play(
+    http: httpx.AsyncClient, url: str, task: str, name: str, folder: str = ""
+) -> list[list[Any]]:
     """One run to its final answer; the messages of each request as sent."""
     messages, sent = opening(task), []
+    if folder:
+        messages[0] = {"role": "system", "content": f"Working directory: {folder}"}
     for _ in range(len(COMMANDS) + 1):
         body = {"model": "m", "messages": messages, "tools": TOOLS}
         answer = await http.post(
@@ -144,6 +149,42 @@ async def test_a_later_run_is_told_where_it_fails(
     assert {each.decision.step_index for each in decisions} == {1}
 
 
+async def test_lessons_keep_to_their_project(
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, database: Path
+) -> None:
+    """Two projects of a tenant learn the same, each from its own runs and for its own; a third one
+    meets none of it until an operator shares it."""
+    upstream.default = builder
+    gateway = gateway_server(settings(database, "on"))
+    for task in ("Repair the parser.", "Write the manual.", "Translate the letter."):
+        for project in ("shop", "clinic"):
+            await play(http, gateway.base_url, task, f"{project} {task}", f"/srv/{project}")
+    found = await learned(database, Status.TRIAL, 4)
+    await asyncio.to_thread(gateway.stop)
+    marks = {each.pattern.pattern_id: each.pattern.lesson for each in found}
+    projects = {name: known.applies_when["project"] for name, known in marks.items() if known}
+    assert sorted(projects.values()) == ["clinic", "clinic", "shop", "shop"]
+    assert [each.support.conversations for each in found] == [2] * 4  # not those of the other
+
+    async def met(*projects_of_runs: str) -> list[list[str]]:
+        """The projects of the lessons about which each of these runs decided."""
+        gateway = gateway_server(settings(database, "on", interval_s=3600))
+        for name in projects_of_runs:
+            await play(http, gateway.base_url, "Later.", f"later {name}", f"/srv/{name}")
+        await asyncio.to_thread(gateway.stop)
+        stores = await open_stores(StorageSettings(path=str(database)))
+        runs = (await stores.runs.list_runs(RunFilter(), PageRequest(limit=20))).runs[::-1]
+        later = [await stores.learning.open_decisions(run.id, settled=True) for run in runs[6:]]
+        if len(later) == 3:
+            name = next(e.pattern.pattern_id for e in found if e.pattern.tier.value == "e2")
+            assert await stores.learning.share("default", name, 1.0)
+        await stores.close()
+        return [sorted({projects[each.pattern_id] for each in made}) for made in later]
+
+    assert await met("shop", "clinic", "bank") == [["shop"], ["clinic"], []]
+    assert (await met("tower"))[3] != []
+
+
 async def test_an_override_is_not_tried(
     gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, database: Path
 ) -> None:
@@ -161,7 +202,7 @@ async def test_an_override_is_not_tried(
 
     upstream.default = agent
     gateway = gateway_server(settings(database, "on"))
-    for number, task in enumerate(("Refund order 7.", "Help the customer.")):
+    for number, task in enumerate(("Refund order 7.", "Help the customer.", "Call back.")):
         messages = opening(task)
         for _ in range(len(COMMANDS) + len(OVERRIDES) + 1):
             answer = await http.post(

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
+from gateway.conversations.records import opening_prompts
+from gateway.learning.corrections import project_of
 from gateway.learning.mining import MinedRun, mine
 from gateway.learning.reading import read_run
 from gateway.offline.recordings import parse_recording, read_lines, steps_of
@@ -69,6 +71,7 @@ async def learn_all(path: Path) -> int:
                 task=recording.label.group,
                 steps=steps,
                 at=0.0,
+                project=project_of(opening_prompts({}, recording.messages or (), 0)),
             )
             for found in mine(run, read_run(steps), expires_s=1e12):
                 lesson = Lesson(key=found.key)

@@ -14,6 +14,8 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.backends import open_stores
+from gateway.conversations.records import opening_prompts
+from gateway.learning.corrections import project_of
 from gateway.learning.mining import MinedRun, mine
 from gateway.learning.reading import read_run
 from gateway.library import starter_patterns
@@ -250,7 +252,13 @@ def mined(recordings: Mapping[str, Recording]) -> list[Pattern]:
     for recording in recordings.values():
         steps = steps_of(recording)
         run = MinedRun(
-            id=recording.label.id, tenant="default", conversation="", task="", steps=steps, at=0.0
+            id=recording.label.id,
+            tenant="default",
+            conversation="",
+            task="",
+            steps=steps,
+            at=0.0,
+            project=project_of(opening_prompts({}, recording.messages or (), 0)),
         )
         for each in mine(run, read_run(steps), expires_s=1.0):
             if each.pattern is not None and each.pattern.lesson is not None:

@@ -96,10 +96,6 @@ _MASK_GIVEN = (
 _STATES = f"SELECT pk, state FROM conversations WHERE pk IN (SELECT conversation_pk FROM {_GIVEN})"
 _MASK_STATE = "UPDATE conversations SET state = :state WHERE pk = :pk"
 _REMOVE_RAW = f"DELETE FROM raw_calls WHERE {_RUNS}"
-_MASK_SOURCE = """
-UPDATE patterns SET source_trace_id = NULL, applies_when = '{}' WHERE pattern_id = :pattern_id
-AND origin <> '' AND substr(source_trace_id, 1, length(:source)) = :source
-"""
 _TOUCHED = f"SELECT DISTINCT tenant, pattern_id FROM pattern_evidence WHERE {_OF_RUN}"
 _OWNERS = "SELECT DISTINCT tenant FROM pattern_evidence WHERE pattern_id = :pattern_id"
 _REMOVE = f"DELETE FROM patterns {_OWN} AND origin <> '' AND origin <> 'written' RETURNING fields"
@@ -212,6 +208,13 @@ class SQLLearningStore:
             DELETE FROM jobs WHERE {run} = :run_id
                 AND (CAST(:tenant AS TEXT) IS NULL OR tenant = :tenant)
         """
+        scope = engine.dialect.member("applies_when", "scope")
+        self._mask_source = f"""
+            UPDATE patterns SET source_trace_id = NULL,
+                applies_when = coalesce('{{"scope":"' || {scope} || '"}}', '{{}}')
+            WHERE pattern_id = :pattern_id AND origin <> ''
+                AND substr(source_trace_id, 1, length(:source)) = :source
+        """  # the digest of its project is all that stays
         self._mask_steps = f"""
             UPDATE steps SET content = replace(content, :text, '{FORGOTTEN}')
             WHERE {engine.dialect.position("content", "text")} > 0 AND {_RUNS}
@@ -310,7 +313,7 @@ class SQLLearningStore:
                     move = content(orjson.loads(fields)).move
                     await self._mask(connection, move, tenant=whose, pattern_id=name)
                     gone.append(name)
-                await connection.fetch(_MASK_SOURCE, pattern_id=name, source=f"{run_id}#")
+                await connection.fetch(self._mask_source, pattern_id=name, source=f"{run_id}#")
             return gone
 
         gone = await self._engine.transact(work)
