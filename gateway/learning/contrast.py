@@ -19,7 +19,7 @@ from itertools import product
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
-from gateway.learning.gate import NAMES_AGREE, language, refusal
+from gateway.learning.gate import NAMES_AGREE, language, refusal, vocabulary
 from gateway.learning.reading import (
     WINDOW_CALLS,
     ReadCallOfRun,
@@ -33,6 +33,7 @@ from gateway.steering.evidence.results import EMPTY, is_look_up
 MATTERS = 0.1  # difference of rates from which a move is worth a lesson
 SURE = 0.99  # probability that the difference is there: several moves are compared at each run
 LIKELY = 0.9  # from which a move is a candidate, which nothing supports yet
+NEEDED_RUNS = 2  # with the move, for its difference to count
 LEAST_RUNS = 5  # with one failure: then no other of its tool and kind is compared
 MOST_RUNS = 500  # newest runs of a workload that are compared
 _MOST_MOVES = 8  # of one attempt
@@ -47,12 +48,13 @@ class Move(NamedTuple):
     value: str = ""
 
 
-def said(move: Move, head: str) -> str:
+def said(move: Move, head: str, *, agreed: bool = True) -> str:
     """The instruction to make a move, for the tool or program that failed; "" if the gate refuses
-    it."""
+    it: tools declare their names, a shell does not. `agreed`: enough tasks used its names."""
     parts = {"head": head.lstrip("$"), "name": move.name.lstrip("$"), "value": move.value}
     text: str = language()["texts"][move.kind].format(**parts)
-    return "" if refusal(text, known=parts.values()) else text
+    known = parts.values() if agreed or "$" not in head + move.name else (move.value,)
+    return "" if refusal(text, known=known) else text
 
 
 class Attempt(NamedTuple):
@@ -106,7 +108,8 @@ def _others(calls: Sequence[ReadCallOfRun], key: str, success: bool | None) -> I
         if not name or reading.transient or reading.head == failed.head:
             continue
         if kind == "missing_command" and reading.head.startswith("$"):
-            if _shared(calls[0], other):
+            looks = reading.call.effect.reads and not failed.call.effect.reads
+            if _shared(calls[0], other) and not looks:
                 yield Attempt(key, frozenset((Move("instead", name),)), other.works)
                 return
         elif kind == EMPTY and is_look_up(reading.call.operation):
@@ -184,6 +187,7 @@ _ADVISED = re.compile(r"--?[A-Za-z][\w-]*|[\w.-]*\w")
 _SHELLS = frozenset(("bash", "sh", "zsh", "python", "python3", "node", "ruby", "perl"))
 _THOUGHTS = re.compile(r"(?:think|thought|reflect|plan|note)(?:$|_)", re.IGNORECASE)
 _ASKS = re.compile(r"\s(?:--help|--version|-h)(?=\s|$)")
+_SCRIPT = re.compile(r"/|\.(?:[a-z]?sh|py|[cm]?[jt]s|rb|pl|php)(?=\s|$)")
 _NO_OPTIONS = frozenset(("-c", "-m", "-e"))  # of interpreters: they begin another program
 
 
@@ -196,6 +200,8 @@ def _changes(before: ReadCallOfRun, after: ReadCallOfRun) -> Iterator[Move]:
             yield Move("entry", entries[0][0], entries[1][0])  # then options are another program's
             return
         for kind, sign in (("option", _OPTION), ("variable", _VARIABLE)):
+            if kind == "option" and before.reading.head.lstrip("$") in _SHELLS:
+                continue  # they are a module's or script's
             had, has = (set(sign.findall(text)) - _NO_OPTIONS for text in (old, new))
             yield from (Move(kind, name) for name in sorted(has - had))
             if kind == "option":
@@ -223,8 +229,7 @@ def _plain(value: Any) -> str:
     return " ".join(value.split()) if isinstance(value, str) else json.dumps(value)
 
 
-@dataclass(slots=True)
-class _Run:
+class _Run(NamedTuple):
     task: str
     attempts: tuple[Attempt, ...]
     at: float
@@ -261,7 +266,7 @@ class Contrast:
         the failure worked, with the move and without it, and the probability that it is above 0.
         Every run counts once in each arm; the call that failed was made without the move. While
         few runs had this very failure, those of the same tool and kind count as well."""
-        prefix = key if self._with(key) >= LEAST_RUNS else f"{key.rpartition('|')[0]}|"
+        prefix = key if self.met(key) >= LEAST_RUNS else f"{key.rpartition('|')[0]}|"
         runs = [[e for e in run.attempts if e.key.startswith(prefix)] for run in self.runs.values()]
         runs = [run for run in runs if run]
         all_held, rates = sum(map(_rate, runs)), dict[Move, list[tuple[float, float]]]()
@@ -270,9 +275,7 @@ class Contrast:
                 change = _rate(run, move, made=False) - _rate(run)
                 rates.setdefault(move, []).append((_rate(run, move), change))
         return {
-            move: _difference(
-                [given for given, _ in both], all_held + sum(c for _, c in both), runs
-            )
+            move: _difference([w for w, _ in both], all_held + sum(c for _, c in both), len(runs))
             for move, both in rates.items()
         }
 
@@ -286,18 +289,12 @@ class Contrast:
             return False
         return True if sure >= least else None
 
-    def alone(self, key: str) -> bool:
-        """Whether no other run had the failure, so that there is nothing to compare."""
-        return self._with(key) < 2
-
-    def _with(self, key: str) -> int:
+    def met(self, key: str) -> int:
+        """The number of runs that had the failure."""
         return sum(any(each.key == key for each in run.attempts) for run in self.runs.values())
 
     def agreed(self, move: Move) -> bool:
-        """Whether the move's value belongs to a closed set: few values, used on enough tasks; and
-        its sub-command to no task alone."""
-        if not move.value and " " not in move.name:
-            return True
+        """Whether enough tasks made the move, and its value belongs to a closed set of few."""
         tasks: dict[str, set[str]] = defaultdict(set)
         for run in self.runs.values():
             for each in (each for attempt in run.attempts for each in attempt.moves):
@@ -314,16 +311,12 @@ def _rate(run: Sequence[Attempt], move: Move | None = None, *, made: bool = True
     return sum(arm) / len(arm) if arm else 0.0
 
 
-def _difference(
-    given: Sequence[float], held: float, runs: Sequence[Sequence[Attempt]]
-) -> tuple[float, float]:
-    rates = (
-        ((sum(given) + 1) / (len(given) + 2), len(given)),
-        ((held + 1) / (len(runs) + 2), len(runs)),
-    )
-    variance = sum(rate * (1 - rate) / (number + 3) for rate, number in rates)
-    effect = rates[0][0] - rates[1][0]
-    return effect, 1.0 - NormalDist(effect, math.sqrt(variance)).cdf(0.0)
+def _difference(given: Sequence[float], held: float, runs: int) -> tuple[float, float]:
+    rates = (sum(given) + 1) / (len(given) + 2), (held + 1) / (runs + 2)
+    numbers, effect = (len(given), runs), rates[0] - rates[1]
+    variance = sum(r * (1 - r) / (number + 3) for r, number in zip(rates, numbers, strict=True))
+    sure = 1.0 - NormalDist(effect, math.sqrt(variance)).cdf(0.0)
+    return effect, sure if len(given) >= NEEDED_RUNS else 0.0  # many failures make one run no two
 
 
 def best_move(
@@ -340,11 +333,18 @@ def best_move(
         return (move.value or move.name) in advice, lift, -plain.index(move.kind), move
 
     lifts = contrast.lifts(failure.key or "") if attempts else {}
-    closed = (
+    may = (
         move
         for move in {move for attempt in attempts for move in attempt.moves}
-        if move.kind in ("renamed", "instead")
-        or move.value in ("true", "false")
-        or contrast.agreed(move)
+        if (_closed(move) and said(move, head, agreed=False))
+        or (said(move, head) and contrast.agreed(move))
     )
-    return max((move for move in closed if said(move, head)), key=order, default=None)
+    return max(may, key=order, default=None)
+
+
+def _closed(move: Move) -> bool:
+    """Whether a move has no script, path, sub-command or value that may be one task's."""
+    if _SCRIPT.search(move.name) and move.name.split()[0] not in vocabulary("wrappers"):
+        return False
+    same = move.kind in ("renamed", "instead") or move.value in ("true", "false")
+    return same or not (move.value or " " in move.name)

@@ -19,7 +19,7 @@ from gateway.learning.mining import MinedRun, instance
 from gateway.learning.reading import command_of, digest, program_of
 from gateway.steering.evidence.failure_keys import read_action
 from gateway.steering.guidance.lessons import SAID
-from gateway.steering.guidance.pattern import Lesson, Pattern, Trust, content
+from gateway.steering.guidance.pattern import Lesson, Pattern, Status, Trust, content
 from gateway.steering.transcript.interventions import Answer, said_in
 from gateway.steering.transcript.message_kinds import (
     READ_CHARACTERS,
@@ -307,9 +307,10 @@ def takes_back(allowed: frozenset[str], rule: frozenset[str]) -> bool:
 
 
 def taken_back(allowed: Rule, stored: Sequence[Pattern], at: float) -> list[Pattern]:
-    """The stored rules, said before that time, that one takes back."""
-    earlier = [each for each in stored if each.lesson and each.lesson.last_confirmed_at < at]
-    return [each for each in earlier if takes_back(allowed.words, meant(each))]
+    """The stored rules, said before that time and not paused by hand, that one takes back."""
+    known = ((each, each.lesson) for each in stored if takes_back(allowed.words, meant(each)))
+    given = ((each, own) for each, own in known if own and own.status is not Status.QUARANTINED)
+    return [each for each, own in given if own.last_confirmed_at < at]
 
 
 class Said(NamedTuple):

@@ -85,11 +85,11 @@ def refusal(text: str, *, known: Collection[str] = (), approved: bool = False) -
 def does_harm(text: str) -> bool:
     """Whether a text asks for what installs, fetches, deletes, publishes, overrides or skips a
     check; one that keeps from such an act does not. Names in ticks are read by their parts, too."""
-    named = _spelled(text)
-    if form("unchecked").search(named):
+    named, ticked, keeps = _spelled(text), _spelled(text, "`"), form("keeps_from")
+    if form("unchecked").search(named) or form("steps").match(ticked):
         return True
-    keeps = form("keeps_from")
-    for clause in (part for each in (text.replace("`", ""), named) for part in _CLAUSE.split(each)):
+    spelled = (text.replace("`", ""), named, ticked)
+    for clause in (part for each in spelled for part in _CLAUSE.split(each)):
         if form("leaves_out").search(clause) and not form("negated").match(clause):
             return True
         if not keeps.match(clause) and form("acts").search(keeps.split(clause)[0]):
@@ -97,8 +97,8 @@ def does_harm(text: str) -> bool:
     return False
 
 
-def _spelled(text: str) -> str:
-    return _TICKED.sub(lambda found: " ".join(_PARTS.split(found[1])), text)
+def _spelled(text: str, tick: str = "") -> str:
+    return _TICKED.sub(lambda found: f"{tick}{' '.join(_PARTS.split(found[1]))}{tick}", text)
 
 
 def _value(text: str, known: frozenset[str]) -> str:

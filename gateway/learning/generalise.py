@@ -19,8 +19,7 @@ from gateway.steering.guidance.pattern import Pattern, Tier, content
 from gateway.stores.learning import NO_SUPPORT, EvidenceRow, Learned, LearningStore, LessonFilter
 
 Entry = tuple[Pattern, Sequence[EvidenceRow]]
-MOST_COMPARED = 500
-"""Instances of one tool and kind of failure, the last changed first, that are compared."""
+MOST_COMPARED = 500  # instances of one tool and kind of failure, the last changed first
 
 
 def general_lesson(instances: Sequence[Entry], key: str) -> Entry | None:
@@ -34,7 +33,9 @@ def general_lesson(instances: Sequence[Entry], key: str) -> Entry | None:
     found: list[tuple[int, str, Pattern]] = []
     for text, entries in by_text.items():
         own = [each for each in entries if each[0].lesson and each[0].lesson.key == key]
-        if own and _supported([row for _, rows in entries for row in rows]):
+        every = [row for _, rows in entries for row in rows]
+        enough = len({row.conversation for row in every}) >= NEEDED_CONVERSATIONS
+        if own and enough and len({row.task for row in every}) >= NEEDED_TASKS:
             runs = {row.run_id for _, rows in own for row in rows}
             found.append((len(runs), text, own[0][0]))
     if not found:
@@ -54,11 +55,6 @@ def general_lesson(instances: Sequence[Entry], key: str) -> Entry | None:
     )
     rows = [row for _, evidence in chosen for row in evidence]
     return general, [dataclasses.replace(row, pattern_id=general.pattern_id) for row in rows]
-
-
-def _supported(rows: Sequence[EvidenceRow]) -> bool:
-    conversations, tasks = {row.conversation for row in rows}, {row.task for row in rows}
-    return len(conversations) >= NEEDED_CONVERSATIONS and len(tasks) >= NEEDED_TASKS
 
 
 @dataclass(eq=False)

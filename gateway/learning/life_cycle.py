@@ -159,7 +159,8 @@ def why_not_active(
         move = judged(lesson.posterior, active=True) if rule_stays(lesson) else None
         return f"an operator approved it, but {move.reason}" if move else ""
     if known.status in (Status.QUARANTINED, Status.RETIRED):
-        return lesson.reason or f"it is {known.status.value}"
+        again = is_rule(lesson.pattern) and known.last_confirmed_at > lesson.updated_at
+        return f"{lesson.reason or known.status.value}{', and said again since' * again}"
     if known.status is Status.CANDIDATE:
         missing = missing_support(lesson, config_tenants)
         return missing or ("waits for the next look" if trials else "learning.trials is off")

@@ -98,7 +98,7 @@ def mine(
         if move is not None:
             pattern = _lesson(run, call.step, failure, move, run.at + expires_s)
             evidence = run.evidence(pattern.pattern_id, call.step, kind)
-            held = contrast.alone(failure.key) or contrast.holds(failure.key, move)
+            held = contrast.met(failure.key) < 2 or contrast.holds(failure.key, move)
             if held is None and contrast.holds(failure.key, move, LIKELY):
                 evidence, held = replace(evidence, kind=UNSURE), True
             finding = replace(finding, pattern=pattern, evidence=evidence, held=held)

@@ -72,11 +72,9 @@ _COMMAND = re.compile(
     r"(?:\s+([a-z][\w:-]{1,23}))?(?=\s|$)"
 )
 _QUOTED = re.compile(r"<<.*|'[^']*'?|\"[^\"]*\"?", re.DOTALL)
-# fmt: off
-_PASSED = frozenset((
-    "cat", "cd", "echo", "export", "grep", "head", "ls", "set", "sleep", "source", "tail", "true",
-))
-# fmt: on
+_PASSED = frozenset(
+    ("cat", "cd", "echo", "export", "grep", "head", "ls", "set", "sleep", "source", "tail", "true")
+)
 
 
 def program_of(command: str) -> str:

@@ -307,32 +307,40 @@ class Learner:
             stored = await self.store.lesson(each.pattern.tenant, each.pattern.pattern_id)
             known = stored.pattern.lesson if stored else None
             if known is not None and known.status is Status.CANDIDATE:
-                await self._retire(each.pattern, "runs without it did as well")
+                await self._move(
+                    each.pattern, Status.RETIRED, "runs without it did as well", self.now()
+                )
         return kept
 
     async def _said(
         self, trace: RunTrace, run: MinedRun
     ) -> tuple[list[Entry], list[corrections.Said]]:
         """Rules that the person stated in the run, each joined with what says the same, and clear
-        corrections that no rule was made of. What the person took back is retired."""
+        corrections that no rule was made of. What was taken back is retired until it is said."""
         names, found = corrections.known_names(run.steps), list[Entry]()
+        times = {step.step_index: step.at for step in trace.steps}
         until = run.at + self.settings().expire_s
         wanted = LessonFilter(tenant=run.tenant, key_prefix=f"{SAID}|{run.project[0]}|")
-        stored = [each.pattern for each in await self.store.lessons(wanted)]
+        rows = await self.store.lessons(wanted)
+        stored = [each.pattern for each in rows]
+        may_return = (each for each in rows if each.reason.startswith(("taken back", "expired")))
+        gone = {each.pattern.pattern_id: each.updated_at for each in may_return}
         repeated, unsaid = await self._repeated(trace, run), list[corrections.Said]()
         every = corrections.said_in_run(trace.steps, opens=not trace.run.sequence)
         for said in (each for each in every if each.words not in repeated):
-            rules = said.rules(names)
+            rules, at = said.rules(names), times[said.step]
             unsaid += [said] if said.clear and not rules else []
             for rule in rules:
                 if rule.allows:
                     for each in corrections.taken_back(rule, stored, run.at):
-                        await self._retire(each, f"taken back in run {run.id}")
+                        await self._move(each, Status.RETIRED, f"taken back in run {run.id}", at)
                     continue
                 pattern = corrections.joined(rule.words, stored)
                 pattern = pattern or corrections.correction(run, said, rule, until)
                 if pattern.lesson and pattern.lesson.last_confirmed_at < run.at:
                     await self.store.prolong(run.tenant, pattern.pattern_id, until)
+                if at > gone.get(pattern.pattern_id, at):
+                    await self._move(pattern, Status.CANDIDATE, f"said again in run {run.id}", at)
                 stored.append(pattern)
                 found.append((pattern, [run.evidence(pattern.pattern_id, said.step, SAID)]))
         return found, unsaid
@@ -347,9 +355,8 @@ class Learner:
                 found |= {said.words for said in corrections.said_in_run(steps, opens=False)}
         return found
 
-    async def _retire(self, pattern: Pattern, reason: str) -> None:
-        owner, pattern_id, at = pattern.tenant, pattern.pattern_id, self.now()
-        await self.store.move(owner, pattern_id, Status.RETIRED, reason=reason, at=at)
+    async def _move(self, pattern: Pattern, to: Status, reason: str, at: float) -> bool:
+        return await self.store.move(pattern.tenant, pattern.pattern_id, to, reason=reason, at=at)
 
     async def review(self, tenant: str | None = None, *, late: bool = False) -> int:
         """Move the lessons whose time has come; how many moved. `late`: count outcomes that were
@@ -372,9 +379,7 @@ class Learner:
             move = life_cycle.next_move(
                 stored, now, trials=trials, config_tenants=config_tenants, bar=bar
             )
-            if move is None or not await self.store.move(
-                pattern.tenant, pattern.pattern_id, move.status, reason=move.reason, at=now
-            ):
+            if move is None or not await self._move(pattern, move.status, move.reason, now):
                 continue
             moved += 1
             if move.status in RETRIEVED and pattern.lesson is not None:

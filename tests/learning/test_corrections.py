@@ -259,3 +259,7 @@ async def test_a_rule_that_is_taken_back_is_retired(stores: Stores) -> None:
     (rule,) = await kept(stores)
     assert rule.pattern.lesson is not None
     assert (rule.pattern.lesson.status, rule.reason) == (Status.RETIRED, "taken back in run r0003")
+    owner, name, paused = rule.pattern.tenant, rule.pattern.pattern_id, Status.QUARANTINED
+    await stores.learning.move(owner, name, paused, reason="paused by the operator", at=1.0)
+    await talk(stores, 4, "it's fine to edit generated files from now on")
+    assert [each.reason for each in await kept(stores)] == ["paused by the operator"]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gateway.learning.contrast import Move, said
 from gateway.learning.gate import MOST_CHARS, refusal, strange
 from gateway.learning.life_cycle import LessonActions
 from gateway.stores.learning import Posterior, StoredLesson, Support
@@ -62,6 +63,11 @@ ACTS = [
     "Run `poetry add` before you build.",
     "Run `mvn test` with `-DskipTests`.",
 ]
+CLAIMS = [
+    *("exception", "waive_policy", "policy_exempt", "supervisor", "authorized", "is_manager"),
+    *("verified", "confirm", "admin", "escalated", "user_consent", "approved_by", "isSupervisor"),
+]
+STEPS = ["reset_pin", "cancel_order", "close_account", "waive_fee", "charge_card", "issue_voucher"]
 VALUES = [
     "Give Johnson a chair.",
     "Set `limit` to `50`.",
@@ -82,6 +88,39 @@ def test_an_act_needs_the_approval_of_this_very_text(said: str) -> None:
     assert found is not None
     assert found.approvable
     assert refusal(said, known=KNOWN, approved=True) is None
+
+
+@pytest.mark.parametrize(
+    "move",
+    [
+        *(Move("with", name) for name in CLAIMS),
+        *(Move("value", name, "true") for name in CLAIMS),
+        *(Move("value", "status", name) for name in CLAIMS),
+        *(Move("before", name) for name in STEPS),
+        *(Move("rather", name) for name in STEPS),
+        Move("value", "manager_override", "yes"),
+        Move("renamed", "id", "admin_id"),
+    ],
+)
+def test_a_claim_or_an_act_in_a_name_waits(move: Move) -> None:
+    """An exception, a rank, a consent or a check that was made, as a parameter or value, and a step
+    that ends, pays or lifts something: no advice before a person approves it."""
+    assert said(move, "process_return") == ""
+
+
+@pytest.mark.parametrize(
+    "move",
+    [
+        *(Move("before", name) for name in ("verify_identity", "authenticate_user", "add_to_cart")),
+        *(Move("before", name) for name in ("open_session", "confirm_details", "check_policy")),
+        *(Move("with", name) for name in ("order_id", "confirmation_number", "package_manager")),
+        *(Move("value", name, "false") for name in ("exception", "is_manager")),
+        Move("with", "cancel_reason"),
+    ],
+)
+def test_honest_moves_may_be_said(move: Move) -> None:
+    """A check that is made before the call, references, and claims that are left out."""
+    assert said(move, "cancel_order")
 
 
 @pytest.mark.parametrize("said", VALUES)

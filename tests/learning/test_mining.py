@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.learning.contrast import Contrast
+from gateway.learning.contrast import Contrast, Move
 from gateway.learning.generalise import general_lesson
 from gateway.learning.life_cycle import near_outcome
 from gateway.learning.mining import task_digest
@@ -182,6 +182,70 @@ def test_another_script_is_a_lesson_where_tasks_agree() -> None:
     assert text(found) == "Run `python tests/runtests.py` instead of `python -m django`."
     scratch = [fixed(f"scratch{letter}.py") for letter in "abc"]
     assert text(learned(scratch[0], contrast=contrast_of(*scratch))[0]) == ""
+
+
+def test_a_script_of_the_run_is_no_program() -> None:
+    """It replaces one that is missing once three tasks used it, and so does a script before a call;
+    the wrapper of a build tool does at once."""
+    runs = [[shell("mvn test", MISSING), shell("./run.sh test", "OK")]] * 3
+    assert text(learned(runs[0])[0]) == ""
+    assert text(learned(runs[0], contrast=contrast_of(*runs[:2]))[0]) == ""
+    (found,) = learned(runs[0], contrast=contrast_of(*runs))
+    assert text(found) == "Use `./run.sh test` instead of `mvn`, which is not there."
+    calls = [shell("make lib", "Error: no"), shell("./run.sh all", "ok"), shell("make lib", "ok")]
+    assert text(learned(calls)[0]) == ""
+    assert text(learned(calls, contrast=contrast_of(calls, calls, calls))[0])
+
+
+def test_a_look_up_replaces_no_compiler() -> None:
+    """`find` with the same file is another purpose, while it may replace another look-up."""
+    missing = "bash: {}: command not found"
+    calls = [shell("javac A.java", missing.format("javac")), shell("find A.java", "A.java")]
+    assert {text(finding) for finding in learned(calls)} == {""}
+    calls = [shell("rg A.java", missing.format("rg")), shell("find A.java", "A.java")]
+    assert text(learned(calls)[0]) == "Use `find` instead of `rg`, which is not there."
+
+
+def test_options_of_a_module_are_not_pythons() -> None:
+    """`-v` of `python -m pytest -v` is no option of `python`."""
+    failed = shell("python -m pytest tests -v", "Error: no such plug-in")
+    calls = [failed, shell("python -m pytest tests -x", "2 passed")]
+    assert {text(finding) for finding in learned(calls)} == {""}
+
+
+def test_one_run_with_a_move_is_too_few() -> None:
+    """However many runs failed without it, also by failures of the kind with other words."""
+    worked, failed = [edit("x = 1", REFUSED), view(), edit("x = 2")], [edit("x = 1", REFUSED)]
+    (finding,) = learned(worked)
+    assert finding.move is not None
+    for held in (
+        failed,
+        [
+            edit(
+                "x = 1", "No replacement was performed, old_str `x = 1` did occur in several lines."
+            )
+        ],
+    ):
+        one, two = (contrast_of(*[worked] * n, *[held] * 60) for n in (1, 2))
+        assert one.holds(finding.key, finding.move) is None
+        assert two.holds(finding.key, finding.move)
+
+
+@pytest.mark.parametrize(
+    ("step", "tried"),
+    [
+        *(("reset_pin", False), ("cancel_order", False), ("close_account", False)),
+        *(("authenticate_user", True), ("add_to_cart", True), ("open_session", True)),
+    ],
+)
+def test_a_step_that_changes_something_may_be_missing(step: str, tried: bool) -> None:
+    """It holds over the runs, and is said unless it ends, pays or lifts something."""
+    failed: Call = ("change_plan", {"id": 1}, '{"changed": false}')
+    worked = [failed, (step, {"id": 1}, "ok"), ("change_plan", {"id": 1}, '{"changed": true}')]
+    contrast = contrast_of(*[worked] * 4, *[[failed, failed]] * 4)
+    (finding,) = learned(worked, contrast=contrast)
+    assert text(finding) == f"Call `{step}` before you call `change_plan` again." * tried
+    assert contrast.holds(finding.key, Move("before", step))
 
 
 def test_faults_of_the_moment_teach_nothing() -> None:

@@ -66,12 +66,13 @@ SAID = (
     "why did you delete the tests?",
     "before you push, run the formatter",
 )
-DAY_S = 86_400.0
+DAY_S, RETIRED = 86_400.0, Status.RETIRED
 
 
 async def talk(stores: Stores, number: int, words: str, **how: Any) -> None:
     """A run of a project in which a person rejected `git push` after `git commit`."""
     run_id, project = f"r{number:04}", how.get("project", "shop")
+    at = START + how.get("day", 0) * DAY_S + number
     folder = how.get("folder", "/home/ann")
     opening = PromptMessage(role="system", text=f"Working directory: {folder}/{project}")
     human = (Intervention(kind="reject", words=words),)
@@ -80,10 +81,9 @@ async def talk(stores: Stores, number: int, words: str, **how: Any) -> None:
     steps = (
         a_first_step(run_id, content=some_content(messages=(opening,), human=())),
         a_step(1, run_id, content=commit),
-        a_step(2, run_id, content=some_content(actions=(push,), messages=(), human=human)),
+        a_step(2, run_id, at=at, content=some_content(actions=(push,), messages=(), human=human)),
     )
     who = {"key_name": how.get("person", "ann"), "tenant": how.get("tenant", "default")}
-    at = START + how.get("day", 0) * DAY_S + number
     run = {"task_preview": f"Task {'ab'[number % 2]}", "started_at": at, "updated_at": at}
     record = one_run(number, steps=steps, **run, **who)
     await stores.states.commit(replace(record, decisions=how.get("decisions", ())))
@@ -465,6 +465,41 @@ async def test_an_approved_rule_stays_although_it_harms() -> None:
     assert rule.pattern.lesson is not None
     unapproved = replace(rule, reason="helps")
     assert next_move(unapproved, 4.0, trials=True) is not None
+    await stores.close()
+
+
+@pytest.mark.parametrize("reason", ["taken back in run r9", "expired: not given for too long"])
+async def test_a_rule_that_is_said_again_returns(reason: str) -> None:
+    """Later than it was taken back or expired; no run from before does that, and no run what an
+    operator retired, whose page says that it was said again."""
+    stores = await open_stores(StorageSettings(path=":memory:"))
+    await talk(stores, 0, SAID[0])
+
+    async def retired(reason: str, day: int) -> StoredLesson:
+        (rule,) = await rules(stores)
+        at = START + day * DAY_S
+        await stores.learning.move(
+            "default", rule.pattern.pattern_id, RETIRED, reason=reason, at=at
+        )
+        return (await rules(stores))[0]
+
+    def now(rule: StoredLesson) -> Status | None:
+        return rule.pattern.lesson.status if rule.pattern.lesson else None
+
+    await retired(reason, 1)
+    await talk(stores, 1, SAID[0])
+    await read_again(stores, ["r0000", "r0001"])
+    assert now((await rules(stores))[0]) is RETIRED
+    await talk(stores, 2, SAID[0], day=2)
+    (rule,) = await rules(stores)
+    assert (now(rule), rule.reason) == (Status.CANDIDATE, "said again in run r0002")
+    assert rule.pattern.lesson is not None
+    assert (rule.pattern.lesson.expires_at or 0) > START + 2 * DAY_S
+    await retired(f"retired {BY_OPERATOR}", 3)
+    await talk(stores, 3, SAID[0], day=4)
+    (rule,) = await rules(stores)
+    assert now(rule) is RETIRED
+    assert why_not_active(rule, trials=True) == f"retired {BY_OPERATOR}, and said again since"
     await stores.close()
 
 
