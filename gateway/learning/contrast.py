@@ -183,7 +183,7 @@ _VARIABLE = re.compile(r"(?:^|[\s;&])([A-Z][A-Z0-9_]{1,30})=\S")
 _PLAIN = re.compile(r"(?<![\w-])[\w./]+")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z_.-]{0,29}")  # digits may be a token
 _VALUE = re.compile(r"(?:[a-z_][a-z_-]{0,23}|[A-Z][A-Z_-]{1,23})\d{0,2}|\d{1,3}")
-_ADVISED = re.compile(r"--?[A-Za-z][\w-]*|[\w.-]*\w")
+_ADVISED = re.compile(r"--?[A-Za-z][\w-]*|\w++(?:[.-]++\w++)*+")
 _SHELLS = frozenset(("bash", "sh", "zsh", "python", "python3", "node", "ruby", "perl"))
 _THOUGHTS = re.compile(r"(?:think|thought|reflect|plan|note)(?:$|_)", re.IGNORECASE)
 _ASKS = re.compile(r"\s(?:--help|--version|-h)(?=\s|$)")

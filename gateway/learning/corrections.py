@@ -160,7 +160,7 @@ def _sentences(words: str) -> Iterator[str]:
 def _said(sentence: str, action: Action | None, corrects: bool) -> str:
     """The rule that one sentence states; "" for none."""
     for says, row in _table("same"):
-        sentence = says.sub(row["as"], sentence).strip()
+        sentence = " ".join(says.sub(row["as"], sentence).split())
     plain = form("fillers").sub("", sentence)
     standing = corrects or form("standing").search(sentence) is not None
     for says, row in _table("form"):
@@ -374,7 +374,7 @@ _FOLDER = re.compile(
     r"(?i)(?:working directory|workspace(?: folder| root)?|\bcwd|current directory|project root"
     r"|repository)\W{1,12}?((?:/|~|[A-Z]:\\)[^\s<>\"'`]{1,300})"
 )
-_WORKTREE = re.compile(r"[/\\]\.(?:claude[/\\])?worktrees?[/\\].*|[/\\]+$")
+_WORKTREE = re.compile(r"[/\\]\.(?:claude[/\\])?worktrees?[/\\].*|(?<![/\\])[/\\]++$")
 _PROMPT_CHARS = 4000  # of a system prompt, by which an agent without a folder is recognised
 
 

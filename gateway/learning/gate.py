@@ -49,7 +49,7 @@ def vocabulary(name: str) -> frozenset[str]:
     return frozenset(words.split() if isinstance(words, str) else words)
 
 
-_CLAUSE = re.compile(r"[,;.:!?]\s+|\s+(?:and|then|but)\s+")
+_CLAUSE = re.compile(r"[,;.:!?]\s+|(?<!\s)\s++(?:and|then|but)\s+")
 _TICKED = re.compile(r"`([^`]{0,200})`")
 _WORD = re.compile(r"[^\s,;:!?()\"\u201c\u201d]+")
 _VALUE = re.compile(r"\d|[/_\\@#=<>{}\[\]|$~^*]|\w\.\w|[a-z][A-Z]|::|\(\)|^--?\w")

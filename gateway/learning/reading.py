@@ -68,8 +68,8 @@ def parse(arguments: str) -> Mapping[str, Any] | None:
 
 
 _COMMAND = re.compile(
-    r"(?:^|&&|\|\||;|\n|\|)\s*(?:\w+=\S*\s+){0,8}((?:\./)?[a-z][\w.+-]{0,19})"
-    r"(?:\s+([a-z][\w:-]{1,23}))?(?=\s|$)"
+    r"(?:^|&&|\|\||;|\n|\|)[^\S\n]*+(?:\w+=[^\s;&|]*\s++){0,8}((?:\./)?[a-z][\w.+-]{0,19})"
+    r"(?:\s++([a-z][\w:-]{1,23}))?(?=\s|$)"
 )
 _QUOTED = re.compile(r"<<.*|'[^']*'?|\"[^\"]*\"?", re.DOTALL)
 _PASSED = frozenset(
