@@ -106,8 +106,10 @@ class LessonBook:
             if lesson is None:
                 continue
             texts = content(pattern.fields)
-            if does_harm(texts.move):  # a person approved it; it is a quotation all the same
-                pattern = replace(pattern, lesson=replace(lesson, trust=Trust.MODEL))
+            harms = does_harm(texts.move)  # a person approved it; it is a quotation all the same
+            if harms or (is_rule(pattern) and approved(each)):
+                trust = Trust.MODEL if harms else Trust.OPERATOR
+                pattern = replace(pattern, lesson=replace(lesson, trust=trust))
             if is_rule(pattern):
                 shelf.rules.append(replace(each, pattern=pattern))
                 continue

@@ -17,11 +17,13 @@ from msgspec import structs
 
 from gateway.backends import Stores, open_stores
 from gateway.config.storage import StorageSettings
+from gateway.learning.book import LessonBook
 from gateway.learning.distiller import KIND, RESERVED_INPUT, RESERVED_OUTPUT
 from gateway.learning.life_cycle import BY_OPERATOR, LessonActions, next_move
-from gateway.steering.guidance.lessons import LEARNED, QUOTED, STATED, lesson_text
+from gateway.steering.guidance.lessons import LEARNED, QUOTED, STATED, LessonQuery, lesson_text
 from gateway.steering.guidance.pattern import Status, Trust
 from gateway.stores.learning import Job, LessonFilter, Support
+from gateway.stores.records import PromptMessage
 from steering_gateway_testing import (
     AppServer,
     Fault,
@@ -191,7 +193,10 @@ async def test_a_model_words_what_no_form_of_sentences_says(
         actions = LessonActions(stores.learning)
         assert await actions.move(rule, Status.TRIAL, f"approved {BY_OPERATOR}", 2.0)
         (rule,) = await stores.learning.lessons(LessonFilter(statuses=(Status.ACTIVE,)))
-        assert lesson_text(rule.pattern, 600) == f"{STATED}: {answers['mess']}"
+        opening = [PromptMessage(role="system", text="Working directory: /home/ann/shop")]
+        begins = LessonQuery(keys=(), exclude=frozenset(), opening=lambda: opening)
+        (match,) = await LessonBook(stores.learning, failed=print).find(begins, "default")
+        assert lesson_text(match.pattern, 600) == f"{STATED}: {answers['mess']}"
 
 
 async def test_no_poisoned_result_reaches_an_agent(
