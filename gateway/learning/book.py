@@ -100,24 +100,29 @@ class LessonBook:
     async def _read(self, tenant: str) -> _Shelf:
         wanted = LessonFilter(tenant=tenant, statuses=RETRIEVED)
         stored = await self.read(lambda: self.store.lessons(wanted, limit=MOST_LESSONS))
-        shelf = _Shelf(time.monotonic())
-        for each in stored:
-            pattern, lesson = each.pattern, each.pattern.lesson
-            if lesson is None:
-                continue
-            texts = content(pattern.fields)
-            harms = does_harm(texts.move)  # a person approved it; it is a quotation all the same
-            if harms or (is_rule(pattern) and approved(each)):
-                trust = Trust.MODEL if harms else Trust.OPERATOR
-                pattern = replace(pattern, lesson=replace(lesson, trust=trust))
-            if is_rule(pattern):
-                shelf.rules.append(replace(each, pattern=pattern))
-                continue
-            if not approved(each) and strange(text := f"{texts.situation} {texts.move}"):
-                shelf.names[pattern.pattern_id] = text
-            shelf.by_key.setdefault(lesson.key, []).append(pattern)
-        shelf.rules.sort(key=lambda each: (-each.support.conversations, each.reason))
-        return shelf
+        return await asyncio.to_thread(_shelved, stored)
+
+
+def _shelved(stored: Sequence[StoredLesson]) -> _Shelf:
+    """The lessons as they are looked up. The gate reads each text, so this is for a thread."""
+    shelf = _Shelf(time.monotonic())
+    for each in stored:
+        pattern, lesson = each.pattern, each.pattern.lesson
+        if lesson is None:
+            continue
+        texts = content(pattern.fields)
+        harms = does_harm(texts.move)  # a person approved it; it is a quotation all the same
+        if harms or (is_rule(pattern) and approved(each)):
+            trust = Trust.MODEL if harms else Trust.OPERATOR
+            pattern = replace(pattern, lesson=replace(lesson, trust=trust))
+        if is_rule(pattern):
+            shelf.rules.append(replace(each, pattern=pattern))
+            continue
+        if not approved(each) and strange(text := f"{texts.situation} {texts.move}"):
+            shelf.names[pattern.pattern_id] = text
+        shelf.by_key.setdefault(lesson.key, []).append(pattern)
+    shelf.rules.sort(key=lambda each: (-each.support.conversations, each.reason))
+    return shelf
 
 
 def _fitting(query: LessonQuery, by_key: Mapping[str, Sequence[Pattern]]) -> list[LessonMatch]:

@@ -192,7 +192,7 @@ _NO_OPTIONS = frozenset(("-c", "-m", "-e"))  # of interpreters: they begin anoth
 
 
 def _changes(before: ReadCallOfRun, after: ReadCallOfRun) -> Iterator[Move]:
-    """What a call has that the one before it had not, and the reverse."""
+    """Parts of a call that the one before it had not, and the reverse."""
     if before.reading.head.startswith("$"):
         old, new = (command_of(each.action.arguments) or "" for each in (before, after))
         entries = [_ENTRY.findall(text)[-1:] for text in (old, new)]

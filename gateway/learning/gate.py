@@ -11,7 +11,7 @@ import itertools
 import re
 import tomllib
 from collections.abc import Collection, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from importlib import resources
 from typing import Any, NamedTuple
 
@@ -82,6 +82,7 @@ def refusal(text: str, *, known: Collection[str] = (), approved: bool = False) -
     return Refusal("it does what needs a person's approval", True) if does_harm(text) else None
 
 
+@lru_cache(maxsize=4096)
 def does_harm(text: str) -> bool:
     """Whether a text asks for what installs, fetches, deletes, publishes, overrides or skips a
     check; one that keeps from such an act does not. Names in ticks are read by their parts, too."""

@@ -327,8 +327,9 @@ class Learner:
         gone = {each.pattern.pattern_id: each.updated_at for each in may_return}
         repeated, unsaid = await self._repeated(trace, run), list[corrections.Said]()
         every = corrections.said_in_run(trace.steps, opens=not trace.run.sequence)
-        for said in (each for each in every if each.words not in repeated):
-            rules, at = said.rules(names), times[said.step]
+        fresh = (each for each in every if each.words not in repeated)
+        for said, rules in await asyncio.to_thread(lambda: [(s, s.rules(names)) for s in fresh]):
+            at = times[said.step]
             unsaid += [said] if said.clear and not rules else []
             for rule in rules:
                 if rule.allows:
