@@ -363,6 +363,19 @@ def said_in_run(rows: Sequence[StepRow], *, opens: bool) -> Iterator[Said]:
         last = reply if content.reply_text or content.reply_actions else done
 
 
+def may_teach(project: tuple[str, str], steps: Sequence[Step]) -> bool:
+    """Whether the person may state any rule of the project: one who works in a folder, or lets the
+    agent use a shell. Others may be its customers."""
+    actions = (action for step in steps for action in step.actions)
+    return bool(project[1]) or any(read_action(a).head.startswith("$") for a in actions)
+
+
+def names_tool(rule: Rule, steps: Sequence[Step]) -> bool:
+    """Whether a rule names a tool that the agent called, as customers do not."""
+    names = {action.name for step in steps for action in step.actions}
+    return any(re.search(rf"\b{re.escape(name)}\b", rule.text) for name in names)
+
+
 def known_names(steps: Sequence[Step]) -> frozenset[str]:
     """Names of the tools that an agent called, and their parts: they are no values of a task."""
     names = {action.name for step in steps for action in step.actions}

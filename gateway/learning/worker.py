@@ -328,10 +328,11 @@ class Learner:
         repeated, unsaid = await self._repeated(trace, run), list[corrections.Said]()
         every = corrections.said_in_run(trace.steps, opens=not trace.run.sequence)
         fresh = (each for each in every if each.words not in repeated)
+        teaches = corrections.may_teach(run.project, run.steps)
         for said, rules in await asyncio.to_thread(lambda: [(s, s.rules(names)) for s in fresh]):
             at = times[said.step]
-            unsaid += [said] if said.clear and not rules else []
-            for rule in rules:
+            unsaid += [said] if teaches and said.clear and not rules else []
+            for rule in (r for r in rules if teaches or corrections.names_tool(r, run.steps)):
                 if rule.allows:
                     for each in corrections.taken_back(rule, stored, run.at):
                         await self._move(each, Status.RETIRED, f"taken back in run {run.id}", at)

@@ -531,3 +531,22 @@ async def test_a_forgotten_run_is_not_repeated_by_a_later_one() -> None:
         assert len(await rules(stores)) == (conversation == "c0002")
     assert await stores.learning.outcomes(TENANT, "c0001.1") == []
     await stores.close()
+
+
+async def test_a_customer_states_no_rule() -> None:
+    """Who talks with an agent without a folder and a shell may be its customer: there only what
+    names a tool that the agent called is a rule of the project."""
+    stores = await open_stores(StorageSettings(path=":memory:"))
+    orders = (action("get_order", order="17"),)
+    for number, words in enumerate(("always answer in French", "always call get_order first")):
+        human = (Intervention(kind="reject", words=words),)
+        opening = PromptMessage(role="system", text="You answer the customers of a shop.")
+        content = some_content(messages=(opening,), actions=orders, human=human)
+        run_id = f"r{number:04}"
+        steps = (a_first_step(run_id, content=content), a_step(1, run_id, content=content))
+        await stores.states.commit(one_run(number, steps=steps, tenant="default"))
+        await read_again(stores, [run_id])
+    found = await rules(stores)
+    assert [rule.pattern.fields["recommended_action"] for rule in found] == [
+        "Always call get_order first."
+    ]
