@@ -373,7 +373,7 @@ def may_teach(project: tuple[str, str], steps: Sequence[Step]) -> bool:
 def names_tool(rule: Rule, steps: Sequence[Step]) -> bool:
     """Whether a rule names a tool that the agent called, as customers do not."""
     names = {action.name for step in steps for action in step.actions}
-    return any(re.search(rf"\b{re.escape(name)}\b", rule.text) for name in names)
+    return not names.isdisjoint(re.findall(r"[\w-]+", rule.text))
 
 
 def known_names(steps: Sequence[Step]) -> frozenset[str]:
