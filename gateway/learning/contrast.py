@@ -316,7 +316,8 @@ def _difference(given: Sequence[float], held: float, runs: int) -> tuple[float, 
     numbers, effect = (len(given), runs), rates[0] - rates[1]
     variance = sum(r * (1 - r) / (number + 3) for r, number in zip(rates, numbers, strict=True))
     sure = 1.0 - NormalDist(effect, math.sqrt(variance)).cdf(0.0)
-    return effect, sure if len(given) >= NEEDED_RUNS else 0.0  # many failures make one run no two
+    # Many failures make one run no two.
+    return effect, sure if len(given) >= NEEDED_RUNS else min(sure, LIKELY)
 
 
 def best_move(

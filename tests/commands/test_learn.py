@@ -25,13 +25,13 @@ FIXED: list[Call] = [
 
 @pytest.fixture
 async def log(tmp_path: Path) -> str:
-    """Two runs on two tasks that teach the same, and a third one with a job for a model."""
+    """Three runs on as many tasks that teach the same, and one with a job for a model."""
     path = str(tmp_path / "log.db")
     stores = await open_stores(StorageSettings(path=path))
     times = {"updated_at": time.time() - 3600.0}
-    for number, task in enumerate(("one task", "another task")):
+    for number, task in enumerate(("one task", "another task", "a third")):
         await stores.states.commit(stored(number, FIXED, task_preview=task, **times))
-    await fill(stores, [stored(2, unsaid())], model=MODEL)
+    await fill(stores, [stored(3, unsaid())], model=MODEL)
     await stores.close()
     return path
 
@@ -58,10 +58,10 @@ def lessons(command: Run, *words: str) -> dict[str, dict[str, Any]]:
 def test_runs_are_read_once(command: Run) -> None:
     """The first pass learns, the second changes nothing."""
     first = json.loads(command("run", "--json"))
-    assert (first["runs"], first["lessons"], first["evidence"]) == (3, 2, 4)
+    assert (first["runs"], first["lessons"], first["evidence"]) == (4, 2, 5)
     again = json.loads(command("run", "--json"))
-    assert (again["runs"], again["lessons"], again["evidence"]) == (3, 0, 0)
-    assert "3 runs" in command("run")
+    assert (again["runs"], again["lessons"], again["evidence"]) == (4, 0, 0)
+    assert "4 runs" in command("run")
     found = lessons(command)
     assert {tier: (e["status"], e["conversations"]) for tier, e in found.items()} == {
         "e1": ("candidate", 2),
@@ -90,7 +90,8 @@ def test_a_lesson_is_moved_edited_and_shared(command: Run) -> None:
     assert (shown["advice"], shown["version"], shown["status"]) == ("Use gradle.", 2, "trial")
     assert {(row["run_id"], row["kind"]) for row in shown["evidence"]} == {
         ("r0000", "fact"),
-        ("r0001", "fact"),
+        ("r0001", "unsure"),
+        ("r0002", "fact"),
     }
     for text in (" ", "x" * 601, "Use password=hunter2hunter2x for it."):
         assert "advice: " in command("edit", edited, text, status=2)
@@ -108,10 +109,11 @@ def test_a_run_is_forgotten_with_what_only_it_supports(command: Run) -> None:
     """A lesson goes with the last run that supports it, a job with its run."""
     command("run")
     assert "1 waiting" in command("jobs")
-    assert command("forget", "r0002") == "0 lessons removed\n"
+    assert command("forget", "r0003") == "0 lessons removed\n"
     assert json.loads(command("jobs", "--json"))["jobs"] == []
-    assert command("forget", "r0000") == "0 lessons removed\n"
-    removed = json.loads(command("forget", "r0001", "--json"))["removed"]
+    for run in ("r0000", "r0001"):
+        assert command("forget", run) == "0 lessons removed\n"
+    removed = json.loads(command("forget", "r0002", "--json"))["removed"]
     assert len(removed) == 2
     assert lessons(command) == {}
     command("run")  # a forgotten run teaches nothing again

@@ -108,7 +108,10 @@ def log_full(server: PostgresServer) -> Iterator[None]:
     assert server.process is not None
     filler = server.folder / "filler"
     _fill(filler)
+    ends = time.monotonic() + 30
     while server.process.poll() is None:
+        if time.monotonic() > ends:  # it ended, and waits for room to begin again
+            server.process.kill()
         with suppress(OSError):
             server.execute("SELECT pg_logical_emit_message(true, '', repeat('x', 1000000))")
     yield
