@@ -301,7 +301,7 @@ class Distiller:
         stored = [each.pattern for each in await self.store.lessons(wanted)]
         pattern = corrections.joined(rule.words, stored)
         if pattern is None:
-            until = run.at + self.settings().expire_s
+            until = max(run.at, self.now()) + self.settings().expire_s
             made = corrections.correction(run, said, rule, until)
             marks = made.lesson.applies_when if made.lesson else {}
             lesson = Lesson(

@@ -272,8 +272,10 @@ class Learner:
         return mined, contrast.until(run.last_at)
 
     async def _mine(self, trace: RunTrace, calls: Sequence[ReadCallOfRun], report: Report) -> None:
-        settings, store, expires_s = self.settings(), self.store, self.settings().expire_s
+        settings, store = self.settings(), self.store
         run, contrast = await self._met(trace, calls)
+        # Of an imported run, which may be old, lessons live from now on.
+        expires_s = settings.expire_s + max(0.0, self.now() - run.at)
         found = await asyncio.to_thread(mine, run, calls, expires_s=expires_s, contrast=contrast)
         kinds = Counter(finding.kind for finding in found if finding.pattern)
         said, unsaid = await self._said(trace, run)
@@ -319,7 +321,7 @@ class Learner:
         corrections that no rule was made of. What was taken back is retired until it is said."""
         names, found = corrections.known_names(run.steps), list[Entry]()
         times = {step.step_index: step.at for step in trace.steps}
-        until = run.at + self.settings().expire_s
+        until = max(run.at, self.now()) + self.settings().expire_s
         wanted = LessonFilter(tenant=run.tenant, key_prefix=f"{SAID}|{run.project[0]}|")
         rows = await self.store.lessons(wanted)
         stored = [each.pattern for each in rows]

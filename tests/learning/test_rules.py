@@ -550,3 +550,18 @@ async def test_a_customer_states_no_rule() -> None:
     assert [rule.pattern.fields["recommended_action"] for rule in found] == [
         "Always call get_order first."
     ]
+
+
+async def test_rules_of_old_sessions_live_from_their_import_on() -> None:
+    """What was said a year ago, and is learned today, is not retired as never given."""
+    stores = await open_stores(StorageSettings(path=":memory:"))
+    await talk(stores, 0, SAID[0], read=False)
+    settings = LearningSettings()
+    where = (stores.learning, stores.runs, stores.states)
+    today = START + 365 * DAY_S
+    learner = Learner(*where, lambda: settings, now=lambda: today)
+    await learner.read("r0000", None)
+    await learner.review()
+    (rule,) = await rules(stores)
+    assert rule.pattern.lesson is not None
+    assert (rule.pattern.lesson.status, rule.reason) == (Status.CANDIDATE, "")
