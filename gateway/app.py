@@ -25,6 +25,7 @@ from gateway.errors import ConfigError
 from gateway.pipeline import Pipeline
 from gateway.runtime import Runtime
 from gateway.stores.protocols import StoreError
+from gateway.upstream.seats import PATHS as SEAT_PATHS
 
 _CONTROL_PATHS = ("/api/{rest:path}", "/dashboard", "/dashboard/{rest:path}")
 
@@ -78,7 +79,7 @@ def build_app(settings: Settings) -> Edge:
     steered = [
         Route(path, endpoint(dialect), methods=["POST"])
         for dialect in DIALECTS.values()
-        for path in (f"/v1{dialect.path}", *([dialect.path] if dialect.unversioned else ()))
+        for path in dialect.routes
     ]
     models = ModelsEndpoint(runtime, auth, anything)
     health = HealthEndpoints(runtime)
@@ -103,7 +104,7 @@ def build_app(settings: Settings) -> Edge:
         Route("/", _Endpoint(front_door)),
         *(Route(path, control) for path in _CONTROL_PATHS),
         *(Route(path, RealtimeEndpoint(runtime, auth, anything)) for path in REALTIME_PATHS),
-        Route("/v1/{path:path}", anything),
+        *(Route(path, anything) for path in ("/v1/{path:path}", *SEAT_PATHS)),
     ]
     router = Router(routes, default=not_found, redirect_slashes=False)
     limit = settings.server.max_concurrent_requests

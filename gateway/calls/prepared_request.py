@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import orjson
@@ -32,6 +33,7 @@ from gateway.upstream.base import RawHeaders
 from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import UpstreamCall
 from gateway.upstream.prices import estimated_usage
+from gateway.upstream.seats import Seat
 from gateway.wire.echo import EchoFilter
 from gateway.wire.request import Splice
 from gateway.wire.response_tee import READABLE
@@ -125,7 +127,11 @@ class PreparedRequest:
             return None
 
     def upstream_call(
-        self, headers: RawHeaders, query: bytes, key_headers: frozenset[bytes]
+        self,
+        headers: RawHeaders,
+        query: bytes,
+        key_headers: frozenset[bytes],
+        seat: Seat | None = None,
     ) -> UpstreamCall:
         """The request as it is sent to the upstream."""
         request, exchange, result = self.request, self.call.exchange, self.call.result
@@ -135,7 +141,9 @@ class PreparedRequest:
         targets = self.runtime.stored_answers.targets
         return UpstreamCall(
             method="POST",
-            path=request.dialect.path,
+            path=request.dialect.path if seat is None else seat.path,
+            path_at=None if seat is None else partial(self._path, seat),
+            seat=seat,
             dialect=request.dialect,
             headers=headers,
             query=query,
@@ -265,6 +273,12 @@ class PreparedRequest:
                 kind=type(exc).__name__,
                 request_id=self.call.exchange.request.id,
             )
+
+    def _path(self, seat: Seat, target: Target) -> str:
+        """The path at a target, for a client of a seat."""
+        if self.request.addressed is not None:
+            return self.request.addressed.at(target.model or self.call.model)
+        return seat.path if target.seat else self.request.dialect.path
 
     def _body(self, target: Target) -> bytes:
         """The client's bytes with the model, what the deployment sets, and the guidance, if that

@@ -462,6 +462,8 @@ _AT_START: Final = (
 _CLOSING: Final = (
     *("default_upstream.api_base", "default_upstream.api_key"),
     *("default_upstream.messages_api_base", "default_upstream.provider_prefixes"),
+    *("default_upstream.chatgpt_api_base", "default_upstream.gemini_api_base"),
+    *("default_upstream.vertex_api_base", "default_upstream.bedrock_api_base"),
     *("auth.admin_key", "auth.wrong_keys_per_minute", "auth.stale_s"),
     *("server.trusted_hosts", "server.trusted_origins"),
     *("preset", "steering.mode"),

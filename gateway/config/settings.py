@@ -7,7 +7,7 @@ the environment, wins over the preset's: a file may name every key, as `config.y
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from gateway.config.alerts import AlertSettings, ObservabilitySettings, OtelSettings
@@ -165,17 +165,27 @@ class UpstreamSettings:
     `provider_prefixes`: whether names such as `anthropic/...` go to that provider through LiteLLM.
     None: while no gateway keys exist, because whoever may name providers may use every credential
     in the gateway's environment. `messages_api_base`: of `/v1/messages`; None: Anthropic's API if
-    `api_base` is OpenAI's, else `api_base`."""
+    `api_base` is OpenAI's, else `api_base`. `chatgpt_api_base`, `gemini_api_base`,
+    `vertex_api_base` and `bedrock_api_base`: of the clients that bring a credential of that
+    provider; None: Vertex AI's host for the location in the path, Bedrock's for `AWS_REGION`."""
 
     api_base: str = OPENAI_API_BASE
     api_key: Secret | None = None
     provider_prefixes: bool | None = None
     messages_api_base: str | None = None
+    chatgpt_api_base: str = "https://chatgpt.com/backend-api"
+    gemini_api_base: str = "https://generativelanguage.googleapis.com"
+    vertex_api_base: str | None = None
+    bedrock_api_base: str | None = None
 
     def __post_init__(self) -> None:
-        http_url(self.api_base, "api_base")
-        if self.messages_api_base is not None:
-            http_url(self.messages_api_base, "messages_api_base")
+        for name, base in self.bases().items():
+            http_url(base, name)
+
+    def bases(self) -> dict[str, str]:
+        """The base URLs that are set, by the names of their settings."""
+        named = {f.name: getattr(self, f.name) for f in fields(self) if f.name.endswith("api_base")}
+        return {name: base for name, base in named.items() if base is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

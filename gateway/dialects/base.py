@@ -7,6 +7,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
+from urllib.parse import quote
 
 from msgspec import Struct
 
@@ -57,14 +58,33 @@ class LiteLLMCall(Struct, frozen=True, kw_only=True):
     """Fields that refer to a history which the upstream stores: refused, as LiteLLM has none."""
 
 
+class Addressed(Struct, frozen=True, kw_only=True):
+    """What a request says in its path where others say it in their body. `before` and `after`: the
+    path around the model's name, as the client sent it."""
+
+    before: str
+    model: str
+    after: str
+    stream: bool = False
+
+    def at(self, model: str) -> str:
+        """The path that asks for a model."""
+        return f"{self.before}{quote(model, safe=':@')}{self.after}"
+
+    def members(self) -> dict[str, Any]:
+        """The same as members of the body, for whoever reads the parsed request."""
+        return {"model": self.model, "stream": self.stream}
+
+
 class SteeredRequest(ChatRequest):
     """A request in any dialect, over the client's own bytes."""
 
     __slots__ = (
-        *("dialect", "earlier", "named", "opaque", "own_messages", "previous_response_id"),
-        "transcript",
+        *("addressed", "dialect", "earlier", "named", "opaque", "own_messages"),
+        *("previous_response_id", "transcript"),
     )
 
+    addressed: Addressed | None  # None: the body names the model
     dialect: Dialect
     earlier: EarlierHistory | None  # what the upstream stores and the client does not send
     named: Mapping[str, Any]  # the items that the request refers to by id, as far as they are known
@@ -78,9 +98,11 @@ class SteeredRequest(ChatRequest):
         known: BodyPrefix | None = None,
         skimmed: dict[str, list[Span]] | None = None,
         *,
+        addressed: Addressed | None = None,
         opaque: bool = False,
     ) -> None:
         super().__init__(raw, body, dialect.list_key, known, skimmed)
+        self.addressed = addressed
         self.dialect = dialect
         self.opaque = opaque
         self.earlier = None
@@ -101,6 +123,10 @@ class SteeredRequest(ChatRequest):
         own = ResolvedReferences(own, named) if named else own
         self.transcript = own if earlier is None else earlier.followed_by(own)
 
+    def with_model(self, model: str) -> list[Splice]:
+        """The splices that ask for another model; none where the path names it."""
+        return [] if self.addressed is not None else super().with_model(model)
+
     @property
     def wants_usage(self) -> bool:
         """Whether the answer reports its usage to the client without a change of the request."""
@@ -114,11 +140,11 @@ class Dialect(ABC):
 
     name: ClassVar[str]  # name in a deployment's `dialects`
     path: ClassVar[str]  # the path after the version, with a leading slash
+    routes: ClassVar[tuple[str, ...]]  # the paths that the gateway serves it at, as patterns
     list_key: ClassVar[str]  # the key of the list of messages or items
     route: ClassVar[str]  # the label of its requests in metrics, traces and logs
-    api: ClassVar[Literal["openai", "anthropic"]] = "openai"
+    api: ClassVar[Literal["openai", "anthropic", "google", "vertex", "bedrock"]] = "openai"
     """Owner of the API; decides about base URL, key header and default upstreams."""
-    unversioned: ClassVar[bool] = True  # whether the gateway serves the path without `/v1`, too
     stores_answers: ClassVar[bool] = True
     """Whether routes below the path are about answers that the default upstream may store. If not,
     they are about the model in the body, and only an upstream of that model can answer."""
@@ -138,16 +164,29 @@ class Dialect(ABC):
     def read_answer(self, body: dict[str, Any]) -> ChatView | None:
         """A complete answer; None when the body is no reply."""
 
-    def parse(self, raw: bytes, loads: Loads, known: BodyPrefix | None = None) -> SteeredRequest:
+    def addressed(self, path: str) -> Addressed | None:
+        """What a path of `routes`, as the client sent it, says about the request: None where the
+        body says all of it."""
+        return None
+
+    def parse(
+        self,
+        raw: bytes,
+        loads: Loads,
+        known: BodyPrefix | None = None,
+        addressed: Addressed | None = None,
+    ) -> SteeredRequest:
         """The request in `raw`; of one that begins with `known` only the new part is parsed.
         Raises: BadRequest: `param` names the key that is wrong."""
         body = known.read(raw, loads) if known is not None else None
         if body is None:
             body, known = parse_object(raw, loads), None
+        if addressed is not None:
+            body |= addressed.members()
         _check(body)
         if wrong := self.wrong_list(body):
             raise BadRequest(f"{self.list_key!r} {wrong}", param=self.list_key)
-        return SteeredRequest(raw, body, self, known)
+        return SteeredRequest(raw, body, self, known, addressed=addressed)
 
     def wrong_list(self, body: Mapping[str, Any]) -> str:
         """The fault of the list of messages or items, in words; empty if there is none."""
@@ -155,16 +194,19 @@ class Dialect(ABC):
             return ""
         return "must be an array" if self.list_key in body else "is required"
 
-    def skim(self, raw: bytes, loads: Loads) -> SteeredRequest:
+    def skim(self, raw: bytes, loads: Loads, addressed: Addressed | None = None) -> SteeredRequest:
         """The request in `raw` without its messages, which are too much to read. Raises:
         BadRequest: `param` names the key that is wrong."""
         body, spans = skim(raw, loads)
+        if addressed is not None:
+            body |= addressed.members()
         _check(body)
-        return SteeredRequest(raw, body, self, skimmed=spans)
+        return SteeredRequest(raw, body, self, skimmed=spans, addressed=addressed)
 
-    def opaque(self, raw: bytes) -> SteeredRequest:
+    def opaque(self, raw: bytes, addressed: Addressed | None = None) -> SteeredRequest:
         """The request in `raw`, which cannot be read: compressed in a way that is not known."""
-        return SteeredRequest(raw, {"model": ""}, self, skimmed={}, opaque=True)
+        body = addressed.members() if addressed is not None else {"model": ""}
+        return SteeredRequest(raw, body, self, skimmed={}, opaque=True, addressed=addressed)
 
     def history(self, request: SteeredRequest) -> Sequence[Any]:
         """The messages or items that the request itself contains."""
@@ -230,6 +272,10 @@ class Dialect(ABC):
     def error_event(self, error: GatewayError) -> bytes:
         """The same error as the last event of a stream."""
         return encode_event(error.payload())
+
+    def broken_off(self, error: GatewayError) -> bytes:
+        """The last bytes of a stream that ends in the middle, possibly of an event."""
+        return b"\n\n" + self.error_event(error)
 
 
 def _check(body: Mapping[str, Any]) -> None:

@@ -25,6 +25,7 @@ class ChatDialect(Dialect):
 
     name = "chat"
     path = "/chat/completions"
+    routes = ("/v1/chat/completions", "/chat/completions")
     list_key = "messages"
     route = "chat_completions"
     litellm = LiteLLMCall(function="acompletion")

@@ -132,10 +132,10 @@ class MessagesDialect(Dialect):
 
     name = "messages"
     path = "/messages"
+    routes = ("/v1/messages",)
     list_key = "messages"
     route = "messages"
     api = "anthropic"
-    unversioned = False
     stores_answers = False
     end = NamedEnd("message_stop")
     always_reports_usage = True

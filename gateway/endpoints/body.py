@@ -310,6 +310,12 @@ def _plain_size(content: bytes, limit: int) -> int | None:
     return None if inflater.cut or not size else size
 
 
+def raw_path_of(scope: Scope) -> str:
+    """The path as the client sent it, percent-encoded and without the query."""
+    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    return raw.split(b"?")[0].decode("ascii", "replace")
+
+
 async def send_json(send: Send, status: int, payload: Any) -> None:
     """Send one JSON answer."""
     await send_bytes(send, status, orjson.dumps(payload), b"application/json")

@@ -26,6 +26,7 @@ from gateway.endpoints.body import (
     Scope,
     Send,
     Upload,
+    raw_path_of,
     read_body,
     refuse_websocket,
 )
@@ -39,7 +40,6 @@ from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.stores.budgets import Amounts
 from gateway.upstream.base import LaneResponse, RawHeaders, header
-from gateway.upstream.credentials import refuse_foreign_path
 from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import UpstreamCall, outgoing_headers, target_url
 from gateway.upstream.native import StaleConnection
@@ -212,8 +212,7 @@ class PassThrough:
             refuse_loop(headers, services.dispatcher.instance)
             principal = self._auth.principal(scope)
             exchange.request.tenant, exchange.request.key = principal.tenant, principal.key
-            refuse_foreign_path(scope["path"], services.table.default.api_base.host)
-            call = _call(scope, principal, exchange)
+            call = _call(services, scope, principal, exchange)
             limit = int(services.settings.server.max_body_mb * 2**20)
             if about := _BELOW_ANSWER.match(scope["path"]):
                 await self._answers.learn(services, principal.tenant, about[1])
@@ -323,7 +322,8 @@ async def _send_json(
         raise NotFound(f"the upstream of {model!r} does not have {call.path}")
     started = time.perf_counter()
     try:
-        if request is None or not native or native == [services.table.default]:
+        alone = request is None or not native or native == [services.table.default]
+        if alone or call.seat is not None:
             return await _to_keeper(services, exchange, call, raw)
         delivery = await services.dispatcher.send(call, model, native_only=True)
     finally:
@@ -357,7 +357,7 @@ async def _to_keeper(
 
     Only if that cannot do twice what was asked once, a call is repeated whose connection was closed
     while it was sent (RFC 9110, section 9.2.2)."""
-    target = (call.at or services.table.default).for_client(call.dialect, call.api)
+    target = (call.at or services.table.default).for_client(call.dialect, call.api, call.seat)
     headers = outgoing_headers(call, target, services.dispatcher.instance)
     length = header(call.headers, b"content-length")
     if length and not isinstance(content, bytes):
@@ -409,12 +409,16 @@ def _has_body(headers: RawHeaders) -> bool:
     )
 
 
-def _call(scope: Scope, principal: Principal, exchange: Exchange) -> UpstreamCall:
-    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+def _call(
+    services: Services, scope: Scope, principal: Principal, exchange: Exchange
+) -> UpstreamCall:
+    raw = raw_path_of(scope)
+    seat = services.table.seats.of(raw, scope["headers"])
     place = scope["path"].removeprefix("/v1") + "/"
     return UpstreamCall(
         method=scope["method"],
-        path=raw.split(b"?")[0].decode("ascii", "replace").removeprefix("/v1"),
+        path=raw.removeprefix("/v1") if seat is None else seat.path,
+        seat=seat,
         headers=scope["headers"],
         # The one with a route at or above this path: its upstreams serve the path.
         dialect=next((d for d in DIALECTS.values() if place.startswith(d.path + "/")), None),

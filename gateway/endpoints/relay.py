@@ -339,7 +339,7 @@ class Relay:
         Many clients take a stream that simply ends for a complete one."""
         self.exchange.response.error = exc.label
         if visible:
-            await self._body(b"\n\n" + self.dialect.error_event(exc))
+            await self._body(self.dialect.broken_off(exc))
 
     def _comment(self, comment: bytes) -> None:
         if self.write is None:

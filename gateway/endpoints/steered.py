@@ -11,6 +11,7 @@ import orjson
 from gateway.auth.authenticator import Authenticator, Principal, refuse_loop
 from gateway.budgets.rules import BUDGET_HEADER
 from gateway.dialects import Dialect, SteeredRequest
+from gateway.dialects.base import Addressed
 from gateway.endpoints.body import (
     ON_GONE,
     WRITE_NOW,
@@ -20,6 +21,7 @@ from gateway.endpoints.body import (
     Scope,
     Send,
     coding_of,
+    raw_path_of,
     read_body,
     unpacked,
     without_coding,
@@ -62,21 +64,24 @@ class SteeredEndpoint:
         with in_use as services, self.room.share(services.settings.server) as share:
             refuse_loop(headers, services.dispatcher.instance)
             principal = self._admit(scope, exchange)
-            require_route(services, principal, self.dialect.path)
+            path = raw_path_of(scope)
+            seat = services.table.seats.of(path, headers)
+            asked = self.dialect.addressed(path)
+            require_route(services, principal, self.dialect.path if asked is None else path)
             limit = int(services.settings.server.max_body_mb * 2**20)
             raw = await read_body(headers, receive, exchange, limit, share)
             packed = await unpacked(raw, coding_of(headers), limit, share)
             if packed is None:
-                request = self.dialect.opaque(raw)  # the upstream may know the coding
+                request = self.dialect.opaque(raw, asked)  # the upstream may know the coding
             else:
                 headers = without_coding(headers) if packed.coding else headers
-                request = await self._parse(services, exchange.request.tenant, packed.plain)
+                request = await self._parse(services, exchange.request.tenant, packed.plain, asked)
             exchange.request.model, exchange.request.streamed = request.model, request.stream
             offers = scope.get("extensions", {})
             async with DisconnectWatch(receive, exchange, on_gone=offers.get(ON_GONE)) as watch:
                 prepared = await self.pipeline.prepare(services, exchange, request, headers)
                 query, key_headers = scope["query_string"], principal.key_headers
-                sending = prepared.upstream_call(headers, query, key_headers)
+                sending = prepared.upstream_call(headers, query, key_headers, seat)
                 sending.packed = packed
                 await require_own(self.runtime, services, principal, sending, request)
                 relay = Relay(
@@ -109,29 +114,35 @@ class SteeredEndpoint:
             self.auth.wrong_key(scope)  # or a key could be found by trying
         return principal
 
-    async def _parse(self, services: Services, tenant: str, raw: bytes) -> SteeredRequest:
+    async def _parse(
+        self, services: Services, tenant: str, raw: bytes, asked: Addressed | None
+    ) -> SteeredRequest:
         """The request; without its messages, where these are too much to read."""
         known = services.index.known_prefix(tenant, raw, self.dialect.list_key)
         new_from = known.end if known is not None else 0
         if len(raw) - new_from > services.settings.steering.max_body_mb * 2**20:
-            return await asyncio.to_thread(self.dialect.skim, raw, orjson.loads)
+            return await asyncio.to_thread(self.dialect.skim, raw, orjson.loads, asked)
         if len(raw) < BIG_BYTES and len(raw) - new_from < COUNTED_BYTES:
-            return self._read(raw, known)
-        return await asyncio.to_thread(self._parse_big, raw, known, new_from)
+            return self._read(raw, known, asked)
+        return await asyncio.to_thread(self._parse_big, raw, known, new_from, asked)
 
-    def _parse_big(self, raw: bytes, known: BodyPrefix | None, new_from: int) -> SteeredRequest:
+    def _parse_big(
+        self, raw: bytes, known: BodyPrefix | None, new_from: int, asked: Addressed | None
+    ) -> SteeredRequest:
         if reading_ms(raw, new_from) > _READING_MS:
-            return self.dialect.skim(raw, orjson.loads)
-        request = self._read(raw, known)
+            return self.dialect.skim(raw, orjson.loads, asked)
+        request = self._read(raw, known, asked)
         # What fails here fails again while the request is steered, where that is handled.
         with contextlib.suppress(Exception):
             _ = request.prefix
         return request
 
-    def _read(self, raw: bytes, known: BodyPrefix | None) -> SteeredRequest:
+    def _read(
+        self, raw: bytes, known: BodyPrefix | None, asked: Addressed | None
+    ) -> SteeredRequest:
         try:
-            return self.dialect.parse(raw, orjson.loads, known)
+            return self.dialect.parse(raw, orjson.loads, known, asked)
         except BeyondParser:
             with contextlib.suppress(BadRequest):
-                return self.dialect.skim(raw, orjson.loads)
+                return self.dialect.skim(raw, orjson.loads, asked)
             raise

@@ -32,8 +32,7 @@ def check(settings: Settings, refused: Set[str] = frozenset()) -> None:
 def refuse_self_upstream(settings: Settings) -> None:
     """Refuse upstreams whose host and port are the gateway's own. Raises: ConfigError."""
     upstream, bound = settings.default_upstream, settings.server.host
-    urls = {"default_upstream.api_base": upstream.api_base}
-    urls["default_upstream.messages_api_base"] = upstream.messages_api_base or ""
+    urls = {f"default_upstream.{name}": base for name, base in upstream.bases().items()}
     for i, deployment in enumerate(settings.model_list):
         for name in ("api_base", "base_url"):
             base = deployment.litellm_params.get(name)

@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable
 from urllib.parse import unquote_plus
 
-from gateway.errors import NotFound, Unauthorized
+from gateway.errors import Unauthorized
 from gateway.upstream.base import RawHeaders
 from gateway.upstream.deployments import Target
 
@@ -124,27 +124,6 @@ _COMPANIES = {
     ),
     "chatgpt": ("chatgpt",),
 }
-
-# Paths of other APIs, which name the model and bring that provider's token. Source: the REST
-# references of Vertex AI, the Gemini API and Amazon Bedrock.
-_OTHER_PATHS = (
-    (re.compile(r"/v1(?:alpha|beta)?\d*/projects/"), "google"),
-    (re.compile(r"(?:/v1\w*)?/(?:models|tunedModels|cachedContents)/[^/]+:\w+$"), "google"),
-    (re.compile(r"/v1beta\d*/|/upload/v1beta\d*/"), "google"),
-    (re.compile(r"/model/[^/]+/(?:invoke|converse)"), "aws"),
-    (re.compile(r"/backend-api/"), "chatgpt"),
-)
-_OTHER_ENDS = (":rawPredict", ":streamRawPredict")
-
-
-def refuse_foreign_path(path: str, host: str) -> None:
-    """Refuse a path of another provider's API than the one that a known host has. Raises: NotFound:
-    the host is a known provider's, and does not have the path."""
-    family = family_of_host(host)
-    found = [owner for form, owner in _OTHER_PATHS if form.match(path)]
-    for owner in [*found, "google"] if path.endswith(_OTHER_ENDS) else found:
-        if family not in (ANY, owner):
-            raise NotFound(f"{path} is an API of {owner}, which {host} does not have")
 
 
 @functools.lru_cache(maxsize=1024)

@@ -36,6 +36,7 @@ from gateway.upstream.providers import (
     unknown_prefix,
     unknown_provider,
 )
+from gateway.upstream.seats import Seat, Seats
 
 
 class DeploymentRests:
@@ -134,6 +135,7 @@ class Upstream(Struct, frozen=True, kw_only=True):
     key_header: Literal["authorization", "x-api-key"] = "authorization"  # what carries `api_key`
     client_apis: frozenset[str] = frozenset()  # whose clients' own credentials go to this host
     headers: tuple[tuple[str, str], ...] = ()
+    seat: str = ""  # the API of `gateway.upstream.seats` that the host serves; empty: none
     provider: str = "openai"
     dialects: frozenset[str] = frozenset(DIALECTS)  # names of those that the upstream itself speaks
     messages_base: httpx.URL | None = None
@@ -158,11 +160,21 @@ class Target(Upstream, frozen=True, kw_only=True):
         """Whether the upstream itself speaks a dialect."""
         return dialect.name in self.dialects
 
-    def for_client(self, dialect: Dialect | None, api: str) -> Target:
-        """The same upstream as a client of an API is served; the default upstream is two hosts."""
+    def for_client(self, dialect: Dialect | None, api: str, seat: Seat | None = None) -> Target:
+        """The same upstream as a client of an API is served; the default upstream is a host for
+        each API."""
+        if seat is not None and self.name == "default" and not self.key:
+            return self._at_seat(seat)
         if dialect is None and api == "anthropic" and self.messages_base and not self.key:
             return self._at_anthropic_api()
         return self.for_dialect(dialect)
+
+    def _at_seat(self, seat: Seat) -> Target:
+        """The host of a seat, where the client's own credential goes and none of the operator's."""
+        apis = frozenset({seat.api})
+        return replace(
+            self, lane="native", api_base=seat.base, api_key=None, client_apis=apis, seat=seat.api
+        )
 
     def for_dialect(self, dialect: Dialect | None) -> Target:
         """The same upstream as it is asked in a dialect; None: on a route that has no dialect."""
@@ -295,6 +307,7 @@ class DeploymentTable:
         self._keys_required = keys_required
         self._targets = _Targets(settings, env)
         self.default = self._targets.default
+        self.seats = Seats(settings.default_upstream, env)
         self._by_name: dict[str, list[Target]] = {}
         self._by_pattern = functools.lru_cache(_MATCHES_KEPT)(self._matched)
         self._rests = rests or DeploymentRests()
@@ -323,11 +336,13 @@ class DeploymentTable:
         """Whether any configured target is not native."""
         return any(t.lane == "litellm" for ts in self._by_name.values() for t in ts)
 
-    def candidates(self, model: str, now: float, conversation: str = "") -> list[Target]:
+    def candidates(
+        self, model: str, now: float, conversation: str = "", *, seated: bool = False
+    ) -> list[Target]:
         """The targets of a name's own deployments, best first. A conversation keeps its order, on
         every replica: the provider's prompt cache is where its last call went. Others take
-        turns."""
-        group = self.resolve(model)
+        turns. `seated`: the client is one of a seat."""
+        group = self.seated(model) if seated else self.resolve(model)
         if len(group) == 1:
             return list(group)
         if conversation:
@@ -340,7 +355,9 @@ class DeploymentTable:
         first = slots[next(self._turn) % len(slots)]
         return [first, *(t for t in awake or group if t is not first), *(resting if awake else [])]
 
-    def fallbacks(self, model: str, now: float, conversation: str = "") -> list[Target]:
+    def fallbacks(
+        self, model: str, now: float, conversation: str = "", *, seated: bool = False
+    ) -> list[Target]:
         """The targets to ask after those of `model`: those of its fallbacks, in their order. A
         fallback without a deployment is asked for by its own name at the default upstream."""
         entries = self._settings.router.fallbacks[::-1]  # the last entry of a name counts
@@ -348,9 +365,14 @@ class DeploymentTable:
         order: list[Target] = []
         for name in next(listed, ()):
             if name != model:
-                found = self.candidates(name, now, conversation)
+                found = self.candidates(name, now, conversation, seated=seated)
                 order += [replace(t, model=name) if t.model is None else t for t in found]
         return order
+
+    def seated(self, model: str) -> list[Target]:
+        """The targets of a name that a client of a seat asks for: those of its deployments, else
+        the seat's own host, whatever the name looks like."""
+        return self._by_name.get(model) or self._by_pattern(model) or [self.default]
 
     def resolve(self, model: str) -> list[Target]:
         """The targets of one name's deployments; an unknown name has the default upstream. Raises:

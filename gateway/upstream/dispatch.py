@@ -25,6 +25,7 @@ from gateway.upstream.base import LaneResponse, RawHeaders, end_to_end, header, 
 from gateway.upstream.deployments import DeploymentTable, Target
 from gateway.upstream.litellm_lane.lane import LiteLLMLane
 from gateway.upstream.native import NativeLane
+from gateway.upstream.seats import Seat
 from gateway.wire.coerce import as_text
 from gateway.wire.response_tee import ResponseWatch
 
@@ -64,6 +65,9 @@ class ClientRequest(Struct, kw_only=True):
     packed: PackedBody | None = None
     """The client's own bytes, which are sent when `body` gives what is in them unchanged. Then
     `headers` do not name a coding."""
+    seat: Seat | None = None  # None: an API of OpenAI's or Anthropic's
+    path_at: Callable[[Target], str] | None = None
+    """The path at a target, where that is not `path`."""
     opaque: bool = False
     """Whether the body cannot be read, not even its model: the default upstream alone is asked."""
 
@@ -85,6 +89,8 @@ class UpstreamCall(ClientRequest, kw_only=True):
     @property
     def api(self) -> str:
         """Whose API the client speaks, and so whose credentials it brings."""
+        if self.seat is not None:
+            return self.seat.api
         if self.dialect is not None:
             return self.dialect.api
         own = [header for header in self.headers if header[0] not in self.key_headers]
@@ -147,11 +153,11 @@ class Dispatcher:
         """The targets in order: where the answer is stored, else the name's own and fallbacks."""
         retries = 0 if once else self.settings.num_retries
         if call.opaque:
-            default = self.table.default.for_dialect(call.dialect)
+            default = self.table.default.for_client(call.dialect, "", call.seat)
             return attempt_schedule([default], [], num_retries=retries)
         now = self._loop.time()
         groups = [
-            find(model, now, call.conversation)
+            find(model, now, call.conversation, seated=call.seat is not None)
             for find in (self.table.candidates, self.table.fallbacks)
         ]
         if call.at is not None:
@@ -162,7 +168,8 @@ class Dispatcher:
             [
                 asked
                 for target in group
-                if (asked := target.for_dialect(call.dialect)).lane == "native" or not native_only
+                if (asked := target.for_client(call.dialect, "", call.seat)).lane == "native"
+                or not native_only
             ]
             for group in groups
         )
@@ -190,7 +197,8 @@ class Dispatcher:
             headers = [h for h in call.headers if h[0] not in call.key_headers]
             return await self.litellm.send(target, call.parsed(target), headers, call.dialect)
         headers = outgoing_headers(call, target, self.instance)
-        url = target_url(target.api_base, call.path, call.query)
+        path = call.path if call.path_at is None else call.path_at(target)
+        url = target_url(target.api_base, path, call.query)
         body = call.body(target)
         if call.packed is not None and body is call.packed.plain:
             body = call.packed.content

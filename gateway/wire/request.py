@@ -122,7 +122,7 @@ class ChatRequest:
         if spans:
             return [Splice(start=s, end=e, text=literal) for s, e in spans]
         end = self.raw.rindex(b"}")
-        comma = ", " if self.body else ""
+        comma = ", " if self._spans else ""  # the body may have members of the path
         return [Splice(start=end, end=end, text=f"{comma}{json.dumps(key)}: {literal}")]
 
     def with_model(self, model: str) -> list[Splice]:

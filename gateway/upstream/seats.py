@@ -1,0 +1,92 @@
+"""The providers that clients reach with a login or a cloud account instead of an API key.
+
+A client of ChatGPT's backend, of the Gemini API, of Vertex AI or of Bedrock names that API by the
+path or by a header, and brings a credential that is worth something there alone. Its requests go
+to that provider's own host, or to the base that the operator sets for it, and to no other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import httpx
+from msgspec import Struct
+
+from gateway.config.settings import UpstreamSettings
+from gateway.upstream.base import RawHeaders
+
+# Paths of an API, and its name. Source: the REST references of Vertex AI, the Gemini API and Amazon
+# Bedrock; ChatGPT's backend as Codex asks it.
+_VERBS = (  # OpenAI's own names of models have colons, too
+    "(?:streamG|batchG|g)enerateContent|(?:count|compute)Tokens|(?:batchE|e)mbedContents?"
+    "|asyncBatchEmbedContent|generateAnswer|predict(?:LongRunning)?"
+)
+_PATHS = (
+    (re.compile(r"/v1(?:alpha|beta)?\d*/(?:projects|publishers)/"), "vertex"),
+    (re.compile(rf"(?:/v1\w*)?/(?:tunedM|m)odels/[^/]+:(?:{_VERBS})$"), "google"),
+    (re.compile(r"/v1(?:alpha|beta)\d*/|/upload/v1(?:alpha|beta)?\d*/"), "google"),
+    (re.compile(r"/model/.+/(?:invoke|converse|count-tokens)"), "bedrock"),
+    (re.compile(r"/backend-api/"), "chatgpt"),
+)
+PATHS = tuple(
+    f"/{first}/{{path:path}}"
+    for first in ("v1beta", "v1alpha", "v1beta1", "upload", "model", "backend-api")
+)
+"""Routes of these APIs beside those below `/v1`."""
+
+# Of requests whose path and headers need no look: the clients of no seat send them.
+_UNSEATED = frozenset({"/v1/chat/completions", "/chat/completions", "/v1/messages"})
+
+_ACCOUNT = b"chatgpt-account-id"
+_LOCATION = re.compile(r"/locations/([a-z0-9-]{1,40})/")
+_CODEX = "/codex"  # where ChatGPT's backend has what `/v1` is at OpenAI's
+
+
+class Seat(Struct, frozen=True, kw_only=True):
+    """One such API as a request asks it: its name, the base URL of its host, and the path there."""
+
+    api: str
+    base: httpx.URL
+    path: str
+
+
+class Seats:
+    """The bases of these APIs, as the settings name them."""
+
+    def __init__(self, upstream: UpstreamSettings, env: Mapping[str, str]) -> None:
+        self._chatgpt = upstream.chatgpt_api_base.rstrip("/")
+        self._google = upstream.gemini_api_base.rstrip("/")
+        self._vertex = (upstream.vertex_api_base or "").rstrip("/")
+        region = env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION") or "us-east-1"
+        bedrock = f"https://bedrock-runtime.{region}.amazonaws.com"
+        self._bedrock = (upstream.bedrock_api_base or bedrock).rstrip("/")
+
+    def of(self, path: str, headers: RawHeaders) -> Seat | None:
+        """The seat of a request, `path` as the client sent it; None for OpenAI's and Anthropic's
+        APIs."""
+        if path in _UNSEATED:
+            return None
+        api = next((api for form, api in _PATHS if form.match(path)), "")
+        if not api and any(name == _ACCOUNT for name, _ in headers):
+            api = "chatgpt"
+        match api:
+            case "":
+                return None
+            case "chatgpt":
+                base = self._chatgpt
+                own = path.removeprefix("/backend-api")
+                path = own if own != path else _CODEX + path.removeprefix("/v1")
+            case "google":
+                base = self._google
+            case "bedrock":
+                base = self._bedrock
+            case _:
+                base = self._vertex or _vertex_host(path)
+        return Seat(api=api, base=httpx.URL(base), path=path)
+
+
+def _vertex_host(path: str) -> str:
+    """Source: Vertex AI's reference, "Service endpoint"; the location is part of the name."""
+    found = _LOCATION.search(path)
+    place = f"{found[1]}-" if found and found[1] != "global" else ""
+    return f"https://{place}aiplatform.googleapis.com"
