@@ -34,9 +34,9 @@ from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import UpstreamCall
 from gateway.upstream.prices import estimated_usage
 from gateway.upstream.seats import Seat
+from gateway.wire.codings import READABLE
 from gateway.wire.echo import EchoFilter
 from gateway.wire.request import Splice
-from gateway.wire.response_tee import READABLE
 
 # Longest wait for the other calls of a conversation before an unsteered one is recorded.
 _CATCH_UP_S = 10.0

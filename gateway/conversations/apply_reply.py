@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from gateway.conversations.conversation import (
     REPLY,
     RESPONSE_KIND,
@@ -19,7 +21,7 @@ from gateway.conversations.index import ConversationIndex
 from gateway.conversations.steering_result import SteeringResult
 from gateway.dialects.base import ANSWER_ID, ECHO
 from gateway.steering.fsm import FSMState
-from gateway.steering.identity import calls_hash, clean_call_ids, looks_unique
+from gateway.steering.identity import Awaits, MatchKind, calls_hash, clean_call_ids, looks_unique
 from gateway.steering.identity.branch import line_hashes_of
 from gateway.steering.identity.rebuilt import extend_tail, newest_key, tail_key
 from gateway.stores.records import PrefixHashRecord
@@ -46,6 +48,11 @@ def apply_reply(
     leave the history to the server. `pending_id`: the id of an answer that is still being made."""
     conversation, hashes = result.conversation, result.resolved.incoming.hashes
     history, served = conversation.history, hashes.state.digest
+    if result.resolved.match.kind is MatchKind.SUMMARY:
+        for message, _ in choices[:1]:  # the summary, with which any request may come next
+            lines = line_hashes_of(content_text(message.get("content")))
+            history.branch = replace(history.branch, awaits=Awaits.ANYTHING, line_hashes=lines)
+        return ()
     step = result.position.step
     # A history without a message has no root yet.
     made = [
@@ -120,8 +127,9 @@ def _apply_first(
 ) -> None:
     """Make this the conversation's latest reply; a final answer ends its run."""
     conversation, history = result.conversation, result.conversation.history
-    fold = conversation.run.fold
-    final = finish == "stop" and fold is not None and fold.peek_final(message)
+    fold, before = conversation.run.fold, history.branch.fallback_hash
+    compacts = result.resolved.incoming.compacts
+    final = finish == "stop" and fold is not None and not compacts and fold.peek_final(message)
     called = bool(message.get("tool_calls") or message.get("function_call"))
     idle = final or not called
     # The history's own tail hash may be unknown, or that of another request by now.
@@ -142,7 +150,9 @@ def _apply_first(
     if final:
         result.state_after = FSMState.END
         conversation.run.note_answer(echoed.state.count)
-    if result.position.run == conversation.run.index:
+    if compacts:  # a client may go on from its history all the same
+        history.branch = replace(history.branch, fallback_hash=before)
+    elif result.position.run == conversation.run.index:
         conversation.unsaved.ended_run = result.position.run if final else None
 
 

@@ -46,7 +46,7 @@ from gateway.wire.coerce import as_mapping
 from gateway.wire.messages import digest_fields, is_result
 
 _CONTINUING = (MatchKind.CONTINUE, MatchKind.FORK, MatchKind.RETRY)
-_KNOWN = (MatchKind.CONTINUE, MatchKind.COMPACTION, MatchKind.RETRY)
+_KNOWN = (MatchKind.CONTINUE, MatchKind.COMPACTION, MatchKind.RETRY, MatchKind.SUMMARY)
 
 
 class Known(NamedTuple):
@@ -87,8 +87,8 @@ def apply_request(
 
     `now`: seconds of the epoch, for a conversation that is opened."""
     found = _continued(index, verdict, search, now)
-    if found is None:
-        return None
+    if found is None or verdict.kind is MatchKind.SUMMARY:
+        return found
     if search.continued and found.run.fold is None and verdict.kind in _CONTINUING:
         (owner, response), earlier = search.continued, search.request.earlier
         offset = earlier.gone if earlier is not None else 0
@@ -109,6 +109,8 @@ def _continued(
         return open_conversation(
             index, verdict, search.identity, search.given, incoming, search.tenant, now
         )
+    if verdict.kind is MatchKind.SUMMARY:
+        return current
     run, history = current.run, current.history
     if run.kept_fold is not None and not run.kept_fold.has_read(incoming.hashes):
         run.kept_fold = None  # what was read before another gateway went on

@@ -394,11 +394,7 @@ def read_incoming(
 ) -> Incoming:
     """The request as matching reads it; `resume`: the chain of the messages it begins with."""
     if request.earlier is not None:
-        chain, transcript = request.earlier.chain, request.transcript
-        own = request.own_messages
-        return read_request(
-            headers, request.body, tenant, resume=chain, own=own, messages=transcript
-        )
+        return _read(headers, request, tenant, request.earlier.chain, request.transcript)
     incoming = read_whole(headers, request, tenant, resume)
     if resume is not None and incoming.hashes.state.count == resume.count:
         # The same request again: a retry, or another run with an equal history so far. Only
@@ -415,8 +411,20 @@ def read_whole(
 ) -> Incoming:
     """A request that contains its whole history, possibly with references to stored items."""
     messages = request.transcript if request.named else None
-    own = request.own_messages
-    return read_request(headers, request.body, tenant, resume=resume, own=own, messages=messages)
+    return _read(headers, request, tenant, resume, messages)
+
+
+def _read(
+    headers: Mapping[str, str],
+    request: SteeredRequest,
+    tenant: str,
+    resume: ChainState | None,
+    messages: Sequence[object] | None,
+) -> Incoming:
+    own, compacts = request.own_messages, request.dialect.compacts(request)
+    return read_request(
+        headers, request.body, tenant, resume=resume, own=own, messages=messages, compacts=compacts
+    )
 
 
 def is_settled(

@@ -25,6 +25,7 @@ from gateway.conversations.workloads import RunWorkloads
 from gateway.dialects import SteeredRequest
 from gateway.steering.experiments import RandomArm
 from gateway.steering.fold import ConversationFold, RunFold, RunSnapshot, StepOutcome
+from gateway.steering.fsm import FSMState
 from gateway.steering.guidance.decide import Decided
 from gateway.steering.guidance.edits import AppendToResult, Edit, InsertMessage
 from gateway.steering.guidance.lessons import LessonMatch, LessonQuery
@@ -34,6 +35,7 @@ from gateway.steering.guidance.settings import Gates
 from gateway.steering.guidance.state import Place
 from gateway.steering.guidance.target import GuidanceTarget
 from gateway.steering.identity import MatchKind
+from gateway.steering.identity.branch import split_ending
 from gateway.steering.steer import (
     NO_LIBRARY,
     Advice,
@@ -145,20 +147,27 @@ class RequestSteerer:
 
         Raises:
             DeadlinePassed: no decision in time; the steps that were scored are kept."""
-        conversation, retries = result.conversation, result.resolved.match.kind is MatchKind.RETRY
+        conversation, resolved = result.conversation, result.resolved
+        retries, compacts = resolved.match.kind is MatchKind.RETRY, resolved.incoming.compacts
         run = conversation.run
-        if result.resolved.unread:
-            result.reasons.append(f"store: degraded ({result.resolved.unread}), not asked")
+        if compacts:
+            result.reasons.append("compaction: not advised or routed")
+        ended = compacts and result.position.state is FSMState.END
+        if ended or resolved.match.kind is MatchKind.SUMMARY:  # it has nothing new of the run
+            result.observed = True
+            return
+        if resolved.unread:
+            result.reasons.append(f"store: degraded ({resolved.unread}), not asked")
         async with conversation.lock:
             await self._read_earlier_steps(conversation)
             newest = await self._read_transcript(result, request, now)
-            if self._judge is not None:
+            if self._judge is not None and not compacts:
                 with timed(result.timings_ms, "judge"):
                     judge = self._judge if result.mode != "off" and not retries else None
                     result.reasons += await judge_newest(judge, conversation, newest)
                 result.position, result.state_after = RunPosition.of(newest), newest.state
             own_time.check()
-            if result.mode == "off":
+            if result.mode == "off" or compacts:
                 result.model = _repeated(result, request) or request.model
                 return
             if not retries:  # each resting model rests for one call less
@@ -179,7 +188,8 @@ class RequestSteerer:
 
     def _place_earlier(self, result: SteeringResult, request: SteeredRequest) -> None:
         current = result.conversation.run
-        if result.mode == "off" or result.position.run != current.index:
+        quiet = result.mode == "off" or result.resolved.incoming.compacts
+        if quiet or result.position.run != current.index:
             return  # nothing is injected, or a new run begins
         decided = repeat(
             current.memory, result.position.step, server_keeps_history=request.earlier is not None
@@ -212,6 +222,8 @@ class RequestSteerer:
     ) -> RunFold:
         """Fold the new steps of a request, a long one in parts; its newest run."""
         conversation, transcript = result.conversation, request.transcript
+        if result.resolved.incoming.compacts:  # nobody has said what is said there
+            transcript = [*transcript[:-1], *split_ending(transcript[-1])[1]]
         before = conversation.snapshot_before_reply()
         with timed(result.timings_ms, "observe"):
             prior = self._workloads.prior(result, request)

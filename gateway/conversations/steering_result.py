@@ -198,12 +198,12 @@ def unobserved(
 ) -> SteeringResult:
     """The result of a request before its steps are read, at the position that is expected: one step
     after the newest call that is known; a retry is at the same step again."""
-    run, newest = conversation.run, conversation.snapshot()
-    if newest is None or newest.state is FSMState.END:
+    run, newest, compacts = conversation.run, conversation.snapshot(), resolved.incoming.compacts
+    if newest is None or (newest.state is FSMState.END and not compacts):
         index = run.index if newest is None else newest.run + 1
         position = RunPosition(run=index, step=run.unscored_calls, state=FSMState.INIT)
     else:
-        ahead = 0 if resolved.match.kind is MatchKind.RETRY else 1
+        ahead = not (compacts or resolved.match.kind is MatchKind.RETRY)
         step = newest.steps + run.unscored_calls + ahead
         position = RunPosition(run=newest.run, step=step, state=newest.state)
     return SteeringResult(

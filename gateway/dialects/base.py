@@ -15,10 +15,11 @@ from gateway.dialects import own_answers
 from gateway.errors import BadRequest, GatewayError
 from gateway.steering.guidance.edits import Edit, Message
 from gateway.steering.guidance.target import GuidanceTarget
+from gateway.steering.identity.branch import asks_for_summary, split_ending
 from gateway.wire.body_prefix import BodyPrefix, KnownMessages, MessagesView
 from gateway.wire.coerce import as_text
 from gateway.wire.echo import EchoFilter
-from gateway.wire.messages import REFERENCE
+from gateway.wire.messages import REFERENCE, system_text
 from gateway.wire.parsing import Loads, Span, parse_object
 from gateway.wire.prefix_hash import ChainState
 from gateway.wire.request import ChatRequest, Splice
@@ -255,6 +256,14 @@ class Dialect(ABC):
     def is_side_request(self, request: SteeredRequest) -> bool:
         """Whether the request is a probe that belongs to no run."""
         return False
+
+    def compacts(self, request: SteeredRequest) -> bool:
+        """Whether an agent has its history summarised, to continue with the summary instead."""
+        messages, tools = request.own_messages, request.body.get("tools")
+        said = split_ending(messages[-1])[0] if messages else ""
+        # opencode adds one tool that is never called.
+        few = bool(said) and (not isinstance(tools, list) or len(tools) < 2)
+        return asks_for_summary(system_text(request.body, messages) if few else "", said)
 
     def pending_id(self, body: Mapping[str, Any]) -> str | None:
         """The id of an answer that is still being made, when the body is one."""

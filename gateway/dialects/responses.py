@@ -136,6 +136,11 @@ class ResponsesDialect(Dialect):
         """See Dialect. Codex warms up a connection with a request that generates nothing."""
         return request.body.get("generate") is False
 
+    def compacts(self, request: SteeredRequest) -> bool:
+        """See Dialect. The last item may ask for one that stands for the history."""
+        last = as_mapping(request.messages[-1]) if request.messages else {}
+        return last.get("type") == "compaction_trigger" or super().compacts(request)
+
     def read_stream(self, stream: bytes, loads: Loads) -> StreamRead:
         settled = _settled_last(stream, loads)
         if settled is None:

@@ -38,6 +38,7 @@ from gateway.errors import BadRequest, NotFound, UpstreamFailure
 from gateway.exchange import Exchange
 from gateway.runtime import Runtime
 from gateway.services import Services
+from gateway.steering.identity import conversation_id, identify
 from gateway.stores.budgets import Amounts
 from gateway.upstream.base import LaneResponse, RawHeaders, header
 from gateway.upstream.deployments import Target
@@ -188,7 +189,7 @@ def _usage_in(content: bytes) -> dict[str, Any]:
 
 
 _IDEMPOTENT = frozenset({"GET", "HEAD", "PUT", "DELETE", "OPTIONS"})
-_BELOW_ANSWER = re.compile(r"(?:/v1)?/responses/([^/]+)")
+_BELOW_ANSWER = re.compile(r"(?:/v1)?/responses/(?!compact$)([^/]+)")
 _ABOUT_ANSWER = re.compile(r"(?:/v1)?/responses/([^/]+)(/cancel)?")
 
 
@@ -230,6 +231,8 @@ class PassThrough:
                     read = await _read_request(raw)
                     await require_own(self._runtime, services, principal, call, read)
                     request = read if read and isinstance(read.body.get("model"), str) else None
+                    if request is not None and call.dialect is not None:
+                        call.conversation = _conversation(services, principal.tenant, call, request)
                     counted = await admit(self._runtime, services, exchange, call, raw, request)
                     sending = _send_json(services, exchange, call, raw, request)
                     response = await (counted.answer_of(sending) if counted else sending)
@@ -298,6 +301,13 @@ class _Answering:
 Asked = tuple[str, str]  # tenant and id of a background answer
 
 
+def _conversation(services: Services, tenant: str, call: UpstreamCall, request: ChatRequest) -> str:
+    """The id of the conversation that a call is about, by whose deployment it is answered."""
+    named = {k.decode("latin-1"): v.decode("latin-1") for k, v in call.headers}
+    known = identify(named, request.body, services.resolver.settings)
+    return conversation_id(tenant, known.value) if known.value is not None else ""
+
+
 async def _send_json(
     services: Services,
     exchange: Exchange,
@@ -318,7 +328,8 @@ async def _send_json(
     call.body = body
     known = services.table.resolve(model)
     native = [t for t in known if t.for_dialect(call.dialect).lane == "native"]
-    if call.dialect is not None and not call.dialect.stores_answers and not native:
+    of_model = call.dialect and (not call.dialect.stores_answers or call.path.endswith("/compact"))
+    if of_model and not native:
         raise NotFound(f"the upstream of {model!r} does not have {call.path}")
     started = time.perf_counter()
     try:

@@ -6,75 +6,16 @@ import json
 import re
 import zlib
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
+from gateway.wire.codings import Unpacker, codings_of, unreadable
 from gateway.wire.sse import SSEDecoder, SSEEvent, parse_event
 
-# zlib's window argument that accepts both gzip and zlib headers.
-_ANY_ZLIB_HEADER: Final = 47
 _MARKER: Final = b"[DONE]"
 _NAME_BYTES: Final = 64  # longer than any event's name with its field
 _USAGE: Final = b'"usage"'
 _NO_CHOICES: Final = re.compile(rb'"choices"\s*:\s*\[\s*\]')
 _FIELD_BYTES: Final = 16  # longer than the field before the name
-
-
-READABLE: Final = (b"identity", b"gzip", b"x-gzip", b"deflate")
-"""Content codings that can be decoded here."""
-
-
-class Member(Protocol):
-    """One compressed member: zlib's decompressor, which has no public type, or one like it."""
-
-    @property
-    def eof(self) -> bool: ...
-    @property
-    def unused_data(self) -> bytes: ...
-    def decompress(self, data: bytes, /, max_length: int) -> bytes: ...
-
-
-def zlib_member(_: bytes = b"") -> Member:
-    """A decompressor of gzip and of zlib's own form."""
-    return zlib.decompressobj(_ANY_ZLIB_HEADER)
-
-
-class Inflater:
-    """Decompresses a body, which may consist of several members (RFC 1952 section 2.2)."""
-
-    __slots__ = ("_begun", "_first", "_member", "_opened")
-
-    def __init__(self, opened: Callable[[bytes], Member] = zlib_member) -> None:
-        """`opened`: a new member, chosen by its first two bytes; it raises `zlib.error` only."""
-        self._opened = opened
-        self._first = b""
-        self._member: Member | None = None
-        self._begun = False
-
-    @property
-    def cut(self) -> bool:
-        """Whether the last member has no end yet."""
-        return self._begun and (self._member is None or not self._member.eof)
-
-    def decompress(self, data: bytes, limit: int) -> bytes:
-        """At most `limit` bytes of what `data` adds. Raises: zlib.error when it is something else.
-
-        What is beyond the limit is lost: whoever asks reads no further then."""
-        out: list[bytes] = []
-        self._begun = self._begun or bool(data)
-        while data and limit > 0:
-            if self._member is not None and self._member.eof:
-                data = data.lstrip(b"\0")  # padding, which gzip's own tools skip
-                self._member = None
-            if self._member is None:
-                data, self._first = self._first + data, b""
-                if len(data) < 2:
-                    self._first = data
-                    break
-                self._member = self._opened(data)
-            out.append(self._member.decompress(data, limit))
-            limit -= len(out[-1])
-            data = self._member.unused_data
-        return b"".join(out)
 
 
 class ResponseWatch:
@@ -83,14 +24,12 @@ class ResponseWatch:
     Keeps at most `limit_bytes` (decompressed). Beyond that, or with a compression that it cannot
     decode, it is `opaque`: the answer is relayed unwatched."""
 
-    __slots__ = ("_chunks", "_inflater", "_limit", "_size", "_tail", "ended", "opaque", "oversized")
+    __slots__ = ("_chunks", "_limit", "_size", "_tail", "_unpacker", "ended", "opaque", "oversized")
 
     def __init__(self, content_encoding: bytes, limit_bytes: int) -> None:
-        encoding = content_encoding.strip().lower()
-        self._inflater: Inflater | None = None
-        if encoding in (b"gzip", b"x-gzip", b"deflate"):
-            self._inflater = Inflater()
-        self.opaque = encoding not in (b"", *READABLE)
+        codings = codings_of(content_encoding) if content_encoding else []
+        self.opaque = bool(unreadable(codings))
+        self._unpacker = Unpacker(codings) if codings and not self.opaque else None
         self.oversized = False
         self.ended = False
         self._chunks: list[bytes] = []
@@ -102,10 +41,10 @@ class ResponseWatch:
         """Take the next bytes; sets `ended` when a stream's end marker may be in them."""
         if self.opaque:
             return
-        if self._inflater is not None:
+        if self._unpacker is not None:
             try:
                 # One byte over the limit is enough, whatever a compression bomb would unpack to.
-                chunk = self._inflater.decompress(chunk, self._limit - self._size + 1)
+                chunk = self._unpacker.decompress(chunk, self._limit - self._size + 1)
             except zlib.error:
                 self._give_up()
                 return
@@ -161,12 +100,12 @@ class ResponseWatch:
     @property
     def plain(self) -> bool:
         """Whether the bytes are the content itself, so that they can be edited."""
-        return self._inflater is None and not self.opaque
+        return self._unpacker is None and not self.opaque
 
     @property
     def cut(self) -> bool:
         """Whether the bytes so far end in the middle of a compressed body."""
-        return self._inflater is not None and self._inflater.cut
+        return self._unpacker is not None and self._unpacker.cut
 
     def _oversize(self) -> None:
         self.oversized = True

@@ -87,7 +87,7 @@ def codex(tmp_path: Path) -> Run:
 def claude(tmp_path: Path) -> Run:
     """Claude Code CLI, one task without a terminal."""
 
-    def start(server: Any) -> subprocess.CompletedProcess[str]:
+    def start(server: Any, *said: str) -> subprocess.CompletedProcess[str]:
         env = {
             "HOME": str(tmp_path / "home"),
             "ANTHROPIC_API_KEY": "sk-client",
@@ -95,7 +95,8 @@ def claude(tmp_path: Path) -> Run:
             "DISABLE_AUTOUPDATER": "1",
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
         }
-        command = [str(found("claude")), "-p", "repair the test", "--allowedTools", "Bash"]
+        said = said or ("repair the test",)
+        command = [str(found("claude")), "-p", *said, "--allowedTools", "Bash"]
         return run(command, env, tmp_path / "work")
 
     return start
@@ -298,3 +299,40 @@ def test_codex_makes_its_history_shorter(
     with httpx.Client(base_url=server.url) as client:
         runs = client.get("/api/runs").json()["runs"]
     assert [run["totals"]["scored_steps"] for run in runs] == [steps]
+    [summarised] = [r for r in upstream.requests if r.method == "POST" and summarises(r)]
+    assert GUIDANCE not in summarised.body.decode()
+
+
+def summarises(request: ReceivedRequest) -> bool:
+    """Whether an agent has its history summarised, by Codex or Claude Code."""
+    last = json.dumps([*request.fields.get("input", []), *request.fields.get("messages", [])][-1:])
+    signs = ("compaction_trigger", "CHECKPOINT", "create a detailed summary of")
+    return any(sign in last for sign in signs)
+
+
+@pytest.mark.slow
+@needs("claude")
+def test_claude_code_makes_its_history_shorter(
+    gateway_server: Start, upstream: ScriptedUpstream, claude: Run
+) -> None:
+    """`/compact` is sent as it came, to the model it names, and recorded in the run; what follows
+    is in the same conversation."""
+    usual = model(CALLS, STEPS)
+    summary = (
+        "<summary>\n1. The test in tests/test_a.py shall be repaired.\n2. It fails.\n</summary>"
+    )
+    large = Usage(prompt_tokens=1000, completion_tokens=500)
+    upstream.default = lambda r: Reply(summary, usage=large) if summarises(r) else usual(r)
+    server = gateway_server({**STEERING, "model_routing": {"NORMAL": "routed", "SLOW": "routed"}})
+    for said in (("repair the test",), ("--continue", "/compact"), ("--continue", "thank you")):
+        assert claude(server, *said).returncode == 0
+    asked = turns(upstream)
+    [summarised] = filter(summarises, asked)
+    assert summarised.model == asked[0].model != asked[-3].model == "routed"
+    assert GUIDANCE not in summarised.body.decode()
+    with httpx.Client(base_url=server.url) as client:
+        runs = client.get("/api/runs").json()["runs"]
+    assert len({run["conversation_id"] for run in runs}) == 1
+    totals = runs[-1]["totals"]
+    assert (totals["calls"], totals["scored_steps"]) == (STEPS + 2, STEPS)
+    assert totals["input_tokens"] == 12 * (STEPS + 1) + 1000

@@ -9,8 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import brotli
 import httpx
 import pytest
+from backports import zstd
 
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, Usage
 from tests.live.client import GUIDING, Agent, Answer, trace, worker
@@ -20,8 +22,10 @@ from tests.live.test_unsteered import counted
 Start = Callable[..., AppServer]
 JSON = {"content-type": "application/json"}
 NOT_READ: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
-    "another coding": ("zstd", lambda raw: b"\x28\xb5\x2f\xfd" + raw),
-    "two codings": ("gzip, br", gzip.compress),
+    "another coding": ("dcb", gzip.compress),
+    "a coding too few": ("gzip, br", gzip.compress),
+    "a broken frame": ("zstd", lambda raw: b"\x28\xb5\x2f\xfd" + raw),
+    "something behind a stream": ("br", lambda raw: brotli.compress(raw) + b"more"),
     "not packed": ("gzip", lambda raw: raw),
     "cut": ("gzip", lambda raw: gzip.compress(raw)[:-9]),
     "something behind it": ("gzip", lambda raw: gzip.compress(raw) + b"more"),
@@ -30,16 +34,25 @@ NOT_READ: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
 }
 
 
+PACKERS: dict[str, tuple[Callable[[bytes], bytes], Callable[[bytes], bytes]]] = {
+    "gzip": (gzip.compress, gzip.decompress),
+    "zstd": (zstd.compress, zstd.decompress),
+    "br": (brotli.compress, brotli.decompress),
+}
+
+
 class PackingAgent(Agent):
     """An agent whose requests are compressed."""
 
+    coding = "gzip"
+
     async def send(self, messages: Any = None, **changes: Any) -> Answer:
         body = {"messages": self.messages, **self.body}
-        self.sent = gzip.compress(json.dumps(body).encode())
+        self.sent = PACKERS[self.coding][0](json.dumps(body).encode())
         answer = await self._client.post(
             f"{self.url}/chat/completions",
             content=self.sent,
-            headers={**JSON, "content-encoding": "gzip"},
+            headers={**JSON, "content-encoding": self.coding},
         )
         message = answer.json()["choices"][0]["message"]
         return Answer(
@@ -50,25 +63,31 @@ class PackingAgent(Agent):
         )
 
 
+@pytest.mark.parametrize("coding", PACKERS)
 async def test_an_agent_that_compresses_is_steered_as_any_other(
-    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
+    gateway_server: Start,
+    upstream: ScriptedUpstream,
+    http: httpx.AsyncClient,
+    tmp_path: Path,
+    coding: str,
 ) -> None:
-    """Its steps are scored and its model is routed; what is not changed is sent as it came."""
+    """Its steps are scored and it is advised; what is not changed is sent as it came, and what is
+    changed in the same coding."""
     path = tmp_path / "runs.db"
     upstream.default = worker(9)
     rules = {"etraces": {"enabled": False}}  # no guidance before there is trouble
     server = gateway_server({**GUIDING, **rules, "storage": {"path": str(path)}})
     agent = PackingAgent(http, server.base_url)
-    codings = []
+    agent.coding, changed = coding, 0
     for step in range(8):
         answer = await agent.turn()
         assert (answer.gateway("step"), answer.gateway("unsteered")) == (str(step), None)
-        codings.append(upstream.last.header("content-encoding"))
-        if codings[-1]:
-            assert upstream.last.body == agent.sent
-        else:
-            assert upstream.last.messages != agent.messages[:-2]
-    assert set(codings) == {"gzip", None}  # guidance that was given is repeated with each call
+        assert upstream.last.header("content-encoding") == coding
+        if upstream.last.body != agent.sent:
+            changed += 1  # guidance that was given is repeated with each call
+            received = json.loads(PACKERS[coding][1](upstream.last.body))
+            assert received["messages"] != agent.messages[:-2]
+    assert 0 < changed < 8
     steps = (await trace(path, answer.conversation)).steps
     assert [step.step_index for step in steps] == list(range(8))
     assert all(step.call and step.call.model_requested == "scripted" for step in steps)
@@ -97,6 +116,39 @@ async def test_it_goes_to_the_deployment_that_it_names(
     assert upstream.last.body == raw.replace(b'"model" : "m"', b'"model" : "real"')
     assert upstream.last.header("content-encoding") is None
     assert upstream.last.header("authorization") == "Bearer sk-deployment"
+
+
+async def test_codex_with_a_login_is_steered_and_recorded(
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, tmp_path: Path
+) -> None:
+    """A body as it streams it out, in frames without a size; the answer is compressed, too."""
+    path = tmp_path / "runs.db"
+    answer = {
+        "id": "resp_1",
+        "status": "completed",
+        "model": "gpt-x",
+        "output": [{"type": "message", "content": [{"type": "output_text", "text": "Done."}]}],
+        "usage": {"input_tokens": 70, "output_tokens": 8, "total_tokens": 78},
+    }
+    upstream.default = Reply(
+        raw=zstd.compress(json.dumps(answer).encode()), headers={"content-encoding": "zstd"}
+    )
+    server = gateway_server({"storage": {"path": str(path)}, "steering": {"mode": "on"}})
+    said = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi."}]}
+    body = json.dumps({"model": "gpt-x", "input": [said], "store": False}).encode()
+    compressor = zstd.ZstdCompressor(level=3)
+    packed = compressor.compress(body[:50]) + compressor.compress(body[50:]) + compressor.flush()
+    headers = {**JSON, "content-encoding": "zstd", "session-id": "t-1"}
+    got = await http.post(f"{server.base_url}/responses", content=packed, headers=headers)
+    assert got.status_code == 200, got.text
+    assert json.loads(zstd.decompress(got.content)) == answer
+    assert got.headers["x-gateway-step"] == "0"
+    assert "x-gateway-unsteered" not in got.headers
+    assert (upstream.last.body, upstream.last.header("content-encoding")) == (packed, "zstd")
+    [step] = (await trace(path, got.headers["x-gateway-conversation-id"])).steps
+    assert step.call is not None
+    recorded = step.call.model_requested, step.call.input_tokens, step.call.output_tokens
+    assert recorded == ("gpt-x", 70, 8)
 
 
 @pytest.mark.parametrize("case", NOT_READ)

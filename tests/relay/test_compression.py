@@ -22,9 +22,9 @@ STREAM = (
 @pytest.mark.parametrize(
     ("mode", "accepted", "asked"),
     [
-        ("on", "gzip, deflate, br, zstd", "gzip, deflate"),
-        ("on", "br;q=1.0, gzip;q=0.5, *;q=0.1", "gzip;q=0.5"),
-        ("on", "br, zstd", "identity"),
+        ("on", "gzip, deflate, br, zstd", "gzip, deflate, br, zstd"),
+        ("on", "br;q=1.0, gzip;q=0.5, *;q=0.1", "br;q=1.0, gzip;q=0.5"),
+        ("on", "dcb, compress", "identity"),
         ("on", "identity", "identity"),
         ("on", None, None),
         ("off", "gzip, br", "gzip, br"),

@@ -8,7 +8,9 @@ import tracemalloc
 import zlib
 from itertools import pairwise
 
+import brotli
 import pytest
+from backports import zstd
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -32,6 +34,9 @@ COMPRESSIONS = {
     b"gzip": gzip.compress,
     b"X-GZIP": gzip.compress,
     b"deflate": zlib.compress,
+    b"br": brotli.compress,
+    b"zstd": zstd.compress,
+    b"gzip, br": lambda data: brotli.compress(gzip.compress(data)),
 }
 
 
@@ -53,7 +58,7 @@ def test_no_end_without_the_marker() -> None:
     assert not watch.ended
 
 
-@pytest.mark.parametrize("encoding", [b"br", b"zstd", b"gzip, br"])
+@pytest.mark.parametrize("encoding", [b"dcb", b"compress", b"gzip, dcb"])
 def test_an_unknown_compression_is_opaque(encoding: bytes) -> None:
     """What cannot be undone is not looked at."""
     watch = ResponseWatch(encoding, 10_000)

@@ -99,6 +99,43 @@ def _instructs(text: str, within: int = _SYSTEM_CHARACTERS) -> bool:
     return _ABOUT.search(near) is not None
 
 
+_SUMMARY_SYSTEM = re.compile(
+    r"You are (?:a helpful AI assistant tasked with summarizing conversations"  # Claude Code
+    r"|the component that summarizes internal chat history"  # Qwen Code, earlier Gemini CLI
+    r"|a specialized system component responsible for distilling chat history"  # Gemini CLI
+    r"|an? (?:anchored )?context summarization a(?:gent|ssistant))"  # opencode, pi
+)
+_SUMMARY_PROMPT = re.compile(
+    r"\s*(?:CRITICAL: Respond with TEXT ONLY.{0,1500}?)?Your task is to create a detailed summary "
+    r"of (?:the conversation so far|the RECENT portion of|this conversation)"  # Claude Code
+    r"|\s*You are performing a CONTEXT CHECKPOINT COMPACTION",  # Codex, of other providers' models
+    re.DOTALL,
+)
+"""Texts by which agents have their history summarised. Source: the agents' code, autumn 2026."""
+
+
+def asks_for_summary(system: str, said: str) -> bool:
+    """Whether a system text, or what is said last, has an agent's history summarised."""
+    return bool(
+        _SUMMARY_PROMPT.match(said) or _SUMMARY_SYSTEM.search(system, 0, _SYSTEM_CHARACTERS)
+    )
+
+
+def split_ending(message: object) -> tuple[str, list[object]]:
+    """The text that ends a client's message, and the message without it: none, or one with results
+    of calls. No text where the message is another's or ends with results."""
+    given = as_mapping(message)
+    content = given.get("content") if given.get("role") == "user" else ()
+    if isinstance(content, str):
+        return content, []
+    parts = content if isinstance(content, list) else []
+    end = len(parts)
+    while end and isinstance(as_mapping(parts[end - 1]).get("text"), str):
+        end -= 1
+    rest: list[object] = [{**given, "content": parts[:end]}] if end else []
+    return "".join([part["text"] for part in parts[end:]]), rest
+
+
 COMPACTION_ITEMS = ("compaction", "compaction_summary", "context_compaction")
 """Types of the items that stand for a compacted history in the Responses API. No set: a client's
 type may be a list or an object, for which there is no hash."""
@@ -205,8 +242,9 @@ class Branch(Struct, frozen=True, kw_only=True):
 
     def extended(self, request: Incoming) -> Branch:
         """The branch after a request that continues it or rewrites its history."""
-        # A request without tools in a branch that has some asks for a summary: the same agent.
-        bare = self.has_tools and not request.has_tools
+        # A request without tools in a branch that has some asks for a summary: the same agent. Some
+        # ask with other tools.
+        bare = request.compacts or (self.has_tools and not request.has_tools)
         return replace(
             self,
             served_hash=request.hashes.state.digest,
@@ -272,8 +310,8 @@ class Incoming(Struct, frozen=True, kw_only=True):
 
     `client_retry`: the client's SDK marks it as a retry. `messages`: those that `hashes` were
     computed from. `system`: the digest of its system text. `titles`: it asks for the title of a
-    conversation. `calls`: the ids of the calls in the latest assistant turn; empty unless every
-    call has one."""
+    conversation; `compacts`: it asks for a summary of its own. `calls`: the ids of the calls in the
+    latest assistant turn; empty unless every call has one."""
 
     hashes: PrefixHashes
     signature: bytes
@@ -283,6 +321,7 @@ class Incoming(Struct, frozen=True, kw_only=True):
     model: str = ""
     system: bytes = b""
     titles: bool = False
+    compacts: bool = False
     calls: tuple[str, ...] = ()
 
     def summarises(self, branch: Branch, known: int = 0) -> bool:
@@ -331,6 +370,7 @@ def read_request(
     resume: ChainState | None = None,
     own: Sequence[object] | None = None,
     messages: Sequence[object] | None = None,
+    compacts: bool = False,
 ) -> Incoming:
     """The parts of a parsed request that matching reads; never raises.
 
@@ -351,5 +391,6 @@ def read_request(
         client_retry=is_client_retry(headers),
         messages=whole,
         model=model if isinstance(model, str) else "",
+        compacts=compacts,
         titles=not tools and asks_for_title(system, own),
     )

@@ -20,12 +20,14 @@ class MatchKind(enum.StrEnum):
 
     RETRY: the latest request once more, because its answer did not arrive; the state does not
     advance, and the stored decision applies again. COMPACTION: the client shortened or rewrote the
-    history. SIDE: not part of the history (title, summary, probe); changes no state."""
+    history. SUMMARY: a part or an account of the history, to be summarised: recorded with its run,
+    whose history stays. SIDE: not part of the history (title, summary, probe); changes no state."""
 
     RETRY = "retry"
     CONTINUE = "continue"
     FORK = "fork"  # a new conversation that shares the beginning of its parent's history
     COMPACTION = "compaction"
+    SUMMARY = "summary"
     SIDE = "side"
     NEW = "new"  # opens a conversation; a branch stored under the same id is replaced
 
@@ -123,6 +125,8 @@ def match(
     conversation of its own, or a fork from the one it repeats."""
     named = _Named(conversation_id, weak, exclusive) if conversation_id is not None else None
     found = _find(request, known, branches)
+    if request.compacts and (asked := _summarised(request, branches, found, named)) is not None:
+        return asked
     with_tools = any(branch.has_tools for branch in branches.values())
     # With replies in its history a request for a title may be a chat about titles.
     if request.titles and (with_tools or not request.hashes.state.turns):
@@ -144,6 +148,19 @@ def match(
         return _matched(MatchKind.CONTINUE, found.branch.conversation_id, found)
     rewritten = _rewritten(request, branches, named, found) if named is not None else None
     return rewritten or _fork(request, found.branch.conversation_id, branches, found)
+
+
+def _summarised(
+    request: Incoming, branches: Branches, found: _Found | None, named: _Named | None
+) -> ConversationMatch | None:
+    """The match of a request for a summary, whatever its tools; None if nothing is known of it."""
+    if found is not None and found.current:
+        kind = MatchKind.RETRY if found.whole else MatchKind.CONTINUE
+        return _matched(kind, found.branch.conversation_id, found)
+    owner = found.branch.conversation_id if found is not None else None
+    if named is not None and not named.weak and named.conversation_id in branches:
+        owner = named.conversation_id
+    return _matched(MatchKind.SUMMARY, owner, found) if owner is not None else None
 
 
 def _find(request: Incoming, known: Known, branches: Branches) -> _Found | None:
@@ -328,4 +345,5 @@ def identity_label(source: str, kind: MatchKind) -> str:
         return kind.value
     if source != FINGERPRINT:
         return source
-    return {MatchKind.SIDE: "side", MatchKind.CONTINUE: "prefix"}.get(kind, "new")
+    known = (MatchKind.CONTINUE, MatchKind.SUMMARY)
+    return "side" if kind is MatchKind.SIDE else "prefix" if kind in known else "new"

@@ -13,21 +13,19 @@ import json
 import re
 import uuid
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-import brotli
 import httpx
-from backports import zstd
 
 from gateway.errors import UpstreamFailure, UpstreamMalformed
 from gateway.upstream.base import LaneResponse, RawHeaders, header
 from gateway.upstream.credentials import is_foreign_host
 from gateway.upstream.litellm_lane import readable
 from gateway.upstream.litellm_lane.chunks import as_chunk
-from gateway.wire.response_tee import READABLE, Inflater, Member, zlib_member
+from gateway.wire.codings import Unpacker, codings_of, unreadable
 from gateway.wire.sse import SSEDecoder, SSEEvent
 
 
@@ -358,7 +356,7 @@ async def _readable(
 ) -> httpx.Response:
     """An answer in a form that LiteLLM's adapters can read."""
     watched = request.method == "POST"
-    coded = codings_of(answer.headers)
+    coded = codings_of(header(answer.headers, b"content-encoding"))
     if unknown := unreadable(coded):
         await answer.aclose()
         if answer.status < 400:
@@ -367,7 +365,7 @@ async def _readable(
             raise call.failed(UpstreamMalformed(text))
         call.received.error_body = b""  # the status says enough
         return httpx.Response(answer.status, content=b"", request=request)
-    body = _WatchedBody(answer, call, inflaters(coded))
+    body = _WatchedBody(answer, call, Unpacker(coded) if coded else None)
     kind = header(answer.headers, b"content-type").lower()
     if watched and answer.status < 300 and not kind.startswith(_OTHER_FORMS):
         kind = await body.prepare(kind, streamed=streamed)
@@ -386,10 +384,10 @@ async def _readable(
 class _WatchedBody(httpx.AsyncByteStream):
     """A response body that leaves its tail and its failure with the call."""
 
-    def __init__(self, answer: LaneResponse, call: ProviderCall, inflaters: list[Inflater]) -> None:
+    def __init__(self, answer: LaneResponse, call: ProviderCall, unpacker: Unpacker | None) -> None:
         self._answer = answer
         self._call = call
-        self._inflaters = inflaters
+        self._unpacker = unpacker
         self._chunks = self._unpacked()
         self._first: list[bytes] = []
         self._events: ReadableEvents | None = None
@@ -469,96 +467,23 @@ class _WatchedBody(httpx.AsyncByteStream):
 
     async def _unpacked(self) -> AsyncIterator[bytes]:
         """The chunks without their compression."""
+        unpacker = self._unpacker
         async for chunk in self._answer:
             content = chunk
             try:
-                for inflater in self._inflaters:
-                    content = inflater.decompress(content, _MOST_AT_ONCE)
+                if unpacker is not None:
+                    content = unpacker.decompress(content, _MOST_AT_ONCE)
             except zlib.error as exc:
                 raise UpstreamMalformed(
                     "the provider's answer is not compressed as announced"
                 ) from exc
-            if len(content) >= _MOST_AT_ONCE and self._inflaters:  # the rest of it is lost
+            if len(content) >= _MOST_AT_ONCE and unpacker is not None:  # the rest of it is lost
                 raise UpstreamMalformed("the provider's answer unpacks to too much at once")
             self._call.note_bytes(content)
             if content:
                 yield content
-        if any(inflater.cut for inflater in self._inflaters):
+        if unpacker is not None and unpacker.cut:
             raise UpstreamMalformed("the provider's answer broke off before its end")
 
     async def aclose(self) -> None:
         await self._answer.aclose()
-
-
-_NO_CODING = (b"", b"identity", b"none", b"utf-8")
-
-
-def codings_of(headers: RawHeaders) -> list[bytes]:
-    """The codings in the order in which they were applied, without those that are none."""
-    items = header(headers, b"content-encoding").lower().split(b",")
-    return [name for item in items if (name := item.strip()) not in _NO_CODING]
-
-
-def unreadable(codings: list[bytes]) -> list[bytes]:
-    """The codings that cannot be undone."""
-    return [name for name in codings if name not in READABLE and name not in _OPENED]
-
-
-def inflaters(codings: list[bytes]) -> list[Inflater]:
-    """Decoders of the codings, the last one first."""
-    return [Inflater(_OPENED.get(name, zlib_member)) for name in reversed(codings)]
-
-
-class _BrotliMember:
-    """Brotli's decompressor in the form of zlib's; what follows its end is not distinguished."""
-
-    unused_data = b""
-
-    def __init__(self, _: bytes) -> None:
-        self._inner = brotli.Decompressor()
-
-    @property
-    def eof(self) -> bool:
-        return bool(self._inner.is_finished())
-
-    def decompress(self, data: bytes, /, max_length: int) -> bytes:
-        try:
-            return bytes(self._inner.process(data, output_buffer_limit=max_length))
-        except brotli.error as exc:
-            raise zlib.error(str(exc)) from exc
-
-
-class _ZstdMember:
-    """One frame of Zstandard, in the form of zlib's decompressor."""
-
-    def __init__(self, _: bytes) -> None:
-        self._inner = zstd.ZstdDecompressor()
-
-    @property
-    def eof(self) -> bool:
-        return self._inner.eof
-
-    @property
-    def unused_data(self) -> bytes:
-        return self._inner.unused_data
-
-    def decompress(self, data: bytes, /, max_length: int) -> bytes:
-        try:
-            return self._inner.decompress(data, max_length)
-        except zstd.ZstdError as exc:
-            raise zlib.error(str(exc)) from exc
-
-
-def _deflate_member(start: bytes) -> Member:
-    """Some servers leave out zlib's head (RFC 9110, section 8.4.1.2)."""
-    headed = start[0] & 15 == 8 and int.from_bytes(start[:2], "big") % 31 == 0
-    if headed or start[:2] == b"\x1f\x8b":
-        return zlib_member()
-    return zlib.decompressobj(-zlib.MAX_WBITS)
-
-
-_OPENED: Mapping[bytes, Callable[[bytes], Member]] = {
-    b"br": _BrotliMember,
-    b"zstd": _ZstdMember,
-    b"deflate": _deflate_member,
-}

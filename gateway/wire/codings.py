@@ -1,0 +1,161 @@
+"""Content codings: compressed bodies are unpacked in bounded pieces, and packed again.
+
+One table serves the requests of clients and the answers of both lanes. Sources: RFC 9110 section
+8.4.1, RFC 1952 (gzip), RFC 7932 (br), RFC 8878 and RFC 9659 (zstd)."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+import brotli
+from backports import zstd
+from msgspec import Struct
+
+_ANY_ZLIB_HEADER: Final = 47
+"""zlib's window argument that accepts both gzip and zlib headers."""
+_LEAST_BETWEEN: Final = 2**20
+_ZSTD_WINDOW: Final[Mapping[int, int]] = {zstd.DecompressionParameter.window_log_max: 23}
+"""8 MiB, the most that a sender may ask for (RFC 9659 section 3.1); a window is memory."""
+_MOST_CODINGS: Final = 3  # on top of each other: each has a window in memory
+_NO_CODING: Final = (b"", b"identity", b"none", b"utf-8")
+
+
+class Coding(Struct, frozen=True, kw_only=True):
+    """One content coding. `opened`: a decompressor of one member, chosen by its first two bytes, in
+    the form of zlib's; `several`: whether members may follow each other."""
+
+    opened: Callable[[bytes], Any]
+    packed: Callable[[bytes], bytes]
+    several: bool = True
+
+
+class Inflater:
+    """Decompresses a body, which may consist of several members (RFC 1952 section 2.2)."""
+
+    __slots__ = ("_begun", "_coding", "_first", "_member")
+
+    def __init__(self, coding: Coding) -> None:
+        self._coding = coding
+        self._first = b""
+        self._member: Any = None
+        self._begun = False
+
+    @property
+    def cut(self) -> bool:
+        """Whether the last member has no end yet."""
+        return self._begun and (self._member is None or not self._member.eof)
+
+    def decompress(self, data: bytes, limit: int) -> bytes:
+        """At most about `limit` bytes of what `data` adds. Raises: zlib.error when it is something
+        else.
+
+        What is beyond the limit is lost: whoever asks reads no further then."""
+        out: list[bytes] = []
+        self._begun = self._begun or bool(data)
+        while data and limit > 0:
+            if self._member is not None and self._member.eof and self._coding.several:
+                data = data.lstrip(b"\0")  # padding, which gzip's own tools skip
+                if not data:
+                    break
+                self._member = None
+            if self._member is None:
+                data, self._first = self._first + data, b""
+                if len(data) < 2:
+                    self._first = data
+                    break
+                self._member = self._coding.opened(data)
+            try:
+                out.append(self._member.decompress(data, limit))
+            except (brotli.error, zstd.ZstdError) as exc:
+                raise zlib.error(str(exc)) from exc
+            limit -= len(out[-1])
+            data = self._member.unused_data
+        return b"".join(out)
+
+
+class Unpacker:
+    """Undoes the codings of one body, the last one first."""
+
+    __slots__ = ("_inflaters",)
+
+    def __init__(self, codings: Sequence[bytes]) -> None:
+        """`codings`: one or more, in the order in which they were applied, all of them readable."""
+        self._inflaters = [Inflater(_CODINGS[name]) for name in reversed(codings)]
+
+    @property
+    def cut(self) -> bool:
+        """Whether the bytes so far end in the middle of a compressed body."""
+        return any(inflater.cut for inflater in self._inflaters)
+
+    def decompress(self, data: bytes, limit: int) -> bytes:
+        """See `Inflater`. Between two codings, too, a piece may be no larger than the limit."""
+        between = max(limit, _LEAST_BETWEEN)  # near its limit a body is still read
+        for inflater in self._inflaters[:-1]:
+            data = inflater.decompress(data, between)
+            if len(data) >= between:
+                raise zlib.error("what is packed twice is larger than allowed")
+        return self._inflaters[-1].decompress(data, limit)
+
+
+class _BrotliMember:
+    """Brotli's decompressor in the form of zlib's."""
+
+    unused_data = b""  # what follows its end is an error
+
+    def __init__(self, _: bytes) -> None:
+        self._inner = brotli.Decompressor()
+
+    @property
+    def eof(self) -> bool:
+        return bool(self._inner.is_finished())
+
+    def decompress(self, data: bytes, /, max_length: int) -> bytes:
+        return bytes(self._inner.process(data, output_buffer_limit=max_length))
+
+
+def _deflate_member(start: bytes) -> Any:
+    """Some servers leave out zlib's head (RFC 9110, section 8.4.1.2)."""
+    headed = start[0] & 15 == 8 and int.from_bytes(start[:2], "big") % 31 == 0
+    if headed or start[:2] == b"\x1f\x8b":
+        return zlib.decompressobj(_ANY_ZLIB_HEADER)
+    return zlib.decompressobj(-zlib.MAX_WBITS)
+
+
+_GZIP: Final = Coding(
+    opened=lambda _: zlib.decompressobj(_ANY_ZLIB_HEADER), packed=partial(zlib.compress, wbits=31)
+)
+_CODINGS: Final[Mapping[bytes, Coding]] = {
+    b"gzip": _GZIP,
+    b"x-gzip": _GZIP,
+    b"deflate": Coding(opened=_deflate_member, packed=zlib.compress),
+    # The quality that servers take for answers: the best one takes fifty times as long.
+    b"br": Coding(opened=_BrotliMember, packed=partial(brotli.compress, quality=5), several=False),
+    b"zstd": Coding(
+        opened=lambda _: zstd.ZstdDecompressor(options=_ZSTD_WINDOW), packed=zstd.compress
+    ),
+}
+READABLE: Final = (b"identity", *_CODINGS)
+"""Content codings that can be decoded here."""
+
+
+def codings_of(named: bytes) -> list[bytes]:
+    """The codings in a header, in the order in which they were applied, without those that are
+    none."""
+    items = named.lower().split(b",")
+    return [name for item in items if (name := item.strip()) not in _NO_CODING]
+
+
+def unreadable(codings: Sequence[bytes]) -> list[bytes]:
+    """The codings that cannot be undone; all of them, if they are too many."""
+    few = len(codings) <= _MOST_CODINGS
+    return [name for name in codings if not few or name not in _CODINGS]
+
+
+def packed(content: bytes, codings: Sequence[bytes]) -> bytes:
+    """The content in these codings."""
+    for name in codings:
+        content = _CODINGS[name].packed(content)
+    return content
