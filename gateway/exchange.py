@@ -2,6 +2,8 @@
 
 Filled in while the request is handled; the edge turns them into one log line."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable
 from typing import Any
@@ -12,9 +14,10 @@ from gateway.wire.usage import TokenUsage, token_usage
 
 
 class RequestInfo(Struct, kw_only=True):
-    """The request as it arrived. `key`: the name of the gateway key that was sent. `operator`: the
-    caller may change what holds for the call: budgets, stops. `streamed`: the client asked for a
-    stream."""
+    """The request as it arrived.
+
+    `key`: the name of the gateway key that was sent. `operator`: the caller may change what holds
+    for the call: budgets, stops. `streamed`: the client asked for a stream."""
 
     method: str
     path: str
@@ -27,9 +30,11 @@ class RequestInfo(Struct, kw_only=True):
 
 
 class UpstreamInfo(Struct, kw_only=True):
-    """The upstream call that was made for the request. `provider`: the model's, such as `openai`.
-    `model`: as sent; empty until it is chosen. `usage`: as the upstream reported it, or
-    `usage_estimated` from the texts; None when neither is known; `tokens`: the counts in it."""
+    """The upstream call that was made for the request.
+
+    `provider`: the model's, such as `openai`. `model`: as sent; empty until it is chosen. `usage`:
+    as the upstream reported it, or `usage_estimated` from the texts; None when neither is known;
+    `tokens`: the counts in it."""
 
     lane: str = "none"
     deployment: str = ""
@@ -46,9 +51,11 @@ class UpstreamInfo(Struct, kw_only=True):
 
 
 class ResponseInfo(Struct, kw_only=True):
-    """The answer to the client. `error`: the label of the error, empty for none. `error_body`: how
-    the client's dialect writes a gateway error; None for OpenAI's form. `headers`: those that the
-    gateway adds. `upstream_id`: the upstream's own id of it, if it sent one."""
+    """The answer to the client.
+
+    `error`: the label of the error, empty for none. `error_body`: how the client's dialect writes a
+    gateway error; None for OpenAI's form. `headers`: those that the gateway adds. `upstream_id`:
+    the upstream's own id of it, if it sent one."""
 
     status: int = 0
     error: str = ""
@@ -59,10 +66,11 @@ class ResponseInfo(Struct, kw_only=True):
 
 
 class Timing(Struct, kw_only=True):
-    """The time that a request took, by what it was spent on, in seconds. `started`: arrival, on the
-    monotonic clock. `waited_s`: for the client's body and the upstream. `first_byte_s`: from the
-    arrival to the start of the upstream's answer. `overhead_s`: the gateway's own time up to the
-    start of the answer; 0.0 before that."""
+    """The time that a request took, by what it was spent on, in seconds.
+
+    `started`: arrival, on the monotonic clock. `waited_s`: for the client's body and the upstream.
+    `first_byte_s`: from the arrival to the start of the upstream's answer. `overhead_s`: the
+    gateway's own time up to the start of the answer; 0.0 before that."""
 
     started: float = field(default_factory=time.perf_counter)
     waited_s: float = 0.0
@@ -79,10 +87,10 @@ class Timing(Struct, kw_only=True):
 
 
 class Exchange(Struct):
-    """All facts of one request. `route`: its label in metrics. `notes`: further fields of the log
-    line, from steering. `texts`: attributes of the span that hold texts, with `otel.content`, or
-    name a session or a person, and `evaluations`: those of its events; never logged, and empty
-    without a collector of spans."""
+    """All facts of one request.
+
+    `route`: its label in metrics. `notes`: further fields of the log line, from steering. `texts`:
+    attributes of the span that hold texts; never logged, and empty unless `otel.content`."""
 
     request: RequestInfo
     route: str = "unknown"
@@ -91,7 +99,6 @@ class Exchange(Struct):
     timing: Timing = field(default_factory=Timing)
     notes: dict[str, Any] = {}
     texts: dict[str, str] = {}
-    evaluations: list[dict[str, Any]] = []
 
     def start_response(self) -> None:
         """Note the gateway's own time, and add it to the headers of the answer."""

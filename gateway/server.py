@@ -1,5 +1,7 @@
 """Running the gateway: uvicorn, signals, config reloads."""
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 import functools
@@ -45,10 +47,12 @@ def serve(
     config_path: Path | None,
     listening: Callable[[str], None] | None = None,
 ) -> bool:
-    """Serve until SIGTERM or SIGINT, then let running requests end (`server.drain_s`). Returns
-    whether it served; if not, the log says why. `listening` is called once, with the address
-    without `/v1`. SIGHUP, or a change of the config file, reloads the settings through `load`.
-    Raises ConfigError: an upstream is the gateway itself, or the address cannot be bound."""
+    """Serve until SIGTERM or SIGINT, then let running requests end (`server.drain_s`).
+
+    Returns whether it served; if not, the log says why. `listening` is called once, with the
+    address without `/v1`. SIGHUP, or a change of the config file, reloads the settings through
+    `load`. Raises ConfigError: an upstream is the gateway itself, or the address cannot be bound.
+    """
     loaded = read_now(config_path)
     configure_logging(settings.logging)
     check(settings)
@@ -109,7 +113,7 @@ class GatewayServer(uvicorn.Server):
         config: uvicorn.Config,
         app: Edge,
         place: Place | None = None,
-        reloads: "Reloads | None" = None,
+        reloads: Reloads | None = None,
     ) -> None:
         super().__init__(config)
         self._app = app
@@ -231,7 +235,7 @@ class Reloads:
     what has changed since."""
 
     def __init__(
-        self, runtime: Runtime, load: Callable[[], Settings], path: Path | None, loaded: "Loaded"
+        self, runtime: Runtime, load: Callable[[], Settings], path: Path | None, loaded: Loaded
     ) -> None:
         self._runtime = runtime
         self._load = load

@@ -1,5 +1,7 @@
 """Composition root: the objects that live as long as one version of the config."""
 
+from __future__ import annotations
+
 import dataclasses
 import os
 from collections.abc import Callable, Iterator
@@ -51,10 +53,11 @@ class Patterns(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """Everything that the start has opened: the stores, and what reads and writes them. `states`:
-    the store of conversations, which never makes an answer wait for long. `patterns`: None when
-    `etraces.enabled` is false. `workloads`: None for a store without. `raw_calls`: keeps calls as
-    they were sent and received; None if that is switched off."""
+    """Everything that the start has opened: the stores, and what reads and writes them.
+
+    `states`: the store of conversations, which never makes an answer wait for long. `patterns`:
+    None when `etraces.enabled` is false. `workloads`: None for a store without. `raw_calls`: keeps
+    calls as they were sent and received; None if that is switched off."""
 
     stores: Stores
     states: GuardedStateStore
@@ -133,7 +136,7 @@ class Services:
         return target_for(target.provider, target.model or model, target.api_base.host)
 
     @contextmanager
-    def in_use(self) -> "Iterator[Services]":
+    def in_use(self) -> Iterator[Services]:
         """Keep these services open for one request, even if the config is replaced meanwhile."""
         self._users += 1
         try:

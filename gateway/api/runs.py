@@ -1,5 +1,7 @@
 """`/api/runs`, `/api/conversations`, `/api/health-summary`: the run log and run outcomes."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Mapping
 from dataclasses import MISSING, field, make_dataclass, replace
@@ -32,20 +34,25 @@ from gateway.api.params import (
 )
 from gateway.api.views import picked, run_view, step_views, thresholds
 from gateway.errors import NotFound
-from gateway.observability.otel import evaluation
 from gateway.runtime import Runtime
-from gateway.stores import queries
-from gateway.stores.learning import OutcomeRow
+from gateway.stores.learning import LearningStore, OutcomeRow
 from gateway.stores.protocols import RunStore
+from gateway.stores.queries import (
+    OUTCOMES,
+    ConversationPage,
+    Facets,
+    HealthSummary,
+    PageRequest,
+    RunFilter,
+)
 from gateway.stores.records import InjectionRow, StepRow
-from gateway.stores.sql.learning import LearningStore
 from gateway.stores.totals import RunRecord
 from gateway.text.secrets import mask_secrets
 
 OPERATIONS = Operations()
 T = TypeVar("T")
 Omitted = Annotated[T, Field(exclude=True)]  # A field of a stored row that the answer leaves out
-Outcome = Annotated[str, OneOf(queries.OUTCOMES)]
+Outcome = Annotated[str, OneOf(OUTCOMES)]
 
 
 class Described:
@@ -94,7 +101,7 @@ class Run(Described, RunRecord, frozen=True, kw_only=True):
     ]
 
 
-class Health(Described, queries.HealthSummary, frozen=True, kw_only=True):
+class Health(Described, HealthSummary, frozen=True, kw_only=True):
     """The health of the selected runs, and what no run has."""
 
     unrecorded_calls: Annotated[
@@ -241,8 +248,8 @@ async def run_named(runs: RunStore, given: str, tenant: str | None) -> RunRecord
         return trace.run
     known = await runs.list_conversations(tenant=tenant, external_key=given, limit=1)
     for conversation_id in (given, *[each.id for each in known.conversations]):
-        wanted = queries.RunFilter(tenant=tenant, conversation_id=conversation_id)
-        if found := (await runs.list_runs(wanted, queries.PageRequest(limit=1))).runs:
+        wanted = RunFilter(tenant=tenant, conversation_id=conversation_id)
+        if found := (await runs.list_runs(wanted, PageRequest(limit=1))).runs:
             return found[0]
     return None
 
@@ -275,16 +282,11 @@ async def keep_outcome(
         raise _unknown(given)
     what = {"run_id": run.id, "outcome": body.outcome}
     runtime.events.publish({"type": "outcome", "tenant": run.tenant, **what})
-    if runtime.telemetry is not None:
-        score = body.score if body.score is not None else body.outcome == "success"
-        why = body.comment if runtime.settings.otel.content else ""
-        result = evaluation("outcome", score, body.outcome, why)
-        runtime.telemetry.outcome(run.conversation_id, run.id, result)
     runtime.log.info("outcome reported", **what)
     return run.id
 
 
-@OPERATIONS.add("GET /api/facets", queries.Facets, "The values.")
+@OPERATIONS.add("GET /api/facets", Facets, "The values.")
 async def get_facets(request: ApiRequest[TenantParameter]) -> ApiResponse:
     """The agents, models, failure types, experiments and arms that occur."""
     return ApiResponse(await request.runtime.runs.facets(tenant=request.tenant))
@@ -300,7 +302,7 @@ class ConversationParameters(PageParameters, TenantParameter):
     external_key: Text | None = described("With this id given by the client.", None)
 
 
-class Conversations(Described, queries.ConversationPage, frozen=True, kw_only=True):
+class Conversations(Described, ConversationPage, frozen=True, kw_only=True):
     """One page of a list of conversations, newest first; `next_cursor` is None on the last page."""
 
 
@@ -320,5 +322,5 @@ async def get_health_summary(request: ApiRequest[RunFilters]) -> ApiResponse:
     tenant = request.tenant
     summary = await request.runtime.runs.health_summary(run_filter(dict(request.params), tenant))
     unrecorded = dict(request.runtime.unsteered.unrecorded) if tenant is None else {}
-    values = picked(summary, *queries.HealthSummary.__struct_fields__)
+    values = picked(summary, *HealthSummary.__struct_fields__)
     return ApiResponse(Health(**values, unrecorded_calls=unrecorded))

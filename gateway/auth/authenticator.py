@@ -1,5 +1,7 @@
 """Authentication by gateway keys, compared as digests; each belongs to one tenant."""
 
+from __future__ import annotations
+
 import functools
 import hashlib
 import hmac
@@ -79,6 +81,7 @@ _ANONYMOUS = Principal()
 @functools.cache
 def process_key() -> str:
     """The key with which a gateway without `auth.admin_key` is controlled, new for each process.
+
     Workers share the one of the process that they were forked from. It has the form of gateway
     keys, so that it is never forwarded."""
     return KEY_PREFIX + secrets.token_urlsafe(32)
@@ -152,8 +155,7 @@ class Authenticator:
             self.wrong_key(scope)
         what = "is unknown" if offered_keys(headers) else "is missing"
         raise Unauthorized(
-            f"the gateway key {what}: send it in x-gateway-key, Authorization: Bearer, x-api-key "
-            "or x-goog-api-key"
+            f"the gateway key {what}: send it in x-gateway-key, Authorization: Bearer or x-api-key"
         )
 
     def principal_by_key(self, headers: RawHeaders) -> Principal | None:
@@ -179,10 +181,11 @@ class Authenticator:
         self._wrong_keys.count(_address(scope))
 
     def refuse_guesses(self, scope: Scope, guessable: bool) -> None:
-        """Refuse a right key that its address may have found by trying. A key that cannot be
-        guessed is always accepted: behind a proxy or NAT, one client's wrong key must not shut out
-        the others. Raises: Overloaded: the key is guessable, and its address has sent too many
-        wrong keys."""
+        """Refuse a right key that its address may have found by trying.
+
+        A key that cannot be guessed is always accepted: behind a proxy or NAT, one client's wrong
+        key must not shut out the others. Raises: Overloaded: the key is guessable, and its address
+        has sent too many wrong keys."""
         if guessable:
             self._wrong_keys.refuse(_address(scope))
 
@@ -226,7 +229,7 @@ def _address(scope: Scope) -> str:
 def offered_keys(headers: RawHeaders) -> list[tuple[bytes, str]]:
     """(header name, key) of every key in the request, `x-gateway-key` first."""
     found = []
-    for wanted in (b"x-gateway-key", b"authorization", b"x-api-key", b"x-goog-api-key"):
+    for wanted in (b"x-gateway-key", b"authorization", b"x-api-key"):
         for name, raw in headers:
             if name != wanted:
                 continue

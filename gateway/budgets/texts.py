@@ -1,18 +1,28 @@
 """Texts about budgets and holds for clients, agents and operators. Pure."""
 
+from __future__ import annotations
+
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from gateway import errors
 from gateway.budgets.rules import BudgetStatus, seconds_to_midnight
 from gateway.config.budgets import BudgetSettings
+from gateway.errors import (
+    AT_RISK,
+    BY_OPERATOR,
+    BudgetExceeded,
+    Headers,
+    RunPaused,
+    RunRefused,
+    RunStopped,
+)
 from gateway.stores.budgets import Account, Control
 from gateway.upstream.base import RawHeaders
 from gateway.wire.echo import OWN_ANSWER
 
 # What the clients of OpenAI and Anthropic take for: do not send this again.
-NO_RETRY: errors.Headers = (("x-should-retry", "false"),)
+NO_RETRY: Headers = (("x-should-retry", "false"),)
 
 
 def amount(metric: str, value: float) -> str:
@@ -37,7 +47,7 @@ def used_up(found: BudgetStatus, metric: str, now: float) -> str:
     )
 
 
-def budget_error(found: BudgetStatus, metric: str, now: float) -> errors.BudgetExceeded:
+def budget_error(found: BudgetStatus, metric: str, now: float) -> BudgetExceeded:
     """The refusal of a call, with when to try again where that is known: a day ends at midnight,
     and what is only reserved may become free."""
     budget, account = found.applied.budget, found.account
@@ -49,34 +59,32 @@ def budget_error(found: BudgetStatus, metric: str, now: float) -> errors.BudgetE
         headers = (("retry-after", str(seconds_to_midnight(now))), *NO_RETRY)
     elif metric != "minutes" and account.reserved.calls and account.spent.of(metric) < limit:
         headers = (("retry-after", "1"),)
-    return errors.BudgetExceeded(used_up(found, metric, now), headers=headers)
+    return BudgetExceeded(used_up(found, metric, now), headers=headers)
 
 
-def stop_error(control: Control) -> errors.RunStopped:
+def stop_error(control: Control) -> RunStopped:
     """The refusal of a call of a stopped run."""
-    if control.reason.startswith(errors.AT_RISK):
+    if control.reason.startswith(AT_RISK):
         said = f"{control.subject} was stopped by {control.reason}. A person can let it go on"
-        return errors.RunStopped(said, headers=NO_RETRY)
+        return RunStopped(said, headers=NO_RETRY)
     why = f": {control.reason}" if control.reason else ""
-    return errors.RunStopped(
-        f"{control.subject} was stopped {errors.BY_OPERATOR}{why}", headers=NO_RETRY
-    )
+    return RunStopped(f"{control.subject} was stopped {BY_OPERATOR}{why}", headers=NO_RETRY)
 
 
-def strike_error(run: str, reason: str) -> errors.RunStopped:
+def strike_error(run: str, reason: str) -> RunStopped:
     """The refusal of a call of a run that had its second strike."""
     why = reason.removeprefix("stop: ")
-    return errors.RunStopped(f"{run} was stopped by steering.stop_above: {why}", headers=NO_RETRY)
+    return RunStopped(f"{run} was stopped by steering.stop_above: {why}", headers=NO_RETRY)
 
 
-def pause_error(control: Control, retry_after_s: float) -> errors.RunPaused:
+def pause_error(control: Control, retry_after_s: float) -> RunPaused:
     """The refusal of a call of a run that stayed paused while the call waited."""
     why = f": {control.reason}" if control.reason else ""
     retry = (("retry-after", f"{max(1, round(retry_after_s))}"),)
-    return errors.RunPaused(f"{control.subject} is paused {errors.BY_OPERATOR}{why}", headers=retry)
+    return RunPaused(f"{control.subject} is paused {BY_OPERATOR}{why}", headers=retry)
 
 
-def with_status(error: errors.RunRefused, status: int) -> errors.RunRefused:
+def with_status(error: RunRefused, status: int) -> RunRefused:
     """The error with the configured status, if no later attempt changes it."""
     if set(NO_RETRY) <= set(error.headers):
         error.status = status
@@ -130,10 +138,10 @@ class OwnResponse:
     status = 200
     usage: dict[str, Any] | None = None
 
-    def __init__(self, content: bytes, *, stream: bytes, code: str) -> None:
-        """`stream`: the content type of a stream; empty for a body."""
+    def __init__(self, content: bytes, *, stream: bool, code: str) -> None:
         self._content = content
-        self.headers: RawHeaders = [(b"content-type", stream or b"application/json")]
+        kind = b"text/event-stream; charset=utf-8" if stream else b"application/json"
+        self.headers: RawHeaders = [(b"content-type", kind)]
         if not stream:
             self.headers.append((b"content-length", str(len(content)).encode()))
         self.headers.append((b"x-gateway-stopped", code.encode()))

@@ -186,10 +186,7 @@ def _answer(
     exchange.response.error = error.label
     number, text = exchange.request.id.removeprefix("req-"), texts.answer_text(error.message)
     content = request.dialect.own_answer(request, text, number, int(time.time()))
-    stream = request.dialect.stream_type if request.stream else b""
-    if content.startswith(b"["):  # Gemini's arrays are JSON
-        stream = b""
-    return texts.OwnResponse(content, stream=stream, code=error.code or "")
+    return texts.OwnResponse(content, stream=request.stream, code=error.code or "")
 
 
 async def _with_same_turns(services: Services, result: SteeringResult) -> list[Conversation]:
@@ -218,8 +215,9 @@ def held_names(
     run: int,
     held_runs: Callable[[str], Sequence[str]],
 ) -> list[str]:
-    """The subjects that a hold on a call may name: its run, its conversation, and those above it. A
-    hold on a run above holds while that is its conversation's newest run."""
+    """The subjects that a hold on a call may name: its run, its conversation, and those above it.
+
+    A hold on a run above holds while that is its conversation's newest run."""
     names = [run_id(conversation.id, run), conversation.id]
     for above in reversed(conversation.ancestors):
         names.append(above)

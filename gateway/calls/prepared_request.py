@@ -1,5 +1,7 @@
 """One request between its preparation and its record: what is sent, and what came of it."""
 
+from __future__ import annotations
+
 import asyncio
 import time
 from collections.abc import Callable, Mapping
@@ -29,7 +31,7 @@ from gateway.steering.guidance.state import Place
 from gateway.stores.exchanges import RawCall
 from gateway.upstream.base import RawHeaders
 from gateway.upstream.deployments import Target
-from gateway.upstream.dispatch import OpenConnection, UpstreamCall
+from gateway.upstream.dispatch import UpstreamCall
 from gateway.upstream.prices import estimated_usage
 from gateway.upstream.seats import Seat
 from gateway.wire.codings import READABLE
@@ -69,9 +71,6 @@ class PreparedRequest:
 
     asked_usage: bool = field(default=False, init=False)
     """Whether the target was asked for it, so that its chunk is taken out of the answer."""
-
-    connection: OpenConnection | None = field(default=None, init=False)
-    """The WebSocket that it came over: its answers can be continued there, stored or not."""
 
     _sent: bytes | Mapping[str, Any] = field(default=b"", init=False)
 
@@ -175,9 +174,7 @@ class PreparedRequest:
         settings = self.services.settings
         if self.runtime.telemetry is not None and settings.otel.content:
             mask, history = settings.storage.mask_secrets, self.request.own_messages
-            exchange.texts |= call_texts(history, completion, settings.otel, mask=mask)
-        if self.connection is not None and completion is not None:
-            completion[ANSWER_ID] = self.connection.answer_id
+            exchange.texts = call_texts(history, completion, settings.otel, mask=mask)
         response_id = reply.pending_id or (completion or {}).get(ANSWER_ID)
         target = self.call.target
         if isinstance(response_id, str) and response_id and target is not None:
@@ -226,6 +223,7 @@ class PreparedRequest:
 
     def end(self, received: Callable[[], bytes]) -> None:
         """No more is sent. Record a call without a complete answer, in a task of the event loop.
+
         `received` returns the part of a stream that arrived. Its tokens are estimates: what was
         reported before the end is not all. If it shows that the answer is made in the background,
         the call stays pending: the client may still ask for the answer."""
@@ -279,10 +277,7 @@ class PreparedRequest:
     def _path(self, seat: Seat, target: Target) -> str:
         """The path at a target, for a client of a seat."""
         if self.request.addressed is not None:
-            model = target.model or self.call.model
-            if not target.seat or model != self.request.model:
-                return self.request.addressed.at(model, seat=bool(target.seat))
-            return seat.path  # byte for byte
+            return self.request.addressed.at(target.model or self.call.model)
         return seat.path if target.seat else self.request.dialect.path
 
     def _body(self, target: Target) -> bytes:
@@ -321,8 +316,6 @@ class PreparedRequest:
                 self._note_unguided(exc)
         if body is None:
             body = self.request.whole
-            if self.request.addressed is not None:
-                body = self.request.dialect.edited(self.request, ())
         if self.runtime.raw_calls is not None:
             self._sent = {**body, "model": model}
         return body
@@ -341,7 +334,7 @@ class PreparedRequest:
             at=time.time(),
             dialect=self.request.dialect.name,
             request=sent if isinstance(sent, bytes) else orjson.dumps(sent, default=str),
-            response=self.request.dialect.plain(received(), orjson.loads),
+            response=received(),
         )
         limits = (int(storage.raw_max_kb * 2**10), int(storage.raw_mb * 2**20))
         self.runtime.unfinished.start(keeper.keep(call, max_bytes=limits[0], most_bytes=limits[1]))

@@ -1,8 +1,9 @@
 """`gateway check-config`: everything that is wrong with the settings, at once."""
 
+from __future__ import annotations
+
 import argparse
 import asyncio
-import contextlib
 import difflib
 import json
 import os
@@ -11,16 +12,21 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from gateway import config
-from gateway.auth.hosts import is_loopback_name
 from gateway.commands.serve import config_file
 from gateway.commands.store import connect, say
+from gateway.config import (
+    DEFAULT_FILE,
+    OPENAI_API_BASE,
+    Settings,
+    ignored_keys,
+    misspelt_variables,
+    settings_from_dict,
+)
 from gateway.config.load import ConfigFile, left_out, read_config_file, written_as
 from gateway.config.settings import named_models
 from gateway.config.values import Faults, key_path
-from gateway.errors import ConfigError, Unauthorized
-from gateway.upstream import credentials
-from gateway.upstream.deployments import DeploymentTable, Target
+from gateway.errors import ConfigError
+from gateway.upstream.deployments import DeploymentTable
 from gateway.upstream.prices import capabilities
 from gateway.upstream.providers import provider_of
 
@@ -30,9 +36,9 @@ _OWN_NAMES = re.compile(r"ft:|gpt-|chatgpt-|o\d|\*")
 """Beginnings of the names of OpenAI's models, for those newer than the list; and a pattern."""
 
 
-def config_warnings(settings: config.Settings, env: Mapping[str, str]) -> Iterator[str]:
+def config_warnings(settings: Settings, env: Mapping[str, str]) -> Iterator[str]:
     """One line for each doubtful setting, beginning with its path or variable. Shows no key."""
-    for name, meant in config.misspelt_variables(env):
+    for name, meant in misspelt_variables(env):
         yield f"{name}: sets nothing, because keys are joined by two underscores: {meant}"
     table, upstream = DeploymentTable(settings, env), settings.default_upstream
     key = "default_upstream.api_key" if upstream.api_key else "the client's own key"
@@ -45,14 +51,6 @@ def config_warnings(settings: config.Settings, env: Mapping[str, str]) -> Iterat
                 f"{upstream.api_base} with {key}{hint}"
             )
     yield from _unknown_models(settings)
-    plain = {
-        str(target.api_base): f"model_list[{target.key - 1}]" if target.key else "default_upstream"
-        for api, target in _asked_by_clients(table)
-        if api in target.client_apis and credentials.operator_key(target) is None
-        if target.api_base.scheme == "http" and not is_loopback_name(target.api_base.host)
-    }
-    for url, path in plain.items():
-        yield f"{path}: clients' own credentials go to {url} without TLS"
     keys = {f"auth.gateway_keys.{name}": k for name, k in settings.auth.gateway_keys.items()}
     if settings.auth.admin_key:
         keys["auth.admin_key"] = settings.auth.admin_key
@@ -63,7 +61,7 @@ def config_warnings(settings: config.Settings, env: Mapping[str, str]) -> Iterat
             yield f"{path}: few different characters can be guessed; use a random key"
 
 
-def _unknown_models(settings: config.Settings) -> Iterator[str]:
+def _unknown_models(settings: Settings) -> Iterator[str]:
     """Deployments whose key goes to OpenAI only because nothing says whose their model is."""
     for number, deployment in enumerate(settings.model_list):
         params = deployment.litellm_params
@@ -74,56 +72,15 @@ def _unknown_models(settings: config.Settings) -> Iterator[str]:
         if capabilities(model) is None:
             yield (
                 f"model_list[{number}].litellm_params.model: {model!r} names no provider, and no "
-                f"list has it: it is asked of {config.OPENAI_API_BASE} with the deployment's key"
+                f"list has it: it is asked of {OPENAI_API_BASE} with the deployment's key"
             )
-
-
-# What a client may bring, in the header that it comes in: a made-up one of each form.
-_BROUGHT = {
-    "OpenAI key (sk-proj-)": (b"authorization", b"Bearer sk-proj-x"),
-    "ChatGPT login (chatgpt-account-id)": (b"chatgpt-account-id", b"x"),
-    "Anthropic key (sk-ant-api)": (b"x-api-key", b"sk-ant-api03-x"),
-    "Claude login (sk-ant-oat)": (b"authorization", b"Bearer sk-ant-oat01-x"),
-    "Google key or login (AIza, ya29.)": (b"authorization", b"Bearer ya29.x"),
-    "AWS key (ABSK, AWS4-HMAC-SHA256)": (b"authorization", b"AWS4-HMAC-SHA256 x"),
-    "GitHub login (gho_, ghu_, github_pat_, tid=)": (b"authorization", b"Bearer gho_x"),
-    "key of no known form": (b"authorization", b"Bearer x"),
-}
-_SEATED = (  # one path of each of the other APIs
-    *("/backend-api/x", "/v1beta/models/x:generateContent", "/model/x/invoke"),
-    "/v1/projects/x/locations/global/x:rawPredict",
-)
-
-
-def _asked_by_clients(table: DeploymentTable) -> Iterator[tuple[str, Target]]:
-    """(API, target) of each place where clients' own credentials may go."""
-    default = table.default
-    yield from (("openai", default), ("anthropic", default.for_client(None, "anthropic")))
-    for seat in (table.seats.of(path, []) for path in _SEATED):
-        if seat is not None:
-            yield seat.api, default.for_client(None, seat.api, seat)
-    for target in (target for name in table.names for target in table.resolve(name)):
-        yield from ((api, target) for api in sorted(target.client_apis))
-
-
-def client_hosts(table: DeploymentTable) -> dict[str, list[str]]:
-    """The hosts to which each form of a client's own credential goes with a config."""
-    found: dict[str, dict[str, None]] = {form: {} for form in _BROUGHT}
-    for api, target in _asked_by_clients(table):
-        for form, header in _BROUGHT.items():
-            with contextlib.suppress(Unauthorized):
-                if credentials.allowed([header], b"", target, api):
-                    found[form][target.api_base.netloc.decode("ascii")] = None
-    return {form: list(hosts) for form, hosts in found.items()}
 
 
 def add_parser(commands: Any) -> None:
     """Declare the command."""
     summary = "check the config, and report everything that is wrong"
     check = commands.add_parser("check-config", help=summary)
-    check.add_argument(
-        "--config", type=Path, help=f"config file (default: ./{config.DEFAULT_FILE})"
-    )
+    check.add_argument("--config", type=Path, help=f"config file (default: ./{DEFAULT_FILE})")
     check.add_argument("--json", action="store_true", help="one JSON object on stdout")
     connects = "also connect to the database and check its schema"
     check.add_argument("--connect", action="store_true", help=connects)
@@ -132,17 +89,14 @@ def add_parser(commands: Any) -> None:
 
 def _check_config(args: argparse.Namespace) -> int:
     path = config_file(args.config)
-    found, ignored, warnings, hosts = _found(path, connects=args.connect)
+    found, ignored, warnings = _found(path, connects=args.connect)
     if args.json:
         problem = "; ".join(found) or None
         report: dict[str, Any] = {"config": str(path) if path else None, "ok": not found}
         report |= {"problem": problem, "problems": found}
-        report |= {"ignored": ignored, "warnings": warnings, "client_credentials": hosts}
-        say(json.dumps(report))
+        say(json.dumps(report | {"ignored": ignored, "warnings": warnings}))
         return 2 if found else 0
     name = str(path) if path else "defaults"
-    for form, places in hosts.items():
-        say(f"a client's {form} goes to: {', '.join(places) or 'no host'}")
     for key in ignored:
         say(f"note: {key} is a setting of the LiteLLM proxy and has no effect here")
     for warning in warnings:
@@ -154,43 +108,38 @@ def _check_config(args: argparse.Namespace) -> int:
     return 2 if found else 0
 
 
-def _found(
-    path: Path | None, *, connects: bool
-) -> tuple[list[str], list[str], list[str], dict[str, list[str]]]:
-    """Faults, which make the config unusable; keys without effect; warnings; where clients'
-    credentials go."""
+def _found(path: Path | None, *, connects: bool) -> tuple[list[str], list[str], list[str]]:
+    """Faults, which make the config unusable; keys without effect; warnings."""
     from gateway.process.start_checks import check
 
     try:
         file = read_config_file(path) if path else ConfigFile(name="defaults")
     except ConfigError as exc:
-        return list(exc.faults), [], [], {}
+        return list(exc.faults), [], []
     faults = Faults()
     settings, refused = _settings(file, faults)
     if settings is not None:
         with faults.collected():
             check(settings, refused)
     warnings: list[str] = []
-    hosts: dict[str, list[str]] = {}
     if settings is not None and not faults.found:
         warnings = list(config_warnings(settings, os.environ))
-        hosts = client_hosts(DeploymentTable(settings, os.environ))
         if connects:
             with faults.collected():
                 asyncio.run(connect(settings))
     faulty = [*file.repeated, *file.located(faults.found)]
-    return faulty, config.ignored_keys(file.values), warnings, hosts
+    return faulty, ignored_keys(file.values), warnings
 
 
-def _settings(file: ConfigFile, faults: Faults) -> tuple[config.Settings | None, set[str]]:
+def _settings(file: ConfigFile, faults: Faults) -> tuple[Settings | None, set[str]]:
     """The settings without the sections that have faults, and the names of those sections."""
     try:
-        return config.settings_from_dict(file.values, os.environ), set()
+        return settings_from_dict(file.values, os.environ), set()
     except ConfigError as exc:
         faults.found.extend(exc.faults)
     paths = [path for fault in faults.found for path in written_as(key_path(fault))]
     refused = {re.split(r"[.\[]", path)[0] for path in paths}
     try:
-        return config.settings_from_dict(*left_out(refused, file.values, os.environ)), refused
+        return settings_from_dict(*left_out(refused, file.values, os.environ)), refused
     except ConfigError:
         return None, refused

@@ -1,6 +1,8 @@
 """`gateway history`: the sessions that agents keep on this machine, read where they are, and with
 `--keep` as past runs in the store of the settings."""
 
+from __future__ import annotations
+
 import argparse
 import asyncio
 import sys
@@ -53,7 +55,7 @@ def add_parser(commands: Any) -> None:
 
 
 def _history(args: argparse.Namespace) -> int:
-    from gateway.history.reading import Wanted, read_all, since
+    from gateway.history.gather import Wanted, read_all, since
     from gateway.steering.policy import Policy
 
     if args.paths[-2:-1] == ["show"]:
@@ -138,6 +140,7 @@ def run_keep(
     takes: Takes = lambda session: True,
 ) -> int:
     """Keep the sessions of these files that `takes` chooses, and learn from them; the exit status.
+
     The database is the one that other commands read; if there is none, that of `gateway wrap` is
     made. Raises ConfigError: the store cannot be opened or written."""
     with reported():
@@ -188,7 +191,7 @@ def _changed_at(found: Found) -> float:
         return 0.0
 
 
-async def _keep_file(keeper: "Keeper", found: Found, takes: Takes, problems: list[str]) -> None:
+async def _keep_file(keeper: Keeper, found: Found, takes: Takes, problems: list[str]) -> None:
     """Keep the sessions of a file; what is wrong with one does not stop the others."""
     if found.format is None:
         problems.append(found.problem)
@@ -223,7 +226,7 @@ async def _learn(
         done()
 
 
-def _kept_line(kept: "Kept") -> str:
+def _kept_line(kept: Kept) -> str:
     others = {"known already": kept.known, "recorded live": kept.live}
     also = ", ".join(f"{number} {how}" for how, number in others.items() if number)
     sessions = counted(kept.kept, "session")

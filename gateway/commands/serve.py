@@ -1,5 +1,7 @@
 """`gateway wrap`, `serve` and `dashboard`: start a gateway, and print its addresses and mode."""
 
+from __future__ import annotations
+
 import argparse
 import os
 import sys

@@ -1,5 +1,7 @@
 """Opens the stores for one command. Works while a gateway is running on them."""
 
+from __future__ import annotations
+
 import argparse
 import asyncio
 import json
@@ -36,9 +38,10 @@ def add_verb(
     creates: bool = False,
     whole: bool = False,
 ) -> argparse.ArgumentParser:
-    """Declare a command that works on the stores; it takes `--config` and `--json`. It creates no
-    database unless it `creates`, needs no key of a provider unless it needs the `whole` config, and
-    finds the database of a gateway that runs, from any folder."""
+    """Declare a command that works on the stores; it takes `--config` and `--json`.
+
+    It creates no database unless it `creates`, needs no key of a provider unless it needs the
+    `whole` config, and finds the database of a gateway that runs, from any folder."""
     parser: argparse.ArgumentParser = verbs.add_parser(name, help=summary)
     add_common(parser)
     parser.set_defaults(run=lambda args: asyncio.run(run_on_stores(command, args, creates, whole)))
@@ -67,7 +70,7 @@ def as_line(value: Any) -> str:
     return orjson.dumps(value, default=as_json_value).decode()
 
 
-def table(left: Sequence[str], right: Sequence[str] = ()) -> "Table":
+def table(left: Sequence[str], right: Sequence[str] = ()) -> Table:
     """A table without borders; its columns on the left and on the right are not wrapped."""
     from rich.table import Table
 

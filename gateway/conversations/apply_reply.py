@@ -1,5 +1,7 @@
 """Applying an answer to its conversation, and the hashes under which later requests find it."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -41,6 +43,7 @@ def apply_reply(
     pending_id: str | None = None,
 ) -> tuple[PrefixHashRecord, ...]:
     """Apply the answer to the conversation; the hashes under which later requests find it.
+
     `choices`: see `replies_in`. `keep`: whether the reply's content may be stored, for clients that
     leave the history to the server. `pending_id`: the id of an answer that is still being made."""
     conversation, hashes = result.conversation, result.resolved.incoming.hashes
@@ -49,7 +52,6 @@ def apply_reply(
         for message, _ in choices[:1]:  # the summary, with which any request may come next
             lines = line_hashes_of(content_text(message.get("content")))
             history.branch = replace(history.branch, awaits=Awaits.ANYTHING, line_hashes=lines)
-            history.seen.add(extend(hashes.state, [reply_message(message)]).messages)
         return ()
     step = result.position.step
     # A history without a message has no root yet.

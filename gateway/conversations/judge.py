@@ -1,5 +1,7 @@
 """Scoring a run's newest step by asking a model, within a time limit."""
 
+from __future__ import annotations
+
 import asyncio
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +22,7 @@ _log = get_logger("gateway.steering")
 
 
 async def judge_newest(
-    judge: "ModelJudge | None", conversation: Conversation, run: RunFold
+    judge: ModelJudge | None, conversation: Conversation, run: RunFold
 ) -> list[str]:
     """Replace the newest step's score by the judge's, once; a reason if the judge gave none."""
     key, current = run.score_key, conversation.run
@@ -38,10 +40,11 @@ async def judge_newest(
 
 
 class ModelJudge:
-    """Scores in [0, 1] from a model of the gateway's own deployments; results are cached. `count`
-    is called with the result of each request for a score: judged, cached, clamped (the number was
-    outside [0, 1]), invalid (no number), timeout, error, budget (not asked, because a budget of the
-    run is used up)."""
+    """Scores in [0, 1] from a model of the gateway's own deployments; results are cached.
+
+    `count` is called with the result of each request for a score: judged, cached, clamped (the
+    number was outside [0, 1]), invalid (no number), timeout, error, budget (not asked, because a
+    budget of the run is used up)."""
 
     def __init__(
         self,

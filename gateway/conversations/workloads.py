@@ -4,6 +4,8 @@ refreshed behind it.
 A run is noted when its first call is recorded. Every `routing.refresh_s` the notes are written,
 outcomes that runs have got since are counted, once each, and the counts are read again."""
 
+from __future__ import annotations
+
 import asyncio
 import hashlib
 import time
@@ -59,8 +61,9 @@ _Priors = dict[str, WorkloadPrior]  # by model
 
 
 class Workloads:
-    """The counts in memory, and the runs that are not written yet. Of several errors of the store
-    in a row the first is logged."""
+    """The counts in memory, and the runs that are not written yet.
+
+    Of several errors of the store in a row the first is logged."""
 
     def __init__(self, store: WorkloadStore) -> None:
         self.store = store
@@ -73,7 +76,7 @@ class Workloads:
         self._dropped_at = time.monotonic()
 
     @classmethod
-    async def open(cls, store: WorkloadStore, refresh_s: Callable[[], float]) -> "Workloads":
+    async def open(cls, store: WorkloadStore, refresh_s: Callable[[], float]) -> Workloads:
         """Open with the counts that the store has now, refreshed after each `refresh_s` seconds."""
         workloads = cls(store)
         await workloads.refresh()
@@ -181,6 +184,7 @@ def _sum(one: WorkloadPrior, other: WorkloadPrior, sign: int) -> WorkloadPrior:
 @dataclass(eq=False)
 class RunWorkloads:
     """The outcomes that one set of rules may use. Without `workloads` nothing is known of any run.
+
     `price`: the price of a model, by which models are compared; None when it is not known."""
 
     rules: SteeringRules

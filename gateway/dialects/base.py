@@ -1,11 +1,13 @@
 """Interface of dialects: reads requests and answers for the core, and changes the text."""
 
+from __future__ import annotations
+
 import contextlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 from msgspec import Struct
 
@@ -18,13 +20,13 @@ from gateway.wire.body_prefix import BodyPrefix, KnownMessages, MessagesView
 from gateway.wire.coerce import as_text
 from gateway.wire.echo import EchoFilter
 from gateway.wire.messages import REFERENCE, system_text
-from gateway.wire.parsing import Loads, Span, parse_object, skim
+from gateway.wire.parsing import Loads, Span, parse_object
 from gateway.wire.prefix_hash import ChainState
 from gateway.wire.request import ChatRequest, Splice
 from gateway.wire.response_tee import NamedEnd
+from gateway.wire.skim import skim
 from gateway.wire.sse import SSEDecoder, encode_event
 
-Api = Literal["openai", "anthropic", "google", "vertex", "bedrock"]
 # A finished answer in the shape of a chat completion: `choices`, `model`, `usage`.
 ChatView = dict[str, Any]
 # Key in a choice: the items that a client sends back for it, when they differ from its message.
@@ -49,7 +51,7 @@ class StreamRead(Struct, frozen=True, kw_only=True):
 class LiteLLMCall(Struct, frozen=True, kw_only=True):
     """LiteLLM's call on behalf of a dialect that the upstream does not speak."""
 
-    function: Literal["acompletion", "aresponses", "anthropic_messages", "agenerate_content"]
+    function: Literal["acompletion", "aresponses", "anthropic_messages"]
     """LiteLLM's function; it answers in the dialect's own form."""
     fields: frozenset[str] = frozenset()
     """The fields of the body that are passed on; others could be taken for LiteLLM's controls."""
@@ -58,28 +60,17 @@ class LiteLLMCall(Struct, frozen=True, kw_only=True):
 
 
 class Addressed(Struct, frozen=True, kw_only=True):
-    """The model and the kind of answer that a path names, where in other APIs the body does.
-    `before`, `named` and `after`: the path up to the model's name, the name and the rest, as the
-    client sent them; `elsewhere`: what is before it at a deployment's host, where that differs."""
+    """What a request says in its path where others say it in their body. `before` and `after`: the
+    path around the model's name, as the client sent it."""
 
     before: str
-    named: str
+    model: str
     after: str
     stream: bool = False
-    elsewhere: str = ""
-    query: bytes = b""
 
-    @property
-    def model(self) -> str:
-        """The name without the encoding of paths."""
-        return unquote(self.named)
-
-    def at(self, model: str, *, seat: bool = True) -> str:
-        """The path that asks for a model, at the client's own host or at a deployment's; the
-        client's own for the name that it sent."""
-        before = self.before if seat else self.elsewhere or self.before
-        named = self.named if model == self.model else quote(model, safe=":@")
-        return f"{before}{named}{self.after}"
+    def at(self, model: str) -> str:
+        """The path that asks for a model."""
+        return f"{self.before}{quote(model, safe=':@')}{self.after}"
 
     def members(self) -> dict[str, Any]:
         """The same as members of the body, for whoever reads the parsed request."""
@@ -95,8 +86,8 @@ class SteeredRequest(ChatRequest):
     )
 
     addressed: Addressed | None  # None: the body names the model
-    dialect: "Dialect"
-    earlier: "EarlierHistory | None"  # what the upstream stores and the client does not send
+    dialect: Dialect
+    earlier: EarlierHistory | None  # what the upstream stores and the client does not send
     named: Mapping[str, Any]  # the items that the request refers to by id, as far as they are known
     opaque: bool  # whether nothing of the body can be read: `body` has an empty model and no more
 
@@ -104,7 +95,7 @@ class SteeredRequest(ChatRequest):
         self,
         raw: bytes,
         body: dict[str, Any],
-        dialect: "Dialect",
+        dialect: Dialect,
         known: BodyPrefix | None = None,
         skimmed: dict[str, list[Span]] | None = None,
         *,
@@ -126,7 +117,7 @@ class SteeredRequest(ChatRequest):
         self.transcript = self.own_messages
         """The complete history as the core reads it, including what the upstream stores."""
 
-    def complete(self, named: Mapping[str, Any], earlier: "EarlierHistory | None") -> None:
+    def complete(self, named: Mapping[str, Any], earlier: EarlierHistory | None) -> None:
         """Add to the transcript what the upstream stores of it."""
         self.named, self.earlier = named, earlier
         own = self.own_messages
@@ -136,13 +127,6 @@ class SteeredRequest(ChatRequest):
     def with_model(self, model: str) -> list[Splice]:
         """The splices that ask for another model; none where the path names it."""
         return [] if self.addressed is not None else super().with_model(model)
-
-    @property
-    def whole(self) -> dict[str, Any]:
-        """The body with all its messages in one list, and what the path says. Raises: BadRequest,
-        where it was not read."""
-        whole = super().whole
-        return whole if self.addressed is None else whole | self.addressed.members()
 
     @property
     def wants_usage(self) -> bool:
@@ -158,18 +142,15 @@ class Dialect(ABC):
     name: ClassVar[str]  # name in a deployment's `dialects`
     path: ClassVar[str]  # the path after the version, with a leading slash
     routes: ClassVar[tuple[str, ...]]  # the paths that the gateway serves it at, as patterns
-    passed_on: ClassVar[tuple[str, ...]] = ()  # paths among these that are for no model
     list_key: ClassVar[str]  # the key of the list of messages or items
     route: ClassVar[str]  # the label of its requests in metrics, traces and logs
-    api: ClassVar[Api] = "openai"
+    api: ClassVar[Literal["openai", "anthropic", "google", "vertex", "bedrock"]] = "openai"
     """Owner of the API; decides about base URL, key header and default upstreams."""
     stores_answers: ClassVar[bool] = True
     """Whether routes below the path are about answers that the default upstream may store. If not,
     they are about the model in the body, and only an upstream of that model can answer."""
     end: ClassVar[NamedEnd | None] = None  # the event that ends a stream; None: OpenAI's `[DONE]`
-    stream_type: ClassVar[bytes] = b"text/event-stream; charset=utf-8"
     always_reports_usage: ClassVar[bool] = False  # whether streams do so without being asked to
-    streams_json: ClassVar[bool] = False  # whether an answer labelled JSON may be a stream
     litellm: ClassVar[LiteLLMCall | None] = None  # None: only upstreams that speak it serve it
 
     @abstractmethod
@@ -180,22 +161,14 @@ class Dialect(ABC):
     def read_stream(self, stream: bytes, loads: Loads) -> StreamRead:
         """Content of a complete event stream; never raises."""
 
-    def plain(self, answer: bytes, loads: Loads) -> bytes:
-        """An answer as people read it, and as secrets in it are found."""
-        return answer
-
     @abstractmethod
     def read_answer(self, body: dict[str, Any]) -> ChatView | None:
         """A complete answer; None when the body is no reply."""
 
     def addressed(self, path: str) -> Addressed | None:
-        """The model that a path of `routes`, as the client sent it, names; None where the body
-        does."""
+        """What a path of `routes`, as the client sent it, says about the request: None where the
+        body says all of it."""
         return None
-
-    def members(self, addressed: Addressed, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Members of the parsed body that the client's own does not have."""
-        return addressed.members()
 
     def parse(
         self,
@@ -210,7 +183,7 @@ class Dialect(ABC):
         if body is None:
             body, known = parse_object(raw, loads), None
         if addressed is not None:
-            body |= self.members(addressed, body)
+            body |= addressed.members()
         _check(body)
         if wrong := self.wrong_list(body):
             raise BadRequest(f"{self.list_key!r} {wrong}", param=self.list_key)
@@ -227,7 +200,7 @@ class Dialect(ABC):
         BadRequest: `param` names the key that is wrong."""
         body, spans = skim(raw, loads)
         if addressed is not None:
-            body |= self.members(addressed, body)
+            body |= addressed.members()
         _check(body)
         return SteeredRequest(raw, body, self, skimmed=spans, addressed=addressed)
 
@@ -250,8 +223,8 @@ class Dialect(ABC):
 
     def edited(self, request: SteeredRequest, edits: Sequence[Edit]) -> Mapping[str, Any]:
         """The parsed body with the edits made."""
-        body: dict[str, Any] = json.loads(request.render(self.splices(request, edits)))
-        return body if request.addressed is None else body | request.addressed.members()
+        body: Mapping[str, Any] = json.loads(request.render(self.splices(request, edits)))
+        return body
 
     repeats_instructions: ClassVar[bool] = False
     """Whether answers repeat the instructions of their request; `echo` gives the client's own."""
@@ -300,10 +273,6 @@ class Dialect(ABC):
         """A final answer of the gateway's own, whole or as the events of a complete stream.
         `number`: makes its id unique; `at`: its time in seconds of the epoch."""
         return own_answers.chat(request.body, text, number, at)
-
-    def in_envelope(self, events: bytes) -> bytes:
-        """Complete server-sent events in the form in which the dialect sends its events."""
-        return events
 
     def error_body(self, error: GatewayError) -> bytes:
         """The body of an error answer of the gateway's own."""

@@ -1,12 +1,13 @@
 """Anthropic's Messages: the system prompt is a field of its own, content is a list of blocks."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from gateway.dialects import own_answers
 from gateway.dialects.base import (
-    Api,
     ChatView,
     Dialect,
     LiteLLMCall,
@@ -22,8 +23,9 @@ from gateway.steering.transcript.content import json_text
 from gateway.wire.coerce import as_mapping
 from gateway.wire.messages import content_text
 from gateway.wire.parsing import Loads, array_spans, scannable
-from gateway.wire.request import Splice, append_to_message, insert_message
+from gateway.wire.request import Splice
 from gateway.wire.response_tee import NamedEnd
+from gateway.wire.splice import append_to_message, insert_message
 from gateway.wire.sse import encode_event
 
 _DELTAS = {
@@ -130,10 +132,10 @@ class MessagesDialect(Dialect):
 
     name = "messages"
     path = "/messages"
-    routes: ClassVar[tuple[str, ...]] = ("/v1/messages",)
+    routes = ("/v1/messages",)
     list_key = "messages"
     route = "messages"
-    api: ClassVar[Api] = "anthropic"
+    api = "anthropic"
     stores_answers = False
     end = NamedEnd("message_stop")
     always_reports_usage = True

@@ -2,6 +2,8 @@
 
 Clients take them for a model's: they end the run, call no tool, and used no token."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -86,22 +88,6 @@ def messages(body: Body, text: str, number: str) -> bytes:
         {"type": "message_stop"},
     ]
     return _named(events)
-
-
-def gemini(body: Body, text: str, number: str, *, events: bool) -> bytes:
-    """A generated content; of a stream its only event, or the array of it."""
-    content = {"role": "model", "parts": [{"text": text}]}
-    answer = {
-        "candidates": [{"content": content, "finishReason": "STOP", "index": 0}],
-        "usageMetadata": dict.fromkeys(
-            ("promptTokenCount", "candidatesTokenCount", "totalTokenCount"), 0
-        ),
-        "modelVersion": body.get("model"),
-        "responseId": number,
-    }
-    if body.get("stream") is not True:
-        return whole(answer)
-    return encode_event(answer) if events else whole([answer])
 
 
 def responses(body: Body, text: str, number: str, at: int) -> bytes:

@@ -1,5 +1,7 @@
 """OpenAI's Responses: a history of typed items, which the upstream may store for the client."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -27,8 +29,9 @@ from gateway.wire.coerce import as_mapping, as_text
 from gateway.wire.echo import EchoFilter
 from gateway.wire.messages import REFERENCE, SYSTEM_ROLES
 from gateway.wire.parsing import Loads
-from gateway.wire.request import Splice, append_to_message, insert_message
+from gateway.wire.request import Splice
 from gateway.wire.response_tee import NamedEnd
+from gateway.wire.splice import append_to_message, insert_message
 from gateway.wire.sse import encode_event
 
 # `incomplete_details.reason` -> finish reason of chat.
@@ -251,11 +254,8 @@ def _has_front(request: SteeredRequest) -> bool:
     """Whether guidance goes into `instructions` and not into the client's leading item. An upstream
     that stores responses stores their items, too, and adds them to the next request. It does not
     store `instructions`, so that only these can be sent with every request."""
-    body = request.body
-    if body.get("instructions") is not None or body.get("store") is not False:
+    if request.body.get("instructions") is not None or request.body.get("store") is not False:
         return True
-    if body.get("type") == "response.create":
-        return True  # over a WebSocket, where the connection keeps the items
     first = request.messages[0] if request.messages else None
     return not isinstance(first, dict) or first.get("role") not in SYSTEM_ROLES
 

@@ -13,7 +13,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from gateway.auth.browsers import BrowserGuard, is_control_path
-from gateway.dialects import BEDROCK, MESSAGES
+from gateway.dialects import MESSAGES
 from gateway.endpoints.body import ClientGone, Message, Receive, Scope, Send
 from gateway.endpoints.request_head import refuse_ambiguous_path
 from gateway.errors import GatewayError, Overloaded, ShuttingDown
@@ -63,9 +63,7 @@ async def answer_preflight(scope: Scope, send: Send) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-_OTHER_FORM = re.compile(r"/v1/messages(?:/|$)|/v1\w*/projects/|(/model/)")
-"""Paths whose errors have Anthropic's form or, with the group, Bedrock's."""
-
+_OF_MESSAGES = re.compile(r"/v1/messages(/|$)")
 _VISIBLE = re.compile(rb"[\x21-\x7e]{1,255}")
 _UNPRINTABLE = re.compile(rb"[^\x20-\x7e]")
 _ALWAYS_ANSWERED = frozenset({"/healthz", "/readyz", "/metrics"})
@@ -242,21 +240,29 @@ def _begin(scope: Scope) -> tuple[Exchange, bool]:
         path=scope["path"],
         id=client_id.decode() if usable else f"req-{secrets.token_hex(12)}",
     )
-    other = _OTHER_FORM.match(scope["path"])
-    error_body = (BEDROCK if other[1] else MESSAGES).error_body if other else None
+    error_body = MESSAGES.error_body if _OF_MESSAGES.match(scope["path"]) else None
     return Exchange(request, response=ResponseInfo(error_body=error_body)), usable
 
 
 def _line(exchange: Exchange, duration_s: float, overhead_s: float) -> dict[str, Any]:
-    request, upstream = exchange.request, exchange.upstream
-    line: dict[str, Any] = {"request_id": request.id, "method": request.method}
-    line |= {"path": request.path, "status": exchange.response.status}
-    line |= {"duration_ms": round(duration_s * 1000, 2), "overhead_ms": round(overhead_s * 1000, 3)}
-    if request.model:
-        line |= {"model": request.model, "lane": upstream.lane, "stream": request.streamed}
-        line |= {"deployment": upstream.deployment, "attempts": upstream.attempts}
-    if upstream.model and upstream.model != request.model:
-        line["model_asked"] = upstream.model
+    line: dict[str, Any] = {
+        "request_id": exchange.request.id,
+        "method": exchange.request.method,
+        "path": exchange.request.path,
+        "status": exchange.response.status,
+        "duration_ms": round(duration_s * 1000, 2),
+        "overhead_ms": round(overhead_s * 1000, 3),
+    }
+    if exchange.request.model:
+        line |= {
+            "model": exchange.request.model,
+            "lane": exchange.upstream.lane,
+            "stream": exchange.request.streamed,
+        }
+        line["deployment"] = exchange.upstream.deployment
+        line["attempts"] = exchange.upstream.attempts
+    if exchange.upstream.model and exchange.upstream.model != exchange.request.model:
+        line["model_asked"] = exchange.upstream.model
     if exchange.response.upstream_id:
         line["upstream_request_id"] = exchange.response.upstream_id
     if exchange.response.error:

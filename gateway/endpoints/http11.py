@@ -18,10 +18,10 @@ from uvicorn.protocols.http.httptools_impl import (
 
 from gateway.config import ServerSettings
 from gateway.endpoints.body import ON_GONE, WRITE_NOW, Message, Receive, Scope, Send
-from gateway.endpoints.realtime import HAND_OVER
+from gateway.endpoints.realtime import HAND_OVER, Streams
 from gateway.endpoints.request_head import check_head, check_size
 from gateway.errors import BadRequest, GatewayError, HeadTooLarge, Overloaded, RequestTooSlow
-from gateway.upstream.websocket import BUFFER_BYTES, Streams
+from gateway.upstream.websocket import BUFFER_BYTES
 
 # A provider's answer with a status that HTTP does not have reaches the client as it is.
 STATUS_LINE.update({status: b"HTTP/1.1 %d \r\n" % status for status in range(600, 1000)})
@@ -131,8 +131,10 @@ class HttpProtocol(HttpToolsProtocol):
             self.headers = []  # for trailers, which the parser appends; the request has its own
 
     def on_body(self, body: bytes) -> None:
-        """Take in a piece of the body. uvicorn copies each into a buffer, and that into what the
-        application gets. Most bodies are one piece, which needs no copy."""
+        """Take in a piece of the body.
+
+        uvicorn copies each into a buffer, and that into what the application gets. Most bodies are
+        one piece, which needs no copy."""
         self._unread_bytes = -self._chunk_bytes
         cycle = self.cycle
         if cycle.body or cycle.response_complete or self.parser.should_upgrade():

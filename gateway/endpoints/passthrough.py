@@ -45,13 +45,14 @@ from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import UpstreamCall, outgoing_headers, target_url
 from gateway.upstream.native import StaleConnection
 from gateway.wire.echo import EchoFilter
-from gateway.wire.parsing import COUNTED_BYTES, parse_object, skim
+from gateway.wire.parsing import parse_object
 from gateway.wire.request import ChatRequest
 from gateway.wire.response_tee import ResponseWatch
+from gateway.wire.skim import COUNTED_BYTES, skim
 
 # Bodies that name a model and ask it nothing, and routes that only count.
 _NO_CALL: Final = re.compile(
-    r"/(?:count[_-]tokens|input_tokens|assistants(?:/[^/]+)?|fine_tuning/.+)$|(?::|%3A)\w+Tokens$"
+    r"/(?:count_tokens|input_tokens|assistants(?:/[^/]+)?|fine_tuning/.+)$"
 )
 _ANSWERS: Final = ("/completions", "/responses", "/messages")
 # A JSON string cannot contain a bare quote: these are keys.
@@ -70,6 +71,7 @@ async def admit(
     request: ChatRequest | None,
 ) -> _CountedCall | None:
     """Reserve a call on the budgets that it counts on; None if it is no call, or counts on none.
+
     `request`: the body, None for one that names no model or cannot be read. Raises: BudgetExceeded:
     a budget has not enough left."""
     guard = services.budgets
@@ -226,9 +228,7 @@ class PassThrough:
             if scope["method"] == "POST" and content_type.startswith(b"application/json"):
                 raw = await read_body(headers, receive, exchange, limit, share)
                 async with DisconnectWatch(receive, exchange) as watch:
-                    read = await read_request(raw)
-                    if read is not None and call.seat is not None and call.seat.model:
-                        read.model = read.body["model"] = call.seat.model  # not the body's
+                    read = await _read_request(raw)
                     await require_own(self._runtime, services, principal, call, read)
                     request = read if read and isinstance(read.body.get("model"), str) else None
                     if request is not None and call.dialect is not None:
@@ -364,18 +364,16 @@ async def _to_keeper(
     call: UpstreamCall,
     content: bytes | AsyncIterator[bytes],
 ) -> LaneResponse:
-    """The answer of the upstream that has what the call is about, which is asked once. Only if that
-    cannot do twice what was asked once, a call is repeated whose connection was closed while it was
-    sent (RFC 9110, section 9.2.2)."""
+    """The answer of the upstream that has what the call is about, which is asked once.
+
+    Only if that cannot do twice what was asked once, a call is repeated whose connection was closed
+    while it was sent (RFC 9110, section 9.2.2)."""
     target = (call.at or services.table.default).for_client(call.dialect, call.api, call.seat)
     headers = outgoing_headers(call, target, services.dispatcher.instance)
     length = header(call.headers, b"content-length")
     if length and not isinstance(content, bytes):
         headers.append((b"content-length", length))
     url = target_url(target.api_base, call.path, call.query)
-    if target.seat:
-        sign, refusal = services.dispatcher.signer.signed, call.instead_of_operator_key
-        headers = await sign(target, call.method, url, headers, content, refusal)
     try:
         return await services.native.send(call.method, url, headers, content)
     except StaleConnection:
@@ -405,7 +403,7 @@ async def _relay(
         await response.aclose()
 
 
-async def read_request(raw: bytes) -> ChatRequest | None:
+async def _read_request(raw: bytes) -> ChatRequest | None:
     """The body if it is a JSON object; of a large one, only the small members are read."""
     try:
         if len(raw) < COUNTED_BYTES:

@@ -1,11 +1,12 @@
 """The steered endpoint: chat completions, Responses and Messages, each in its own dialect."""
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 from dataclasses import dataclass
 
 import orjson
-from msgspec.structs import replace
 
 from gateway.auth.authenticator import Authenticator, Principal, refuse_loop
 from gateway.budgets.rules import BUDGET_HEADER
@@ -13,7 +14,6 @@ from gateway.dialects import Dialect, SteeredRequest
 from gateway.dialects.base import Addressed
 from gateway.endpoints.body import (
     ON_GONE,
-    SOCKET,
     WRITE_NOW,
     BodyRoom,
     DisconnectWatch,
@@ -29,15 +29,16 @@ from gateway.endpoints.body import (
 from gateway.endpoints.edge import EXCHANGE
 from gateway.endpoints.key_rights import require_own, require_route
 from gateway.endpoints.relay import Relay
-from gateway.errors import BadRequest, NotFound
+from gateway.errors import BadRequest
 from gateway.exchange import Exchange
 from gateway.pipeline import Pipeline
 from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.upstream.base import RawHeaders, header
 from gateway.wire.body_prefix import BodyPrefix
-from gateway.wire.parsing import COUNTED_BYTES, BeyondParser, reading_ms
+from gateway.wire.parsing import BeyondParser
 from gateway.wire.request import BIG_BYTES
+from gateway.wire.skim import COUNTED_BYTES, reading_ms
 
 _READING_MS = 50.0
 """Longest time for which one request may hold the interpreter: the parser does not let others run
@@ -65,10 +66,7 @@ class SteeredEndpoint:
             principal = self._admit(scope, exchange)
             path = raw_path_of(scope)
             seat = services.table.seats.of(path, headers)
-            query, asked = scope["query_string"], self.dialect.addressed(path)
-            asked = asked and replace(asked, query=query)
-            if asked is None and "{" in self.dialect.path:
-                raise NotFound("letters of this path are percent-encoded: its model is not read")
+            asked = self.dialect.addressed(path)
             require_route(services, principal, self.dialect.path if asked is None else path)
             limit = int(services.settings.server.max_body_mb * 2**20)
             raw = await read_body(headers, receive, exchange, limit, share)
@@ -78,21 +76,24 @@ class SteeredEndpoint:
             else:
                 headers = without_coding(headers) if packed.coding else headers
                 request = await self._parse(services, exchange.request.tenant, packed.plain, asked)
-            offers = scope.get("extensions", {})
-            if (socket := offers.get(SOCKET)) is not None:
-                socket.prepare(request)
             exchange.request.model, exchange.request.streamed = request.model, request.stream
+            offers = scope.get("extensions", {})
             async with DisconnectWatch(receive, exchange, on_gone=offers.get(ON_GONE)) as watch:
                 prepared = await self.pipeline.prepare(services, exchange, request, headers)
-                key_headers = principal.key_headers
+                query, key_headers = scope["query_string"], principal.key_headers
                 sending = prepared.upstream_call(headers, query, key_headers, seat)
                 sending.packed = packed
-                if socket is not None:
-                    socket.bind(services, prepared, sending)
                 await require_own(self.runtime, services, principal, sending, request)
-                given = send, exchange, watch, prepared.complete, services.settings.server
-                done, write = prepared.note_delivered, offers.get(WRITE_NOW)
-                relay = Relay(*given, self.dialect, delivered=done, write=write)
+                relay = Relay(
+                    send,
+                    exchange,
+                    watch,
+                    prepared.complete,
+                    services.settings.server,
+                    self.dialect,
+                    delivered=prepared.note_delivered,
+                    write=offers.get(WRITE_NOW),
+                )
                 try:
                     response = await self.pipeline.send(services, prepared, sending)
                     try:

@@ -1,5 +1,7 @@
 """Short texts about recorded calls and stretches of trouble."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import PurePosixPath
@@ -14,7 +16,14 @@ from gateway.text.secrets import mask_repeated
 from gateway.wire.coerce import as_mapping, as_text
 
 _ABOUT = (
-    *("plan", "file_path", "pattern", "query", "url", "path", "description", "prompt"),
+    "plan",
+    "file_path",
+    "pattern",
+    "query",
+    "url",
+    "path",
+    "description",
+    "prompt",
     "target_file",
 )
 """Arguments that say best what a call is about, in this order. Source: tools of the clients."""

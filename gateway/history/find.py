@@ -1,5 +1,7 @@
 """Session logs on this machine, and the format of each: found in the home directory, or named."""
 
+from __future__ import annotations
+
 import io
 import os
 import re
@@ -26,7 +28,7 @@ class Found(Struct, frozen=True, kw_only=True):
     path: Path
     format: LogFormat | None = None
     problem: str = ""
-    blob: "Blob | None" = None
+    blob: Blob | None = None
 
     def open(self) -> LogFile:
         """The file, for one reading."""
@@ -38,8 +40,9 @@ class Found(Struct, frozen=True, kw_only=True):
         return self.blob.size if self.blob else _stat(self.path)[0]
 
     def sessions(self, log: LogFile) -> Iterator[Session]:
-        """The sessions of the file; the first has its lines and what was not read of them. Raises
-        ConfigError: the file cannot be read."""
+        """The sessions of the file; the first has its lines and what was not read of them.
+
+        Raises ConfigError: the file cannot be read."""
         assert self.format is not None, "only a file of a known format has sessions"
         sessions = list(self.format.read(log))
         for first in sessions[:1]:
@@ -60,7 +63,9 @@ def at_home(home: Path) -> list[Found]:
 def named(paths: Iterable[Path]) -> list[Found]:
     """The session logs among these files and folders, and on the checkpoint branches of a
     repository. What was named and has none has a `problem`; inside of a folder such files are left
-    out. Raises ConfigError: a path does not exist."""
+    out.
+
+    Raises ConfigError: a path does not exist."""
     found: list[Found] = []
     for path in paths:
         try:
@@ -71,7 +76,7 @@ def named(paths: Iterable[Path]) -> list[Found]:
     return found
 
 
-def identify(path: Path, blob: "Blob | None" = None) -> Found:
+def identify(path: Path, blob: Blob | None = None) -> Found:
     """The format of one file, by its beginning and its name."""
     found = Found(path=path, blob=blob)
     if not (blob or path.is_file()):

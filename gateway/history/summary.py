@@ -1,5 +1,7 @@
 """Many sessions as sums: by project, model and week, the worst stretches, what alarmed."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -7,7 +9,8 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 from msgspec import Struct
 
-from gateway.history.reading import SessionReading, Tokens
+from gateway.history.prices import Tokens
+from gateway.history.reading import SessionReading
 from gateway.history.sayings import Group, Saying, repeated
 from gateway.history.trouble import Stretch
 
@@ -33,9 +36,10 @@ class WorstStretch(Struct, frozen=True, kw_only=True):
 
 
 class ReadSessions(Struct, kw_only=True):
-    """The sessions that were read: their number by agent, and the sub-agents apart. `copies`:
-    sessions whose calls are all in another session, too (a resumed session's copy). `unread`: lines
-    that were not read, by reason. Times are seconds of the epoch."""
+    """The sessions that were read: their number by agent, and the sub-agents apart.
+
+    `copies`: sessions whose calls are all in another session, too (a resumed session's copy).
+    `unread`: lines that were not read, by reason. Times are seconds of the epoch."""
 
     agents: dict[str, int] = {}
     sub_agents: int = 0
@@ -56,9 +60,10 @@ class Acts(Struct, kw_only=True):
 
 
 class Trouble(Struct, kw_only=True):
-    """All stretches of trouble, no step counted twice. `cost`: US dollars of the steps with a sign
-    of trouble, and of whole stretches. `alarmed`: sessions with an alarm; `alarms`: their number by
-    monitor."""
+    """All stretches of trouble, no step counted twice.
+
+    `cost`: US dollars of the steps with a sign of trouble, and of whole stretches. `alarmed`:
+    sessions with an alarm; `alarms`: their number by monitor."""
 
     stretches: int = 0
     steps: int = 0

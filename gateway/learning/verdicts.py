@@ -3,6 +3,8 @@ tests, or from its end.
 
 The best of the derived ones becomes its outcome, unless one was reported."""
 
+from __future__ import annotations
+
 import asyncio
 import math
 import re
@@ -19,10 +21,9 @@ from gateway.steering.fsm import FSMState
 from gateway.steering.transcript.interventions import Answer, said_in
 from gateway.steering.transcript.message_kinds import corrected, kind_chances
 from gateway.steering.transcript.steps import Step
-from gateway.stores.learning import OutcomeRow
+from gateway.stores.learning import LearningStore, OutcomeRow
 from gateway.stores.protocols import RunStore
 from gateway.stores.queries import RunTrace
-from gateway.stores.sql.learning import LearningStore
 from gateway.stores.totals import DERIVED, RunRecord
 
 RANKS = (

@@ -18,15 +18,8 @@ from gateway.conversations.conversation import run_id as id_of_run
 from gateway.learning import corrections, life_cycle
 from gateway.learning.book import LessonBook
 from gateway.learning.contrast import MOST_RUNS, Contrast
-from gateway.learning.distiller import (
-    Distiller,
-    Entry,
-    Generaliser,
-    ModelServices,
-    PaidModel,
-    job_about,
-    job_to_word,
-)
+from gateway.learning.distiller import Distiller, ModelServices, PaidModel, job_about, job_to_word
+from gateway.learning.generalise import Entry, Generaliser
 from gateway.learning.mining import Finding, MinedRun, mine, task_digest
 from gateway.learning.own_risk import OwnRisks
 from gateway.learning.reading import WINDOW_CALLS, ReadCallOfRun, read_run
@@ -36,10 +29,15 @@ from gateway.observability.metrics import Metrics
 from gateway.steering.guidance.lessons import SAID
 from gateway.steering.guidance.pattern import RETRIEVED, Pattern, Status, Tier
 from gateway.stores.guard.guarded import GuardedStateStore
-from gateway.stores.learning import LessonFilter, NearOutcome, Posterior, StoredLesson
+from gateway.stores.learning import (
+    LearningStore,
+    LessonFilter,
+    NearOutcome,
+    Posterior,
+    StoredLesson,
+)
 from gateway.stores.protocols import RunStore, StateStore, StoreError
 from gateway.stores.queries import LIVE, PageRequest, RunFilter, RunTrace
-from gateway.stores.sql.learning import LearningStore
 from gateway.stores.totals import RunRecord
 
 MOST_PARENTS = 16

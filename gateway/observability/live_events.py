@@ -1,5 +1,7 @@
 """Publish and subscribe for live events, within one process."""
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 import secrets

@@ -1,5 +1,7 @@
 """Log lines: one canonical line per request; JSON for machines, colours for a terminal."""
 
+from __future__ import annotations
+
 import json
 import logging
 import re

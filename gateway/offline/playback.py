@@ -4,6 +4,8 @@ Each entry uses its step and those before it; its injections are those of the ca
 recording has no pattern store: look-ups are answered from the library that the policy names, or
 count as answered. It has no bill: tokens that it does not report are estimated."""
 
+from __future__ import annotations
+
 import functools
 import itertools
 import os
@@ -69,10 +71,11 @@ class LookUps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayPolicy:
-    """Everything that decides a replay, and prices per model. `arm`: the control arm, for
-    recordings to be steered as its units; None = as `on`. `models`: the settings that say what
-    routed models can do; None = every model can serve every call. `patterns`: what answers
-    look-ups, `starter` or a JSONL file; "" = they count as answered."""
+    """Everything that decides a replay, and prices per model.
+
+    `arm`: the control arm, for recordings to be steered as its units; None = as `on`. `models`: the
+    settings that say what routed models can do; None = every model can serve every call.
+    `patterns`: what answers look-ups, `starter` or a JSONL file; "" = they count as answered."""
 
     rules: SteeringRules = field(default_factory=SteeringRules)
     arm: RandomArm | None = None
@@ -220,7 +223,7 @@ class ReplayedCalls:
         return usage
 
 
-def _catalogue(policy: ReplayPolicy) -> "ModelCatalogue | None":
+def _catalogue(policy: ReplayPolicy) -> ModelCatalogue | None:
     settings = policy.models
     if settings is None or not (policy.rules.routes.by_state or policy.rules.routes.by_model):
         return None
@@ -286,6 +289,7 @@ def play(
 class RecordedHistory:
     """The messages of a recording as its requests had them. A compaction begins a shorter history,
     in which the run continues as it does live, or the next one begins after a final answer.
+
     `window`: the messages of the newest request."""
 
     def __init__(self, policy: Policy, recording: Recording) -> None:
@@ -307,8 +311,7 @@ class RecordedHistory:
             self._answers.clear()
             self.window = []
             # What comes before the first answer to the new history is not scored.
-            roles = (as_mapping(message).get("role") for message in self._messages[at:])
-            new = itertools.takewhile(lambda role: role != "assistant", roles)
+            new = itertools.takewhile(_is_no_answer, self._messages[at:])
             self.fold.continue_in(sum(1 for _ in new))
         return outcomes + self._extend(end)
 
@@ -323,6 +326,10 @@ class RecordedHistory:
         self.window += self._messages[self._read : end]
         self._read = end
         return self.fold.extend(self.window)
+
+
+def _is_no_answer(message: object) -> bool:
+    return as_mapping(message).get("role") != "assistant"
 
 
 def _play_messages(

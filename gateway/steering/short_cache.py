@@ -1,5 +1,7 @@
 """Answers about short texts that recur: names of tools, keys of arguments."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -10,8 +12,9 @@ MAX_TEXTS = 1024  # texts that are remembered; then all are forgotten
 
 
 def remembered(function: Callable[[str], T]) -> Callable[[str], T]:
-    """A pure function of a text that answers from memory for the short texts it met lately. A known
-    text costs one look-up in a dictionary, and no call of Python."""
+    """A pure function of a text that answers from memory for the short texts it met lately.
+
+    A known text costs one look-up in a dictionary, and no call of Python."""
 
     class Answers(dict[str, T]):
         def __missing__(self, text: str) -> T:

@@ -1,5 +1,7 @@
 """Converts records to table rows and back."""
 
+from __future__ import annotations
+
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields

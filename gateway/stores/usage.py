@@ -1,5 +1,7 @@
 """Sums of calls and runs: by time, by groups of runs, and over a tree of conversations."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Literal
@@ -144,11 +146,12 @@ class UsageQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsagePoint:
-    """The calls of one bucket, and of one model, agent or tenant where that was asked for. Calls,
-    tokens, `cost_usd` (None: unknown for all) and `latency_s` (their sum) count where the call was
-    made, and under the model that was asked. `estimated_...`: the part that is estimated. `alarms`:
-    scored steps at which a monitor fired. `runs`, `successes` and `failures` count where the run
-    began, and under the model requested last."""
+    """The calls of one bucket, and of one model, agent or tenant where that was asked for.
+
+    Calls, tokens, `cost_usd` (None: unknown for all) and `latency_s` (their sum) count where the
+    call was made, and under the model that was asked. `estimated_...`: the part that is estimated.
+    `alarms`: scored steps at which a monitor fired. `runs`, `successes` and `failures` count where
+    the run began, and under the model requested last."""
 
     start: int
     name: str = ""
@@ -170,7 +173,7 @@ class UsagePoint:
     successes: int = 0
     failures: int = 0
 
-    def plus(self, other: "UsagePoint") -> "UsagePoint":
+    def plus(self, other: UsagePoint) -> UsagePoint:
         """The sums of both, under this one's start and name."""
         added = {name: getattr(self, name) + getattr(other, name) for name in _ADDED}
         return replace(self, cost_usd=plus(self.cost_usd, other.cost_usd), **added)

@@ -2,6 +2,8 @@
 
 The dashboard serves its pages; the replay and the history write one file that loads nothing."""
 
+from __future__ import annotations
+
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,9 +37,10 @@ _FILTERS = (
 )
 
 
-def page_templates(*folders: Path) -> "Environment":
-    """The templates in these folders and the shared ones (`layout.html`, `macros.html`). Jinja is
-    imported here: a gateway whose dashboard nobody opens does not load it."""
+def page_templates(*folders: Path) -> Environment:
+    """The templates in these folders and the shared ones (`layout.html`, `macros.html`).
+
+    Jinja is imported here: a gateway whose dashboard nobody opens does not load it."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     made = Environment(

@@ -9,7 +9,6 @@ import functools
 import itertools
 import json
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
@@ -25,7 +24,18 @@ from gateway.config.settings import named_models
 from gateway.config.values import Faults, Secret
 from gateway.dialects import DIALECTS, Dialect
 from gateway.errors import ConfigError, UnknownProvider
-from gateway.upstream import providers
+from gateway.upstream.providers import (
+    ANTHROPIC_API_BASE,
+    ANTHROPIC_KEY_VARIABLES,
+    BASELESS,
+    OPENAI_COMPATIBLE,
+    is_known,
+    is_tabled,
+    provider_of,
+    split_model,
+    unknown_prefix,
+    unknown_provider,
+)
 from gateway.upstream.seats import Seat, Seats
 
 
@@ -87,7 +97,7 @@ def filled(deployment: Deployment, starred: str) -> Deployment:
     UnknownProvider: the client chose a provider that nobody knows."""
     params = deployment.litellm_params
     made = {**params, "model": str(params["model"]).replace("*", starred)}
-    if providers.provider_of(made)[0] != providers.provider_of(params)[0]:
+    if provider_of(made)[0] != provider_of(params)[0]:
         made = {k: v for k, v in made.items() if k not in _CREDENTIALS and type(v) is not Secret}
     return dataclasses.replace(deployment, litellm_params=made)
 
@@ -114,7 +124,6 @@ _TRANSPORT_PARAMS = frozenset(
 )
 
 _MATCHES_KEPT = 1000  # requested names that matched a pattern: clients choose them, hence a limit
-_BOTH_APIS = frozenset({"openai", "anthropic"})
 _OAUTH_PREFIX = "sk-ant-oat"  # a subscription's token, which is sent as a bearer token
 
 
@@ -123,15 +132,12 @@ class Upstream(Struct, frozen=True, kw_only=True):
 
     api_base: httpx.URL
     api_key: str | None = None
-    key_header: Literal["authorization", "x-api-key", "x-goog-api-key"] = "authorization"
-    """The header that carries `api_key`."""
+    key_header: Literal["authorization", "x-api-key"] = "authorization"  # what carries `api_key`
     client_apis: frozenset[str] = frozenset()  # whose clients' own credentials go to this host
     headers: tuple[tuple[str, str], ...] = ()
     seat: str = ""  # the API of `gateway.upstream.seats` that the host serves; empty: none
     provider: str = "openai"
-    dialects: frozenset[str] = frozenset(n for n, d in DIALECTS.items() if d.api in _BOTH_APIS)
-    """Names of those that the upstream itself speaks."""
-
+    dialects: frozenset[str] = frozenset(DIALECTS)  # names of those that the upstream itself speaks
     messages_base: httpx.URL | None = None
     """The base URL for dialects of Anthropic's API, when it is not `api_base`."""
 
@@ -175,20 +181,10 @@ class Target(Upstream, frozen=True, kw_only=True):
         if dialect is None:
             return self
         if self.speaks(dialect):
-            if dialect.api == "google":
-                return self._at_google()
             return self._at_anthropic_api() if dialect.api == "anthropic" else self
         if self.lane == "litellm":
             return self
         return replace(self, lane="litellm", params=self.litellm_params)
-
-    def _at_google(self) -> Target:
-        """The same host as the Gemini API, whose version is in the client's path."""
-        base = httpx.URL(_VERSION.sub("", str(self.api_base)))
-        params = self.params if self.lane == "native" else {}
-        return replace(
-            self, lane="native", api_base=base, params=params, key_header="x-goog-api-key"
-        )
 
     def _at_anthropic_api(self) -> Target:
         """The upstream with the base URL and the key header of Anthropic's API."""
@@ -208,7 +204,7 @@ class Target(Upstream, frozen=True, kw_only=True):
         )
 
 
-_VERSION = re.compile(r"/v1(?:alpha|beta)?/?$")
+_BOTH_APIS = frozenset({"openai", "anthropic"})
 
 
 class _Targets:
@@ -221,15 +217,9 @@ class _Targets:
             messages_base = _versioned(upstream.messages_api_base)
         else:
             at_openai = base == OPENAI_API_BASE
-            messages_base = (
-                _versioned(providers.ANTHROPIC_API_BASE) if at_openai else httpx.URL(base)
-            )
+            messages_base = _versioned(ANTHROPIC_API_BASE) if at_openai else httpx.URL(base)
         self._env = env
-        self._client_hosts = {
-            "openai": urlsplit(base).netloc,
-            "anthropic": messages_base.netloc.decode("ascii"),
-            "google": urlsplit(upstream.gemini_api_base).netloc,
-        }
+        self._client_hosts = urlsplit(base).netloc, messages_base.netloc.decode("ascii")
         self.default = Target(
             name="default",
             lane="native",
@@ -244,37 +234,30 @@ class _Targets:
         """The target of a deployment; `key` 0: one that is not in the config. Raises:
         UnknownProvider; ValueError: the native lane needs an address."""
         params = deployment.litellm_params
-        provider, name = providers.provider_of(params)
-        known = providers.OPENAI_COMPATIBLE.get(provider)
+        provider, name = provider_of(params)
+        known = OPENAI_COMPATIBLE.get(provider)
         given = params.get("api_base") or params.get("base_url")
-        usual = known.api_base if known else {"gemini": providers.GEMINI_API_BASE}.get(provider)
-        base = given or usual
-        if (
-            provider in providers.BASELESS
-            and not base
-            and not self._env.get(f"{provider.upper()}_API_BASE")
-        ):
+        base = given or (known and known.api_base)
+        if provider in BASELESS and not base and not self._env.get(f"{provider.upper()}_API_BASE"):
             raise UnknownProvider(f"{provider!r} in {params['model']!r} has no address of its own")
         lane = deployment.lane
         if lane == "auto":
             lane = "native" if known and base and not params.get("mock_response") else "litellm"
         if lane == "native" and not base:
             raise ValueError(f"{deployment.model_name!r} takes the native lane and has no api_base")
-        messages_base = _versioned(str(given or providers.ANTHROPIC_API_BASE))
+        messages_base = _versioned(str(given or ANTHROPIC_API_BASE))
         dialects = _dialects(deployment, provider, lane)
         anthropic_api = any(DIALECTS[name].api == "anthropic" for name in dialects)
         if provider == "anthropic" and anthropic_api:
             own_api, host = "anthropic", messages_base.netloc.decode("ascii")
         else:
-            own_api = "google" if provider == "gemini" else "openai"
-            host = urlsplit(str(base)).netloc if base else ""
-        own_host = bool(host) and host == self._client_hosts[own_api]
+            own_api, host = "openai", urlsplit(str(base)).netloc if base else ""
+        own_host = bool(host) and host == self._client_hosts[own_api == "anthropic"]
         api_key = self._key(provider, params)
         organization = params.get("organization")
         headers = {"openai-organization": organization} if organization else {}
         headers |= params.get("extra_headers") or {}
-        spoken = lane == "native" or any(DIALECTS[name].api == own_api for name in dialects)
-        apis = frozenset({own_api} if own_host and spoken else ())
+        apis = frozenset({own_api} if own_host and (lane == "native" or anthropic_api) else ())
         not_sent = _TRANSPORT_PARAMS if lane == "native" else ()
         return Target(
             name=deployment.model_name,
@@ -282,13 +265,13 @@ class _Targets:
             model=name,
             api_base=httpx.URL(str(base or "http://litellm.invalid").rstrip("/")),
             api_key=api_key,
-            client_apis=_BOTH_APIS | {own_api} if deployment.forward_client_key else apis,
+            client_apis=_BOTH_APIS if deployment.forward_client_key else apis,
             headers=tuple((str(name), str(value)) for name, value in headers.items()),
             params={name: value for name, value in params.items() if name not in not_sent},
             key=key,
             place=place_of(deployment, api_key) if key else "",
             weight=float(params.get("weight", deployment.weight)),
-            provider=provider if providers.is_known(provider) else "other",
+            provider=provider if is_known(provider) else "other",
             dialects=dialects,
             messages_base=messages_base,
             litellm_params=dict(params),
@@ -300,8 +283,10 @@ class _Targets:
         # A configured base URL gets no key that is meant for the provider itself.
         if params.get("api_base") or params.get("base_url"):
             return None
-        known = providers.OPENAI_COMPATIBLE.get(provider)
-        variables = known.key_variables if known else providers.KEY_VARIABLES.get(provider, ())
+        known = OPENAI_COMPATIBLE.get(provider)
+        variables = known.key_variables if known else ()
+        if provider == "anthropic":
+            variables = ANTHROPIC_KEY_VARIABLES
         return next((self._env[n] for n in variables if self._env.get(n)), None)
 
 
@@ -420,16 +405,6 @@ class DeploymentTable:
         """Forget the failures of a target."""
         self._rests.succeeded(target.place)
 
-    @property
-    def _has_keys(self) -> bool:
-        return bool(self._settings.auth.gateway_keys) or self._keys_required()
-
-    def lends_credentials(self, at_provider: bool) -> bool:
-        """Whether requests of a cloud's clients may have the gateway's own credentials.
-        `at_provider`: whether they go to a host of that cloud."""
-        allowed = self._settings.default_upstream.cloud_credentials
-        return at_provider and not self._has_keys if allowed is None else allowed
-
     def _unlisted(self, model: str) -> Target:
         """The target of a name without a deployment.
 
@@ -445,16 +420,14 @@ class DeploymentTable:
         if upstream.provider_prefixes is False:
             return self.default
         at_openai = self.default.api_base.host.endswith("openai.com")
-        provider, name = providers.split_model(
-            model, providers.is_known if at_openai else providers.is_tabled
-        )
+        provider, name = split_model(model, is_known if at_openai else is_tabled)
         if provider is None:
-            if at_openai and upstream.api_key and (prefix := providers.unknown_prefix(model)):
-                raise providers.unknown_provider(prefix, model)
+            if at_openai and upstream.api_key and (prefix := unknown_prefix(model)):
+                raise unknown_provider(prefix, model)
             return self.default
         named = (each == model for _, each in named_models(self._settings))
         allowed = upstream.provider_prefixes or any(named)
-        if not allowed and self._has_keys:
+        if not allowed and (self._settings.auth.gateway_keys or self._keys_required()):
             raise UnknownProvider(
                 f"{model!r} is not in model_list, and provider prefixes such as {provider}/ are "
                 "off because this gateway has keys (default_upstream.provider_prefixes)"
@@ -482,7 +455,7 @@ def _dialects(deployment: Deployment, provider: str, lane: str) -> frozenset[str
         return frozenset()
     if deployment.dialects is not None:
         return frozenset(deployment.dialects)
-    api = {"anthropic": "anthropic", "gemini": "google"}.get(provider, "openai")
+    api = "anthropic" if provider == "anthropic" else "openai"
     if api == "openai" and lane != "native":
         return frozenset()
     return frozenset(name for name, dialect in DIALECTS.items() if dialect.api == api)

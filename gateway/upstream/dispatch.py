@@ -9,7 +9,7 @@ import asyncio
 import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import httpx
 import orjson
@@ -26,7 +26,6 @@ from gateway.upstream.deployments import DeploymentTable, Target
 from gateway.upstream.litellm_lane.lane import LiteLLMLane
 from gateway.upstream.native import NativeLane
 from gateway.upstream.seats import Seat
-from gateway.upstream.signing import CloudSigner
 from gateway.wire.codings import codings_of, packed
 from gateway.wire.coerce import as_text
 from gateway.wire.response_tee import ResponseWatch
@@ -77,17 +76,6 @@ class ClientRequest(Struct, kw_only=True):
     """Whether the body cannot be read, not even its model: the default upstream alone is asked."""
 
 
-class OpenConnection(Protocol):
-    """A connection that a client keeps open to one upstream, and over which it is asked."""
-
-    target: Target
-    answer_id: str
-    """The id by which a later request on it can continue the newest answer; empty: none."""
-
-    async def ask(self, body: bytes) -> LaneResponse:
-        """The answer to a request. Raises: UpstreamFailure."""
-
-
 class UpstreamCall(ClientRequest, kw_only=True):
     """One request to be sent upstream."""
 
@@ -100,7 +88,6 @@ class UpstreamCall(ClientRequest, kw_only=True):
     """Whether a fallback may be asked; None: any may."""
     instead_of_operator_key: GatewayError | None = None
     """The answer where the operator's key would be spent; None: it may be."""
-    connection: OpenConnection | None = None  # None: as the target is reached by itself
     attempts: list[str] = []  # the result of each attempt: `<deployment>:<status or error label>`
 
     @property
@@ -135,7 +122,6 @@ class Dispatcher:
 
     def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self.signer = CloudSigner(self.table)
 
     async def send(
         self, call: UpstreamCall, model: str, *, native_only: bool = False, once: bool = False
@@ -169,8 +155,6 @@ class Dispatcher:
         self, call: UpstreamCall, model: str, native_only: bool, once: bool
     ) -> list[Target]:
         """The targets in order: where the answer is stored, else the name's own and fallbacks."""
-        if call.connection is not None:
-            return [call.connection.target]
         retries = 0 if once else self.settings.num_retries
         if call.opaque:
             default = self.table.default.for_client(call.dialect, "", call.seat)
@@ -216,10 +200,6 @@ class Dispatcher:
                 raise call.instead_of_operator_key
             headers = [h for h in call.headers if h[0] not in call.key_headers]
             return await self.litellm.send(target, call.parsed(target), headers, call.dialect)
-        if call.connection is not None:
-            if call.instead_of_operator_key is not None and target.api_key is not None:
-                raise call.instead_of_operator_key
-            return await call.connection.ask(call.body(target))
         headers = outgoing_headers(call, target, self.instance)
         path = call.path if call.path_at is None else call.path_at(target)
         url = target_url(target.api_base, path, call.query)
@@ -232,9 +212,6 @@ class Dispatcher:
             # The client knows what this upstream accepts; a deployment may read plain bodies only.
             headers.append((b"content-encoding", given.coding))
             body = await _packed_again(body, given.coding)
-        if target.seat:
-            refusal = call.instead_of_operator_key
-            headers = await self.signer.signed(target, call.method, url, headers, body, refusal)
         return await self.native.send(call.method, url, headers, body)
 
     async def _next(
@@ -299,7 +276,7 @@ def outgoing_headers(call: UpstreamCall, target: Target, instance: bytes) -> Raw
     if (key := credentials.operator_key(target)) is not None:
         if call.instead_of_operator_key is not None:
             raise call.instead_of_operator_key
-        value = f"Bearer {key}" if target.key_header == "authorization" else key
+        value = key if target.key_header == "x-api-key" else f"Bearer {key}"
         out.append((target.key_header.encode(), value.encode()))
     out += [(k.lower().encode(), v.encode()) for k, v in target.headers]
     passed = [value for name, value in call.headers if name == INSTANCE_HEADER]

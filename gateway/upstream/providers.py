@@ -3,6 +3,8 @@
 Source: the provider documentation of each (base URL), and LiteLLM's provider names and key
 variables, so that a LiteLLM config means the same here."""
 
+from __future__ import annotations
+
 import ast
 import contextlib
 import difflib
@@ -37,11 +39,7 @@ def litellm_names() -> frozenset[str]:
 
 
 ANTHROPIC_API_BASE = "https://api.anthropic.com"
-GEMINI_API_BASE = "https://generativelanguage.googleapis.com"
-KEY_VARIABLES: Mapping[str, tuple[str, ...]] = {
-    "anthropic": ("ANTHROPIC_API_KEY",),
-    "gemini": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
-}
+ANTHROPIC_KEY_VARIABLES = ("ANTHROPIC_API_KEY",)
 
 BASELESS = frozenset(
     {"ai21", "custom_openai", "hosted_vllm", "litellm_proxy", "lm_studio", "openai_like"}
@@ -166,7 +164,7 @@ def keys_of_others(
     sends `OPENAI_API_KEY` to OpenAI-like providers for which it finds no key of their own. What
     `params` name themselves is the operator's choice and is not among them."""
     variables = {name: owner for owner, known in OPENAI_COMPATIBLE.items() for name in known[1]}
-    variables |= {name: owner for owner, names in KEY_VARIABLES.items() for name in names}
+    variables |= dict.fromkeys(ANTHROPIC_KEY_VARIABLES, "anthropic")
     others = {env[v] for v, owner in variables.items() if env.get(v) and not _is(provider, owner)}
     own = [env.get(f"{provider.upper()}_API_KEY"), *params.values()]
     return frozenset(others.difference(value for value in own if isinstance(value, str)))
@@ -174,8 +172,6 @@ def keys_of_others(
 
 def _is(provider: str, owner: str) -> bool:
     """Whether both are one company's (`text-completion-openai` and `anthropic_text`)."""
-    if owner == "gemini" and provider.startswith("vertex_ai"):
-        return True
     return provider in (owner, f"text-completion-{owner}", f"{owner}_text")
 
 
@@ -183,8 +179,7 @@ def unknown_prefix(model: str) -> str | None:
     """The part of a name before its slash, if that is no known provider; None for any other name.
     The star of a pattern such as `*/chat` stands for any provider."""
     prefix, slash, _ = model.partition("/")
-    named = slash and "*" not in prefix and not prefix.startswith("arn:")
-    return prefix if named and not is_known(prefix) else None
+    return prefix if slash and "*" not in prefix and not is_known(prefix) else None
 
 
 def unknown_provider(prefix: str, model: str) -> UnknownProvider:

@@ -19,9 +19,10 @@ _FIELD_BYTES: Final = 16  # longer than the field before the name
 
 
 class ResponseWatch:
-    """Sees every byte of an answer and changes none. Keeps at most `limit_bytes` (decompressed).
-    Beyond that, or with a compression that it cannot decode, it is `opaque`: the answer is relayed
-    unwatched."""
+    """Sees every byte of an answer and changes none.
+
+    Keeps at most `limit_bytes` (decompressed). Beyond that, or with a compression that it cannot
+    decode, it is `opaque`: the answer is relayed unwatched."""
 
     __slots__ = ("_chunks", "_limit", "_size", "_tail", "_unpacker", "ended", "opaque", "oversized")
 
@@ -138,7 +139,7 @@ class NamedEndWatch(ResponseWatch):
     def _look_for_end(self, chunk: bytes) -> None:
         window = self._tail + chunk
         self._seen = self._seen or self._end.begins_in(window)
-        if self._seen and self._end.closes(window):
+        if self._seen and (window.find(b"\n\n") >= 0 or window.find(b"\n\r\n") >= 0):
             self.ended = True
         self._tail = window[-_NAME_BYTES:]
 
@@ -151,17 +152,15 @@ def stream_watch(content_encoding: bytes, limit_bytes: int, end: NamedEnd | None
 
 
 class NamedEnd:
-    """Finds where an event with one of some names begins; no text of a model can match. The pattern
-    needs a line break or a bare quote, which a JSON string cannot contain. `keys`: the names are
-    those of a member that the last object has; the objects may be those of an array."""
+    """Finds where an event with one of some names begins; no text of a model can match.
 
-    __slots__ = ("_keys", "_names", "_pattern")
+    The pattern needs a line break or a bare quote, which a JSON string cannot contain."""
 
-    def __init__(self, *names: str, keys: bool = False) -> None:
+    __slots__ = ("_names", "_pattern")
+
+    def __init__(self, *names: str) -> None:
         choice = "|".join(map(re.escape, names))
         pattern = rf'(?:^|\n)event: ?(?:{choice})\r?\n|"type": ?"(?:{choice})"'
-        pattern = rf'"(?:{choice})"' if keys else pattern
-        self._keys = keys
         self._names = [name.encode() for name in names]
         self._pattern = re.compile(pattern.encode())
 
@@ -172,12 +171,6 @@ class NamedEnd:
         if not found:
             return False
         return self._pattern.search(window, max(0, min(found) - _FIELD_BYTES)) is not None
-
-    def closes(self, window: bytes) -> bool:
-        """Whether such an event may be complete with these bytes."""
-        if self._keys:
-            return window.rstrip().endswith((b"}", b"]"))
-        return window.find(b"\n\n") >= 0 or window.find(b"\n\r\n") >= 0
 
 
 class UsageFilter:
@@ -208,9 +201,10 @@ class UsageFilter:
         return b"".join(self._kept(e) for e in self._decoder.flush())
 
     def _without_usage(self, events: bytes) -> bytes:
-        """Whole events, each ended by two line feeds, without usage chunks. Only events without
-        choices are parsed: many providers name `usage` in every chunk, and a read may hold a
-        hundred chunks."""
+        """Whole events, each ended by two line feeds, without usage chunks.
+
+        Only events without choices are parsed: many providers name `usage` in every chunk, and
+        a read may hold a hundred chunks."""
         kept: list[bytes] = []
         done = end = 0  # up to where bytes were taken, and up to where events were looked at
         for match in _NO_CHOICES.finditer(events):

@@ -1,5 +1,7 @@
 """Token usage in the forms of all dialects, as one value."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,7 +29,7 @@ def token_usage(usage: Mapping[str, Any] | None) -> TokenUsage:
     of_input = {**usage, **input_details}
     return TokenUsage(
         input=_input(usage),
-        output=_count(usage, "completion_tokens", "output_tokens", "outputTokens"),
+        output=_count(usage, "completion_tokens", "output_tokens"),
         cached=_count(of_input, "cached_tokens", "cache_read_input_tokens"),
         cache_write=_count(of_input, "cache_creation_input_tokens", "cache_creation_tokens"),
         reasoning=_count(output_details, "reasoning_tokens"),
@@ -35,7 +37,7 @@ def token_usage(usage: Mapping[str, Any] | None) -> TokenUsage:
 
 
 def _input(usage: Mapping[str, Any]) -> int | None:
-    total = _count(usage, "prompt_tokens", "input_tokens", "inputTokens")
+    total = _count(usage, "prompt_tokens", "input_tokens")
     if total is None or "prompt_tokens" in usage:
         return total
     # Anthropic's `input_tokens` leaves out what was read from the cache or written to it.

@@ -6,6 +6,8 @@ the terminal, the process group and the standard streams: keys, the window's siz
 work without help. This process passes on signals that somebody sends to it alone, stops when the
 child stops, and ends as it ends."""
 
+from __future__ import annotations
+
 import contextlib
 import json
 import os
@@ -13,8 +15,8 @@ import signal
 import subprocess
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePath
+from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Any
 
 from gateway.errors import ConfigError
@@ -33,6 +35,7 @@ COMMON = {
 @dataclass(frozen=True, slots=True)
 class Client:
     """One agent: the names of its command, and what it reads besides the common variables.
+
     `options` are put right behind the command's name. `json_variable`: (name, value): a variable
     whose value is JSON; the user's own value is kept where this one says nothing. `by_hand`: what
     the user has to do, for a client that reads neither."""
@@ -50,24 +53,9 @@ _GOOSE = {"OPENAI_HOST": ROOT, "OPENAI_BASE_PATH": "v1/chat/completions", "ANTHR
 _CLINE = "choose the provider `OpenAI Compatible` in Cline with the base URL {base}"
 _CONTINUE = "set `apiBase: {base}` for the model in Continue's config.yaml"
 _PI = 'set `"baseUrl": "{base}"` for the provider in pi\'s models.json'
-_UPSTREAM = "GATEWAY_DEFAULT_UPSTREAM__"
-_CLAUDE = {
-    "ANTHROPIC_BEDROCK_BASE_URL": ROOT,
-    "ANTHROPIC_VERTEX_BASE_URL": BASE,
-    # A signature of the client's would be for the gateway's address: the gateway signs.
-    **dict.fromkeys(("CLAUDE_CODE_SKIP_BEDROCK_AUTH", "CLAUDE_CODE_SKIP_VERTEX_AUTH"), "1"),
-}
-_GEMINI = {f"GOOGLE_{name}_BASE_URL": ROOT for name in ("GEMINI", "VERTEX")}
-_GEMINI_LOGIN = (
-    "Gemini CLI takes another address only with a login by key or Vertex AI: put "
-    '`"security": {"auth": {"selectedType": "gemini-api-key"}}` into ~/.gemini/settings.json'
-)
-_COPILOT = (
-    "Copilot's own models have a fixed address; a provider of yours "
-    "(COPILOT_PROVIDER_BASE_URL, of type openai or anthropic) is wrapped"
-)
+_GEMINI = "Gemini CLI speaks Google's own API, which the gateway does not steer"
 CLIENTS = (
-    Client("Claude Code", ("claude",), _CLAUDE),
+    Client("Claude Code", ("claude",)),
     Client("Codex", ("codex",), options=("-c", f'openai_base_url="{BASE}"')),
     Client("opencode", ("opencode",), json_variable=("OPENCODE_CONFIG_CONTENT", _OPENCODE)),
     Client("aider", ("aider",), {"AIDER_OPENAI_API_BASE": BASE}),
@@ -77,8 +65,7 @@ CLIENTS = (
     Client("Cline", ("cline",), by_hand=_CLINE),
     Client("Continue", ("cn",), by_hand=_CONTINUE),
     Client("pi", ("pi",), by_hand=_PI),
-    Client("Gemini CLI", ("gemini",), _GEMINI),
-    Client("Copilot CLI", ("copilot",), by_hand=_COPILOT),
+    Client("Gemini CLI", ("gemini",), by_hand=_GEMINI),
 )
 
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
@@ -106,52 +93,6 @@ def client_of(command: Sequence[str]) -> Client | None:
     return None
 
 
-def with_login(client: Client, environment: Mapping[str, str]) -> Client:
-    """The client as it works with the login that this user has."""
-    home = Path(environment.get("HOME") or Path.home())
-    if client.title == "Codex" and _is_at_chatgpt(environment, home):
-        # Its `chatgpt_base_url` takes no http: what is not for a model goes to ChatGPT directly.
-        return replace(client, options=("-c", f'openai_base_url="{ROOT}/backend-api/codex"'))
-    if client.title == "Gemini CLI" and environment.get("GOOGLE_GENAI_USE_VERTEXAI") != "true":
-        path = Path(environment.get("GEMINI_CLI_HOME") or home) / ".gemini/settings.json"
-        chosen = path.read_text("utf-8", "replace") if path.is_file() else ""
-        found = any(f'"{kind}"' in chosen for kind in ("gemini-api-key", "vertex-ai"))
-        return client if found else replace(client, by_hand=_GEMINI_LOGIN)
-    kind, name = environment.get("COPILOT_PROVIDER_TYPE", "openai"), "COPILOT_PROVIDER_BASE_URL"
-    if client.title == "Copilot CLI" and environment.get(name) and kind != "azure":
-        return replace(client, variables={name: ROOT if kind == "anthropic" else BASE}, by_hand="")
-    return client
-
-
-def _is_at_chatgpt(environment: Mapping[str, str], home: Path) -> bool:
-    """Whether Codex uses a ChatGPT login; one in the system's keyring is not seen."""
-    path = Path(environment.get("CODEX_HOME") or home / ".codex") / "auth.json"
-    known: Any = None
-    with contextlib.suppress(OSError, ValueError):
-        known = json.loads(path.read_bytes())
-    if environment.get("CODEX_API_KEY") or not isinstance(known, dict):
-        return False
-    by_key = "apikey" if known.get("OPENAI_API_KEY") else "chatgpt"
-    return bool(known.get("tokens")) and (known.get("auth_mode") or by_key) != "apikey"
-
-
-def with_upstreams(command: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
-    """The gateway's environment: the client's variables name its provider, unless one is set."""
-    found = dict(environment)
-    client = client_of(command) or Client("", ())
-    for name, ours in with_login(client, environment).variables.items():
-        base = environment.get(name, "").rstrip("/")
-        kind = name.removesuffix("_BASE_URL").rpartition("_")[2]
-        if base and kind == "PROVIDER":
-            found["OPENAI_BASE_URL" if ours == BASE else "ANTHROPIC_BASE_URL"] = base
-        elif base and kind in ("BEDROCK", "VERTEX", "GEMINI"):
-            found.setdefault(f"{_UPSTREAM}{kind}_API_BASE", base.removesuffix("/v1"))
-            skip = f"CLAUDE_CODE_SKIP_{kind}_AUTH"
-            if skip in client.variables and not environment.get(skip):  # it signed for that host
-                found.setdefault(f"{_UPSTREAM}CLOUD_CREDENTIALS", "true")
-    return found
-
-
 def prepared(command: Sequence[str], environment: Mapping[str, str], root: str) -> Prepared:
     """`command` and its variables, pointed to the gateway at `root` (`http://127.0.0.1:8080`)."""
     client = client_of(command)
@@ -159,7 +100,6 @@ def prepared(command: Sequence[str], environment: Mapping[str, str], root: str) 
         client, after = Client("", ()), 1
     else:
         after = 1 + next(i for i, word in enumerate(command) if client_of([word]) is client)
-        client = with_login(client, environment)
     values = {**COMMON, **client.variables}
     fresh = dict(environment) | {name: _filled(value, root) for name, value in values.items()}
     if client.json_variable is not None:
@@ -217,9 +157,10 @@ class CannotStart(ConfigError):
 
 @contextlib.contextmanager
 def signals_held() -> Iterator[None]:
-    """Keep the signals of the child's time for `run`. Threads that are started inside never get
-    them. One that was there before (libraries start some when they are imported) may, so each
-    signal also has a handler, which notes it for `run`."""
+    """Keep the signals of the child's time for `run`.
+
+    Threads that are started inside never get them. One that was there before (libraries start some
+    when they are imported) may, so each signal also has a handler, which notes it for `run`."""
     if not _HAS_SIGNALS:
         yield
         return
@@ -241,9 +182,10 @@ _noted: deque[int] = deque()  # signals that another thread has got, for the nex
 
 
 def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """The exit status of `command`; 128 + n when signal n ended it, as a shell says it. To be
-    called inside `signals_held`. Raises CannotStart: there is no such command, or it cannot be
-    executed."""
+    """The exit status of `command`; 128 + n when signal n ended it, as a shell says it.
+
+    To be called inside `signals_held`. Raises CannotStart: there is no such command, or it cannot
+    be executed."""
     try:
         if _HAS_SIGNALS:
             mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())

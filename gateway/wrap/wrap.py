@@ -1,5 +1,7 @@
 """Start or find a gateway, run the command behind it, and print a summary."""
 
+from __future__ import annotations
+
 import json
 import os
 import shlex
@@ -92,8 +94,7 @@ def wrap(options: WrapOptions) -> int:
             url, read = other, partial(traces_of, other, before)
             page, others = f"{url}/dashboard/runs/{{run}}", f"{url}/dashboard/runs"
         else:
-            named = command.with_upstreams(options.command, os.environ)
-            settings = wrap_settings(options.config, named, options.mode)
+            settings = wrap_settings(options.config, os.environ, options.mode)
             if budget is not None:
                 settings = replace(settings, budgets=(*settings.budgets, budget))
             own = stack.enter_context(own_gateway(settings))
@@ -134,7 +135,7 @@ def _run(options: WrapOptions, url: str, say: Say, mode: Mode | None) -> int:
     """mode: that of an own gateway; None = the mode of one that runs already."""
     prepared = command.prepared(options.command, os.environ, url)
     if prepared.note:
-        say(f"by hand: {prepared.note}")
+        say(f"this client reads no variable: {prepared.note}")
     if mode is None:
         say(f"{options.command[0]} goes through the gateway that runs at {url}/dashboard")
     else:
@@ -198,7 +199,7 @@ def _other(options: WrapOptions) -> str:
     return found
 
 
-def _own_traces(own: OwnGateway) -> "list[Trace]":
+def _own_traces(own: OwnGateway) -> list[Trace]:
     runtime = own.server.runtime
     found = []
     for run_id in own.run_ids():
@@ -209,7 +210,7 @@ def _own_traces(own: OwnGateway) -> "list[Trace]":
     return found
 
 
-def _read(read: "Callable[[], list[Trace]]", say: Say) -> list[Any]:
+def _read(read: Callable[[], list[Trace]], say: Say) -> list[Any]:
     """The runs; the command's exit status counts, whatever happens to its summary."""
     try:
         return read()

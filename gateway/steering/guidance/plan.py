@@ -2,6 +2,8 @@
 
 All pure: the same values give the same guidance, and no step is decided twice."""
 
+from __future__ import annotations
+
 from msgspec import Struct
 from msgspec.structs import replace
 

@@ -2,6 +2,8 @@
 
 No text can end the frame, start a new role or carry control characters."""
 
+from __future__ import annotations
+
 import enum
 import functools
 import re

@@ -1,5 +1,7 @@
 """Limits of a provider's API for guidance: late system messages, prompt-cache markers."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

@@ -3,6 +3,8 @@
 The evidence of the run is a logistic model of features over all its steps, fitted within one source
 and model, so that recognising an agent earns nothing. Earlier runs of the workload give a prior."""
 
+from __future__ import annotations
+
 import math
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,9 +39,10 @@ LASTING_STEPS = 3  # steps in a row at the level from which a run is likely to f
 
 
 class WorkloadPrior(Struct, frozen=True, kw_only=True, array_like=True):
-    """Finished runs of one workload by outcome; a Beta prior adds one run of each outcome. What the
-    installation's own outcomes add (`OwnRisk`): `slope` of the evidence, log odds `offset`, and the
-    evidence from which its runs are likely to fail, None = as shipped."""
+    """Finished runs of one workload by outcome; a Beta prior adds one run of each outcome.
+
+    What the installation's own outcomes add (`OwnRisk`): `slope` of the evidence, log odds
+    `offset`, and the evidence from which its runs are likely to fail, None = as shipped."""
 
     solved: float = 0
     failed: float = 0
@@ -53,11 +56,11 @@ class WorkloadPrior(Struct, frozen=True, kw_only=True, array_like=True):
         """Log odds that a run of the workload fails."""
         return math.log((self.failed + 1.0) / (self.solved + 1.0)) + self.offset
 
-    def with_outcome(self, *, failed: bool) -> "WorkloadPrior":
+    def with_outcome(self, *, failed: bool) -> WorkloadPrior:
         """The prior after one more run."""
         return replace(self, solved=self.solved + (not failed), failed=self.failed + failed)
 
-    def informed_by(self, others: "Iterable[WorkloadPrior]") -> "WorkloadPrior":
+    def informed_by(self, others: Iterable[WorkloadPrior]) -> WorkloadPrior:
         """The prior, given the outcomes on other models, which say how hard the tasks are: in place
         of one run of each outcome, BORROWED_RUNS are added at their rate."""
         counted = [*others]
@@ -102,9 +105,11 @@ class Gain(Struct, frozen=True, kw_only=True):
 
 
 class OwnRisk(Struct, frozen=True, kw_only=True):
-    """The risk by the outcomes of one tenant's own runs. `slope` of the evidence and `share` of its
-    workload's log odds, both 1 as shipped; `offsets` by names of `of_run`; `works`, `talks`: peaks
-    of its solved runs; `since`: when the fit came into use, 0 = what ships is used; `fitted_at`."""
+    """The risk by the outcomes of one tenant's own runs.
+
+    `slope` of the evidence and `share` of its workload's log odds, both 1 as shipped; `offsets` by
+    names of `of_run`; `works`, `talks`: peaks of its solved runs; `since`: when the fit came into
+    use, 0 = what ships is used; `fitted_at`."""
 
     slope: float = 1.0
     share: float = 1.0
@@ -273,6 +278,7 @@ class LedRun:
 
 class RiskModel:
     """The evidence of one run: `log_odds` that it fails, for a workload of which half fail.
+
     `evidence`: the same by its task alone, which a run that a person leads has, too. `lasting`: the
     least of that in the newest LASTING_STEPS steps, -inf before there are so many and while a
     person leads; `likely`: all of them were at the level that at most `false_alarms` of the solved

@@ -4,6 +4,8 @@ Each kind is a row of `KINDS` with the function that finds it, each wording of a
 `WORDINGS`; a new kind or client needs its row here and nothing else. The same rows read live
 requests and the logs that agents keep on disk."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Literal, NamedTuple
@@ -28,10 +30,11 @@ _HEAD_CHARACTERS = 400  # a client's wording begins the text; what follows is th
 
 
 class Wording(NamedTuple):
-    """One sentence by which a client tells its model what a person did. `begins`: the text's
-    beginning, matched without regard to case; `words`: finds what the person added in the rest of
-    the text (group 1), None if the client passes nothing on. `has`: further words of the sentence,
-    after a part that differs."""
+    """One sentence by which a client tells its model what a person did.
+
+    `begins`: the text's beginning, matched without regard to case; `words`: finds what the person
+    added in the rest of the text (group 1), None if the client passes nothing on. `has`: further
+    words of the sentence, after a part that differs."""
 
     client: str
     kind: WordedKind
@@ -85,7 +88,11 @@ WORDINGS: Final[tuple[Wording, ...]] = (
 )
 """Source of each row: texts in recorded sessions of the client, or the client itself."""
 
-_BEGINNINGS: Final = tuple(row.begins.lower() for row in WORDINGS)
+_BY_KIND: Final = {
+    kind: [(row.begins.lower(), row) for row in WORDINGS if row.kind == kind]
+    for kind in ("interrupt", "reject")
+}
+_BEGINNINGS: Final = {kind: tuple(begins for begins, _ in rows) for kind, rows in _BY_KIND.items()}
 _MADE_OTHERWISE = re.compile(
     r"The user made the following updates to your content"
     r"|User modified the `(?:new_string|content)`|The user modified your proposed changes"
@@ -110,18 +117,16 @@ def rejection(text: str) -> str | None:
 
 
 def _row(text: str, kind: WordedKind) -> Wording | None:
-    """The first row that fits, if it is of this kind: a longer beginning comes before a shorter."""
     head = text[:_HEAD_CHARACTERS].lstrip().removeprefix("Error: ").lower()
-    if not head.startswith(_BEGINNINGS):
+    if not head.startswith(_BEGINNINGS[kind]):
         return None
-    rows = zip(_BEGINNINGS, WORDINGS, strict=True)
-    found = (row for begins, row in rows if head.startswith(begins) and row.has in head)
-    row = next(found, None)
-    return row if row is not None and row.kind == kind else None
+    found = (row for begins, row in _BY_KIND[kind] if head.startswith(begins))
+    return next((row for row in found if row.has in head), None)
 
 
 class Intervention(Struct, frozen=True, kw_only=True):
     """One act of a person in a run: its kind in `KINDS` and their words, "" without any.
+
     `of_reply`: it is about the reply to the call that was made at the step where it is kept, which
     is no step itself; else about that step."""
 
@@ -131,10 +136,11 @@ class Intervention(Struct, frozen=True, kw_only=True):
 
 
 class Answer(Struct, frozen=True, kw_only=True):
-    """The newest answer of an agent, and what came after it. `before`: the end of what the agent
-    said and did, as `agent_words` gives it; `said`: the texts of the user messages after it,
-    without what the client added. `cut`: the client broke off its stream; `dropped`: the client
-    took it out of the history, with the user message before it."""
+    """The newest answer of an agent, and what came after it.
+
+    `before`: the end of what the agent said and did, as `agent_words` gives it; `said`: the texts
+    of the user messages after it, without what the client added. `cut`: the client broke off its
+    stream; `dropped`: the client took it out of the history, with the user message before it."""
 
     before: str = ""
     said: tuple[str, ...] = ()
@@ -154,9 +160,10 @@ class Answer(Struct, frozen=True, kw_only=True):
 
 
 class Kind(NamedTuple):
-    """One kind of intervention: its name, its name for people, and what finds it. `in_step`: in the
-    results of a step; `in_answer`: in what came after an answer, None if it did not happen. Both
-    give the person's words."""
+    """One kind of intervention: its name, its name for people, and what finds it.
+
+    `in_step`: in the results of a step; `in_answer`: in what came after an answer, None if it did
+    not happen. Both give the person's words."""
 
     name: str
     label: str

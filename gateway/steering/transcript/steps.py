@@ -1,5 +1,7 @@
 """Steps, one assistant message each with everything that answers it, from messages or records."""
 
+from __future__ import annotations
+
 import enum
 import re
 import zlib
@@ -44,6 +46,7 @@ class Change(enum.Enum):
 
 class Reply(Struct, kw_only=True):
     """An assistant message taken apart; calls that are found in it later are moved to `calls`.
+
     `said`: its whole text, with the calls written into it; `block`: code in it that may turn out to
     be a call; `named`: it names its speaker, as in the chat of a group of agents."""
 
@@ -61,8 +64,9 @@ class Reply(Struct, kw_only=True):
 
 
 class Draft(Struct, kw_only=True, eq=False):
-    """The newest step of a transcript, still open to answers. `image`: checksum of a picture of the
-    outcome, which chat clients send in a separate message."""
+    """The newest step of a transcript, still open to answers.
+
+    `image`: checksum of a picture of the outcome, which chat clients send in a separate message."""
 
     reply: Reply
     index: int
@@ -78,7 +82,7 @@ class Draft(Struct, kw_only=True, eq=False):
         """Whether it has an action so far."""
         return bool(self.reply.calls or self.results)
 
-    def step(self) -> "Step":
+    def step(self) -> Step:
         """The step with the answers known so far."""
         actions = _actions(self.reply.calls, self.results)
         if self.image and actions:
@@ -280,9 +284,10 @@ class StepReader:
         return Change.NONE if nudges else Change.FINAL
 
 
-def _actions(calls: Sequence[RequestedCall], results: Sequence[Result]) -> "tuple[Action, ...]":
-    """Calls with their results, matched by id, what is left over in order. Without any call each
-    result becomes an action; results beyond the calls are dropped."""
+def _actions(calls: Sequence[RequestedCall], results: Sequence[Result]) -> tuple[Action, ...]:
+    """Calls with their results, matched by id, what is left over in order.
+
+    Without any call each result becomes an action; results beyond the calls are dropped."""
     if not calls:
         return tuple([_action(RequestedCall(name=result.name), result) for result in results])
     by_id: defaultdict[str, deque[int]] = defaultdict(deque)
@@ -300,7 +305,7 @@ def _actions(calls: Sequence[RequestedCall], results: Sequence[Result]) -> "tupl
     return tuple(_action(call, matched.get(at)) for at, call in enumerate(calls))
 
 
-def _action(call: RequestedCall, result: Result | None) -> "Action":
+def _action(call: RequestedCall, result: Result | None) -> Action:
     if result is None:
         return Action(name=call.name, arguments=call.arguments, observation=call.observation or "")
     return Action(
@@ -313,9 +318,11 @@ def _action(call: RequestedCall, result: Result | None) -> "Action":
 
 
 class Action(Struct, frozen=True, kw_only=True):
-    """One tool call with its result. `is_error`: the protocol flags the result as an error. `name`
-    is empty for a result whose call could not be read. `image`: checksum of the images in the
-    result or shown right behind it, 0 without any."""
+    """One tool call with its result.
+
+    `is_error`: the protocol flags the result as an error. `name` is empty for a result whose call
+    could not be read. `image`: checksum of the images in the result or shown right behind it, 0
+    without any."""
 
     name: str
     arguments: str = ""
@@ -326,6 +333,7 @@ class Action(Struct, frozen=True, kw_only=True):
 
 class Step(Struct, frozen=True, kw_only=True):
     """One assistant message and its answers; `index` counts the steps of a conversation from 0.
+
     `thought`: the text next to the calls, stripped, because clients change its ends when they echo
     a reply. `tokens` is None when unknown. `prompted`: a user message came before it; `cue`: the
     direction that the message before it gave."""
@@ -361,10 +369,11 @@ def count_steps(messages: Sequence[Any]) -> int:
 
 
 def steps_from_records(records: Iterable[Mapping[str, Any]]) -> tuple[Step, ...]:
-    """Steps from plain step records, in order; never raises. Keys, all optional: `action` (tool
-    name; when missing or empty the first entry of `tool_calls`), `action_input`, `thought`,
-    `observation`, `is_error` or `observation_is_error`; other types than text count as empty.
-    Source: reference section 1.1."""
+    """Steps from plain step records, in order; never raises.
+
+    Keys, all optional: `action` (tool name; when missing or empty the first entry of `tool_calls`),
+    `action_input`, `thought`, `observation`, `is_error` or `observation_is_error`; other types than
+    text count as empty. Source: reference section 1.1."""
     return tuple(_record_step(index, record) for index, record in enumerate(records))
 
 
@@ -388,9 +397,10 @@ def _record_step(index: int, record: object) -> Step:
 
 
 def recent_text(steps: Sequence[Step], count: int) -> str:
-    """The newest `count` steps as text for a look-up or a judge, oldest first; "" without text. A
-    step is its thought (its reasoning when it has none), then its calls; the end of a failed call's
-    result is added, because that is where the error is named."""
+    """The newest `count` steps as text for a look-up or a judge, oldest first; "" without text.
+
+    A step is its thought (its reasoning when it has none), then its calls; the end of a failed
+    call's result is added, because that is where the error is named."""
     recent = steps[-count:] if count > 0 else ()
     return "\n".join(text for step in recent if (text := _step_text(step)))
 

@@ -9,6 +9,8 @@ those to be changed; runs, steps and hashes belong to a conversation that is loc
 by id; the sums by the hour in the order of their keys. So two gateways never wait for each other
 in a circle."""
 
+from __future__ import annotations
+
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
@@ -139,8 +141,9 @@ Delta = tuple[StepPlan, Sequence[InjectionRow]]
 
 class Prepared(Struct, frozen=True, kw_only=True):
     """One call as rows of the tables of a group, by their names, without `n`. Runs count within the
-    call, from 0. `certain`: whether all of it is new by its form alone: no step or guidance occurs
-    twice."""
+    call, from 0.
+
+    `certain`: whether all of it is new by its form alone: no step or guidance occurs twice."""
 
     call: CallRecord
     rows: Mapping[str, Sequence[Row]]

@@ -1,5 +1,7 @@
 """Gateway keys."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 from gateway.stores.protocols import KEYS

@@ -1,5 +1,7 @@
 """Runs of workloads, and how often each model solved one."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,5 +1,7 @@
 """The LiteLLM lane: calls to upstreams that do not speak the dialect of the client."""
 
+from __future__ import annotations
+
 import asyncio
 import itertools
 import json
@@ -157,9 +159,8 @@ class LiteLLMLane:
             "extra_headers": request.extra_headers(target.params, headers, self._headers),
             "litellm_logging_obj": loaded.call_log(asked, messages, stream=streaming),
         }
-        ask = loaded.in_dialect[dialect.name]
-        result = await (loaded.streamed.get(dialect.name, ask) if streaming else ask)(**kwargs)
-        return await _answered(result, call, body, dropped, dialect, model=name, legacy=legacy)
+        result = await loaded.in_dialect[dialect.name](**kwargs)
+        return await _answered(result, call, body, dropped, model=name, legacy=legacy)
 
 
 def _limit_s(params: Mapping[str, Any], *, streaming: bool) -> float | None:
@@ -174,7 +175,6 @@ async def _answered(
     call: ProviderCall,
     body: Mapping[str, Any],
     dropped: tuple[str, ...],
-    dialect: Dialect,
     *,
     model: str,
     legacy: bool,
@@ -186,7 +186,7 @@ async def _answered(
         left_out = ",".join(dropped).encode("ascii", "replace")
         headers.append((b"x-gateway-dropped-params", left_out))
     if streaming and call.translated:
-        return await TranslatedStream(result.__aiter__(), call, headers, dialect).primed()
+        return await TranslatedStream(result.__aiter__(), call, headers).primed()
     if streaming:
         id, now = f"chatcmpl-{uuid.uuid4().hex}", int(time.time())
         return await StreamedAnswer(
@@ -246,12 +246,12 @@ class PrimedStream(ABC):
 
     status = 200
 
-    def __init__(self, call: ProviderCall, headers: RawHeaders, dialect: Dialect = CHAT) -> None:
+    def __init__(self, call: ProviderCall, headers: RawHeaders) -> None:
         self._call = call
-        self._dialect = dialect
         self._pending = b""
         self.usage: dict[str, Any] | None = None
-        self.headers: RawHeaders = [(b"content-type", dialect.stream_type), *headers]
+        kind = (b"content-type", b"text/event-stream; charset=utf-8")
+        self.headers: RawHeaders = [kind, *headers]
 
     async def primed(self) -> Self:
         """The answer with its first event, so that an early failure can still set the status."""
@@ -367,10 +367,7 @@ async def _received(source: Any) -> AsyncGenerator[Any]:
 
 
 # Of LiteLLM's events, several of which may be in one piece; no text of a model has a bare quote.
-_END_EVENTS = (
-    *(mark for end in ENDS for mark in (b"event: " + end, b'"type":"' + end + b'"')),
-    *(b'"finishReason":"', b'"finishReason": "', b'"blockReason":'),
-)
+_END_EVENTS = tuple(mark for end in ENDS for mark in (b"event: " + end, b'"type":"' + end + b'"'))
 
 
 def plain(answer: Any) -> Any:
@@ -389,7 +386,7 @@ def is_answer(answer: Any) -> bool:
     """Whether a whole answer has anything in it; an error of status 200 has not."""
     if not isinstance(answer, Mapping):
         return False
-    return any(isinstance(answer.get(key), list) for key in ("content", "output", "candidates"))
+    return isinstance(answer.get("content"), list) or isinstance(answer.get("output"), list)
 
 
 def _join_arguments(source: Any, event: Any) -> None:
@@ -418,14 +415,8 @@ class TranslatedStream(PrimedStream):
     """The events of a translated stream, as bytes. LiteLLM ends its stream properly even when the
     provider's broke off. So its last event is held back unless the provider ended its turn."""
 
-    def __init__(
-        self,
-        source: AsyncIterator[Any],
-        call: ProviderCall,
-        headers: RawHeaders,
-        dialect: Dialect = CHAT,
-    ) -> None:
-        super().__init__(call, headers, dialect)
+    def __init__(self, source: AsyncIterator[Any], call: ProviderCall, headers: RawHeaders) -> None:
+        super().__init__(call, headers)
         self._source = source
         self._count = 0
         self._ended = False
@@ -456,7 +447,7 @@ class TranslatedStream(PrimedStream):
             whole = b"event-stream" not in header(got.headers, b"content-type")
             if not (self._call.ended or (whole and got.events is None)):
                 raise errors.unfinished(self._call)
-        return self._dialect.in_envelope(out)
+        return out
 
     def _encoded(self, event: Any) -> bytes:
         if isinstance(event, bytes):

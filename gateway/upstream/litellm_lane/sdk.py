@@ -5,6 +5,8 @@ table, attaches log handlers that print content, and works out costs and log rec
 all of that is switched off. An import that failed leaves submodules in `sys.modules`, with which
 every later one fails, too; so they are taken away, and the next call starts from the beginning."""
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 import datetime
@@ -21,7 +23,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from typing import Any
 
 from gateway.dialects import DIALECTS
-from gateway.dialects.gemini import chat_messages
 from gateway.errors import UpstreamUnreachable
 from gateway.observability.logging import get_logger
 from gateway.upstream.litellm_lane.transport import CallTransport, ProviderCall, current_call
@@ -139,15 +140,6 @@ class Sdk:
             if dialect.litellm is not None
         }
 
-        # Of the functions that do not stream themselves.
-        google = importlib.import_module("litellm.google_genai.main")
-        # Its own gives all calls of a tool one id, and sends texts before results.
-        adapter = importlib.import_module("litellm.google_genai.adapters.transformation")
-        adapter.GoogleGenAIAdapter._transform_contents_to_messages = _contents_to_messages
-        self.streamed: Mapping[str, Callable[..., Awaitable[Any]]] = {
-            "gemini": google.agenerate_content_stream
-        }
-
     def split(self, model: str, params: Mapping[str, Any]) -> tuple[str, str]:
         """(provider, model at the provider) as LiteLLM reads a name. Raises: Exception: unknown."""
         explicit = params.get("custom_llm_provider")
@@ -185,10 +177,6 @@ class Sdk:
             litellm_call_id="",
             function_id="",
         )
-
-
-def _contents_to_messages(_: Any, contents: Any, system_instruction: Any = None) -> Any:
-    return chat_messages(contents, system_instruction)
 
 
 def load() -> Sdk:

@@ -1,1 +1,0 @@
-"""Clients that log in to another provider, as they really ask."""
