@@ -90,7 +90,8 @@ class Exchange(Struct):
     """All facts of one request.
 
     `route`: its label in metrics. `notes`: further fields of the log line, from steering. `texts`:
-    attributes of the span that hold texts; never logged, and empty unless `otel.content`."""
+    attributes of the span that hold texts, with `otel.content`, or name a session or a person, and
+    `evaluations`: those of its events; never logged, and empty without a collector of spans."""
 
     request: RequestInfo
     route: str = "unknown"
@@ -99,6 +100,7 @@ class Exchange(Struct):
     timing: Timing = field(default_factory=Timing)
     notes: dict[str, Any] = {}
     texts: dict[str, str] = {}
+    evaluations: list[dict[str, Any]] = []
 
     def start_response(self) -> None:
         """Note the gateway's own time, and add it to the headers of the answer."""

@@ -45,9 +45,11 @@ from gateway.errors import UpstreamFailure
 from gateway.exchange import Exchange
 from gateway.observability.logging import get_logger
 from gateway.observability.metrics import UnsteeredReason
+from gateway.observability.otel import caller, evaluations
 from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.steering.experiments import RandomArm, assign, mode_of
+from gateway.steering.identity import identify
 from gateway.stores.protocols import StoreError
 from gateway.tasks import DeadlinePassed, OwnTime
 from gateway.upstream.base import LaneResponse, RawHeaders
@@ -219,6 +221,9 @@ class Pipeline:
         headers: Mapping[str, str],
         own_time: OwnTime,
     ) -> None:
+        if self._runtime.telemetry is not None:
+            identity = identify(headers, request.body, services.resolver.settings)
+            call.exchange.texts = caller(request.body, identity, call.exchange.request.key)
         if request.unread:
             await self._place_unread(services, call, request, headers)
             if request.opaque:
@@ -249,6 +254,9 @@ class Pipeline:
         advise = partial(self._admissions.advise, services, call, request) if asked else None
         await services.steerer.steer(result, request, now, own_time, arm, advise)
         note_steering(exchange, result, control.arm)
+        if self._runtime.telemetry is not None:
+            told, position = control.outcome, result.position
+            exchange.evaluations = evaluations(position, told, services.settings.otel)
 
     async def _place_unread(
         self, services: Services, call: Call, request: SteeredRequest, headers: Mapping[str, str]

@@ -34,6 +34,7 @@ from gateway.api.params import (
 )
 from gateway.api.views import picked, run_view, step_views, thresholds
 from gateway.errors import NotFound
+from gateway.observability.otel import evaluation
 from gateway.runtime import Runtime
 from gateway.stores.learning import LearningStore, OutcomeRow
 from gateway.stores.protocols import RunStore
@@ -282,6 +283,11 @@ async def keep_outcome(
         raise _unknown(given)
     what = {"run_id": run.id, "outcome": body.outcome}
     runtime.events.publish({"type": "outcome", "tenant": run.tenant, **what})
+    if runtime.telemetry is not None:
+        score = body.score if body.score is not None else body.outcome == "success"
+        why = body.comment if runtime.settings.otel.content else ""
+        told = evaluation("outcome", score, body.outcome, why)
+        runtime.telemetry.outcome(run.conversation_id, run.id, told)
     runtime.log.info("outcome reported", **what)
     return run.id
 

@@ -174,7 +174,7 @@ class PreparedRequest:
         settings = self.services.settings
         if self.runtime.telemetry is not None and settings.otel.content:
             mask, history = settings.storage.mask_secrets, self.request.own_messages
-            exchange.texts = call_texts(history, completion, settings.otel, mask=mask)
+            exchange.texts |= call_texts(history, completion, settings.otel, mask=mask)
         response_id = reply.pending_id or (completion or {}).get(ANSWER_ID)
         target = self.call.target
         if isinstance(response_id, str) and response_id and target is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import difflib
 import json
 import os
@@ -12,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from gateway.auth.hosts import is_loopback_name
 from gateway.commands.serve import config_file
 from gateway.commands.store import connect, say
 from gateway.config import (
@@ -25,8 +27,9 @@ from gateway.config import (
 from gateway.config.load import ConfigFile, left_out, read_config_file, written_as
 from gateway.config.settings import named_models
 from gateway.config.values import Faults, key_path
-from gateway.errors import ConfigError
-from gateway.upstream.deployments import DeploymentTable
+from gateway.errors import ConfigError, Unauthorized
+from gateway.upstream import credentials
+from gateway.upstream.deployments import DeploymentTable, Target
 from gateway.upstream.prices import capabilities
 from gateway.upstream.providers import provider_of
 
@@ -51,6 +54,14 @@ def config_warnings(settings: Settings, env: Mapping[str, str]) -> Iterator[str]
                 f"{upstream.api_base} with {key}{hint}"
             )
     yield from _unknown_models(settings)
+    plain: dict[str, str] = {}
+    for api, target, setting in _asked_by_clients(table):
+        base = target.api_base
+        sent = api in target.client_apis and credentials.operator_key(target) is None
+        if sent and base.scheme == "http" and not is_loopback_name(base.host):
+            plain.setdefault(str(base), setting)
+    for url, setting in plain.items():
+        yield f"{setting}: clients' own credentials go to {url} without TLS"
     keys = {f"auth.gateway_keys.{name}": k for name, k in settings.auth.gateway_keys.items()}
     if settings.auth.admin_key:
         keys["auth.admin_key"] = settings.auth.admin_key
@@ -76,6 +87,51 @@ def _unknown_models(settings: Settings) -> Iterator[str]:
             )
 
 
+# What a client may bring, in the header that it comes in: a made-up one of each form.
+_BROUGHT = {
+    "OpenAI key (sk-proj-)": (b"authorization", b"Bearer sk-proj-x"),
+    "ChatGPT login (chatgpt-account-id)": (b"chatgpt-account-id", b"x"),
+    "Anthropic key (sk-ant-api)": (b"x-api-key", b"sk-ant-api03-x"),
+    "Claude login (sk-ant-oat)": (b"authorization", b"Bearer sk-ant-oat01-x"),
+    "Google key or login (AIza, ya29.)": (b"authorization", b"Bearer ya29.x"),
+    "AWS key (ABSK, AWS4-HMAC-SHA256)": (b"authorization", b"AWS4-HMAC-SHA256 x"),
+    "GitHub login (gho_, ghu_, github_pat_, tid=)": (b"authorization", b"Bearer gho_x"),
+    "key of no known form": (b"authorization", b"Bearer x"),
+}
+_SEATED = {
+    "chatgpt_api_base": "/backend-api/codex/responses",
+    "gemini_api_base": "/v1beta/models/x:generateContent",
+    "vertex_api_base": "/v1/projects/x/locations/global/x:rawPredict",
+    "bedrock_api_base": "/model/x/invoke",
+}
+
+
+def _asked_by_clients(table: DeploymentTable) -> Iterator[tuple[str, Target, str]]:
+    """(API, target, its setting) of each place where clients' own credentials may go."""
+    default = table.default
+    yield "openai", default, "default_upstream.api_base"
+    messages = default.for_client(None, "anthropic")
+    yield "anthropic", messages, "default_upstream.messages_api_base"
+    for setting, path in _SEATED.items():
+        if (seat := table.seats.of(path, [])) is not None:
+            target = default.for_client(None, seat.api, seat)
+            yield seat.api, target, f"default_upstream.{setting}"
+    for target in [target for name in table.names for target in table.resolve(name)]:
+        for api in sorted(target.client_apis):
+            yield api, target, f"model_list[{target.key - 1}].litellm_params.api_base"
+
+
+def client_hosts(table: DeploymentTable) -> dict[str, list[str]]:
+    """The hosts to which each form of a client's own credential goes with a config."""
+    found: dict[str, dict[str, None]] = {form: {} for form in _BROUGHT}
+    for api, target, _ in _asked_by_clients(table):
+        for form, header in _BROUGHT.items():
+            with contextlib.suppress(Unauthorized):
+                if credentials.allowed([header], b"", target, api):
+                    found[form][target.api_base.netloc.decode("ascii")] = None
+    return {form: list(hosts) for form, hosts in found.items()}
+
+
 def add_parser(commands: Any) -> None:
     """Declare the command."""
     summary = "check the config, and report everything that is wrong"
@@ -89,14 +145,17 @@ def add_parser(commands: Any) -> None:
 
 def _check_config(args: argparse.Namespace) -> int:
     path = config_file(args.config)
-    found, ignored, warnings = _found(path, connects=args.connect)
+    found, ignored, warnings, hosts = _found(path, connects=args.connect)
     if args.json:
         problem = "; ".join(found) or None
         report: dict[str, Any] = {"config": str(path) if path else None, "ok": not found}
         report |= {"problem": problem, "problems": found}
-        say(json.dumps(report | {"ignored": ignored, "warnings": warnings}))
+        report |= {"ignored": ignored, "warnings": warnings, "client_credentials": hosts}
+        say(json.dumps(report))
         return 2 if found else 0
     name = str(path) if path else "defaults"
+    for form, places in hosts.items():
+        say(f"a client's {form} goes to: {', '.join(places) or 'no host'}")
     for key in ignored:
         say(f"note: {key} is a setting of the LiteLLM proxy and has no effect here")
     for warning in warnings:
@@ -108,27 +167,32 @@ def _check_config(args: argparse.Namespace) -> int:
     return 2 if found else 0
 
 
-def _found(path: Path | None, *, connects: bool) -> tuple[list[str], list[str], list[str]]:
-    """Faults, which make the config unusable; keys without effect; warnings."""
+def _found(
+    path: Path | None, *, connects: bool
+) -> tuple[list[str], list[str], list[str], dict[str, list[str]]]:
+    """Faults, which make the config unusable; keys without effect; warnings; where clients'
+    credentials go."""
     from gateway.process.start_checks import check
 
     try:
         file = read_config_file(path) if path else ConfigFile(name="defaults")
     except ConfigError as exc:
-        return list(exc.faults), [], []
+        return list(exc.faults), [], [], {}
     faults = Faults()
     settings, refused = _settings(file, faults)
     if settings is not None:
         with faults.collected():
             check(settings, refused)
     warnings: list[str] = []
+    hosts: dict[str, list[str]] = {}
     if settings is not None and not faults.found:
         warnings = list(config_warnings(settings, os.environ))
+        hosts = client_hosts(DeploymentTable(settings, os.environ))
         if connects:
             with faults.collected():
                 asyncio.run(connect(settings))
     faulty = [*file.repeated, *file.located(faults.found)]
-    return faulty, ignored_keys(file.values), warnings
+    return faulty, ignored_keys(file.values), warnings, hosts
 
 
 def _settings(file: ConfigFile, faults: Faults) -> tuple[Settings | None, set[str]]:

@@ -1,8 +1,9 @@
-"""OpenTelemetry: one span and a few measurements per model call.
+"""OpenTelemetry: one span and a few measurements per model call, and one span per outcome.
 
 On when a standard variable such as `OTEL_EXPORTER_OTLP_ENDPOINT` names an exporter and the extra
 `otel` is installed. Texts are exported only with `otel.content`. Source: OpenTelemetry semantic
-conventions for generative AI (`gen_ai.*`), and OpenInference's for texts (`input.value`)."""
+conventions for generative AI (`gen_ai.*`), and OpenInference's for texts, sessions and users
+(`input.value`, `session.id`, `user.id`)."""
 
 # An optional dependency: its types are missing where it is not installed.
 # mypy: disable-error-code="import-not-found"
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,13 +20,20 @@ from gateway.config.alerts import OtelSettings
 from gateway.dialects import DIALECTS
 from gateway.errors import ConfigError
 from gateway.exchange import Exchange
-from gateway.text.secrets import mask_secrets
+from gateway.steering.identity import Identity
+from gateway.steering.identity.sources import clean_id
+from gateway.steering.steer import RunPosition
+from gateway.text.secrets import find_secrets, mask_secrets
 from gateway.wire.coerce import as_list, as_mapping, as_text
 from gateway.wire.messages import content_text
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Meter
-    from opentelemetry.trace import Tracer
+    from opentelemetry.trace import SpanContext, Tracer
+
+SCHEMA_URL = "https://opentelemetry.io/schemas/1.41.0"
+"""Version of the conventions: the last one that has those for generative AI in it. Their own first
+release, 0.1.0, has no published schema; evaluations are the same in it."""
 
 _EXPORTER_VARIABLES = (
     "OTEL_EXPORTER_OTLP_ENDPOINT",
@@ -45,6 +54,9 @@ _PROVIDERS = {
     "watsonx": "ibm.watsonx.ai",
     "xai": "x_ai",
 }
+_PERSON = ("account_uuid", "user_id", "device_id")  # of Claude Code's JSON in metadata.user_id
+_MOST_RUNS = 2000  # whose newest spans are known, to put outcomes beside them
+_EVALUATION = "gen_ai.evaluation.result"
 _NOTES = ("identity", "mode", "step", "state", "difficulty", "guidance")
 # The buckets that the conventions prescribe for tokens and seconds.
 _TOKENS = tuple(4**power for power in range(14))
@@ -57,6 +69,7 @@ class Telemetry:
     def __init__(self, tracer: Tracer, meter: Meter, close: Callable[[], None]) -> None:
         self._tracer = tracer
         self.close = close  # export what is still queued; blocks
+        self._newest: OrderedDict[str, tuple[SpanContext, str]] = OrderedDict()
 
         self._duration = meter.create_histogram(
             "gen_ai.client.operation.duration",
@@ -94,9 +107,77 @@ class Telemetry:
             start_time=end - int(duration_s * 1e9),
             attributes=common | _details(exchange) | exchange.texts,
         )
+        for evaluation in exchange.evaluations:
+            span.add_event(_EVALUATION, evaluation, end)
+        if conversation := exchange.notes.get("conversation"):
+            session = exchange.texts.get("session.id", conversation)
+            self._newest[conversation] = span.get_span_context(), session
+            self._newest.move_to_end(conversation)
+            if len(self._newest) > _MOST_RUNS:
+                self._newest.popitem(last=False)
         if error := _error(exchange):
             span.set_status(Status(StatusCode.ERROR, error))
         span.end(end_time=end)
+
+    def outcome(self, conversation: str, run: str, outcome: Mapping[str, Any]) -> None:
+        """Record an outcome that was reported for a run: below its newest call, if that is known
+        to this process, else as a trace."""
+        from opentelemetry.trace import NonRecordingSpan, set_span_in_context
+
+        newest, session = self._newest.get(conversation, (None, conversation))
+        ids = {"gen_ai.conversation.id": conversation, "session.id": session, "gateway.run.id": run}
+        above = set_span_in_context(NonRecordingSpan(newest)) if newest else None
+        with self._tracer.start_as_current_span("evaluate outcome", above, attributes=ids) as span:
+            span.add_event(_EVALUATION, outcome)
+
+
+def evaluation(name: str, value: float, label: str, explanation: str = "") -> dict[str, Any]:
+    """The attributes of one event `gen_ai.evaluation.result`."""
+    named = {"name": name, "score.value": float(value), "score.label": label}
+    named |= {"explanation": mask_secrets(explanation)} if explanation else {}
+    return {f"gen_ai.evaluation.{key}": each for key, each in named.items()}
+
+
+def evaluations(
+    position: RunPosition, outcome: str | None, settings: OtelSettings
+) -> list[dict[str, Any]]:
+    """A step's difficulty with the run's state, the monitors that fired, whose reasons may quote
+    the run's texts, and what a header says of its outcome."""
+    found = [evaluation("outcome", outcome == "success", outcome)] if outcome else []
+    if (latest := position.latest) is None:
+        return found
+    readings, state = latest.readings, position.state.value
+    why = readings.evidence if settings.content else {}
+    told = f"monitors that fired: {', '.join(readings.fired) or 'none'}"
+    for name in readings.fired:
+        score = readings.scores[name]
+        found.append(evaluation(f"monitor.{name}", score, "fired", why.get(name, "")))
+    return [evaluation("difficulty", latest.difficulty, state, told), *found]
+
+
+def caller(body: Mapping[str, Any], identity: Identity, key: str) -> dict[str, str]:
+    """`session.id` and `user.id` of a call, as far as the client names them: by an id of its own,
+    and by a person or the name of its gateway key. Nothing that looks like a secret."""
+    session = None if identity.weak else identity.value
+    person = _person(as_mapping(body.get("metadata")).get("user_id"))
+    users = (person, body.get("safety_identifier"), body.get("user"), key)
+    found: dict[str, str] = {}
+    for name, given in (("session.id", (session and identity.parent, session)), ("user.id", users)):
+        for value in map(clean_id, given):
+            if value is not None and not value.startswith("gw-") and not find_secrets(value):
+                found.setdefault(name, value)
+    return found
+
+
+def _person(value: object) -> object:
+    """Who is named beside the session by Claude Code, in its JSON and in its earlier form."""
+    if not isinstance(value, str) or not value.startswith("{"):
+        return value.partition("_session_")[0] if isinstance(value, str) else None
+    try:
+        parsed = as_mapping(json.loads(value))
+    except (ValueError, RecursionError):
+        return None
+    return next((parsed[name] for name in _PERSON if parsed.get(name)), None)
 
 
 def _common(exchange: Exchange) -> dict[str, Any]:
@@ -122,6 +203,7 @@ def _details(exchange: Exchange) -> dict[str, Any]:
     usage = upstream.tokens
     details = {
         "gen_ai.conversation.id": notes.get("conversation"),
+        "session.id": notes.get("conversation"),
         "gen_ai.usage.input_tokens": usage.input,
         "gen_ai.usage.output_tokens": usage.output,
         "gen_ai.usage.cache_read.input_tokens": usage.cached,
@@ -177,7 +259,9 @@ def _with_exporters(env: Mapping[str, str], version: str) -> Telemetry:
         metrics.shutdown()
 
     return Telemetry(
-        traces.get_tracer("gateway", version), metrics.get_meter("gateway", version), close
+        traces.get_tracer("gateway", version, schema_url=SCHEMA_URL),
+        metrics.get_meter("gateway", version, schema_url=SCHEMA_URL),
+        close,
     )
 
 

@@ -7,16 +7,18 @@ key of this gateway. `docs/security.md` has the rule as a table; a test compares
 - The client's credential goes to the host that the client believes to speak with: the default
   upstream of its API, deployments on that host, and those with `forward_client_key`.
 - At a host of a known provider, no header and no key of another known provider arrives, by any
-  header or in the query."""
+  header or in the query.
+- At a server of the operator's, no login arrives but that of the API which is spoken there."""
 
 from __future__ import annotations
 
 import base64
 import binascii
 import functools
+import json
 import re
 from collections.abc import Iterable
-from urllib.parse import unquote_plus
+from urllib.parse import unquote_plus, urlsplit
 
 from gateway.errors import Unauthorized
 from gateway.upstream.base import RawHeaders
@@ -36,6 +38,9 @@ _HOSTS = (
     ("googleapis.com", "google"),
     ("amazonaws.com", "aws"),
     ("api.aws", "aws"),
+    ("githubcopilot.com", "github"),
+    ("github.com", "github"),
+    ("github.ai", "github"),
 )
 # The same of providers that take OpenAI's and Anthropic's headers with keys of their own.
 _KEYED_HOSTS = (
@@ -74,6 +79,8 @@ _OTHER_CREDENTIAL = re.compile(
     rb"(?:^|[-_])(?:api[-_]?key|(?:access|subscription|auth)-key|auth|authorization|token|secret"
     rb"|password)$"
 )
+_OTHER = "other"  # what such headers belong to
+_PREFIXES = ((b"x-goog-", "google"), (b"x-amz-", "aws"), (b"chatgpt-", "chatgpt"))
 _PROTOCOLS = b"sec-websocket-protocol"
 _PROTOCOL_KEY = b"openai-insecure-api-key."  # how a browser sends OpenAI its key (Realtime API)
 SESSION_COOKIE = "gateway_session"
@@ -95,34 +102,52 @@ _QUERY_KEYS = {
 }
 
 # The form of a provider's keys. `sk-` alone is used by dozens of providers and says nothing.
-# Source: the keys that the consoles of the providers make.
-_FORMS = tuple(
-    (re.compile(rf"(?<![A-Za-z0-9])(?:{form})"), family)
-    for form, family in (
-        (r"sk-ant-", "anthropic"),
-        (r"sk-(?:proj|svcacct|admin)-|sk-[\w-]{1,100}T3BlbkFJ", "openai"),
-        (r"AIza[\w-]{30}|ya29\.", "google"),
-        (r"AWS4-HMAC-SHA256\b|ABSK[A-Za-z0-9+/]{10}|(?:AKIA|ASIA)[A-Z0-9]{10}", "aws"),
-        (r"gsk_[A-Za-z0-9]{20}", "groq"),
-        (r"xai-[A-Za-z0-9]{20}", "xai"),
-        (r"sk-or-v\d-", "openrouter"),
-        (r"nvapi-[\w-]{20}", "nvidia_nim"),
-        (r"pplx-[A-Za-z0-9]{20}", "perplexity"),
-    )
+# Source: the keys that the consoles and the logins of the providers make.
+_FORMS = {
+    "anthropic": r"sk-ant-",
+    "openai": r"sk-(?:proj|svcacct|admin)-|sk-[\w-]{1,100}T3BlbkFJ",
+    "google": r"AIza[\w-]{30}|AQ\.[\w-]{30}|ya29\.",
+    "aws": (r"AWS4-HMAC-SHA256\b|ABSK[A-Za-z0-9+/]{10}|(?:AKIA|ASIA)[A-Z0-9]{10}|bedrock-api-key-"),
+    "github": r"gh[opsu]_\w|github_pat_|tid=[^;\s]{1,100};",
+    "groq": r"gsk_[A-Za-z0-9]{20}",
+    "xai": r"xai-[A-Za-z0-9]{20}",
+    "openrouter": r"sk-or-v\d-",
+    "nvidia_nim": r"nvapi-[\w-]{20}",
+    "perplexity": r"pplx-[A-Za-z0-9]{20}",
+}
+_ANY_FORM = "|".join(f"(?P<{name}>{form})" for name, form in _FORMS.items())
+_FORM = re.compile(f"(?<![A-Za-z0-9])(?:{_ANY_FORM})")
+_TOKEN = re.compile(r"(?<![A-Za-z0-9])eyJ[\w-]{4,300}\.([\w-]{1,16000})")  # RFC 7519
+_CHATGPT_CLAIM = "https://api.openai.com/auth"
+# Who issues such tokens, besides the providers' own hosts.
+_ISSUERS = (
+    ("auth.openai.com", "chatgpt"),
+    ("accounts.google.com", "google"),
+    ("microsoftonline.com", "azure"),
+    ("sts.windows.net", "azure"),
+    ("githubusercontent.com", "github"),
 )
+_LOGINS = frozenset({"chatgpt", "github", "google", "aws"})
+"""Providers whose credentials stand for a person or an account, and go to no server of the
+operator's but one that is configured for their API."""
+
+_OF_SEAT = {"chatgpt": "chatgpt", "google": "google", "vertex": "google", "bedrock": "aws"}
+"""The family of a host that the operator configured for such an API, where its name shows none."""
+
 _GATEWAY_KEY = re.compile(rb"gw-[A-Za-z0-9_-]{43}(?![A-Za-z0-9_-])")  # see `make_key`
 
 # LiteLLM's names of the providers of each known host.
 _COMPANIES = {
     "openai": ("openai", "text-completion-openai", "openai_text"),
     "anthropic": ("anthropic", "anthropic_text"),
-    "azure": ("azure", "azure_text", "azure_ai", "azure_speech", "github"),
+    "azure": ("azure", "azure_text", "azure_ai", "azure_speech"),
     "google": ("gemini", "vertex_ai", "vertex_ai_beta", "google_pse", "gdc"),
     "aws": (
         *("bedrock", "bedrock_converse", "bedrock_mantle", "sagemaker", "sagemaker_chat"),
         *("sagemaker_nova", "amazon_nova", "aws_polly", "aws_textract", "s3_vectors"),
     ),
     "chatgpt": ("chatgpt",),
+    "github": ("github", "github_copilot"),
 }
 
 
@@ -140,14 +165,51 @@ def owner_of_host(host: str) -> str:
 
 
 @functools.lru_cache(maxsize=1024)  # clients choose the names
+def _belongs_to(name: bytes) -> str | None:
+    """The provider that a header authenticates to, by its name in lower case; None: to nobody."""
+    other = _OTHER if _OTHER_CREDENTIAL.search(name) else None
+    starts = (family for start, family in _PREFIXES if name.startswith(start))
+    return _HEADERS.get(name) or next(starts, other)
+
+
 def may_hold_key(name: bytes) -> bool:
     """Whether a header, by its name in lower case, is one that authenticates."""
-    return name in _HEADERS or name == _PROTOCOLS or _OTHER_CREDENTIAL.search(name) is not None
+    return name == _PROTOCOLS or _belongs_to(name) is not None
 
 
 def family_of_key(key: str) -> str:
-    """The provider that a key, or a key within a text, shows by its form; ANY for most keys."""
-    return next((family for form, family in _FORMS if form.search(key)), ANY)
+    """The provider that a key, or a key within a text, shows by its form, and a token by the name
+    of its issuer; ANY for most keys."""
+    found = _FORM.search(key)
+    return _issuer(key) if found is None else found.lastgroup or ANY
+
+
+def _issuer(text: str) -> str:
+    if "eyJ" not in text or (token := _TOKEN.search(text)) is None:
+        return ANY
+    try:
+        claims = json.loads(base64.urlsafe_b64decode(token[1] + "=="))
+        if _CHATGPT_CLAIM in claims:
+            return "chatgpt"
+        host = urlsplit(claims["iss"]).hostname or claims["iss"]
+        named = (f for end, f in _ISSUERS if host == end or host.endswith(f".{end}"))
+        return next(named, family_of_host(host))
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return ANY
+
+
+def _stray(text: str, owner: str, claude: bool) -> str:
+    """The provider whose key a text shows, if it may not go to a host of `owner`; else ANY. A
+    server of the operator's may be asked with any key for it, but with no login; `claude`: but with
+    Claude's, because it is the one for Anthropic's API."""
+    shown = family_of_key(text)
+    if owner != ANY or shown == ANY:
+        return ANY if shown == owner else shown
+    if shown == "anthropic":
+        return shown if not claude and "sk-ant-oat" in text else ANY
+    if shown == "chatgpt":
+        return shown
+    return shown if shown in _LOGINS and _FORM.search(text) else ANY
 
 
 def family_of_provider(provider: str) -> str:
@@ -193,58 +255,56 @@ def allowed(headers: RawHeaders, query: bytes, target: Target, api: str) -> RawH
         if has_gateway_key(value):
             raise _gateway_key(name.decode("latin-1"))
     host = target.api_base.host
-    family, owner = family_of_host(host), owner_of_host(host)
+    family, owner = _families(target)
     replaced = operator_key(target) is not None or api not in target.client_apis
+    claude = api == "anthropic" and "messages" in target.dialects and target.lane == "native"
+    claude = claude and target.api_base == target.messages_base
     if query:
-        _refuse_query(query, host, replaced)
-    if replaced:
-        return _without_credentials(headers, owner)
+        _refuse_query(query, target, claude, replaced)
     kept = []
     for name, value in headers:
-        belongs_to = _HEADERS.get(name)
+        belongs_to = _belongs_to(name)
+        if replaced and belongs_to is not None and (belongs_to != _OTHER or owner != ANY):
+            continue
+        if belongs_to == "chatgpt" != family:
+            raise _foreign(name.decode("latin-1"), "ChatGPT", host)
         if family != ANY and belongs_to not in (None, ANY, family):
-            if belongs_to == "chatgpt":
-                raise _foreign(name.decode("latin-1"), "ChatGPT", host)
             continue
-        if family != ANY and belongs_to is None and _OTHER_CREDENTIAL.search(name):
-            continue
-        if owner != ANY and (shown := _shown(name, value)) not in (ANY, owner):
+        looked = owner != ANY or belongs_to is not None
+        if looked and (shown := _shown(name, value, owner, claude)) != ANY:
+            if replaced:
+                continue
             raise _foreign(name.decode("latin-1"), shown, host)
         if name == b"cookie" and SESSION_COOKIE.encode() in value:  # of this gateway's dashboard
             value = _SESSION.sub(b"", value).strip(b"; ")
-            if not value:
-                continue
-        kept.append((name, value))
-    return kept
-
-
-def _without_credentials(headers: RawHeaders, owner: str) -> RawHeaders:
-    """The headers without those of the client that authenticate it."""
-    kept = []
-    for name, value in headers:
-        foreign = owner != ANY and (
-            _OTHER_CREDENTIAL.search(name) or _shown(name, value) not in (ANY, owner)
-        )
-        if name in CREDENTIAL_HEADERS or foreign:
-            continue
-        if name == _PROTOCOLS and _PROTOCOL_KEY in value:
+        elif replaced and name == _PROTOCOLS and _PROTOCOL_KEY in value:
             offered = [part.strip() for part in value.split(b",")]
             value = b", ".join([p for p in offered if not p.startswith(_PROTOCOL_KEY)])
-            if not value:
-                continue
-        kept.append((name, value))
+        else:
+            kept.append((name, value))
+            continue
+        if value:
+            kept.append((name, value))
     return kept
 
 
-def _refuse_query(query: bytes, host: str, replaced: bool) -> None:
-    """Refuse a key in the query that is not one of the host's. `replaced`: the client's own
+def _families(target: Target) -> tuple[str, str]:
+    """Whose headers and whose keys the host of a target takes."""
+    host = target.api_base.host
+    own = _OF_SEAT.get(target.seat, ANY)
+    family, owner = family_of_host(host), owner_of_host(host)
+    return (family, owner) if owner != ANY else (own, own)
+
+
+def _refuse_query(query: bytes, target: Target, claude: bool, replaced: bool) -> None:
+    """Refuse a key in the query that is not one of the target's. `replaced`: the client's own
     credential does not go there at all."""
     text = query.decode("latin-1")
     plain = unquote_plus(text)
     if has_gateway_key(plain.encode()):
         raise _gateway_key("the query")
-    family, owner = family_of_host(host), owner_of_host(host)
-    if owner != ANY and (shown := family_of_key(plain)) not in (ANY, owner):
+    host, (family, owner) = target.api_base.host, _families(target)
+    if (shown := _stray(plain, owner, claude)) != ANY:
         raise _foreign("the query", shown, host)
     if family == ANY:
         return
@@ -260,7 +320,7 @@ def client_key(headers: RawHeaders, target: Target, api: str) -> str | None:
     for name, value in allowed(headers, b"", target, api):
         if name == b"authorization" and value[:7].lower() == b"bearer ":
             return value[7:].decode("latin-1").strip()
-        if name == b"x-api-key":
+        if name in (b"x-api-key", b"x-goog-api-key"):
             return value.decode("latin-1")
     return None
 
@@ -280,16 +340,16 @@ def is_foreign_host(provider: str, host: str, key_words: Iterable[str]) -> bool:
 _SHARED = {"azure": ("openai",)}
 
 
-def _shown(name: bytes, value: bytes) -> str:
-    """The provider whose key a header shows, in any scheme."""
+def _shown(name: bytes, value: bytes, owner: str, claude: bool) -> str:
+    """The provider whose key a header shows, in any scheme, if it may not go to a host of `owner`;
+    else ANY."""
     text = value.decode("latin-1")
-    scheme, _, rest = text.partition(" ")
-    if name == b"authorization" and scheme.lower() == "basic":
+    if name == b"authorization" and text[:6].lower() == "basic ":
         try:
-            text = base64.b64decode(rest.strip()).decode("latin-1")
+            text = base64.b64decode(text[6:].strip()).decode("latin-1")
         except (binascii.Error, ValueError):
             return ANY
-    return family_of_key(text)
+    return _stray(text, owner, claude)
 
 
 def _foreign(place: str, owner: str, host: str) -> Unauthorized:

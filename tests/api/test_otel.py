@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import socketserver
 import threading
@@ -13,7 +14,8 @@ import pytest
 
 from gateway.errors import ConfigError
 from gateway.exchange import Exchange
-from gateway.observability.otel import Telemetry, open_telemetry
+from gateway.observability.otel import SCHEMA_URL, Telemetry, caller, open_telemetry
+from gateway.steering.identity import ConversationSettings, identify
 from steering_gateway_testing import Reply, ScriptedUpstream, ToolCall
 from tests.api.conftest import Agent, Start, client_of, until
 
@@ -154,7 +156,7 @@ def test_texts_are_exported_where_that_is_asked_for(
     with client_of(server) as client:
         client.post("/v1/chat/completions", json={"model": "m", "messages": question})
         until(lambda: heard.texts)
-    assert heard.texts == [{}]
+    assert heard.texts == [{}]  # no text, and the client names neither a session nor a person
 
 
 @needs_extra
@@ -176,14 +178,16 @@ def test_calls_are_measured(start: Start, upstream: ScriptedUpstream) -> None:
 
 
 @pytest.fixture
-def collector() -> Iterator[tuple[str, list[str]]]:
-    """An OTLP receiver: its address, and the paths that were posted to."""
-    paths: list[str] = []
+def collector() -> Iterator[tuple[str, list[tuple[str, bytes]]]]:
+    """An OTLP receiver: its address, and (path, body) of what was posted."""
+    posted: list[tuple[str, bytes]] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["content-length"]))
-            paths.append(self.path)
+            body = self.rfile.read(int(self.headers["content-length"]))
+            if self.headers.get("content-encoding") == "gzip":
+                body = gzip.decompress(body)
+            posted.append((self.path, body))
             self.send_response(200)
             self.end_headers()
 
@@ -193,7 +197,7 @@ def collector() -> Iterator[tuple[str, list[str]]]:
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}", paths
+        yield f"http://127.0.0.1:{server.server_address[1]}", posted
         server.shutdown()
 
 
@@ -201,14 +205,144 @@ def collector() -> Iterator[tuple[str, list[str]]]:
 def test_what_is_left_is_sent_at_the_end(
     start: Start,
     upstream: ScriptedUpstream,
-    collector: tuple[str, list[str]],
+    collector: tuple[str, list[tuple[str, bytes]]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Traces and metrics go to the collector that the standard variable names."""
-    address, paths = collector
+    address, posted = collector
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
     server = start()
     with client_of(server) as client:
         Agent(client, upstream, "Find it").answer()
     server.stop()
-    assert {"/v1/traces", "/v1/metrics"} <= set(paths)
+    assert {"/v1/traces", "/v1/metrics"} <= {path for path, _ in posted}
+
+
+def exported(posted: list[tuple[str, bytes]]) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    """(attributes, attributes of its evaluations) of each span that a collector was sent."""
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+    def values(attributes: Any) -> dict[str, Any]:
+        return {
+            each.key: getattr(each.value, each.value.WhichOneof("value")) for each in attributes
+        }
+
+    found = []
+    for path, body in posted:
+        if path != "/v1/traces":
+            continue
+        for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+            for scope in resource.scope_spans:
+                assert scope.schema_url == SCHEMA_URL
+                for span in scope.spans:
+                    events = [e for e in span.events if e.name == "gen_ai.evaluation.result"]
+                    known = {"span": span.name, "trace": span.trace_id, "id": span.span_id}
+                    known["parent"] = span.parent_span_id
+                    attributes = values(span.attributes) | known
+                    found.append((attributes, [values(e.attributes) for e in events]))
+    return found
+
+
+CLAUDE = {"device_id": "d" * 64, "account_uuid": "acc-1", "session_id": "sess-1"}
+
+
+@needs_extra
+def test_sessions_persons_and_evaluations_are_exported(
+    start: Start,
+    upstream: ScriptedUpstream,
+    collector: tuple[str, list[tuple[str, bytes]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What a collector is sent by the standard exporter: a run that goes round in circles, and its
+    outcome below its newest call, in the session that the client named."""
+    address, posted = collector
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
+    server = start()
+    with client_of(server) as client:
+        client.headers["x-session-id"] = "sess-9"
+        agent = Agent(client, upstream, "My secret is in the kitchen.")
+        for _ in range(12):
+            agent.step()
+        body = {"outcome": "failure", "comment": "not in the kitchen"}
+        client.post(f"/api/runs/{agent.run_id}/outcome", json=body).raise_for_status()
+    server.stop()
+    *calls, (outcome, (told,)) = exported(posted)
+    assert len(calls) == 12
+    newest, evaluated = calls[-1]
+    assert {call["session.id"] for call, _ in calls} == {outcome["session.id"]} == {"sess-9"}
+    assert newest["gen_ai.conversation.id"] == outcome["gen_ai.conversation.id"] != "sess-9"
+    assert (outcome["span"], outcome["parent"]) == ("evaluate outcome", newest["id"])
+    assert outcome["trace"] == newest["trace"]
+    assert told == {
+        "gen_ai.evaluation.name": "outcome",
+        "gen_ai.evaluation.score.value": 0.0,
+        "gen_ai.evaluation.score.label": "failure",
+    }
+    difficulty, *monitors = evaluated
+    assert difficulty["gen_ai.evaluation.name"] == "difficulty"
+    assert difficulty["gen_ai.evaluation.score.label"] == newest["gateway.state"]
+    assert difficulty["gen_ai.evaluation.score.value"] == pytest.approx(
+        newest["gateway.difficulty"], abs=1e-4
+    )
+    assert [each["gen_ai.evaluation.name"] for each in monitors]
+    for each in monitors:
+        assert each["gen_ai.evaluation.score.label"] == "fired"
+        assert 0 < each["gen_ai.evaluation.score.value"] <= 1
+        assert "gen_ai.evaluation.explanation" not in each  # may quote the run's texts
+    assert "kitchen" not in str(calls) + str(told)
+
+
+@needs_extra
+def test_reasons_are_exported_where_texts_are(start: Start, upstream: ScriptedUpstream) -> None:
+    """With `otel.content` a fired monitor says why; an outcome in a header is on its call."""
+    server, kept = start(otel={"content": True}), Kept()
+    server.app.runtime.telemetry = kept.telemetry
+    with client_of(server) as client:
+        agent = Agent(client, upstream, "Where is it?")
+        for _ in range(12):
+            agent.step()
+        client.headers["x-gateway-outcome"] = "success"
+        agent.answer()
+    until(lambda: len(kept.spans.get_finished_spans()) == 13)
+    events: list[dict[str, Any]] = [
+        dict(e.attributes or {}) for e in kept.spans.get_finished_spans()[-1].events
+    ]
+    found = {event["gen_ai.evaluation.name"]: event for event in events}
+    assert found["outcome"]["gen_ai.evaluation.score.value"] == 1
+    fired = [event for name, event in found.items() if name.startswith("monitor.")]
+    assert fired
+    assert all(event["gen_ai.evaluation.explanation"] for event in fired)
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "found"),
+    [
+        ({}, {}, {"user.id": "team"}),
+        ({}, {"user": "ann", "prompt_cache_key": "shared"}, {"user.id": "ann"}),
+        ({}, {"safety_identifier": "b-2", "user": "ann"}, {"user.id": "b-2"}),
+        (
+            {"x-claude-code-session-id": "sess-1", "x-claude-code-agent-id": "a7"},
+            {"metadata": {"user_id": json.dumps(CLAUDE)}},
+            {"session.id": "sess-1", "user.id": "acc-1"},
+        ),
+        (
+            {},
+            {"metadata": {"user_id": json.dumps({**CLAUDE, "account_uuid": ""})}},
+            {"session.id": "sess-1", "user.id": "d" * 64},
+        ),
+        (
+            {},
+            {"metadata": {"user_id": "user_0a1b_account_acc-1_session_5e55"}},
+            {"session.id": "5e55", "user.id": "user_0a1b_account_acc-1"},
+        ),
+        ({}, {"user": "sk-ant-oat01-" + "a1B2" * 20}, {"user.id": "team"}),
+        ({}, {"user": "gw-" + "A" * 43}, {"user.id": "team"}),
+        ({"x-session-id": "AIza" + "b1C" * 11 + "dd"}, {"user": ["x"]}, {"user.id": "team"}),
+        ({}, {"metadata": {"user_id": "{" * 9}, "user": {}}, {"user.id": "team"}),
+    ],
+)
+def test_who_calls_is_read_from_what_clients_send(
+    headers: dict[str, str], body: dict[str, Any], found: dict[str, str]
+) -> None:
+    """The person before the gateway key's name, never a session as a person, never a secret."""
+    assert caller(body, identify(headers, body, ConversationSettings()), "team") == found

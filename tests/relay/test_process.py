@@ -474,6 +474,22 @@ def test_check_config(
         ),
         ("auth: {admin_key: sk-1234}", "auth.admin_key: 7 characters can be guessed; use 16"),
         (
+            "default_upstream: {chatgpt_api_base: 'http://proxy.example/chatgpt'}",
+            "default_upstream.chatgpt_api_base: clients' own credentials go to "
+            "http://proxy.example/chatgpt without TLS",
+        ),
+        (
+            "default_upstream: {api_base: 'http://proxy.example/v1'}",
+            "default_upstream.api_base: clients' own credentials go to http://proxy.example/v1 "
+            "without TLS",
+        ),
+        (
+            "model_list: [{model_name: small, forward_client_key: true, litellm_params: {model: "
+            "openai/x, api_base: 'http://10.0.0.9/v1'}}]",
+            "model_list[0].litellm_params.api_base: clients' own credentials go to "
+            "http://10.0.0.9/v1 without TLS",
+        ),
+        (
             "auth: {gateway_keys: {acme: abababababababababab}}",
             "auth.gateway_keys.acme: few different characters can be guessed",
         ),
@@ -505,6 +521,7 @@ def test_check_config_accepts_what_is_as_it_should_be(
     file.write_text(
         "model_list: [{model_name: small, litellm_params: {model: openai/x}}]\n"
         "model_routing: {FAST: small, SLOW: anthropic/claude-x}\n"
+        "default_upstream: {api_base: 'http://127.0.0.1:9/v1'}\n"
         f"auth: {{admin_key: {key}, gateway_keys: {{acme: {key}, other: {key}2}}}}\n"
     )
     assert main(["check-config", "--json", "--config", str(file)]) == 0
