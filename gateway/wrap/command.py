@@ -15,8 +15,8 @@ import signal
 import subprocess
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import PurePath
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePath
 from typing import Any
 
 from gateway.errors import ConfigError
@@ -53,9 +53,23 @@ _GOOSE = {"OPENAI_HOST": ROOT, "OPENAI_BASE_PATH": "v1/chat/completions", "ANTHR
 _CLINE = "choose the provider `OpenAI Compatible` in Cline with the base URL {base}"
 _CONTINUE = "set `apiBase: {base}` for the model in Continue's config.yaml"
 _PI = 'set `"baseUrl": "{base}"` for the provider in pi\'s models.json'
-_GEMINI = "Gemini CLI speaks Google's own API, which the gateway does not steer"
+_CLAUDE = {
+    "ANTHROPIC_BEDROCK_BASE_URL": ROOT,
+    "ANTHROPIC_VERTEX_BASE_URL": BASE,
+    # A signature of the client's would be for the gateway's address: the gateway signs.
+    **dict.fromkeys(("CLAUDE_CODE_SKIP_BEDROCK_AUTH", "CLAUDE_CODE_SKIP_VERTEX_AUTH"), "1"),
+}
+_GEMINI = {f"GOOGLE_{name}_BASE_URL": ROOT for name in ("GEMINI", "VERTEX")}
+_GEMINI_LOGIN = (
+    "Gemini CLI takes another address only with a login by key or Vertex AI: put "
+    '`"security": {"auth": {"selectedType": "gemini-api-key"}}` into ~/.gemini/settings.json'
+)
+_COPILOT = (
+    "Copilot's own models have a fixed address; a provider of yours "
+    "(COPILOT_PROVIDER_BASE_URL, of type openai or anthropic) is wrapped"
+)
 CLIENTS = (
-    Client("Claude Code", ("claude",)),
+    Client("Claude Code", ("claude",), _CLAUDE),
     Client("Codex", ("codex",), options=("-c", f'openai_base_url="{BASE}"')),
     Client("opencode", ("opencode",), json_variable=("OPENCODE_CONFIG_CONTENT", _OPENCODE)),
     Client("aider", ("aider",), {"AIDER_OPENAI_API_BASE": BASE}),
@@ -65,7 +79,8 @@ CLIENTS = (
     Client("Cline", ("cline",), by_hand=_CLINE),
     Client("Continue", ("cn",), by_hand=_CONTINUE),
     Client("pi", ("pi",), by_hand=_PI),
-    Client("Gemini CLI", ("gemini",), by_hand=_GEMINI),
+    Client("Gemini CLI", ("gemini",), _GEMINI),
+    Client("Copilot CLI", ("copilot",), by_hand=_COPILOT),
 )
 
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
@@ -93,6 +108,49 @@ def client_of(command: Sequence[str]) -> Client | None:
     return None
 
 
+def with_login(client: Client, environment: Mapping[str, str]) -> Client:
+    """The client as it works with the login that this user has."""
+    home = Path(environment.get("HOME") or Path.home())
+    if client.title == "Codex" and _is_at_chatgpt(environment, home):
+        # Its `chatgpt_base_url` takes no http: what is not for a model goes to ChatGPT directly.
+        return replace(client, options=("-c", f'openai_base_url="{ROOT}/backend-api/codex"'))
+    if client.title == "Gemini CLI" and environment.get("GOOGLE_GENAI_USE_VERTEXAI") != "true":
+        path = Path(environment.get("GEMINI_CLI_HOME") or home) / ".gemini/settings.json"
+        chosen = path.read_text("utf-8", "replace") if path.is_file() else ""
+        found = any(f'"{kind}"' in chosen for kind in ("gemini-api-key", "vertex-ai"))
+        return client if found else replace(client, by_hand=_GEMINI_LOGIN)
+    kind, name = environment.get("COPILOT_PROVIDER_TYPE", "openai"), "COPILOT_PROVIDER_BASE_URL"
+    if client.title == "Copilot CLI" and environment.get(name) and kind != "azure":
+        return replace(client, variables={name: ROOT if kind == "anthropic" else BASE}, by_hand="")
+    return client
+
+
+def _is_at_chatgpt(environment: Mapping[str, str], home: Path) -> bool:
+    """Whether Codex uses a ChatGPT login; one in the system's keyring is not seen."""
+    path = Path(environment.get("CODEX_HOME") or home / ".codex") / "auth.json"
+    known: Any = None
+    with contextlib.suppress(OSError, ValueError):
+        known = json.loads(path.read_bytes())
+    if environment.get("CODEX_API_KEY") or not isinstance(known, dict):
+        return False
+    by_key = "apikey" if known.get("OPENAI_API_KEY") else "chatgpt"
+    return bool(known.get("tokens")) and (known.get("auth_mode") or by_key) != "apikey"
+
+
+def with_upstreams(command: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
+    """The gateway's environment: the client's variables name its provider, unless one is set."""
+    found = dict(environment)
+    client = client_of(command) or Client("", ())
+    for name, ours in with_login(client, environment).variables.items():
+        base = environment.get(name, "").rstrip("/")
+        kind = name.removesuffix("_BASE_URL").rpartition("_")[2]
+        if base and kind == "PROVIDER":
+            found["OPENAI_BASE_URL" if ours == BASE else "ANTHROPIC_BASE_URL"] = base
+        elif base and kind in ("BEDROCK", "VERTEX", "GEMINI"):
+            found.setdefault(f"GATEWAY_DEFAULT_UPSTREAM__{kind}_API_BASE", base.removesuffix("/v1"))
+    return found
+
+
 def prepared(command: Sequence[str], environment: Mapping[str, str], root: str) -> Prepared:
     """`command` and its variables, pointed to the gateway at `root` (`http://127.0.0.1:8080`)."""
     client = client_of(command)
@@ -100,6 +158,7 @@ def prepared(command: Sequence[str], environment: Mapping[str, str], root: str) 
         client, after = Client("", ()), 1
     else:
         after = 1 + next(i for i, word in enumerate(command) if client_of([word]) is client)
+        client = with_login(client, environment)
     values = {**COMMON, **client.variables}
     fresh = dict(environment) | {name: _filled(value, root) for name, value in values.items()}
     if client.json_variable is not None:

@@ -94,7 +94,8 @@ def wrap(options: WrapOptions) -> int:
             url, read = other, partial(traces_of, other, before)
             page, others = f"{url}/dashboard/runs/{{run}}", f"{url}/dashboard/runs"
         else:
-            settings = wrap_settings(options.config, os.environ, options.mode)
+            named = command.with_upstreams(options.command, os.environ)
+            settings = wrap_settings(options.config, named, options.mode)
             if budget is not None:
                 settings = replace(settings, budgets=(*settings.budgets, budget))
             own = stack.enter_context(own_gateway(settings))
@@ -135,7 +136,7 @@ def _run(options: WrapOptions, url: str, say: Say, mode: Mode | None) -> int:
     """mode: that of an own gateway; None = the mode of one that runs already."""
     prepared = command.prepared(options.command, os.environ, url)
     if prepared.note:
-        say(f"this client reads no variable: {prepared.note}")
+        say(f"by hand: {prepared.note}")
     if mode is None:
         say(f"{options.command[0]} goes through the gateway that runs at {url}/dashboard")
     else:

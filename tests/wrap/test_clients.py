@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
-from gateway.wrap.command import CLIENTS, client_of, prepared
+from gateway.wrap.command import CLIENTS, client_of, prepared, with_upstreams
 
 ROOT = "http://127.0.0.1:4321"
 BASE = f"{ROOT}/v1"
@@ -62,6 +63,82 @@ def test_each_client_is_known_by_each_of_its_names() -> None:
     for known in CLIENTS:
         for name in known.names:
             assert client_of([f"/opt/bin/{name}"]) is known
-            note = prepared([name], {}, ROOT).note
-            assert bool(note) == bool(known.by_hand)
-            assert "{" not in note
+            note = prepared([name], {"HOME": "/nowhere"}, ROOT).note
+            assert bool(note) == bool(known.by_hand or name == "gemini")
+            assert "{base}" not in note
+
+
+@pytest.mark.parametrize(
+    ("login", "environment", "path"),
+    [
+        ({"auth_mode": "chatgpt", "tokens": {"id_token": "x"}}, {}, "/backend-api/codex"),
+        ({"OPENAI_API_KEY": None, "tokens": {"id_token": "x"}}, {}, "/backend-api/codex"),
+        ({"OPENAI_API_KEY": "k", "tokens": {"id_token": "x"}}, {}, "/v1"),
+        ({"auth_mode": "apikey", "tokens": {"id_token": "x"}}, {}, "/v1"),
+        ({"auth_mode": "chatgpt", "tokens": {"id_token": "x"}}, {"CODEX_API_KEY": "k"}, "/v1"),
+        (["broken"], {}, "/v1"),
+        (None, {}, "/v1"),
+    ],
+)
+def test_codex_goes_where_its_login_is_for(
+    login: object, environment: dict[str, str], path: str, tmp_path: Path
+) -> None:
+    """A ChatGPT login to ChatGPT's path, an API key to the API's."""
+    if login is not None:
+        (tmp_path / "auth.json").write_text(json.dumps(login))
+    found = prepared(["codex"], {"CODEX_HOME": str(tmp_path), **environment}, ROOT)
+    assert found.command[2] == f'openai_base_url="{ROOT}{path}"'
+
+
+def test_gemini_is_told_how_to_choose_its_login(tmp_path: Path) -> None:
+    """It refuses another address with a login that it infers from the variables alone."""
+    settings = tmp_path / ".gemini/settings.json"
+    environment = {"HOME": str(tmp_path), "GEMINI_API_KEY": "k"}
+    found = prepared(["gemini"], environment, ROOT)
+    assert found.environment["GOOGLE_GEMINI_BASE_URL"] == ROOT
+    assert found.environment["GOOGLE_VERTEX_BASE_URL"] == ROOT
+    assert "selectedType" in found.note
+    assert not prepared(["gemini"], {**environment, "GOOGLE_GENAI_USE_VERTEXAI": "true"}, ROOT).note
+    settings.parent.mkdir()
+    settings.write_text('{"security": {"auth": {"selectedType": "oauth-personal"}}}')
+    assert "selectedType" in prepared(["gemini"], environment, ROOT).note
+    settings.write_text('{ // mine\n"security": {"auth": {"selectedType": "gemini-api-key"}}}')
+    assert not prepared(["gemini"], environment, ROOT).note
+
+
+def test_copilot_is_wrapped_with_a_provider_of_the_users() -> None:
+    """Its base URL has the form of its type; GitHub's own models are not wrapped."""
+    name, kind = "COPILOT_PROVIDER_BASE_URL", "COPILOT_PROVIDER_TYPE"
+    for environment in ({}, {name: "https://p", kind: "azure"}):
+        found = prepared(["copilot"], environment, ROOT)
+        assert found.note
+        assert found.environment.get(name) == environment.get(name)
+    own = {name: "https://p/v1"}
+    assert prepared(["copilot"], own, ROOT).environment[name] == BASE
+    assert not prepared(["copilot"], own, ROOT).note
+    assert with_upstreams(["copilot"], own)["OPENAI_BASE_URL"] == "https://p/v1"
+    own = {name: "https://p", kind: "anthropic", "ANTHROPIC_BASE_URL": "https://other"}
+    assert prepared(["copilot"], own, ROOT).environment[name] == ROOT
+    assert with_upstreams(["copilot"], own)["ANTHROPIC_BASE_URL"] == "https://p"
+
+
+def test_the_gateway_asks_the_provider_that_the_client_would_have_asked() -> None:
+    """Claude Code's and Gemini's variables become the gateway's; what is set for it is kept."""
+    own = {
+        "ANTHROPIC_BEDROCK_BASE_URL": "https://bedrock.corp/",
+        "ANTHROPIC_VERTEX_BASE_URL": "https://vertex.corp/v1",
+        "GOOGLE_GEMINI_BASE_URL": "https://gemini.corp",
+    }
+    at = "GATEWAY_DEFAULT_UPSTREAM__{}_API_BASE".format
+    found = with_upstreams(["npx", "claude"], own)
+    assert found[at("BEDROCK")] == "https://bedrock.corp"
+    assert found[at("VERTEX")] == "https://vertex.corp"
+    assert at("GEMINI") not in found
+    assert with_upstreams(["gemini"], own)[at("GEMINI")] == "https://gemini.corp"
+    assert with_upstreams(["claude"], {**own, at("VERTEX"): "v"})[at("VERTEX")] == "v"
+    assert with_upstreams(["make"], own) == own
+    wrapped = prepared(["claude"], own, ROOT).environment
+    assert wrapped["ANTHROPIC_BEDROCK_BASE_URL"] == ROOT
+    assert wrapped["ANTHROPIC_VERTEX_BASE_URL"] == BASE
+    assert wrapped["CLAUDE_CODE_SKIP_BEDROCK_AUTH"] == "1"
+    assert wrapped["CLAUDE_CODE_SKIP_VERTEX_AUTH"] == "1"

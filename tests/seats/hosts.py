@@ -1,0 +1,559 @@
+"""Scripted hosts of the seats: each takes only the credential, paths and methods of its kind.
+
+A real server on loopback with WebSocket. What is not right is answered as the provider answers it:
+401 without its own credential, 403 for another account, 404 for a path of another host. The model
+asks once for a shell that the client knows, then ends the task.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+import struct
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from urllib.parse import unquote
+
+import orjson
+import uvicorn
+from backports import zstd
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+
+from gateway.wire.messages import tool_names
+from steering_gateway_testing import (
+    AppServer,
+    ReceivedRequest,
+    Reply,
+    ToolCall,
+    Usage,
+    chat,
+    messages,
+    responses,
+)
+from steering_gateway_testing.exchange import Answer
+
+OPENAI_KEY = "sk-proj-made-up-for-the-test"
+ANTHROPIC_KEY = "sk-ant-api03-made-up-for-the-test"
+OAUTH_TOKEN = "sk-ant-oat01-made-up-for-the-test"
+GOOGLE_KEY = "AIzaMadeUpForTheTest"
+GOOGLE_TOKEN = "ya29.made-up-for-the-test"
+AWS_KEY, AWS_SECRET = "AKIAMADEUPFORTESTS", "made/up/secret/of/the/test"
+AWS_BEARER = "ABSKmade-up-for-the-test"
+REGION, PROJECT = "us-east-1", "made-up-project"
+ACCOUNT = "acc-0000-made-up"
+
+SHELL = "echo seen-by-the-shell"
+CALLS = {
+    "exec": ToolCall("exec", f'text((await tools.exec_command({{cmd: "{SHELL}"}})).output);'),
+    "exec_command": ToolCall("exec_command", {"cmd": SHELL}),
+    "shell_command": ToolCall("shell_command", {"command": SHELL}),
+    "shell": ToolCall("shell", {"command": ["bash", "-lc", SHELL]}),
+    "Bash": ToolCall("Bash", {"command": SHELL, "description": "look"}),
+    "bash": ToolCall("bash", {"command": SHELL, "description": "look"}),
+    "run_shell_command": ToolCall("run_shell_command", {"command": SHELL, "description": "look"}),
+}
+USAGE = Usage(prompt_tokens=1200, completion_tokens=34, cached_tokens=200)
+TOKENS = "/token"
+"""Where Google's libraries change a made-up identity for a token."""
+_TOKEN = {
+    "access_token": GOOGLE_TOKEN,
+    "issued_token_type": "urn:ietf:params:oauth:token-type:access_token",
+    "token_type": "Bearer",
+    "expires_in": 3600,
+}
+_WORKSPACE = {
+    "id": ACCOUNT,
+    "plan_type": "plus",
+    "structure": "personal",
+    "workspace_backend_origin": "NO_CONSTRAINT",
+    "account_routing_override": "NO_CONSTRAINT",
+}
+RATE_LIMITS = {
+    "x-codex-primary-used-percent": "12",
+    "x-codex-primary-window-minutes": "300",
+    "x-codex-primary-reset-at": "1893456000",
+}
+
+
+def made_up_jwt() -> str:
+    """A token like that of a ChatGPT login, for a hundred years; nobody signed it."""
+    claims = {
+        "exp": 4_900_000_000,
+        "email": "a@example.com",
+        "https://api.openai.com/auth": {
+            "chatgpt_account_id": ACCOUNT,
+            "chatgpt_plan_type": "plus",
+            "chatgpt_user_id": "user-made-up",
+            "user_id": "user-made-up",
+        },
+    }
+    parts = ({"alg": "RS256", "typ": "JWT"}, claims)
+    encoded = [base64.urlsafe_b64encode(json.dumps(p).encode()).rstrip(b"=") for p in parts]
+    return b".".join([*encoded, b"c2lnbmF0dXJl"]).decode()
+
+
+CHATGPT_TOKEN = made_up_jwt()
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal(Exception):
+    """What the host does not take."""
+
+    status: int
+    message: str
+
+
+def _bearer(request: ReceivedRequest) -> str:
+    return (request.header("authorization") or "").removeprefix("Bearer ")
+
+
+def _need(ok: bool, status: int, message: str) -> None:
+    if not ok:
+        raise Refusal(status, message)
+
+
+def _openai(request: ReceivedRequest) -> None:
+    _need(_bearer(request) == OPENAI_KEY, 401, "Incorrect API key provided.")
+    _need(request.header("chatgpt-account-id") is None, 401, "Not an account of this API.")
+
+
+def _chatgpt(request: ReceivedRequest) -> None:
+    _need(_bearer(request) == CHATGPT_TOKEN, 401, "Could not validate your token.")
+    _need(request.header("chatgpt-account-id") == ACCOUNT, 403, "Another account's token.")
+
+
+def _anthropic(request: ReceivedRequest) -> None:
+    if _bearer(request) == OAUTH_TOKEN:
+        betas = (request.header("anthropic-beta") or "").replace(" ", "").split(",")
+        _need("oauth-2025-04-20" in betas, 401, "OAuth authentication is not supported.")
+    else:
+        _need(request.header("x-api-key") == ANTHROPIC_KEY, 401, "invalid x-api-key")
+    if request.path != "/":
+        _need(bool(request.header("anthropic-version")), 400, "anthropic-version: required")
+
+
+def _bedrock(request: ReceivedRequest) -> None:
+    if _bearer(request) != AWS_BEARER:
+        _need(signature_is_right(request), 403, "The request signature does not match.")
+    if request.method == "POST":
+        ours = request.fields.get("anthropic_version") == "bedrock-2023-05-31"
+        extra = {"model", "stream"} & set(request.fields)
+        _need(ours and not extra, 400, f"Malformed input request: {sorted(extra)}")
+
+
+def _vertex(request: ReceivedRequest) -> None:
+    _need(_bearer(request) == GOOGLE_TOKEN, 401, "Request had invalid credentials.")
+    _need(f"/projects/{PROJECT}/" in request.path, 403, "Another project.")
+    if "/anthropic/" in request.path and "count-tokens" not in request.path:
+        ours = request.fields.get("anthropic_version") == "vertex-2023-10-16"
+        _need(ours and "model" not in request.fields, 400, "anthropic_version: required")
+
+
+def _google(request: ReceivedRequest) -> None:
+    _need(request.header("x-goog-api-key") == GOOGLE_KEY, 401, "API key not valid.")
+    _need(request.header("authorization") is None, 401, "Two credentials.")
+
+
+def signature_is_right(request: ReceivedRequest) -> bool:
+    """Whether the request has been signed with the made-up secret, over what it says."""
+    found = re.fullmatch(
+        r"AWS4-HMAC-SHA256 Credential=([^/]+)/\d+/([^/]+)/bedrock/aws4_request, ?"
+        r"SignedHeaders=([^,]+), ?Signature=([0-9a-f]{64})",
+        request.header("authorization") or "",
+    )
+    date = request.header("x-amz-date")
+    if found is None or date is None or found[1] != AWS_KEY:
+        return False
+    signer = SigV4Auth(Credentials(AWS_KEY, AWS_SECRET), "bedrock", found[2])
+    path = request.target.partition("?")[0]
+    signed = AWSRequest(request.method, f"http://{request.header('host')}{path}", data=request.body)
+    for name in found[3].split(";"):
+        signed.headers[name] = request.header(name) or ""
+    signed.params = dict(p.partition("=")[::2] for p in request.query.split("&") if p)
+    signed.context["timestamp"] = date
+    canonical = signer.canonical_request(signed)
+    return bool(signer.signature(signer.string_to_sign(signed, canonical), signed) == found[4])
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One host: its credential, the paths that converse, and those it answers beside them."""
+
+    check: Callable[[ReceivedRequest], None]
+    talk: re.Pattern[str]
+    other: re.Pattern[str]
+    websocket: bool = False
+
+
+_MODEL = r"[^/]+"
+_VERTEX = r"/v1(beta1)?/projects/[^/]+/locations/[^/]+/publishers"
+_CLAUDE = rf"{_VERTEX}/anthropic/models/{_MODEL}:(rawPredict|streamRawPredict)"
+_GEMINI = rf"models/{_MODEL}:(generateContent|streamGenerateContent)"
+KINDS = {
+    "openai": Kind(
+        _openai,
+        re.compile(r"/v1/(responses|chat/completions)"),
+        re.compile(r"/v1/(models|responses/compact)"),
+        websocket=True,
+    ),
+    "chatgpt": Kind(
+        _chatgpt,
+        re.compile(r"/backend-api/codex/responses"),
+        re.compile(r"/backend-api/.*"),
+        websocket=True,
+    ),
+    "anthropic": Kind(
+        _anthropic,
+        re.compile(r"/v1/messages"),
+        re.compile(r"/|/v1/models|/v1/messages/count_tokens|/api/.*"),
+    ),
+    "bedrock": Kind(
+        _bedrock,
+        re.compile(rf"/model/{_MODEL}/(invoke|invoke-with-response-stream)"),
+        re.compile(rf"/model/{_MODEL}/count-tokens|/inference-profiles.*"),
+    ),
+    "vertex": Kind(
+        _vertex,
+        re.compile(rf"{_CLAUDE}|{_VERTEX}/google/{_GEMINI}"),
+        re.compile(rf".*/count-tokens:rawPredict|{_VERTEX}/google/models/{_MODEL}:countTokens"),
+    ),
+    "google": Kind(
+        _google,
+        re.compile(rf"/v1beta/{_GEMINI}"),
+        re.compile(rf"/v1beta/models/{_MODEL}:countTokens|/v1beta/models"),
+    ),
+}
+
+
+@dataclass(slots=True)
+class Host:
+    """A running host. `requests`: all that came; a WebSocket's frames are bodies of requests whose
+    method is `FRAME`. `refused`: status and request of those that were not taken."""
+
+    kind: str
+    upgrades: bool = True
+    """Whether a WebSocket is accepted; else it is refused with 426."""
+    certificate: Path | None = None
+    """For a second address of it, with TLS: Codex asks for its workspace at no other."""
+    requests: list[ReceivedRequest] = field(default_factory=list)
+    refused: list[tuple[int, ReceivedRequest]] = field(default_factory=list)
+    _asked: int = 0
+    _talks: int = 0
+    _responses: responses.ResponsesApi = field(default_factory=responses.ResponsesApi)
+    _servers: list[AppServer] = field(default_factory=list)
+
+    def __enter__(self) -> Host:
+        self._servers.append(self._started({}))
+        if self.certificate is not None:
+            self._servers.append(self._started({"ssl_certfile": str(self.certificate)}))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        while self._servers:
+            self._servers.pop().stop()
+
+    def _started(self, more: dict[str, Any]) -> AppServer:
+        config = uvicorn.Config(
+            self._serve,
+            lifespan="off",
+            interface="asgi3",
+            ws="wsproto",
+            log_level="error",
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            timeout_graceful_shutdown=1,
+            **more,
+        )
+        server = AppServer(self._serve, config=config)
+        server.start()
+        return server
+
+    @property
+    def url(self) -> str:
+        """Its address without a path."""
+        return self._servers[0].url
+
+    @property
+    def tls_url(self) -> str:
+        """Its second address."""
+        return self._servers[-1].url.replace("http:", "https:")
+
+    def talk(self) -> list[ReceivedRequest]:
+        """The requests that converse and were taken, in their order."""
+        refused = {id(request) for _, request in self.refused}
+        asked = filter(self.converses, self.requests)
+        return [r for r in asked if r.method in ("POST", "FRAME") and id(r) not in refused]
+
+    def converses(self, request: ReceivedRequest) -> bool:
+        """Whether a request, or a WebSocket, is for the model."""
+        return KINDS[self.kind].talk.fullmatch(request.path) is not None
+
+    def _reply(self, names: set[str]) -> Reply:
+        known = next((CALLS[name] for name in CALLS if name in names), None)
+        if known is None:
+            return Reply('{"title": "All done"}', usage=USAGE)
+        self._asked += 1
+        if self._asked > 1:
+            return Reply("All done.", usage=USAGE)
+        return Reply("Let me look.", tool_calls=(known,), usage=USAGE)
+
+    async def _serve(self, scope: Any, receive: Any, send: Any) -> None:
+        request = self._received(scope)
+        if scope["type"] == "websocket":
+            await self._websocket(request, receive, send)
+            return
+        more = True
+        while more:
+            event = await receive()
+            if event["type"] == "http.disconnect":
+                return
+            request.body += event.get("body", b"")
+            more = event.get("more_body", False)
+        try:
+            answer = self._answered(request)
+        except Refusal as refusal:
+            answer = self._refused(request, refusal)
+        headers = [(b"content-type", answer.content_type.encode())]
+        headers += [(name.encode(), value.encode()) for name, value in answer.headers.items()]
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        for piece in answer.pieces if request.method != "HEAD" else ():
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    def _received(self, scope: Any) -> ReceivedRequest:
+        target = scope["raw_path"].decode("latin-1")
+        if scope["query_string"]:
+            target += "?" + scope["query_string"].decode("latin-1")
+        request = ReceivedRequest(
+            method=scope.get("method", "GET"),
+            target=target,
+            headers=list(scope["headers"]),
+            connection=scope["client"][1],
+        )
+        self.requests.append(request)
+        if self.converses(request) and request.method == "POST":
+            self._numbered(request)
+        return request
+
+    def _numbered(self, request: ReceivedRequest) -> None:
+        """Number the requests that converse alone: ids of answers are equal in every run."""
+        self._talks += 1
+        request.sequence = self._talks
+
+    def _refused(self, request: ReceivedRequest, refusal: Refusal) -> Answer:
+        self.refused.append((refusal.status, request))
+        error = {"type": "invalid_request_error", "message": refusal.message}
+        body = orjson.dumps({"type": "error", "error": error, "message": refusal.message})
+        return Answer(pieces=(body,), status=refusal.status)
+
+    def _answered(self, request: ReceivedRequest) -> Answer:
+        kind = KINDS[self.kind]
+        if request.path == TOKENS:
+            return Answer(pieces=(orjson.dumps(_TOKEN),))
+        parsed = _parsed(request)
+        request._fields = parsed if isinstance(parsed, dict) else {}
+        talks = self.converses(request)
+        _need(talks or kind.other.fullmatch(request.path) is not None, 404, "Not found.")
+        if request.method != "HEAD" or request.path != "/":
+            kind.check(request)
+        if request.path.endswith("/wham/accounts/check"):
+            return Answer(pieces=(orjson.dumps({"accounts": [_WORKSPACE]}),))
+        if not talks or request.method != "POST":
+            return _side(request)
+        return DIALECTS[self.kind](self, request)
+
+    async def _websocket(self, request: ReceivedRequest, receive: Any, send: Any) -> None:
+        kind = KINDS[self.kind]
+        try:
+            _need(self.converses(request), 404, "Not found.")
+            kind.check(request)
+            _need(kind.websocket and self.upgrades, 426, "Upgrade Required")
+        except Refusal as refusal:
+            answer = self._refused(request, refusal)
+            await receive()
+            start = {"type": "websocket.http.response.start", "status": answer.status}
+            await send({**start, "headers": [(b"content-type", b"application/json")]})
+            await send({"type": "websocket.http.response.body", "body": answer.pieces[0]})
+            return
+        await receive()
+        headers = [(n.encode(), v.encode()) for n, v in RATE_LIMITS.items()]
+        await send({"type": "websocket.accept", "headers": headers})
+        while (event := await receive())["type"] == "websocket.receive":
+            text = event.get("text") or (event.get("bytes") or b"").decode()
+            frame = ReceivedRequest(
+                method="FRAME", target=request.target, headers=[], connection=request.connection
+            )
+            frame.body = text.encode()
+            self.requests.append(frame)
+            self._numbered(frame)
+            for answer_event in self._events(frame):
+                await send({"type": "websocket.send", "text": answer_event})
+
+    def _events(self, frame: ReceivedRequest) -> Iterator[str]:
+        fields = dict(frame.fields)
+        if fields.pop("type", None) != "response.create":
+            return
+        frame._fields = {**fields, "stream": True, "store": True}
+        frame.history = self._responses.history(frame)
+        names = set(tool_names(frame.fields)) | set(tool_names({"input": frame.history}))
+        reply = Reply(usage=USAGE) if fields.get("generate") is False else self._reply(names)
+        for piece in self._responses.answer(reply, frame).pieces:
+            yield piece.partition(b"data: ")[2].decode().strip()
+
+
+def decoded(request: ReceivedRequest) -> bytes:
+    """The body without its coding."""
+    coding = request.header("content-encoding")
+    if coding == "zstd":
+        return zstd.decompress(request.body)
+    return gzip.decompress(request.body) if coding == "gzip" else request.body
+
+
+def _parsed(request: ReceivedRequest) -> Any:
+    try:
+        return orjson.loads(decoded(request) or b"{}")
+    except orjson.JSONDecodeError:
+        raise Refusal(400, "The body is not JSON.") from None
+
+
+def _side(request: ReceivedRequest) -> Answer:
+    body: dict[str, Any] = {}
+    if request.path.endswith("/models"):
+        body = {"object": "list", "data": [], "models": []}
+    elif "count_tokens" in request.path or "count-tokens" in request.path:
+        body = {"input_tokens": 100}
+    elif request.path.endswith(":countTokens"):
+        body = {"totalTokens": 100}
+    return Answer(pieces=(orjson.dumps(body),))
+
+
+def _responses_answer(host: Host, request: ReceivedRequest) -> Answer:
+    reply = host._reply(set(tool_names(request.fields)))
+    if request.path.endswith("/chat/completions"):
+        return chat.answer(reply, request).numbered(request.sequence)
+    request.history = host._responses.history(request)
+    answer = host._responses.answer(reply, request)
+    limits = RATE_LIMITS if host.kind == "chatgpt" else {}
+    return Answer(pieces=answer.pieces, content_type=answer.content_type, headers=limits)
+
+
+def _messages_answer(host: Host, request: ReceivedRequest) -> Answer:
+    model, _, verb = request.path.rpartition("/models/")[2].partition(":")
+    if host.kind == "vertex":
+        if "/google/" in request.path:
+            return _google_answer(host, request)
+        request._fields = {**request.fields, "model": model, "stream": verb.startswith("stream")}
+    reply = host._reply(set(tool_names(request.fields)))
+    return messages.answer(reply, request).numbered(request.sequence)
+
+
+def _bedrock_answer(host: Host, request: ReceivedRequest) -> Answer:
+    model, _, verb = request.path.removeprefix("/model/").rpartition("/")
+    stream = verb == "invoke-with-response-stream"
+    request._fields = {**request.fields, "model": unquote(model), "stream": stream}
+    reply = host._reply(set(tool_names(request.fields)))
+    answer = messages.answer(reply, request).numbered(request.sequence)
+    counts = {
+        "X-Amzn-Bedrock-Input-Token-Count": str(USAGE.prompt_tokens),
+        "X-Amzn-Bedrock-Output-Token-Count": str(USAGE.completion_tokens),
+    }
+    if not stream:
+        return Answer(pieces=answer.pieces, headers=counts)
+    events = [piece.partition(b"data: ")[2].strip() for piece in answer.pieces]
+    last = orjson.loads(events[-1])
+    last["amazon-bedrock-invocationMetrics"] = {
+        "inputTokenCount": USAGE.prompt_tokens - USAGE.cached_tokens,
+        "outputTokenCount": USAGE.completion_tokens,
+        "cacheReadInputTokenCount": USAGE.cached_tokens,
+        "invocationLatency": 900,
+        "firstByteLatency": 300,
+    }
+    events[-1] = orjson.dumps(last)
+    pieces = tuple(map(event_frame, events))
+    return Answer(pieces=pieces, content_type="application/vnd.amazon.eventstream")
+
+
+def event_frame(data: bytes) -> bytes:
+    """One message of an AWS event stream that holds a chunk of a model's answer."""
+    payload = orjson.dumps({"bytes": base64.b64encode(data).decode(), "p": "abcdefgh"})
+    headers = b""
+    for name, value in (
+        (b":event-type", b"chunk"),
+        (b":content-type", b"application/json"),
+        (b":message-type", b"event"),
+    ):
+        headers += bytes([len(name)]) + name + b"\x07" + struct.pack(">H", len(value)) + value
+    prelude = struct.pack(">II", 16 + len(headers) + len(payload), len(headers))
+    message = prelude + struct.pack(">I", zlib.crc32(prelude)) + headers + payload
+    return message + struct.pack(">I", zlib.crc32(message))
+
+
+def _google_answer(host: Host, request: ReceivedRequest) -> Answer:
+    declared = [d for t in request.fields.get("tools") or [] for d in _declarations(t)]
+    reply = host._reply({str(declaration.get("name")) for declaration in declared})
+    model, _, verb = request.path.rpartition("/models/")[2].partition(":")
+    parts: list[Any] = [{"text": reply.content}]
+    for call in reply.tool_calls:
+        called = {"functionCall": {"name": call.name, "args": call.value}}
+        parts.append({**called, "thoughtSignature": "c2lnbmF0dXJlIG9mIGEgdGhvdWdodA=="})
+    usage = {
+        "promptTokenCount": USAGE.prompt_tokens,
+        "cachedContentTokenCount": USAGE.cached_tokens,
+        "candidatesTokenCount": USAGE.completion_tokens,
+        "totalTokenCount": USAGE.prompt_tokens + USAGE.completion_tokens,
+    }
+    head = {"modelVersion": model, "responseId": f"r{request.sequence}", "usageMetadata": usage}
+    chunks = []
+    for i, part in enumerate(parts):
+        candidate: dict[str, Any] = {"content": {"role": "model", "parts": [part]}, "index": 0}
+        if i == len(parts) - 1:
+            candidate["finishReason"] = "STOP"
+        chunks.append({"candidates": [candidate], **head})
+    if verb == "generateContent":
+        whole = {"content": {"role": "model", "parts": parts}, "finishReason": "STOP", "index": 0}
+        return Answer(pieces=(orjson.dumps({"candidates": [whole], **head}),))
+    if "alt=sse" in request.query:
+        pieces = tuple(b"data: " + orjson.dumps(c) + b"\r\n\r\n" for c in chunks)
+        return Answer(pieces=pieces, content_type="text/event-stream")
+    return Answer(pieces=(orjson.dumps(chunks),))
+
+
+def _declarations(tool: Any) -> list[Any]:
+    return tool.get("functionDeclarations") or tool.get("function_declarations") or []
+
+
+DIALECTS: dict[str, Callable[[Host, ReceivedRequest], Answer]] = {
+    "openai": _responses_answer,
+    "chatgpt": _responses_answer,
+    "anthropic": _messages_answer,
+    "bedrock": _bedrock_answer,
+    "vertex": _messages_answer,
+    "google": _google_answer,
+}
+
+
+def login(now: float | None = None) -> dict[str, Any]:
+    """Codex's `auth.json` after a login with ChatGPT, refreshed just now."""
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
+    tokens = {"id_token": CHATGPT_TOKEN, "access_token": CHATGPT_TOKEN, "account_id": ACCOUNT}
+    return {
+        "auth_mode": "chatgpt",
+        "OPENAI_API_KEY": None,
+        "tokens": {**tokens, "refresh_token": "rt-made-up"},
+        "last_refresh": stamp,
+    }
