@@ -30,7 +30,7 @@ from gateway.steering.guidance.pattern import Pattern, Query, Tier, embedding_te
 from gateway.steering.guidance.settings import EtraceSettings
 from gateway.steering.monitors import FAILURE_TYPES
 from gateway.stores.patterns import Search
-from gateway.stores.sql.patterns import SQLPatternStore
+from gateway.stores.sql.patterns import PatternStore
 from gateway.stores.sqlite.connection import load_vector_extension
 from gateway.stores.sqlite.database import Database
 from gateway.stores.sqlite.engine import SQLiteEngine
@@ -104,7 +104,7 @@ def patterns(count: int, draw: random.Random) -> list[Pattern]:
     ]
 
 
-async def fill(store: SQLPatternStore, embedder: StaticEmbedder, count: int) -> np.ndarray:
+async def fill(store: PatternStore, embedder: StaticEmbedder, count: int) -> np.ndarray:
     """Add patterns, and return their vectors in order."""
     made = patterns(count, random.Random(3))
     vectors = []
@@ -129,7 +129,7 @@ async def longest_stall(stop: asyncio.Event) -> float:
 async def measure(path: Path, size: int, rounds: int) -> Measured:
     """One size of store."""
     database = await Database.open(StorageSettings(path=str(path)), hooks=(load_vector_extension,))
-    store, embedder = SQLPatternStore(SQLiteEngine(database)), StaticEmbedder.load()
+    store, embedder = PatternStore(SQLiteEngine(database)), StaticEmbedder.load()
     library = await PatternLibrary.open(store, embedder, EtraceSettings(), starter=False)
     vectors = await fill(store, embedder, size)
     draw = random.Random(4)
@@ -177,7 +177,7 @@ async def _idle(seconds: float) -> float:
 
 
 async def _worker(
-    database: Database, store: SQLPatternStore, vector: object, failure_type: str | None
+    database: Database, store: PatternStore, vector: object, failure_type: str | None
 ) -> tuple[float, float]:
     """Seconds the search takes inside the reader thread, by the clock and of the processor."""
     index = store._index
@@ -195,7 +195,7 @@ async def _worker(
 
 
 async def _agreement(
-    store: SQLPatternStore, embedder: StaticEmbedder, vectors: np.ndarray, texts: Sequence[str]
+    store: PatternStore, embedder: StaticEmbedder, vectors: np.ndarray, texts: Sequence[str]
 ) -> float:
     """Share of the exact best two that the store finds."""
     hits = 0

@@ -41,7 +41,7 @@ from gateway.library import PatternLibrary
 from gateway.steering.guidance.pattern import Tier
 from gateway.steering.guidance.settings import EtraceSettings
 from gateway.stores.patterns import Search
-from gateway.stores.sql.patterns import SQLPatternStore
+from gateway.stores.sql.patterns import PatternStore
 from gateway.stores.sqlite.connection import load_vector_extension
 from gateway.stores.sqlite.database import Database
 from gateway.stores.sqlite.engine import SQLiteEngine
@@ -107,7 +107,7 @@ async def run_arm(work: Work, seconds: float, stalls: Stalls) -> None:
     await ticker
 
 
-def arms(database: Database, store: SQLPatternStore, embedder: StaticEmbedder) -> dict[str, Work]:
+def arms(database: Database, store: PatternStore, embedder: StaticEmbedder) -> dict[str, Work]:
     """The arms by name, in the order of their turns."""
     draw = random.Random(4)
     vectors = embedder.vectors([f"{sentence(draw)} {sentence(draw)}" for _ in range(200)])
@@ -137,7 +137,7 @@ def arms(database: Database, store: SQLPatternStore, embedder: StaticEmbedder) -
 async def measure(path: Path, size: int, turns: int, seconds: float) -> dict[str, Stalls]:
     """One size of store."""
     database = await Database.open(StorageSettings(path=str(path)), hooks=(load_vector_extension,))
-    store, embedder = SQLPatternStore(SQLiteEngine(database)), StaticEmbedder.load()
+    store, embedder = PatternStore(SQLiteEngine(database)), StaticEmbedder.load()
     await PatternLibrary.open(store, embedder, EtraceSettings(), starter=False)
     await fill(store, embedder, size)
     working = arms(database, store, embedder)

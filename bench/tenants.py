@@ -26,10 +26,10 @@ from gateway.config.storage import StorageSettings
 from gateway.config.values import Secret
 from gateway.embedding.static import StaticEmbedder
 from gateway.steering.guidance.pattern import Pattern, Tier, embedding_text
-from gateway.stores.patterns import PatternStore, Search
+from gateway.stores.patterns import Search
 from gateway.stores.postgres.database import Database
 from gateway.stores.postgres.engine import PostgresEngine
-from gateway.stores.sql.patterns import SQLPatternStore
+from gateway.stores.sql.patterns import PatternStore
 
 SHARES = {"60 %": 0.6, "10 %": 0.1, "1 %": 0.01, "0.1 %": 0.001}
 _BATCH = 1000
@@ -66,7 +66,7 @@ async def run(options: argparse.Namespace) -> str:
     """The table."""
     settings = StorageSettings(url=Secret(options.url))
     database = await Database.open(settings, vectors=True)
-    store, embedder = SQLPatternStore(PostgresEngine(database)), StaticEmbedder.load()
+    store, embedder = PatternStore(PostgresEngine(database)), StaticEmbedder.load()
     await store.open_space("bench", embedder.dimensions)
     vectors = await fill(store, embedder, options.patterns)
     draw = random.Random(4)

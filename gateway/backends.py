@@ -4,8 +4,6 @@ A store is a row of `STORES` in `gateway/config/storage.py`: the function that o
 settings and, by name, `vectors` and `existing` (see `open_stores`), and returns `Stores`. Another
 package adds one with an entry point of the group `steering_gateway.stores`."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
@@ -13,18 +11,15 @@ from pathlib import Path
 
 from gateway.config.storage import STORES, StorageSettings
 from gateway.steering.plugins import load_class
-from gateway.stores.alerts import AlertStore
 from gateway.stores.budgets import BudgetStore
 from gateway.stores.exchanges import AnswerStore, RawStore
-from gateway.stores.learning import LearningStore
-from gateway.stores.patterns import PatternStore
 from gateway.stores.protocols import KeyStore, RunStore, Signals, StateStore, StoreUnavailable
-from gateway.stores.sql.alerts import SQLAlertStore
+from gateway.stores.sql.alerts import AlertStore
 from gateway.stores.sql.budgets import ControlStore, SQLBudgetStore
 from gateway.stores.sql.engine import Engine
 from gateway.stores.sql.keys import SQLKeyStore
-from gateway.stores.sql.learning import SQLLearningStore
-from gateway.stores.sql.patterns import SQLPatternStore
+from gateway.stores.sql.learning import LearningStore
+from gateway.stores.sql.patterns import PatternStore
 from gateway.stores.sql.runs import SQLRunStore
 from gateway.stores.sql.states import SQLStateStore
 from gateway.stores.sql.usage import AttributionStore
@@ -33,12 +28,11 @@ from gateway.stores.sql.workloads import WorkloadStore
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stores:
-    """Everything a gateway stores. `close` ends all of them.
-
-    `budgets` and `controls` None: the store keeps none; then each gateway keeps its own in memory.
-    `attribution` None: it cannot sum up trees and groups. `raw` None: it keeps no raw calls.
-    `answers` None: it keeps nothing of answers. `signals` None: no other gateway tells of its
-    changes. `identity`: the same for all gateways on the store; empty for a store of one."""
+    """Everything a gateway stores. `close` ends all of them. `budgets` and `controls` None: the
+    store keeps none; then each gateway keeps its own in memory. `attribution` None: it cannot sum
+    up trees and groups. `raw` None: it keeps no raw calls. `answers` None: it keeps nothing of
+    answers. `signals` None: no other gateway tells of its changes. `identity`: the same for all
+    gateways on the store; empty for a store of one."""
 
     states: StateStore
     runs: RunStore
@@ -60,11 +54,9 @@ class Stores:
 async def open_stores(
     settings: StorageSettings, *, vectors: bool = False, existing: bool = False
 ) -> Stores:
-    """The stores at `settings.url` or `settings.path`, created or migrated as needed.
-
-    `vectors`: patterns will be searched. `existing`: only open what a gateway has recorded, never
-    create a database. Raises StoreError: they cannot be opened or, with `existing`, there are none.
-    """
+    """The stores at `settings.url` or `settings.path`, created or migrated as needed. `vectors`:
+    patterns will be searched. `existing`: only open what a gateway has recorded, never create a
+    database. Raises StoreError: they cannot be opened or, with `existing`, there are none."""
     opener = load_class(__package__, STORES[settings.kind])
     stores: Stores = await opener(settings, vectors=vectors, existing=existing)
     return stores
@@ -103,10 +95,10 @@ def _over(engine: Engine, states: StateStore) -> Stores:
     return Stores(
         states=states,
         runs=SQLRunStore(engine),
-        patterns=SQLPatternStore(engine),
+        patterns=PatternStore(engine),
         keys=SQLKeyStore(engine),
-        learning=SQLLearningStore(engine),
-        alerts=SQLAlertStore(engine),
+        learning=LearningStore(engine),
+        alerts=AlertStore(engine),
         raw=RawStore(engine),
         workloads=WorkloadStore(engine),
         answers=AnswerStore(engine),

@@ -1,7 +1,5 @@
 """The command line: parse the arguments, run the command, print its result."""
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import importlib.util

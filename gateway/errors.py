@@ -26,8 +26,6 @@
 
 `label` comes from a closed set and is used for metrics; it never contains text of a request."""
 
-from __future__ import annotations
-
 import json
 from typing import TypedDict, Unpack
 

@@ -5,8 +5,6 @@ other gateways on its store. Signals between gateways only save time: keys, hold
 read again in intervals, too. The age of a run is the difference of two readings of the wall clock:
 after a jump it is wrong, and a clock set 400 days ahead makes every run old."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping

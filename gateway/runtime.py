@@ -1,7 +1,5 @@
 """Composition root: the objects that live as long as the process, and reloading of the config."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import secrets
@@ -34,8 +32,8 @@ from gateway.observability.otel import open_telemetry
 from gateway.services import KnownRefusals, Opened, Patterns, Services
 from gateway.stores.exchanges import RawKeeper, open_keeper
 from gateway.stores.guard.guarded import GuardedStateStore, StoreHealth
-from gateway.stores.learning import LearningStore
 from gateway.stores.protocols import CONTROLS, KEYS, PATTERNS, RunStore
+from gateway.stores.sql.learning import LearningStore
 from gateway.tasks import Unfinished, spawn
 
 STOP_S = 5.0  # longest wait for background work that gives back what it holds, at the end
@@ -43,10 +41,9 @@ _LOOKUP_LOG_S = 60.0  # in which a tier's failing look-ups are logged once; the 
 
 
 class Runtime:
-    """The process: stores, keys, metrics, background tasks, the current services.
-
-    `start` sets the attributes that are declared here: `opened`, and the parts of it that are asked
-    for most; `store` is that of conversations, which never makes an answer wait for long."""
+    """The process: stores, keys, metrics, background tasks, the current services. `start` sets the
+    attributes that are declared here: `opened`, and the parts of it that are asked for most;
+    `store` is that of conversations, which never makes an answer wait for long."""
 
     opened: Opened
     services: Services

@@ -47,12 +47,10 @@ def serve(
     config_path: Path | None,
     listening: Callable[[str], None] | None = None,
 ) -> bool:
-    """Serve until SIGTERM or SIGINT, then let running requests end (`server.drain_s`).
-
-    Returns whether it served; if not, the log says why. `listening` is called once, with the
-    address without `/v1`. SIGHUP, or a change of the config file, reloads the settings through
-    `load`. Raises ConfigError: an upstream is the gateway itself, or the address cannot be bound.
-    """
+    """Serve until SIGTERM or SIGINT, then let running requests end (`server.drain_s`). Returns
+    whether it served; if not, the log says why. `listening` is called once, with the address
+    without `/v1`. SIGHUP, or a change of the config file, reloads the settings through `load`.
+    Raises ConfigError: an upstream is the gateway itself, or the address cannot be bound."""
     loaded = read_now(config_path)
     configure_logging(settings.logging)
     check(settings)

@@ -53,11 +53,10 @@ class Patterns(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """Everything that the start has opened: the stores, and what reads and writes them.
-
-    `states`: the store of conversations, which never makes an answer wait for long. `patterns`:
-    None when `etraces.enabled` is false. `workloads`: None for a store without. `raw_calls`: keeps
-    calls as they were sent and received; None if that is switched off."""
+    """Everything that the start has opened: the stores, and what reads and writes them. `states`:
+    the store of conversations, which never makes an answer wait for long. `patterns`: None when
+    `etraces.enabled` is false. `workloads`: None for a store without. `raw_calls`: keeps calls as
+    they were sent and received; None if that is switched off."""
 
     stores: Stores
     states: GuardedStateStore

@@ -1,7 +1,5 @@
 """Delivery of one message to one receiver. Error texts leave the address out."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import hmac

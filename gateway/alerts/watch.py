@@ -21,7 +21,7 @@ from gateway.config.budgets import BudgetSettings
 from gateway.observability.live_events import EventHub
 from gateway.observability.logging import get_logger
 from gateway.observability.metrics import Metrics
-from gateway.stores.alerts import AlertRecord, AlertStore, Delivery, Settled
+from gateway.stores.alerts import AlertRecord, Delivery, Settled
 from gateway.stores.guard.guarded import StoreHealth
 from gateway.stores.protocols import RunStore, StoreError
 from gateway.stores.queries import (
@@ -33,6 +33,7 @@ from gateway.stores.queries import (
     PageRequest,
     RunFilter,
 )
+from gateway.stores.sql.alerts import AlertStore
 from gateway.stores.totals import RunRecord
 from gateway.stores.usage import UsageQuery
 

@@ -1,7 +1,5 @@
 """`/api/alerts`: alerts and their delivery; `/api/events`: live events as server-sent events."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import AsyncIterator
 from typing import Annotated, Any, ClassVar

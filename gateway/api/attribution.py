@@ -1,7 +1,5 @@
 """`/api/usage`, `/api/export` and the trees of conversations: cost and tokens by their origin."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from dataclasses import asdict
 from typing import Annotated, Any, Literal

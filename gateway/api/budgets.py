@@ -1,7 +1,5 @@
 """`/api/budgets`: budgets, their use and limits; `/api/held`: runs that are stopped or paused."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """`/api/experiments` and `/api/routing`: reports on experiments and on routing decisions."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """`/api/lessons` and `/api/distiller`: lessons from runs, and the model that writes them."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import asdict
 from typing import Annotated, Any, Literal

@@ -1,7 +1,5 @@
 """Operations of the control plane as values, and the ASGI application that serves them."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -145,11 +143,10 @@ class Operations(list[Operation[Any]]):
         needs: Right | None = None,
     ) -> Callable[[Handler[P]], Handler[P]]:
         """Decorator of the handler of `route` (`GET /api/...`); its name, its docstring and the
-        `ApiRequest[...]` that it takes give the operation's name, summary and parameters.
-
-        `answer`: a Content by status, or the type of the answer 200, which is described here.
-        `errors`: statuses besides 400, 404 of a path with parameters, and 413 of a body.
-        `needs`: by default `read` for a GET and `control` for all others."""
+        `ApiRequest[...]` that it takes give the operation's name, summary and parameters. `answer`:
+        a Content by status, or the type of the answer 200, which is described here. `errors`:
+        statuses besides 400, 404 of a path with parameters, and 413 of a body. `needs`: by default
+        `read` for a GET and `control` for all others."""
         method, _, path = route.partition(" ")
         usual = (400, *((404,) if "{" in path else ()), *((413,) if body is not None else ()))
         if not isinstance(answer, Content):

@@ -2,8 +2,6 @@
 
 Each field is one parameter of the query, of the path (where the path names it) or of a header."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """`/api/patterns`: the pattern library, with the changes that the dashboard makes as well."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated, Any, Literal

@@ -1,7 +1,5 @@
 """Routes of the control plane, and `/api/openapi.json`, which describes its operations."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Sequence

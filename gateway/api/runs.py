@@ -36,7 +36,7 @@ from gateway.api.views import picked, run_view, step_views, thresholds
 from gateway.errors import NotFound
 from gateway.observability.otel import evaluation
 from gateway.runtime import Runtime
-from gateway.stores.learning import LearningStore, OutcomeRow
+from gateway.stores.learning import OutcomeRow
 from gateway.stores.protocols import RunStore
 from gateway.stores.queries import (
     OUTCOMES,
@@ -47,6 +47,7 @@ from gateway.stores.queries import (
     RunFilter,
 )
 from gateway.stores.records import InjectionRow, StepRow
+from gateway.stores.sql.learning import LearningStore
 from gateway.stores.totals import RunRecord
 from gateway.text.secrets import mask_secrets
 

@@ -3,8 +3,6 @@
 Plain values are many times faster than pydantic for long traces. Pydantic types describe them in
 the OpenAPI document, and a test compares the two."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections import Counter
 from collections.abc import Sequence
@@ -20,9 +18,10 @@ from gateway.learning.life_cycle import why_not_active
 from gateway.reporting.rates import wilson
 from gateway.steering.guidance.lessons import is_rule
 from gateway.steering.guidance.pattern import Lesson, content
-from gateway.stores.learning import Job, LearningStore, SettledDecision, StoredLesson
+from gateway.stores.learning import Job, SettledDecision, StoredLesson
 from gateway.stores.patterns import StoredPattern
 from gateway.stores.queries import RunTrace
+from gateway.stores.sql.learning import LearningStore
 from gateway.stores.totals import DANGER_COMPOSITE, WARN_COMPOSITE, RunRecord
 
 

@@ -1,7 +1,5 @@
 """Access to the control plane and the dashboard, by key or by a browser's session."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import hmac
@@ -26,9 +24,8 @@ SESSION_S = 12 * 3600  # how long a login lasts: a working day
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """Right to see one tenant's data, or all data if `tenant` is None (the operator).
-
-    `how`: by a key in a header, by a browser's session, or because no key is required."""
+    """Right to see one tenant's data, or all data if `tenant` is None (the operator). `how`: by a
+    key in a header, by a browser's session, or because no key is required."""
 
     tenant: str | None
     how: Literal["key", "session", "open"]
@@ -41,7 +38,6 @@ class Access:
     @property
     def controls(self) -> bool:
         """Whether the caller may change what a person decides: stops, budgets, lessons, patterns.
-
         On a gateway without an admin key anybody on the machine may look, agents too."""
         return self.tenant is None and self.how != "open"
 

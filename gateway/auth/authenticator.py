@@ -1,7 +1,5 @@
 """Authentication by gateway keys, compared as digests; each belongs to one tenant."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import hmac
@@ -81,7 +79,6 @@ _ANONYMOUS = Principal()
 @functools.cache
 def process_key() -> str:
     """The key with which a gateway without `auth.admin_key` is controlled, new for each process.
-
     Workers share the one of the process that they were forked from. It has the form of gateway
     keys, so that it is never forwarded."""
     return KEY_PREFIX + secrets.token_urlsafe(32)
@@ -181,11 +178,10 @@ class Authenticator:
         self._wrong_keys.count(_address(scope))
 
     def refuse_guesses(self, scope: Scope, guessable: bool) -> None:
-        """Refuse a right key that its address may have found by trying.
-
-        A key that cannot be guessed is always accepted: behind a proxy or NAT, one client's wrong
-        key must not shut out the others. Raises: Overloaded: the key is guessable, and its address
-        has sent too many wrong keys."""
+        """Refuse a right key that its address may have found by trying. A key that cannot be
+        guessed is always accepted: behind a proxy or NAT, one client's wrong key must not shut out
+        the others. Raises: Overloaded: the key is guessable, and its address has sent too many
+        wrong keys."""
         if guessable:
             self._wrong_keys.refuse(_address(scope))
 

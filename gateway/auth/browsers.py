@@ -5,8 +5,6 @@ guarded twice: by `Host`, against a page whose own name leads here (DNS rebindin
 and `Sec-Fetch-Site`, which every browser sends with what a page of another site requests and which
 no page can change. Clients that are no browsers send neither."""
 
-from __future__ import annotations
-
 import re
 from urllib.parse import urlsplit
 
@@ -98,10 +96,9 @@ class _Origins:
 
 
 def comes_from_another_site(headers: dict[bytes, bytes]) -> bool:
-    """Whether a browser sent the request for a page that is not the gateway's own.
-
-    `sec-fetch-site` is preferred to `origin`: behind a proxy that rewrites the host, our own origin
-    would not match it."""
+    """Whether a browser sent the request for a page that is not the gateway's own. `sec-fetch-site`
+    is preferred to `origin`: behind a proxy that rewrites the host, our own origin would not match
+    it."""
     site, origin = headers.get(b"sec-fetch-site", b""), headers.get(b"origin", b"")
     if site == b"same-origin":
         return False

@@ -5,8 +5,6 @@ his own at that address (DNS rebinding). The browser sends that name as `Host`. 
 refuse are those that a stranger can register; an address, or a name that public DNS does not have,
 is none of them."""
 
-from __future__ import annotations
-
 import ipaddress
 import re
 import socket
@@ -39,10 +37,9 @@ def is_loopback_name(name: str) -> bool:
 
 
 class HostNames:
-    """The values of `Host` that a gateway without keys answers.
-
-    listens_on: `server.host`. On loopback these are loopback's names, elsewhere also addresses and
-    names that no stranger can own. `allowed` adds to them: names, `*.domain`, or `*`."""
+    """The values of `Host` that a gateway without keys answers. listens_on: `server.host`. On
+    loopback these are loopback's names, elsewhere also addresses and names that no stranger can
+    own. `allowed` adds to them: names, `*.domain`, or `*`."""
 
     def __init__(self, listens_on: str, allowed: Iterable[str]) -> None:
         self._beyond_loopback = not is_loopback_name(listens_on)

@@ -1,7 +1,5 @@
 """Gateway keys made with `gateway keys`: their form, and which are valid now."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import secrets
@@ -52,7 +50,6 @@ def make_key(tenant: str, name: str = "", *, now: float | None = None) -> NewKey
 
 class KeyRing:
     """The valid keys in memory: looked up for every request, read from the store in intervals.
-
     While the store cannot be read they stay good for `auth.stale_s`. `required` stays true when the
     last key is revoked: revoking must not open the gateway."""
 
@@ -65,9 +62,8 @@ class KeyRing:
         self._begun = self._taken = 0
 
     def find(self, digest: bytes) -> KeyRecord | None:
-        """The key with this digest, None when it is unknown or revoked.
-
-        The look-up need not take constant time: choosing digests would mean inverting SHA-256."""
+        """The key with this digest, None when it is unknown or revoked. The look-up need not take
+        constant time: choosing digests would mean inverting SHA-256."""
         return self._active.get(digest)
 
     @property
@@ -80,10 +76,9 @@ class KeyRing:
         return any(record.id == key_id for record in self._active.values())
 
     async def refresh(self, store: KeyStore) -> None:
-        """Read the keys again. Raises: StoreError, and keeps the keys known before.
-
-        Of readings at the same time the one that began last counts: an earlier one may not know yet
-        that a key was revoked."""
+        """Read the keys again. Raises: StoreError, and keeps the keys known before. Of readings at
+        the same time the one that began last counts: an earlier one may not know yet that a key was
+        revoked."""
         self._begun += 1
         began = self._begun
         records = await store.list_keys()

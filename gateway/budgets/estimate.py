@@ -1,7 +1,5 @@
 """Expected use of a call before it is sent, learned from earlier calls."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Budgets of one call: advice before it is decided, reservation, and settlement."""
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 import time

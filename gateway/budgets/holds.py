@@ -2,8 +2,6 @@
 
 What one gateway holds is written at once, and read by the others every `control.poll_s`."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence

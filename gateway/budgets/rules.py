@@ -1,7 +1,5 @@
 """Budgets that apply to a call, and the steps of their ladders. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase

@@ -1,7 +1,5 @@
 """Texts about budgets and holds for clients, agents and operators. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict
 from typing import Any

@@ -215,9 +215,8 @@ def held_names(
     run: int,
     held_runs: Callable[[str], Sequence[str]],
 ) -> list[str]:
-    """The subjects that a hold on a call may name: its run, its conversation, and those above it.
-
-    A hold on a run above holds while that is its conversation's newest run."""
+    """The subjects that a hold on a call may name: its run, its conversation, and those above it. A
+    hold on a run above holds while that is its conversation's newest run."""
     names = [run_id(conversation.id, run), conversation.id]
     for above in reversed(conversation.ancestors):
         names.append(above)

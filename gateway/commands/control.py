@@ -1,8 +1,6 @@
 """`gateway budgets`, `keys`, `alerts` and `migrate`: commands of operators. They work while a
 gateway runs on the same store: its next call follows the change."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import secrets

@@ -140,7 +140,6 @@ def run_keep(
     takes: Takes = lambda session: True,
 ) -> int:
     """Keep the sessions of these files that `takes` chooses, and learn from them; the exit status.
-
     The database is the one that other commands read; if there is none, that of `gateway wrap` is
     made. Raises ConfigError: the store cannot be opened or written."""
     with reported():

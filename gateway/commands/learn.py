@@ -1,7 +1,5 @@
 """`gateway learn`: what was learned from runs, in a terminal, also while a gateway is running."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -1,7 +1,5 @@
 """`gateway patterns`: the pattern library from the command line, while a gateway runs or not."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

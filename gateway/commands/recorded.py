@@ -1,7 +1,5 @@
 """`gateway replay` and `gateway calibrate`: recorded runs, offline."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 from pathlib import Path

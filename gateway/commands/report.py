@@ -1,7 +1,5 @@
 """`gateway report`: the results of an experiment with charts, or a summary of all runs."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`gateway runs`: the run log, the control of runs and their cost; also while a gateway runs."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import csv

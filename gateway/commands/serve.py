@@ -1,7 +1,5 @@
 """`gateway wrap`, `serve` and `dashboard`: start a gateway, and print its addresses and mode."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -38,10 +38,9 @@ def add_verb(
     creates: bool = False,
     whole: bool = False,
 ) -> argparse.ArgumentParser:
-    """Declare a command that works on the stores; it takes `--config` and `--json`.
-
-    It creates no database unless it `creates`, needs no key of a provider unless it needs the
-    `whole` config, and finds the database of a gateway that runs, from any folder."""
+    """Declare a command that works on the stores; it takes `--config` and `--json`. It creates no
+    database unless it `creates`, needs no key of a provider unless it needs the `whole` config, and
+    finds the database of a gateway that runs, from any folder."""
     parser: argparse.ArgumentParser = verbs.add_parser(name, help=summary)
     add_common(parser)
     parser.set_defaults(run=lambda args: asyncio.run(run_on_stores(command, args, creates, whole)))

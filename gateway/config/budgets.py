@@ -1,7 +1,5 @@
 """Settings of budgets, and of what an operator may do to a run that is under way."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
@@ -82,10 +80,9 @@ _USUAL_LADDER = (LadderStep(at=0.8, do="warn"), LadderStep(at=1.0, do="stop"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetSettings:
-    """One budget: its scope, its limits, and the actions when they are reached.
-
-    `limits`: at least one; the one that is used most decides. `reserve`: `usual` = the output that
-    the model's calls had so far, at most the request's own maximum; `most` = that maximum."""
+    """One budget: its scope, its limits, and the actions when they are reached. `limits`: at least
+    one; the one that is used most decides. `reserve`: `usual` = the output that the model's calls
+    had so far, at most the request's own maximum; `most` = that maximum."""
 
     name: str
     scope: Scope

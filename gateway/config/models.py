@@ -1,7 +1,5 @@
 """Settings of the models that the gateway uses itself: embedder, difficulty scorer, distiller."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -16,11 +14,10 @@ LITELLM_PREFIX = "litellm/"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingSettings:
-    """The embedder, and the access to a provider's.
-
-    `embedder`: `static` (built in), `hashing` (no model), or `litellm/<model>` for an embedding
-    model of any provider LiteLLM knows. `dimensions`, `api_base`, `api_key`: None = the default of
-    the provider or of LiteLLM. Raises: ValueError (`<field>: <what is wrong>`)."""
+    """The embedder, and the access to a provider's. `embedder`: `static` (built in), `hashing` (no
+    model), or `litellm/<model>` for an embedding model of any provider LiteLLM knows. `dimensions`,
+    `api_base`, `api_key`: None = the default of the provider or of LiteLLM. Raises: ValueError
+    (`<field>: <what is wrong>`)."""
 
     embedder: str = "static"
     dimensions: int | None = None
@@ -51,10 +48,9 @@ LEAST_JUDGE_MS = 100  # the shortest useful limit: no model answers faster over 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeSettings:
-    """The model that the scorer `judge` asks, and how long a request waits for it.
-
-    `model`: a model name as a client would request it; its deployment has the key.
-    `deadline_share`: of `steering.deadline_ms`, in (0, 1); the shorter of the two limits holds."""
+    """The model that the scorer `judge` asks, and how long a request waits for it. `model`: a model
+    name as a client would request it; its deployment has the key. `deadline_share`: of
+    `steering.deadline_ms`, in (0, 1); the shorter of the two limits holds."""
 
     model: str = ""
     timeout_ms: float = 2000

@@ -3,8 +3,6 @@
 Works on any dataclass: the field's type defines what is accepted, and `__post_init__` may refuse
 more with `ValueError("<field>: <reason>")`."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import difflib

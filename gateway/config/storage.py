@@ -1,7 +1,5 @@
 """Settings of the stores; importing this module loads no database library."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -104,10 +102,9 @@ class StorageSettings:
 
     @property
     def spool_folder(self) -> str:
-        """The folder in which records wait for the database; empty when there is none.
-
-        For a file it is a folder next to it. That fails with the disk of the file, and helps while
-        the file is locked, slow, damaged or replaced (docs/decisions/017)."""
+        """The folder in which records wait for the database; empty when there is none. For a file
+        it is a folder next to it. That fails with the disk of the file, and helps while the file is
+        locked, slow, damaged or replaced (docs/decisions/017)."""
         chosen = (self.spool_path or "").strip()
         if os.name != "posix" or not chosen or self.in_memory:
             return ""

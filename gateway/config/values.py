@@ -1,7 +1,5 @@
 """Value types and checks that several sections share."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Iterator

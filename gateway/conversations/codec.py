@@ -48,11 +48,10 @@ def to_record(
     snapshot: RunSnapshot | None = None,
     masks_secrets: bool = False,
 ) -> ConversationRecord:
-    """The conversation as a store keeps it, at `now` in seconds of the epoch.
-
-    `snapshot`: the conversation's, if it is known. With `masks_secrets` guidance is masked, and an
-    answer that holds a secret is stored without its items, as with `store_content: false`: masked
-    ones would give the history other digests."""
+    """The conversation as a store keeps it, at `now` in seconds of the epoch. `snapshot`: the
+    conversation's, if it is known. With `masks_secrets` guidance is masked, and an answer that
+    holds a secret is stored without its items, as with `store_content: false`: masked ones would
+    give the history other digests."""
     branch = conversation.history.branch
     return ConversationRecord(
         id=branch.conversation_id,

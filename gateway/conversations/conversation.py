@@ -113,10 +113,9 @@ def first_hash(hashes: PrefixHashes) -> bytes:
 
 
 class StoredResponse(Struct, frozen=True, kw_only=True):
-    """One answer, with the history and the run as they were when it was given.
-
-    `chain`: the hash state after the request, `after`: after the reply too. A reply that is not
-    `storable` is empty after a restart."""
+    """One answer, with the history and the run as they were when it was given. `chain`: the hash
+    state after the request, `after`: after the reply too. A reply that is not `storable` is empty
+    after a restart."""
 
     id: str
     chain: ChainState
@@ -206,10 +205,9 @@ class RoutedCall(Struct, frozen=True, kw_only=True):
 
 
 class RunStart(Struct, frozen=True, kw_only=True, array_like=True):
-    """A replacement for the part of the transcript that a compaction removed.
-
-    `offset`: messages at the front of the new history whose steps are in `snapshot` already.
-    `logged_in`: the conversation whose run log has those steps; "" at the start of a run."""
+    """A replacement for the part of the transcript that a compaction removed. `offset`: messages at
+    the front of the new history whose steps are in `snapshot` already. `logged_in`: the
+    conversation whose run log has those steps; "" at the start of a run."""
 
     snapshot: RunSnapshot
     offset: int = 0
@@ -267,7 +265,6 @@ class CurrentRun(Struct, kw_only=True):
         self, policy: Policy, earlier: Sequence[Step] = (), prior: WorkloadPrior = NO_OUTCOMES
     ) -> ConversationFold:
         """The fold over the transcript; without one in memory a new one, after `earlier` steps.
-
         `prior`: of the runs that begin from now on."""
         if self.fold is None and self.kept_fold is not None:
             self.fold, self.kept_fold = self.kept_fold.fold, None
@@ -290,7 +287,6 @@ class CurrentRun(Struct, kw_only=True):
 
 class Unsaved(Struct, kw_only=True):
     """Changes that the store does not have yet, and the version it has, 0 before there is one.
-
     `steps`: scored steps to be stored, by run and index. `snapshot`: the newest run when it was
     last stored. `ended_run`: the run whose final answer was the latest reply; `state_before_end`:
     its state before that."""
@@ -312,11 +308,10 @@ class Unsaved(Struct, kw_only=True):
 
 
 class Conversation(Struct, kw_only=True):
-    """One conversation; `lock` is held while a decision is made or a call is stored.
-
-    `unit`: decides about its arm in an experiment; empty for the conversation itself, else what the
-    client named, or the unit of the conversation that this one was forked from or started by.
-    `ancestors`: those above it, the root of the tree first; empty for a root."""
+    """One conversation; `lock` is held while a decision is made or a call is stored. `unit`:
+    decides about its arm in an experiment; empty for the conversation itself, else what the client
+    named, or the unit of the conversation that this one was forked from or started by. `ancestors`:
+    those above it, the root of the tree first; empty for a root."""
 
     tenant: str
     source: str

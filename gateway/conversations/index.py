@@ -4,8 +4,6 @@ ConversationIndex  conversations by id, by key, by prefix hash, by call ids, by 
 StoredAnswers      answers that later requests name by id: the deployment that stores each, the
                    guidance to take out of it, and the pending call that it completes"""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -91,10 +89,9 @@ class ConversationIndex:
 
     def used(self, conversation: Conversation, body_bytes: int) -> None:
         """A request of this conversation was read: keep its transcript's caches, drop the oldest.
-
         The caches are most of a conversation's memory and can be rebuilt from any request. Of a
-        conversation with a call in progress only the bytes are dropped: its run is not stored yet.
-        """
+        conversation with a call in progress only the bytes are dropped: its run is not stored
+        yet."""
         for oldest in self._transcripts.use(conversation.id, body_bytes):
             found = self._by_id.get(oldest)
             if found is not None:
@@ -158,9 +155,8 @@ class ConversationIndex:
         self._replies.put(conversation.id, tenant, branch.reply_digest)
 
     def awaiting_results(self, tenant: str, request: Incoming) -> dict[str, Branch]:
-        """The branches whose latest reply made the calls that the request answers.
-
-        Providers use ids again: a request with replies that a conversation never had is not its."""
+        """The branches whose latest reply made the calls that the request answers. Providers use
+        ids again: a request with replies that a conversation never had is not its."""
         ids = self._awaited.find(tenant, request.calls)
         held = {i: self._by_id[i].history for i in ids if i in self._by_id}
         return {i: history.branch for i, history in held.items() if history.knows_replies(request)}

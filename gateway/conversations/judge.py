@@ -40,11 +40,10 @@ async def judge_newest(
 
 
 class ModelJudge:
-    """Scores in [0, 1] from a model of the gateway's own deployments; results are cached.
-
-    `count` is called with the result of each request for a score: judged, cached, clamped (the
-    number was outside [0, 1]), invalid (no number), timeout, error, budget (not asked, because a
-    budget of the run is used up)."""
+    """Scores in [0, 1] from a model of the gateway's own deployments; results are cached. `count`
+    is called with the result of each request for a score: judged, cached, clamped (the number was
+    outside [0, 1]), invalid (no number), timeout, error, budget (not asked, because a budget of the
+    run is used up)."""
 
     def __init__(
         self,

@@ -36,9 +36,8 @@ _SHARE_OF_BODY: Final = 0.5  # what is added for each byte of the request; from 
 
 
 class KnownBodies:
-    """The bytes of the latest requests, by their openings, within a budget.
-
-    `max_bodies`: with one opening."""
+    """The bytes of the latest requests, by their openings, within a budget. `max_bodies`: with one
+    opening."""
 
     def __init__(self, max_bodies: int, max_bytes: int) -> None:
         self._max_bodies = max_bodies
@@ -97,9 +96,8 @@ class KnownBodies:
 
 class BodyTree:
     """Named bodies by their known bytes, a radix tree: a look-up compares one byte at each place
-    where bodies part, and then the bytes of those it has found.
-
-    Comparing each took 2 ms of a call with 900 conversations of one system prompt in memory."""
+    where bodies part, and then the bytes of those it has found. Comparing each took 2 ms of a call
+    with 900 conversations of one system prompt in memory."""
 
     def __init__(self) -> None:
         self._root: _Node | None = None
@@ -172,10 +170,8 @@ class BodyTree:
 
 
 class _Node(Struct):
-    """Bodies that agree in their first `at` bytes.
-
-    `ending`: those that end there, by name; all of them are equal. `below`: the others, by the byte
-    that follows."""
+    """Bodies that agree in their first `at` bytes. `ending`: those that end there, by name; all of
+    them are equal. `below`: the others, by the byte that follows."""
 
     at: int
     ending: dict[str, BodyPrefix]

@@ -11,8 +11,6 @@ merge               joins two versions that were saved by two gateways. What a g
                     the model has read. The rest is that of the gateway that is further.
 LoggedSteps         the steps of a run that its transcript no longer has, from the run log"""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -81,9 +79,8 @@ class ConversationLoader:
                 self._index.add_prefix_hash(found, row.digest, ref.served)
 
     async def is_current(self, tenant: str, conversation_id: str | None) -> bool:
-        """Whether memory has the conversation as it is stored; if not, it is loaded.
-
-        Another gateway may have continued it with another history that began alike."""
+        """Whether memory has the conversation as it is stored; if not, it is loaded. Another
+        gateway may have continued it with another history that began alike."""
         known = self._index.get(conversation_id) if conversation_id else None
         if known is None or known.lock.locked():
             return True
@@ -183,10 +180,9 @@ def _ref(row: PrefixHashRecord) -> PrefixHashRef:
 
 
 def can_refresh(known: Conversation, stored: Conversation) -> bool:
-    """Whether the conversation in memory has read what its stored state continues from.
-
-    Not while it has what is not stored, and not after a compaction: its history is another one. Not
-    after a retry either: it may be under way, and would be saved over a state that is further."""
+    """Whether the conversation in memory has read what its stored state continues from. Not while
+    it has what is not stored, and not after a compaction: its history is another one. Not after a
+    retry either: it may be under way, and would be saved over a state that is further."""
     return (
         known.history.chain is not None
         and known.run.start == stored.run.start
@@ -228,7 +224,6 @@ def _agrees(fold: ConversationFold, run: CurrentRun, stored: CurrentRun) -> bool
 
 def merge(conversation: Conversation, stored: Conversation, *, tokens: int) -> None:
     """Join what is stored of a conversation by now into the one in memory, to be saved over it.
-
     `tokens`: of the call that is being saved, which the stored run does not count."""
     behind = _progress(stored) > _progress(conversation)
     responses = stored.history.responses | conversation.history.responses
@@ -293,10 +288,8 @@ class LoggedSteps:
         self._states = states
 
     async def read(self, tenant: str, conversation_id: str, upto: RunSnapshot) -> tuple[Step, ...]:
-        """The scored steps of a run, oldest first, as far as they were recorded.
-
-        Empty when the store cannot be read: it is better to restart the windows than not to steer.
-        """
+        """The scored steps of a run, oldest first, as far as they were recorded. Empty when the
+        store cannot be read: it is better to restart the windows than not to steer."""
         try:
             rows = await self._rows(tenant, conversation_id, upto)
         except StoreError as exc:

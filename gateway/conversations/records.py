@@ -2,8 +2,6 @@
 
 Its steps and its cost, its guidance, and its system and user messages."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -59,10 +57,9 @@ _ROLES = (*SYSTEM_ROLES, "user")
 
 
 class Recorded(Struct, frozen=True, kw_only=True):
-    """The answer to a call, with its cost, and the rules that it is recorded under.
-
-    `choices`: the replies in `completion` (`replies_in`). `answered`: False for a call whose answer
-    is still being made. `masks_secrets`: texts are stored without what looks like a secret."""
+    """The answer to a call, with its cost, and the rules that it is recorded under. `choices`: the
+    replies in `completion` (`replies_in`). `answered`: False for a call whose answer is still being
+    made. `masks_secrets`: texts are stored without what looks like a secret."""
 
     completion: Mapping[str, Any] | None
     choices: Sequence[tuple[dict[str, Any], str | None]]
@@ -469,9 +466,8 @@ def _injection_row(result: SteeringResult, run: str, ordinal: int, item: Item) -
 def opening_prompts(
     body: Mapping[str, Any], transcript: Sequence[Any], start: int
 ) -> list[PromptMessage]:
-    """The opening of a run: the system prompt, then the messages before its first reply.
-
-    `start` is the index of the run's first message."""
+    """The opening of a run: the system prompt, then the messages before its first reply. `start` is
+    the index of the run's first message."""
     separate = [content_text(body.get(key)) for key in ("system", "instructions")]
     opening = [PromptMessage(role="system", text=text) for text in separate if text]
     lead = islice(transcript, min(start, MOST_MESSAGES))
@@ -481,10 +477,9 @@ def opening_prompts(
 
 
 def later_messages(transcript: Sequence[Any], latest: Step | None, new_from: int = 0) -> list[Any]:
-    """The messages since the last reply.
-
-    A user message with the results of calls that an agent wrote into its text belongs to the step
-    `latest` and is left out. `new_from`: the messages before it are parsed on access."""
+    """The messages since the last reply. A user message with the results of calls that an agent
+    wrote into its text belongs to the step `latest` and is left out. `new_from`: the messages
+    before it are parsed on access."""
     first = max(len(transcript) - MOST_MESSAGES, 0)
     new = transcript[max(new_from, first) :]
     since = list(takewhile(lambda message: not _is_reply(message), reversed(new)))

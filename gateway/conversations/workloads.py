@@ -61,9 +61,8 @@ _Priors = dict[str, WorkloadPrior]  # by model
 
 
 class Workloads:
-    """The counts in memory, and the runs that are not written yet.
-
-    Of several errors of the store in a row the first is logged."""
+    """The counts in memory, and the runs that are not written yet. Of several errors of the store
+    in a row the first is logged."""
 
     def __init__(self, store: WorkloadStore) -> None:
         self.store = store
@@ -184,7 +183,6 @@ def _sum(one: WorkloadPrior, other: WorkloadPrior, sign: int) -> WorkloadPrior:
 @dataclass(eq=False)
 class RunWorkloads:
     """The outcomes that one set of rules may use. Without `workloads` nothing is known of any run.
-
     `price`: the price of a model, by which models are compared; None when it is not known."""
 
     rules: SteeringRules

@@ -1,7 +1,5 @@
 """Pages that compare: two runs side by side, and a run with the decisions of another policy."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import typing

@@ -1,7 +1,5 @@
 """Pages about many runs: the results of experiments, and the health of the selected runs."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 from typing import Any

@@ -1,8 +1,6 @@
 """The first page: the runs under way, worst first, and what is spent on them; and the page of cost,
 tokens, calls, success and trouble over time."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """Pages of the pattern library, and of the lessons that were learned: search, read, change."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from typing import Annotated, Any

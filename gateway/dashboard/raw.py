@@ -1,7 +1,5 @@
 """One call as it was sent and received, and the same call sent to another model."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Mapping

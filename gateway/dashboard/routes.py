@@ -1,7 +1,5 @@
 """The routes to the dashboard's pages."""
 
-from __future__ import annotations
-
 from starlette.routing import Route
 
 from gateway.api.experiments import ReportOptions

@@ -1,8 +1,6 @@
 """The list of runs, and the page of one: chart, transcript, and the buttons that stop it, raise
 its budgets or report its outcome."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,8 +1,6 @@
 """The demo on the terminal: the run as it happens, a timeline, and the effect of steering. At the
 end it shows the lessons that were mined from its runs, and a third run that is given them."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import tempfile

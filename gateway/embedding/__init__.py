@@ -2,8 +2,6 @@
 
 Imports allowed: `gateway.errors`; numpy and LiteLLM only inside the module that needs them."""
 
-from __future__ import annotations
-
 import asyncio
 
 from gateway.config.models import EmbeddingSettings

@@ -1,7 +1,5 @@
 """Short texts about recorded calls and stretches of trouble."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import PurePosixPath

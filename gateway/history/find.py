@@ -40,9 +40,8 @@ class Found(Struct, frozen=True, kw_only=True):
         return self.blob.size if self.blob else _stat(self.path)[0]
 
     def sessions(self, log: LogFile) -> Iterator[Session]:
-        """The sessions of the file; the first has its lines and what was not read of them.
-
-        Raises ConfigError: the file cannot be read."""
+        """The sessions of the file; the first has its lines and what was not read of them. Raises
+        ConfigError: the file cannot be read."""
         assert self.format is not None, "only a file of a known format has sessions"
         sessions = list(self.format.read(log))
         for first in sessions[:1]:
@@ -63,9 +62,7 @@ def at_home(home: Path) -> list[Found]:
 def named(paths: Iterable[Path]) -> list[Found]:
     """The session logs among these files and folders, and on the checkpoint branches of a
     repository. What was named and has none has a `problem`; inside of a folder such files are left
-    out.
-
-    Raises ConfigError: a path does not exist."""
+    out. Raises ConfigError: a path does not exist."""
     found: list[Found] = []
     for path in paths:
         try:

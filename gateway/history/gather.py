@@ -1,7 +1,5 @@
 """Reading many session logs: in parallel, one file at a time, and only the readings are kept."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -43,7 +41,6 @@ class Wanted(Struct, frozen=True, kw_only=True):
 
 def since(text: str, now: datetime) -> float:
     """The moment in `--since`: an ISO date, or a number of days or weeks before now (`7d`, `4w`).
-
     Raises ConfigError: neither."""
     unit = {"d": 1, "w": 7}.get(text[-1:])
     if unit and text[:-1].isdigit():

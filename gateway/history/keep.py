@@ -97,9 +97,8 @@ class Keeper:
         self.counts = Kept()
 
     async def keep(self, session: Session) -> None:
-        """Keep what the store does not have of a session.
-
-        Raises: StoreError. Exception: what a scorer or a monitor raised."""
+        """Keep what the store does not have of a session. Raises: StoreError. Exception: what a
+        scorer or a monitor raised."""
         if session.parent:
             self._roots[session.id] = self._roots.get(session.parent, session.parent)
         if await self._was_recorded(session):
@@ -194,10 +193,9 @@ class Keeper:
 
 
 class _Source(Struct, frozen=True, kw_only=True):
-    """A session, and the parts of its rows that are known before it is read.
-
-    `template`: of its runs. `calls`: the call of each answer by its position, None for a copy of
-    one in another session. `times` of the answers by position. `last_answer`: a position."""
+    """A session, and the parts of its rows that are known before it is read. `template`: of its
+    runs. `calls`: the call of each answer by its position, None for a copy of one in another
+    session. `times` of the answers by position. `last_answer`: a position."""
 
     session: Session
     template: RunUpdate
@@ -208,10 +206,9 @@ class _Source(Struct, frozen=True, kw_only=True):
 
 
 class _Rows:
-    """The rows of a session's answers, in their order, until a commit takes them.
-
-    `begun`: the runs that have begun, as the counts of workloads take them. `waiting`: answers
-    since the last commit."""
+    """The rows of a session's answers, in their order, until a commit takes them. `begun`: the runs
+    that have begun, as the counts of workloads take them. `waiting`: answers since the last
+    commit."""
 
     def __init__(
         self, history: RecordedHistory, source: _Source, conversation: ConversationRecord

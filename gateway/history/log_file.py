@@ -3,8 +3,6 @@
 What cannot be read is noted with its line and never fatal, because formats change without notice.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import re
@@ -37,10 +35,9 @@ class Unread(NamedTuple):
 
 
 class LogFile:
-    """One file, read once from its beginning.
-
-    `seen`: lines read so far. `unread`: the first `MOST_NOTED` lines that could not be read;
-    `reasons`: how many lines for each reason. Compressed files end in `.gz`."""
+    """One file, read once from its beginning. `seen`: lines read so far. `unread`: the first
+    `MOST_NOTED` lines that could not be read; `reasons`: how many lines for each reason. Compressed
+    files end in `.gz`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -64,9 +61,8 @@ class LogFile:
             return file.read(HEAD_BYTES)
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """The JSON objects of a file of lines; `seen` is the number of the line just read.
-
-        Raises ConfigError: the file cannot be opened. A file that breaks off is noted."""
+        """The JSON objects of a file of lines; `seen` is the number of the line just read. Raises
+        ConfigError: the file cannot be opened. A file that breaks off is noted."""
         try:
             with self._opened() as file:
                 for self.seen, line in enumerate(file, 1):
@@ -78,9 +74,8 @@ class LogFile:
             self.skip(f"cannot be read: {exc.__cause__}", self.seen + 1)
 
     def document(self) -> object:
-        """The value of a file that is one JSON document; None, and noted, if it is none.
-
-        Raises ConfigError: the file cannot be read."""
+        """The value of a file that is one JSON document; None, and noted, if it is none. Raises
+        ConfigError: the file cannot be read."""
         values, self.seen = _values(self.text().encode("utf-8", "surrogatepass")), 1
         if not values:
             self.skip("not JSON", 0)
@@ -132,10 +127,9 @@ class LogFile:
 
 
 def _values(line: bytes) -> list[Any]:
-    """The JSON values in a line: one, or several where two writers met; empty for none.
-
-    Text that a tool of the user's has changed, such as a masked key, may have left a backslash
-    that JSON does not know: it is read as itself."""
+    """The JSON values in a line: one, or several where two writers met; empty for none. Text that a
+    tool of the user's has changed, such as a masked key, may have left a backslash that JSON does
+    not know: it is read as itself."""
     try:
         return [orjson.loads(line)]
     except orjson.JSONDecodeError:

@@ -1,7 +1,5 @@
 """The history as one HTML page that loads nothing: its sums, and the worst stretches by step."""
 
-from __future__ import annotations
-
 import shlex
 from bisect import bisect_left
 from collections import Counter, defaultdict
@@ -59,9 +57,7 @@ def write_page(
     file: Path, summary: Summary, found: Sequence[Found], policy: Policy, options: Sequence[str]
 ) -> None:
     """Write the page; the files of the worst stretches are read again. `options`: as in
-    `print_screen`.
-
-    Raises ConfigError: the file cannot be written."""
+    `print_screen`. Raises ConfigError: the file cannot be written."""
     text = page(summary, found, policy, options)
     try:
         file.write_text(text, encoding="utf-8", errors="replace")

@@ -1,7 +1,5 @@
 """One session through the steering core: readings of its steps, cost of its calls, its trouble."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
@@ -57,7 +55,6 @@ class Alarm(Struct, frozen=True, kw_only=True):
 
 class SessionReading(FileFacts, kw_only=True):
     """The result of reading one session; it holds no transcript, only what the person said.
-
     `calls`: one for each step. `human`: with secrets masked. `compactions`: their number."""
 
     path: str

@@ -3,8 +3,6 @@
 Sayings are joined by the rule that they state (`gateway/learning/corrections.py`), or by equal
 words. Words of a correction are not its rule: what is joined should be right."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -30,10 +28,9 @@ _WORDS = re.compile(r"[a-z][a-z0-9_'-]+")
 
 
 class Saying(Struct, frozen=True, kw_only=True):
-    """One thing that a person said: where, when (seconds of the epoch), and after what.
-
-    `event` and `before` as in `kind_chances`. `turn`: its index among the session's acts.
-    `corrects`: it is probably a correction; None: not judged yet."""
+    """One thing that a person said: where, when (seconds of the epoch), and after what. `event` and
+    `before` as in `kind_chances`. `turn`: its index among the session's acts. `corrects`: it is
+    probably a correction; None: not judged yet."""
 
     text: str
     session: str
@@ -46,10 +43,9 @@ class Saying(Struct, frozen=True, kw_only=True):
 
 
 class Group(Struct, frozen=True, kw_only=True):
-    """Corrections of one project that ask for the same.
-
-    `rule`: what they state, "" for sayings with equal words; `text`: the shortest clear wording.
-    Secrets are masked. `first`, `last`: None if no time is known."""
+    """Corrections of one project that ask for the same. `rule`: what they state, "" for sayings
+    with equal words; `text`: the shortest clear wording. Secrets are masked. `first`, `last`: None
+    if no time is known."""
 
     text: str
     rule: str

@@ -1,7 +1,5 @@
 """The first screen of `gateway history`, and one session for reading."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """One session of an agent, as every reader gives it: messages, model calls, what the person did."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
@@ -17,12 +15,10 @@ HumanKind = Literal["message", "interrupt", "reject"]
 
 
 class ModelCall(Struct, frozen=True, kw_only=True):
-    """One answer of a model.
-
-    `position`: the index of its message. `usage`: the provider's own object, in any form that
-    `gateway.upstream.prices.tokens_of` reads; empty if the log has none. `at`: seconds of the
-    epoch. `key`: the same in every file that holds a copy of this answer; "" if unknown.
-    `cost_usd`: the price that the agent itself noted."""
+    """One answer of a model. `position`: the index of its message. `usage`: the provider's own
+    object, in any form that `gateway.upstream.prices.tokens_of` reads; empty if the log has none.
+    `at`: seconds of the epoch. `key`: the same in every file that holds a copy of this answer; ""
+    if unknown. `cost_usd`: the price that the agent itself noted."""
 
     position: int
     model: str = ""
@@ -33,11 +29,10 @@ class ModelCall(Struct, frozen=True, kw_only=True):
 
 
 class HumanTurn(Struct, frozen=True, kw_only=True):
-    """One act of the person: a message, an interruption, or the rejection of a call.
-
-    `position`: the index of the message that has it, or before which it happened. `text`: the
-    person's words, "" without any. `at`: seconds of the epoch. `corrects`: it says that the agent's
-    work or its way is wrong; of a message, that is what its words most probably mean."""
+    """One act of the person: a message, an interruption, or the rejection of a call. `position`:
+    the index of the message that has it, or before which it happened. `text`: the person's words,
+    "" without any. `at`: seconds of the epoch. `corrects`: it says that the agent's work or its way
+    is wrong; of a message, that is what its words most probably mean."""
 
     kind: HumanKind
     position: int
@@ -47,9 +42,8 @@ class HumanTurn(Struct, frozen=True, kw_only=True):
 
 
 class SessionFacts(Struct, kw_only=True):
-    """Names and span of a session; a sub-agent's is a session with a `parent`.
-
-    `project`: the working directory. Times are seconds of the epoch, None if unknown."""
+    """Names and span of a session; a sub-agent's is a session with a `parent`. `project`: the
+    working directory. Times are seconds of the epoch, None if unknown."""
 
     id: str
     agent: str
@@ -72,11 +66,9 @@ class FileFacts(SessionFacts, kw_only=True):
 
 
 class Session(FileFacts, kw_only=True):
-    """One session of one agent.
-
-    `messages`: as the agent's model saw them, each answer one `assistant` message, in a form that
-    `gateway.steering.transcript.steps` reads. `compactions`: indices of the messages that replaced
-    all earlier ones."""
+    """One session of one agent. `messages`: as the agent's model saw them, each answer one
+    `assistant` message, in a form that `gateway.steering.transcript.steps` reads. `compactions`:
+    indices of the messages that replaced all earlier ones."""
 
     messages: list[dict[str, Any]] = []
     calls: list[ModelCall] = []

@@ -1,12 +1,10 @@
 """One session for reading: its steps with readings and cost, and what the person did between."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import orjson
+from msgspec.structs import asdict
 from rich.console import Console
 from rich.text import Text
 
@@ -26,19 +24,16 @@ _CHARACTERS = 160
 _RESULT_LINES = 3
 
 
-def find_session(found: Sequence[Found], name: str, policy: Policy) -> tuple[Session, str]:
+def find_session(found: Sequence[Found], name: str) -> tuple[Session, str]:
     """The session whose id begins with `name`, and its file; files named like it are read first.
-
     Raises ConfigError: no session has this id, or several have."""
     ordered = sorted(found, key=lambda each: name.partition("/")[0] not in each.path.name)
-    problems = []
     for each in ordered:
         if each.format is None:
             continue
         try:
             sessions = [s for s in each.sessions(each.open()) if s.id.startswith(name)]
-        except ConfigError as exc:
-            problems.append(str(exc))
+        except ConfigError:
             continue
         exact = [s for s in sessions if s.id == name or not s.parent]
         if len(exact or sessions) > 1:
@@ -60,12 +55,10 @@ def steps_asked(text: str) -> range:
     raise ConfigError(f"--steps: {text!r} is not a range of steps such as 12-20")
 
 
-def print_session(
-    session: Session, path: str, policy: Policy, asked: range, console: Console
-) -> None:
-    """Print the head of a session and the steps asked for.
-
-    Raises ConfigError: it has none of these steps."""
+def show(found: Sequence[Found], name: str, wanted: str, policy: Policy, console: Console) -> None:
+    """Print the head of one session and the steps that are wanted. Raises ConfigError: there is no
+    such session, or it has none of these steps."""
+    (session, path), asked = find_session(found, name), steps_asked(wanted)
     reading = read_session(session, policy, path)
     outcomes, starts = outcomes_of(session, policy)
     scored = {outcome.step.index: outcome for outcome in outcomes}
@@ -116,8 +109,7 @@ def _print_step(
     if step.thought:
         console.print(Text(f"      {one_line(mask_repeated(step.thought), 2 * _CHARACTERS)}"))
     for action in step.actions:
-        style = "green"
-        console.print(Text(f"      {call_line(action)}", style=style))
+        console.print(Text(f"      {call_line(action)}", style="green"))
         for shown in _result(action):
             console.print(Text(f"        {shown}", style="dim"))
 
@@ -135,12 +127,6 @@ def _result(action: Action) -> Iterator[str]:
         yield one_line(mask_repeated(line), _CHARACTERS)
     if len(lines) > _RESULT_LINES:
         yield f"... {len(lines) - _RESULT_LINES} more lines"
-
-
-def show(found: Sequence[Found], name: str, steps: str, policy: Policy, console: Console) -> None:
-    """Print one session or some of its steps. Raises: ConfigError."""
-    session, path = find_session(found, name, policy)
-    print_session(session, str(Path(path)), policy, steps_asked(steps), console)
 
 
 def session_line(reading: SessionReading) -> str:
@@ -171,24 +157,16 @@ def session_view(reading: SessionReading) -> dict[str, Any]:
         "tokens": tokens._asdict() | {"total": tokens.total},
         "usd": None if reading.usd is None else round(reading.usd, 6),
         "unpriced": sorted({c.model for c in reading.calls if c.usd is None and c.tokens.total}),
-        "alarms": [
-            {"step": a.step, "monitors": a.monitors, "state": a.state, "evidence": a.evidence}
-            for a in reading.alarms
-        ],
+        "alarms": [asdict(alarm) for alarm in reading.alarms],
         "stretches": [
             {
-                "first": s.first,
-                "last": s.last,
-                "happened": s.happened,
-                "human": s.human or None,
-                "words": s.words,
-                "alarmed": s.alarmed,
-                "tokens": s.tokens,
-                "usd": [round(each, 6) for each in s.cost],
+                **{name: value for name, value in asdict(stretch).items() if name != "cost"},
+                "human": stretch.human or None,
+                "usd": [round(each, 6) for each in stretch.cost],
             }
-            for s in reading.stretches
+            for stretch in reading.stretches
         ],
         "success": reading.outcome,
         "lines": reading.lines,
-        "unread": [{"line": u.line, "reason": u.reason} for u in reading.unread],
+        "unread": [unread._asdict() for unread in reading.unread],
     }

@@ -1,7 +1,5 @@
 """Many sessions as sums: by project, model and week, the worst stretches, what alarmed."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -36,10 +34,9 @@ class WorstStretch(Struct, frozen=True, kw_only=True):
 
 
 class ReadSessions(Struct, kw_only=True):
-    """The sessions that were read: their number by agent, and the sub-agents apart.
-
-    `copies`: sessions whose calls are all in another session, too (a resumed session's copy).
-    `unread`: lines that were not read, by reason. Times are seconds of the epoch."""
+    """The sessions that were read: their number by agent, and the sub-agents apart. `copies`:
+    sessions whose calls are all in another session, too (a resumed session's copy). `unread`: lines
+    that were not read, by reason. Times are seconds of the epoch."""
 
     agents: dict[str, int] = {}
     sub_agents: int = 0
@@ -60,10 +57,9 @@ class Acts(Struct, kw_only=True):
 
 
 class Trouble(Struct, kw_only=True):
-    """All stretches of trouble, no step counted twice.
-
-    `cost`: US dollars of the steps with a sign of trouble, and of whole stretches. `alarmed`:
-    sessions with an alarm; `alarms`: their number by monitor."""
+    """All stretches of trouble, no step counted twice. `cost`: US dollars of the steps with a sign
+    of trouble, and of whole stretches. `alarmed`: sessions with an alarm; `alarms`: their number by
+    monitor."""
 
     stretches: int = 0
     steps: int = 0

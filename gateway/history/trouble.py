@@ -3,8 +3,6 @@
 Two kinds of signs make a stretch. The gateway's: an alarm, with the troubled steps around it. And
 the person's: an interruption, a rejected call or a correction ends the steps that led to it."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Container, Iterable, Mapping, Sequence
 
@@ -32,13 +30,11 @@ class ReadStep(Struct, frozen=True, kw_only=True):
 
 
 class Stretch(Struct, frozen=True, kw_only=True):
-    """A part of a session, steps `first` to `last` (0-based, both included).
-
-    `happened`: one sentence. `human`: the act of the person that corrected it, "" if none did: an
-    interruption, a rejected call, or a message that says that something is wrong; `words`: what
-    they said. `alarmed`:
-    the gateway would have raised an alarm in it. `tokens`: of all its steps. `cost`: US dollars of
-    the steps with a sign of trouble, and of all its steps."""
+    """A part of a session, steps `first` to `last` (0-based, both included). `happened`: one
+    sentence. `human`: the act of the person that corrected it, "" if none did: an interruption, a
+    rejected call, or a message that says that something is wrong; `words`: what they said.
+    `alarmed`: the gateway would have raised an alarm in it. `tokens`: of all its steps. `cost`: US
+    dollars of the steps with a sign of trouble, and of all its steps."""
 
     first: int
     last: int
@@ -76,9 +72,7 @@ def stretches_of(
     steps: Sequence[ReadStep], human: Sequence[HumanTurn], starts: Sequence[int], costs: Costs
 ) -> list[Stretch]:
     """The stretches of trouble in a session, in order, none overlapping another, without what
-    `happened`.
-
-    `starts`: the message of each step, scored or not."""
+    `happened`. `starts`: the message of each step, scored or not."""
     turns = [turn.position for turn in human]
     found = [*_alarmed(steps, turns), *_corrected(human, starts)]
     signs = {step.index for step in steps if step.is_alarm or step.trouble}

@@ -1,8 +1,6 @@
 """The lessons that runs may be given, by tenant, in memory: found by key and project, rules also
 by person."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,9 +14,10 @@ from gateway.learning.life_cycle import approved
 from gateway.learning.mining import scope_of
 from gateway.steering.guidance.lessons import LessonMatch, LessonQuery, is_rule
 from gateway.steering.guidance.pattern import RETRIEVED, Lesson, Pattern, Status, Trust, content
-from gateway.stores.learning import LearningStore, LessonFilter, StoredLesson
+from gateway.stores.learning import LessonFilter, StoredLesson
 from gateway.stores.protocols import StoreError
 from gateway.stores.reads import Reads, directly
+from gateway.stores.sql.learning import LearningStore
 from gateway.tasks import spawn
 
 CACHED_S = 5.0  # seconds after which a change of a tenant's lessons is seen

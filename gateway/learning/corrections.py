@@ -5,8 +5,6 @@ of a few clear forms (don't X, always X, use X instead of Y, before you X do Y, 
 words nothing is made: few rules that are right are better than many. What is left passes the gate.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache, lru_cache

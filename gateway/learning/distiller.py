@@ -34,8 +34,9 @@ from gateway.steering.guidance.lessons import SAID
 from gateway.steering.guidance.pattern import Lesson, Tier, Trust
 from gateway.steering.transcript.steps import Step
 from gateway.stores.budgets import NOTHING, Amounts
-from gateway.stores.learning import Allowance, Job, LearningStore, LessonFilter
+from gateway.stores.learning import Allowance, Job, LessonFilter
 from gateway.stores.protocols import RunStore, StoreError
+from gateway.stores.sql.learning import LearningStore
 from gateway.upstream.catalogue import ModelCatalogue
 from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import Dispatcher, Messages, ModelRefused, OwnAnswer, ask

@@ -5,8 +5,6 @@ of one task, or an order that does harm. `refusal` says why a text is refused, a
 who approves this very text may give it all the same.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 import tomllib

@@ -4,8 +4,6 @@ A general lesson (tier e2) belongs to one key of one project. Its text is that o
 most runs support; instances of the same tool and kind of failure with this very text support it,
 too."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections import defaultdict
 from collections.abc import Sequence
@@ -16,7 +14,8 @@ from msgspec.structs import replace
 from gateway.learning.life_cycle import NEEDED_CONVERSATIONS, NEEDED_TASKS
 from gateway.learning.mining import lesson_id, scope_of
 from gateway.steering.guidance.pattern import Pattern, Tier, content
-from gateway.stores.learning import NO_SUPPORT, EvidenceRow, Learned, LearningStore, LessonFilter
+from gateway.stores.learning import NO_SUPPORT, EvidenceRow, Learned, LessonFilter
+from gateway.stores.sql.learning import LearningStore
 
 Entry = tuple[Pattern, Sequence[EvidenceRow]]
 MOST_COMPARED = 500  # instances of one tool and kind of failure, the last changed first

@@ -5,8 +5,6 @@
 Only an operator moves a lesson that a model wrote out of `candidate`, or brings one back. Decisions
 are weighted by the inverse of the probability with which they were drawn."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Collection, Sequence
@@ -24,13 +22,13 @@ from gateway.steering.guidance.lessons import is_rule
 from gateway.steering.guidance.pattern import RETRIEVED, Pattern, Status, Tier, Trust, content
 from gateway.stores.learning import (
     DecisionRow,
-    LearningStore,
     NearOutcome,
     OutcomeRow,
     Posterior,
     SettledDecision,
     StoredLesson,
 )
+from gateway.stores.sql.learning import LearningStore
 
 FALSE_DISCOVERIES = 0.05  # most of a tenant's proved lessons that may help by chance
 RULE_PROVED = 50.0  # e-value of a rule: a run's corrections also decide whether it succeeded

@@ -7,8 +7,6 @@ Equal runs give equal lessons. Faults of the moment (5xx, rate limits) teach not
 does a failure that nothing helped against. A lesson of one run is a candidate: what the other runs
 of its workload do decides about it (`contrast.py`)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

@@ -30,8 +30,9 @@ from gateway.steering.scoring.risk import (
 )
 from gateway.steering.scoring.scorer import DifficultySettings
 from gateway.steering.transcript.steps import Step
-from gateway.stores.learning import Allowance, EndedRun, Job, LearningStore
+from gateway.stores.learning import Allowance, EndedRun, Job
 from gateway.stores.protocols import RunStore, StoreError
+from gateway.stores.sql.learning import LearningStore
 from gateway.stores.sql.workloads import WorkloadStore
 
 if TYPE_CHECKING:

@@ -4,8 +4,6 @@ The answer is not trusted: what a tool wrote may have dictated it. One that repe
 names what the agent never called, or would do harm is refused; the others are given to an agent
 only as a quotation, after an operator's approval."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence

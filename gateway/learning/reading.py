@@ -1,7 +1,5 @@
 """Calls of a run as learning reads them, and the commands and arguments in them. Pure."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -21,9 +21,10 @@ from gateway.steering.fsm import FSMState
 from gateway.steering.transcript.interventions import Answer, said_in
 from gateway.steering.transcript.message_kinds import corrected, kind_chances
 from gateway.steering.transcript.steps import Step
-from gateway.stores.learning import LearningStore, OutcomeRow
+from gateway.stores.learning import OutcomeRow
 from gateway.stores.protocols import RunStore
 from gateway.stores.queries import RunTrace
+from gateway.stores.sql.learning import LearningStore
 from gateway.stores.totals import DERIVED, RunRecord
 
 RANKS = (

@@ -29,15 +29,10 @@ from gateway.observability.metrics import Metrics
 from gateway.steering.guidance.lessons import SAID
 from gateway.steering.guidance.pattern import RETRIEVED, Pattern, Status, Tier
 from gateway.stores.guard.guarded import GuardedStateStore
-from gateway.stores.learning import (
-    LearningStore,
-    LessonFilter,
-    NearOutcome,
-    Posterior,
-    StoredLesson,
-)
+from gateway.stores.learning import LessonFilter, NearOutcome, Posterior, StoredLesson
 from gateway.stores.protocols import RunStore, StateStore, StoreError
 from gateway.stores.queries import LIVE, PageRequest, RunFilter, RunTrace
+from gateway.stores.sql.learning import LearningStore
 from gateway.stores.totals import RunRecord
 
 MOST_PARENTS = 16

@@ -21,9 +21,10 @@ from gateway.steering.guidance.codec import read_lines, to_line
 from gateway.steering.guidance.pattern import Pattern, PatternMatch, Query, Tier, embedding_text
 from gateway.steering.guidance.render import family_matches
 from gateway.steering.guidance.settings import EtraceSettings, Gates
-from gateway.stores.patterns import Added, Event, PatternFilter, PatternStore, Search
+from gateway.stores.patterns import Added, Event, PatternFilter, Search
 from gateway.stores.protocols import StoreCorrupt, StoreError, StoreUnavailable
 from gateway.stores.reads import Reads, directly
+from gateway.stores.sql.patterns import PatternStore
 from gateway.tasks import spawn
 from gateway.text.secrets import mask_secrets
 

@@ -1,7 +1,5 @@
 """Publish and subscribe for live events, within one process."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import secrets

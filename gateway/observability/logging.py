@@ -1,7 +1,5 @@
 """Log lines: one canonical line per request; JSON for machines, colours for a terminal."""
 
-from __future__ import annotations
-
 import json
 import logging
 import re

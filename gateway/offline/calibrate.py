@@ -1,7 +1,5 @@
 """`gateway calibrate`: fit scorer and risk to labelled runs, and report on runs they never saw."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Mapping, Sequence

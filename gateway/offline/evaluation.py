@@ -4,8 +4,6 @@ Runs are compared only within one (source, model) pair: across all runs, a score
 recognises the model would rank well. Intervals are 95 % bootstrap percentiles over groups, because
 runs of one task are not independent."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -26,7 +24,6 @@ _NAN, _INFINITE = float("nan"), float("inf")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunReading:
     """One finished run as it was scored: one score per step, and when each signal first appeared.
-
     `first`: signal (a monitor, FAST, SLOW, SKIP, risk, alarm) to the first step that shows it, if
     any. Per step, `risks`: without a prior, empty when only difficulty is known, which then ranks
     the runs; `troubles`: 1 where it is trouble; `states`: the state after it."""
@@ -125,11 +122,10 @@ def _weighted(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignalRates:
-    """Share of the runs that show a signal at all.
-
-    `failed`, `successful`: share of these runs that show it, each with its count such as "7/171".
-    `ahead`: median share of a failed run that is left when the signal first appears.
-    `distance`: median steps from the labelled mistake to that moment, None without labels."""
+    """Share of the runs that show a signal at all. `failed`, `successful`: share of these runs that
+    show it, each with its count such as "7/171". `ahead`: median share of a failed run that is left
+    when the signal first appears. `distance`: median steps from the labelled mistake to that
+    moment, None without labels."""
 
     failed: float
     failed_count: str

@@ -4,8 +4,6 @@ Difficulty is a ridge logistic regression of trouble ahead on the newest stretch
 the scale is set on the out-of-fold log odds. Risk is one of outcomes, within one source and model.
 Cross-validation keeps each group of runs in one fold."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections import Counter
@@ -89,12 +87,11 @@ _REFERENCE = Policy(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepArrays:
-    """The steps of a run as calibration reads them, one row or entry per step.
-
-    `features`, `totals`: those of difficulty and of risk (steps x features). `words`: the different
-    words of the thought. `known`: share of the window that is filled. `works_from`: whether the run
-    works on files or programs by then. `troubles`: 1 where it is trouble. `fired`: the monitors
-    that fire."""
+    """The steps of a run as calibration reads them, one row or entry per step. `features`,
+    `totals`: those of difficulty and of risk (steps x features). `words`: the different words of
+    the thought. `known`: share of the window that is filled. `works_from`: whether the run works on
+    files or programs by then. `troubles`: 1 where it is trouble. `fired`: the monitors that
+    fire."""
 
     features: Array
     known: Array
@@ -219,11 +216,10 @@ def fit_logistic(
     solve: Solve = newton,
 ) -> Model:
     """Fit a model; `features` is rows x features, `outcome` 0 or 1 and `weight` one per row.
-
     `ridge` draws each standardised weight towards 0. `signs`: the sign that each weight must have,
     0 = either; a feature whose weight would have the other one is left out. `strata` (rows x
-    strata, 0 or 1) adds an intercept per stratum while fitting, drawn towards 0 by
-    `stratum_ridge`, so that a feature which only separates strata earns no weight."""
+    strata, 0 or 1) adds an intercept per stratum while fitting, drawn towards 0 by `stratum_ridge`,
+    so that a feature which only separates strata earns no weight."""
     mean = np.average(features, axis=0, weights=weight)
     deviation = np.sqrt(np.average((features - mean) ** 2, axis=0, weights=weight)) + 1e-9
     x = (features - mean) / deviation

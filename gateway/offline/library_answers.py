@@ -1,7 +1,5 @@
 """Look-ups of a replay answered from a pattern library, as a gateway with these patterns would."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence

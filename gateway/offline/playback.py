@@ -71,11 +71,10 @@ class LookUps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayPolicy:
-    """Everything that decides a replay, and prices per model.
-
-    `arm`: the control arm, for recordings to be steered as its units; None = as `on`. `models`: the
-    settings that say what routed models can do; None = every model can serve every call.
-    `patterns`: what answers look-ups, `starter` or a JSONL file; "" = they count as answered."""
+    """Everything that decides a replay, and prices per model. `arm`: the control arm, for
+    recordings to be steered as its units; None = as `on`. `models`: the settings that say what
+    routed models can do; None = every model can serve every call. `patterns`: what answers
+    look-ups, `starter` or a JSONL file; "" = they count as answered."""
 
     rules: SteeringRules = field(default_factory=SteeringRules)
     arm: RandomArm | None = None
@@ -289,7 +288,6 @@ def play(
 class RecordedHistory:
     """The messages of a recording as its requests had them. A compaction begins a shorter history,
     in which the run continues as it does live, or the next one begins after a final answer.
-
     `window`: the messages of the newest request."""
 
     def __init__(self, policy: Policy, recording: Recording) -> None:
@@ -311,7 +309,8 @@ class RecordedHistory:
             self._answers.clear()
             self.window = []
             # What comes before the first answer to the new history is not scored.
-            new = itertools.takewhile(_is_no_answer, self._messages[at:])
+            roles = (as_mapping(message).get("role") for message in self._messages[at:])
+            new = itertools.takewhile(lambda role: role != "assistant", roles)
             self.fold.continue_in(sum(1 for _ in new))
         return outcomes + self._extend(end)
 
@@ -326,10 +325,6 @@ class RecordedHistory:
         self.window += self._messages[self._read : end]
         self._read = end
         return self.fold.extend(self.window)
-
-
-def _is_no_answer(message: object) -> bool:
-    return as_mapping(message).get("role") != "assistant"
 
 
 def _play_messages(

@@ -4,8 +4,6 @@ One JSON object per line, in `.jsonl` or `.jsonl.gz` files or directories of the
 `messages` (OpenAI chat messages) or `steps` (what the gateway exports, or plain step records), and
 optionally `id`, `source`, `model`, `group`, `success` and `labels`."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import sys
@@ -139,9 +137,8 @@ def _open(file: Path) -> IO[str]:
 
 def parse_recording(line: str, place: str) -> Recording:
     """The recording in one line; `place` names it in error messages and replaces a missing id.
-
-    Raises ConfigError: not UTF-8, not a JSON object, or neither `messages` nor `steps` is a list.
-    """
+    Raises ConfigError: not UTF-8, not a JSON object, or neither `messages` nor `steps` is a
+    list."""
     try:
         line.encode()
         data = json.loads(line)
@@ -157,9 +154,8 @@ def parse_recording(line: str, place: str) -> Recording:
 
 
 def recording_of(data: Mapping[str, Any], place: str) -> Recording:
-    """The recording in an object; see `parse_recording`.
-
-    Raises ConfigError: neither `messages` nor `steps` is a list."""
+    """The recording in an object; see `parse_recording`. Raises ConfigError: neither `messages` nor
+    `steps` is a list."""
     messages, steps = data.get("messages"), data.get("steps")
     if not isinstance(messages, list) and not isinstance(steps, list):
         raise ConfigError(f"{place}: neither `messages` nor `steps` is a list")

@@ -1,8 +1,6 @@
 """`gateway replay`: recorded runs through the same core, offline and in parallel; two policies
 compared, or routing policies judged."""
 
-from __future__ import annotations
-
 import dataclasses
 import multiprocessing
 import os
@@ -173,7 +171,6 @@ def run_replay(
     err: TextIO | None = None,
 ) -> int:
     """Run the command. Returns the exit status: 0 done, 1 some recordings could not be read.
-
     `other`: the policy to compare with. `patterns`: see `ReplayPolicy`. `routing`: routing policies
     to judge by the recorded outcomes instead. Raises ConfigError: a path cannot be read or written,
     or holds no recording."""

@@ -1,8 +1,6 @@
 """Results of a replay: a summary per source and model, a comparison of two policies, and a page.
 The page is one HTML file with charts and tables that loads nothing."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields

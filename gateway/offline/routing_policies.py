@@ -6,8 +6,6 @@ other tasks only. Recorded runs were not drawn by chance, so models are compared
 alone. A policy is set against a coin that sends as much money to the dearest model, and the rest to
 the cheapest: any router can buy success, a good one buys it where it is to be had."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Each writes a small file while it serves, so that commands find its database; what cannot be written
 is left out, for nothing here may keep a gateway from serving."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

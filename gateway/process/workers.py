@@ -4,8 +4,6 @@ Each worker is a whole gateway with a memory of its own, as replicas on several 
 conversation needs is in the store. The parent serves nothing. It passes signals on, starts another
 worker for one that ended, and ends when all have drained. A worker whose parent is gone drains."""
 
-from __future__ import annotations
-
 import gc
 import os
 import random
@@ -169,9 +167,8 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def shared_sockets(first: socket.socket, count: int) -> list[socket.socket]:
-    """A socket for each of `count` workers on the address of `first`, which is bound and unused.
-
-    On Linux the kernel spreads connections evenly over sockets of their own; on one socket a worker
+    """A socket for each of `count` workers on the address of `first`, which is bound and unused. On
+    Linux the kernel spreads connections evenly over sockets of their own; on one socket a worker
     that is awake takes nearly all of a burst. Raises: OSError."""
     if sys.platform != "linux":
         return [first] * count

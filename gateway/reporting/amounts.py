@@ -1,7 +1,5 @@
 """Amounts a run spends (dollars, tokens, steps): typical values, and the ratio of two arms."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Sequence
@@ -67,12 +65,11 @@ def amount_of(spent: Spent) -> Amount | None:
 
 
 def amount_ratio(treated: Spent, baseline: Spent, *, seed: str) -> AmountRatio | None:
-    """Treated over baseline, with bootstrap intervals; None without runs in both.
-
-    Units are resampled, because the runs of one unit are not independent. Each draw and arm has its
-    own limits for winsorising, so that an effect of x % shows as x %. The interval is the
-    estimate's logarithm and its standard error over the draws, with Student's quantile. `seed`
-    makes it reproducible."""
+    """Treated over baseline, with bootstrap intervals; None without runs in both. Units are
+    resampled, because the runs of one unit are not independent. Each draw and arm has its own
+    limits for winsorising, so that an effect of x % shows as x %. The interval is the estimate's
+    logarithm and its standard error over the draws, with Student's quantile. `seed` makes it
+    reproducible."""
     first, second = amount_of(treated), amount_of(baseline)
     if first is None or second is None:
         return None

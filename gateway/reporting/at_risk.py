@@ -1,7 +1,5 @@
 """The curve of handing over or ending runs at risk: what each level would have come to."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from msgspec import Struct
@@ -10,11 +8,10 @@ from gateway.stores.totals import ALL_RUNS, HAND_OVER, RISK_LEVELS
 
 
 class RiskRow(Struct, frozen=True, kw_only=True):
-    """One level: `runs` whose risk lasted at it for three steps, of which `failed`.
-
-    `reached`: their share of all runs; `precision`: the share of them that failed; `solved_lost`:
-    of all solved runs, the share among them; `steps_ahead`, `tokens_ahead`: of those of all runs,
-    the share that was still ahead of them. None: of nothing."""
+    """One level: `runs` whose risk lasted at it for three steps, of which `failed`. `reached`:
+    their share of all runs; `precision`: the share of them that failed; `solved_lost`: of all
+    solved runs, the share among them; `steps_ahead`, `tokens_ahead`: of those of all runs, the
+    share that was still ahead of them. None: of nothing."""
 
     level: float
     runs: int

@@ -1,7 +1,5 @@
 """The report of one experiment, from its runs."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """Success rates: intervals, differences, and whether units were divided as configured."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -32,9 +30,8 @@ class Rate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """Difference of one rate from another, in [-1, 1], with its 95 % interval.
-
-    `design_effect`: how much runs of one unit resemble each other; 1 = all independent."""
+    """Difference of one rate from another, in [-1, 1], with its 95 % interval. `design_effect`: how
+    much runs of one unit resemble each other; 1 = all independent."""
 
     estimate: float
     low: float
@@ -44,9 +41,8 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleRatio:
-    """Test that the arms have their shares of the units; `suspicious`: p below 0.001.
-
-    `chi_square` is None when an arm has units but no share."""
+    """Test that the arms have their shares of the units; `suspicious`: p below 0.001. `chi_square`
+    is None when an arm has units but no share."""
 
     expected: Mapping[str, float]
     observed: Mapping[str, int]

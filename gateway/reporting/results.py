@@ -1,7 +1,5 @@
 """Results of an experiment as values, their caveats, and their effects for a forest plot."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,12 +23,10 @@ class Caveat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
-    """One arm's runs.
-
-    `unfinished`: runs without an outcome; `success` is over the others. `unpriced`: runs with a
-    call of unknown price, which `cost_usd` leaves out. `estimated_...`: the part of calls, tokens
-    and cost whose provider reported no usage. `clean_run_rate`: share of the runs that never
-    reached a composite of 0.35."""
+    """One arm's runs. `unfinished`: runs without an outcome; `success` is over the others.
+    `unpriced`: runs with a call of unknown price, which `cost_usd` leaves out. `estimated_...`: the
+    part of calls, tokens and cost whose provider reported no usage. `clean_run_rate`: share of the
+    runs that never reached a composite of 0.35."""
 
     arm: str
     runs: int

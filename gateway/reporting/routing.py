@@ -4,8 +4,6 @@ A run that began on a model which another policy would have given it, too, count
 with the inverse of the model's probability as weight. So one log tells the success and cost of
 policies that were not followed, as far as exploration gave them a share."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,11 +21,10 @@ Weight = Callable[[DecidedRun], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyValue:
-    """Expected results of runs under one policy.
-
-    `runs` of the log that speak for it, and how many equally weighted ones that is, `effective`.
-    `success` with its 95 % interval, in [0, 1]; `cost_usd` a run, None where no cost is known;
-    `over_states`: points of success above the states' policy, with their 95 % interval."""
+    """Expected results of runs under one policy. `runs` of the log that speak for it, and how many
+    equally weighted ones that is, `effective`. `success` with its 95 % interval, in [0, 1];
+    `cost_usd` a run, None where no cost is known; `over_states`: points of success above the
+    states' policy, with their 95 % interval."""
 
     policy: str
     runs: int

@@ -1,7 +1,5 @@
 """Runs as lines for other programs: JSON, CSV, and the chat form that OpenAI's tools read. Pure."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Iterable, Iterator, Sequence

@@ -29,15 +29,11 @@ ACTIONS = tuple(DEFAULT_BARS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActSettings:
-    """Settings of the section `steering` that decide about a call.
-
-    `act_above`: the expected precision in [0, 1] that an action needs; actions not listed keep
-    their default (docs/evidence.md). `stop_above`: risk in (0, 1] from which a step with an alarm
-    is a strike (`Strike` in `gateway/steering/steer.py`), None = never. `token_budget`: tokens that
-    a run is expected to need.
-
-    Raises:
-        ValueError: unknown action, or a value out of range."""
+    """Settings of the section `steering` that decide about a call. `act_above`: the expected
+    precision in [0, 1] that an action needs; actions not listed keep their default
+    (docs/evidence.md). `stop_above`: risk in (0, 1] from which a step with an alarm is a strike
+    (`Strike` in `gateway/steering/steer.py`), None = never. `token_budget`: tokens that a run is
+    expected to need. Raises ValueError: unknown action, or a value out of range."""
 
     act_above: Mapping[str, float] = field(default_factory=dict)
     stop_above: float | None = None
@@ -68,15 +64,11 @@ class ActSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtRiskSettings:
-    """Whether runs that are likely to fail are handed over to a person, or ended.
-
-    `hand_over_at`, `end_at`: risks in (0, 1], by the evidence of the run alone, that have to last
-    three steps; `end_after`: steps after the hand-over at which a run that is still at
-    `hand_over_at` is stopped by `end`. Source of the defaults: docs/budgets.md. Runs that only
-    talk are left out.
-
-    Raises:
-        ValueError: a level out of range, or `end_at` below `hand_over_at`."""
+    """Whether runs that are likely to fail are handed over to a person, or ended. `hand_over_at`,
+    `end_at`: risks in (0, 1], by the evidence of the run alone, that have to last three steps;
+    `end_after`: steps after the hand-over at which a run that is still at `hand_over_at` is stopped
+    by `end`. Source of the defaults: docs/budgets.md. Runs that only talk are left out. Raises
+    ValueError: a level out of range, or `end_at` below `hand_over_at`."""
 
     at_risk: Literal["off", "hand_over", "end"] = "off"
     hand_over_at: float = 0.8
@@ -130,7 +122,6 @@ class AtRisk(Struct, frozen=True, kw_only=True):
 
 class ActionSignal(Struct, frozen=True, kw_only=True):
     """The state and readings that decide about the actions on a call: the run's, or drawn ones.
-
     `at_risk`: whether to act, in the control arm of an experiment; None = the readings decide.
     `severity` of the alarm, 0 to 3; `waits`: the newest step only waits for something;
     `likely_fails`, `lasting_risk`: see `likely` and `lasting` of `RunRisk`."""
@@ -147,12 +138,9 @@ class ActionSignal(Struct, frozen=True, kw_only=True):
 def expected_precision(
     action: str, state: FSMState, readings: Readings | None, calibration: Calibration
 ) -> float:
-    """Share of such moments in runs of the kind that the action is meant for, in [0, 1].
-
-    For `route_fast` that is a run that succeeds, for all others one that fails.
-
-    Raises:
-        ValueError: unknown action."""
+    """Share of such moments in runs of the kind that the action is meant for, in [0, 1]. For
+    `route_fast` that is a run that succeeds, for all others one that fails. Raises ValueError:
+    unknown action."""
     known = calibration.precision
     if action == "route_fast":
         return 1.0 - known.get("FAST", NO_EVIDENCE) if state is FSMState.FAST else NO_EVIDENCE
@@ -169,11 +157,9 @@ def expected_precision(
 def meets_precision_bar(
     action: str, signal: ActionSignal, calibration: Calibration, settings: ActSettings
 ) -> bool:
-    """Whether to take an action that its own rule asks for.
-
-    A bar excludes signals that were measured and found too weak. An action without a measured
-    signal (the first look-ups of a run, the look-back after an alarm) is decided by its rule alone.
-    """
+    """Whether to take an action that its own rule asks for. A bar excludes signals that were
+    measured and found too weak. An action without a measured signal (the first look-ups of a run,
+    the look-back after an alarm) is decided by its rule alone."""
     state, readings = signal.state, signal.readings
     if state not in HARD_STATES and not (readings and readings.fired) and action != "route_fast":
         return True
@@ -206,11 +192,10 @@ def routing_state(
     least_risk: float,
     meets_bar: Callable[[str, ActionSignal], bool],
 ) -> tuple[FSMState, tuple[str, ...]]:
-    """The state that selects the model, and reasons where it is not the run's own.
-
-    An alarm of `least_severity` or more, or a risk that lasts at `least_risk` (0 = never), is
-    routed like SLOW at once; a run in FAST that waits for a job like NORMAL, because what the job
-    brings is not known. The state is NORMAL when changing the model is below its precision bar."""
+    """The state that selects the model, and reasons where it is not the run's own. An alarm of
+    `least_severity` or more, or a risk that lasts at `least_risk` (0 = never), is routed like SLOW
+    at once; a run in FAST that waits for a job like NORMAL, because what the job brings is not
+    known. The state is NORMAL when changing the model is below its precision bar."""
     reasons: tuple[str, ...] = ()
     risky = 0.0 < least_risk <= signal.lasting_risk
     persists = 0 < least_severity <= signal.severity

@@ -3,8 +3,6 @@
 In the control arm `random`, chance decides on which steps to act; the means and limits are those of
 `on`, so that comparing both shows whether the *timing* of interventions matters."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
@@ -27,14 +25,11 @@ ARMS = ("on", "random", "shadow", "off")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentSettings:
-    """The running experiment; an empty `id` means none.
-
-    `arms` maps on, random, shadow and off to their share of the units, relative to the sum.
-    `random_routing_share`, `random_guidance_share`: the shares of scored steps, in [0, 1], on which
-    the arm `random` uses a hard state's model, and injects guidance; defaults: docs/evidence.md.
-
-    Raises:
-        ValueError: unknown arm, no share above 0, or a share out of range."""
+    """The running experiment; an empty `id` means none. `arms` maps on, random, shadow and off to
+    their share of the units, relative to the sum. `random_routing_share`, `random_guidance_share`:
+    the shares of scored steps, in [0, 1], on which the arm `random` uses a hard state's model, and
+    injects guidance; defaults: docs/evidence.md. Raises ValueError: unknown arm, no share above 0,
+    or a share out of range."""
 
     id: str = ""
     arms: Mapping[str, float] = field(default_factory=lambda: {"on": 0.5, "off": 0.5})
@@ -65,9 +60,7 @@ def assign(settings: ExperimentSettings, unit: str) -> str:
 
 def pick(shares: Sequence[tuple[str, float]], point: float) -> str:
     """The name whose interval contains `point`, when [0, 1) is divided in proportion and in order.
-
-    Raises:
-        IndexError: no share is above 0."""
+    Raises IndexError: no share is above 0."""
     given = [(name, share) for name, share in shares if share > 0]
     ends = list(accumulate(share for _, share in given))
     return given[min(bisect_right(ends, point * ends[-1]), len(given) - 1)][0]
@@ -87,11 +80,10 @@ class ActionSignals(Struct, frozen=True, kw_only=True):
 
 
 class RandomArm(Struct, frozen=True, kw_only=True):
-    """The control arm for one unit: random draws in place of the run's signals.
-
-    The shares are those of the scored steps, in [0, 1], on which each action is taken. The same
-    unit and step get the same draw after a restart and on every replica. Routing and guidance use
-    the same draw, so that the rarer one acts only on steps on which the other acts too."""
+    """The control arm for one unit: random draws in place of the run's signals. The shares are
+    those of the scored steps, in [0, 1], on which each action is taken. The same unit and step get
+    the same draw after a restart and on every replica. Routing and guidance use the same draw, so
+    that the rarer one acts only on steps on which the other acts too."""
 
     experiment: str
     unit: str = ""
@@ -101,12 +93,11 @@ class RandomArm(Struct, frozen=True, kw_only=True):
     def signals(
         self, step: int, found: ActionSignal, weights: Mapping[str, float]
     ) -> ActionSignals:
-        """The signals after the run's scored step `step`; `found` is the run's actual signal.
-
-        On a drawn step: state SLOW (SKIP when the run is in SKIP) and at risk, with the failure
-        that a monitor reports or, when none does, one drawn for the unit by the monitors'
-        `weights`. On any other step: not at risk, and not in a hard state. A first call (step 0)
-        has no score and keeps `found`."""
+        """The signals after the run's scored step `step`; `found` is the run's actual signal. On a
+        drawn step: state SLOW (SKIP when the run is in SKIP) and at risk, with the failure that a
+        monitor reports or, when none does, one drawn for the unit by the monitors' `weights`. On
+        any other step: not at risk, and not in a hard state. A first call (step 0) has no score and
+        keeps `found`."""
         if step < 1:
             return ActionSignals(routing=found, guidance=found)
         state = FSMState.SKIP if found.state is FSMState.SKIP else FSMState.SLOW

@@ -2,8 +2,6 @@
 
 The transcript is the only source: everything in a fold can be recomputed from the messages."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Collection, Sequence
@@ -26,12 +24,11 @@ from gateway.wire.echo import OWN_ANSWER
 
 
 class RunRisk(Struct, frozen=True, kw_only=True):
-    """Risk that a run fails: its `probability`, in (0, 1).
-
-    `evidence`: its log odds by the run's task alone, without the workload's outcomes and without
-    what a person who leads the run may correct; `likely`: these have lasted where few solved runs
-    come; `lasting`: the probability by them that the newest steps all had, 0 while a person leads;
-    `to_act_on`: the same of a run that works on files or programs, 0 of one that only talks."""
+    """Risk that a run fails: its `probability`, in (0, 1). `evidence`: its log odds by the run's
+    task alone, without the workload's outcomes and without what a person who leads the run may
+    correct; `likely`: these have lasted where few solved runs come; `lasting`: the probability by
+    them that the newest steps all had, 0 while a person leads; `to_act_on`: the same of a run that
+    works on files or programs, 0 of one that only talks."""
 
     probability: float
     evidence: float
@@ -41,11 +38,9 @@ class RunRisk(Struct, frozen=True, kw_only=True):
 
 
 class StepOutcome(Struct, frozen=True, kw_only=True):
-    """The result of scoring one step.
-
-    `index` counts the scored steps of run `run` from 1 (the first call, before any step, is 0);
-    `difficulty` is the score, in [0, 1]; `state` and `risk` are those after it; `severity` of the
-    alarm, 0 to 3."""
+    """The result of scoring one step. `index` counts the scored steps of run `run` from 1 (the
+    first call, before any step, is 0); `difficulty` is the score, in [0, 1]; `state` and `risk` are
+    those after it; `severity` of the alarm, 0 to 3."""
 
     run: int
     index: int
@@ -68,10 +63,8 @@ class StepOutcome(Struct, frozen=True, kw_only=True):
 
 
 class RunSnapshot(Struct, frozen=True, kw_only=True, array_like=True):
-    """The part of a run's state that is stored and survives a compacted transcript.
-
-    `history`: the difficulty scores that transitions can depend on; `steps`: scored steps so far.
-    """
+    """The part of a run's state that is stored and survives a compacted transcript. `history`: the
+    difficulty scores that transitions can depend on; `steps`: scored steps so far."""
 
     run: int = 0
     state: FSMState = FSMState.INIT
@@ -207,10 +200,8 @@ class RunFold:
         return scorer.key if isinstance(scorer, Judgeable) else ""
 
     def rescore(self, score: float) -> StepOutcome:
-        """Replace the newest step's score and recompute its state; the new outcome.
-
-        Raises:
-            IndexError: no step has been pushed."""
+        """Replace the newest step's score and recompute its state; the new outcome. Raises
+        IndexError: no step has been pushed."""
         newest = self.outcomes.pop()
         difficulty = self._raised(_clamp(score), newest.readings)
         self.history[-1] = difficulty
@@ -318,7 +309,6 @@ class ConversationFold:
 
     def read_ahead(self, messages: Sequence[Any], most: int) -> bool:
         """Read up to `most` new messages of a transcript before `extend`; whether there are more.
-
         `extend` gives the outcomes then, and has to follow. Raises as `extend` does."""
         end = min(self.consumed + most, len(messages))
         try:
@@ -344,7 +334,6 @@ class ConversationFold:
 
     def continue_in(self, consumed: int) -> None:
         """Continue in another transcript, whose first `consumed` messages replace all read so far.
-
         If everything has to be read again, the run starts from its present state."""
         current = self.current
         self._start = _Start(current.snapshot(), consumed, tuple(current.recent))

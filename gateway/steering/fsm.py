@@ -2,8 +2,6 @@
 
 Rules are rows `(from, guard, to)`, tried in order; the state stays when no guard is true."""
 
-from __future__ import annotations
-
 import enum
 import math
 from collections.abc import Callable, Sequence
@@ -15,9 +13,8 @@ SKIP_EXITS: tuple[str, ...] = ("hold", "demote", "absorb")
 
 
 class FSMState(enum.Enum):
-    """State of a run after its newest scored step; the value is the name.
-
-    END is set when a run ends, never by scores."""
+    """State of a run after its newest scored step; the value is the name. END is set when a run
+    ends, never by scores."""
 
     INIT = "INIT"
     FAST = "FAST"
@@ -139,11 +136,9 @@ _RULES_OF = {
 
 
 def next_state(state: FSMState, history: Sequence[float], settings: FSMSettings) -> FSMState:
-    """The state after the newest score; one transition per scored step.
-
-    `history`: the difficulty scores of the run, or the last `settings.longest_window` of them, the
-    new one last. The state stays without a score or with NaN as the newest; an earlier NaN fits no
-    window."""
+    """The state after the newest score; one transition per scored step. `history`: the difficulty
+    scores of the run, or the last `settings.longest_window` of them, the new one last. The state
+    stays without a score or with NaN as the newest; an earlier NaN fits no window."""
     if not history or math.isnan(history[-1]):
         return state
     for guard, target in _RULES_OF[state]:

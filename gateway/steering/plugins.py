@@ -1,7 +1,5 @@
 """Classes that are imported when used, and the entry points by which packages add table rows."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Container
 from functools import cache
@@ -25,10 +23,8 @@ _installed = cache(entry_points)  # to look for them takes tens of milliseconds
 
 
 def plugins(group: str, built_in: Container[str]) -> list[EntryPoint]:
-    """The entry points of a group, by name; read once, when a table is imported.
-
-    Raises:
-        ValueError: two have the same name, or one has the name of a built-in row."""
+    """The entry points of a group, by name; read once, when a table is imported. Raises ValueError:
+    two have the same name, or one has the name of a built-in row."""
     found = sorted(set(_installed().select(group=group)), key=lambda each: each.name)
     for before, each in zip([None, *found], found, strict=False):
         if each.name in built_in or (before and each.name == before.name):

@@ -1,7 +1,5 @@
 """Policy: every threshold, window and weight of scoring, states and monitors, as one value."""
 
-from __future__ import annotations
-
 import dataclasses
 import enum
 import hashlib
@@ -21,13 +19,10 @@ RunBoundary = Literal["settled_answer", "final_answer", "never"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """The settings that the decisions depend on; an equal policy gives equal decisions in a replay.
-
     `run_boundary`: `final_answer` ends a run where an assistant message without a call is followed
     by a user message; `settled_answer` does so unless that message asks the user something; `never`
-    keeps a conversation in one run. Source of the default: docs/evidence.md.
-
-    Raises:
-        ValueError: unknown run boundary."""
+    keeps a conversation in one run. Source of the default: docs/evidence.md. Raises ValueError:
+    unknown run boundary."""
 
     fsm: FSMSettings = field(default_factory=FSMSettings)
     difficulty: DifficultySettings = field(default_factory=DifficultySettings)

@@ -62,11 +62,8 @@ class RoutingSettings:
 
 class Routes(Struct, frozen=True, kw_only=True):
     """State -> model: `by_state` for all requested names, `by_model` in its place for single ones.
-
     Keys are any of FAST, NORMAL, SLOW, SKIP; a state without an entry keeps the requested model.
-
-    Raises:
-        ValueError: a key is not a routed state, or a model name is empty."""
+    Raises ValueError: a key is not a routed state, or a model name is empty."""
 
     by_state: Mapping[str, str] = {}
     by_model: Mapping[str, Mapping[str, str]] = {}

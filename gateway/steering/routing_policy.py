@@ -44,11 +44,10 @@ _DIGITS = 4  # of the probabilities that are logged
 
 
 class WorkloadRates(Struct, frozen=True, kw_only=True):
-    """Knowledge of a run's workload when the run is decided.
-
-    `key` of the workload and the id of the run decide whether and what the run explores. `outcomes`
-    of the workload's runs by the model they began on; `elsewhere`: of the tenant's other workloads.
-    `prices` in US dollars for one step of an average run, where known."""
+    """Knowledge of a run's workload when the run is decided. `key` of the workload and the id of
+    the run decide whether and what the run explores. `outcomes` of the workload's runs by the model
+    they began on; `elsewhere`: of the tenant's other workloads. `prices` in US dollars for one step
+    of an average run, where known."""
 
     key: str
     run: str
@@ -88,11 +87,10 @@ class WorkloadRates(Struct, frozen=True, kw_only=True):
 
 
 class RunChoice(Struct, frozen=True, kw_only=True):
-    """The model a run began on, and how it was chosen.
-
-    `default`: the model of the states. `probabilities` of each candidate under the policy; they add
-    up to 1. `chances` of success by model, in (0, 1). `explored`: by chance. `learned` is false for
-    a run of which nothing was known: its states decide."""
+    """The model a run began on, and how it was chosen. `default`: the model of the states.
+    `probabilities` of each candidate under the policy; they add up to 1. `chances` of success by
+    model, in (0, 1). `explored`: by chance. `learned` is false for a run of which nothing was
+    known: its states decide."""
 
     model: str
     default: str
@@ -124,10 +122,9 @@ def candidates(routes: Routes, requested: str) -> dict[str, int]:
 def close_to_best(
     rates: WorkloadRates, models: Sequence[str], default: str, regret: float
 ) -> list[str]:
-    """The models that may be at most `regret` points worse than the best, as far as is known.
-
-    The default and models with enough outcomes stay until there is CONFIDENCE against them; one
-    with few needs it, towards the best and the default."""
+    """The models that may be at most `regret` points worse than the best, as far as is known. The
+    default and models with enough outcomes stay until there is CONFIDENCE against them; one with
+    few needs it, towards the best and the default."""
     best = max(models, key=rates.rate)
 
     def is_close(model: str) -> bool:
@@ -163,7 +160,6 @@ def begin(
     rates: WorkloadRates, models: Mapping[str, int], default: str, *, regret: float, explore: float
 ) -> RunChoice:
     """The model a run begins on, of those that can serve it, `models` as `candidates` gives them.
-
     Only the default and models with outcomes of their own compete; the others are tried: every
     candidate alike by exploration, and a cheaper one more often. Without any outcome the states
     decide."""
@@ -203,10 +199,9 @@ def escalate(
     evidence: float,
 ) -> str:
     """The model that a run in trouble continues on: `current`, or one with a better chance, the
-    cheapest of those that are at most `regret` points below the best.
-
-    `evidence`: see `evidence_of`. `fallback` is the states' model, which is taken where nothing is
-    known of it: nobody has shown that it is no better."""
+    cheapest of those that are at most `regret` points below the best. `evidence`: see
+    `evidence_of`. `fallback` is the states' model, which is taken where nothing is known of it:
+    nobody has shown that it is no better."""
     if fallback != current and not rates.knows(fallback):
         return fallback
     found = {model: rates.rate(model) for model in models}
@@ -226,10 +221,9 @@ def escalate(
 
 
 def evidence_of(state: FSMState, risk: float, precision: Mapping[str, float]) -> float:
-    """The log odds that a run's state and risk put on its failure.
-
-    `risk`: the log odds of its steps alone; `precision`: how often runs that reached a state fail,
-    if half of all do. Both say the same in part, so the one that says more counts, once."""
+    """The log odds that a run's state and risk put on its failure. `risk`: the log odds of its
+    steps alone; `precision`: how often runs that reached a state fail, if half of all do. Both say
+    the same in part, so the one that says more counts, once."""
     share = precision.get(state.value)
     if share is None or not 0.0 < share < 1.0:
         return risk
@@ -258,7 +252,6 @@ class LearnedRouting(Struct, frozen=True, kw_only=True):
         likely_fails: bool = False,
     ) -> tuple[RoutedModel, RunChoice]:
         """The model of a call, and its run's choice, which is made here where `choice` is None.
-
         `by_state`: the route that the states choose, `state` the state that selects it. A hard
         state may move a run to any better model, or to one of which nothing is known; a run that is
         only likely to fail moves to models that are known to be better."""

@@ -12,9 +12,8 @@ MAX_TEXTS = 1024  # texts that are remembered; then all are forgotten
 
 
 def remembered(function: Callable[[str], T]) -> Callable[[str], T]:
-    """A pure function of a text that answers from memory for the short texts it met lately.
-
-    A known text costs one look-up in a dictionary, and no call of Python."""
+    """A pure function of a text that answers from memory for the short texts it met lately. A known
+    text costs one look-up in a dictionary, and no call of Python."""
 
     class Answers(dict[str, T]):
         def __missing__(self, text: str) -> T:

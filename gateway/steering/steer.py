@@ -76,11 +76,10 @@ class SteeringRules(Struct, frozen=True, kw_only=True):
 
 
 class RunMemory(Struct, frozen=True, kw_only=True):
-    """The part of a run's state that cannot be derived from its transcript.
-
-    `tokens`: input and output of the run's calls so far, as upstreams reported them. `struck_at`:
-    the step of its first strike. `choice`: of the learned policy, made when the run began.
-    `at_risk`: whether it was handed over or ended."""
+    """The part of a run's state that cannot be derived from its transcript. `tokens`: input and
+    output of the run's calls so far, as upstreams reported them. `struck_at`: the step of its first
+    strike. `choice`: of the learned policy, made when the run began. `at_risk`: whether it was
+    handed over or ended."""
 
     guidance: GuidanceState = field(default_factory=GuidanceState)
     pinned_model: ModelPin | None = None
@@ -95,7 +94,6 @@ class RunMemory(Struct, frozen=True, kw_only=True):
 
     def merged(self, stored: RunMemory, *, further: RunMemory, tokens: int) -> RunMemory:
         """The memory after another gateway has stored `stored` of the same run in the meantime.
-
         `further`: the one of both with more steps. `tokens`: of the call that `stored` lacks."""
         struck = [at for at in (self.struck_at, stored.struck_at) if at is not None]
         risks = self.at_risk, stored.at_risk
@@ -115,10 +113,9 @@ class RunMemory(Struct, frozen=True, kw_only=True):
 
 
 class RunPosition(Struct, frozen=True, kw_only=True):
-    """The state of a run at the time of a decision.
-
-    `step`: scored steps so far, 0 on the first call; `latest`: the newest of them, if it is in
-    memory; `recent`: the newest steps, oldest first."""
+    """The state of a run at the time of a decision. `step`: scored steps so far, 0 on the first
+    call; `latest`: the newest of them, if it is in memory; `recent`: the newest steps, oldest
+    first."""
 
     run: int
     step: int
@@ -181,11 +178,10 @@ REACTION_STEPS = 2  # steps an agent gets to follow: one to answer, one to finis
 
 class Strike(Struct, frozen=True, kw_only=True):
     """The strikes of a run at one call: steps at which a monitor fires while the run's risk is at
-    or above `steering.stop_above`.
-
-    The first one asks the agent to hand over its work; one that comes at least `REACTION_STEPS`
-    steps later stops the run (`stops`). `first`: the step of the first one, None for none so far.
-    `reason`: why the newest step is a strike, empty when it is none."""
+    or above `steering.stop_above`. The first one asks the agent to hand over its work; one that
+    comes at least `REACTION_STEPS` steps later stops the run (`stops`). `first`: the step of the
+    first one, None for none so far. `reason`: why the newest step is a strike, empty when it is
+    none."""
 
     first: int | None = None
     reason: str = ""
@@ -197,9 +193,8 @@ Found = Mapping[Tier, Sequence[PatternMatch]]
 
 
 class Proposal(Struct, frozen=True, kw_only=True):
-    """The model to request, and the look-ups that the decision on guidance needs.
-
-    `lessons`: what to look up among the lessons, None for nothing."""
+    """The model to request, and the look-ups that the decision on guidance needs. `lessons`: what
+    to look up among the lessons, None for nothing."""
 
     signals: ActionSignals
     routed: RoutedModel
@@ -290,10 +285,8 @@ def conclude(
     *,
     server_keeps_history: bool = False,
 ) -> Decision:
-    """The decision, given the results of the look-ups.
-
-    With `server_keeps_history` earlier blocks between messages are not sent again: the server has
-    stored them with the history."""
+    """The decision, given the results of the look-ups. With `server_keeps_history` earlier blocks
+    between messages are not sent again: the server has stored them with the history."""
     decided = decide(memory.guidance, proposal.plan, found, rules.injection)
     if lessons and proposal.lessons is not None:
         decided = with_lessons(
@@ -317,9 +310,8 @@ def conclude(
 
 
 def repeat(memory: RunMemory, step: int, *, server_keeps_history: bool = False) -> Decided:
-    """Guidance of a call without a decision: earlier guidance again.
-
-    `step`: scored steps of the run. `server_keeps_history`: as in `conclude`."""
+    """Guidance of a call without a decision: earlier guidance again. `step`: scored steps of the
+    run. `server_keeps_history`: as in `conclude`."""
     decided = Decided(step=step or FIRST_CALL, state=memory.guidance)
     return _without_kept(decided) if server_keeps_history else decided
 

@@ -1,7 +1,5 @@
 """The word lists, in several scripts, for reading transcripts and results: `word_lists.json`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from functools import cache

@@ -1,9 +1,7 @@
-"""Alerts and their delivery: the values, and what the gateway needs of a store for them."""
+"""Alerts and their delivery, as stores keep them."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Protocol
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -59,30 +57,3 @@ class Settled(Struct, frozen=True, kw_only=True):
     done: bool
     next_at: float
     error: str = ""
-
-
-class AlertStore(Protocol):
-    """The queue of alerts, which several gateways may share. Every method may raise StoreError."""
-
-    async def raise_alert(
-        self, alert: AlertRecord, sinks: Mapping[str, float], *, cooldown_s: float
-    ) -> bool:
-        """Store `alert` with a delivery to each sink, due at the given time. False when its key was
-        seen less than `cooldown_s` before: then only the time at which it was last seen moves, so
-        that a condition that flaps is one alert."""
-
-    async def is_due(self, now: float) -> bool:
-        """True if `claim` would return anything."""
-
-    async def claim(self, owner: str, now: float, *, lease_s: float, limit: int) -> list[Delivery]:
-        """The oldest deliveries due at `now`, at most `limit` of each sink, taken by `owner` until
-        `now + lease_s`, or until they are settled."""
-
-    async def settle(self, owner: str, results: Sequence[Settled], now: float) -> None:
-        """Note the results of attempts, except those that somebody else has claimed since."""
-
-    async def list_alerts(self, *, tenant: str | None, limit: int = 50) -> list[StoredAlert]:
-        """The newest alerts first; `tenant` None means every alert, those of no tenant too."""
-
-    async def prune_alerts(self, older_than: float) -> int:
-        """Remove alerts raised and last seen before a time, delivered or not; returns how many."""

@@ -1,7 +1,5 @@
 """Converts records to table rows and back."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields

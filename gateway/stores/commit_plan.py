@@ -3,8 +3,6 @@
 A call may come again, a step may be stored without its scores because its scorer failed, and one
 step may occur twice in a call. Pure: the stores write what `plan_steps` returns."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 

@@ -1,7 +1,5 @@
 """Values and stores of single calls: kept bodies, and answers that later requests name by id."""
 
-from __future__ import annotations
-
 import asyncio
 import zlib
 from collections.abc import Callable

@@ -1,14 +1,12 @@
-"""Values and store of learning: outcomes and lessons, and the models on which workloads began.
+"""Values of learning: outcomes and lessons, and the models on which workloads began.
 
 No verdict on a run is overwritten. Decisions are written with the call that they belong to
 (`CallRecord.decisions`). The counts of workloads outlive the runs that retention removes. Times are
 seconds of the epoch. Every store must pass `steering_gateway_testing.store_conformance`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import Struct
 
@@ -195,108 +193,6 @@ class Allowance:
     cost_usd: float
     reserve_tokens: int = 0
     reserve_usd: float = 0.0
-
-
-class LearningStore(Protocol):
-    """Outcomes, lessons, decisions and jobs. Every method may raise StoreError. `tenant` None,
-    where it is allowed, means every tenant."""
-
-    async def add_outcome(self, outcome: OutcomeRow) -> bool:
-        """Store a verdict; False when the newest of its source and metric says the same."""
-
-    async def outcomes(self, tenant: str | None, run_id: str) -> list[OutcomeRow]:
-        """The verdicts on a run, oldest first."""
-
-    async def checked(self, tenant: str, run_id: str) -> list[tuple[str, str, str, int]]:
-        """The newest runs of a run's workload that have an outcome which was not derived: source
-        and verdict of what was read off them ("" for all runs), the outcome, and their number."""
-
-    async def learn(self, entries: Sequence[tuple[Pattern, Sequence[EvidenceRow]]]) -> Learned:
-        """Store lessons with their evidence, all or none. A known lesson only gets the evidence
-        that is new, and is confirmed at its time. Raises: ValueError for a pattern that is no
-        lesson."""
-
-    async def lessons(self, wanted: LessonFilter, *, limit: int = 1000) -> list[StoredLesson]:
-        """Lessons, last changed first."""
-
-    async def lesson(self, tenant: str | None, pattern_id: str) -> StoredLesson | None:
-        """The tenant's own or the shared lesson of that id."""
-
-    async def move(
-        self, tenant: str, pattern_id: str, status: Status, *, reason: str, at: float
-    ) -> bool:
-        """Change the status of the lesson of exactly this owner; False when it has that status."""
-
-    async def prolong(self, tenant: str, pattern_id: str, expires_at: float) -> None:
-        """Set when the lesson expires."""
-
-    async def share(self, tenant: str, pattern_id: str, at: float) -> bool:
-        """Give a tenant's e2 lesson to all tenants; False when there is none, or all have it
-        already."""
-
-    async def trim(self, tenant: str, tier: Tier, most: int) -> int:
-        """Remove candidates, the longest unconfirmed first, until at most `most` lessons of the
-        tier or no candidate is left; returns the number removed."""
-
-    async def evidence(self, tenant: str, pattern_id: str, limit: int = 200) -> list[EvidenceRow]:
-        """The evidence for the lesson of exactly this owner, newest first."""
-
-    async def decisions(
-        self, owner: str, pattern_id: str, version: int | None = None, *, limit: int = 10_000
-    ) -> list[SettledDecision]:
-        """The decisions about a lesson in every run, oldest first."""
-
-    async def verdicts(self, owner: str, pattern_id: str, version: int) -> list[OutcomeRow]:
-        """The verdicts on the runs of a lesson's decisions, oldest first."""
-
-    async def open_decisions(self, run_id: str, *, settled: bool = False) -> list[DecisionRow]:
-        """The decisions of a run whose near outcome is not known yet, in step order; with
-        `settled` all of them."""
-
-    async def settle(self, outcomes: Sequence[NearOutcome]) -> int:
-        """Fill in near outcomes; one that is known already stays. Returns how many were new."""
-
-    async def put_posterior(
-        self, owner: str, pattern_id: str, version: int, posterior: Posterior, at: float
-    ) -> None:
-        """Store what the decisions come to, in place of the earlier one."""
-
-    async def enqueue(self, job: Job) -> bool:
-        """Add a job; False when one of its kind and key exists."""
-
-    async def claim(
-        self, kind: str, *, now: float, lease_s: float, most_attempts: int, allowance: Allowance
-    ) -> Job | None:
-        """The oldest waiting job that may be done, held for `lease_s` seconds. One job of a tenant
-        is held at a time, so that its allowance is exceeded by one job at most. A job whose lease
-        ended can be claimed again, `most_attempts` times in all; then it is `failed`."""
-
-    async def finish(self, job: Job, *, now: float, error: str = "") -> bool:
-        """The job is done, or with `error` has failed; `job.tokens` and `job.cost_usd` are kept.
-        False, with nothing changed, when somebody else has claimed it since."""
-
-    async def give_back(self, job: Job, until: float) -> bool:
-        """The job waits until then, as `job` is now; False as of `finish`."""
-
-    async def spent(self, kind: str, tenant: str | None, since: float) -> tuple[int, float]:
-        """Tokens and USD of jobs that were claimed since then, unfinished included."""
-
-    async def jobs(self, kind: str, tenant: str | None = None, *, limit: int = 100) -> list[Job]:
-        """The newest jobs."""
-
-    async def count_jobs(self, kind: str, tenant: str | None = None) -> dict[str, int]:
-        """Number of jobs in each state."""
-
-    async def forget(self, tenant: str | None, run_id: str, at: float) -> list[str] | None:
-        """Remove what is known of a run (jobs by `run`), and the lessons that nothing else
-        supports; returns the ids of those lessons, None for a run that is not known.
-
-        From then on nothing is learned from it, and `decisions` leaves it out. Texts of the lessons
-        that are gone are masked where other runs were given them, and lessons that stay no longer
-        hold words of the run."""
-
-    async def forgotten(self, tenant: str) -> frozenset[str]:
-        """The ids of the tenant's forgotten runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

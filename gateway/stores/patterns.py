@@ -1,4 +1,4 @@
-"""Protocol of a pattern store, and its values.
+"""Values of the pattern store (`gateway/stores/sql/patterns.py`).
 
 A store keeps patterns with one vector each, in the *space* of the embedder in use. Opening another
 space keeps the patterns, which then need new vectors; vectors of two spaces are never compared.
@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import enum
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from msgspec import Struct
 
-from gateway.steering.guidance.pattern import Pattern, PatternMatch, Tier
+from gateway.steering.guidance.pattern import Pattern, Tier
 from gateway.stores.protocols import StoreError
 
 # An embedding: float32, unit length.
@@ -99,67 +98,6 @@ class Search(Struct, frozen=True, kw_only=True):
     def scope(self) -> str:
         """The tenant whose patterns are searched, empty for the shared ones."""
         return self.tenant if self.tier is Tier.E1 else ""
-
-
-class PatternStore(Protocol):
-    """Patterns and their vectors. Every method may raise StoreError."""
-
-    async def open_space(self, embedder_id: str, dimensions: int) -> int:
-        """Open the space of an embedder; returns how many patterns lack a vector in it."""
-
-    async def add(
-        self, entries: Sequence[tuple[Pattern, Vector[float] | None]]
-    ) -> list[tuple[Added, str]]:
-        """Store patterns, all or none; returns for each the result and its id. A pattern whose
-        content the tenant already has changes nothing and gives the stored id; one with a known id
-        replaces that pattern's content and keeps its counts. Raises: SpaceMismatch for a vector of
-        other dimensions."""
-
-    async def edit(self, pattern: Pattern, vector: Vector[float] | None) -> None:
-        """Replace the pattern of this tenant and id. Raises: PatternConflict."""
-
-    async def get(self, tenant: str | None, pattern_id: str) -> StoredPattern | None:
-        """The tenant's own or the shared pattern of that id; with tenant None, any tenant's."""
-
-    async def delete(self, tenant: str | None, pattern_id: str) -> bool:
-        """Remove the pattern that `get` would return; False when there is none."""
-
-    async def list_patterns(
-        self, patterns: PatternFilter, *, limit: int = 50, cursor: str | None = None
-    ) -> PatternPage:
-        """One page, newest first. Raises: ValueError for an invalid cursor, or a limit not in 1 to
-        1000."""
-
-    async def search(self, search: Search) -> list[PatternMatch]:
-        """The nearest patterns. Raises: SpaceMismatch."""
-
-    async def universal(self, *, model: str = "", limit: int = 32) -> list[PatternMatch]:
-        """The universal rules for `model`, in order of their ids."""
-
-    async def record(
-        self, tenant: str, pattern_ids: Sequence[str], event: Event, by: int = 1
-    ) -> None:
-        """Add `by` to the counts of `event` for the tenant's own or shared patterns of these ids.
-        `by` may be negative; no count falls below 0."""
-
-    async def without_vector(self, limit: int) -> list[Pattern]:
-        """At most `limit` patterns that have no vector in the open space."""
-
-    async def set_vectors(self, entries: Sequence[tuple[Pattern, Vector[float]]]) -> None:
-        """Store vectors of the open space for patterns, found by tenant and id."""
-
-    async def rebuild(self) -> None:
-        """Rebuild the search index of the open space from its vectors; damaged ones are removed."""
-
-    async def count(self) -> int:
-        """Number of patterns."""
-
-
-def check_dimensions(dimensions: int, vectors: Iterable[Vector[float] | None]) -> None:
-    """Raises: SpaceMismatch for a vector with another number of dimensions."""
-    for vector in vectors:
-        if vector is not None and len(vector) != dimensions:
-            raise SpaceMismatch(f"a vector of {len(vector)} dimensions in a space of {dimensions}")
 
 
 def decode_cursor(cursor: str | None) -> int | None:

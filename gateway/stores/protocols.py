@@ -2,8 +2,6 @@
 
 Every store must pass the checks of `steering_gateway_testing.store_conformance`."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar, Protocol

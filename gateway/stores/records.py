@@ -3,8 +3,6 @@
 Times are seconds since the epoch (UTC), costs are US dollars, token counts are the provider's.
 `None` means unknown, never zero."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 
@@ -38,11 +36,10 @@ class ConversationAbout(Struct, frozen=True, kw_only=True):
 
 
 class ConversationRecord(ConversationAbout, frozen=True, kw_only=True):
-    """One conversation: everything needed to continue from its last request.
-
-    `version`: the stored version this value was made from, 0 when not stored yet. `state` is opaque
-    to the store. `served_head`: the chained digest of the last served request. `root_id`: the first
-    conversation of its tree, None for that one itself; it never changes."""
+    """One conversation: everything needed to continue from its last request. `version`: the stored
+    version this value was made from, 0 when not stored yet. `state` is opaque to the store.
+    `served_head`: the chained digest of the last served request. `root_id`: the first conversation
+    of its tree, None for that one itself; it never changes."""
 
     version: int = 0
     served_head: bytes = b""
@@ -53,12 +50,10 @@ class ConversationRecord(ConversationAbout, frozen=True, kw_only=True):
 
 
 class PrefixHashRecord(Struct, frozen=True, kw_only=True):
-    """A digest by which a later request finds its conversation.
-
-    `root`: digest of the history's first message; SQLite stores the hashes of one root together,
-    which keeps a commit cheap. `position` counts the messages of the prefix, `step` the run's steps
-    at its end. `kind`: `served`, `reply`, or the caller's name for another digest, such as that of
-    a response id."""
+    """A digest by which a later request finds its conversation. `root`: digest of the history's
+    first message; SQLite stores the hashes of one root together, which keeps a commit cheap.
+    `position` counts the messages of the prefix, `step` the run's steps at its end. `kind`:
+    `served`, `reply`, or the caller's name for another digest, such as that of a response id."""
 
     tenant: str
     root: bytes
@@ -139,11 +134,10 @@ class PromptMessage(Struct, frozen=True, kw_only=True):
 
 
 class StepContent(Struct, frozen=True, kw_only=True):
-    """The texts of one step, and the reply to the call made at it.
-
-    `messages`: messages new in this call that belong to no step; at step 0 the opening of the run.
-    `reply_actions`: the tool calls of the reply. `prompted`: as in `Step`. `human`: acts of a
-    person on the step or the reply, each once; a later commit may add some."""
+    """The texts of one step, and the reply to the call made at it. `messages`: messages new in this
+    call that belong to no step; at step 0 the opening of the run. `reply_actions`: the tool calls
+    of the reply. `prompted`: as in `Step`. `human`: acts of a person on the step or the reply, each
+    once; a later commit may add some."""
 
     messages: tuple[PromptMessage, ...] = ()
     thought: str = ""
@@ -181,11 +175,9 @@ class StepReadings(Struct, frozen=True, kw_only=True):
 
 
 class StepRow(StepReadings, frozen=True, kw_only=True):
-    """One step of a run: the assessment of the agent's step, and the call made at it.
-
-    Step 0 is the run's first call: no step yet, state INIT, nothing scored. `call` is None for a
-    step that is known from a later request only. `state`: after scoring. `content` None: not
-    requested."""
+    """One step of a run: the assessment of the agent's step, and the call made at it. Step 0 is the
+    run's first call: no step yet, state INIT, nothing scored. `call` is None for a step that is
+    known from a later request only. `state`: after scoring. `content` None: not requested."""
 
     run_id: str
     step_index: int
@@ -219,12 +211,11 @@ class InjectionRow(Struct, frozen=True, kw_only=True):
 
 
 class RunUpdate(Struct, frozen=True, kw_only=True):
-    """The state of a run after one call.
-
-    The first update of an id creates the run; later ones change only `updated_at`, `ended_at`,
-    `state`, `outcome`, `mode`, `policy_digest` and `model_requested`, and add tags of new names.
-    `outcome` None keeps the stored outcome; a `derived` outcome never replaces a reported one.
-    With `updated_at` 0 only its steps are added to, and a run that is not stored is not created."""
+    """The state of a run after one call. The first update of an id creates the run; later ones
+    change only `updated_at`, `ended_at`, `state`, `outcome`, `mode`, `policy_digest` and
+    `model_requested`, and add tags of new names. `outcome` None keeps the stored outcome; a
+    `derived` outcome never replaces a reported one. With `updated_at` 0 only its steps are added
+    to, and a run that is not stored is not created."""
 
     id: str
     sequence: int = 0

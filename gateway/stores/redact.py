@@ -1,7 +1,5 @@
 """Records without their texts or their secrets, and records that any database can encode."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Callable, Mapping

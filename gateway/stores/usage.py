@@ -146,12 +146,11 @@ class UsageQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsagePoint:
-    """The calls of one bucket, and of one model, agent or tenant where that was asked for.
-
-    Calls, tokens, `cost_usd` (None: unknown for all) and `latency_s` (their sum) count where the
-    call was made, and under the model that was asked. `estimated_...`: the part that is estimated.
-    `alarms`: scored steps at which a monitor fired. `runs`, `successes` and `failures` count where
-    the run began, and under the model requested last."""
+    """The calls of one bucket, and of one model, agent or tenant where that was asked for. Calls,
+    tokens, `cost_usd` (None: unknown for all) and `latency_s` (their sum) count where the call was
+    made, and under the model that was asked. `estimated_...`: the part that is estimated. `alarms`:
+    scored steps at which a monitor fired. `runs`, `successes` and `failures` count where the run
+    began, and under the model requested last."""
 
     start: int
     name: str = ""

@@ -1,7 +1,5 @@
 """Numbers, times and progress for people; an unknown value is a dash."""
 
-from __future__ import annotations
-
 import time
 from datetime import UTC, datetime
 from typing import TextIO

@@ -38,9 +38,8 @@ _FILTERS = (
 
 
 def page_templates(*folders: Path) -> Environment:
-    """The templates in these folders and the shared ones (`layout.html`, `macros.html`).
-
-    Jinja is imported here: a gateway whose dashboard nobody opens does not load it."""
+    """The templates in these folders and the shared ones (`layout.html`, `macros.html`). Jinja is
+    imported here: a gateway whose dashboard nobody opens does not load it."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     made = Environment(

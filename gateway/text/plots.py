@@ -1,7 +1,5 @@
 """Charts for a terminal: a curve, a strip of colours, a bar, an interval on a scale."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from rich.text import Text

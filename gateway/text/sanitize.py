@@ -1,7 +1,5 @@
 """Sanitizes untrusted text for a terminal and for a page."""
 
-from __future__ import annotations
-
 import re
 
 # Source: ECMA-48: CSI, OSC (ended by BEL or ST), and the other escape sequences.

@@ -4,24 +4,20 @@ Python's `re` tries alternatives one after the other at every character; pydanti
 contains Rust's `regex`, which runs all of them at once, in time linear in the text. google-re2 took
 ten times as long for the same texts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import cached_property
 
 
 class Expressions:
-    """Expressions in a syntax that Rust and Python share, and plain texts, in small letters.
-
-    One of them is in every text in which the thorough search that follows would find something."""
+    """Expressions in a syntax that Rust and Python share, and plain texts, in small letters. One of
+    them is in every text in which the thorough search that follows would find something."""
 
     def __init__(self, expressions: Sequence[str] = (), *, texts: Sequence[str] = ()) -> None:
         self._all = [*expressions, *map(_literal, texts)]
 
     def may_be_in(self, text: str) -> bool:
-        """False if none of them is in the text, in any case of letters; True without pydantic.
-
-        A character beyond ASCII counts as a question mark."""
+        """False if none of them is in the text, in any case of letters; True without pydantic. A
+        character beyond ASCII counts as a question mark."""
         if not text.isascii():
             text = text.encode("ascii", "replace").decode("ascii")
         return self._search(text)

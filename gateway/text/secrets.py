@@ -3,8 +3,6 @@
 It finds tokens by their form and values by the name next to them; the rules are in
 `secret_rules.toml`. A secret that has neither, a word said in conversation, is not found."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import functools
@@ -54,7 +52,6 @@ def find_secrets(text: str) -> list[SecretSpan]:
 
 def mask_secrets(text: str) -> str:
     """The text with `[masked:KIND]` in place of each secret; the same text when there is none.
-
     Equal secrets of one text and different ones of a kind read alike: what is left says nothing of
     them, not even their length. A masked text is not changed by masking it again."""
     found = find_secrets(text)
@@ -124,10 +121,9 @@ _CLASSES = bytes.maketrans(
 
 def _looks_random(value: str, least: int = _RANDOM_LENGTH) -> bool:
     """Whether a value reads like a generated one: `least` characters or more, that change between
-    digits, small and capital letters at every fifth character or more.
-
-    Words change at their ends only (`cancellationTokenSource2`, `test_login_2`), random text of
-    letters and digits at every second character."""
+    digits, small and capital letters at every fifth character or more. Words change at their ends
+    only (`cancellationTokenSource2`, `test_login_2`), random text of letters and digits at every
+    second character."""
     if len(value) < least:
         return False
     classes = value.encode("ascii", "replace").translate(_CLASSES)
@@ -199,10 +195,9 @@ def _is_prefixed_key(_: str, match: re.Match[str]) -> bool:
 
 
 def _is_assigned(text: str, match: re.Match[str]) -> bool:
-    """Whether what is assigned to a name like `password` or `api_token` is a secret.
-
-    A name that can only be a secret's takes any quoted text, and bare text that is no code; any
-    other takes what reads like a generated value."""
+    """Whether what is assigned to a name like `password` or `api_token` is a secret. A name that
+    can only be a secret's takes any quoted text, and bare text that is no code; any other takes
+    what reads like a generated value."""
     value = _value(text, match)
     if _is_placeholder(value) or (_PATH.match(value) and not _looks_random(value, 32)):
         return False

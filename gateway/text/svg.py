@@ -4,8 +4,6 @@ Positions are percentages of a drawing that has no view box, so that it fills an
 and strokes keep their size. Only curves are drawn in a box with its own units, which is stretched.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
@@ -34,10 +32,8 @@ def joined(parts: Iterable[Markup]) -> Markup:
 
 
 def drawing(height: int, *children: Markup, **attributes: object) -> Markup:
-    """A drawing as wide as its place, `height` pixels high.
-
-    Without an `aria_label` it is hidden from screen readers: its content is then also in the text.
-    """
+    """A drawing as wide as its place, `height` pixels high. Without an `aria_label` it is hidden
+    from screen readers: its content is then also in the text."""
     hidden = {} if "aria_label" in attributes else {"aria_hidden": "true"}
     return element("svg", *children, width="100%", height=height, **attributes, **hidden)
 
@@ -99,7 +95,6 @@ HOTTEST = 5  # the heat of a reading that fires; below it are HOTTEST levels, 0 
 
 def fraction(value: float, low: float, high: float) -> float:
     """Position of a value between `low` and `high`, in [0, 1]; values outside go to the nearer end.
-
     0 when the scale has no length."""
     if high <= low:
         return 0.0

@@ -8,7 +8,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
@@ -20,6 +20,7 @@ from gateway.learning.worker import Learner, Report
 from gateway.steering.guidance.pattern import Status, Tier
 from gateway.stores.exchanges import RawCall
 from gateway.stores.learning import DecisionRow, LessonFilter
+from gateway.stores.sql.learning import LearningStore
 from steering_gateway_testing.store_conformance.records import (
     START,
     TENANT,
@@ -133,9 +134,8 @@ async def test_an_overtaken_gateway_stores_what_all_decisions_come_to(
         )
         await gateways[0].states.commit(replace(stored(number, calls), decisions=(decision,)))
     fast = learner(gateways[1])
-    late = dataclasses.replace(
-        gateways[0], learning=_Overtaken(gateways[0].learning, lambda: fast.read("r0002", TENANT))
-    )
+    overtaken = _Overtaken(gateways[0].learning, lambda: fast.read("r0002", TENANT))
+    late = dataclasses.replace(gateways[0], learning=cast(LearningStore, overtaken))
     await learner(late).read("r0001", TENANT)
     (lesson,) = await gateways[2].learning.lessons(LessonFilter(tier=Tier.E1))
     assert (lesson.posterior.decisions, lesson.posterior.given) == (2, 1)

@@ -24,9 +24,9 @@ from gateway.steering.guidance.pattern import Pattern, Query, Tier, content
 from gateway.steering.guidance.render import PLACEHOLDER, ModelFamily, pattern_text
 from gateway.steering.guidance.settings import EtraceSettings, Gates
 from gateway.steering.monitors import FAILURE_TYPES
-from gateway.stores.patterns import Added, PatternFilter, PatternStore
+from gateway.stores.patterns import Added, PatternFilter
 from gateway.stores.protocols import StoreUnavailable
-from gateway.stores.sql.patterns import SQLPatternStore
+from gateway.stores.sql.patterns import PatternStore
 from gateway.stores.sqlite.engine import SQLiteEngine
 from tests.stores.conftest import open_database
 
@@ -280,13 +280,13 @@ async def test_an_export_can_be_imported_again(fresh: Fresh) -> None:
 
 
 @pytest.fixture
-async def sqlite_store(tmp_path: Path) -> AsyncIterator[SQLPatternStore]:
+async def sqlite_store(tmp_path: Path) -> AsyncIterator[PatternStore]:
     database = await open_database(tmp_path / "g.db")
-    yield SQLPatternStore(SQLiteEngine(database))
+    yield PatternStore(SQLiteEngine(database))
     await database.close()
 
 
-async def test_another_embedder_finds_after_reindexing(sqlite_store: SQLPatternStore) -> None:
+async def test_another_embedder_finds_after_reindexing(sqlite_store: PatternStore) -> None:
     """Before reindexing nothing is found, never by an old vector; afterwards everything."""
     await PatternLibrary.open(sqlite_store, HashingEmbedder(), SETTINGS)
     library = await PatternLibrary.open(sqlite_store, StaticEmbedder.load(), SETTINGS)
@@ -298,7 +298,7 @@ async def test_another_embedder_finds_after_reindexing(sqlite_store: SQLPatternS
     assert await library.reindex() == 0
 
 
-async def test_edits_are_found_by_their_new_text(sqlite_store: SQLPatternStore) -> None:
+async def test_edits_are_found_by_their_new_text(sqlite_store: PatternStore) -> None:
     """An edit embeds again."""
     library = await PatternLibrary.open(sqlite_store, HashingEmbedder(), SETTINGS, starter=False)
     ((_, pattern_id),) = await library.add([an_e1("x", "")])

@@ -17,9 +17,6 @@ from msgspec.structs import replace
 
 from gateway.backends import Stores
 from gateway.config.storage import StorageSettings
-from gateway.stores.alerts import AlertStore
-from gateway.stores.learning import LearningStore
-from gateway.stores.patterns import PatternStore
 from gateway.stores.protocols import RunStore, StateStore, StoreError, VersionConflict
 from gateway.stores.queries import SORT_KEYS, PageRequest, RunFilter, RunPage, RunTrace
 from gateway.stores.records import (
@@ -30,6 +27,9 @@ from gateway.stores.records import (
     RunUpdate,
     StepRow,
 )
+from gateway.stores.sql.alerts import AlertStore
+from gateway.stores.sql.learning import LearningStore
+from gateway.stores.sql.patterns import PatternStore
 from gateway.stores.totals import RunRecord, RunTotals
 
 

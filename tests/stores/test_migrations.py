@@ -17,7 +17,7 @@ import pytest
 from gateway.config.storage import StorageSettings
 from gateway.stores.protocols import SchemaMismatch, StoreError
 from gateway.stores.queries import RunFilter
-from gateway.stores.sql.learning import SQLLearningStore
+from gateway.stores.sql.learning import LearningStore
 from gateway.stores.sql.runs import SQLRunStore
 from gateway.stores.sql.states import BRANCHES, LOAD, SQLStateStore
 from gateway.stores.sql.tables import Migration
@@ -119,7 +119,7 @@ async def test_evidence_of_before_gets_the_key_of_its_run(path: str) -> None:
     await database.write(before)
     await database.close()
     database = await _open(path)
-    found = await SQLLearningStore(SQLiteEngine(database)).evidence(TENANT, "e1-a")
+    found = await LearningStore(SQLiteEngine(database)).evidence(TENANT, "e1-a")
     assert {row.run_id: row.key_name for row in found} == {"r0001": "web", "gone": ""}
     await database.close()
 

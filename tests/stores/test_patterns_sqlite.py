@@ -15,7 +15,7 @@ from gateway.config.storage import StorageSettings
 from gateway.steering.guidance.pattern import Tier, content_id
 from gateway.stores.patterns import PatternFilter, SpaceMismatch
 from gateway.stores.protocols import StoreCorrupt, StoreError, StoreFull, StoreUnavailable
-from gateway.stores.sql.patterns import SQLPatternStore
+from gateway.stores.sql.patterns import PatternStore
 from gateway.stores.sqlite.connection import load_vector_extension
 from gateway.stores.sqlite.database import Database
 from gateway.stores.sqlite.engine import SQLiteEngine
@@ -32,7 +32,7 @@ from tests.stores.conftest import open_database
 
 async def filled(path: Path, count: int = 3) -> None:
     database = await open_database(path)
-    store = SQLPatternStore(SQLiteEngine(database))
+    store = PatternStore(SQLiteEngine(database))
     await store.open_space("test", SIZE)
     await store.add([(pattern(f"t{n}"), drawn(n)) for n in range(count)])
     await database.close()
@@ -51,7 +51,7 @@ async def test_patterns_and_vectors_survive_a_restart(tmp_path: Path) -> None:
     """After a restart everything is found as before, and nothing needs embedding."""
     await filled(tmp_path / "g.db")
     database = await open_database(tmp_path / "g.db")
-    store = SQLPatternStore(SQLiteEngine(database))
+    store = PatternStore(SQLiteEngine(database))
     assert await store.open_space("test", SIZE) == 0
     assert (await found(store, vector=drawn(2), limit=1)) == ["t2"]
     await database.close()
@@ -61,7 +61,7 @@ async def test_going_back_to_an_embedder_finds_its_vectors_again(tmp_path: Path)
     """Each embedder keeps its vectors; patterns added in between lack them."""
     await filled(tmp_path / "g.db", 2)
     database = await open_database(tmp_path / "g.db")
-    store = SQLPatternStore(SQLiteEngine(database))
+    store = PatternStore(SQLiteEngine(database))
     assert await store.open_space("other", 8) == 2
     await store.add([(pattern("new"), vector(1, size=8))])
     assert await store.open_space("test", SIZE) == 1
@@ -74,7 +74,7 @@ async def test_an_embedder_that_changed_its_dimensions_is_refused(tmp_path: Path
     await filled(tmp_path / "g.db")
     database = await open_database(tmp_path / "g.db")
     with pytest.raises(SpaceMismatch, match="had 16 dimensions and has 32 now"):
-        await SQLPatternStore(SQLiteEngine(database)).open_space("test", 32)
+        await PatternStore(SQLiteEngine(database)).open_space("test", 32)
     await database.close()
 
 
@@ -82,7 +82,7 @@ async def test_an_embedder_that_changed_its_dimensions_is_refused(tmp_path: Path
 async def test_any_number_of_dimensions_works(tmp_path: Path, size: int) -> None:
     """Including numbers that do not fill whole bytes of the code."""
     database = await open_database(tmp_path / "g.db")
-    store = SQLPatternStore(SQLiteEngine(database))
+    store = PatternStore(SQLiteEngine(database))
     await store.open_space("test", size)
     await store.add([(pattern("a"), vector(1, size=size))])
     (match,) = await store.search(_search(size))
@@ -115,7 +115,7 @@ async def test_a_damaged_index_is_reported_at_start_and_can_be_rebuilt(
     await filled(path)
     spoil(path, *statements)
     database = await open_database(path)
-    store = SQLPatternStore(SQLiteEngine(database))
+    store = PatternStore(SQLiteEngine(database))
     with pytest.raises(StoreCorrupt, match="gateway patterns reindex"):
         await store.open_space("test", SIZE)
     await store.rebuild()
@@ -130,7 +130,7 @@ async def test_a_rebuild_removes_vectors_of_a_wrong_size(tmp_path: Path) -> None
     await filled(path)
     spoil(path, "UPDATE pattern_vectors_1 SET vector = x'00' WHERE pk = 2")
     database = await open_database(path)
-    store = SQLPatternStore(SQLiteEngine(database))
+    store = PatternStore(SQLiteEngine(database))
     with pytest.raises(StoreCorrupt, match="length"):
         await store.open_space("test", SIZE)
     await store.rebuild()
@@ -144,7 +144,7 @@ async def test_damage_while_running_fails_only_searches(tmp_path: Path, table: s
     """Searches raise StoreError, so that the caller can fail open; listing still works."""
     path = tmp_path / "g.db"
     database = await open_database(path)
-    store = SQLPatternStore(SQLiteEngine(database))
+    store = PatternStore(SQLiteEngine(database))
     await store.open_space("test", SIZE)
     await store.add([(pattern("a"), vector(1))])
     spoil(path, f"DROP TABLE pattern_index_1_1_{table}")
@@ -172,7 +172,7 @@ async def test_a_full_disk_refuses_the_write_and_keeps_the_store(tmp_path: Path)
         connection.pragma("max_page_count", 200)
 
     database = await Database.open(StorageSettings(path=str(tmp_path / "g.db")), hooks=(small,))
-    store = SQLPatternStore(SQLiteEngine(database))
+    store = PatternStore(SQLiteEngine(database))
     await store.open_space("test", SIZE)
     await store.add([(pattern("a"), vector(1))])
     with pytest.raises(StoreFull):
@@ -185,7 +185,7 @@ async def test_a_full_disk_refuses_the_write_and_keeps_the_store(tmp_path: Path)
 async def test_a_text_of_the_largest_size_is_kept(tmp_path: Path) -> None:
     """64,000 characters go in and come out."""
     database = await open_database(tmp_path / "g.db")
-    store = SQLPatternStore(SQLiteEngine(database))
+    store = PatternStore(SQLiteEngine(database))
     await store.open_space("test", SIZE)
     text = "\u20ac" * 64_000
     await store.add([(pattern(text), vector(1))])
@@ -197,7 +197,7 @@ async def test_before_a_space_is_open_nothing_is_searched(tmp_path: Path) -> Non
     """The error says what is missing."""
     database = await open_database(tmp_path / "g.db")
     with pytest.raises(SpaceMismatch, match="no vector space"):
-        await found(SQLPatternStore(SQLiteEngine(database)))
+        await found(PatternStore(SQLiteEngine(database)))
     await database.close()
 
 
@@ -206,7 +206,7 @@ async def test_an_index_rebuilt_by_another_process_is_used_at_once(tmp_path: Pat
     path = tmp_path / "g.db"
     await filled(path)
     running, mending = await open_database(path), await open_database(path)
-    store, mender = SQLPatternStore(SQLiteEngine(running)), SQLPatternStore(SQLiteEngine(mending))
+    store, mender = PatternStore(SQLiteEngine(running)), PatternStore(SQLiteEngine(mending))
     await store.open_space("test", SIZE)
     await mender.open_space("test", SIZE)
     await mender.rebuild()
@@ -225,7 +225,7 @@ async def test_searches_leave_a_reader_to_other_queries(
 ) -> None:
     """Any number of long searches leaves a reader thread for other queries."""
     database = await open_database(tmp_path / "g.db")
-    store = SQLPatternStore(SQLiteEngine(database))
+    store = PatternStore(SQLiteEngine(database))
     await store.open_space("test", SIZE)
     may_end = threading.Event()
     monkeypatch.setattr(VectorSpace, "search", lambda *_, **__: may_end.wait(60) and [])
@@ -247,7 +247,7 @@ async def test_a_damaged_pattern_is_a_store_error_that_names_it(
     """So that only its search fails open."""
     path = tmp_path / "g.db"
     database = await open_database(path)
-    store = SQLPatternStore(SQLiteEngine(database))
+    store = PatternStore(SQLiteEngine(database))
     await store.open_space("test", SIZE)
     await store.add([(pattern("a", pattern_id="broken"), vector(1))])
     spoil(path, f"UPDATE patterns SET {spoilt}")
@@ -267,7 +267,7 @@ async def test_no_embedder_keeps_the_vector_of_a_text_that_is_gone(
     if damaged:
         spoil(path, "DROP TABLE pattern_index_1_1_rowids")
     database = await open_database(path)
-    store = SQLPatternStore(SQLiteEngine(database))
+    store = PatternStore(SQLiteEngine(database))
     await store.open_space("other", 8)
     page = await store.list_patterns(PatternFilter())
     edited, deleted = (stored.pattern for stored in page.patterns[:2])

@@ -3,8 +3,6 @@
 A reader needs its module and a row here. An installed package adds a row through the entry point
 group `steering_gateway.readers`, whose value is a `LogFormat`."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Iterable
 from functools import cache
@@ -19,12 +17,10 @@ from gateway.steering.plugins import plugins
 
 
 class LogFormat(Struct, frozen=True, kw_only=True):
-    """One format of session logs.
-
-    `name`: the agent's. `homes`: glob patterns of its files below the home directory. `tested`: the
-    versions that it was tested with. `module`: by default the one of this name here; it has
-    `matches(head, name)`, true for the first bytes and the name of a file of this format, and
-    `read(log)`, its sessions."""
+    """One format of session logs. `name`: the agent's. `homes`: glob patterns of its files below
+    the home directory. `tested`: the versions that it was tested with. `module`: by default the one
+    of this name here; it has `matches(head, name)`, true for the first bytes and the name of a file
+    of this format, and `read(log)`, its sessions."""
 
     name: str
     module: str = ""

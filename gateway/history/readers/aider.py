@@ -4,8 +4,6 @@ A line of the person's begins with `####`, one of the program's with `>`; both e
 which tells them from headings and quotations in an answer. Answers are written as they are, and the
 line with the tokens follows each."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 

@@ -4,8 +4,6 @@ An answer is written as one line per content block, all with its message id; eac
 usage, of which the last is complete. Sub-agents have a file of their own, or, in older versions,
 lines marked `isSidechain` between those of the session."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -118,10 +116,8 @@ class _Thread:
             self.session.title = own or self.session.title or as_text(entry.get("aiTitle"), "")
 
     def _queue(self, entry: Mapping[str, Any]) -> None:
-        """Follow what the person types while the model works.
-
-        Most versions write what was sent between two calls as an attachment; 2.0 and the first
-        of 2.1 write it nowhere else."""
+        """Follow what the person types while the model works. Most versions write what was sent
+        between two calls as an attachment; 2.0 and the first of 2.1 write it nowhere else."""
         text = as_text(entry.get("content"), "")
         if entry.get("operation") == "enqueue":
             self._queued.append(text)

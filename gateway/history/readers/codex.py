@@ -7,8 +7,6 @@ follows; in files that have none of these for each request, where an item follow
 version 0.63 usage comes before the items of its answer. Bare items, as versions before 0.30 wrote
 them, are not read."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping

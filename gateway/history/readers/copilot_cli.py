@@ -3,8 +3,6 @@
 Sub-agents' events are between those of the session, marked with their id, or in older versions with
 that of the call that began them. The JSON documents of versions 0.0 are not read."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -6,8 +6,6 @@ time it grows), changes of either (`$set`) and returns to an earlier message (`$
 are written into the answer that made them, with their results. What was undone stays a part of the
 session, because it was done and paid for."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path

@@ -4,8 +4,6 @@
 Both hold the same objects: a session, its messages, and the parts of each message. An answer
 goes from a `step-start` to a `step-finish` part, which has its tokens and its price."""
 
-from __future__ import annotations
-
 import json
 import re
 import sqlite3

@@ -1,8 +1,6 @@
 """OpenHands' events, from version 1.0 (its SDK): a folder with a file for each, or a list in one
 document. In a folder the file to begin with is `base_state.json`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

@@ -4,8 +4,6 @@ Calls are put together by `gen_ai.conversation.id`, else by trace. The messages 
 attributes of its span, and are either the whole history or, as this gateway writes them, what is
 new. Messages in log records are not read: a collector writes these to another file."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -109,9 +107,8 @@ def _chat(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 class _Conversation:
-    """The calls of one conversation or trace, in the order of time.
-
-    Calls with other instructions are another agent's, and a session of their own."""
+    """The calls of one conversation or trace, in the order of time. Calls with other instructions
+    are another agent's, and a session of their own."""
 
     def __init__(self, name: str, spans: Sequence[Span]) -> None:
         self._name = name

@@ -3,8 +3,6 @@
 A line is a record of a message in Gemini's form, or of the program. Sub-agents have a file of their
 own, or lines with their id. Version 0.1 wrote Gemini CLI's form, which that reader reads."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -1,8 +1,6 @@
 """Recorded runs, one JSON object per line: transcripts of any agent as chat messages, and what
 `gateway runs export` writes. The forms: `gateway.offline.recordings`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 

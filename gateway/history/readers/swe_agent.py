@@ -4,8 +4,6 @@ mini-swe-agent writes its messages with an `extra` of its own, where each answer
 the provider; answers of the Responses API are not read. SWE-agent writes its steps in a
 `trajectory`, and only the sum of the tokens."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from itertools import takewhile

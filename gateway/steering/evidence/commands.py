@@ -1,7 +1,5 @@
 """Tool calls read as an operation, the program that runs, and the files that change."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Files that a call changes, with old and new text, in the forms of many editors."""
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence

@@ -3,8 +3,6 @@
 The key is the same wherever a tool complains about the same thing, whatever the file, the number
 or the name was; it never contains the tool's words."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import tomllib

@@ -3,8 +3,6 @@
 A run describes each of its steps once (`observation`); nothing later reads the step's text again.
 """
 
-from __future__ import annotations
-
 import re
 
 from msgspec import Struct

@@ -3,8 +3,6 @@
 Scorer, risk model and robust monitors read the same observation, made once per step from bounded
 memory: a late step costs what an early one does."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Sequence
@@ -42,11 +40,10 @@ class News(NamedTuple):
 
 
 class ObservedStep(Struct, frozen=True, kw_only=True):
-    """The facts of a step, and what they mean after the steps before it.
-
-    `actions`: each call with what it repeats; `retold`: share of the thought's words that the
-    newest thoughts had, in [0, 1]; `waits`: every call waits for something; `repairing`: files were
-    edited since the last test that passed and the last commit."""
+    """The facts of a step, and what they mean after the steps before it. `actions`: each call with
+    what it repeats; `retold`: share of the thought's words that the newest thoughts had, in [0, 1];
+    `waits`: every call waits for something; `repairing`: files were edited since the last test that
+    passed and the last commit."""
 
     step: Step
     facts: StepFacts

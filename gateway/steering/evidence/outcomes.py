@@ -4,8 +4,6 @@ A failure is a line that a shell, compiler, interpreter or test runner prints to
 error member of a JSON answer; words inside source code, documentation or a count of zero are not.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

@@ -3,8 +3,6 @@
 Reading another file, turning a page, asking a job that still runs, and running a test again after a
 change are no repeats."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from typing import Literal
@@ -40,13 +38,11 @@ PATIENCE, TRANSIENT_PATIENCE = 20, 6  # equal answers after which waiting brings
 
 
 class Repeat(Struct, frozen=True, kw_only=True):
-    """One action compared with the run before it.
-
-    `strength`: how far it repeats, in [0, 1]; `count`: times this call gave this result; `similar`:
-    a recent call of the operation had nearly the same words; `changed`: the same call gave another
-    result; `unchanged_files`: nothing was changed since its last run; `waits`: for a job or the end
-    of a temporary refusal; `failures`: times that its failure has come in the run, 0 without one.
-    """
+    """One action compared with the run before it. `strength`: how far it repeats, in [0, 1];
+    `count`: times this call gave this result; `similar`: a recent call of the operation had nearly
+    the same words; `changed`: the same call gave another result; `unchanged_files`: nothing was
+    changed since its last run; `waits`: for a job or the end of a temporary refusal; `failures`:
+    times that its failure has come in the run, 0 without one."""
 
     kind: Kind
     strength: float

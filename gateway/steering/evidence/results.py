@@ -2,8 +2,6 @@
 
 Removing those is slow, and nearly all results differ in the rest: texts stay until one is equal."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Patterns as JSON: one object a line, in files, the control plane and the starter library."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping

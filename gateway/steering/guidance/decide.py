@@ -1,7 +1,5 @@
 """Selects the guidance for a call and updates the run's allowances."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence

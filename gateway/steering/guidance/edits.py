@@ -1,7 +1,5 @@
 """Edits of a request's messages, in terms of the messages the client sent."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 

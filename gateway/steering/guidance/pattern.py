@@ -52,13 +52,11 @@ class Trust(enum.StrEnum):
 
 
 class Lesson(Struct, frozen=True, kw_only=True):
-    """Data that makes a pattern a lesson.
-
-    `version`, `supersedes`: an edited lesson is a new one, one version later, that names the one it
-    replaces; `origin`: `mined`, `distilled` or `written`; `key`: of the failure that it answers
-    (see `evidence.failure_keys`); `applies_when`: conditions and marks, by name;
-    `last_confirmed_at`, `expires_at`: seconds of the epoch; `share`: of the occasions on which it
-    is given, in (0, 1)."""
+    """Data that makes a pattern a lesson. `version`, `supersedes`: an edited lesson is a new one,
+    one version later, that names the one it replaces; `origin`: `mined`, `distilled` or `written`;
+    `key`: of the failure that it answers (see `evidence.failure_keys`); `applies_when`: conditions
+    and marks, by name; `last_confirmed_at`, `expires_at`: seconds of the epoch; `share`: of the
+    occasions on which it is given, in (0, 1)."""
 
     key: str
     status: Status = Status.CANDIDATE
@@ -88,12 +86,11 @@ class Tier(enum.StrEnum):
 
 
 class Pattern(Struct, frozen=True, kw_only=True):
-    """One stored piece of learned guidance.
-
-    `fields`: the JSON payload; `tenant`: "" for shared patterns (e3, and e2 without a lesson);
-    `failure_type`, `model_family`: limits of where it applies, empty = anywhere; `gate_threshold`:
-    replaces the tier's injection gate, in [0, 1]; `lesson`: None for a pattern not learned.
-    Raises: ValueError, with the field's name in front, for anything that cannot be stored."""
+    """One stored piece of learned guidance. `fields`: the JSON payload; `tenant`: "" for shared
+    patterns (e3, and e2 without a lesson); `failure_type`, `model_family`: limits of where it
+    applies, empty = anywhere; `gate_threshold`: replaces the tier's injection gate, in [0, 1];
+    `lesson`: None for a pattern not learned. Raises: ValueError, with the field's name in front,
+    for anything that cannot be stored."""
 
     tier: Tier
     fields: Mapping[str, Any]

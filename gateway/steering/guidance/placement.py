@@ -7,8 +7,6 @@ The directive is valid for one call: it is a separate block, so that omitting it
 A system prompt outside the messages is put in front as `{"role": "system", "content": ...}`.
 Text is added only to messages of a kind and form that is known to take it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import Any

@@ -2,8 +2,6 @@
 
 All pure: the same values give the same guidance, and no step is decided twice."""
 
-from __future__ import annotations
-
 from msgspec import Struct
 from msgspec.structs import replace
 

@@ -2,8 +2,6 @@
 
 No text can end the frame, start a new role or carry control characters."""
 
-from __future__ import annotations
-
 import enum
 import functools
 import re

@@ -1,7 +1,5 @@
 """Settings of guidance: what is looked up, how often anything is injected, and where it goes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal

@@ -127,12 +127,11 @@ def from_json(record: Mapping[str, Any]) -> GuidanceState:
 
 
 class Moment(Struct, frozen=True, kw_only=True):
-    """The situation of a run when a call is decided.
-
-    `step`: index of the newest scored step, None on the first call; `state`, `readings`: after it,
-    None without monitors; `recent`: the newest steps, oldest first; `model`: the routed model's
-    name; `at_risk`: whether to act on this step, None = the readings decide; `observed`: the newest
-    step; `tools`: the names of the request's tools."""
+    """The situation of a run when a call is decided. `step`: index of the newest scored step, None
+    on the first call; `state`, `readings`: after it, None without monitors; `recent`: the newest
+    steps, oldest first; `model`: the routed model's name; `at_risk`: whether to act on this step,
+    None = the readings decide; `observed`: the newest step; `tools`: the names of the request's
+    tools."""
 
     step: int | None
     state: FSMState

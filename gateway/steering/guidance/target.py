@@ -1,7 +1,5 @@
 """Limits of a provider's API for guidance: late system messages, prompt-cache markers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

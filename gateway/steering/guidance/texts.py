@@ -2,8 +2,6 @@
 
 The texts are in the rows of the monitors' table. A problem that persists gets the next severity."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from types import MappingProxyType
 

@@ -13,8 +13,6 @@ Pure: the caller (`conversations/resolve` and `apply_reply`) does the look-ups b
 5. After the reply: its prefix hash is stored, and `branch.answered` (or `branch.failed`) follows.
 """
 
-from __future__ import annotations
-
 from gateway.steering.identity.branch import (
     Awaits,
     Branch,

@@ -1,7 +1,5 @@
 """Conversation ids, the ids of tool calls, the signature of an agent, and the draw for a unit."""
 
-from __future__ import annotations
-
 import base64
 import functools
 import re
@@ -40,10 +38,9 @@ def _text_id(*parts: str) -> str:
 
 
 def conversation_id(tenant: str, key: str, nonce: str = "") -> str:
-    """The printable id of a conversation, "c-" and 24 letters or digits.
-
-    `key`: the id the client sent, or the hexadecimal prefix hash of the first request; in that case
-    `nonce`, a fresh random value, distinguishes conversations that begin with the same request."""
+    """The printable id of a conversation, "c-" and 24 letters or digits. `key`: the id the client
+    sent, or the hexadecimal prefix hash of the first request; in that case `nonce`, a fresh random
+    value, distinguishes conversations that begin with the same request."""
     return _text_id("conversation", tenant, key, nonce)
 
 
@@ -72,10 +69,9 @@ def looks_unique(calls: Iterable[str]) -> bool:
 
 
 def signature(system: str, tool_names: Iterable[str]) -> bytes:
-    """A digest of an agent's tools and role, 16 bytes; it survives a rewritten history.
-
-    The role is the start of the system text in lower case, without names of days and months and
-    without any word that contains a digit (dates, versions, counters, hashes)."""
+    """A digest of an agent's tools and role, 16 bytes; it survives a rewritten history. The role is
+    the start of the system text in lower case, without names of days and months and without any
+    word that contains a digit (dates, versions, counters, hashes)."""
     # Twice as much is read as is used, so that dropped words do not change where the role ends.
     return _signature(system[: 2 * SIGNATURE_CHARACTERS], tuple(sorted(set(tool_names))))
 
@@ -98,10 +94,9 @@ def _signature(start: str, tool_names: tuple[str, ...]) -> bytes:
 
 
 def draw(experiment: str, unit: str) -> float:
-    """A number in [0, 1), always the same for the pair, uniformly distributed over units.
-
-    First 8 bytes of a SHA-256 digest, big-endian, over 2^64. Source: reference section 14, except
-    that each part is preceded by its length in bytes, so that no two pairs are the same text."""
+    """A number in [0, 1), always the same for the pair, uniformly distributed over units. First 8
+    bytes of a SHA-256 digest, big-endian, over 2^64. Source: reference section 14, except that each
+    part is preceded by its length in bytes, so that no two pairs are the same text."""
     parts = [part.encode("utf-8", "surrogatepass") for part in (experiment, unit)]
     joined = b"".join(b"%d:%s" % (len(part), part) for part in parts)
     return int.from_bytes(sha256(joined).digest()[:8], "big") / 2.0**64

@@ -3,8 +3,6 @@
 Some clients write a new first message (date, list of files) when they continue a conversation that
 they saved. Its prefix hashes change with that message; from the first reply on it is the same."""
 
-from __future__ import annotations
-
 from collections.abc import Container, Mapping, Sequence
 from hashlib import blake2b
 
@@ -23,9 +21,8 @@ _NOTHING_YET = blake2b(digest_size=16, person=b"gw-tail-01")
 def extend_tail(
     tail: bytes, hashes: PrefixHashes, first: int = 0, last: int | None = None
 ) -> bytes:
-    """The tail hash of a history, 16 bytes; empty before the first reply.
-
-    `tail`: that of the messages before; `first`, `last`: the range of those of `hashes` to add."""
+    """The tail hash of a history, 16 bytes; empty before the first reply. `tail`: that of the
+    messages before; `first`, `last`: the range of those of `hashes` to add."""
     end = len(hashes.messages) if last is None else last
     if hashes.tails is not None and (tail, first, end) in hashes.tails:
         return hashes.tails[tail, first, end]
@@ -94,7 +91,6 @@ def is_window_of(
     request: Incoming, branch: Branch, seen: Container[bytes], *, begins: bool = False
 ) -> bool:
     """Whether a request follows the latest reply of an idle branch, whatever is left before it.
-
     `seen`: the digests of the messages of the branch's earlier requests, with all replies before
     the latest one. Unless the request `begins` like the branch, one of the replies must be long, or
     there must be several, and nothing new between them but results, which a client may clear."""

@@ -39,15 +39,11 @@ RUN_BOUNDARIES = ("settled_answer", "final_answer", "never")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationSettings:
-    """Settings for grouping requests into conversations and runs.
-
-    `id_headers`: further headers that carry a conversation id, in any letter case, read in this
-    order right after `x-conversation-id`. `run_boundary`: what ends a run; see `Policy`.
-    `fingerprint`: whether a request without an id is recognised by its history.
-
-    Raises:
-        ValueError: an unusable header name, or a value that is not allowed; it begins with the
-            name of the field."""
+    """Settings for grouping requests into conversations and runs. `id_headers`: further headers
+    that carry a conversation id, in any letter case, read in this order right after
+    `x-conversation-id`. `run_boundary`: what ends a run; see `Policy`. `fingerprint`: whether a
+    request without an id is recognised by its history. Raises ValueError: an unusable header name,
+    or a value that is not allowed; it begins with the name of the field."""
 
     id_headers: tuple[str, ...] = ()
     run_boundary: str = "settled_answer"
@@ -210,10 +206,9 @@ WEAK_SOURCES = frozenset({"body:prompt_cache_key"})
 
 
 class Identity(Struct, frozen=True, kw_only=True):
-    """A request's id, and the place where it was found.
-
-    `source`: "header:<name>", "body:<field>" or "fingerprint"; `value`: None for a fingerprint.
-    `parent`: the id of the agent that started this one, where the client sends it."""
+    """A request's id, and the place where it was found. `source`: "header:<name>", "body:<field>"
+    or "fingerprint"; `value`: None for a fingerprint. `parent`: the id of the agent that started
+    this one, where the client sends it."""
 
     source: str
     value: str | None = None
@@ -237,10 +232,9 @@ def identify(
     *,
     root_of: Callable[[str], str | None] | None = None,
 ) -> Identity:
-    """The id that a request carries; the source is FINGERPRINT when it carries none.
-
-    `headers` have lower-case names. `root_of` gives the id of the conversation that an earlier
-    response (`previous_response_id`) belongs to, or None when it is not known."""
+    """The id that a request carries; the source is FINGERPRINT when it carries none. `headers` have
+    lower-case names. `root_of` gives the id of the conversation that an earlier response
+    (`previous_response_id`) belongs to, or None when it is not known."""
     parent = _parent_of(headers, body)
     # Most requests carry no id: a quick test whether any header could.
     if (

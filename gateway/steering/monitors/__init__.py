@@ -3,8 +3,6 @@
 `table` has one row per monitor, `settings` what an operator may set, `suite` how scores become
 readings; `reference` and `robust` hold the monitors of the two suites, each imported when used."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

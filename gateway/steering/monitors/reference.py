@@ -1,8 +1,6 @@
 """Suite `reference`: the monitors with the formulas of the reference, on the text of one call at a
 time."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter, deque
 from collections.abc import Iterator
@@ -61,10 +59,8 @@ class ReferenceSuite(Suite[CallText]):
 
 
 class Streak:
-    """Length of the newest run of equal tool names over the cap; a single call scores 0.
-
-    Arguments are not compared, steps without a call are passed over. Source: reference section 4.1.
-    """
+    """Length of the newest run of equal tool names over the cap; a single call scores 0. Arguments
+    are not compared, steps without a call are passed over. Source: reference section 4.1."""
 
     __slots__ = ("_cap", "_length", "_name")
 
@@ -160,10 +156,8 @@ class EditRevert:
 
 
 def edited_path(text: str) -> str:
-    """The first stretch of `text` that looks like a file name with an extension, or nothing.
-
-    An extension longer than five letters is cut. Linear, unlike one pattern with two quantifiers.
-    """
+    """The first stretch of `text` that looks like a file name with an extension, or nothing. An
+    extension longer than five letters is cut. Linear, unlike one pattern with two quantifiers."""
     for stretch in _STRETCH.finditer(text):
         name = stretch.group()
         at = len(name)
@@ -211,9 +205,8 @@ _PLACEHOLDER = "#"
 
 
 class TestRepeat:
-    """1 once two neighbouring failures of test steps have one signature; never expires.
-
-    Steps that are no failing tests add nothing and break nothing. Source: reference section 4.4."""
+    """1 once two neighbouring failures of test steps have one signature; never expires. Steps that
+    are no failing tests add nothing and break nothing. Source: reference section 4.4."""
 
     __slots__ = ("_last", "_repeated")
 
@@ -242,10 +235,9 @@ class TestRepeat:
 
 
 def failure_signature(observation: str) -> str:
-    """The first 200 characters of a failure without what changes from run to run.
-
-    Temporary paths, identifiers, addresses, process ids, time stamps and long numbers become one
-    placeholder each. Source: reference section 4, failure signature."""
+    """The first 200 characters of a failure without what changes from run to run. Temporary paths,
+    identifiers, addresses, process ids, time stamps and long numbers become one placeholder each.
+    Source: reference section 4, failure signature."""
     text = observation.lstrip()
     if (cut := text.find("\n", _PREFIX_CHARS)) >= 0:
         # No volatile stretch crosses a line end, so a prefix of lines normalises by itself.
@@ -265,9 +257,8 @@ ONE_TOOL, TWO_TOOLS = 1.0, 0.7
 
 
 class Diversity:
-    """Distinct tools in the newest calls, once the run has made a minimum of calls.
-
-    Strict alternation of two tools counts as healthy. Source: reference section 4.5."""
+    """Distinct tools in the newest calls, once the run has made a minimum of calls. Strict
+    alternation of two tools counts as healthy. Source: reference section 4.5."""
 
     __slots__ = ("_minimum", "_tail", "_total")
 
@@ -313,9 +304,8 @@ HEALTHY_RATIO, RATIO_SPAN = 2.0, 3.0
 
 
 class Hedge:
-    """Hedging phrases per word, late against early; after a retraction the score stays 1.
-
-    Source: reference section 4.6."""
+    """Hedging phrases per word, late against early; after a retraction the score stays 1. Source:
+    reference section 4.6."""
 
     __slots__ = ("_hedges", "_retraction", "_words")
 

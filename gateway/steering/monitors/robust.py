@@ -1,7 +1,5 @@
 """Suite `robust`: the monitors on the facts that `steering.evidence` reads."""
 
-from __future__ import annotations
-
 from collections import deque
 from operator import itemgetter
 from typing import TypeVar
@@ -28,12 +26,11 @@ RARE_TALK = 0.2  # share of steps without an action below which several in a row
 
 
 class Streak:
-    """Leaky count of repeats: each adds its strength, any other action lowers the count.
-
-    Cycles of several calls need no special case: from the second round on each call repeats one of
-    the last dozen. Messages without an action count when they repeat an earlier one, or when the
-    agent has hardly written any before; an answer or a question to the user is a conversation, not
-    a monologue."""
+    """Leaky count of repeats: each adds its strength, any other action lowers the count. Cycles of
+    several calls need no special case: from the second round on each call repeats one of the last
+    dozen. Messages without an action count when they repeat an earlier one, or when the agent has
+    hardly written any before; an answer or a question to the user is a conversation, not a
+    monologue."""
 
     __slots__ = ("_acted", "_level", "_recovery", "_steps", "_talk", "_talks", "_texts", "_what")
 
@@ -100,10 +97,9 @@ AT_BUDGET = 0.6  # score when the budget is reached: the default fire threshold
 
 
 class CallCount:
-    """Calls against a budget; linear, so that the composite feels it before it fires.
-
-    Without a configured budget it is the learned one: the calls within which nearly all successful
-    runs of a kind ended, larger for agents that read, change or run files."""
+    """Calls against a budget; linear, so that the composite feels it before it fires. Without a
+    configured budget it is the learned one: the calls within which nearly all successful runs of a
+    kind ended, larger for agents that read, change or run files."""
 
     __slots__ = ("_budget", "_calls", "_works")
 
@@ -340,9 +336,8 @@ SLOPE = 1.6  # seven stale actions of eight score 0.6
 
 
 class Diversity:
-    """Share of recent actions that are similar to a recent one and bring nothing new.
-
-    Tool names do not matter: an agent with one tool that reads on is as diverse as one with ten."""
+    """Share of recent actions that are similar to a recent one and bring nothing new. Tool names do
+    not matter: an agent with one tool that reads on is as diverse as one with ten."""
 
     __slots__ = ("_stale",)
 
@@ -378,10 +373,9 @@ MORE_RETRACTIONS = 0.7  # a second one within the window fires
 
 
 class Hedge:
-    """Density of hedging in the newest thoughts against the run before them.
-
-    Only thoughts with an action count: a message to a user hedges out of politeness. A trend
-    needs hedges in all but one of the newest thoughts."""
+    """Density of hedging in the newest thoughts against the run before them. Only thoughts with an
+    action count: a message to a user hedges out of politeness. A trend needs hedges in all but one
+    of the newest thoughts."""
 
     __slots__ = ("_early_hedges", "_early_words", "_late", "_retractions", "_size", "_thoughts")
 

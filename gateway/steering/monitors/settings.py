@@ -1,7 +1,5 @@
 """Settings of the monitors: which run, how they are weighted, and when one fires."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -19,15 +17,11 @@ from gateway.steering.monitors.table import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RobustSettings:
-    """Settings of suite `robust`; its other constants were set on recorded runs.
-
-    `call_budget`: calls at which `call_count` fires, None = learned per kind of agent;
-    `recovery`: share of a score that is left after one action that is not a repeat, in [0, 1);
-    `novelty_window`: actions that `diversity` looks at; `trend_window`: thoughts on each side of
-    the hedging trend.
-
-    Raises:
-        ValueError: a value out of range."""
+    """Settings of suite `robust`; its other constants were set on recorded runs. `call_budget`:
+    calls at which `call_count` fires, None = learned per kind of agent; `recovery`: share of a
+    score that is left after one action that is not a repeat, in [0, 1); `novelty_window`: actions
+    that `diversity` looks at; `trend_window`: thoughts on each side of the hedging trend. Raises
+    ValueError: a value out of range."""
 
     call_budget: int | None = None
     recovery: float = 0.7

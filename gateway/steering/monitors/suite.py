@@ -1,7 +1,5 @@
 """Suites of monitors, readings from their scores, and the alarm about a high difficulty."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Generic, Protocol, TypeVar
@@ -18,11 +16,10 @@ COMPOSITE_DIGITS = 4
 
 
 class Readings(Struct, frozen=True, kw_only=True):
-    """Reports of the monitors about a run up to its newest step.
-
-    `scores`: one per active monitor, in [0, 1], 1 is worst; `composite`: their weighted sum,
-    rounded to 4 decimals; `fired`: those at or above the threshold; `failure_type`: the label of
-    the fired one with the largest weighted score; `evidence`: a short reason per score above 0."""
+    """Reports of the monitors about a run up to its newest step. `scores`: one per active monitor,
+    in [0, 1], 1 is worst; `composite`: their weighted sum, rounded to 4 decimals; `fired`: those at
+    or above the threshold; `failure_type`: the label of the fired one with the largest weighted
+    score; `evidence`: a short reason per score above 0."""
 
     scores: dict[str, float]
     composite: float = 0.0

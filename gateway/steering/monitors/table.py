@@ -4,8 +4,6 @@ To add a monitor, write its class in the module of a suite and add its row to `t
 package adds a row with an entry point of the group `steering_gateway.monitors`: a mapping with the
 fields of `MonitorRow` (`examples/plugin`)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from importlib import resources
 from types import MappingProxyType
@@ -57,10 +55,8 @@ _BUILT_IN = msgspec.json.decode(
 
 
 def _added_rows() -> tuple[MonitorRow, ...]:
-    """The rows of other packages.
-
-    Raises:
-        ValueError: an entry point that is no row, or whose name is taken."""
+    """The rows of other packages. Raises ValueError: an entry point that is no row, or whose name
+    is taken."""
     rows = []
     for point in plugins(_GROUP, {row.name for row in _BUILT_IN}):
         try:

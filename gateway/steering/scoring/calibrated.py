@@ -4,8 +4,6 @@ A score follows the chance that at least two of the next five steps are trouble.
 fitted on real runs, without outcomes or step numbers: below 0.2 is easy, above 0.6 hard and above
 0.85 very hard."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
 
@@ -27,7 +25,6 @@ MOST_CALLS = 4  # parallel calls of a step that are counted
 
 def signals_of(observed: ObservedStep) -> tuple[float, ...]:
     """Signals of a step about the stretch it is in, in the order of `calibration.SIGNALS`; `stale`.
-
     `trouble`: whether the step is trouble; `repeats`: how far its calls repeat earlier ones;
     `fails`, `empty`: whether a call failed, or found nothing; `looks`: whether a call shows
     content; `calls`: how many calls it makes, up to 4; `passes`: whether it runs a program that
@@ -123,10 +120,9 @@ class CalibratedScorer(ReadsObservations[float]):
 
 
 def settled(log_odds: float, known: float, *, works: bool = True) -> float:
-    """The score in (0, 1) of a stretch of which the share `known` of the window is filled.
-
-    At least NEUTRAL unless the run works on files or programs: what is easy in a dialogue is not
-    known, and FAST was wrong there."""
+    """The score in (0, 1) of a stretch of which the share `known` of the window is filled. At least
+    NEUTRAL unless the run works on files or programs: what is easy in a dialogue is not known, and
+    FAST was wrong there."""
     odds = known * log_odds + (1.0 - known) * _NEUTRAL_ODDS
     if not works:
         odds = max(odds, _NEUTRAL_ODDS)

@@ -1,7 +1,5 @@
 """Scorer `heuristic`: the reference formula over the text of a thought."""
 
-from __future__ import annotations
-
 import math
 import re
 

@@ -4,8 +4,6 @@ A judged score is kept under a digest of the run up to its step, by which anothe
 transcript finds it. A step that was not judged, or after another history, has the calibrated score.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import re

@@ -39,10 +39,9 @@ LASTING_STEPS = 3  # steps in a row at the level from which a run is likely to f
 
 
 class WorkloadPrior(Struct, frozen=True, kw_only=True, array_like=True):
-    """Finished runs of one workload by outcome; a Beta prior adds one run of each outcome.
-
-    What the installation's own outcomes add (`OwnRisk`): `slope` of the evidence, log odds
-    `offset`, and the evidence from which its runs are likely to fail, None = as shipped."""
+    """Finished runs of one workload by outcome; a Beta prior adds one run of each outcome. What the
+    installation's own outcomes add (`OwnRisk`): `slope` of the evidence, log odds `offset`, and the
+    evidence from which its runs are likely to fail, None = as shipped."""
 
     solved: float = 0
     failed: float = 0
@@ -105,11 +104,9 @@ class Gain(Struct, frozen=True, kw_only=True):
 
 
 class OwnRisk(Struct, frozen=True, kw_only=True):
-    """The risk by the outcomes of one tenant's own runs.
-
-    `slope` of the evidence and `share` of its workload's log odds, both 1 as shipped; `offsets` by
-    names of `of_run`; `works`, `talks`: peaks of its solved runs; `since`: when the fit came into
-    use, 0 = what ships is used; `fitted_at`."""
+    """The risk by the outcomes of one tenant's own runs. `slope` of the evidence and `share` of its
+    workload's log odds, both 1 as shipped; `offsets` by names of `of_run`; `works`, `talks`: peaks
+    of its solved runs; `since`: when the fit came into use, 0 = what ships is used; `fitted_at`."""
 
     slope: float = 1.0
     share: float = 1.0
@@ -278,7 +275,6 @@ class LedRun:
 
 class RiskModel:
     """The evidence of one run: `log_odds` that it fails, for a workload of which half fail.
-
     `evidence`: the same by its task alone, which a run that a person leads has, too. `lasting`: the
     least of that in the newest LASTING_STEPS steps, -inf before there are so many and while a
     person leads; `likely`: all of them were at the level that at most `false_alarms` of the solved

@@ -3,8 +3,6 @@
 A message is one of Chat Completions or Messages, or an item of the Responses API (source: OpenAI
 API reference, Responses, input and output items)."""
 
-from __future__ import annotations
-
 import json
 import re
 import zlib
@@ -41,9 +39,8 @@ _IMAGE_FIELDS = ("image_url", "url", "source", "data", "file_id")
 
 
 class RequestedCall(Struct, frozen=True, kw_only=True):
-    """A call as the model asked for it; `id` is empty when there is none.
-
-    `observation`: its result, when the message that makes the call also holds that (text only)."""
+    """A call as the model asked for it; `id` is empty when there is none. `observation`: its
+    result, when the message that makes the call also holds that (text only)."""
 
     name: str = ""
     arguments: str = ""
@@ -62,10 +59,9 @@ class Result(Struct, frozen=True, kw_only=True):
 
 
 class Content(Struct, kw_only=True):
-    """A message's content taken apart: text as one piece, reasoning, calls, results.
-
-    `image` is a checksum of its images, 0 without any. `guidance_only`: there was text, and nothing
-    of it is left without our own guidance."""
+    """A message's content taken apart: text as one piece, reasoning, calls, results. `image` is a
+    checksum of its images, 0 without any. `guidance_only`: there was text, and nothing of it is
+    left without our own guidance."""
 
     text: str = ""
     reasoning: str = ""
@@ -157,7 +153,6 @@ def image_sum(part: Mapping[str, object], before: int = 0) -> int:
 
 def read_calls(message: Mapping[str, object], content: Content) -> list[RequestedCall]:
     """The calls of an assistant message: `tool_calls`, else tool_use parts, else `function_call`.
-
     An entry that cannot be read stays as a call without a name, so that its result has a place."""
     listed = message.get("tool_calls")
     entries = listed if isinstance(listed, list | tuple) else [listed] if listed else []

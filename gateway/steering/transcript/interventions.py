@@ -4,8 +4,6 @@ Each kind is a row of `KINDS` with the function that finds it, each wording of a
 `WORDINGS`; a new kind or client needs its row here and nothing else. The same rows read live
 requests and the logs that agents keep on disk."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Literal, NamedTuple
@@ -30,11 +28,10 @@ _HEAD_CHARACTERS = 400  # a client's wording begins the text; what follows is th
 
 
 class Wording(NamedTuple):
-    """One sentence by which a client tells its model what a person did.
-
-    `begins`: the text's beginning, matched without regard to case; `words`: finds what the person
-    added in the rest of the text (group 1), None if the client passes nothing on. `has`: further
-    words of the sentence, after a part that differs."""
+    """One sentence by which a client tells its model what a person did. `begins`: the text's
+    beginning, matched without regard to case; `words`: finds what the person added in the rest of
+    the text (group 1), None if the client passes nothing on. `has`: further words of the sentence,
+    after a part that differs."""
 
     client: str
     kind: WordedKind
@@ -126,7 +123,6 @@ def _row(text: str, kind: WordedKind) -> Wording | None:
 
 class Intervention(Struct, frozen=True, kw_only=True):
     """One act of a person in a run: its kind in `KINDS` and their words, "" without any.
-
     `of_reply`: it is about the reply to the call that was made at the step where it is kept, which
     is no step itself; else about that step."""
 
@@ -136,11 +132,10 @@ class Intervention(Struct, frozen=True, kw_only=True):
 
 
 class Answer(Struct, frozen=True, kw_only=True):
-    """The newest answer of an agent, and what came after it.
-
-    `before`: the end of what the agent said and did, as `agent_words` gives it; `said`: the texts
-    of the user messages after it, without what the client added. `cut`: the client broke off its
-    stream; `dropped`: the client took it out of the history, with the user message before it."""
+    """The newest answer of an agent, and what came after it. `before`: the end of what the agent
+    said and did, as `agent_words` gives it; `said`: the texts of the user messages after it,
+    without what the client added. `cut`: the client broke off its stream; `dropped`: the client
+    took it out of the history, with the user message before it."""
 
     before: str = ""
     said: tuple[str, ...] = ()
@@ -160,10 +155,9 @@ class Answer(Struct, frozen=True, kw_only=True):
 
 
 class Kind(NamedTuple):
-    """One kind of intervention: its name, its name for people, and what finds it.
-
-    `in_step`: in the results of a step; `in_answer`: in what came after an answer, None if it did
-    not happen. Both give the person's words."""
+    """One kind of intervention: its name, its name for people, and what finds it. `in_step`: in the
+    results of a step; `in_answer`: in what came after an answer, None if it did not happen. Both
+    give the person's words."""
 
     name: str
     label: str

@@ -5,8 +5,6 @@ messages that were labelled by reading: `python -m lab kinds` writes `message_ki
 docs/evidence.md has its figures. In other languages it knows little more than the shape of a
 message."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -86,7 +84,6 @@ def kind_chances(
     opens: bool = False,
 ) -> dict[MessageKind, float]:
     """The probability of each kind of a message; they sum to 1. Any text is read, none raises.
-
     `event`: `interrupt` for a message after the person stopped the agent, `reject` for the words of
     a rejected call. `before`: the end of what the agent said or did, as `agent_words` writes it.
     `opens`: the first message of a session: a task or a question."""

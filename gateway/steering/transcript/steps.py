@@ -46,7 +46,6 @@ class Change(enum.Enum):
 
 class Reply(Struct, kw_only=True):
     """An assistant message taken apart; calls that are found in it later are moved to `calls`.
-
     `said`: its whole text, with the calls written into it; `block`: code in it that may turn out to
     be a call; `named`: it names its speaker, as in the chat of a group of agents."""
 
@@ -64,9 +63,8 @@ class Reply(Struct, kw_only=True):
 
 
 class Draft(Struct, kw_only=True, eq=False):
-    """The newest step of a transcript, still open to answers.
-
-    `image`: checksum of a picture of the outcome, which chat clients send in a separate message."""
+    """The newest step of a transcript, still open to answers. `image`: checksum of a picture of the
+    outcome, which chat clients send in a separate message."""
 
     reply: Reply
     index: int
@@ -285,9 +283,8 @@ class StepReader:
 
 
 def _actions(calls: Sequence[RequestedCall], results: Sequence[Result]) -> tuple[Action, ...]:
-    """Calls with their results, matched by id, what is left over in order.
-
-    Without any call each result becomes an action; results beyond the calls are dropped."""
+    """Calls with their results, matched by id, what is left over in order. Without any call each
+    result becomes an action; results beyond the calls are dropped."""
     if not calls:
         return tuple([_action(RequestedCall(name=result.name), result) for result in results])
     by_id: defaultdict[str, deque[int]] = defaultdict(deque)
@@ -318,11 +315,9 @@ def _action(call: RequestedCall, result: Result | None) -> Action:
 
 
 class Action(Struct, frozen=True, kw_only=True):
-    """One tool call with its result.
-
-    `is_error`: the protocol flags the result as an error. `name` is empty for a result whose call
-    could not be read. `image`: checksum of the images in the result or shown right behind it, 0
-    without any."""
+    """One tool call with its result. `is_error`: the protocol flags the result as an error. `name`
+    is empty for a result whose call could not be read. `image`: checksum of the images in the
+    result or shown right behind it, 0 without any."""
 
     name: str
     arguments: str = ""
@@ -333,7 +328,6 @@ class Action(Struct, frozen=True, kw_only=True):
 
 class Step(Struct, frozen=True, kw_only=True):
     """One assistant message and its answers; `index` counts the steps of a conversation from 0.
-
     `thought`: the text next to the calls, stripped, because clients change its ends when they echo
     a reply. `tokens` is None when unknown. `prompted`: a user message came before it; `cue`: the
     direction that the message before it gave."""
@@ -369,11 +363,10 @@ def count_steps(messages: Sequence[Any]) -> int:
 
 
 def steps_from_records(records: Iterable[Mapping[str, Any]]) -> tuple[Step, ...]:
-    """Steps from plain step records, in order; never raises.
-
-    Keys, all optional: `action` (tool name; when missing or empty the first entry of `tool_calls`),
-    `action_input`, `thought`, `observation`, `is_error` or `observation_is_error`; other types than
-    text count as empty. Source: reference section 1.1."""
+    """Steps from plain step records, in order; never raises. Keys, all optional: `action` (tool
+    name; when missing or empty the first entry of `tool_calls`), `action_input`, `thought`,
+    `observation`, `is_error` or `observation_is_error`; other types than text count as empty.
+    Source: reference section 1.1."""
     return tuple(_record_step(index, record) for index, record in enumerate(records))
 
 
@@ -397,10 +390,9 @@ def _record_step(index: int, record: object) -> Step:
 
 
 def recent_text(steps: Sequence[Step], count: int) -> str:
-    """The newest `count` steps as text for a look-up or a judge, oldest first; "" without text.
-
-    A step is its thought (its reasoning when it has none), then its calls; the end of a failed
-    call's result is added, because that is where the error is named."""
+    """The newest `count` steps as text for a look-up or a judge, oldest first; "" without text. A
+    step is its thought (its reasoning when it has none), then its calls; the end of a failed call's
+    result is added, because that is where the error is named."""
     recent = steps[-count:] if count > 0 else ()
     return "\n".join(text for step in recent if (text := _step_text(step)))
 

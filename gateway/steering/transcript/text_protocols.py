@@ -1,7 +1,5 @@
 """Calls that agents write as text: listed calls, ReAct, and a block of code that gets run."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

@@ -1,8 +1,6 @@
 """The user's words in a message, without what the client put around them: reminders, the state of
 the editor, file listings and instructions of the project, in tags or in separate messages."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -41,10 +39,9 @@ _MAX_PASSED_OVER = 64  # messages searched for the user's words: each of thousan
 
 
 def task_of(transcript: Sequence[Any], start: int) -> str:
-    """The user's task in the messages from `start` on; empty if there is none.
-
-    Messages without a word of the user are passed over, with the model's answers to them. If the
-    first `_MAX_PASSED_OVER` are, the first one counts as it is."""
+    """The user's task in the messages from `start` on; empty if there is none. Messages without a
+    word of the user are passed over, with the model's answers to them. If the first
+    `_MAX_PASSED_OVER` are, the first one counts as it is."""
     first = ""
     for message in transcript[start : start + _MAX_PASSED_OVER]:
         if not isinstance(message, dict):

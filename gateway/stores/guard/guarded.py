@@ -5,8 +5,6 @@ While the store works, a commit is awaited. When it fails, or none is finished f
 in order when the store works again (`gateway/stores/guard/recovery.py`). The look-ups find what
 waits, so that a conversation continues whether its newest state is stored or not."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import time

@@ -1,7 +1,5 @@
 """Recovery of a store: records wait while it is unavailable, and it is tried until it works."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Awaitable, Callable

@@ -1,7 +1,5 @@
 """Records that wait in memory for a store that cannot be written, and look-ups in them."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator

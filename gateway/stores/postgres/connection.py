@@ -1,7 +1,5 @@
 """One connection at a time: opened when it is needed, given up when it fails."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable
@@ -140,10 +138,9 @@ class Slot:
     async def run(
         self, work: Callable[[asyncpg.Connection], Awaitable[T]], limit_s: float = STATEMENT_S
     ) -> T:
-        """The result of one piece of work on the connection, of at most `limit_s`.
-
-        After an error that is not about the data, or when the work is cancelled, it is dropped.
-        Raises: StoreError for errors of the server and the driver; others as they are."""
+        """The result of one piece of work on the connection, of at most `limit_s`. After an error
+        that is not about the data, or when the work is cancelled, it is dropped. Raises: StoreError
+        for errors of the server and the driver; others as they are."""
         async with self._lock:
             connection = self._connection
             if connection is None or connection.is_closed():

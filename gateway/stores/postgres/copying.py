@@ -1,7 +1,5 @@
 """Copies the rows of a SQLite file into an empty PostgreSQL database, with COPY."""
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
@@ -43,10 +41,9 @@ ON CONFLICT DO NOTHING
 async def copy_all(
     source: SQLiteDatabase, target: PostgresDatabase, progress: Progress, *, vectors: bool
 ) -> dict[str, int]:
-    """Copy every table; the number of rows by table. All or nothing.
-
-    Patterns that are copied without their `vectors` get new ones when a gateway searches them.
-    Raises: StoreError when the target has conversations, runs or keys already."""
+    """Copy every table; the number of rows by table. All or nothing. Patterns that are copied
+    without their `vectors` get new ones when a gateway searches them. Raises: StoreError when the
+    target has conversations, runs or keys already."""
     total = sum([(await _read(source, f"SELECT count(*) FROM {name}"))[0][0] for name in _TABLES])
     copied = dict.fromkeys(_TABLES, 0)
 

@@ -232,9 +232,8 @@ class PostgresStateStore(SQLStateStore):
 
 class ReadTogether(Generic[V]):
     """Reads a value of each conversation. What is asked for while a statement is under way is the
-    next statement.
-
-    `read`: the values of these conversations, as far as they are stored; `name`: of its task."""
+    next statement. `read`: the values of these conversations, as far as they are stored; `name`: of
+    its task."""
 
     def __init__(
         self, read: Callable[[Sequence[Key]], Awaitable[Mapping[Key, V]]], name: str

@@ -1,7 +1,5 @@
 """Turns the errors of PostgreSQL and of its driver into the store's, one line each."""
 
-from __future__ import annotations
-
 import os
 import ssl
 from urllib.parse import parse_qs, urlsplit
@@ -90,9 +88,8 @@ _DRIVER_ERRORS = (asyncpg.PostgresError, *_LOST, OSError, TimeoutError)
 
 
 def translate(error: BaseException, settings: StorageSettings) -> BaseException:
-    """The StoreError for an error of the driver or the server; any other error is unchanged.
-
-    The text never contains the password: neither the server nor the driver repeats it."""
+    """The StoreError for an error of the driver or the server; any other error is unchanged. The
+    text never contains the password: neither the server nor the driver repeats it."""
     if isinstance(error, StoreError) or not isinstance(error, _DRIVER_ERRORS):
         return error
     meaning, words = next(
@@ -122,9 +119,8 @@ def breaks_connection(error: BaseException) -> bool:
 
 
 def refused(error: BaseException, dsn: str, settings: StorageSettings) -> BaseException:
-    """The StoreError for what the attempt to connect to `dsn` raised.
-
-    StoreUnreachable for what time may repair; StoreUnavailable for what somebody has to repair."""
+    """The StoreError for what the attempt to connect to `dsn` raised. StoreUnreachable for what
+    time may repair; StoreUnavailable for what somebody has to repair."""
     place = settings.place
     if isinstance(error, ValueError) and not isinstance(error, OSError):
         # The driver refuses an option of the URL. A certificate error is a ValueError, too.

@@ -12,8 +12,6 @@ with a default, an index): the version before it goes on. A change that takes so
 marked `breaks_older`, ships one version after the last code that needs it, and makes versions that
 do not know it refuse the database."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from datetime import date, timedelta
 
@@ -142,10 +140,9 @@ async def take_turn(connection: asyncpg.Connection, place: str) -> None:
 
 
 async def add_partitions(connection: asyncpg.Connection) -> None:
-    """Make the partitions of today and the next days, where they are missing.
-
-    One that cannot be made, because the default partition has rows of its day or the table is
-    locked, is left out: its rows are removed one by one some day."""
+    """Make the partitions of today and the next days, where they are missing. One that cannot be
+    made, because the default partition has rows of its day or the table is locked, is left out: its
+    rows are removed one by one some day."""
     today: int = await connection.fetchval(f"SELECT {TODAY}")
     for table in PARTITIONED:
         known = {row[0] for row in await connection.fetch(_EXISTING, table)}

@@ -141,9 +141,8 @@ Delta = tuple[StepPlan, Sequence[InjectionRow]]
 
 class Prepared(Struct, frozen=True, kw_only=True):
     """One call as rows of the tables of a group, by their names, without `n`. Runs count within the
-    call, from 0.
-
-    `certain`: whether all of it is new by its form alone: no step or guidance occurs twice."""
+    call, from 0. `certain`: whether all of it is new by its form alone: no step or guidance occurs
+    twice."""
 
     call: CallRecord
     rows: Mapping[str, Sequence[Row]]

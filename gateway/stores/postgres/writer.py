@@ -2,8 +2,6 @@
 
 A call that is stored in part already cannot be part of it, and is committed alone."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Sequence
@@ -62,9 +60,8 @@ class _Job:
 
 
 class Writer:
-    """Commits calls, in the order in which they came as far as one conversation is concerned.
-
-    A group has at most one call of a conversation: the next one is made from the version that the
+    """Commits calls, in the order in which they came as far as one conversation is concerned. A
+    group has at most one call of a conversation: the next one is made from the version that the
     first one gives."""
 
     def __init__(self, settings: StorageSettings) -> None:

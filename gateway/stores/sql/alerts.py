@@ -1,7 +1,5 @@
 """Alerts and their deliveries."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import orjson
@@ -62,8 +60,8 @@ AND NOT EXISTS (SELECT 1 FROM alert_keys AS k WHERE k.alert_id = alerts.id)
 _TABLE = "alert_deliveries"
 
 
-class SQLAlertStore:
-    """`AlertStore` over an engine."""
+class AlertStore:
+    """The queue of alerts, which several gateways may share. Every method may raise StoreError."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -71,6 +69,9 @@ class SQLAlertStore:
     async def raise_alert(
         self, alert: AlertRecord, sinks: Mapping[str, float], *, cooldown_s: float
     ) -> bool:
+        """Store `alert` with a delivery to each sink, due at the given time. False when its key was
+        seen less than `cooldown_s` before: then only the time at which it was last seen moves, so
+        that a condition that flaps is one alert."""
         row = row_of(alert, _NAMES)
         row["facts"] = orjson.dumps(dict(alert.facts)).decode()
         deliveries = [{"alert_id": alert.id, "sink": s, "next_at": at} for s, at in sinks.items()]
@@ -86,9 +87,13 @@ class SQLAlertStore:
         return await self._engine.transact(work)
 
     async def is_due(self, now: float) -> bool:
+        """True if `claim` would return anything."""
         return bool((await self._engine.fetch(_IS_DUE, now=now))[0][0])
 
     async def claim(self, owner: str, now: float, *, lease_s: float, limit: int) -> list[Delivery]:
+        """The oldest deliveries due at `now`, at most `limit` of each sink, taken by `owner` until
+        `now + lease_s`, or until they are settled."""
+
         async def work(connection: Connection) -> list[Delivery]:
             # Claims of two gateways take their turns: each changes rows in no certain order.
             await connection.take_turn(_TABLE)
@@ -103,6 +108,7 @@ class SQLAlertStore:
         return sorted(claimed, key=lambda delivery: (delivery.sink, delivery.alert.raised_at))
 
     async def settle(self, owner: str, results: Sequence[Settled], now: float) -> None:
+        """Note the results of attempts, except those that somebody else has claimed since."""
         rows = [
             {
                 **row_of(result, ("alert_id", "sink", "next_at", "error")),
@@ -120,6 +126,8 @@ class SQLAlertStore:
         await self._engine.transact(work)
 
     async def list_alerts(self, *, tenant: str | None, limit: int = 50) -> list[StoredAlert]:
+        """The newest alerts first; `tenant` None means every alert, those of no tenant too."""
+
         async def work(connection: Connection) -> list[StoredAlert]:
             found = []
             for *row, seen_at in await connection.fetch(_LIST, tenant=tenant, limit=limit):
@@ -132,6 +140,8 @@ class SQLAlertStore:
         return await self._engine.view(work)
 
     async def prune_alerts(self, older_than: float) -> int:
+        """Remove alerts raised and last seen before a time, delivered or not; returns how many."""
+
         async def work(connection: Connection) -> int:
             await connection.take_turn(_TABLE)
             await connection.fetch(_FORGET_KEYS, older_than=older_than)

@@ -1,7 +1,5 @@
 """A RunFilter as SQL, and the values that occur for its choices."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Gateway keys."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from gateway.stores.protocols import KEYS

@@ -1,8 +1,6 @@
 """Lessons, which are rows of the patterns table that have an origin, and their evidence; outcomes,
 decisions and jobs of learning."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -198,8 +196,9 @@ _JOBS = f"SELECT {db.columns(_JOB)} FROM jobs WHERE {_OF_TENANT} ORDER BY pk DES
 _COUNT_JOBS = f"SELECT state, count(*) FROM jobs WHERE {_OF_TENANT} GROUP BY state"
 
 
-class SQLLearningStore:
-    """`LearningStore` over an engine."""
+class LearningStore:
+    """Outcomes, lessons, decisions and jobs. Every method may raise StoreError. `tenant` None,
+    where it is allowed, means every tenant."""
 
     def __init__(self, engine: db.Engine) -> None:
         self._engine = engine
@@ -221,6 +220,9 @@ class SQLLearningStore:
         """
 
     async def learn(self, entries: Sequence[tuple[Pattern, Sequence[EvidenceRow]]]) -> Learned:
+        """Store lessons with their evidence, all or none. A known lesson only gets the evidence
+        that is new, and is confirmed at its time. Raises: ValueError for a pattern that is no
+        lesson."""
         if any(pattern.lesson is None or not pattern.pattern_id for pattern, _ in entries):
             raise ValueError("pattern: a lesson has an id, and says what it was learned from")
 
@@ -234,6 +236,7 @@ class SQLLearningStore:
         return learned
 
     async def lessons(self, wanted: LessonFilter, *, limit: int = 1000) -> list[StoredLesson]:
+        """Lessons, last changed first."""
         bound: dict[str, Any] = {"limit": limit}
         sql = f"""
             {SELECT_LESSONS} AND {self._where(wanted, bound)}
@@ -242,22 +245,27 @@ class SQLLearningStore:
         return [stored_lesson(row) for row in await self._engine.fetch(sql, **bound)]
 
     async def lesson(self, tenant: str | None, pattern_id: str) -> StoredLesson | None:
+        """The tenant's own or the shared lesson of that id."""
         found = await self._engine.fetch(_LESSON, pattern_id=pattern_id, tenant=tenant)
         return stored_lesson(found[0]) if found else None
 
     async def move(
         self, tenant: str, pattern_id: str, status: Status, *, reason: str, at: float
     ) -> bool:
+        """Change the status of the lesson of exactly this owner; False when it has that status."""
         which = {"tenant": tenant, "pattern_id": pattern_id}
         moved = await self._engine.write(_MOVE, **which, status=status.value, reason=reason, at=at)
         await self._report(len(moved))
         return bool(moved)
 
     async def prolong(self, tenant: str, pattern_id: str, expires_at: float) -> None:
+        """Set when the lesson expires."""
         which = {"tenant": tenant, "pattern_id": pattern_id, "expires_at": expires_at}
         await self._engine.write(_PROLONG, **which)
 
     async def share(self, tenant: str, pattern_id: str, at: float) -> bool:
+        """Give a tenant's e2 lesson to all tenants; False when there is none, or all have it
+        already."""
         which = {"tenant": tenant, "pattern_id": pattern_id}
 
         async def work(connection: db.Connection) -> bool:
@@ -275,6 +283,8 @@ class SQLLearningStore:
         return shared
 
     async def trim(self, tenant: str, tier: Tier, most: int) -> int:
+        """Remove candidates, the longest unconfirmed first, until at most `most` lessons of the
+        tier or no candidate is left; returns the number removed."""
         which = {"tenant": tenant, "tier": tier.value}
 
         async def work(connection: db.Connection) -> int:
@@ -292,11 +302,17 @@ class SQLLearningStore:
         return removed
 
     async def evidence(self, tenant: str, pattern_id: str, limit: int = 200) -> list[EvidenceRow]:
+        """The evidence for the lesson of exactly this owner, newest first."""
         which = {"tenant": tenant, "pattern_id": pattern_id, "limit": limit}
         found = await self._engine.fetch(_SUPPORT, **which)
         return [db.made(EvidenceRow, _EVIDENCE, row) for row in found]
 
     async def forget(self, tenant: str | None, run_id: str, at: float) -> list[str] | None:
+        """Remove what is known of a run (jobs by `run`), and the lessons that nothing else
+        supports; returns the ids of those lessons, None for a run that is not known. From then on
+        nothing is learned from it, and `decisions` leaves it out. Texts of the lessons that are
+        gone are masked where other runs were given them, and lessons that stay no longer hold words
+        of the run."""
         of_run = {"run_id": run_id, "tenant": tenant}
 
         async def work(connection: db.Connection) -> list[str] | None:
@@ -338,6 +354,7 @@ class SQLLearningStore:
             await connection.fetch(statement, **which)
 
     async def forgotten(self, tenant: str) -> frozenset[str]:
+        """The ids of the tenant's forgotten runs."""
         rows = await self._engine.fetch(_FORGOTTEN, tenant=tenant)
         return frozenset(run_id for (run_id,) in rows)
 
@@ -360,6 +377,7 @@ class SQLLearningStore:
         return db.conditions(chosen, bound)
 
     async def add_outcome(self, outcome: OutcomeRow) -> bool:
+        """Store a verdict; False when the newest of its source and metric says the same."""
         row = db.row_of(outcome, _OUTCOME)
 
         async def work(connection: db.Connection) -> bool:
@@ -375,30 +393,38 @@ class SQLLearningStore:
         return await self._engine.transact(work)
 
     async def outcomes(self, tenant: str | None, run_id: str) -> list[OutcomeRow]:
+        """The verdicts on a run, oldest first."""
         rows = await self._engine.fetch(_OUTCOMES, run_id=run_id, tenant=tenant)
         return [db.made(OutcomeRow, _OUTCOME, row) for row in rows]
 
     async def checked(self, tenant: str, run_id: str) -> list[tuple[str, str, str, int]]:
+        """The newest runs of a run's workload that have an outcome which was not derived: source
+        and verdict of what was read off them ("" for all runs), the outcome, and their number."""
         rows = await self._engine.fetch(_CHECKED, tenant=tenant, run_id=run_id)
         return [(source, verdict, outcome, runs) for source, verdict, outcome, runs in rows]
 
     async def decisions(
         self, owner: str, pattern_id: str, version: int | None = None, *, limit: int = 10_000
     ) -> list[SettledDecision]:
+        """The decisions about a lesson in every run, oldest first."""
         which = {"owner": owner, "pattern_id": pattern_id, "version": version}
         rows = await self._engine.fetch(_DECISIONS, **which, limit=limit)
         return [_settled(row) for row in rows]
 
     async def verdicts(self, owner: str, pattern_id: str, version: int) -> list[OutcomeRow]:
+        """The verdicts on the runs of a lesson's decisions, oldest first."""
         which = {"owner": owner, "pattern_id": pattern_id, "version": version}
         rows = await self._engine.fetch(_VERDICTS_OF, **which)
         return [db.made(OutcomeRow, _OUTCOME, row) for row in rows]
 
     async def open_decisions(self, run_id: str, *, settled: bool = False) -> list[DecisionRow]:
+        """The decisions of a run whose near outcome is not known yet, in step order; with
+        `settled` all of them."""
         rows = await self._engine.fetch(_OPEN, run_id=run_id, settled=int(settled))
         return [_decision(row) for row in rows]
 
     async def settle(self, outcomes: Sequence[NearOutcome]) -> int:
+        """Fill in near outcomes; one that is known already stays. Returns how many were new."""
         # In one order in every gateway, so that no two wait for each other.
         order = sorted(outcomes, key=lambda near: (near.run_id, near.step_index, near.pattern_id))
 
@@ -411,11 +437,13 @@ class SQLLearningStore:
     async def put_posterior(
         self, owner: str, pattern_id: str, version: int, posterior: Posterior, at: float
     ) -> None:
+        """Store what the decisions come to, in place of the earlier one."""
         which = {"owner": owner, "pattern_id": pattern_id, "version": version, "updated_at": at}
         await self._engine.write(_PUT_POSTERIOR, **which, **db.row_of(posterior, _POSTERIOR))
         await self._engine.changed(PATTERNS)  # the share of occasions on which it is given
 
     async def enqueue(self, job: Job) -> bool:
+        """Add a job; False when one of its kind and key exists."""
         payload = orjson.dumps(dict(job.payload)).decode()
         row = db.row_of(job, _JOB) | {"payload": payload, "claimed_at": 0.0}
         return bool(await self._engine.write(_ENQUEUE, **row))
@@ -423,6 +451,9 @@ class SQLLearningStore:
     async def claim(
         self, kind: str, *, now: float, lease_s: float, most_attempts: int, allowance: Allowance
     ) -> Job | None:
+        """The oldest waiting job that may be done, held for `lease_s` seconds. One job of a tenant
+        is held at a time, so that its allowance is exceeded by one job at most. A job whose lease
+        ended can be claimed again, `most_attempts` times in all; then it is `failed`."""
         when = {"kind": kind, "now": now, "until": now + lease_s}
 
         async def work(connection: db.Connection) -> db.Row | None:
@@ -435,21 +466,27 @@ class SQLLearningStore:
         return _job(row) if row is not None else None
 
     async def finish(self, job: Job, *, now: float, error: str = "") -> bool:
+        """The job is done, or with `error` has failed; `job.tokens` and `job.cost_usd` are kept.
+        False, with nothing changed, when somebody else has claimed it since."""
         result = {"state": "failed" if error else "done", "done_at": now, "error": error}
         return bool(await self._engine.write(_FINISH, **(db.row_of(job, _JOB) | result)))
 
     async def give_back(self, job: Job, until: float) -> bool:
+        """The job waits until then, as `job` is now; False as of `finish`."""
         return bool(await self._engine.write(_GIVE_BACK, **db.row_of(job, _JOB), until=until))
 
     async def spent(self, kind: str, tenant: str | None, since: float) -> tuple[int, float]:
+        """Tokens and USD of jobs that were claimed since then, unfinished included."""
         ((tokens, usd),) = await self._engine.fetch(_SPENT, kind=kind, tenant=tenant, since=since)
         return int(tokens), float(usd)
 
     async def jobs(self, kind: str, tenant: str | None = None, *, limit: int = 100) -> list[Job]:
+        """The newest jobs."""
         rows = await self._engine.fetch(_JOBS, kind=kind, tenant=tenant, limit=limit)
         return [_job(row) for row in rows]
 
     async def count_jobs(self, kind: str, tenant: str | None = None) -> dict[str, int]:
+        """Number of jobs in each state."""
         rows = await self._engine.fetch(_COUNT_JOBS, kind=kind, tenant=tenant)
         return {state: int(number) for state, number in rows}
 

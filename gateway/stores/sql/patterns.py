@@ -97,16 +97,16 @@ WHERE tenant = :tenant AND pattern_id = :pattern_id AND digest = :digest
 """
 
 
-class SQLPatternStore:
-    """`PatternStore` over an engine whose database was opened for vectors."""
+class PatternStore:
+    """Patterns and their vectors. Every method may raise StoreError."""
 
     def __init__(self, engine: db.Engine) -> None:
         self._engine = engine
         self._index = engine.vectors()
 
     async def open_space(self, embedder_id: str, dimensions: int) -> int:
-        """Raises: StoreCorrupt for a damaged index; the space is open, so that `rebuild` can
-        repair it."""
+        """Open the space of an embedder; returns how many patterns lack a vector in it. Raises:
+        StoreCorrupt for a damaged index; the space is open, so that `rebuild` can repair it."""
         await self._index.open(embedder_id, dimensions)
         lacking = f"SELECT count(*) FROM patterns AS p {self._index.joined} WHERE {_LACKING}"
         return int((await self._engine.fetch(lacking))[0][0])
@@ -114,6 +114,10 @@ class SQLPatternStore:
     async def add(
         self, entries: Sequence[tuple[Pattern, values.Vector[float] | None]]
     ) -> list[tuple[values.Added, str]]:
+        """Store patterns, all or none; returns for each the result and its id. A pattern whose
+        content the tenant already has changes nothing and gives the stored id; one with a known id
+        replaces that pattern's content and keeps its counts. Raises: SpaceMismatch for a vector of
+        other dimensions."""
         index = self._checked(*(vector for _, vector in entries))
 
         async def work(connection: db.Connection) -> list[tuple[values.Added, str]]:
@@ -128,6 +132,7 @@ class SQLPatternStore:
         return added
 
     async def edit(self, pattern: Pattern, vector: values.Vector[float] | None) -> None:
+        """Replace the pattern of this tenant and id. Raises: PatternConflict."""
         index = self._checked(vector)
 
         async def work(connection: db.Connection) -> None:
@@ -147,6 +152,7 @@ class SQLPatternStore:
         await self._engine.changed(PATTERNS)
 
     async def get(self, tenant: str | None, pattern_id: str) -> values.StoredPattern | None:
+        """The tenant's own or the shared pattern of that id; with tenant None, any tenant's."""
         index = self._checked()
 
         async def work(connection: db.Connection) -> values.StoredPattern | None:
@@ -157,6 +163,7 @@ class SQLPatternStore:
         return await self._engine.read(work)
 
     async def delete(self, tenant: str | None, pattern_id: str) -> bool:
+        """Remove the pattern that `get` would return; False when there is none."""
         index = self._checked()
 
         async def work(connection: db.Connection) -> bool:
@@ -174,6 +181,8 @@ class SQLPatternStore:
     async def list_patterns(
         self, patterns: values.PatternFilter, *, limit: int = 50, cursor: str | None = None
     ) -> values.PatternPage:
+        """One page, newest first. Raises: ValueError for an invalid cursor, or a limit not in 1 to
+        1000."""
         if not 1 <= limit <= values.MAX_PAGE:
             raise ValueError(f"limit: must be from 1 to {values.MAX_PAGE}, not {limit}")
         index, bound = self._checked(), dict[str, Any]()
@@ -186,6 +195,7 @@ class SQLPatternStore:
         return values.PatternPage(patterns=tuple(stored for _, stored in page), next_cursor=more)
 
     async def search(self, search: values.Search) -> list[PatternMatch]:
+        """The nearest patterns. Raises: SpaceMismatch."""
         index = self._checked(search.vector)
         if not any(search.vector):
             return []  # a text without a known word is similar to nothing
@@ -201,6 +211,8 @@ class SQLPatternStore:
             return await self._engine.read(work)
 
     async def universal(self, *, model: str = "", limit: int = 32) -> list[PatternMatch]:
+        """The universal rules for `model`, in order of their ids."""
+
         async def work(connection: db.Connection) -> Sequence[db.Row]:
             families = await _suitable_families(model, connection)
             one_of = self._engine.dialect.among("model_family", "families", "text")
@@ -214,6 +226,8 @@ class SQLPatternStore:
     async def record(
         self, tenant: str, pattern_ids: Sequence[str], event: values.Event, by: int = 1
     ) -> None:
+        """Add `by` to the counts of `event` for the tenant's own or shared patterns of these ids.
+        `by` may be negative; no count falls below 0."""
         count = event.value
         more = f"CASE WHEN {count} + :by > 0 THEN {count} + :by ELSE 0 END"
         statement = f"UPDATE patterns SET {count} = {more} WHERE pk = :pk"
@@ -227,6 +241,7 @@ class SQLPatternStore:
         await self._engine.transact(work)
 
     async def without_vector(self, limit: int) -> list[Pattern]:
+        """At most `limit` patterns that have no vector in the open space."""
         found = await self._engine.fetch(
             f"SELECT {COLUMNS} FROM patterns AS p {self._checked().joined} WHERE {_LACKING} "
             f"ORDER BY p.pk LIMIT {limit}"
@@ -234,6 +249,7 @@ class SQLPatternStore:
         return [pattern_of(row) for row in found]
 
     async def set_vectors(self, entries: Sequence[tuple[Pattern, values.Vector[float]]]) -> None:
+        """Store vectors of the open space for patterns, found by tenant and id."""
         index = self._checked(*(vector for _, vector in entries))
 
         async def work(connection: db.Connection) -> None:
@@ -248,16 +264,21 @@ class SQLPatternStore:
         await self._engine.transact(work)
 
     async def rebuild(self) -> None:
+        """Rebuild the search index of the open space from its vectors; damaged ones are removed."""
         await self._checked().rebuild()
 
     async def count(self) -> int:
+        """Number of patterns."""
         return int((await self._engine.fetch("SELECT count(*) FROM patterns"))[0][0])
 
     def _checked(self, *vectors: values.Vector[float] | None) -> db.VectorIndex:
         """The index, after a check of the vectors' dimensions. Raises: SpaceMismatch."""
-        if self._index.dimensions is None:
+        if (own := self._index.dimensions) is None:
             raise values.SpaceMismatch("no vector space is open")
-        values.check_dimensions(self._index.dimensions, vectors)
+        for given in (len(vector) for vector in vectors if vector is not None):
+            if given != own:
+                message = f"a vector of {given} dimensions in a space of {own}"
+                raise values.SpaceMismatch(message)
         return self._index
 
 

@@ -1,8 +1,6 @@
 """The migrations that create the tables of both databases, from scripts: `tables.sql` here, and the
 `schema.sql` of each database, whose types and options of tables it gives by their names there."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from importlib import resources
@@ -19,7 +17,6 @@ _OPTIONS = re.compile(r"\) (by_key|often_changed);")
 
 class Migration(Struct, frozen=True, kw_only=True):
     """One change. Its `name` is stored: never rename, reorder or edit a shipped one.
-
     `breaks_older`: takes something away, so that older versions refuse a shared database."""
 
     name: str

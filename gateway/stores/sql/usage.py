@@ -3,8 +3,6 @@
 Sums, because the steps of ten thousand runs are too many to read for one page; by the call and not
 by the run, because one run may last for days. They stay when retention removes the runs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Runs of workloads, and how often each model solved one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

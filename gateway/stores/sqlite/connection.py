@@ -52,11 +52,10 @@ class FileIdentity:
 
 
 def create_private(path: str) -> None:
-    """Create the file, readable by its owner only, and its directory, if they are missing.
-
-    SQLite would give a new file the process's default mode; this one holds what agents wrote. A
-    log that a deleted file left behind is removed: it belongs to no file any more, and another
-    process may still have it open. Raises: OSError."""
+    """Create the file, readable by its owner only, and its directory, if they are missing. SQLite
+    would give a new file the process's default mode; this one holds what agents wrote. A log that a
+    deleted file left behind is removed: it belongs to no file any more, and another process may
+    still have it open. Raises: OSError."""
     directory = Path(path).parent
     directory.mkdir(parents=True, exist_ok=True)
     with locked(directory):
@@ -225,11 +224,10 @@ def _journal_mode(connection: apsw.Connection, settings: StorageSettings) -> str
 
 
 def _prepare_memory(connection: apsw.Connection) -> None:
-    """Prepare the connection that writes to an in-memory database.
-
-    SQLite's `memdb` file system has no write-ahead log: a commit needs every reader to be idle,
-    and a reader waits for the transaction. `Database` makes its threads take turns.
-    Source: https://sqlite.org/src/file/src/memdb.c"""
+    """Prepare the connection that writes to an in-memory database. SQLite's `memdb` file system has
+    no write-ahead log: a commit needs every reader to be idle, and a reader waits for the
+    transaction. `Database` makes its threads take turns. Source:
+    https://sqlite.org/src/file/src/memdb.c"""
     connection.pragma("journal_mode", "memory")
     # The default limit is half of what is possible.
     limit = ctypes.c_int64(MEMORY_LIMIT_BYTES)

@@ -191,10 +191,9 @@ class JobResult(NamedTuple):
 
 
 class JobQueue:
-    """A bounded queue from one event loop to one or more threads.
-
-    `submit` and the results belong to the loop, `jobs` to the threads: a thread that takes None
-    from it stops. `refusal`: raised instead of accepting more work."""
+    """A bounded queue from one event loop to one or more threads. `submit` and the results belong
+    to the loop, `jobs` to the threads: a thread that takes None from it stops. `refusal`: raised
+    instead of accepting more work."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, limit: int, name: str) -> None:
         self.jobs: SimpleQueue[Job | None] = SimpleQueue()

@@ -1,7 +1,5 @@
 """The SQLite engine: statements run on the threads of its Database."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from functools import partial

@@ -67,9 +67,8 @@ _PATTERN = f"SELECT {COLUMNS} FROM patterns AS p WHERE pk = :pk"
 
 
 class VectorSpace:
-    """The SQL statements of one space. `number`, `dimensions`, `generation`: as in its row.
-
-    A rebuilt index is a new generation, because a damaged index cannot always be dropped."""
+    """The SQL statements of one space. `number`, `dimensions`, `generation`: as in its row. A
+    rebuilt index is a new generation, because a damaged index cannot always be dropped."""
 
     def __init__(self, number: int, dimensions: int, generation: int) -> None:
         self.number = number

@@ -1,7 +1,5 @@
 """Applies the migrations that create all tables (`schema.sql`) to a file, each once, in order."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 

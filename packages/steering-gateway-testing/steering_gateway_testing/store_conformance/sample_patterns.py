@@ -8,7 +8,8 @@ from array import array
 
 from gateway.backends import Stores
 from gateway.steering.guidance.pattern import Pattern, Tier
-from gateway.stores.patterns import PatternStore, Search, Vector
+from gateway.stores.patterns import Search, Vector
+from gateway.stores.sql.patterns import PatternStore
 
 SIZE = 16
 
