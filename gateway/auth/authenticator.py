@@ -152,7 +152,8 @@ class Authenticator:
             self.wrong_key(scope)
         what = "is unknown" if offered_keys(headers) else "is missing"
         raise Unauthorized(
-            f"the gateway key {what}: send it in x-gateway-key, Authorization: Bearer or x-api-key"
+            f"the gateway key {what}: send it in x-gateway-key, Authorization: Bearer, x-api-key "
+            "or x-goog-api-key"
         )
 
     def principal_by_key(self, headers: RawHeaders) -> Principal | None:
@@ -225,7 +226,7 @@ def _address(scope: Scope) -> str:
 def offered_keys(headers: RawHeaders) -> list[tuple[bytes, str]]:
     """(header name, key) of every key in the request, `x-gateway-key` first."""
     found = []
-    for wanted in (b"x-gateway-key", b"authorization", b"x-api-key"):
+    for wanted in (b"x-gateway-key", b"authorization", b"x-api-key", b"x-goog-api-key"):
         for name, raw in headers:
             if name != wanted:
                 continue

@@ -186,7 +186,8 @@ def _answer(
     exchange.response.error = error.label
     number, text = exchange.request.id.removeprefix("req-"), texts.answer_text(error.message)
     content = request.dialect.own_answer(request, text, number, int(time.time()))
-    return texts.OwnResponse(content, stream=request.stream, code=error.code or "")
+    stream = request.stream and not content.startswith(b"[")  # Gemini's arrays are JSON
+    return texts.OwnResponse(content, stream=stream, code=error.code or "")
 
 
 async def _with_same_turns(services: Services, result: SteeringResult) -> list[Conversation]:

@@ -277,7 +277,8 @@ class PreparedRequest:
     def _path(self, seat: Seat, target: Target) -> str:
         """The path at a target, for a client of a seat."""
         if self.request.addressed is not None:
-            return self.request.addressed.at(target.model or self.call.model)
+            model = target.model or self.call.model
+            return self.request.addressed.at(model, seat=bool(target.seat))
         return seat.path if target.seat else self.request.dialect.path
 
     def _body(self, target: Target) -> bytes:
@@ -316,6 +317,8 @@ class PreparedRequest:
                 self._note_unguided(exc)
         if body is None:
             body = self.request.whole
+            if self.request.addressed is not None:
+                body = self.request.dialect.edited(self.request, ())
         if self.runtime.raw_calls is not None:
             self._sent = {**body, "model": model}
         return body

@@ -9,16 +9,18 @@ from typing import Final
 
 from gateway.dialects.base import ChatView, Dialect, LiteLLMCall, SteeredRequest, StreamRead
 from gateway.dialects.chat import CHAT
+from gateway.dialects.gemini import GEMINI
 from gateway.dialects.messages import MESSAGES
 from gateway.dialects.responses import RESPONSES
 
 # Name -> dialect. A new dialect needs its module and a row here.
 DIALECTS: Final[Mapping[str, Dialect]] = {
-    dialect.name: dialect for dialect in (CHAT, RESPONSES, MESSAGES)
+    dialect.name: dialect for dialect in (CHAT, RESPONSES, MESSAGES, GEMINI)
 }
 __all__ = [
     "CHAT",
     "DIALECTS",
+    "GEMINI",
     "MESSAGES",
     "RESPONSES",
     "ChatView",

@@ -51,7 +51,7 @@ class StreamRead(Struct, frozen=True, kw_only=True):
 class LiteLLMCall(Struct, frozen=True, kw_only=True):
     """LiteLLM's call on behalf of a dialect that the upstream does not speak."""
 
-    function: Literal["acompletion", "aresponses", "anthropic_messages"]
+    function: Literal["acompletion", "aresponses", "anthropic_messages", "agenerate_content"]
     """LiteLLM's function; it answers in the dialect's own form."""
     fields: frozenset[str] = frozenset()
     """The fields of the body that are passed on; others could be taken for LiteLLM's controls."""
@@ -61,16 +61,20 @@ class LiteLLMCall(Struct, frozen=True, kw_only=True):
 
 class Addressed(Struct, frozen=True, kw_only=True):
     """What a request says in its path where others say it in their body. `before` and `after`: the
-    path around the model's name, as the client sent it."""
+    path around the model's name, as the client sent it; `elsewhere`: what is before it at a
+    deployment's host, where that differs."""
 
     before: str
     model: str
     after: str
     stream: bool = False
+    elsewhere: str = ""
+    query: bytes = b""
 
-    def at(self, model: str) -> str:
-        """The path that asks for a model."""
-        return f"{self.before}{quote(model, safe=':@')}{self.after}"
+    def at(self, model: str, *, seat: bool = True) -> str:
+        """The path that asks for a model, at the client's own host or at a deployment's."""
+        before = self.before if seat else self.elsewhere or self.before
+        return f"{before}{quote(model, safe=':@')}{self.after}"
 
     def members(self) -> dict[str, Any]:
         """The same as members of the body, for whoever reads the parsed request."""
@@ -151,6 +155,7 @@ class Dialect(ABC):
     they are about the model in the body, and only an upstream of that model can answer."""
     end: ClassVar[NamedEnd | None] = None  # the event that ends a stream; None: OpenAI's `[DONE]`
     always_reports_usage: ClassVar[bool] = False  # whether streams do so without being asked to
+    streams_json: ClassVar[bool] = False  # whether an answer labelled JSON may be a stream
     litellm: ClassVar[LiteLLMCall | None] = None  # None: only upstreams that speak it serve it
 
     @abstractmethod
@@ -166,9 +171,13 @@ class Dialect(ABC):
         """A complete answer; None when the body is no reply."""
 
     def addressed(self, path: str) -> Addressed | None:
-        """What a path of `routes`, as the client sent it, says about the request: None where the
-        body says all of it."""
+        """Read a path of `routes`, as the client sent it: None where the body says all that a
+        request has to say."""
         return None
+
+    def members(self, addressed: Addressed, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Members of the parsed body that the client's own does not have."""
+        return addressed.members()
 
     def parse(
         self,
@@ -183,7 +192,7 @@ class Dialect(ABC):
         if body is None:
             body, known = parse_object(raw, loads), None
         if addressed is not None:
-            body |= addressed.members()
+            body |= self.members(addressed, body)
         _check(body)
         if wrong := self.wrong_list(body):
             raise BadRequest(f"{self.list_key!r} {wrong}", param=self.list_key)
@@ -200,7 +209,7 @@ class Dialect(ABC):
         BadRequest: `param` names the key that is wrong."""
         body, spans = skim(raw, loads)
         if addressed is not None:
-            body |= addressed.members()
+            body |= self.members(addressed, body)
         _check(body)
         return SteeredRequest(raw, body, self, skimmed=spans, addressed=addressed)
 

@@ -90,6 +90,22 @@ def messages(body: Body, text: str, number: str) -> bytes:
     return _named(events)
 
 
+def gemini(body: Body, text: str, number: str, *, events: bool) -> bytes:
+    """A generated content; of a stream its only event, or the array of it."""
+    content = {"role": "model", "parts": [{"text": text}]}
+    answer = {
+        "candidates": [{"content": content, "finishReason": "STOP", "index": 0}],
+        "usageMetadata": dict.fromkeys(
+            ("promptTokenCount", "candidatesTokenCount", "totalTokenCount"), 0
+        ),
+        "modelVersion": body.get("model"),
+        "responseId": number,
+    }
+    if body.get("stream") is not True:
+        return whole(answer)
+    return encode_event(answer) if events else whole([answer])
+
+
 def responses(body: Body, text: str, number: str, at: int) -> bytes:
     """A response; it is not stored, so that no later request can continue it by its id."""
     part = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}

@@ -44,7 +44,7 @@ _FORM: Final = b"multipart/form-data"  # uploads of sound and images, which name
 
 # What a body contains that names a stored thing in its messages: most have none of it.
 _MAY_NAME: Final = re.compile(
-    rb'file_id|item_reference|\\u00|"type"\s*:\s*null|\{\s*"id"\s*:\s*"[^"\\]{1,200}"\s*\}'
+    rb'file_id|file_?[uU]ri|item_reference|\\u00|"type"\s*:\s*null|\{\s*"id"\s*:\s*"[^"\\]{1,200}"\s*\}'
 )
 # Of a message, an item or a part: what may hold further parts.
 _HOLDERS: Final = ("content", "output", "source", "file", "image_url", "images", "image", "mask")
@@ -118,7 +118,8 @@ async def require_own(
     require_models(services, principal, None if request is None or unreadable else request.body)
     if not _is_limited(services, principal) or _STORED.fullmatch(f"{call.method} {call.path}"):
         return
-    if not _INFERENCE.fullmatch(f"{call.method} {call.path}"):
+    in_path = isinstance(request, SteeredRequest) and request.addressed is not None
+    if not in_path and not _INFERENCE.fullmatch(f"{call.method} {call.path}"):
         return
     if request is None or unreadable:
         call.instead_of_operator_key = _forbidden(principal, "a body that cannot be read")
@@ -136,7 +137,7 @@ async def _refusal(
         refusal = await _unless_own(runtime, services, principal, earlier)
         if refusal is not None:
             return refusal
-    for name in ("conversation", "prompt", "container"):
+    for name in ("conversation", "prompt", "container", "cachedContent", "cached_content"):
         if body.get(name) and not (name == "prompt" and not isinstance(body[name], Mapping)):
             return _forbidden(principal, f"{name!r} in the body")
     named = list(_stored_in_tools(body))
@@ -179,6 +180,8 @@ def _stored_in_messages(request: ChatRequest) -> list[tuple[str, str]]:
             found.append((REFERENCE, name))
     for key in ("messages", "input", "system", *_HOLDERS):
         found += _in_parts(body.get(key), 0)
+    if isinstance(request, SteeredRequest) and request.addressed is not None:
+        found += _in_parts(request.own_messages, 0)
     return found
 
 

@@ -62,10 +62,11 @@ def _read_body(
         if read.ended or read.accepted:
             return UpstreamReply(completion=read.completion, usage=usage or read.usage)
         return _unread(watch, usage)
-    reported = body.get("usage")
     try:
+        completion = dialect.read_answer(body)
+        reported = (completion or body).get("usage")
         return UpstreamReply(
-            completion=dialect.read_answer(body),
+            completion=completion,
             usage=usage or (reported if isinstance(reported, dict) else None),
             pending_id=dialect.pending_id(body),
         )
@@ -207,7 +208,8 @@ class Relay:
         kind = header(response.headers, b"content-type").lower()
         encoding = header(response.headers, b"content-encoding")
         labelled = kind.startswith(b"text/event-stream")
-        if response.status < 300 and (labelled or (asked_for_stream and b"json" not in kind)):
+        as_stream = asked_for_stream and (b"json" not in kind or self.dialect.streams_json)
+        if response.status < 300 and (labelled or as_stream):
             await self._stream(response, encoding, usage_filter, labelled=labelled)
         else:
             events = await self._relay_whole(response, encoding, echo)
@@ -338,7 +340,8 @@ class Relay:
 
         Many clients take a stream that simply ends for a complete one."""
         self.exchange.response.error = exc.label
-        if visible:
+        is_array = self._watch is not None and _content_start(self._watch).startswith(b"[")
+        if visible and not is_array:  # an array shows it by its missing bracket
             await self._body(self.dialect.broken_off(exc))
 
     def _comment(self, comment: bytes) -> None:

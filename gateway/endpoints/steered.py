@@ -7,6 +7,7 @@ import contextlib
 from dataclasses import dataclass
 
 import orjson
+from msgspec.structs import replace
 
 from gateway.auth.authenticator import Authenticator, Principal, refuse_loop
 from gateway.budgets.rules import BUDGET_HEADER
@@ -66,7 +67,9 @@ class SteeredEndpoint:
             principal = self._admit(scope, exchange)
             path = raw_path_of(scope)
             seat = services.table.seats.of(path, headers)
-            asked = self.dialect.addressed(path)
+            query, asked = scope["query_string"], self.dialect.addressed(path)
+            if asked is not None:
+                asked = replace(asked, query=query)
             require_route(services, principal, self.dialect.path if asked is None else path)
             limit = int(services.settings.server.max_body_mb * 2**20)
             raw = await read_body(headers, receive, exchange, limit, share)
@@ -80,7 +83,7 @@ class SteeredEndpoint:
             offers = scope.get("extensions", {})
             async with DisconnectWatch(receive, exchange, on_gone=offers.get(ON_GONE)) as watch:
                 prepared = await self.pipeline.prepare(services, exchange, request, headers)
-                query, key_headers = scope["query_string"], principal.key_headers
+                key_headers = principal.key_headers
                 sending = prepared.upstream_call(headers, query, key_headers, seat)
                 sending.packed = packed
                 await require_own(self.runtime, services, principal, sending, request)

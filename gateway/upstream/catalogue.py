@@ -161,7 +161,8 @@ class ModelCatalogue:
         if limit is not None and len(raw) // BYTES_PER_TOKEN > limit and body_tokens(raw) > limit:
             return f"context of {limit} tokens"
         # The bytes are searched first: most histories have no image and need not be read.
-        if info.vision is False and _IMAGE_NAME.search(raw) and _has_image(request.messages):
+        messages = getattr(request, "own_messages", request.messages)
+        if info.vision is False and _IMAGE_NAME.search(raw) and _has_image(messages):
             return "no vision"
         dialect = request.dialect if isinstance(request, SteeredRequest) else CHAT
         native = self._table.resolve(model)[0].for_dialect(dialect).lane == "native"

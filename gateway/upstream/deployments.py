@@ -9,6 +9,7 @@ import functools
 import itertools
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
@@ -28,6 +29,8 @@ from gateway.upstream.providers import (
     ANTHROPIC_API_BASE,
     ANTHROPIC_KEY_VARIABLES,
     BASELESS,
+    GEMINI_API_BASE,
+    GEMINI_KEY_VARIABLES,
     OPENAI_COMPATIBLE,
     is_known,
     is_tabled,
@@ -132,7 +135,8 @@ class Upstream(Struct, frozen=True, kw_only=True):
 
     api_base: httpx.URL
     api_key: str | None = None
-    key_header: Literal["authorization", "x-api-key"] = "authorization"  # what carries `api_key`
+    key_header: Literal["authorization", "x-api-key", "x-goog-api-key"] = "authorization"
+    """The header that carries `api_key`."""
     client_apis: frozenset[str] = frozenset()  # whose clients' own credentials go to this host
     headers: tuple[tuple[str, str], ...] = ()
     seat: str = ""  # the API of `gateway.upstream.seats` that the host serves; empty: none
@@ -181,10 +185,20 @@ class Target(Upstream, frozen=True, kw_only=True):
         if dialect is None:
             return self
         if self.speaks(dialect):
+            if dialect.api == "google":
+                return self._at_google()
             return self._at_anthropic_api() if dialect.api == "anthropic" else self
         if self.lane == "litellm":
             return self
         return replace(self, lane="litellm", params=self.litellm_params)
+
+    def _at_google(self) -> Target:
+        """The same host as the Gemini API, whose version is in the client's path."""
+        base = httpx.URL(_VERSION.sub("", str(self.api_base)))
+        params = self.params if self.lane == "native" else {}
+        return replace(
+            self, lane="native", api_base=base, params=params, key_header="x-goog-api-key"
+        )
 
     def _at_anthropic_api(self) -> Target:
         """The upstream with the base URL and the key header of Anthropic's API."""
@@ -205,6 +219,7 @@ class Target(Upstream, frozen=True, kw_only=True):
 
 
 _BOTH_APIS = frozenset({"openai", "anthropic"})
+_VERSION = re.compile(r"/v1(?:alpha|beta)?/?$")
 
 
 class _Targets:
@@ -219,7 +234,11 @@ class _Targets:
             at_openai = base == OPENAI_API_BASE
             messages_base = _versioned(ANTHROPIC_API_BASE) if at_openai else httpx.URL(base)
         self._env = env
-        self._client_hosts = urlsplit(base).netloc, messages_base.netloc.decode("ascii")
+        self._client_hosts = {
+            "openai": urlsplit(base).netloc,
+            "anthropic": messages_base.netloc.decode("ascii"),
+            "google": urlsplit(upstream.gemini_api_base).netloc,
+        }
         self.default = Target(
             name="default",
             lane="native",
@@ -238,6 +257,8 @@ class _Targets:
         known = OPENAI_COMPATIBLE.get(provider)
         given = params.get("api_base") or params.get("base_url")
         base = given or (known and known.api_base)
+        if provider == "gemini":
+            base = base or GEMINI_API_BASE
         if provider in BASELESS and not base and not self._env.get(f"{provider.upper()}_API_BASE"):
             raise UnknownProvider(f"{provider!r} in {params['model']!r} has no address of its own")
         lane = deployment.lane
@@ -252,12 +273,14 @@ class _Targets:
             own_api, host = "anthropic", messages_base.netloc.decode("ascii")
         else:
             own_api, host = "openai", urlsplit(str(base)).netloc if base else ""
-        own_host = bool(host) and host == self._client_hosts[own_api == "anthropic"]
+            own_api = "google" if provider == "gemini" else own_api
+        own_host = bool(host) and host == self._client_hosts[own_api]
         api_key = self._key(provider, params)
         organization = params.get("organization")
         headers = {"openai-organization": organization} if organization else {}
         headers |= params.get("extra_headers") or {}
-        apis = frozenset({own_api} if own_host and (lane == "native" or anthropic_api) else ())
+        spoken = lane == "native" or any(DIALECTS[name].api == own_api for name in dialects)
+        apis = frozenset({own_api} if own_host and spoken else ())
         not_sent = _TRANSPORT_PARAMS if lane == "native" else ()
         return Target(
             name=deployment.model_name,
@@ -265,7 +288,7 @@ class _Targets:
             model=name,
             api_base=httpx.URL(str(base or "http://litellm.invalid").rstrip("/")),
             api_key=api_key,
-            client_apis=_BOTH_APIS if deployment.forward_client_key else apis,
+            client_apis=_BOTH_APIS | {own_api} if deployment.forward_client_key else apis,
             headers=tuple((str(name), str(value)) for name, value in headers.items()),
             params={name: value for name, value in params.items() if name not in not_sent},
             key=key,
@@ -287,6 +310,8 @@ class _Targets:
         variables = known.key_variables if known else ()
         if provider == "anthropic":
             variables = ANTHROPIC_KEY_VARIABLES
+        elif provider == "gemini":
+            variables = GEMINI_KEY_VARIABLES
         return next((self._env[n] for n in variables if self._env.get(n)), None)
 
 
@@ -455,7 +480,7 @@ def _dialects(deployment: Deployment, provider: str, lane: str) -> frozenset[str
         return frozenset()
     if deployment.dialects is not None:
         return frozenset(deployment.dialects)
-    api = "anthropic" if provider == "anthropic" else "openai"
+    api = {"anthropic": "anthropic", "gemini": "google"}.get(provider, "openai")
     if api == "openai" and lane != "native":
         return frozenset()
     return frozenset(name for name, dialect in DIALECTS.items() if dialect.api == api)

@@ -276,7 +276,7 @@ def outgoing_headers(call: UpstreamCall, target: Target, instance: bytes) -> Raw
     if (key := credentials.operator_key(target)) is not None:
         if call.instead_of_operator_key is not None:
             raise call.instead_of_operator_key
-        value = key if target.key_header == "x-api-key" else f"Bearer {key}"
+        value = f"Bearer {key}" if target.key_header == "authorization" else key
         out.append((target.key_header.encode(), value.encode()))
     out += [(k.lower().encode(), v.encode()) for k, v in target.headers]
     passed = [value for name, value in call.headers if name == INSTANCE_HEADER]

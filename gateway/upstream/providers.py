@@ -40,6 +40,8 @@ def litellm_names() -> frozenset[str]:
 
 ANTHROPIC_API_BASE = "https://api.anthropic.com"
 ANTHROPIC_KEY_VARIABLES = ("ANTHROPIC_API_KEY",)
+GEMINI_API_BASE = "https://generativelanguage.googleapis.com"
+GEMINI_KEY_VARIABLES = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
 
 BASELESS = frozenset(
     {"ai21", "custom_openai", "hosted_vllm", "litellm_proxy", "lm_studio", "openai_like"}

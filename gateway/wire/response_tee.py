@@ -139,7 +139,7 @@ class NamedEndWatch(ResponseWatch):
     def _look_for_end(self, chunk: bytes) -> None:
         window = self._tail + chunk
         self._seen = self._seen or self._end.begins_in(window)
-        if self._seen and (window.find(b"\n\n") >= 0 or window.find(b"\n\r\n") >= 0):
+        if self._seen and self._end.closes(window):
             self.ended = True
         self._tail = window[-_NAME_BYTES:]
 
@@ -154,13 +154,16 @@ def stream_watch(content_encoding: bytes, limit_bytes: int, end: NamedEnd | None
 class NamedEnd:
     """Finds where an event with one of some names begins; no text of a model can match.
 
-    The pattern needs a line break or a bare quote, which a JSON string cannot contain."""
+    The pattern needs a line break or a bare quote, which a JSON string cannot contain. `keys`: the
+    names are those of a member that the last object has; the objects may be those of an array."""
 
-    __slots__ = ("_names", "_pattern")
+    __slots__ = ("_keys", "_names", "_pattern")
 
-    def __init__(self, *names: str) -> None:
+    def __init__(self, *names: str, keys: bool = False) -> None:
         choice = "|".join(map(re.escape, names))
         pattern = rf'(?:^|\n)event: ?(?:{choice})\r?\n|"type": ?"(?:{choice})"'
+        pattern = rf'"(?:{choice})"' if keys else pattern
+        self._keys = keys
         self._names = [name.encode() for name in names]
         self._pattern = re.compile(pattern.encode())
 
@@ -171,6 +174,12 @@ class NamedEnd:
         if not found:
             return False
         return self._pattern.search(window, max(0, min(found) - _FIELD_BYTES)) is not None
+
+    def closes(self, window: bytes) -> bool:
+        """Whether such an event may be complete with these bytes."""
+        if self._keys:
+            return window.rstrip().endswith((b"}", b"]"))
+        return window.find(b"\n\n") >= 0 or window.find(b"\n\r\n") >= 0
 
 
 class UsageFilter:

@@ -1,4 +1,4 @@
-"""The same run in the three dialects is the same run."""
+"""The same run in the four dialects is the same run."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.config import settings_from_dict
+from gateway.dialects.gemini import Contents
 from gateway.steering.fold import ConversationFold, StepOutcome
 from gateway.steering.policy import Policy
 from gateway.steering.transcript.steps import extract
 from gateway.wire.prefix_hash import chain_digests, extend
-from tests.dialects.translate import Message, canonical, to_items, to_messages
+from tests.dialects.translate import Message, canonical, to_contents, to_items, to_messages
 from tests.live.agents import read_runs
 
 SAMPLES = Path(__file__).parents[1] / "replays/sample.jsonl.gz"
@@ -71,11 +72,12 @@ def turns(draw: st.DrawFn, ids: Any) -> list[Message]:
     ]
 
 
-def in_three(messages: Sequence[Message]) -> list[list[Any]]:
+def in_all(messages: Sequence[Message]) -> list[list[Any]]:
     """The transcript as each dialect has it."""
     system, blocks = to_messages(messages)
     front = [{"role": "system", "content": system}] if system else []
-    return [list(messages), to_items(messages), front + blocks]
+    contents = [*front, *Contents(to_contents(messages)[1])]
+    return [list(messages), to_items(messages), front + blocks, contents]
 
 
 def folded(transcript: Sequence[Any], policy: Policy, cuts: int = 1) -> list[StepOutcome]:
@@ -89,7 +91,7 @@ def folded(transcript: Sequence[Any], policy: Policy, cuts: int = 1) -> list[Ste
 @given(runs())
 def test_the_same_steps(messages: list[Message]) -> None:
     """Thoughts, actions with their results, and reasoning agree."""
-    first, *others = (extract(transcript) for transcript in in_three(canonical(messages)))
+    first, *others = (extract(transcript) for transcript in in_all(canonical(messages)))
     for steps in others:
         assert steps == first
 
@@ -97,7 +99,7 @@ def test_the_same_steps(messages: list[Message]) -> None:
 @given(runs(), st.sampled_from([POLICY, ROBUST]))
 def test_the_same_scores_states_and_readings(messages: list[Message], policy: Policy) -> None:
     """Every step is scored alike, moves the state alike and is read alike."""
-    first, *others = (folded(t, policy) for t in in_three(canonical(messages)))
+    first, *others = (folded(t, policy) for t in in_all(canonical(messages)))
     for outcomes in others:
         assert outcomes == first
 
@@ -105,7 +107,7 @@ def test_the_same_scores_states_and_readings(messages: list[Message], policy: Po
 @given(runs(), st.integers(2, 6))
 def test_in_any_number_of_parts(messages: list[Message], cuts: int) -> None:
     """It does not matter at which items the transcript comes in."""
-    for transcript in in_three(canonical(messages)):
+    for transcript in in_all(canonical(messages)):
         fold = ConversationFold(POLICY)
         for part in range(1, cuts + 1):
             fold.extend(transcript[: len(transcript) * part // cuts])
@@ -120,7 +122,7 @@ def test_in_any_number_of_parts(messages: list[Message], cuts: int) -> None:
 @given(runs())
 def test_the_same_turns(messages: list[Message]) -> None:
     """The chained digests count the same assistant turns, and end in the same head."""
-    heads = [chain_digests(t, "tenant") for t in in_three(canonical(messages))]
+    heads = [chain_digests(t, "tenant") for t in in_all(canonical(messages))]
     assert len({h.state.turns for h in heads}) == 1
     assert len({h.state.digest for h in heads}) == 1
 
@@ -128,7 +130,7 @@ def test_the_same_turns(messages: list[Message]) -> None:
 @given(runs(), st.integers(0, 30))
 def test_digests_go_on_where_they_were_left(messages: list[Message], at: int) -> None:
     """A history that goes on from a known state has the head of the whole."""
-    for transcript in in_three(canonical(messages)):
+    for transcript in in_all(canonical(messages)):
         at = min(at, len(transcript))
         state = chain_digests(transcript[:at], "tenant").state
         assert (
@@ -158,7 +160,7 @@ def test_recorded_runs_agree(path: Path) -> None:
     compared = 0
     for run in read_runs(path):
         messages = canonical([m for m in run["messages"] if m["role"] != "function"])
-        first, *others = (folded(transcript, ROBUST) for transcript in in_three(messages))
+        first, *others = (folded(transcript, ROBUST) for transcript in in_all(messages))
         for outcomes in others:
             assert outcomes == first, run["id"]
         compared += len(first)

@@ -38,7 +38,8 @@ def table(*models: dict[str, Any], env: dict[str, str] | None = None, **more: An
         (deployment("hosted_vllm/x", api_base="http://v/v1", dialects=["chat"]), {"chat"}),
         (deployment("anthropic/claude-x"), {"messages"}),
         (deployment("anthropic/claude-x", lane="litellm"), set()),
-        (deployment("gemini/gemini-x"), set()),
+        (deployment("gemini/gemini-x"), {"gemini"}),
+        (deployment("vertex_ai/gemini-x"), set()),
         (
             deployment("openrouter/a/b", dialects=["chat", "responses", "messages"]),
             {"chat", "responses", "messages"},

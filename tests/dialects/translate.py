@@ -1,4 +1,4 @@
-"""One transcript in the three dialects, as their clients would write it."""
+"""One transcript in the four dialects, as their clients would write it."""
 
 from __future__ import annotations
 
@@ -41,6 +41,35 @@ def to_messages(messages: Sequence[Message]) -> tuple[str | None, list[Message]]
         results = []
         out.append(_blocks(message))
     return system or None, out
+
+
+def to_contents(messages: Sequence[Message]) -> tuple[str | None, list[Message]]:
+    """(system prompt, contents) of Gemini's API, with ids of calls, as its newest models have."""
+    system, blocks = to_messages(messages)
+    names = {c["id"]: c["function"]["name"] for m in messages for c in m.get("tool_calls") or ()}
+    contents = []
+    for message in blocks:
+        given = message["content"]
+        listed = [{"type": "text", "text": given}] if isinstance(given, str) else given or []
+        role = "model" if message["role"] == "assistant" else "user"
+        contents.append({"role": role, "parts": [_part(block, names) for block in listed]})
+    return system, contents
+
+
+def _part(block: Message, names: Mapping[str, str]) -> Message:
+    match block["type"]:
+        case "thinking":
+            return {"text": block["thinking"], "thought": True}
+        case "tool_use":
+            call = {"id": block["id"], "name": block["name"], "args": block["input"]}
+            return {"functionCall": call, "thoughtSignature": "c2ln"}
+        case "tool_result":
+            call_id = block["tool_use_id"]
+            response = {"output": block["content"]}
+            answer = {"id": call_id, "name": names[call_id], "response": response}
+            return {"functionResponse": answer}
+        case _:
+            return {"text": block["text"]}
 
 
 _KEPT = ("role", "content", "tool_calls", "tool_call_id", "reasoning_content")

@@ -159,7 +159,8 @@ class LiteLLMLane:
             "extra_headers": request.extra_headers(target.params, headers, self._headers),
             "litellm_logging_obj": loaded.call_log(asked, messages, stream=streaming),
         }
-        result = await loaded.in_dialect[dialect.name](**kwargs)
+        ask = loaded.in_dialect[dialect.name]
+        result = await (loaded.streamed.get(dialect.name, ask) if streaming else ask)(**kwargs)
         return await _answered(result, call, body, dropped, model=name, legacy=legacy)
 
 
@@ -367,7 +368,10 @@ async def _received(source: Any) -> AsyncGenerator[Any]:
 
 
 # Of LiteLLM's events, several of which may be in one piece; no text of a model has a bare quote.
-_END_EVENTS = tuple(mark for end in ENDS for mark in (b"event: " + end, b'"type":"' + end + b'"'))
+_END_EVENTS = (
+    *(mark for end in ENDS for mark in (b"event: " + end, b'"type":"' + end + b'"')),
+    *(b'"finishReason":"', b'"finishReason": "', b'"blockReason":'),
+)
 
 
 def plain(answer: Any) -> Any:
@@ -386,7 +390,7 @@ def is_answer(answer: Any) -> bool:
     """Whether a whole answer has anything in it; an error of status 200 has not."""
     if not isinstance(answer, Mapping):
         return False
-    return isinstance(answer.get("content"), list) or isinstance(answer.get("output"), list)
+    return any(isinstance(answer.get(key), list) for key in ("content", "output", "candidates"))
 
 
 def _join_arguments(source: Any, event: Any) -> None:

@@ -140,6 +140,12 @@ class Sdk:
             if dialect.litellm is not None
         }
 
+        # Of the functions that do not stream themselves.
+        google = importlib.import_module("litellm.google_genai.main")
+        self.streamed: Mapping[str, Callable[..., Awaitable[Any]]] = {
+            "gemini": google.agenerate_content_stream
+        }
+
     def split(self, model: str, params: Mapping[str, Any]) -> tuple[str, str]:
         """(provider, model at the provider) as LiteLLM reads a name. Raises: Exception: unknown."""
         explicit = params.get("custom_llm_provider")

@@ -96,18 +96,26 @@ class ReceivedRequest:
     @property
     def model(self) -> str:
         """The requested model, or an empty string."""
-        value = self.fields.get("model")
+        named = self.path.rpartition("/models/")[2] if self._in_path else ""
+        value = self.fields.get("model", named.partition(":")[0])
         return value if isinstance(value, str) else ""
 
     @property
     def stream(self) -> bool:
         """Whether a streamed answer is asked for."""
-        return self.fields.get("stream") is True
+        asked = self.path.endswith(":streamGenerateContent")
+        return asked or self.fields.get("stream") is True
+
+    @property
+    def _in_path(self) -> bool:
+        """Whether the path says what other requests say in their body."""
+        return self.path.endswith((":generateContent", ":streamGenerateContent"))
 
     @property
     def messages(self) -> list[Any]:
-        """`messages` of a chat or Messages request, input items of a Responses request."""
-        value = self.fields.get("messages")
+        """`messages` of a chat or Messages request, input items of a Responses request, `contents`
+        of Gemini's."""
+        value = self.fields.get("messages", self.fields.get("contents"))
         return value if isinstance(value, list) else self.history
 
     def wait_disconnected(self, timeout_s: float = PATIENCE_S) -> float:

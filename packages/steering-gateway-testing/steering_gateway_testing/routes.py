@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from steering_gateway_testing import chat, faults, messages, plain, responses
+from steering_gateway_testing import chat, faults, gemini, messages, plain, responses
 from steering_gateway_testing.exchange import SSE_TYPE, Answer, FramedAnswer, frame, without_body
 from steering_gateway_testing.received import ReceivedRequest
 from steering_gateway_testing.values import Fault, Reply
@@ -26,6 +26,7 @@ class ApiRoute(enum.Enum):
     EMBEDDINGS = "/embeddings"
     MESSAGES = "/messages"
     RESPONSES = "/responses"
+    GEMINI = "GenerateContent"
     COUNT_TOKENS = "/messages/count_tokens"
     STORED_RESPONSE = "/responses/"
     MODELS = "/models"
@@ -38,6 +39,7 @@ _REPLYING = (
     ApiRoute.EMBEDDINGS,
     ApiRoute.MESSAGES,
     ApiRoute.RESPONSES,
+    ApiRoute.GEMINI,
 )
 """Routes that answer with a reply even when nothing is scripted; the first that fits wins."""
 
@@ -48,6 +50,7 @@ def route_of(request: ReceivedRequest) -> ApiRoute:
     if request.method == "POST":
         fitting = (r for r in (ApiRoute.COUNT_TOKENS, *_REPLYING) if path.endswith(r.value))
         route = next(fitting, ApiRoute.ECHO)
+        route = ApiRoute.GEMINI if path.endswith(":generateContent") else route
         cancels = ApiRoute.STORED_RESPONSE.value in path and path.endswith("/cancel")
         return ApiRoute.STORED_RESPONSE if cancels else route
     if ApiRoute.STORED_RESPONSE.value in path:
@@ -138,6 +141,8 @@ class ReplyRouter:
                 return messages.answer(reply, request)
             case ApiRoute.RESPONSES:
                 return self._responses.answer(reply, request)
+            case ApiRoute.GEMINI:
+                return gemini.answer(reply, request)
             case ApiRoute.COMPLETIONS:
                 return plain.completions(reply, request)
             case ApiRoute.EMBEDDINGS:
@@ -190,5 +195,7 @@ def _shape(route: ApiRoute) -> faults.ErrorShape:
             return messages
         case ApiRoute.RESPONSES:
             return responses
+        case ApiRoute.GEMINI:
+            return gemini
         case _:
             return chat

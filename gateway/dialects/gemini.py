@@ -1,0 +1,372 @@
+"""Gemini's generateContent: contents of parts, the model and the streaming in the path."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from gateway.dialects import own_answers
+from gateway.dialects.base import (
+    Addressed,
+    ChatView,
+    Dialect,
+    LiteLLMCall,
+    SteeredRequest,
+    StreamRead,
+    WithFirst,
+    events_of,
+)
+from gateway.errors import GatewayError
+from gateway.steering.guidance.edits import AppendToResult, Edit, SystemAppend
+from gateway.steering.guidance.target import GuidanceTarget
+from gateway.steering.transcript.content import json_text
+from gateway.wire.body_prefix import MessagesView
+from gateway.wire.coerce import as_int, as_list, as_mapping, as_text
+from gateway.wire.parsing import Loads, Span, array_spans, object_spans, scannable
+from gateway.wire.request import Splice
+from gateway.wire.response_tee import NamedEnd
+from gateway.wire.sse import encode_event
+
+Json = Mapping[str, Any]
+
+_ROLES = {"model": "assistant", "function": "user", "tool": "user"}
+# Source: Gemini API reference, `Candidate.finishReason`; others are kept.
+_FINISH: Final[Json] = {"STOP": "stop", "MAX_TOKENS": "length"} | dict.fromkeys(
+    ("SAFETY", "RECITATION", "LANGUAGE", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "IMAGE_SAFETY"),
+    "content_filter",
+)
+# HTTP status -> name of the error. Source: google.rpc.Code.
+_STATUS = {400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED"}
+_STATUS |= {404: "NOT_FOUND", 429: "RESOURCE_EXHAUSTED", 500: "INTERNAL", 504: "DEADLINE_EXCEEDED"}
+_VERBS = ("generateContent", "streamGenerateContent")
+_VERTEX = ("projects/{project}/locations/{location}/publishers/google", "publishers/google")
+_PLACES = ("v1beta", "v1", "v1alpha", *(f"{v}/{at}" for v in ("v1", "v1beta1") for at in _VERTEX))
+_PATH = re.compile(rf"(/.+/models/)([^/]+)((?::|%3[Aa])({'|'.join(_VERBS)}))")
+# Members of the schemas with which Gemini CLI asks who speaks next, which model to take, whether
+# the agent is in a loop and how to mend an edit. Source: its generateJson calls.
+_ASIDE = frozenset(
+    {"next_speaker", "model_choice", "complexity_score", "unproductive_state_confidence"}
+    | {"noChangesRequired"}
+)
+
+
+def _field(holder: Json, name: str) -> Any:
+    """A member by its name in camel case, or as the API also takes it, in snake case."""
+    if name in holder:
+        return holder[name]
+    return holder.get(re.sub("([A-Z])", lambda found: f"_{found[1].lower()}", name))
+
+
+class GeminiDialect(Dialect):
+    """`POST .../models/{model}:generateContent` and `:streamGenerateContent`. Source: Gemini API
+    reference, "Generating content"; Vertex AI's, "generateContent"."""
+
+    name = "gemini"
+    path = "/models"
+    routes = tuple(f"/{place}/models/{{model}}:{verb}" for place in _PLACES for verb in _VERBS)
+    list_key = "contents"
+    route = "generate_content"
+    api = "google"
+    stores_answers = False
+    end = NamedEnd("finishReason", "blockReason", keys=True)
+    always_reports_usage = True
+    streams_json = True
+    litellm = LiteLLMCall(
+        function="agenerate_content",
+        fields=frozenset(
+            {"contents", "generationConfig", "safetySettings", "systemInstruction", "tools"}
+            | {"toolConfig"}
+        ),
+    )
+
+    def addressed(self, path: str) -> Addressed | None:
+        found = _PATH.fullmatch(path)
+        if found is None:
+            return None
+        before, model, after, verb = found.groups()
+        own = "/v1beta/models/"
+        return Addressed(
+            before=before, model=model, after=after, stream=verb == _VERBS[1], elsewhere=own
+        )
+
+    def members(self, addressed: Addressed, body: Json) -> dict[str, Any]:
+        """See Dialect. The core asks in the words of the other dialects about the system prompt,
+        the tools, the most tokens, the number and the form of answers."""
+        instruction = _field(body, "systemInstruction")
+        config = as_mapping(_field(body, "generationConfig"))
+        tools = map(as_mapping, as_list(body.get("tools")))
+        declared = [
+            each for tool in tools for each in as_list(_field(tool, "functionDeclarations"))
+        ]
+        words = {
+            "system": _blocks(as_mapping(instruction).get("parts")) or instruction,
+            "tools": [{"type": "function", **tool} for tool in declared if isinstance(tool, dict)],
+            "max_output_tokens": _field(config, "maxOutputTokens"),
+            "n": _field(config, "candidateCount"),
+        }
+        if _schema(config):
+            words["response_format"] = {"type": "json_schema"}
+        elif _field(config, "responseMimeType") not in (None, "", "text/plain"):
+            words["response_format"] = {"type": "json_object"}
+        return addressed.members() | {key: value for key, value in words.items() if value}
+
+    def wrong_list(self, body: Json) -> str:
+        return "" if isinstance(body.get(self.list_key), dict) else super().wrong_list(body)
+
+    def history(self, request: SteeredRequest) -> Sequence[Any]:
+        single = request.body.get(self.list_key)
+        return Contents([single] if isinstance(single, dict) else request.messages)
+
+    def placeable(self, request: SteeredRequest) -> Sequence[Any]:
+        system = {"role": "system", "content": request.body.get("system")}
+        return WithFirst(system, request.own_messages)
+
+    def target(self, given: GuidanceTarget, request: SteeredRequest, model: str) -> GuidanceTarget:
+        """See Dialect. There is no system role among the contents."""
+        return GuidanceTarget(breakpoints=True)
+
+    def splices(self, request: SteeredRequest, edits: Sequence[Edit]) -> list[Splice]:
+        """See Dialect. The cache of Google's hosts has no marks in the request."""
+        splices: list[Splice] = []
+        for edit in edits:
+            match edit:
+                case SystemAppend():
+                    splices += _instruct(request, edit.texts)
+                case AppendToResult() if request.message_spans:
+                    splices += _append(request, request.message_spans[edit.index - 1], [edit.text])
+        return splices
+
+    def edited(self, request: SteeredRequest, edits: Sequence[Edit]) -> Json:
+        """See Dialect. Of a system prompt LiteLLM sends the first part alone."""
+        body = dict(super().edited(request, edits))
+        system = as_mapping(_field(body, "systemInstruction"))
+        parts = [as_mapping(part) for part in as_list(system.get("parts"))]
+        if len(parts) > 1:
+            text = "\n\n".join(as_text(part.get("text"), "") for part in parts)
+            body["systemInstruction"] = {"parts": [{"text": text}]}
+        return body if request.addressed is None else body | request.addressed.members()
+
+    def takes(self, parameter: str) -> bool:
+        return parameter in ("safetySettings", "toolConfig", "labels")
+
+    def is_side_request(self, request: SteeredRequest) -> bool:
+        """See Dialect. Gemini CLI asks about a run in requests of their own."""
+        schema = as_mapping(_schema(as_mapping(_field(request.body, "generationConfig"))))
+        asked = as_mapping(schema.get("properties"))
+        return bool(asked) and not request.body.get("tools") and not _ASIDE.isdisjoint(asked)
+
+    def read_stream(self, stream: bytes, loads: Loads) -> StreamRead:
+        """See Dialect. No mark ends the events: a finish reason does, once the usage is known, or
+        the end of the stream. An array of answers ends with its bracket."""
+        text, chunks, is_array, is_cut = stream.strip(), [], False, False
+        if text[:1] in (b"[", b"{"):
+            is_array = True
+            try:
+                parsed = loads(text)
+                chunks = parsed if isinstance(parsed, list) else [parsed]
+            except ValueError:
+                is_cut = not text.endswith(b"]")
+        else:
+            chunks = list(events_of(stream, loads))
+        answer = _Joined(chunks)
+        finished = answer.finished
+        view = chat_view(answer.body)
+        return StreamRead(
+            completion=view if finished and not answer.failed else None,
+            partial=None if finished else view,
+            usage=view["usage"],
+            began=answer.began or is_cut,
+            ended=finished and (is_array or "usageMetadata" in chunks[-1]),
+            accepted=answer.failed or finished,
+            failed=answer.failed,
+        )
+
+    def read_answer(self, body: dict[str, Any]) -> ChatView | None:
+        answer = _Joined([body])
+        return chat_view(answer.body) if answer.finished else None
+
+    def own_answer(self, request: SteeredRequest, text: str, number: str, at: int) -> bytes:
+        events = request.addressed is None or b"alt=sse" in request.addressed.query
+        return own_answers.gemini(request.body, text, number, events=events)
+
+    def error_body(self, error: GatewayError) -> bytes:
+        return json.dumps(_error(error), ensure_ascii=False).encode("utf-8", "replace")
+
+    def error_event(self, error: GatewayError) -> bytes:
+        return encode_event(_error(error))
+
+
+def _schema(config: Json) -> Any:
+    return _field(config, "responseJsonSchema") or _field(config, "responseSchema")
+
+
+class Contents(MessagesView):
+    """Contents as messages of Anthropic's form, each made when it is asked for."""
+
+    __slots__ = ("_contents", "_made")
+
+    def __init__(self, contents: Sequence[Any]) -> None:
+        self._contents = contents
+        self._made: dict[int, Any] = {}
+
+    def __len__(self) -> int:
+        return len(self._contents)
+
+    def at(self, index: int) -> Any:
+        if index not in self._made:
+            content = self._contents[index]
+            if isinstance(content, dict):
+                role = as_text(content.get("role"), "") or "user"
+                blocks = _blocks(content.get("parts"))
+                content = {"role": _ROLES.get(role, role), "content": blocks}
+            self._made[index] = content
+        return self._made[index]
+
+
+def _blocks(parts: Any) -> list[Any]:
+    """Parts as blocks; one part alone counts as a list of it."""
+    listed = parts if isinstance(parts, list) else [] if parts is None else [parts]
+    return [_block(part) if isinstance(part, dict) else part for part in listed]
+
+
+def _block(part: dict[str, Any]) -> dict[str, Any]:
+    """One part. Its signature belongs to the provider and is left out."""
+    if isinstance(text := part.get("text"), str):
+        kind = "thinking" if part.get("thought") is True else "text"
+        return {"type": kind, kind: text}
+    if isinstance(call := _field(part, "functionCall"), dict):
+        block = {"type": "tool_use", "name": call.get("name"), "input": call.get("args") or {}}
+        return {**block, "id": call["id"]} if call.get("id") else block
+    if isinstance(result := _field(part, "functionResponse"), dict):
+        return _result(result)
+    if isinstance(held := _field(part, "inlineData") or _field(part, "fileData"), dict):
+        kind = as_text(_field(held, "mimeType"), "")
+        source = {"data": held.get("data"), "file_id": _field(held, "fileUri")}
+        return {"type": "image" if kind.startswith("image/") else "document", "source": source}
+    for name, key in (("executableCode", "code"), ("codeExecutionResult", "output")):
+        if isinstance(ran := _field(part, name), dict):
+            return {"type": "text", "text": as_text(ran.get(key), "")}
+    kept = {key: value for key, value in part.items() if not key.startswith("thought")}
+    return {**kept, "type": "part" if kept else "thinking"}
+
+
+def _result(result: Json) -> dict[str, Any]:
+    """A result; an object with one text is that text."""
+    given = result.get("response")
+    response = as_mapping(given)
+    shown = next(iter(response.values())) if len(response) == 1 else given
+    text = shown if isinstance(shown, str) else json_text(given)
+    text = text.removeprefix("<untrusted_context>").lstrip()  # of Gemini CLI
+    block: dict[str, Any] = {"type": "tool_result", "name": result.get("name"), "content": text}
+    if pictures := _blocks(result.get("parts")):
+        block["content"] = [{"type": "text", "text": text}, *pictures]
+    if response.get("error"):
+        block["is_error"] = True
+    return {**block, "tool_use_id": result["id"]} if result.get("id") else block
+
+
+def _instruct(request: SteeredRequest, texts: Sequence[str]) -> list[Splice]:
+    """`texts` as further parts of the system instruction; none to one that the upstream refuses."""
+    names = ("systemInstruction", "system_instruction")
+    key = next((name for name in names if request.spans(name)), names[0])
+    given = request.body.get(key)
+    if isinstance(given, dict):
+        return _append(request, request.spans(key)[-1], texts)
+    return [] if given else request.set_value(key, {"parts": [{"text": text} for text in texts]})
+
+
+def _append(request: SteeredRequest, span: Span, texts: Sequence[str]) -> list[Splice]:
+    """`texts` as further parts of the content in `span`."""
+    start, end = span
+    text = scannable(request.raw[start:end])
+    added = ", ".join(json.dumps({"text": each}) for each in texts)
+    members = list(object_spans(text, 0))
+    found = [(s, e) for key, s, e in members if key == "parts"]
+    if not found:
+        added = f'"parts": [{added}]' + (", " if members else "")
+        return [Splice(start=start + 1, end=start + 1, text=added)]
+    s, e = found[-1]
+    if text[s] == "{":  # one part alone
+        head = Splice(start=start + s, end=start + s, text="[")
+        return [head, Splice(start=start + e, end=start + e, text=f", {added}]")]
+    if text[s] != "[":
+        return [Splice(start=start + s, end=start + e, text=f"[{added}]")]
+    spans = list(array_spans(text, s))
+    at, comma = (start + spans[-1][1], ", ") if spans else (start + s + 1, "")
+    return [Splice(start=at, end=at, text=comma + added)]
+
+
+class _Joined:
+    """The chunks of one answer put together; malformed ones are left out."""
+
+    def __init__(self, chunks: Iterable[Any]) -> None:
+        self.body: dict[str, Any] = {}
+        self.failed = False
+        candidates: dict[int, dict[str, Any]] = {}
+        for chunk in map(as_mapping, chunks):
+            self.failed = self.failed or bool(chunk.get("error"))
+            self.body |= {key: chunk[key] for key in chunk if key != "candidates"}
+            for given in map(as_mapping, as_list(chunk.get("candidates"))):
+                joined = candidates.setdefault(as_int(given.get("index"), 0), {"parts": []})
+                joined["parts"] += as_list(as_mapping(given.get("content")).get("parts"))
+                reason = given.get("finishReason")
+                if reason and reason != "FINISH_REASON_UNSPECIFIED":
+                    joined["finishReason"] = reason
+        if as_mapping(self.body.get("promptFeedback")).get("blockReason"):
+            candidates.setdefault(0, {"parts": []})["finishReason"] = "SAFETY"
+        self.body["candidates"] = [candidates[index] for index in sorted(candidates)]
+        self.began = bool(candidates)
+        self.finished = self.began and all("finishReason" in each for each in candidates.values())
+
+
+def chat_view(body: Json) -> ChatView:
+    """A joined answer in the shape of a chat completion. Calls are separate from the content."""
+    choices = [_choice(index, candidate) for index, candidate in enumerate(body["candidates"])]
+    return {"model": body.get("modelVersion"), "choices": choices, "usage": usage_of(body)}
+
+
+def _choice(index: int, candidate: Json) -> dict[str, Any]:
+    content, calls = [], []
+    for block in _blocks(candidate["parts"]):
+        if isinstance(block, dict) and block.get("type") == "tool_use":
+            function = {"name": block["name"], "arguments": json_text(block["input"])}
+            calls.append({"id": block.get("id"), "type": "function", "function": function})
+        else:
+            content.append(block)
+    reply: dict[str, Any] = {"role": "assistant", "content": content}
+    given = candidate.get("finishReason")
+    finish = _FINISH.get(str(given), given)
+    if calls:
+        reply["tool_calls"] = calls
+        finish = "tool_calls" if finish == "stop" else finish
+    return {"index": index, "message": reply, "finish_reason": finish}
+
+
+def usage_of(body: Json) -> dict[str, Any] | None:
+    """The usage of an answer, thoughts among the output; None for the zeros that LiteLLM writes.
+    Source: Gemini API reference, `UsageMetadata`."""
+    given = as_mapping(body.get("usageMetadata"))
+    count = {key: max(0, as_int(value, 0)) for key, value in given.items()}
+    thoughts = count.get("thoughtsTokenCount", 0)
+    prompt = count.get("promptTokenCount", 0) + count.get("toolUsePromptTokenCount", 0)
+    output = count.get("candidatesTokenCount", 0) + thoughts
+    if not prompt + output:
+        return None
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": output,
+        "total_tokens": prompt + output,
+        "prompt_tokens_details": {"cached_tokens": count.get("cachedContentTokenCount", 0)},
+        "completion_tokens_details": {"reasoning_tokens": thoughts},
+    }
+
+
+def _error(error: GatewayError) -> dict[str, Any]:
+    usual = "UNAVAILABLE" if error.status >= 500 else "FAILED_PRECONDITION"
+    status = _STATUS.get(error.status, usual)
+    return {"error": {"code": error.status, "message": error.message, "status": status}}
+
+
+GEMINI = GeminiDialect()
