@@ -25,6 +25,7 @@ from gateway.errors import ConfigError
 from gateway.pipeline import Pipeline
 from gateway.runtime import Runtime
 from gateway.stores.protocols import StoreError
+from gateway.upstream.seats import COUNTS
 from gateway.upstream.seats import PATHS as SEAT_PATHS
 
 _CONTROL_PATHS = ("/api/{rest:path}", "/dashboard", "/dashboard/{rest:path}")
@@ -85,6 +86,7 @@ def build_app(settings: Settings) -> Edge:
     health = HealthEndpoints(runtime)
     control = _OnFirstUse(partial(_control_plane, runtime, auth))
     endpoints = [
+        *(Route(path, anything, methods=["POST"]) for path in COUNTS),
         *steered,
         Route("/v1/models", models, methods=["GET"]),
         Route("/models", models, methods=["GET"]),

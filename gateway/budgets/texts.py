@@ -136,10 +136,10 @@ class OwnResponse:
     status = 200
     usage: dict[str, Any] | None = None
 
-    def __init__(self, content: bytes, *, stream: bool, code: str) -> None:
+    def __init__(self, content: bytes, *, stream: bytes, code: str) -> None:
+        """`stream`: the content type of a stream; empty for a body."""
         self._content = content
-        kind = b"text/event-stream; charset=utf-8" if stream else b"application/json"
-        self.headers: RawHeaders = [(b"content-type", kind)]
+        self.headers: RawHeaders = [(b"content-type", stream or b"application/json")]
         if not stream:
             self.headers.append((b"content-length", str(len(content)).encode()))
         self.headers.append((b"x-gateway-stopped", code.encode()))

@@ -186,7 +186,9 @@ def _answer(
     exchange.response.error = error.label
     number, text = exchange.request.id.removeprefix("req-"), texts.answer_text(error.message)
     content = request.dialect.own_answer(request, text, number, int(time.time()))
-    stream = request.stream and not content.startswith(b"[")  # Gemini's arrays are JSON
+    stream = request.dialect.stream_type if request.stream else b""
+    if content.startswith(b"["):  # Gemini's arrays are JSON
+        stream = b""
     return texts.OwnResponse(content, stream=stream, code=error.code or "")
 
 

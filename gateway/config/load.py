@@ -464,6 +464,7 @@ _CLOSING: Final = (
     *("default_upstream.messages_api_base", "default_upstream.provider_prefixes"),
     *("default_upstream.chatgpt_api_base", "default_upstream.gemini_api_base"),
     *("default_upstream.vertex_api_base", "default_upstream.bedrock_api_base"),
+    "default_upstream.cloud_credentials",
     *("auth.admin_key", "auth.wrong_keys_per_minute", "auth.stale_s"),
     *("server.trusted_hosts", "server.trusted_origins"),
     *("preset", "steering.mode"),

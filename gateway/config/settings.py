@@ -167,7 +167,9 @@ class UpstreamSettings:
     in the gateway's environment. `messages_api_base`: of `/v1/messages`; None: Anthropic's API if
     `api_base` is OpenAI's, else `api_base`. `chatgpt_api_base`, `gemini_api_base`,
     `vertex_api_base` and `bedrock_api_base`: of the clients that bring a credential of that
-    provider; None: Vertex AI's host for the location in the path, Bedrock's for `AWS_REGION`."""
+    provider; None: Vertex AI's host for the location in the path, Bedrock's for `AWS_REGION`.
+    `cloud_credentials`: whether their requests without one get the gateway's own; None: at hosts of
+    these clouds, while no gateway keys exist."""
 
     api_base: str = OPENAI_API_BASE
     api_key: Secret | None = None
@@ -177,6 +179,7 @@ class UpstreamSettings:
     gemini_api_base: str = "https://generativelanguage.googleapis.com"
     vertex_api_base: str | None = None
     bedrock_api_base: str | None = None
+    cloud_credentials: bool | None = None
 
     def __post_init__(self) -> None:
         for name, base in self.bases().items():

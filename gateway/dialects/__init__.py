@@ -11,18 +11,21 @@ from gateway.dialects.base import ChatView, Dialect, LiteLLMCall, SteeredRequest
 from gateway.dialects.chat import CHAT
 from gateway.dialects.gemini import GEMINI
 from gateway.dialects.messages import MESSAGES
+from gateway.dialects.messages_cloud import BEDROCK, VERTEX
 from gateway.dialects.responses import RESPONSES
 
 # Name -> dialect. A new dialect needs its module and a row here.
 DIALECTS: Final[Mapping[str, Dialect]] = {
-    dialect.name: dialect for dialect in (CHAT, RESPONSES, MESSAGES, GEMINI)
+    dialect.name: dialect for dialect in (CHAT, RESPONSES, MESSAGES, BEDROCK, VERTEX, GEMINI)
 }
 __all__ = [
+    "BEDROCK",
     "CHAT",
     "DIALECTS",
     "GEMINI",
     "MESSAGES",
     "RESPONSES",
+    "VERTEX",
     "ChatView",
     "Dialect",
     "LiteLLMCall",

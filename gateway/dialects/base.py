@@ -7,7 +7,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from msgspec import Struct
 
@@ -27,6 +27,7 @@ from gateway.wire.response_tee import NamedEnd
 from gateway.wire.skim import skim
 from gateway.wire.sse import SSEDecoder, encode_event
 
+Api = Literal["openai", "anthropic", "google", "vertex", "bedrock"]
 # A finished answer in the shape of a chat completion: `choices`, `model`, `usage`.
 ChatView = dict[str, Any]
 # Key in a choice: the items that a client sends back for it, when they differ from its message.
@@ -60,21 +61,28 @@ class LiteLLMCall(Struct, frozen=True, kw_only=True):
 
 
 class Addressed(Struct, frozen=True, kw_only=True):
-    """What a request says in its path where others say it in their body. `before` and `after`: the
-    path around the model's name, as the client sent it; `elsewhere`: what is before it at a
-    deployment's host, where that differs."""
+    """What a request says in its path where others say it in their body. `before`, `named` and
+    `after`: the path up to the model's name, the name and the rest, as the client sent them;
+    `elsewhere`: what is before the name at a deployment's host, where that differs."""
 
     before: str
-    model: str
+    named: str
     after: str
     stream: bool = False
     elsewhere: str = ""
     query: bytes = b""
 
+    @property
+    def model(self) -> str:
+        """The name without the encoding of paths."""
+        return unquote(self.named)
+
     def at(self, model: str, *, seat: bool = True) -> str:
-        """The path that asks for a model, at the client's own host or at a deployment's."""
+        """The path that asks for a model, at the client's own host or at a deployment's; the
+        client's own for the name that it sent."""
         before = self.before if seat else self.elsewhere or self.before
-        return f"{before}{quote(model, safe=':@')}{self.after}"
+        named = self.named if model == self.model else quote(model, safe=":@")
+        return f"{before}{named}{self.after}"
 
     def members(self) -> dict[str, Any]:
         """The same as members of the body, for whoever reads the parsed request."""
@@ -133,6 +141,12 @@ class SteeredRequest(ChatRequest):
         return [] if self.addressed is not None else super().with_model(model)
 
     @property
+    def whole(self) -> dict[str, Any]:
+        """The body with all its messages in one list, and what the path says. Raises: BadRequest,
+        where it was not read."""
+        return super().whole | (self.addressed.members() if self.addressed is not None else {})
+
+    @property
     def wants_usage(self) -> bool:
         """Whether the answer reports its usage to the client without a change of the request."""
         return self.dialect.always_reports_usage or super().wants_usage
@@ -148,12 +162,13 @@ class Dialect(ABC):
     routes: ClassVar[tuple[str, ...]]  # the paths that the gateway serves it at, as patterns
     list_key: ClassVar[str]  # the key of the list of messages or items
     route: ClassVar[str]  # the label of its requests in metrics, traces and logs
-    api: ClassVar[Literal["openai", "anthropic", "google", "vertex", "bedrock"]] = "openai"
+    api: ClassVar[Api] = "openai"
     """Owner of the API; decides about base URL, key header and default upstreams."""
     stores_answers: ClassVar[bool] = True
     """Whether routes below the path are about answers that the default upstream may store. If not,
     they are about the model in the body, and only an upstream of that model can answer."""
     end: ClassVar[NamedEnd | None] = None  # the event that ends a stream; None: OpenAI's `[DONE]`
+    stream_type: ClassVar[bytes] = b"text/event-stream; charset=utf-8"
     always_reports_usage: ClassVar[bool] = False  # whether streams do so without being asked to
     streams_json: ClassVar[bool] = False  # whether an answer labelled JSON may be a stream
     litellm: ClassVar[LiteLLMCall | None] = None  # None: only upstreams that speak it serve it
@@ -232,8 +247,8 @@ class Dialect(ABC):
 
     def edited(self, request: SteeredRequest, edits: Sequence[Edit]) -> Mapping[str, Any]:
         """The parsed body with the edits made."""
-        body: Mapping[str, Any] = json.loads(request.render(self.splices(request, edits)))
-        return body
+        body: dict[str, Any] = json.loads(request.render(self.splices(request, edits)))
+        return body if request.addressed is None else body | request.addressed.members()
 
     repeats_instructions: ClassVar[bool] = False
     """Whether answers repeat the instructions of their request; `echo` gives the client's own."""
@@ -282,6 +297,10 @@ class Dialect(ABC):
         """A final answer of the gateway's own, whole or as the events of a complete stream.
         `number`: makes its id unique; `at`: its time in seconds of the epoch."""
         return own_answers.chat(request.body, text, number, at)
+
+    def in_envelope(self, events: bytes) -> bytes:
+        """Complete server-sent events in the form in which the dialect sends its events."""
+        return events
 
     def error_body(self, error: GatewayError) -> bytes:
         """The body of an error answer of the gateway's own."""

@@ -88,7 +88,7 @@ class GeminiDialect(Dialect):
         before, model, after, verb = found.groups()
         own = "/v1beta/models/"
         return Addressed(
-            before=before, model=model, after=after, stream=verb == _VERBS[1], elsewhere=own
+            before=before, named=model, after=after, stream=verb == _VERBS[1], elsewhere=own
         )
 
     def members(self, addressed: Addressed, body: Json) -> dict[str, Any]:

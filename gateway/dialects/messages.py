@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from gateway.dialects import own_answers
 from gateway.dialects.base import (
+    Api,
     ChatView,
     Dialect,
     LiteLLMCall,
@@ -132,10 +133,10 @@ class MessagesDialect(Dialect):
 
     name = "messages"
     path = "/messages"
-    routes = ("/v1/messages",)
+    routes: ClassVar[tuple[str, ...]] = ("/v1/messages",)
     list_key = "messages"
     route = "messages"
-    api = "anthropic"
+    api: ClassVar[Api] = "anthropic"
     stores_answers = False
     end = NamedEnd("message_stop")
     always_reports_usage = True

@@ -13,7 +13,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from gateway.auth.browsers import BrowserGuard, is_control_path
-from gateway.dialects import MESSAGES
+from gateway.dialects import BEDROCK, MESSAGES
 from gateway.endpoints.body import ClientGone, Message, Receive, Scope, Send
 from gateway.endpoints.request_head import refuse_ambiguous_path
 from gateway.errors import GatewayError, Overloaded, ShuttingDown
@@ -63,7 +63,9 @@ async def answer_preflight(scope: Scope, send: Send) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-_OF_MESSAGES = re.compile(r"/v1/messages(/|$)")
+_OTHER_FORM = re.compile(r"/v1/messages(?:/|$)|/v1\w*/projects/|(/model/)")
+"""Paths whose errors have Anthropic's form or, with the group, Bedrock's."""
+
 _VISIBLE = re.compile(rb"[\x21-\x7e]{1,255}")
 _UNPRINTABLE = re.compile(rb"[^\x20-\x7e]")
 _ALWAYS_ANSWERED = frozenset({"/healthz", "/readyz", "/metrics"})
@@ -240,7 +242,8 @@ def _begin(scope: Scope) -> tuple[Exchange, bool]:
         path=scope["path"],
         id=client_id.decode() if usable else f"req-{secrets.token_hex(12)}",
     )
-    error_body = MESSAGES.error_body if _OF_MESSAGES.match(scope["path"]) else None
+    other = _OTHER_FORM.match(scope["path"])
+    error_body = (BEDROCK if other[1] else MESSAGES).error_body if other else None
     return Exchange(request, response=ResponseInfo(error_body=error_body)), usable
 
 

@@ -32,7 +32,9 @@ from gateway.wire.request import ChatRequest
 _INFERENCE: Final = re.compile(
     r"POST /(?:chat/completions|completions|complete|embeddings|moderations|rerank"
     r"|responses|responses/(?:compact|input_tokens)|messages|messages/count_tokens"
-    r"|audio/(?:speech|transcriptions|translations)|images/(?:generations|edits|variations))"
+    r"|audio/(?:speech|transcriptions|translations)|images/(?:generations|edits|variations)"
+    r"|model/[^/]+/(?:invoke(?:-with-response-stream)?|converse(?:-stream)?|count-tokens)"
+    r"|v1\w*/projects/[^/]+/locations/[^/]+/publishers/anthropic/models/[^/]+:(?:r|streamR)awPredict)"
     r"|(?:GET|HEAD) /models(?:/[A-Za-z0-9._:-]+(?:/[A-Za-z0-9._:-]+)?)?"
     r"|GET /realtime"
 )

@@ -374,6 +374,9 @@ async def _to_keeper(
     if length and not isinstance(content, bytes):
         headers.append((b"content-length", length))
     url = target_url(target.api_base, call.path, call.query)
+    if target.seat:
+        sign, refusal = services.dispatcher.signer.signed, call.instead_of_operator_key
+        headers = await sign(target, call.method, url, headers, content, refusal)
     try:
         return await services.native.send(call.method, url, headers, content)
     except StaleConnection:

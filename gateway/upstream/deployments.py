@@ -127,6 +127,7 @@ _TRANSPORT_PARAMS = frozenset(
 )
 
 _MATCHES_KEPT = 1000  # requested names that matched a pattern: clients choose them, hence a limit
+_BOTH_APIS = frozenset({"openai", "anthropic"})
 _OAUTH_PREFIX = "sk-ant-oat"  # a subscription's token, which is sent as a bearer token
 
 
@@ -141,7 +142,9 @@ class Upstream(Struct, frozen=True, kw_only=True):
     headers: tuple[tuple[str, str], ...] = ()
     seat: str = ""  # the API of `gateway.upstream.seats` that the host serves; empty: none
     provider: str = "openai"
-    dialects: frozenset[str] = frozenset(DIALECTS)  # names of those that the upstream itself speaks
+    dialects: frozenset[str] = frozenset(n for n, d in DIALECTS.items() if d.api in _BOTH_APIS)
+    """Names of those that the upstream itself speaks."""
+
     messages_base: httpx.URL | None = None
     """The base URL for dialects of Anthropic's API, when it is not `api_base`."""
 
@@ -218,7 +221,6 @@ class Target(Upstream, frozen=True, kw_only=True):
         )
 
 
-_BOTH_APIS = frozenset({"openai", "anthropic"})
 _VERSION = re.compile(r"/v1(?:alpha|beta)?/?$")
 
 
@@ -430,6 +432,16 @@ class DeploymentTable:
         """Forget the failures of a target."""
         self._rests.succeeded(target.place)
 
+    @property
+    def _has_keys(self) -> bool:
+        return bool(self._settings.auth.gateway_keys) or self._keys_required()
+
+    def lends_credentials(self, at_provider: bool) -> bool:
+        """Whether requests of a cloud's clients may have the gateway's own credentials.
+        `at_provider`: whether they go to a host of that cloud."""
+        allowed = self._settings.default_upstream.cloud_credentials
+        return at_provider and not self._has_keys if allowed is None else allowed
+
     def _unlisted(self, model: str) -> Target:
         """The target of a name without a deployment.
 
@@ -452,7 +464,7 @@ class DeploymentTable:
             return self.default
         named = (each == model for _, each in named_models(self._settings))
         allowed = upstream.provider_prefixes or any(named)
-        if not allowed and (self._settings.auth.gateway_keys or self._keys_required()):
+        if not allowed and self._has_keys:
             raise UnknownProvider(
                 f"{model!r} is not in model_list, and provider prefixes such as {provider}/ are "
                 "off because this gateway has keys (default_upstream.provider_prefixes)"

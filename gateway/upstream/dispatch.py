@@ -26,6 +26,7 @@ from gateway.upstream.deployments import DeploymentTable, Target
 from gateway.upstream.litellm_lane.lane import LiteLLMLane
 from gateway.upstream.native import NativeLane
 from gateway.upstream.seats import Seat
+from gateway.upstream.signing import CloudSigner
 from gateway.wire.codings import codings_of, packed
 from gateway.wire.coerce import as_text
 from gateway.wire.response_tee import ResponseWatch
@@ -122,6 +123,7 @@ class Dispatcher:
 
     def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
+        self.signer = CloudSigner(self.table)
 
     async def send(
         self, call: UpstreamCall, model: str, *, native_only: bool = False, once: bool = False
@@ -212,6 +214,9 @@ class Dispatcher:
             # The client knows what this upstream accepts; a deployment may read plain bodies only.
             headers.append((b"content-encoding", given.coding))
             body = await _packed_again(body, given.coding)
+        if target.seat:
+            refusal = call.instead_of_operator_key
+            headers = await self.signer.signed(target, call.method, url, headers, body, refusal)
         return await self.native.send(call.method, url, headers, body)
 
     async def _next(

@@ -123,7 +123,7 @@ def _texts(message: Mapping[str, Any]) -> Iterator[str]:
 LIST_NAME = "model_prices_and_context_window_backup.json"
 
 _ABOVE = re.compile(r"_above_(\d+)k_tokens$")
-_DATE = re.compile(r"[-@](20\d{6}|20\d\d-\d\d-\d\d|latest|\d{3})$")
+_DATE = re.compile(r"[-@](20\d{6}|20\d\d-\d\d-\d\d|latest|default|\d{3})$")
 _OBJECT = re.compile(rb'"\s*:\s*\{')
 _NAME_BYTES = 256
 _ENTRY_BYTES = 1 << 14  # ten times the longest entry
@@ -256,6 +256,9 @@ def _spellings(model: str) -> Iterator[tuple[str, tuple[str, ...] | None]]:
     """Names to look for, and the owners an entry under that name must have (None: any). Without its
     provider a name is another model's unless the list files it under that provider: a price of
     OpenAI's says nothing about a server of one's own with the same model name."""
+    if model.startswith("arn:"):  # of a profile that AWS defines; one's own has a random name
+        yield model.rpartition("/")[2], _FILED_UNDER["bedrock"]
+        return
     model = re.sub(r"^([a-z_]+):(?=[^/]+$)", r"\1/", model)
     provider, slash, name = model.partition("/")
     owners = _FILED_UNDER.get(provider, (provider,)) if slash else None

@@ -181,7 +181,8 @@ def unknown_prefix(model: str) -> str | None:
     """The part of a name before its slash, if that is no known provider; None for any other name.
     The star of a pattern such as `*/chat` stands for any provider."""
     prefix, slash, _ = model.partition("/")
-    return prefix if slash and "*" not in prefix and not is_known(prefix) else None
+    named = slash and "*" not in prefix and not prefix.startswith("arn:")
+    return prefix if named and not is_known(prefix) else None
 
 
 def unknown_provider(prefix: str, model: str) -> UnknownProvider:

@@ -34,6 +34,12 @@ PATHS = tuple(
 )
 """Routes of these APIs beside those below `/v1`."""
 
+COUNTS = tuple(
+    f"/{version}/projects/{{path:path}}/models/count-tokens:rawPredict"
+    for version in ("v1", "v1beta1")
+)
+"""Of Vertex AI: counts the tokens of a request to one of Anthropic's models."""
+
 # Of requests whose path and headers need no look: the clients of no seat send them.
 _UNSEATED = frozenset({"/v1/chat/completions", "/chat/completions", "/v1/messages"})
 
@@ -88,5 +94,7 @@ class Seats:
 def _vertex_host(path: str) -> str:
     """Source: Vertex AI's reference, "Service endpoint"; the location is part of the name."""
     found = _LOCATION.search(path)
-    place = f"{found[1]}-" if found and found[1] != "global" else ""
-    return f"https://{place}aiplatform.googleapis.com"
+    place = found[1] if found else "global"
+    if place in ("us", "eu"):
+        return f"https://aiplatform.{place}.rep.googleapis.com"
+    return f"https://{'' if place == 'global' else f'{place}-'}aiplatform.googleapis.com"

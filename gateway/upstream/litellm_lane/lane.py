@@ -161,7 +161,7 @@ class LiteLLMLane:
         }
         ask = loaded.in_dialect[dialect.name]
         result = await (loaded.streamed.get(dialect.name, ask) if streaming else ask)(**kwargs)
-        return await _answered(result, call, body, dropped, model=name, legacy=legacy)
+        return await _answered(result, call, body, dropped, dialect, model=name, legacy=legacy)
 
 
 def _limit_s(params: Mapping[str, Any], *, streaming: bool) -> float | None:
@@ -176,6 +176,7 @@ async def _answered(
     call: ProviderCall,
     body: Mapping[str, Any],
     dropped: tuple[str, ...],
+    dialect: Dialect,
     *,
     model: str,
     legacy: bool,
@@ -187,7 +188,7 @@ async def _answered(
         left_out = ",".join(dropped).encode("ascii", "replace")
         headers.append((b"x-gateway-dropped-params", left_out))
     if streaming and call.translated:
-        return await TranslatedStream(result.__aiter__(), call, headers).primed()
+        return await TranslatedStream(result.__aiter__(), call, headers, dialect).primed()
     if streaming:
         id, now = f"chatcmpl-{uuid.uuid4().hex}", int(time.time())
         return await StreamedAnswer(
@@ -247,12 +248,12 @@ class PrimedStream(ABC):
 
     status = 200
 
-    def __init__(self, call: ProviderCall, headers: RawHeaders) -> None:
+    def __init__(self, call: ProviderCall, headers: RawHeaders, dialect: Dialect = CHAT) -> None:
         self._call = call
+        self._dialect = dialect
         self._pending = b""
         self.usage: dict[str, Any] | None = None
-        kind = (b"content-type", b"text/event-stream; charset=utf-8")
-        self.headers: RawHeaders = [kind, *headers]
+        self.headers: RawHeaders = [(b"content-type", dialect.stream_type), *headers]
 
     async def primed(self) -> Self:
         """The answer with its first event, so that an early failure can still set the status."""
@@ -419,8 +420,14 @@ class TranslatedStream(PrimedStream):
     """The events of a translated stream, as bytes. LiteLLM ends its stream properly even when the
     provider's broke off. So its last event is held back unless the provider ended its turn."""
 
-    def __init__(self, source: AsyncIterator[Any], call: ProviderCall, headers: RawHeaders) -> None:
-        super().__init__(call, headers)
+    def __init__(
+        self,
+        source: AsyncIterator[Any],
+        call: ProviderCall,
+        headers: RawHeaders,
+        dialect: Dialect = CHAT,
+    ) -> None:
+        super().__init__(call, headers, dialect)
         self._source = source
         self._count = 0
         self._ended = False
@@ -451,7 +458,7 @@ class TranslatedStream(PrimedStream):
             whole = b"event-stream" not in header(got.headers, b"content-type")
             if not (self._call.ended or (whole and got.events is None)):
                 raise errors.unfinished(self._call)
-        return out
+        return self._dialect.in_envelope(out)
 
     def _encoded(self, event: Any) -> bytes:
         if isinstance(event, bytes):

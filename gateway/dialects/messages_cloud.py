@@ -1,0 +1,163 @@
+"""Claude at the clouds: Messages in the envelopes of Amazon Bedrock and of Vertex AI.
+
+Both name the model and whether to stream in the path, and the version of the API in the body.
+Vertex AI streams events as Anthropic does; Bedrock packs each into a frame of AWS's event streams,
+which botocore reads: without it such a stream is relayed, and recorded as unread."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import re
+import struct
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+from zlib import crc32
+
+from gateway.dialects.base import Addressed, SteeredRequest, StreamRead
+from gateway.dialects.messages import MessagesDialect
+from gateway.errors import GatewayError
+from gateway.wire.coerce import as_mapping, as_text
+from gateway.wire.parsing import Loads
+from gateway.wire.response_tee import NamedEnd
+from gateway.wire.sse import SSEDecoder
+
+_INVOKE: Final = re.compile(r"(/model/)(.+)(/invoke(-with-response-stream)?)")
+_PREDICT: Final = re.compile(r"(/v1\w*/projects/.+/models/)([^/]+)(:(?:rawP|(streamRawP))redict)")
+_PLACE: Final = "projects/{project}/locations/{location}/publishers/anthropic/models/{model}"
+_VERSION: Final = "anthropic_version"  # what makes a body of Bedrock's one of Messages
+_PIECE: Final = 4096  # bytes given to the decoder at once: it copies what it has not read yet
+_LAST: Final = base64.b64encode(b'{"type":"message_stop')
+
+# Status -> name of the error. Source: Bedrock's API reference, `InvokeModel` and `ResponseStream`.
+_ERRORS: Final[Mapping[int, str]] = {
+    400: "ValidationException",
+    401: "AccessDeniedException",
+    403: "AccessDeniedException",
+    404: "ResourceNotFoundException",
+    429: "ThrottlingException",
+    503: "ServiceUnavailableException",
+    504: "ModelTimeoutException",
+}
+
+
+class VertexDialect(MessagesDialect):
+    """`:rawPredict` and `:streamRawPredict` of Anthropic's models. Source: Vertex AI's reference,
+    `publishers.models`."""
+
+    name = "vertex"
+    path = f"/{_PLACE}:rawPredict"
+    routes = tuple(
+        f"/{version}/{_PLACE}:{verb}"
+        for version in ("v1", "v1beta1")
+        for verb in ("rawPredict", "streamRawPredict")
+    )
+    api = "vertex"
+
+    def addressed(self, path: str) -> Addressed | None:
+        return _addressed(_PREDICT, path)
+
+
+class _FramedEnd(NamedEnd):
+    """Finds `message_stop` in frames, whose content is base64."""
+
+    def begins_in(self, window: bytes) -> bool:
+        return window.find(_LAST) >= 0
+
+    def closes(self, window: bytes) -> bool:
+        return True
+
+
+class BedrockDialect(MessagesDialect):
+    """`InvokeModel` and `InvokeModelWithResponseStream` of Anthropic's models. A body of another
+    maker's model is passed on as it is. Source: Amazon Bedrock's API reference."""
+
+    name = "bedrock"
+    path = "/model/{model}/invoke"
+    routes = ("/model/{model:path}/invoke", "/model/{model:path}/invoke-with-response-stream")
+    api = "bedrock"
+    end = _FramedEnd()
+    stream_type = b"application/vnd.amazon.eventstream"
+
+    def addressed(self, path: str) -> Addressed | None:
+        return _addressed(_INVOKE, path)
+
+    def wrong_list(self, body: Mapping[str, Any]) -> str:
+        return super().wrong_list(body) if _VERSION in body else ""
+
+    def is_side_request(self, request: SteeredRequest) -> bool:
+        return _VERSION not in request.body or super().is_side_request(request)
+
+    def read_stream(self, stream: bytes, loads: Loads) -> StreamRead:
+        events = b"".join(b"event: e\ndata: %b\n\n" % event for event in _events(stream, loads))
+        return super().read_stream(events, loads)
+
+    def in_envelope(self, events: bytes) -> bytes:
+        decoder = SSEDecoder()
+        found = [event.data for event in decoder.feed(events) if event.data]
+        return b"".join([_chunk(data) for data in found])
+
+    def own_answer(self, request: SteeredRequest, text: str, number: str, at: int) -> bytes:
+        answer = super().own_answer(request, text, number, at)
+        return self.in_envelope(answer) if request.stream else answer
+
+    def error_body(self, error: GatewayError) -> bytes:
+        named = {"__type": _error_name(error), "message": error.message}
+        return json.dumps(named, ensure_ascii=False).encode("utf-8", "replace")
+
+    def error_event(self, error: GatewayError) -> bytes:
+        name = _error_name(error)
+        kinds = {":message-type": "exception", ":exception-type": name[0].lower() + name[1:]}
+        return _frame(json.dumps({"message": error.message}).encode(), kinds)
+
+    def broken_off(self, error: GatewayError) -> bytes:
+        return self.error_event(error)
+
+
+def _addressed(form: re.Pattern[str], path: str) -> Addressed | None:
+    found = form.fullmatch(path)
+    if found is None:
+        return None
+    return Addressed(before=found[1], named=found[2], after=found[3], stream=bool(found[4]))
+
+
+def _events(stream: bytes, loads: Loads) -> Iterator[bytes]:
+    """The events in the complete frames of a stream, as JSON; of what is none, nothing."""
+    with contextlib.suppress(Exception):  # botocore's errors, and whatever a frame may contain
+        from botocore.eventstream import EventStreamBuffer
+
+        buffer = EventStreamBuffer()
+        for at in range(0, len(stream), _PIECE):
+            buffer.add_data(stream[at : at + _PIECE])
+            for frame in buffer:
+                content = as_mapping(loads(frame.payload))
+                if frame.headers.get(":message-type") == "event":
+                    yield base64.b64decode(as_text(content.get("bytes"), ""))
+                else:
+                    yield b'{"type": "error"}'
+
+
+def _chunk(event: bytes) -> bytes:
+    content = json.dumps({"bytes": base64.b64encode(event).decode("ascii")})
+    return _frame(content.encode(), {":message-type": "event", ":event-type": "chunk"})
+
+
+def _frame(payload: bytes, kinds: Mapping[str, str]) -> bytes:
+    """One message of an event stream. Source: AWS's "Event stream encoding"."""
+    head = b""
+    for name, value in {**kinds, ":content-type": "application/json"}.items():
+        head += struct.pack(f"!B{len(name)}sBH", len(name), name.encode(), 7, len(value))
+        head += value.encode()
+    prelude = struct.pack("!II", 16 + len(head) + len(payload), len(head))
+    message = b"".join([prelude, struct.pack("!I", crc32(prelude)), head, payload])
+    return message + struct.pack("!I", crc32(message))
+
+
+def _error_name(error: GatewayError) -> str:
+    usual = "InternalServerException" if error.status >= 500 else "ValidationException"
+    return _ERRORS.get(error.status, usual)
+
+
+BEDROCK = BedrockDialect()
+VERTEX = VertexDialect()

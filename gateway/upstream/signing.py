@@ -1,0 +1,127 @@
+"""The gateway's own credentials for Bedrock and Vertex AI, where a client brings none.
+
+Agents that are told to leave signing to a gateway send no credential, or a key of the gateway. The
+operator's are spent for them while the gateway has no keys, at the provider's own hosts; with keys,
+and at other hosts, `default_upstream.cloud_credentials` has to allow it. A client's signature (AWS
+Signature Version 4) is for the gateway's name and is never passed on. botocore and google-auth are
+optional; both are imported, asked and refreshed in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from gateway.errors import Forbidden, GatewayError, Unauthorized
+from gateway.upstream.base import RawHeaders
+from gateway.upstream.credentials import ANY, family_of_host
+from gateway.upstream.deployments import DeploymentTable, Target
+
+if TYPE_CHECKING:
+    from yarl import URL
+
+_SIGNATURE: Final = b"AWS4-HMAC-SHA256"
+_OF_SIGNATURE: Final = (b"x-amz-date", b"x-amz-security-token", b"x-amz-content-sha256")
+_BEARERS: Final = (b"authorization", b"x-goog-api-key")
+_REGION: Final = re.compile(r"bedrock-runtime[a-z-]*\.([a-z0-9-]+)\.")
+_VARIABLE: Final = "AWS_BEARER_TOKEN_BEDROCK"
+_SCOPE: Final = "https://www.googleapis.com/auth/cloud-platform"
+_SOURCES: Final = {
+    "bedrock": f"{_VARIABLE}, AWS_ACCESS_KEY_ID or AWS_PROFILE",
+    "vertex": "GOOGLE_APPLICATION_CREDENTIALS, or `gcloud auth application-default login`",
+}
+_CLOUDS: Final = {"bedrock": "aws", "vertex": "google"}
+_PACKAGES: Final = {"bedrock": "botocore", "vertex": "google-auth"}
+
+
+class CloudSigner:
+    """Adds the operator's credential to requests that have none."""
+
+    def __init__(self, table: DeploymentTable) -> None:
+        self._table = table
+        self._lock = threading.Lock()
+        self._aws: Any = None  # botocore's session, which refreshes its credentials
+        self._google: Any = None
+
+    async def signed(
+        self,
+        target: Target,
+        method: str,
+        url: URL,
+        headers: RawHeaders,
+        body: object,
+        refusal: GatewayError | None,
+    ) -> RawHeaders:
+        """The headers of a request as it is sent now, with a credential. `refusal`: the answer
+        where the operator's may not be spent. Raises: Unauthorized: the client has none, and the
+        gateway has none to add; Forbidden: it has, and the settings do not allow it."""
+        api = target.seat
+        if api not in _SOURCES:
+            return headers
+        if any(
+            name == b"authorization" and value.startswith(_SIGNATURE) for name, value in headers
+        ):
+            left_out = (b"authorization", *_OF_SIGNATURE)
+            headers = [header for header in headers if header[0] not in left_out]
+        if any(name in _BEARERS for name, _ in headers) or url.query.get("key"):
+            return headers
+        if refusal is not None:
+            raise refusal
+        family, own = family_of_host(url.host or ""), _CLOUDS[api]
+        if family not in (own, ANY) or not self._table.lends_credentials(family == own):
+            raise Forbidden(
+                f"the request has no credential for {api}, and the gateway's own are not used here "
+                "(default_upstream.cloud_credentials)"
+            )
+        if not isinstance(body, bytes):
+            raise Unauthorized(f"for {api} the gateway signs bodies of JSON only")
+        make = self._for_bedrock if api == "bedrock" else self._for_vertex
+        try:
+            added = await asyncio.to_thread(make, method, url, body)
+        except ImportError as exc:
+            raise Unauthorized(
+                f"the request has no credential for {api}, and signing it needs {_PACKAGES[api]}: "
+                f"install the extra `{api}`"
+            ) from exc
+        except Exception as exc:  # of many kinds, from files, networks and other programs
+            why = f" ({type(exc).__name__})" if str(exc) else ""
+            raise Unauthorized(
+                f"the request has no credential for {api}, and the gateway found none{why}: "
+                f"set {_SOURCES[api]}"
+            ) from exc
+        return [*headers, *((k.lower().encode(), v.encode()) for k, v in added.items())]
+
+    def _for_bedrock(self, method: str, url: URL, body: bytes) -> Mapping[str, str]:
+        if token := os.environ.get(_VARIABLE):
+            return {"authorization": f"Bearer {token}"}
+        from botocore.auth import SigV4Auth
+        from botocore.awsrequest import AWSRequest
+        from botocore.session import get_session
+
+        with self._lock:
+            self._aws = self._aws or get_session()
+            found = self._aws.get_credentials()
+            if found is None:
+                raise LookupError
+            found = found.get_frozen_credentials()
+            region = _REGION.match(url.host or "")
+            named = region[1] if region else self._aws.get_config_variable("region")
+        request = AWSRequest(method=method, url=str(url), data=body)
+        SigV4Auth(found, "bedrock", named or "us-east-1").add_auth(request)
+        return dict(request.headers.items())
+
+    def _for_vertex(self, method: str, url: URL, body: bytes) -> Mapping[str, str]:
+        import google.auth
+        from google.auth.transport.requests import Request
+
+        with self._lock:
+            if self._google is None:
+                self._google, _ = google.auth.default(scopes=[_SCOPE])
+            if not self._google.valid:
+                self._google.refresh(Request())
+            headers: dict[str, str] = {}
+            self._google.apply(headers)
+        return headers

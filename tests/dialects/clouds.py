@@ -1,0 +1,141 @@
+"""Scripted hosts of Amazon Bedrock and Vertex AI, which check credentials as the real ones do."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from gateway.dialects import BEDROCK, messages_cloud
+from steering_gateway_testing import AppServer, Reply, messages
+from steering_gateway_testing.received import ReceivedRequest
+
+ACCESS_KEY, SECRET = "AKIAMADEUPFORTESTS", "made-up-secret"
+BEDROCK_KEY = "bedrock-api-key-of-the-client"
+GOOGLE_TOKEN = "ya29.of-the-client"
+REGION = "eu-west-1"
+CLAUDE = "eu.anthropic.claude-haiku-4-5-20251001-v1:0"
+ON_VERTEX = "claude-haiku-4-5@20251001"
+
+Script = Callable[[ReceivedRequest], Reply]
+
+
+class Host:
+    """Answers with the replies of a script; `faults` come first, one for each request."""
+
+    def __init__(self, script: Script, credentials: tuple[str, ...]) -> None:
+        self.script = script
+        self.credentials = credentials
+        self.received: list[SimpleNamespace] = []
+        self.faults: list[str] = []
+        self.url = ""
+
+    async def answer(self, request: Request) -> Response:
+        raw: bytes = request.scope["raw_path"]
+        body = await request.body()
+        seen = SimpleNamespace(
+            path=raw.decode(), query=request.url.query, headers=dict(request.headers), body=body
+        )
+        self.received.append(seen)
+        if not self._is_known(request, seen):
+            return JSONResponse({"message": "The signature does not match."}, 403)
+        if self.faults and self.faults[0].isdigit():
+            return JSONResponse({"message": "slow down"}, int(self.faults.pop(0)))
+        verb = seen.path.rpartition("/")[2]
+        streamed = "stream" in verb
+        parsed = json.loads(body or b"{}")
+        if "anthropic_version" not in parsed or "count" in verb:
+            return JSONResponse({"seen": parsed})
+        asked = ReceivedRequest(method="POST", target="/v1/messages", headers=[], connection=1)
+        asked.body = json.dumps({**parsed, "model": "claude", "stream": streamed}).encode()
+        reply = messages.answer(self.script(asked), asked).numbered(len(parsed["messages"]))
+        if not streamed:
+            return Response(b"".join(reply.pieces), media_type="application/json")
+        pieces, kind = list(reply.pieces), "text/event-stream"
+        if seen.path.startswith("/model/"):
+            pieces, kind = [framed(piece) for piece in pieces], BEDROCK.stream_type.decode()
+        return StreamingResponse(self._stream(pieces), media_type=kind)
+
+    async def _stream(self, pieces: list[bytes]) -> AsyncIterator[bytes]:
+        fault = self.faults.pop(0) if self.faults else ""
+        for at, piece in enumerate(pieces):
+            if at == len(pieces) // 2 and fault == "cut":
+                raise ConnectionResetError
+            if at == len(pieces) // 2 and fault == "exception":
+                yield exception("throttlingException", "too many tokens")
+                return
+            # No event comes in one piece.
+            yield piece[:9]
+            yield piece[9:]
+
+    def _is_known(self, request: Request, seen: SimpleNamespace) -> bool:
+        given = seen.headers.get("authorization", "")
+        if given.startswith("AWS4-HMAC-SHA256"):
+            return given == signature(request.method, str(request.url), seen)
+        return given.removeprefix("Bearer ") in self.credentials
+
+
+def signature(method: str, url: str, seen: SimpleNamespace) -> str:
+    """What the header of a request has to be, by botocore's own signer, from what arrived."""
+    given = seen.headers["authorization"]
+    names = given.partition("SignedHeaders=")[2].partition(",")[0].split(";")
+    host = url.split("/")[2]
+    query = f"?{seen.query}" if seen.query else ""
+    request = AWSRequest(
+        method=method,
+        url=f"http://{host}{seen.path}{query}",
+        data=seen.body,
+        headers={name: seen.headers[name] for name in names},
+    )
+    request.context["timestamp"] = seen.headers["x-amz-date"]
+    signer = SigV4Auth(Credentials(ACCESS_KEY, SECRET), "bedrock", REGION)
+    text = signer.string_to_sign(request, signer.canonical_request(request))
+    scope, signed = signer.scope(request), ";".join(names)
+    made = signer.signature(text, request)
+    return f"AWS4-HMAC-SHA256 Credential={scope}, SignedHeaders={signed}, Signature={made}"
+
+
+def framed(event: bytes) -> bytes:
+    """An event as Bedrock sends it, with padding behind it."""
+    data = event.partition(b"data: ")[2].strip()
+    content = {"bytes": base64.b64encode(data).decode(), "p": "abcdefghij"}
+    kinds = {":event-type": "chunk", ":message-type": "event"}
+    return messages_cloud._frame(json.dumps(content, separators=(",", ":")).encode(), kinds)
+
+
+def exception(kind: str, message: str) -> bytes:
+    kinds = {":exception-type": kind, ":message-type": "exception"}
+    return messages_cloud._frame(json.dumps({"message": message}).encode(), kinds)
+
+
+@contextmanager
+def running(script: Script, *credentials: str) -> Iterator[Host]:
+    host = Host(script, credentials)
+    routes = [Route("/{rest:path}", host.answer, methods=["GET", "POST"])]
+    with AppServer(Starlette(routes=routes)) as server:
+        host.url = server.url
+        yield host
+
+
+def settings_for(host: Host, mode: str = "on", **more: Any) -> dict[str, Any]:
+    """A gateway before the host, which may sign for it."""
+    upstream = {"bedrock_api_base": host.url, "vertex_api_base": host.url}
+    upstream |= more.pop("default_upstream", {"cloud_credentials": True})
+    own = {"api_base": "http://127.0.0.1:9/v1"}  # nothing may go there
+    return {
+        "default_upstream": {**own, **upstream},
+        "steering": {"mode": mode},
+        "router": {"backoff_s": 0},
+        **more,
+    }

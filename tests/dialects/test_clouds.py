@@ -1,0 +1,279 @@
+"""Anthropic's own clients of Bedrock and Vertex AI through the gateway, before scripted hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import anthropic
+import httpx
+import pytest
+
+from steering_gateway_testing import AppServer, Reply, ScriptedUpstream
+from tests.dialects import clouds
+from tests.dialects.clouds import (
+    BEDROCK_KEY,
+    CLAUDE,
+    GOOGLE_TOKEN,
+    ON_VERTEX,
+    REGION,
+    Host,
+    settings_for,
+)
+from tests.dialects.gateways import GUIDANCE, Start, looping_model, states
+from tests.dialects.test_anthropic import TASK, TOOL, results_of
+
+ARN = "arn:aws:bedrock:eu-west-1:123456789012:inference-profile/" + CLAUDE
+
+
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", clouds.ACCESS_KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", clouds.SECRET)
+    monkeypatch.setenv("AWS_REGION", REGION)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", REGION)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
+    for name in ("AWS_BEARER_TOKEN_BEDROCK", "AWS_PROFILE", "AWS_SESSION_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    with clouds.running(looping_model(5), BEDROCK_KEY, GOOGLE_TOKEN) as host:
+        yield host
+
+
+def bedrock(url: str, key: str | None = BEDROCK_KEY) -> anthropic.AnthropicBedrock:
+    return anthropic.AnthropicBedrock(api_key=key, aws_region=REGION, base_url=url, max_retries=0)
+
+
+def vertex(url: str) -> anthropic.AnthropicVertex:
+    return anthropic.AnthropicVertex(
+        project_id="p",
+        region="europe-west1",
+        access_token=GOOGLE_TOKEN,
+        base_url=f"{url}/v1",
+        max_retries=0,
+    )
+
+
+def client_of(kind: str, url: str) -> Any:
+    return bedrock(url) if kind == "bedrock" else vertex(url)
+
+
+def run_agent(client: Any, model: str, *, stream: bool = False, steps: int = 5) -> list[Any]:
+    """Calls and results until the model answers."""
+    messages: list[Any] = [{"role": "user", "content": TASK}]
+    answers = []
+    for _ in range(steps + 1):
+        sent: Any = {"model": model, "max_tokens": 4096, "tools": [TOOL], "messages": messages}
+        sent["system"] = "You repair programs."
+        if stream:
+            with client.messages.stream(**sent) as events:
+                answer = events.get_final_message()
+        else:
+            answer = client.messages.create(**sent)
+        answers.append(answer)
+        content = [block.model_dump(exclude_none=True) for block in answer.content]
+        messages = [*messages, {"role": "assistant", "content": content}]
+        if found := results_of(answer):
+            messages += [{"role": "user", "content": found}]
+    return answers
+
+
+MODELS = {"bedrock": CLAUDE, "vertex": ON_VERTEX}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("kind", ["bedrock", "vertex"])
+def test_an_agent_is_steered_and_recorded(
+    gateway_server: Start, host: Host, kind: str, stream: bool
+) -> None:
+    """Guidance reaches the host; tokens and cost of each call are known when it is complete."""
+    server = gateway_server(settings_for(host))
+    answers = run_agent(client_of(kind, server.url), MODELS[kind], stream=stream)
+    assert [a.stop_reason for a in answers] == ["tool_use"] * 5 + ["end_turn"]
+    assert len(states(server)) == 6
+    assert any(GUIDANCE.encode() in seen.body for seen in host.received)
+    with httpx.Client(base_url=server.url) as control:
+        (run,) = control.get("/api/runs").json()["runs"]
+        calls = [step["call"] for step in control.get(f"/api/runs/{run['id']}").json()["steps"]]
+    assert all(call["input_tokens"] and call["output_tokens"] for call in calls)
+    assert all(call["cost_usd"] > 0 for call in calls)
+    assert {call["model_asked"] for call in calls} == {MODELS[kind]}
+
+
+@pytest.mark.parametrize("mode", ["off", "shadow"])
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("kind", ["bedrock", "vertex"])
+def test_nothing_differs_from_the_direct_way(
+    gateway_server: Start, host: Host, kind: str, stream: bool, mode: str
+) -> None:
+    """Neither what the host is sent, nor the bytes that it answers."""
+    server = gateway_server(settings_for(host, mode))
+    direct, through = (_exchanged(host, kind, url, stream) for url in (host.url, server.url))
+    assert direct == through
+
+
+def _exchanged(host: Host, kind: str, url: str, stream: bool) -> list[Any]:
+    """What the host was sent by the client, and the bytes that answer it."""
+    before = len(host.received)
+    run_agent(client_of(kind, url), MODELS[kind], stream=stream, steps=2)
+    found: list[Any] = []
+    for sent in host.received[before:]:
+        names = ("authorization", "content-type", "anthropic-version", "user-agent")
+        headers = {name: sent.headers.get(name) for name in names}
+        given = {name: value for name, value in headers.items() if value}
+        answer = httpx.post(f"{url}{sent.path}", content=sent.body, headers=given)
+        found += [sent.path, sent.query, sent.body, headers]
+        found += [answer.status_code, answer.headers["content-type"], answer.content]
+    return found
+
+
+def without_credential(server: AppServer, path: str, **sent: Any) -> httpx.Response:
+    body = {"anthropic_version": "bedrock-2023-05-31", "max_tokens": 9}
+    body |= {"messages": [{"role": "user", "content": "Hi"}]}
+    return httpx.post(f"{server.url}{path}", json=sent.pop("json", body), **sent)
+
+
+@pytest.mark.parametrize("model", [CLAUDE, "eu.anthropic.x-v1%3A0", ARN.replace("/", "%2F")])
+def test_the_gateway_signs_for_a_client_without_a_credential(
+    gateway_server: Start, host: Host, model: str
+) -> None:
+    """The host checks the signature over the path as it arrived; a throttled call is signed once
+    more."""
+    host.faults = ["429"]
+    server = gateway_server(settings_for(host))
+    answer = without_credential(server, f"/model/{model}/invoke?beta=a&alpha=b")
+    assert (answer.status_code, answer.headers["x-gateway-attempts"]) == (200, "2")
+    assert [seen.path for seen in host.received] == [f"/model/{model}/invoke"] * 2
+    assert answer.json()["content"]
+
+
+def test_a_clients_own_signature_is_replaced(gateway_server: Start, host: Host) -> None:
+    """It is for the gateway's name, and nothing of it goes on."""
+    server = gateway_server(settings_for(host))
+    client = anthropic.AnthropicBedrock(
+        aws_access_key="AKIAOFTHECLIENT00",
+        aws_secret_key="other",
+        aws_session_token="session-of-the-client",
+        aws_region=REGION,
+        base_url=server.url,
+    )
+    assert run_agent(client, ARN, steps=1)
+    headers = host.received[-1].headers
+    assert clouds.ACCESS_KEY in headers["authorization"]
+    assert "x-amz-security-token" not in headers
+
+
+@pytest.mark.parametrize(
+    ("kind", "fault"), [("bedrock", "cut"), ("bedrock", "exception"), ("vertex", "cut")]
+)
+def test_a_broken_stream_is_an_error(
+    gateway_server: Start, host: Host, kind: str, fault: str
+) -> None:
+    """Of Bedrock it ends with a frame that the client understands, and is no answer."""
+    server = gateway_server(settings_for(host))
+    host.faults = [fault]
+    with pytest.raises(anthropic.APIError) as caught:
+        run_agent(client_of(kind, server.url), MODELS[kind], stream=True, steps=1)
+    expected = "too many tokens" if fault == "exception" else "upstream"
+    assert expected in str(caught.value)
+    with httpx.Client(base_url=server.url) as control:
+        (run,) = control.get("/api/runs").json()["runs"]
+        steps = control.get(f"/api/runs/{run['id']}").json()["steps"]
+    assert all(not (step["call"] or {}).get("finish_reason") for step in steps)
+
+
+def test_a_refusal_of_the_host_is_passed_on(gateway_server: Start, host: Host) -> None:
+    """The client's own key is not replaced by the gateway's, and is not sent twice."""
+    server = gateway_server(settings_for(host))
+    with pytest.raises(anthropic.PermissionDeniedError, match="signature does not match"):
+        run_agent(bedrock(server.url, "bedrock-api-key-wrong"), CLAUDE, steps=0)
+    assert len(host.received) == 1
+
+
+@pytest.mark.parametrize("path", ["/model/meta.llama3-1-8b/invoke", f"/model/{CLAUDE}/converse"])
+@pytest.mark.parametrize("key", [BEDROCK_KEY, None])
+def test_other_bodies_and_paths_are_passed_on(
+    gateway_server: Start, host: Host, path: str, key: str | None
+) -> None:
+    """With the client's credential, or the gateway's; they belong to no run."""
+    server = gateway_server(settings_for(host))
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    body = {"prompt": "Hi", "messages": [{"role": "user", "content": [{"text": "Hi"}]}]}
+    answer = without_credential(server, path, json=body, headers=headers)
+    assert (answer.status_code, answer.json()) == (200, {"seen": body})
+    assert httpx.get(f"{server.url}/api/runs").json()["runs"] == []
+
+
+def test_a_count_of_tokens_is_no_step(gateway_server: Start, host: Host) -> None:
+    """Vertex AI counts at a model of that name."""
+    server = gateway_server(settings_for(host))
+    sent: Any = {"model": ON_VERTEX, "messages": [{"role": "user", "content": TASK}]}
+    vertex(server.url).messages.count_tokens(**sent)
+    assert host.received[-1].path.endswith("/models/count-tokens:rawPredict")
+    assert httpx.get(f"{server.url}/api/runs").json()["runs"] == []
+
+
+KEY = "gateway-key-of-a-tenant"
+KEYS = {"auth": {"gateway_keys": {"acme": KEY}}}
+
+
+@pytest.mark.parametrize(
+    ("allowed", "more", "status", "says"),
+    [
+        (None, {}, 403, "cloud_credentials"),  # the host is not one of AWS
+        (False, {}, 403, "cloud_credentials"),
+        (True, KEYS, 200, ""),
+        (None, KEYS, 403, "cloud_credentials"),
+    ],
+)
+def test_when_the_gateway_signs(
+    gateway_server: Start, host: Host, allowed: bool | None, more: Any, status: int, says: str
+) -> None:
+    """The errors have the form of Bedrock's."""
+    upstream = {"cloud_credentials": allowed}
+    server = gateway_server(settings_for(host, default_upstream=upstream, **more))
+    headers = {"authorization": f"Bearer {KEY}"} if more else {}
+    answer = without_credential(server, f"/model/{CLAUDE}/invoke", headers=headers)
+    assert answer.status_code == status, answer.text
+    if says:
+        assert says in answer.json()["message"]
+        assert answer.json()["__type"] == "AccessDeniedException"
+    assert len(host.received) == (status == 200)
+    assert KEY not in str(host.received)
+
+
+def test_a_web_page_spends_nothing(gateway_server: Start, host: Host) -> None:
+    """Nor does a name that was bound to the gateway's address."""
+    server = gateway_server(settings_for(host))
+    for headers in ({"origin": "https://evil.example"}, {"host": "evil.example"}):
+        for path in (f"/model/{CLAUDE}/invoke", f"/model/{CLAUDE}/converse"):
+            answer = without_credential(server, path, headers=headers)
+            assert (answer.status_code, host.received) == (403, []), answer.text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("kind", ["bedrock", "vertex"])
+def test_a_deployment_of_another_provider_answers(
+    gateway_server: Start, host: Host, upstream: ScriptedUpstream, kind: str, stream: bool
+) -> None:
+    """Through LiteLLM, in the envelope of the client; its credential does not go there."""
+    upstream.script(Reply("From elsewhere."))
+    params = {"model": "openai/other", "api_base": upstream.base_url, "api_key": "sk-of-other"}
+    deployment = {"model_name": MODELS[kind], "litellm_params": params}
+    server = gateway_server(settings_for(host, model_list=[deployment]))
+    (answer,) = run_agent(client_of(kind, server.url), MODELS[kind], stream=stream, steps=0)
+    assert answer.content[0].text == "From elsewhere."
+    assert (upstream.last.header("authorization"), host.received) == ("Bearer sk-of-other", [])
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_of_the_gateway_is_in_the_envelope(
+    gateway_server: Start, host: Host, stream: bool
+) -> None:
+    """Here: that a budget is used up."""
+    budget = {"name": "b", "scope": "run", "limits": {"calls": 1}, "stop_with": "answer"}
+    server = gateway_server(settings_for(host, budgets=[budget]))
+    answers = run_agent(bedrock(server.url), CLAUDE, stream=stream, steps=1)
+    assert answers[-1].stop_reason == "end_turn"
+    assert "budget" in answers[-1].content[0].text.lower()
+    assert len(host.received) == 1
