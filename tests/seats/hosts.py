@@ -346,8 +346,6 @@ class Host:
             connection=scope["client"][1],
         )
         self.requests.append(request)
-        if self.converses(request) and request.method == "POST":
-            self._numbered(request)
         return request
 
     def _numbered(self, request: ReceivedRequest) -> None:
@@ -375,6 +373,8 @@ class Host:
             return Answer(pieces=(orjson.dumps({"accounts": [_WORKSPACE]}),))
         if not talks or request.method != "POST":
             return _side(request)
+        if not is_probe(request):
+            self._numbered(request)
         return DIALECTS[self.kind](self, request)
 
     async def _websocket(self, request: ReceivedRequest, receive: Any, send: Any) -> None:
@@ -414,6 +414,11 @@ class Host:
         reply = Reply(usage=USAGE) if fields.get("generate") is False else self._reply(names)
         for piece in self._responses.answer(reply, frame).pieces:
             yield piece.partition(b"data: ")[2].decode().strip()
+
+
+def is_probe(request: ReceivedRequest) -> bool:
+    """Claude Code asks which models there are, unless another signs for it."""
+    return request.fields.get("max_tokens") == 1
 
 
 def decoded(request: ReceivedRequest) -> bytes:

@@ -3,7 +3,7 @@
 The clients are found on the path, in the folder that DIALECT_AGENTS names (npm's `.bin`), or in
 `~/.cache/gateway-seats`, where `npm install @openai/codex @anthropic-ai/claude-code
 @google/gemini-cli @github/copilot` puts them. In a value `{url}` is the host's address,
-`{tls}` the one with TLS, `{home}` the client's folder.
+`{tls}` the one with TLS, `{home}` the client's folder, `{session}` an id.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +24,7 @@ FOLDERS = (
     str(Path.home() / ".cache/gateway-seats/node_modules/.bin"),
 )
 PATH = os.pathsep.join([*filter(None, FOLDERS), os.environ["PATH"]])
-SESSION = "11111111-2222-4333-8444-555555555555"
+SESSION = "{session}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +55,8 @@ def found(seat: Seat) -> str | None:
 
 def filled(value: str, host: hosts.Host, home: Path) -> str:
     """`value` with the addresses in place."""
-    for name, text in (("{url}", host.url), ("{tls}", host.tls_url), ("{home}", str(home))):
+    own = (("{url}", host.url), ("{tls}", host.tls_url), ("{home}", str(home)))
+    for name, text in (*own, ("{session}", str(uuid.uuid4()))):
         value = value.replace(name, text)
     return value
 
