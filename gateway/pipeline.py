@@ -255,8 +255,8 @@ class Pipeline:
         await services.steerer.steer(result, request, now, own_time, arm, advise)
         note_steering(exchange, result, control.arm)
         if self._runtime.telemetry is not None:
-            told, position = control.outcome, result.position
-            exchange.evaluations = evaluations(position, told, services.settings.otel)
+            position, settings = result.position, services.settings.otel
+            exchange.evaluations = evaluations(position, control.outcome, settings)
 
     async def _place_unread(
         self, services: Services, call: Call, request: SteeredRequest, headers: Mapping[str, str]

@@ -287,8 +287,8 @@ async def keep_outcome(
     if runtime.telemetry is not None:
         score = body.score if body.score is not None else body.outcome == "success"
         why = body.comment if runtime.settings.otel.content else ""
-        told = evaluation("outcome", score, body.outcome, why)
-        runtime.telemetry.outcome(run.conversation_id, run.id, told)
+        result = evaluation("outcome", score, body.outcome, why)
+        runtime.telemetry.outcome(run.conversation_id, run.id, result)
     runtime.log.info("outcome reported", **what)
     return run.id
 

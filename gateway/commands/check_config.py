@@ -54,14 +54,14 @@ def config_warnings(settings: Settings, env: Mapping[str, str]) -> Iterator[str]
                 f"{upstream.api_base} with {key}{hint}"
             )
     yield from _unknown_models(settings)
-    plain: dict[str, str] = {}
-    for api, target, setting in _asked_by_clients(table):
-        base = target.api_base
-        sent = api in target.client_apis and credentials.operator_key(target) is None
-        if sent and base.scheme == "http" and not is_loopback_name(base.host):
-            plain.setdefault(str(base), setting)
-    for url, setting in plain.items():
-        yield f"{setting}: clients' own credentials go to {url} without TLS"
+    plain = {
+        str(target.api_base): f"model_list[{target.key - 1}]" if target.key else "default_upstream"
+        for api, target in _asked_by_clients(table)
+        if api in target.client_apis and credentials.operator_key(target) is None
+        if target.api_base.scheme == "http" and not is_loopback_name(target.api_base.host)
+    }
+    for url, path in plain.items():
+        yield f"{path}: clients' own credentials go to {url} without TLS"
     keys = {f"auth.gateway_keys.{name}": k for name, k in settings.auth.gateway_keys.items()}
     if settings.auth.admin_key:
         keys["auth.admin_key"] = settings.auth.admin_key
@@ -98,33 +98,27 @@ _BROUGHT = {
     "GitHub login (gho_, ghu_, github_pat_, tid=)": (b"authorization", b"Bearer gho_x"),
     "key of no known form": (b"authorization", b"Bearer x"),
 }
-_SEATED = {
-    "chatgpt_api_base": "/backend-api/codex/responses",
-    "gemini_api_base": "/v1beta/models/x:generateContent",
-    "vertex_api_base": "/v1/projects/x/locations/global/x:rawPredict",
-    "bedrock_api_base": "/model/x/invoke",
-}
+_SEATED = (  # one path of each of the other APIs
+    *("/backend-api/x", "/v1beta/models/x:generateContent", "/model/x/invoke"),
+    "/v1/projects/x/locations/global/x:rawPredict",
+)
 
 
-def _asked_by_clients(table: DeploymentTable) -> Iterator[tuple[str, Target, str]]:
-    """(API, target, its setting) of each place where clients' own credentials may go."""
+def _asked_by_clients(table: DeploymentTable) -> Iterator[tuple[str, Target]]:
+    """(API, target) of each place where clients' own credentials may go."""
     default = table.default
-    yield "openai", default, "default_upstream.api_base"
-    messages = default.for_client(None, "anthropic")
-    yield "anthropic", messages, "default_upstream.messages_api_base"
-    for setting, path in _SEATED.items():
-        if (seat := table.seats.of(path, [])) is not None:
-            target = default.for_client(None, seat.api, seat)
-            yield seat.api, target, f"default_upstream.{setting}"
-    for target in [target for name in table.names for target in table.resolve(name)]:
-        for api in sorted(target.client_apis):
-            yield api, target, f"model_list[{target.key - 1}].litellm_params.api_base"
+    yield from (("openai", default), ("anthropic", default.for_client(None, "anthropic")))
+    for seat in (table.seats.of(path, []) for path in _SEATED):
+        if seat is not None:
+            yield seat.api, default.for_client(None, seat.api, seat)
+    for target in (target for name in table.names for target in table.resolve(name)):
+        yield from ((api, target) for api in sorted(target.client_apis))
 
 
 def client_hosts(table: DeploymentTable) -> dict[str, list[str]]:
     """The hosts to which each form of a client's own credential goes with a config."""
     found: dict[str, dict[str, None]] = {form: {} for form in _BROUGHT}
-    for api, target, _ in _asked_by_clients(table):
+    for api, target in _asked_by_clients(table):
         for form, header in _BROUGHT.items():
             with contextlib.suppress(Unauthorized):
                 if credentials.allowed([header], b"", target, api):

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -32,8 +31,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext, Tracer
 
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.41.0"
-"""Version of the conventions: the last one that has those for generative AI in it. Their own first
-release, 0.1.0, has no published schema; evaluations are the same in it."""
+"""The last version with generative AI in it; see `docs/monitoring.md`."""
 
 _EXPORTER_VARIABLES = (
     "OTEL_EXPORTER_OTLP_ENDPOINT",
@@ -69,7 +67,7 @@ class Telemetry:
     def __init__(self, tracer: Tracer, meter: Meter, close: Callable[[], None]) -> None:
         self._tracer = tracer
         self.close = close  # export what is still queued; blocks
-        self._newest: OrderedDict[str, tuple[SpanContext, str]] = OrderedDict()
+        self._newest: dict[str, tuple[SpanContext, str]] = {}
 
         self._duration = meter.create_histogram(
             "gen_ai.client.operation.duration",
@@ -111,10 +109,10 @@ class Telemetry:
             span.add_event(_EVALUATION, evaluation, end)
         if conversation := exchange.notes.get("conversation"):
             session = exchange.texts.get("session.id", conversation)
+            self._newest.pop(conversation, None)
             self._newest[conversation] = span.get_span_context(), session
-            self._newest.move_to_end(conversation)
             if len(self._newest) > _MOST_RUNS:
-                self._newest.popitem(last=False)
+                del self._newest[next(iter(self._newest))]
         if error := _error(exchange):
             span.set_status(Status(StatusCode.ERROR, error))
         span.end(end_time=end)
@@ -148,11 +146,11 @@ def evaluations(
         return found
     readings, state = latest.readings, position.state.value
     why = readings.evidence if settings.content else {}
-    told = f"monitors that fired: {', '.join(readings.fired) or 'none'}"
+    reason = f"monitors that fired: {', '.join(readings.fired) or 'none'}"
     for name in readings.fired:
         score = readings.scores[name]
         found.append(evaluation(f"monitor.{name}", score, "fired", why.get(name, "")))
-    return [evaluation("difficulty", latest.difficulty, state, told), *found]
+    return [evaluation("difficulty", latest.difficulty, state, reason), *found]
 
 
 def caller(body: Mapping[str, Any], identity: Identity, key: str) -> dict[str, str]:
@@ -170,7 +168,7 @@ def caller(body: Mapping[str, Any], identity: Identity, key: str) -> dict[str, s
 
 
 def _person(value: object) -> object:
-    """Who is named beside the session by Claude Code, in its JSON and in its earlier form."""
+    """The person named beside the session by Claude Code, in its JSON and in its earlier form."""
     if not isinstance(value, str) or not value.startswith("{"):
         return value.partition("_session_")[0] if isinstance(value, str) else None
     try:

@@ -31,15 +31,20 @@ _HOSTS = (
     ("openai.azure.com", "azure"),
     ("cognitiveservices.azure.com", "azure"),
     ("services.ai.azure.com", "azure"),
+    ("microsoftonline.com", "azure"),
+    ("windows.net", "azure"),
     ("chatgpt.com", "chatgpt"),
+    ("auth.openai.com", "chatgpt"),
     ("openai.com", "openai"),
     ("anthropic.com", "anthropic"),
     ("claude.ai", "anthropic"),
     ("googleapis.com", "google"),
+    ("google.com", "google"),
     ("amazonaws.com", "aws"),
     ("api.aws", "aws"),
     ("githubcopilot.com", "github"),
     ("github.com", "github"),
+    ("githubusercontent.com", "github"),
     ("github.ai", "github"),
 )
 # The same of providers that take OpenAI's and Anthropic's headers with keys of their own.
@@ -119,14 +124,6 @@ _ANY_FORM = "|".join(f"(?P<{name}>{form})" for name, form in _FORMS.items())
 _FORM = re.compile(f"(?<![A-Za-z0-9])(?:{_ANY_FORM})")
 _TOKEN = re.compile(r"(?<![A-Za-z0-9])eyJ[\w-]{4,300}\.([\w-]{1,16000})")  # RFC 7519
 _CHATGPT_CLAIM = "https://api.openai.com/auth"
-# Who issues such tokens, besides the providers' own hosts.
-_ISSUERS = (
-    ("auth.openai.com", "chatgpt"),
-    ("accounts.google.com", "google"),
-    ("microsoftonline.com", "azure"),
-    ("sts.windows.net", "azure"),
-    ("githubusercontent.com", "github"),
-)
 _LOGINS = frozenset({"chatgpt", "github", "google", "aws"})
 """Providers whose credentials stand for a person or an account, and go to no server of the
 operator's but one that is configured for their API."""
@@ -191,9 +188,7 @@ def _issuer(text: str) -> str:
         claims = json.loads(base64.urlsafe_b64decode(token[1] + "=="))
         if _CHATGPT_CLAIM in claims:
             return "chatgpt"
-        host = urlsplit(claims["iss"]).hostname or claims["iss"]
-        named = (f for end, f in _ISSUERS if host == end or host.endswith(f".{end}"))
-        return next(named, family_of_host(host))
+        return family_of_host(urlsplit(claims["iss"]).hostname or claims["iss"])
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return ANY
 

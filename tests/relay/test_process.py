@@ -475,19 +475,17 @@ def test_check_config(
         ("auth: {admin_key: sk-1234}", "auth.admin_key: 7 characters can be guessed; use 16"),
         (
             "default_upstream: {chatgpt_api_base: 'http://proxy.example/chatgpt'}",
-            "default_upstream.chatgpt_api_base: clients' own credentials go to "
+            "default_upstream: clients' own credentials go to "
             "http://proxy.example/chatgpt without TLS",
         ),
         (
             "default_upstream: {api_base: 'http://proxy.example/v1'}",
-            "default_upstream.api_base: clients' own credentials go to http://proxy.example/v1 "
-            "without TLS",
+            "default_upstream: clients' own credentials go to http://proxy.example/v1 without TLS",
         ),
         (
             "model_list: [{model_name: small, forward_client_key: true, litellm_params: {model: "
             "openai/x, api_base: 'http://10.0.0.9/v1'}}]",
-            "model_list[0].litellm_params.api_base: clients' own credentials go to "
-            "http://10.0.0.9/v1 without TLS",
+            "model_list[0]: clients' own credentials go to http://10.0.0.9/v1 without TLS",
         ),
         (
             "auth: {gateway_keys: {acme: abababababababababab}}",
