@@ -25,7 +25,6 @@ from gateway.errors import ConfigError
 from gateway.pipeline import Pipeline
 from gateway.runtime import Runtime
 from gateway.stores.protocols import StoreError
-from gateway.upstream.seats import COUNTS
 from gateway.upstream.seats import PATHS as SEAT_PATHS
 
 _CONTROL_PATHS = ("/api/{rest:path}", "/dashboard", "/dashboard/{rest:path}")
@@ -78,15 +77,15 @@ def build_app(settings: Settings) -> Edge:
     anything = PassThrough(runtime, auth, room)
     endpoint = partial(SteeredEndpoint, runtime, pipeline, auth, room=room)
     steered = [
-        Route(path, endpoint(dialect), methods=["POST"])
+        Route(path, served, methods=["POST"])
         for dialect in DIALECTS.values()
-        for path in dialect.routes
+        for served, paths in ((anything, dialect.passed_on), (endpoint(dialect), dialect.routes))
+        for path in paths
     ]
     models = ModelsEndpoint(runtime, auth, anything)
     health = HealthEndpoints(runtime)
     control = _OnFirstUse(partial(_control_plane, runtime, auth))
     endpoints = [
-        *(Route(path, anything, methods=["POST"]) for path in COUNTS),
         *steered,
         Route("/v1/models", models, methods=["GET"]),
         Route("/models", models, methods=["GET"]),

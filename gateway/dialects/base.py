@@ -61,9 +61,9 @@ class LiteLLMCall(Struct, frozen=True, kw_only=True):
 
 
 class Addressed(Struct, frozen=True, kw_only=True):
-    """What a request says in its path where others say it in their body. `before`, `named` and
-    `after`: the path up to the model's name, the name and the rest, as the client sent them;
-    `elsewhere`: what is before the name at a deployment's host, where that differs."""
+    """The model and the kind of answer that a path names, where in other APIs the body does.
+    `before`, `named` and `after`: the path up to the model's name, the name and the rest, as the
+    client sent them; `elsewhere`: what is before it at a deployment's host, where that differs."""
 
     before: str
     named: str
@@ -144,7 +144,8 @@ class SteeredRequest(ChatRequest):
     def whole(self) -> dict[str, Any]:
         """The body with all its messages in one list, and what the path says. Raises: BadRequest,
         where it was not read."""
-        return super().whole | (self.addressed.members() if self.addressed is not None else {})
+        whole = super().whole
+        return whole if self.addressed is None else whole | self.addressed.members()
 
     @property
     def wants_usage(self) -> bool:
@@ -160,6 +161,7 @@ class Dialect(ABC):
     name: ClassVar[str]  # name in a deployment's `dialects`
     path: ClassVar[str]  # the path after the version, with a leading slash
     routes: ClassVar[tuple[str, ...]]  # the paths that the gateway serves it at, as patterns
+    passed_on: ClassVar[tuple[str, ...]] = ()  # paths among these that are for no model
     list_key: ClassVar[str]  # the key of the list of messages or items
     route: ClassVar[str]  # the label of its requests in metrics, traces and logs
     api: ClassVar[Api] = "openai"
@@ -186,8 +188,8 @@ class Dialect(ABC):
         """A complete answer; None when the body is no reply."""
 
     def addressed(self, path: str) -> Addressed | None:
-        """Read a path of `routes`, as the client sent it: None where the body says all that a
-        request has to say."""
+        """The model that a path of `routes`, as the client sent it, names; None where the body
+        does."""
         return None
 
     def members(self, addressed: Addressed, body: Mapping[str, Any]) -> dict[str, Any]:

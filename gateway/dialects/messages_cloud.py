@@ -53,6 +53,7 @@ class VertexDialect(MessagesDialect):
         for version in ("v1", "v1beta1")
         for verb in ("rawPredict", "streamRawPredict")
     )
+    passed_on = tuple(route.replace("{model}", "count-tokens") for route in routes[::2])
     api = "vertex"
 
     def addressed(self, path: str) -> Addressed | None:

@@ -34,12 +34,6 @@ PATHS = tuple(
 )
 """Routes of these APIs beside those below `/v1`."""
 
-COUNTS = tuple(
-    f"/{version}/projects/{{path:path}}/models/count-tokens:rawPredict"
-    for version in ("v1", "v1beta1")
-)
-"""Of Vertex AI: counts the tokens of a request to one of Anthropic's models."""
-
 # Of requests whose path and headers need no look: the clients of no seat send them.
 _UNSEATED = frozenset({"/v1/chat/completions", "/chat/completions", "/v1/messages"})
 

@@ -1,8 +1,8 @@
 """The gateway's own credentials for Bedrock and Vertex AI, where a client brings none.
 
-Agents that are told to leave signing to a gateway send no credential, or a key of the gateway. The
-operator's are spent for them while the gateway has no keys, at the provider's own hosts; with keys,
-and at other hosts, `default_upstream.cloud_credentials` has to allow it. A client's signature (AWS
+Agents that leave signing to a gateway send no credential, or a key of the gateway. The operator's
+are spent for them at the provider's own hosts while the gateway has no keys; with keys, and at
+other hosts, `default_upstream.cloud_credentials` has to allow it. A client's signature (AWS
 Signature Version 4) is for the gateway's name and is never passed on. botocore and google-auth are
 optional; both are imported, asked and refreshed in a thread."""
 
@@ -29,12 +29,10 @@ _BEARERS: Final = (b"authorization", b"x-goog-api-key")
 _REGION: Final = re.compile(r"bedrock-runtime[a-z-]*\.([a-z0-9-]+)\.")
 _VARIABLE: Final = "AWS_BEARER_TOKEN_BEDROCK"
 _SCOPE: Final = "https://www.googleapis.com/auth/cloud-platform"
-_SOURCES: Final = {
-    "bedrock": f"{_VARIABLE}, AWS_ACCESS_KEY_ID or AWS_PROFILE",
-    "vertex": "GOOGLE_APPLICATION_CREDENTIALS, or `gcloud auth application-default login`",
+_CLOUDS: Final = {  # the family of its hosts, and where its credentials come from
+    "bedrock": ("aws", f"{_VARIABLE}, AWS_ACCESS_KEY_ID or AWS_PROFILE"),
+    "vertex": ("google", "GOOGLE_APPLICATION_CREDENTIALS, or use `gcloud auth`"),
 }
-_CLOUDS: Final = {"bedrock": "aws", "vertex": "google"}
-_PACKAGES: Final = {"bedrock": "botocore", "vertex": "google-auth"}
 
 
 class CloudSigner:
@@ -58,19 +56,14 @@ class CloudSigner:
         """The headers of a request as it is sent now, with a credential. `refusal`: the answer
         where the operator's may not be spent. Raises: Unauthorized: the client has none, and the
         gateway has none to add; Forbidden: it has, and the settings do not allow it."""
-        api = target.seat
-        if api not in _SOURCES:
+        if (api := target.seat) not in _CLOUDS:
             return headers
-        if any(
-            name == b"authorization" and value.startswith(_SIGNATURE) for name, value in headers
-        ):
-            left_out = (b"authorization", *_OF_SIGNATURE)
-            headers = [header for header in headers if header[0] not in left_out]
+        headers = [h for h in headers if h[0] != _BEARERS[0] or not h[1].startswith(_SIGNATURE)]
         if any(name in _BEARERS for name, _ in headers) or url.query.get("key"):
             return headers
         if refusal is not None:
             raise refusal
-        family, own = family_of_host(url.host or ""), _CLOUDS[api]
+        family, (own, sources) = family_of_host(url.host or ""), _CLOUDS[api]
         if family not in (own, ANY) or not self._table.lends_credentials(family == own):
             raise Forbidden(
                 f"the request has no credential for {api}, and the gateway's own are not used here "
@@ -81,18 +74,15 @@ class CloudSigner:
         make = self._for_bedrock if api == "bedrock" else self._for_vertex
         try:
             added = await asyncio.to_thread(make, method, url, body)
-        except ImportError as exc:
-            raise Unauthorized(
-                f"the request has no credential for {api}, and signing it needs {_PACKAGES[api]}: "
-                f"install the extra `{api}`"
-            ) from exc
         except Exception as exc:  # of many kinds, from files, networks and other programs
-            why = f" ({type(exc).__name__})" if str(exc) else ""
+            missing = isinstance(exc, ImportError)
             raise Unauthorized(
-                f"the request has no credential for {api}, and the gateway found none{why}: "
-                f"set {_SOURCES[api]}"
+                f"the request has no credential for {api}, and the gateway found none "
+                f"({type(exc).__name__}): "
+                + (f"install the extra `{api}`" if missing else f"set {sources}")
             ) from exc
-        return [*headers, *((k.lower().encode(), v.encode()) for k, v in added.items())]
+        kept = [header for header in headers if header[0] not in _OF_SIGNATURE]
+        return [*kept, *((k.lower().encode(), v.encode()) for k, v in added.items())]
 
     def _for_bedrock(self, method: str, url: URL, body: bytes) -> Mapping[str, str]:
         if token := os.environ.get(_VARIABLE):
@@ -105,7 +95,7 @@ class CloudSigner:
             self._aws = self._aws or get_session()
             found = self._aws.get_credentials()
             if found is None:
-                raise LookupError
+                raise LookupError("no AWS credentials")
             found = found.get_frozen_credentials()
             region = _REGION.match(url.host or "")
             named = region[1] if region else self._aws.get_config_variable("region")

@@ -6,12 +6,15 @@ import base64
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -40,10 +43,14 @@ class Host:
         self.received: list[SimpleNamespace] = []
         self.faults: list[str] = []
         self.url = ""
+        self.tokens = 0
 
     async def answer(self, request: Request) -> Response:
         raw: bytes = request.scope["raw_path"]
         body = await request.body()
+        if raw == b"/token":
+            self.tokens += 1
+            return JSONResponse({"access_token": GOOGLE_TOKEN, "expires_in": 3600})
         seen = SimpleNamespace(
             path=raw.decode(), query=request.url.query, headers=dict(request.headers), body=body
         )
@@ -84,6 +91,16 @@ class Host:
         if given.startswith("AWS4-HMAC-SHA256"):
             return given == signature(request.method, str(request.url), seen)
         return given.removeprefix("Bearer ") in self.credentials
+
+
+def service_account(host: Host, file: Path) -> None:
+    """Put an account of Google's into a file, whose tokens come from the host."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048).private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    account = {"type": "service_account", "client_email": "a@example.com"}
+    account |= {"token_uri": f"{host.url}/token", "private_key": key.decode()}
+    file.write_text(json.dumps(account))
 
 
 def signature(method: str, url: str, seen: SimpleNamespace) -> str:

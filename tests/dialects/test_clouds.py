@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import anthropic
 import httpx
 import pytest
 
+from gateway.dialects import BEDROCK, own_answers
+from gateway.wire.response_tee import stream_watch
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream
 from tests.dialects import clouds
 from tests.dialects.clouds import (
@@ -21,6 +25,7 @@ from tests.dialects.clouds import (
     settings_for,
 )
 from tests.dialects.gateways import GUIDANCE, Start, looping_model, states
+from tests.dialects.test_agents import CALLS, STEPS, found, model, needs, run
 from tests.dialects.test_anthropic import TASK, TOOL, results_of
 
 ARN = "arn:aws:bedrock:eu-west-1:123456789012:inference-profile/" + CLAUDE
@@ -125,6 +130,24 @@ def _exchanged(host: Host, kind: str, url: str, stream: bool) -> list[Any]:
         found += [sent.path, sent.query, sent.body, headers]
         found += [answer.status_code, answer.headers["content-type"], answer.content]
     return found
+
+
+@pytest.mark.parametrize("size", [1, 7, 64, 1000])
+def test_the_end_of_frames_is_seen_before_it_is_sent(size: int) -> None:
+    """In any split: its last bytes wait until the call is on record. Frames that are damaged are
+    no answer."""
+    body = {"model": "m", "stream": True}
+    stream = BEDROCK.in_envelope(own_answers.messages(body, "message_stop \u00e9" * 9, "1"))
+    watch = stream_watch(b"", 2**20, BEDROCK.end)
+    for at in range(0, len(stream), size):
+        assert not BEDROCK.read_stream(watch.content, json.loads).ended
+        watch.feed(stream[at : at + size])
+    assert watch.ended
+    read = BEDROCK.read_stream(watch.content, json.loads)
+    assert read.ended
+    assert read.completion is not None
+    damaged = stream.replace(b"bytes", b"other")
+    assert not BEDROCK.read_stream(damaged, json.loads).began
 
 
 def without_credential(server: AppServer, path: str, **sent: Any) -> httpx.Response:
@@ -277,3 +300,37 @@ def test_an_answer_of_the_gateway_is_in_the_envelope(
     assert answers[-1].stop_reason == "end_turn"
     assert "budget" in answers[-1].content[0].text.lower()
     assert len(host.received) == 1
+
+
+@pytest.mark.slow
+@needs("claude")
+@pytest.mark.parametrize("cloud", ["BEDROCK", "VERTEX"])
+def test_claude_code_leaves_signing_to_the_gateway(
+    gateway_server: Start, host: Host, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cloud: str
+) -> None:
+    """As its documentation says for gateways; every step is steered and recorded."""
+    clouds.service_account(host, tmp_path / "account.json")
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "account.json"))
+    host.script = model(CALLS, STEPS)
+    server = gateway_server(settings_for(host))
+    env = {
+        "HOME": str(tmp_path / "home"),
+        f"CLAUDE_CODE_USE_{cloud}": "1",
+        f"CLAUDE_CODE_SKIP_{cloud}_AUTH": "1",
+        "AWS_REGION": REGION,
+        "CLOUD_ML_REGION": "europe-west1",
+        "ANTHROPIC_VERTEX_PROJECT_ID": "p",
+        "ANTHROPIC_BEDROCK_BASE_URL": server.url,
+        "ANTHROPIC_VERTEX_BASE_URL": f"{server.url}/v1",
+        "ANTHROPIC_MODEL": MODELS[cloud.lower()],
+        "DISABLE_AUTOUPDATER": "1",
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+    }
+    command = [str(found("claude")), "-p", "repair the test", "--allowedTools", "Bash"]
+    ended = run(command, env, tmp_path / "work")
+    assert ended.returncode == 0, ended
+    assert len(states(server)) == STEPS + 1
+    assert any(GUIDANCE.encode() in seen.body for seen in host.received)
+    signed = [seen.headers["authorization"] for seen in host.received]
+    expected = f"Bearer {GOOGLE_TOKEN}" if cloud == "VERTEX" else "AWS4-HMAC-SHA256"
+    assert all(text.startswith(expected) for text in signed)

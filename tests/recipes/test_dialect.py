@@ -16,6 +16,7 @@ class AgentsDialect(ChatDialect):
 
     name = "agents"
     path = "/agents/chat/completions"
+    routes = ("/v1/agents/chat/completions", "/agents/chat/completions")
     list_key = "turns"
     route = "agents"
     litellm = None
@@ -103,7 +104,7 @@ def test_a_dialect_is_one_module_and_one_row(scratch: ScratchCopy) -> None:
         "from gateway.dialects.agents import AGENTS\nfrom gateway.dialects.base import",
     )
     scratch.replace(
-        "gateway/dialects/__init__.py", "RESPONSES, MESSAGES)", "RESPONSES, MESSAGES, AGENTS)"
+        "gateway/dialects/__init__.py", "MESSAGES, BEDROCK,", "MESSAGES, AGENTS, BEDROCK,"
     )
     assert scratch.changed() == {"gateway/dialects/agents.py", "gateway/dialects/__init__.py"}
     found = json.loads(scratch.run("-c", PROGRAM).stdout.splitlines()[-1])

@@ -123,6 +123,12 @@ PASSED = {
     "/v1beta/{path:path}": ("models/gemini-3:streamGenerateContent", "cachedContents"),
     "/v1alpha/{path:path}": ("models/gemini-3:countTokens",),
     "/v1beta1/{path:path}": ("projects/p/locations/global/publishers/google/models/g:rawPredict",),
+    "/v1/projects/{path:path}/models/count-tokens:rawPredict": (
+        "p/locations/l/publishers/anthropic",
+    ),
+    "/v1beta1/projects/{path:path}/models/count-tokens:rawPredict": (
+        "p/locations/global/publishers/anthropic",
+    ),
     "/upload/{path:path}": ("v1beta/files",),
     "/model/{path:path}": ("anthropic.claude/invoke", "a.b-v1%3A0/converse-stream"),
     "/backend-api/{path:path}": ("wham/usage", "codex/models"),

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse
-from starlette.routing import Route
 from yarl import URL
 
 from gateway.config import settings_from_dict
@@ -24,7 +17,8 @@ from gateway.upstream.base import RawHeaders
 from gateway.upstream.deployments import DeploymentTable
 from gateway.upstream.seats import Seat
 from gateway.upstream.signing import CloudSigner
-from steering_gateway_testing import AppServer
+from tests.dialects import clouds
+from tests.dialects.gateways import looping_model
 
 AWS = "https://bedrock-runtime.us-west-2.amazonaws.com/model/a%2Fb/invoke"
 GOOGLE = "https://europe-west1-aiplatform.googleapis.com/v1/projects/p/m:rawPredict"
@@ -118,23 +112,8 @@ def test_what_is_missing_is_said(
 
 def test_a_service_account_of_google(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Its token is asked for once, and used until it expires."""
-    asked: list[bytes] = []
-
-    async def token(request: Request) -> JSONResponse:
-        asked.append(await request.body())
-        return JSONResponse({"access_token": "ya29.made-up", "expires_in": 3600})
-
-    key = rsa.generate_private_key(public_exponent=65537, key_size=2048).private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    with AppServer(Starlette(routes=[Route("/token", token, methods=["POST"])])) as server:
-        account = {
-            "type": "service_account",
-            "client_email": "a@example.com",
-            "token_uri": f"{server.url}/token",
-            "private_key": key.decode(),
-        }
-        (tmp_path / "account.json").write_text(json.dumps(account))
+    with clouds.running(looping_model(0)) as host:
+        clouds.service_account(host, tmp_path / "account.json")
         monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "account.json"))
         table = DeploymentTable(settings_from_dict({}, {}), {})
         signer = CloudSigner(table)
@@ -147,5 +126,6 @@ def test_a_service_account_of_google(monkeypatch: pytest.MonkeyPatch, tmp_path: 
             return await asyncio.gather(*calls)
 
         found = asyncio.run(twice())
-    assert [dict(h)[b"authorization"] for h in found] == [b"Bearer ya29.made-up"] * 2
-    assert len(asked) == 1
+    expected = f"Bearer {clouds.GOOGLE_TOKEN}".encode()
+    assert [dict(h)[b"authorization"] for h in found] == [expected] * 2
+    assert host.tokens == 1
