@@ -64,7 +64,8 @@ BROUGHT = (
     Brought(GOOGLE, "google", {"x-goog-api-key": GOOGLE}),
     Brought(GOOGLE, "google", {}, query=f"key={GOOGLE}"),
     bearer("ABSKQmVkcm9jay1BUEkta2V5", "aws"),
-    Brought("5166", "aws", {"authorization": SIGNED, "x-amz-date": "20261101T000000Z"}),
+    # A signature is made for the name of the gateway; the request is signed again, or refused.
+    Brought("5166", "", {"authorization": SIGNED, "x-amz-date": "20261101T000000Z"}),
     Brought("azure-opaque", "azure", {"api-key": "azure-opaque"}, key=True),
     bearer(token(iss="https://sts.windows.net/t/"), "azure", key=True),
     bearer("gho_CopilotLogin", "github"),
