@@ -278,7 +278,9 @@ class PreparedRequest:
         """The path at a target, for a client of a seat."""
         if self.request.addressed is not None:
             model = target.model or self.call.model
-            return self.request.addressed.at(model, seat=bool(target.seat))
+            if not target.seat or model != self.request.model:
+                return self.request.addressed.at(model, seat=bool(target.seat))
+            return seat.path  # byte for byte
         return seat.path if target.seat else self.request.dialect.path
 
     def _body(self, target: Target) -> bytes:

@@ -133,15 +133,18 @@ async def ask(visit: Visit, call: RawCall, model: str) -> Answer:
 
 def _call(body: Mapping[str, Any], dialect: Dialect, model: str) -> UpstreamCall:
     kept = {key: value for key, value in body.items() if key not in _LEFT_OUT}
+    asked = dialect.addressed(dialect.path)
 
     def parsed(target: Target) -> Mapping[str, Any]:
         own = target.params if target.lane == "native" else {}
-        return {**own, **kept, "model": target.model or model}
+        named = {"model": target.model or model} if asked is None else {}
+        return {**own, **kept, **named}
 
     more = [_ANTHROPIC] if dialect.api == "anthropic" else []
     return UpstreamCall(
         method="POST",
         path=dialect.path,
+        path_at=None if asked is None else lambda to: asked.at(to.model or model, seat=False),
         dialect=dialect,
         headers=[*_HEADERS, *more],
         body=lambda target: orjson.dumps(parsed(target)),

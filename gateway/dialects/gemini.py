@@ -21,7 +21,7 @@ from gateway.dialects.base import (
 from gateway.errors import GatewayError
 from gateway.steering.guidance.edits import AppendToResult, Edit, SystemAppend
 from gateway.steering.guidance.target import GuidanceTarget
-from gateway.steering.transcript.content import json_text
+from gateway.steering.transcript.content import json_text, read_result
 from gateway.wire.body_prefix import MessagesView
 from gateway.wire.coerce import as_int, as_list, as_mapping, as_text
 from gateway.wire.parsing import Loads, Span, array_spans, object_spans, scannable
@@ -43,7 +43,7 @@ _STATUS |= {404: "NOT_FOUND", 429: "RESOURCE_EXHAUSTED", 500: "INTERNAL", 504: "
 _VERBS = ("generateContent", "streamGenerateContent")
 _VERTEX = ("projects/{project}/locations/{location}/publishers/google", "publishers/google")
 _PLACES = ("v1beta", "v1", "v1alpha", *(f"{v}/{at}" for v in ("v1", "v1beta1") for at in _VERTEX))
-_PATH = re.compile(rf"(/.+/models/)([^/]+)((?::|%3[Aa])({'|'.join(_VERBS)}))")
+_PATH = re.compile(rf"(/.+/models/)([^/]+)(:({'|'.join(_VERBS)}))")
 # Members of the schemas with which Gemini CLI asks who speaks next, which model to take, whether
 # the agent is in a loop and how to mend an edit. Source: its generateJson calls.
 _ASIDE = frozenset(
@@ -64,7 +64,7 @@ class GeminiDialect(Dialect):
     reference, "Generating content"; Vertex AI's, "generateContent"."""
 
     name = "gemini"
-    path = "/models"
+    path = "/v1beta/models/{model}:generateContent"
     routes = tuple(f"/{place}/models/{{model}}:{verb}" for place in _PLACES for verb in _VERBS)
     list_key = "contents"
     route = "generate_content"
@@ -86,9 +86,12 @@ class GeminiDialect(Dialect):
         if found is None:
             return None
         before, model, after, verb = found.groups()
-        own = "/v1beta/models/"
         return Addressed(
-            before=before, named=model, after=after, stream=verb == _VERBS[1], elsewhere=own
+            before=before,
+            named=model,
+            after=after,
+            stream=verb == _VERBS[1],
+            elsewhere="/v1beta/models/",
         )
 
     def members(self, addressed: Addressed, body: Json) -> dict[str, Any]:
@@ -139,14 +142,8 @@ class GeminiDialect(Dialect):
         return splices
 
     def edited(self, request: SteeredRequest, edits: Sequence[Edit]) -> Json:
-        """See Dialect. Of a system prompt LiteLLM sends the first part alone."""
-        body = dict(super().edited(request, edits))
-        system = as_mapping(_field(body, "systemInstruction"))
-        parts = [as_mapping(part) for part in as_list(system.get("parts"))]
-        if len(parts) > 1:
-            text = "\n\n".join(as_text(part.get("text"), "") for part in parts)
-            body["systemInstruction"] = {"parts": [{"text": text}]}
-        return body if request.addressed is None else body | request.addressed.members()
+        members = {} if request.addressed is None else request.addressed.members()
+        return {**super().edited(request, edits), **members}
 
     def takes(self, parameter: str) -> bool:
         return parameter in ("safetySettings", "toolConfig", "labels")
@@ -243,7 +240,7 @@ def _block(part: dict[str, Any]) -> dict[str, Any]:
         return _result(result)
     if isinstance(held := _field(part, "inlineData") or _field(part, "fileData"), dict):
         kind = as_text(_field(held, "mimeType"), "")
-        source = {"data": held.get("data"), "file_id": _field(held, "fileUri")}
+        source = {"data": held.get("data"), "file_id": _field(held, "fileUri"), "media_type": kind}
         return {"type": "image" if kind.startswith("image/") else "document", "source": source}
     for name, key in (("executableCode", "code"), ("codeExecutionResult", "output")):
         if isinstance(ran := _field(part, name), dict):
@@ -265,6 +262,54 @@ def _result(result: Json) -> dict[str, Any]:
     if response.get("error"):
         block["is_error"] = True
     return {**block, "tool_use_id": result["id"]} if result.get("id") else block
+
+
+def chat_messages(contents: Sequence[Any], system: Any = None) -> list[dict[str, Any]]:
+    """Contents as messages of chat completions. Calls get ids that are used once, and their results
+    come right behind them."""
+    texts = [
+        as_text(as_mapping(b).get("text"), "") for b in _blocks(as_mapping(system).get("parts"))
+    ]
+    made: list[dict[str, Any]] = []
+    if any(texts):
+        made.append({"role": "system", "content": "\n\n".join(texts)})
+    waiting: list[tuple[Any, str]] = []
+    for message in map(as_mapping, Contents(contents)):
+        blocks = [as_mapping(block) for block in as_list(message.get("content"))]
+        said = [part for block in blocks for part in _chat_part(block)]
+        if message.get("role") == "assistant":
+            calls = [block for block in blocks if block.get("type") == "tool_use"]
+            waiting = [(call.get("id"), f"call_{len(made)}_{i}") for i, call in enumerate(calls)]
+            listed = [_chat_call(*pair) for pair in zip(waiting, calls, strict=True)]
+            text = "".join([part.get("text", "") for part in said])
+            reply: dict[str, Any] = {"role": "assistant", "content": text or None}
+            made.append({**reply, "tool_calls": listed} if listed else reply)
+            continue
+        for block in blocks:
+            if block.get("type") == "tool_result":
+                same = (w for w in waiting if w[0] == block.get("tool_use_id"))
+                answered = next(same, (None, "call_unknown"))
+                waiting = [w for w in waiting if w is not answered]
+                shown = read_result(block, None).text
+                made.append({"role": "tool", "tool_call_id": answered[1], "content": shown})
+        if said:
+            made.append({"role": "user", "content": said})
+    return made
+
+
+def _chat_call(waiting: tuple[Any, str], call: Json) -> dict[str, Any]:
+    function = {"name": call["name"], "arguments": json.dumps(call["input"])}
+    return {"id": waiting[1], "type": "function", "function": function}
+
+
+def _chat_part(block: Json) -> list[dict[str, Any]]:
+    if block.get("type") == "text":
+        return [{"type": "text", "text": block["text"]}]
+    source = as_mapping(block.get("source"))
+    if block.get("type") != "image" or not source.get("data"):
+        return []
+    url = f"data:{source['media_type']};base64,{source['data']}"
+    return [{"type": "image_url", "image_url": {"url": url}}]
 
 
 def _instruct(request: SteeredRequest, texts: Sequence[str]) -> list[Splice]:

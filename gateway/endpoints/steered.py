@@ -68,8 +68,7 @@ class SteeredEndpoint:
             path = raw_path_of(scope)
             seat = services.table.seats.of(path, headers)
             query, asked = scope["query_string"], self.dialect.addressed(path)
-            if asked is not None:
-                asked = replace(asked, query=query)
+            asked = asked and replace(asked, query=query)
             require_route(services, principal, self.dialect.path if asked is None else path)
             limit = int(services.settings.server.max_body_mb * 2**20)
             raw = await read_body(headers, receive, exchange, limit, share)

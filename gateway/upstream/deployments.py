@@ -27,10 +27,9 @@ from gateway.dialects import DIALECTS, Dialect
 from gateway.errors import ConfigError, UnknownProvider
 from gateway.upstream.providers import (
     ANTHROPIC_API_BASE,
-    ANTHROPIC_KEY_VARIABLES,
     BASELESS,
     GEMINI_API_BASE,
-    GEMINI_KEY_VARIABLES,
+    KEY_VARIABLES,
     OPENAI_COMPATIBLE,
     is_known,
     is_tabled,
@@ -258,9 +257,8 @@ class _Targets:
         provider, name = provider_of(params)
         known = OPENAI_COMPATIBLE.get(provider)
         given = params.get("api_base") or params.get("base_url")
-        base = given or (known and known.api_base)
-        if provider == "gemini":
-            base = base or GEMINI_API_BASE
+        usual = known.api_base if known else {"gemini": GEMINI_API_BASE}.get(provider)
+        base = given or usual
         if provider in BASELESS and not base and not self._env.get(f"{provider.upper()}_API_BASE"):
             raise UnknownProvider(f"{provider!r} in {params['model']!r} has no address of its own")
         lane = deployment.lane
@@ -274,8 +272,8 @@ class _Targets:
         if provider == "anthropic" and anthropic_api:
             own_api, host = "anthropic", messages_base.netloc.decode("ascii")
         else:
-            own_api, host = "openai", urlsplit(str(base)).netloc if base else ""
-            own_api = "google" if provider == "gemini" else own_api
+            own_api = "google" if provider == "gemini" else "openai"
+            host = urlsplit(str(base)).netloc if base else ""
         own_host = bool(host) and host == self._client_hosts[own_api]
         api_key = self._key(provider, params)
         organization = params.get("organization")
@@ -309,11 +307,7 @@ class _Targets:
         if params.get("api_base") or params.get("base_url"):
             return None
         known = OPENAI_COMPATIBLE.get(provider)
-        variables = known.key_variables if known else ()
-        if provider == "anthropic":
-            variables = ANTHROPIC_KEY_VARIABLES
-        elif provider == "gemini":
-            variables = GEMINI_KEY_VARIABLES
+        variables = known.key_variables if known else KEY_VARIABLES.get(provider, ())
         return next((self._env[n] for n in variables if self._env.get(n)), None)
 
 

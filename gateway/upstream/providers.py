@@ -39,9 +39,11 @@ def litellm_names() -> frozenset[str]:
 
 
 ANTHROPIC_API_BASE = "https://api.anthropic.com"
-ANTHROPIC_KEY_VARIABLES = ("ANTHROPIC_API_KEY",)
 GEMINI_API_BASE = "https://generativelanguage.googleapis.com"
-GEMINI_KEY_VARIABLES = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
+KEY_VARIABLES: Mapping[str, tuple[str, ...]] = {
+    "anthropic": ("ANTHROPIC_API_KEY",),
+    "gemini": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+}
 
 BASELESS = frozenset(
     {"ai21", "custom_openai", "hosted_vllm", "litellm_proxy", "lm_studio", "openai_like"}
@@ -166,7 +168,7 @@ def keys_of_others(
     sends `OPENAI_API_KEY` to OpenAI-like providers for which it finds no key of their own. What
     `params` name themselves is the operator's choice and is not among them."""
     variables = {name: owner for owner, known in OPENAI_COMPATIBLE.items() for name in known[1]}
-    variables |= dict.fromkeys(ANTHROPIC_KEY_VARIABLES, "anthropic")
+    variables |= {name: owner for owner, names in KEY_VARIABLES.items() for name in names}
     others = {env[v] for v, owner in variables.items() if env.get(v) and not _is(provider, owner)}
     own = [env.get(f"{provider.upper()}_API_KEY"), *params.values()]
     return frozenset(others.difference(value for value in own if isinstance(value, str)))
@@ -174,6 +176,8 @@ def keys_of_others(
 
 def _is(provider: str, owner: str) -> bool:
     """Whether both are one company's (`text-completion-openai` and `anthropic_text`)."""
+    if owner == "gemini" and provider.startswith("vertex_ai"):
+        return True
     return provider in (owner, f"text-completion-{owner}", f"{owner}_text")
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,11 +16,24 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gateway.dialects import GEMINI
+from gateway.dialects.gemini import chat_messages
 from gateway.steering.guidance.edits import AppendToResult, Edit, SystemAppend
 from gateway.steering.transcript.steps import extract
 from gateway.wire.prefix_hash import chain_digests
-from steering_gateway_testing import AppServer, Fault, FaultKind, Reply, ScriptedUpstream, ToolCall
+from steering_gateway_testing import (
+    AppServer,
+    Fault,
+    FaultKind,
+    ReceivedRequest,
+    Reply,
+    ScriptedUpstream,
+    ToolCall,
+)
 from tests.dialects.gateways import GUIDANCE, OFF, STEERING, Start, states
+from tests.dialects.taps import Tap
+from tests.dialects.test_agents import THOUGHT, found, needs, run
+from tests.dialects.test_all_faults import BEFORE, LIMITS, RELAYED, RELAYED_STREAMS, a_fault
+from tests.relay.gateways import hear
 
 SHELL = "run_shell_command"
 MODEL = "/v1beta/models/gemini-2.5-pro"
@@ -168,6 +184,25 @@ def test_the_end_of_a_stream(field: str) -> None:
         assert read.completion["choices"][0]["finish_reason"] == "stop"
 
 
+def test_the_path_stays_as_it_was_written(
+    gateway_server: Start, upstream: ScriptedUpstream
+) -> None:
+    """Also where the name of the model is escaped in it; a routed one takes its place."""
+    server = serve(gateway_server, upstream)
+    upstream.default = CALL
+    body = body_of()
+    path = "/v1/publishers/google/models/gemini%2D2.5-pro@001:generateContent"
+    parts = parts_of(httpx.post(f"{server.url}{path}", json=body))
+    assert upstream.last.target == path
+    routed = serve(gateway_server, upstream, model_routing={"NORMAL": "gemini-2.5-flash"})
+    for text in ("FAILED a", "FAILED b"):
+        httpx.post(f"{routed.url}{path}", json=body)
+        result = {"name": SHELL, "response": {"output": text}}
+        body["contents"].append({"role": "model", "parts": parts})
+        body["contents"].append({"role": "user", "parts": [{"functionResponse": result}]})
+    assert upstream.last.target == path.replace("gemini%2D2.5-pro@001", "gemini-2.5-flash")
+
+
 def test_a_blocked_prompt_is_an_answer() -> None:
     """It has no candidates, and ends the run as filtered; an error is no answer."""
     view = GEMINI.read_answer({"promptFeedback": {"blockReason": "SAFETY"}})
@@ -239,6 +274,50 @@ def test_another_provider(
     assert GUIDANCE in upstream.last.body.decode()
     [call] = [part["functionCall"] for part in parts_of(answer) if "functionCall" in part]
     assert (call["name"], call["args"]) == (SHELL, {"command": "pytest"})
+
+
+@given(st.lists(st.booleans(), max_size=4), st.booleans())
+def test_contents_as_chat_messages(more: list[bool], ids: bool) -> None:
+    """Each call has an id of its own, its result comes right behind it, thoughts are left out."""
+    contents: list[dict[str, Any]] = body_of()["contents"]
+    for turn, says in enumerate(more):
+        own = [{"id": f"i{turn}{n}"} if ids else {} for n in (0, 1)]
+        calls = [{"functionCall": {**each, "name": SHELL, "args": {"n": 1}}} for each in own]
+        results = [
+            {"functionResponse": {**each, "name": SHELL, "response": {"output": str(n)}}}
+            for n, each in enumerate(own)
+        ]
+        results = results[::-1] if ids else results
+        parts = [{"text": "go on"}, *results] if says else results
+        contents.append({"role": "model", "parts": [{"text": "hm", "thought": True}, *calls]})
+        contents.append({"role": "user", "parts": parts})
+    made = chat_messages(contents, {"parts": [{"text": "a"}, {"text": "b"}]})
+    assert made[0] == {"role": "system", "content": "a\n\nb"}
+    asked = [call["id"] for m in made for call in m.get("tool_calls", ())]
+    assert len(set(asked)) == len(asked) == 2 * len(more)
+    shown = {m["tool_call_id"]: m["content"] for m in made if m["role"] == "tool"}
+    assert [shown[each] for each in asked] == ["0", "1"] * len(more)
+    for at, message in enumerate(made):
+        if message.get("tool_calls"):
+            assert message["content"] is None
+            assert [m["role"] for m in made[at + 1 : at + 3]] == ["tool", "tool"]
+
+
+@pytest.mark.parametrize("form", FORMS[:2])
+def test_google_through_litellm(
+    gateway_server: Start, upstream: ScriptedUpstream, form: str
+) -> None:
+    """A deployment of that lane gets the contents as they are, and answers in Google's form."""
+    made = {"model": "gemini/g", "api_base": f"{upstream.url}/v1beta", "api_key": "own"}
+    listed = {"model_name": "gemini-2.5-pro", "litellm_params": made, "lane": "litellm"}
+    server = serve(gateway_server, upstream, model_list=[listed])
+    upstream.default = CALL
+    answer = httpx.post(f"{server.url}{MODEL}:{form}", json=body_of(), timeout=60)
+    assert answer.status_code == 200, answer.text
+    assert upstream.last.path.startswith("/v1beta/models/g:")
+    assert upstream.last.fields["contents"] == body_of()["contents"]
+    assert GUIDANCE in upstream.last.body.decode()
+    assert parts_of(answer)[-1]["functionCall"]["args"] == {"command": "pytest"}
 
 
 def test_errors_are_in_googles_form(gateway_server: Start, upstream: ScriptedUpstream) -> None:
@@ -319,6 +398,7 @@ def test_any_contents_are_read(contents: Any, config: Any, layout: Any) -> None:
     request = parsed({"contents": contents, "generationConfig": config}, layout)
     extract(request.transcript)
     chain_digests(request.transcript, "t")
+    chat_messages(contents if isinstance(contents, list) else [contents], config)
     GEMINI.is_side_request(request)
     GEMINI.read_answer({"candidates": [{"content": each} for each in contents], "x": config})
     GEMINI.read_stream(json.dumps([{"candidates": contents}]).encode()[:-1], orjson.loads)
@@ -362,3 +442,98 @@ def test_guidance_adds_parts_and_nothing_else(
     if late:
         expected["contents"] = [*contents[:-1], grown(contents[-1], ["late"])]
     assert after == expected
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_fault(gateway_server: Start, upstream: ScriptedUpstream, form: str) -> None:
+    """Errors before the first byte are told in Google's form; what can be relayed is relayed."""
+    server = serve(gateway_server, upstream, **OFF, router={"num_retries": 2, "backoff_s": 0})
+    with httpx.Client(timeout=60) as client:
+        for kind, (status, _) in BEFORE.items():
+            if kind in LIMITS or kind is FaultKind.HTML_ERROR:
+                continue
+            upstream.default = a_fault(kind)
+            heard = hear(client, f"{server.url}{MODEL}:{form}", json=body_of())
+            assert (kind, heard.status) == (kind, status)
+            assert heard.json["error"]["message"]
+            assert set(heard.json["error"]) == {"code", "message", "status"}
+        for kind in RELAYED_STREAMS if "stream" in form else RELAYED:
+            upstream.default = a_fault(kind)
+            straight = hear(client, f"{upstream.url}{MODEL}:{form}", json=body_of())
+            through = hear(client, f"{server.url}{MODEL}:{form}", json=body_of())
+            first, second = (b"%08d" % (upstream.last.sequence + n) for n in (-1, 0))
+            assert through.body.replace(second, b"N") == straight.body.replace(first, b"N")
+            assert (kind, through.status) == (kind, straight.status)
+            assert through.headers["content-type"] == straight.headers["content-type"]
+
+
+def a_model(steps: int) -> Callable[[ReceivedRequest], Reply]:
+    """A model that runs a failing command `steps` times, never with the same words: Gemini CLI
+    stops a loop itself."""
+    asked = 0
+
+    def reply(request: ReceivedRequest) -> Reply:
+        nonlocal asked
+        if not request.fields.get("tools") or asked >= steps:
+            return Reply("All done.")
+        asked += 1
+        command = f'echo "FAILED tests/test_a.py::test_x"; exit {asked}'
+        call = ToolCall(SHELL, {"command": command, "description": "run"})
+        return Reply(THOUGHT, reasoning="Hm.", tool_calls=(call,), signature="c2ln")
+
+    return reply
+
+
+def gemini_cli(url: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Gemini CLI with an API key, one task without a terminal."""
+    own = folder / ".gemini"
+    own.mkdir()
+    chosen = {"security": {"auth": {"selectedType": "gemini-api-key"}}}
+    (own / "settings.json").write_text(json.dumps(chosen))
+    env = {"HOME": str(folder), "GEMINI_API_KEY": "AIza-own", "GOOGLE_GEMINI_BASE_URL": url}
+    env["GEMINI_CLI_TRUST_WORKSPACE"] = "true"
+    flags = ["--approval-mode", "yolo", "-m", "gemini-2.5-pro"]
+    command = [str(found("gemini")), "-p", "repair the test", *flags]
+    return run(command, env, folder / "work")
+
+
+@pytest.mark.slow
+@needs("gemini")
+def test_gemini_cli_is_steered(
+    gateway_server: Start, upstream: ScriptedUpstream, tmp_path: Path
+) -> None:
+    """Its tool loop completes as one run that is scored, guided, and whose cost is known."""
+    upstream.default = a_model(6)
+    server = serve(gateway_server, upstream)
+    ended = gemini_cli(server.url, tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert "All done" in ended.stdout
+    rows = states(server)
+    assert [row[0] for row in rows] == list(range(7))
+    assert any("test_repeat" in row[3] for row in rows)
+    [about] = httpx.get(f"{server.url}/api/runs").json()["runs"]
+    assert about["totals"]["cost_usd"] > 0
+    assert all(GUIDANCE in r.body.decode() for r in upstream.requests if r.fields.get("tools"))
+
+
+@pytest.mark.slow
+@needs("gemini")
+@pytest.mark.parametrize("mode", ["off", "shadow"])
+def test_gemini_cli_is_left_alone(
+    gateway_server: Start, upstream: ScriptedUpstream, tmp_path: Path, mode: str
+) -> None:
+    """A tap on either side of the gateway hears the same bodies and answers."""
+    upstream.default = a_model(3)
+    with Tap(upstream.port) as far:
+        own = {"api_base": upstream.base_url, "gemini_api_base": f"http://127.0.0.1:{far.port}"}
+        server = gateway_server(
+            {"default_upstream": own, "steering": {**STEERING["steering"], "mode": mode}}
+        )
+        with Tap(server.port) as near:
+            ended = gemini_cli(f"http://127.0.0.1:{near.port}", tmp_path)
+            told, heard = near.exchanges(), far.exchanges()
+    assert ended.returncode == 0, ended.stderr
+    assert len(told) >= 4
+    assert [(e.target, e.request, e.answer) for e in told] == [
+        (e.target, e.request, e.answer) for e in heard
+    ]

@@ -44,7 +44,8 @@ def assert_own_host(target: Target, provider: str) -> None:
     assert target.provider == provider
     if target.lane == "litellm":
         assert str(target.litellm_params["model"]).startswith(f"{provider}/")
-        assert target.api_base.host == "litellm.invalid" or provider in OPENAI_COMPATIBLE
+        own = "generativelanguage.googleapis.com" if provider == "gemini" else "litellm.invalid"
+        assert target.api_base.host == own or provider in OPENAI_COMPATIBLE
         return
     assert str(target.api_base) == OPENAI_COMPATIBLE[provider].api_base
 

@@ -23,6 +23,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from typing import Any
 
 from gateway.dialects import DIALECTS
+from gateway.dialects.gemini import chat_messages
 from gateway.errors import UpstreamUnreachable
 from gateway.observability.logging import get_logger
 from gateway.upstream.litellm_lane.transport import CallTransport, ProviderCall, current_call
@@ -142,6 +143,9 @@ class Sdk:
 
         # Of the functions that do not stream themselves.
         google = importlib.import_module("litellm.google_genai.main")
+        # Its own gives all calls of a tool one id, and sends texts before results.
+        adapter = importlib.import_module("litellm.google_genai.adapters.transformation")
+        adapter.GoogleGenAIAdapter._transform_contents_to_messages = _contents_to_messages
         self.streamed: Mapping[str, Callable[..., Awaitable[Any]]] = {
             "gemini": google.agenerate_content_stream
         }
@@ -183,6 +187,10 @@ class Sdk:
             litellm_call_id="",
             function_id="",
         )
+
+
+def _contents_to_messages(_: Any, contents: Any, system_instruction: Any = None) -> Any:
+    return chat_messages(contents, system_instruction)
 
 
 def load() -> Sdk:
