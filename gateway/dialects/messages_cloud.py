@@ -31,15 +31,8 @@ _PIECE: Final = 4096  # bytes given to the decoder at once: it copies what it ha
 _LAST: Final = base64.b64encode(b'{"type":"message_stop')
 
 # Status -> name of the error. Source: Bedrock's API reference, `InvokeModel` and `ResponseStream`.
-_ERRORS: Final[Mapping[int, str]] = {
-    400: "ValidationException",
-    401: "AccessDeniedException",
-    403: "AccessDeniedException",
-    404: "ResourceNotFoundException",
-    429: "ThrottlingException",
-    503: "ServiceUnavailableException",
-    504: "ModelTimeoutException",
-}
+_ERRORS = {401: "AccessDenied", 403: "AccessDenied", 404: "ResourceNotFound"}
+_ERRORS |= {429: "Throttling", 503: "ServiceUnavailable", 504: "ModelTimeout"}
 
 
 class VertexDialect(MessagesDialect):
@@ -156,8 +149,8 @@ def _frame(payload: bytes, kinds: Mapping[str, str]) -> bytes:
 
 
 def _error_name(error: GatewayError) -> str:
-    usual = "InternalServerException" if error.status >= 500 else "ValidationException"
-    return _ERRORS.get(error.status, usual)
+    usual = "InternalServer" if error.status >= 500 else "Validation"
+    return f"{_ERRORS.get(error.status, usual)}Exception"
 
 
 BEDROCK = BedrockDialect()

@@ -277,3 +277,19 @@ def test_without_litellm_every_model_is_unknown(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(prices, "default_list", lambda: None)
     assert prices.capabilities("gpt-4o") is None
     assert listed_cost("gpt-4o", {"prompt_tokens": 1}) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("eu.anthropic.claude-haiku-4-5-20251001-v1:0", True),
+        ("arn:aws:bedrock:eu-west-1:1:inference-profile/eu.anthropic.claude-opus-4-6-v1", True),
+        ("arn:aws:bedrock:eu-west-1:1:application-inference-profile/a1b2c3", False),
+        ("arn:aws:bedrock:eu-west-1:1:inference-profile/gpt-4o", False),
+        ("claude-haiku-4-5@20251001", True),
+        ("claude-opus-4-6@default", True),
+    ],
+)
+def test_the_names_of_clouds(name: str, known: bool) -> None:
+    """What a profile of a customer's own costs is not known, and not guessed."""
+    assert (prices.capabilities(name) is not None) == known
