@@ -53,6 +53,7 @@ _GOOSE = {"OPENAI_HOST": ROOT, "OPENAI_BASE_PATH": "v1/chat/completions", "ANTHR
 _CLINE = "choose the provider `OpenAI Compatible` in Cline with the base URL {base}"
 _CONTINUE = "set `apiBase: {base}` for the model in Continue's config.yaml"
 _PI = 'set `"baseUrl": "{base}"` for the provider in pi\'s models.json'
+_UPSTREAM = "GATEWAY_DEFAULT_UPSTREAM__"
 _CLAUDE = {
     "ANTHROPIC_BEDROCK_BASE_URL": ROOT,
     "ANTHROPIC_VERTEX_BASE_URL": BASE,
@@ -147,7 +148,10 @@ def with_upstreams(command: Sequence[str], environment: Mapping[str, str]) -> di
         if base and kind == "PROVIDER":
             found["OPENAI_BASE_URL" if ours == BASE else "ANTHROPIC_BASE_URL"] = base
         elif base and kind in ("BEDROCK", "VERTEX", "GEMINI"):
-            found.setdefault(f"GATEWAY_DEFAULT_UPSTREAM__{kind}_API_BASE", base.removesuffix("/v1"))
+            found.setdefault(f"{_UPSTREAM}{kind}_API_BASE", base.removesuffix("/v1"))
+            skip = f"CLAUDE_CODE_SKIP_{kind}_AUTH"
+            if skip in client.variables and not environment.get(skip):  # it signed for that host
+                found.setdefault(f"{_UPSTREAM}CLOUD_CREDENTIALS", "true")
     return found
 
 

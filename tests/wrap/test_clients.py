@@ -134,6 +134,11 @@ def test_the_gateway_asks_the_provider_that_the_client_would_have_asked() -> Non
     assert found[at("BEDROCK")] == "https://bedrock.corp"
     assert found[at("VERTEX")] == "https://vertex.corp"
     assert at("GEMINI") not in found
+    credentials = "GATEWAY_DEFAULT_UPSTREAM__CLOUD_CREDENTIALS"
+    assert found[credentials] == "true"
+    skipped = {f"CLAUDE_CODE_SKIP_{name}_AUTH": "1" for name in ("BEDROCK", "VERTEX")}
+    assert credentials not in with_upstreams(["claude"], own | skipped)
+    assert credentials not in with_upstreams(["gemini"], own)
     assert with_upstreams(["gemini"], own)[at("GEMINI")] == "https://gemini.corp"
     assert with_upstreams(["claude"], {**own, at("VERTEX"): "v"})[at("VERTEX")] == "v"
     assert with_upstreams(["make"], own) == own
