@@ -11,7 +11,7 @@ from starlette.routing import Route, Router
 from gateway.auth.authenticator import Authenticator
 from gateway.auth.browsers import BrowserGuard
 from gateway.config import Settings
-from gateway.dialects import DIALECTS
+from gateway.dialects import DIALECTS, RESPONSES
 from gateway.embedding import EmbeddingError
 from gateway.endpoints.body import BodyRoom, Receive, Scope, Send
 from gateway.endpoints.edge import Edge
@@ -20,6 +20,7 @@ from gateway.endpoints.models import ModelsEndpoint
 from gateway.endpoints.passthrough import PassThrough
 from gateway.endpoints.realtime import PATHS as REALTIME_PATHS
 from gateway.endpoints.realtime import RealtimeEndpoint
+from gateway.endpoints.responses_socket import ResponsesSocket
 from gateway.endpoints.steered import SteeredEndpoint
 from gateway.errors import ConfigError
 from gateway.pipeline import Pipeline
@@ -95,7 +96,9 @@ def build_app(settings: Settings) -> Edge:
         Route("/readyz", _Endpoint(health.readyz), methods=["GET"]),
         Route("/metrics", _Endpoint(health.metrics), methods=["GET"]),
     ]
+    sockets = ResponsesSocket(runtime, auth, anything)
     routes = [
+        *(Route(path, sockets, methods=["GET"]) for path in RESPONSES.routes),
         *endpoints,
         *(  # Answers 405 in OpenAI's error shape; below `/v1` other methods are passed through.
             Route(route.path, OnlyMethods(*sorted(route.methods or ())))
@@ -110,7 +113,8 @@ def build_app(settings: Settings) -> Edge:
     router = Router(routes, default=not_found, redirect_slashes=False)
     limit = settings.server.max_concurrent_requests
     lifespan = partial(_lifespan, runtime)
-    return Edge(router, lifespan, runtime, guard, max_concurrent=limit)
+    sockets.app = edge = Edge(router, lifespan, runtime, guard, max_concurrent=limit)
+    return edge
 
 
 async def _lifespan(runtime: Runtime, _scope: Scope, receive: Receive, send: Send) -> None:

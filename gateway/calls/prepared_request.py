@@ -31,7 +31,7 @@ from gateway.steering.guidance.state import Place
 from gateway.stores.exchanges import RawCall
 from gateway.upstream.base import RawHeaders
 from gateway.upstream.deployments import Target
-from gateway.upstream.dispatch import UpstreamCall
+from gateway.upstream.dispatch import OpenConnection, UpstreamCall
 from gateway.upstream.prices import estimated_usage
 from gateway.upstream.seats import Seat
 from gateway.wire.codings import READABLE
@@ -71,6 +71,9 @@ class PreparedRequest:
 
     asked_usage: bool = field(default=False, init=False)
     """Whether the target was asked for it, so that its chunk is taken out of the answer."""
+
+    connection: OpenConnection | None = field(default=None, init=False)
+    """The WebSocket that it came over: its answers can be continued there, stored or not."""
 
     _sent: bytes | Mapping[str, Any] = field(default=b"", init=False)
 
@@ -175,6 +178,8 @@ class PreparedRequest:
         if self.runtime.telemetry is not None and settings.otel.content:
             mask, history = settings.storage.mask_secrets, self.request.own_messages
             exchange.texts |= call_texts(history, completion, settings.otel, mask=mask)
+        if self.connection is not None and completion is not None:
+            completion[ANSWER_ID] = self.connection.answer_id
         response_id = reply.pending_id or (completion or {}).get(ANSWER_ID)
         target = self.call.target
         if isinstance(response_id, str) and response_id and target is not None:

@@ -254,8 +254,11 @@ def _has_front(request: SteeredRequest) -> bool:
     """Whether guidance goes into `instructions` and not into the client's leading item. An upstream
     that stores responses stores their items, too, and adds them to the next request. It does not
     store `instructions`, so that only these can be sent with every request."""
-    if request.body.get("instructions") is not None or request.body.get("store") is not False:
+    body = request.body
+    if body.get("instructions") is not None or body.get("store") is not False:
         return True
+    if body.get("type") == "response.create":
+        return True  # over a WebSocket, where the connection keeps the items
     first = request.messages[0] if request.messages else None
     return not isinstance(first, dict) or first.get("role") not in SYSTEM_ROLES
 

@@ -107,6 +107,8 @@ OnGone = Callable[[Callable[[], None]], None]
 it at once for a client that has."""
 WRITE_NOW, ON_GONE = "gateway.write_now", "gateway.on_gone"
 """Where a scope's extensions have its `WriteNow` and `OnGone`, if the server has them."""
+SOCKET = "gateway.socket"
+"""Where they have the connection to the upstream, for a request that came over a WebSocket."""
 
 
 class ClientGone(Exception):

@@ -18,10 +18,10 @@ from uvicorn.protocols.http.httptools_impl import (
 
 from gateway.config import ServerSettings
 from gateway.endpoints.body import ON_GONE, WRITE_NOW, Message, Receive, Scope, Send
-from gateway.endpoints.realtime import HAND_OVER, Streams
+from gateway.endpoints.realtime import HAND_OVER
 from gateway.endpoints.request_head import check_head, check_size
 from gateway.errors import BadRequest, GatewayError, HeadTooLarge, Overloaded, RequestTooSlow
-from gateway.upstream.websocket import BUFFER_BYTES
+from gateway.upstream.websocket import BUFFER_BYTES, Streams
 
 # A provider's answer with a status that HTTP does not have reaches the client as it is.
 STATUS_LINE.update({status: b"HTTP/1.1 %d \r\n" % status for status in range(600, 1000)})

@@ -228,7 +228,7 @@ class PassThrough:
             if scope["method"] == "POST" and content_type.startswith(b"application/json"):
                 raw = await read_body(headers, receive, exchange, limit, share)
                 async with DisconnectWatch(receive, exchange) as watch:
-                    read = await _read_request(raw)
+                    read = await read_request(raw)
                     await require_own(self._runtime, services, principal, call, read)
                     request = read if read and isinstance(read.body.get("model"), str) else None
                     if request is not None and call.dialect is not None:
@@ -406,7 +406,7 @@ async def _relay(
         await response.aclose()
 
 
-async def _read_request(raw: bytes) -> ChatRequest | None:
+async def read_request(raw: bytes) -> ChatRequest | None:
     """The body if it is a JSON object; of a large one, only the small members are read."""
     try:
         if len(raw) < COUNTED_BYTES:

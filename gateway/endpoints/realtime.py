@@ -9,11 +9,11 @@ import contextlib
 import socket
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from functools import partial
 from urllib.parse import parse_qs, quote
 
-from gateway.auth.authenticator import Authenticator, refuse_loop
-from gateway.endpoints.body import Receive, Scope, Send, asks_for_websocket
+from gateway.auth.authenticator import Authenticator, Principal, refuse_loop
+from gateway.endpoints.body import Receive, Scope, Send, asks_for_websocket, raw_path_of
 from gateway.endpoints.edge import EXCHANGE
 from gateway.endpoints.key_rights import require_models, require_right
 from gateway.errors import NotFound
@@ -22,15 +22,14 @@ from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.tasks import spawn
 from gateway.upstream.base import RawHeaders, end_to_end
+from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import UpstreamCall, outgoing_headers, target_url
-from gateway.upstream.websocket import Handshake, open_websocket
-
-Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+from gateway.upstream.websocket import Handshake, Streams, open_websocket
 
 # The extension of an ASGI scope under which the server offers the client's connection itself.
 HAND_OVER = "gateway.hand_over"
 _PIECE_BYTES = 2**16
-_LAST_WORDS_S = 5.0
+LAST_WORDS_S = 5.0
 """After one side has ended, the other may finish for so long: a WebSocket is closed by a frame
 each way (RFC 6455 section 7.1.1), the second of which crosses the end of the first."""
 
@@ -41,13 +40,11 @@ async def tunnel(one: Streams, other: Streams) -> tuple[int, int]:
     Both connections are closed at the end, also when the task is cancelled. A peer that vanished
     without a word is noticed by the kernel's keep-alive probes."""
     moved = [0, 0]
-    for _, writer in (one, other):
-        _probe(writer)
     ways = [spawn(_pipe(one[0], other[1], moved, 0)), spawn(_pipe(other[0], one[1], moved, 1))]
     try:
         _, unfinished = await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         if unfinished:
-            await asyncio.wait(unfinished, timeout=_LAST_WORDS_S)
+            await asyncio.wait(unfinished, timeout=LAST_WORDS_S)
     finally:
         for way in ways:
             way.cancel()
@@ -79,10 +76,13 @@ def _probe(writer: asyncio.StreamWriter) -> None:
 PATHS = ("/v1/realtime", "/realtime")
 
 ASGIHandler = Callable[[Scope, Receive, Send], Awaitable[None]]
+Talk = Callable[[Handshake, Streams], Awaitable[None]]
 
 
 class RealtimeEndpoint:
     """Relays WebSockets; a request for anything else is passed through."""
+
+    route, path = "passthrough", "/realtime"
 
     def __init__(self, runtime: Runtime, auth: Authenticator, anything: ASGIHandler) -> None:
         self._runtime = runtime
@@ -96,44 +96,57 @@ class RealtimeEndpoint:
             await self._anything(scope, receive, send)
             return
         exchange: Exchange = scope[EXCHANGE]
-        exchange.route = "passthrough"
+        exchange.route = self.route
         with self._runtime.services.in_use() as services:
             refuse_loop(headers, services.dispatcher.instance)
             principal = self._auth.principal(scope)
             exchange.request.tenant, exchange.request.key = principal.tenant, principal.key
+            seat = services.table.seats.of(raw_path_of(scope), headers)
             call = UpstreamCall(
                 method="GET",
-                path="/realtime",
+                path=self.path if seat is None else seat.path,
+                seat=seat,
                 headers=headers,
                 key_headers=principal.key_headers,
                 query=scope["query_string"],
                 body=lambda _: b"",
                 parsed=lambda _: {},
             )
-            await require_right(self._runtime, services, principal, call)
-            require_models(services, principal, {"model": _model(call.query)})
-            answer = await _ask(services, exchange, call)
-            if answer.reader is None or answer.writer is None:
-                await _relay_refusal(answer, send)
-                return
-            await _relay_frames(exchange, answer, answer.reader, answer.writer, hand_over())
+            target, talk = await self._admit(services, scope, principal, call)
+            answer = await _ask(services, exchange, call, target)
+        if answer.streams is None:
+            await _relay_refusal(answer, send)
+        else:
+            await talk(answer, hand_over())
+
+    async def _admit(
+        self, services: Services, scope: Scope, principal: Principal, call: UpstreamCall
+    ) -> tuple[Target, Talk]:
+        """The upstream of a client that may connect, asked for the model by the upstream's name,
+        and what is done once it has accepted."""
+        exchange: Exchange = scope[EXCHANGE]
+        await require_right(self._runtime, services, principal, call)
+        exchange.request.model = model = _model(call.query)
+        require_models(services, principal, {"model": model})
+        native = [target for target in services.table.resolve(model) if target.lane == "native"]
+        if not native:
+            raise NotFound(
+                f"no deployment of {model!r} is reached without translation, which /realtime needs"
+            )
+        target = native[0]
+        if target.model is not None:
+            rest = [part for part in call.query.split(b"&") if not part.startswith(b"model=")]
+            call.query = b"&".join([b"model=" + quote(target.model, safe="").encode(), *rest])
+            exchange.upstream.model = target.model
+        return target, partial(relay_frames, exchange)
 
 
-async def _ask(services: Services, exchange: Exchange, call: UpstreamCall) -> Handshake:
-    query = call.query
-    exchange.request.model = model = _model(query)
-    native = [target for target in services.table.resolve(model) if target.lane == "native"]
-    if not native:
-        raise NotFound(
-            f"no deployment of {model!r} is reached without translation, which /realtime needs"
-        )
-    target = native[0]
+async def _ask(
+    services: Services, exchange: Exchange, call: UpstreamCall, target: Target
+) -> Handshake:
+    """The upstream's answer to the client's request for a WebSocket."""
     exchange.upstream.lane, exchange.upstream.deployment = "native", target.name
-    if target.model is not None:
-        rest = [part for part in query.split(b"&") if not part.startswith(b"model=")]
-        query = b"&".join([b"model=" + quote(target.model, safe="").encode(), *rest])
-        exchange.upstream.model = target.model
-    url = target_url(target.api_base, call.path, query)
+    url = target_url(target.api_base, call.path, call.query)
     out = outgoing_headers(call, target, services.dispatcher.instance)
     started = time.perf_counter()
     try:
@@ -155,15 +168,23 @@ async def _relay_refusal(answer: Handshake, send: Send) -> None:
     await send({"type": "http.response.body", "body": answer.body})
 
 
-async def _relay_frames(
-    exchange: Exchange, answer: Handshake, reader: Any, writer: Any, client: Streams
-) -> None:
+def accept(exchange: Exchange, answer: Handshake, client: Streams) -> Streams:
+    """Give the client the upstream's consent; the frames of the upstream."""
+    assert answer.streams is not None
+    for _, writer in (client, answer.streams):
+        _probe(writer)
     exchange.response.status = answer.status
     exchange.timing.stop_overhead()
     client[1].write(answer.head([(b"x-request-id", exchange.request.id.encode())]))
+    return answer.streams
+
+
+async def relay_frames(exchange: Exchange, answer: Handshake, client: Streams) -> None:
+    """Pass all bytes on as they are."""
+    upstream = accept(exchange, answer, client)
     started = time.perf_counter()
     try:
-        sent, received = await tunnel(client, (reader, writer))
+        sent, received = await tunnel(client, upstream)
         exchange.notes |= {"bytes_sent": sent, "bytes_received": received}
     finally:
         exchange.timing.waited_s += time.perf_counter() - started

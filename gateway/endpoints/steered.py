@@ -15,6 +15,7 @@ from gateway.dialects import Dialect, SteeredRequest
 from gateway.dialects.base import Addressed
 from gateway.endpoints.body import (
     ON_GONE,
+    SOCKET,
     WRITE_NOW,
     BodyRoom,
     DisconnectWatch,
@@ -78,24 +79,21 @@ class SteeredEndpoint:
             else:
                 headers = without_coding(headers) if packed.coding else headers
                 request = await self._parse(services, exchange.request.tenant, packed.plain, asked)
-            exchange.request.model, exchange.request.streamed = request.model, request.stream
             offers = scope.get("extensions", {})
+            if (socket := offers.get(SOCKET)) is not None:
+                socket.prepare(request)
+            exchange.request.model, exchange.request.streamed = request.model, request.stream
             async with DisconnectWatch(receive, exchange, on_gone=offers.get(ON_GONE)) as watch:
                 prepared = await self.pipeline.prepare(services, exchange, request, headers)
                 key_headers = principal.key_headers
                 sending = prepared.upstream_call(headers, query, key_headers, seat)
                 sending.packed = packed
+                if socket is not None:
+                    socket.bind(services, prepared, sending)
                 await require_own(self.runtime, services, principal, sending, request)
-                relay = Relay(
-                    send,
-                    exchange,
-                    watch,
-                    prepared.complete,
-                    services.settings.server,
-                    self.dialect,
-                    delivered=prepared.note_delivered,
-                    write=offers.get(WRITE_NOW),
-                )
+                given = send, exchange, watch, prepared.complete, services.settings.server
+                told, write = prepared.note_delivered, offers.get(WRITE_NOW)
+                relay = Relay(*given, self.dialect, delivered=told, write=write)
                 try:
                     response = await self.pipeline.send(services, prepared, sending)
                     try:

@@ -9,7 +9,7 @@ import asyncio
 import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import httpx
 import orjson
@@ -77,6 +77,17 @@ class ClientRequest(Struct, kw_only=True):
     """Whether the body cannot be read, not even its model: the default upstream alone is asked."""
 
 
+class OpenConnection(Protocol):
+    """A connection that a client keeps open to one upstream, and over which it is asked."""
+
+    target: Target
+    answer_id: str
+    """The id by which a later request on it can continue the newest answer; empty: none."""
+
+    async def ask(self, body: bytes) -> LaneResponse:
+        """The answer to a request. Raises: UpstreamFailure."""
+
+
 class UpstreamCall(ClientRequest, kw_only=True):
     """One request to be sent upstream."""
 
@@ -89,6 +100,7 @@ class UpstreamCall(ClientRequest, kw_only=True):
     """Whether a fallback may be asked; None: any may."""
     instead_of_operator_key: GatewayError | None = None
     """The answer where the operator's key would be spent; None: it may be."""
+    connection: OpenConnection | None = None  # None: as the target is reached by itself
     attempts: list[str] = []  # the result of each attempt: `<deployment>:<status or error label>`
 
     @property
@@ -157,6 +169,8 @@ class Dispatcher:
         self, call: UpstreamCall, model: str, native_only: bool, once: bool
     ) -> list[Target]:
         """The targets in order: where the answer is stored, else the name's own and fallbacks."""
+        if call.connection is not None:
+            return [call.connection.target]
         retries = 0 if once else self.settings.num_retries
         if call.opaque:
             default = self.table.default.for_client(call.dialect, "", call.seat)
@@ -202,6 +216,10 @@ class Dispatcher:
                 raise call.instead_of_operator_key
             headers = [h for h in call.headers if h[0] not in call.key_headers]
             return await self.litellm.send(target, call.parsed(target), headers, call.dialect)
+        if call.connection is not None:
+            if call.instead_of_operator_key is not None and target.api_key is not None:
+                raise call.instead_of_operator_key
+            return await call.connection.ask(call.body(target))
         headers = outgoing_headers(call, target, self.instance)
         path = call.path if call.path_at is None else call.path_at(target)
         url = target_url(target.api_base, path, call.query)

@@ -1,10 +1,16 @@
-"""A WebSocket to an upstream: the handshake as HTTP, then the bytes as they are."""
+"""A WebSocket to an upstream: the handshake as HTTP, then the bytes as they are, or as messages."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from typing import Any
 
+from wsproto.connection import Connection, ConnectionState, ConnectionType
+from wsproto.events import CloseConnection, Event, Message
+from wsproto.frame_protocol import CloseReason
 from yarl import URL
 
 from gateway.config import TimeoutSettings
@@ -13,6 +19,8 @@ from gateway.upstream.base import IdleGuard, RawHeaders
 from gateway.upstream.http1 import Handover
 from gateway.upstream.pool import Origin, Pool
 
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
 BUFFER_BYTES = 2**16  # what one direction holds before its sender has to wait
 _MAX_REFUSAL_BYTES = 2**20
 """Of an answer that refuses the WebSocket, so much is relayed; it is an error message."""
@@ -20,15 +28,14 @@ _MAX_REFUSAL_BYTES = 2**20
 
 @dataclass(slots=True)
 class Handshake:
-    """The upstream's answer to a request for a WebSocket. `status` 101: `reader` and `writer` carry
-    its frames. Any other: it refused, `body` says why, and the connection is closed."""
+    """The upstream's answer to a request for a WebSocket. `status` 101: `streams` carry its frames.
+    Any other: it refused, `body` says why, and the connection is closed."""
 
     status: int = 0
     reason: bytes = b""
     headers: RawHeaders = field(default_factory=list)
     body: bytes = b""
-    reader: asyncio.StreamReader | None = None
-    writer: asyncio.StreamWriter | None = None
+    streams: Streams | None = None
 
     def head(self, more: RawHeaders) -> bytes:
         """The status line and the headers as they came, and `more` of our own."""
@@ -58,7 +65,7 @@ async def open_websocket(url: URL, headers: RawHeaders, timeouts: TimeoutSetting
             await answer.ask(head, b"", chunked=False)
         made = Handshake(answer.status, answer.reason, answer.fields)
         if answer.status == 101:
-            made.reader, made.writer = _streams(answer)
+            made.streams = _streams(answer)
             return made
         async for piece in answer:
             made.body = (made.body + piece)[:_MAX_REFUSAL_BYTES]
@@ -73,12 +80,12 @@ async def open_websocket(url: URL, headers: RawHeaders, timeouts: TimeoutSetting
         raise UpstreamMalformed("the upstream did not answer in HTTP") from exc
     finally:
         guard.stop()
-        if made.reader is None:
+        if made.streams is None:
             await answer.aclose()
     return made
 
 
-def _streams(answer: Handover) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+def _streams(answer: Handover) -> Streams:
     """The frames behind an answer. Raises: ConnectionResetError."""
     transport, loop = answer.taken_over(), asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=BUFFER_BYTES, loop=loop)
@@ -87,3 +94,63 @@ def _streams(answer: Handover) -> tuple[asyncio.StreamReader, asyncio.StreamWrit
     protocol.connection_made(transport)
     reader.feed_data(answer.early)
     return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
+
+
+class MessageSide:
+    """One side of a WebSocket past its handshake, as whole messages and control frames. `limit_mb`:
+    size of the largest message; a larger one, or a broken frame, ends the connection. `asks`: it is
+    the upstream, whose client this is."""
+
+    def __init__(self, streams: Streams, limit_mb: float, *, asks: bool = False) -> None:
+        self._reader, self._writer = streams
+        kind = ConnectionType.CLIENT if asks else ConnectionType.SERVER
+        self._connection, self._limit = Connection(kind), int(limit_mb * 2**20)
+        self._writing = asyncio.Lock()
+
+    async def events(self) -> AsyncIterator[Event]:
+        """Its messages, until it has closed, which is answered here, or is gone."""
+        parts, size = list[Message[Any]](), 0
+        with contextlib.suppress(OSError):
+            while data := await self._reader.read(BUFFER_BYTES):
+                self._connection.receive_data(data)
+                for event in self._connection.events():
+                    given: Event = event
+                    if isinstance(event, Message):
+                        parts.append(event)
+                        size += len(event.data)
+                        if size > self._limit:
+                            given = CloseConnection(CloseReason.MESSAGE_TOO_BIG)
+                        elif not event.message_finished:
+                            continue
+                        else:
+                            empty = event.data[:0]
+                            given = type(event)(data=empty.join([part.data for part in parts]))
+                            parts, size = [], 0
+                    if isinstance(given, CloseConnection):
+                        await self.send(given)
+                    yield given
+                    if isinstance(given, CloseConnection):
+                        return
+
+    async def send(self, event: Event) -> bool:
+        """Whether the event was sent: not on a connection that is closing."""
+        state = self._connection.state
+        answers = state is ConnectionState.REMOTE_CLOSING and isinstance(event, CloseConnection)
+        if state is not ConnectionState.OPEN and not answers:
+            return False
+        self._writer.write(self._connection.send(event))
+        try:
+            async with self._writing:
+                await self._writer.drain()
+        except OSError:
+            return False
+        return True
+
+    async def end(self, closing: CloseConnection | None) -> None:
+        """Close as the other side did: with its code, or with none."""
+        if closing is None or not await self.send(closing):
+            self.close()
+
+    def close(self) -> None:
+        """Close the connection below."""
+        self._writer.close()

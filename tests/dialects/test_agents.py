@@ -210,15 +210,11 @@ def test_an_agent_is_left_alone(
 def test_codex_falls_back_from_its_websocket(
     gateway_server: Start, upstream: ScriptedUpstream, codex: Run
 ) -> None:
-    """Refused with 426 it asks once and goes on over HTTP."""
+    """Refused with 426 by the provider it goes on over HTTP."""
     upstream.default = model(CALLS, 1)
     server = gateway_server(STEERING)
     assert codex(server).returncode == 0
-    metrics = server.app.runtime.metrics.render().decode()
-    refused = [
-        line for line in metrics.splitlines() if "upgrade_refused" in line and "_total" in line
-    ]
-    assert [float(line.rpartition(" ")[2]) for line in refused] == [1.0]
+    assert any(request.method == "POST" for request in upstream.requests)
 
 
 @pytest.mark.slow

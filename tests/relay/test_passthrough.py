@@ -212,7 +212,7 @@ def test_a_deployment_of_another_wire_is_no_place_for_other_routes(
 _JSON = {"content-type": "application/json"}
 
 
-@pytest.mark.parametrize("path", ["/v1/responses", "/responses", "/v1/chat/completions"])
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/chat/completions"])
 def test_a_websocket_upgrade_is_refused_cleanly(
     there: ScriptedUpstream, shared_gateway: AppServer, path: str
 ) -> None:

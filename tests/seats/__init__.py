@@ -1,0 +1,1 @@
+"""Clients that log in to another provider, as they really ask."""
