@@ -190,13 +190,13 @@ def test_the_path_stays_as_it_was_written(
     """Also where the name of the model is escaped in it; a routed one takes its place."""
     server = serve(gateway_server, upstream)
     upstream.default = CALL
-    body = body_of()
+    body, login = body_of(), {"authorization": "Bearer ya29.made-up"}
     path = "/v1/publishers/google/models/gemini%2D2.5-pro@001:generateContent"
-    parts = parts_of(httpx.post(f"{server.url}{path}", json=body))
+    parts = parts_of(httpx.post(f"{server.url}{path}", json=body, headers=login))
     assert upstream.last.target == path
     routed = serve(gateway_server, upstream, model_routing={"NORMAL": "gemini-2.5-flash"})
     for text in ("FAILED a", "FAILED b"):
-        httpx.post(f"{routed.url}{path}", json=body)
+        httpx.post(f"{routed.url}{path}", json=body, headers=login)
         result = {"name": SHELL, "response": {"output": text}}
         body["contents"].append({"role": "model", "parts": parts})
         body["contents"].append({"role": "user", "parts": [{"functionResponse": result}]})

@@ -574,7 +574,7 @@ def test_what_is_not_understood_is_refused(
     assert main(["check-config", "--config", "nothing.yaml"]) == 2
     assert "nothing.yaml: cannot be read" in capsys.readouterr().out
     assert main(["check-config"]) == 0
-    assert capsys.readouterr().out == "defaults: ok\n"
+    assert capsys.readouterr().out.splitlines()[-1] == "defaults: ok"
     with pytest.raises(SystemExit) as ended:
         main(["sevre"])
     assert ended.value.code == 2
