@@ -1,7 +1,5 @@
 """The ASGI application: its routes as one list, and its one middleware."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial

@@ -2,8 +2,6 @@
 
 Filled in while the request is handled; the edge turns them into one log line."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any
@@ -14,10 +12,9 @@ from gateway.wire.usage import TokenUsage, token_usage
 
 
 class RequestInfo(Struct, kw_only=True):
-    """The request as it arrived.
-
-    `key`: the name of the gateway key that was sent. `operator`: the caller may change what holds
-    for the call: budgets, stops. `streamed`: the client asked for a stream."""
+    """The request as it arrived. `key`: the name of the gateway key that was sent. `operator`: the
+    caller may change what holds for the call: budgets, stops. `streamed`: the client asked for a
+    stream."""
 
     method: str
     path: str
@@ -30,11 +27,9 @@ class RequestInfo(Struct, kw_only=True):
 
 
 class UpstreamInfo(Struct, kw_only=True):
-    """The upstream call that was made for the request.
-
-    `provider`: the model's, such as `openai`. `model`: as sent; empty until it is chosen. `usage`:
-    as the upstream reported it, or `usage_estimated` from the texts; None when neither is known;
-    `tokens`: the counts in it."""
+    """The upstream call that was made for the request. `provider`: the model's, such as `openai`.
+    `model`: as sent; empty until it is chosen. `usage`: as the upstream reported it, or
+    `usage_estimated` from the texts; None when neither is known; `tokens`: the counts in it."""
 
     lane: str = "none"
     deployment: str = ""
@@ -51,11 +46,9 @@ class UpstreamInfo(Struct, kw_only=True):
 
 
 class ResponseInfo(Struct, kw_only=True):
-    """The answer to the client.
-
-    `error`: the label of the error, empty for none. `error_body`: how the client's dialect writes a
-    gateway error; None for OpenAI's form. `headers`: those that the gateway adds. `upstream_id`:
-    the upstream's own id of it, if it sent one."""
+    """The answer to the client. `error`: the label of the error, empty for none. `error_body`: how
+    the client's dialect writes a gateway error; None for OpenAI's form. `headers`: those that the
+    gateway adds. `upstream_id`: the upstream's own id of it, if it sent one."""
 
     status: int = 0
     error: str = ""
@@ -66,11 +59,10 @@ class ResponseInfo(Struct, kw_only=True):
 
 
 class Timing(Struct, kw_only=True):
-    """The time that a request took, by what it was spent on, in seconds.
-
-    `started`: arrival, on the monotonic clock. `waited_s`: for the client's body and the upstream.
-    `first_byte_s`: from the arrival to the start of the upstream's answer. `overhead_s`: the
-    gateway's own time up to the start of the answer; 0.0 before that."""
+    """The time that a request took, by what it was spent on, in seconds. `started`: arrival, on the
+    monotonic clock. `waited_s`: for the client's body and the upstream. `first_byte_s`: from the
+    arrival to the start of the upstream's answer. `overhead_s`: the gateway's own time up to the
+    start of the answer; 0.0 before that."""
 
     started: float = field(default_factory=time.perf_counter)
     waited_s: float = 0.0
@@ -87,11 +79,10 @@ class Timing(Struct, kw_only=True):
 
 
 class Exchange(Struct):
-    """All facts of one request.
-
-    `route`: its label in metrics. `notes`: further fields of the log line, from steering. `texts`:
-    attributes of the span that hold texts, with `otel.content`, or name a session or a person, and
-    `evaluations`: those of its events; never logged, and empty without a collector of spans."""
+    """All facts of one request. `route`: its label in metrics. `notes`: further fields of the log
+    line, from steering. `texts`: attributes of the span that hold texts, with `otel.content`, or
+    name a session or a person, and `evaluations`: those of its events; never logged, and empty
+    without a collector of spans."""
 
     request: RequestInfo
     route: str = "unknown"

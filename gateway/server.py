@@ -1,7 +1,5 @@
 """Running the gateway: uvicorn, signals, config reloads."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import functools
@@ -111,7 +109,7 @@ class GatewayServer(uvicorn.Server):
         config: uvicorn.Config,
         app: Edge,
         place: Place | None = None,
-        reloads: Reloads | None = None,
+        reloads: "Reloads | None" = None,
     ) -> None:
         super().__init__(config)
         self._app = app
@@ -233,7 +231,7 @@ class Reloads:
     what has changed since."""
 
     def __init__(
-        self, runtime: Runtime, load: Callable[[], Settings], path: Path | None, loaded: Loaded
+        self, runtime: Runtime, load: Callable[[], Settings], path: Path | None, loaded: "Loaded"
     ) -> None:
         self._runtime = runtime
         self._load = load

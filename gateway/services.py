@@ -1,7 +1,5 @@
 """Composition root: the objects that live as long as one version of the config."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections.abc import Callable, Iterator
@@ -135,7 +133,7 @@ class Services:
         return target_for(target.provider, target.model or model, target.api_base.host)
 
     @contextmanager
-    def in_use(self) -> Iterator[Services]:
+    def in_use(self) -> "Iterator[Services]":
         """Keep these services open for one request, even if the config is replaced meanwhile."""
         self._users += 1
         try:

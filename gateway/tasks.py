@@ -1,7 +1,5 @@
 """Background tasks, and the time and the places that concurrent work is given."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 import types
@@ -155,7 +153,7 @@ class Turns:
     def __init__(self, places: int) -> None:
         self._places = asyncio.Semaphore(places)
 
-    def turn(self, own_time: OwnTime) -> _Turn:
+    def turn(self, own_time: OwnTime) -> "_Turn":
         """One request's turn, as an asynchronous context: a place, from the moment it is free until
         the work is done or waits for too long."""
         return _Turn(self._places, own_time)

@@ -27,8 +27,7 @@ from gateway.config import settings_from_dict
 from gateway.demo import run_demo
 from gateway.demo.show import WIDTH
 from gateway.history.find import at_home
-from gateway.history.gather import read_all
-from gateway.history.reading import SessionReading
+from gateway.history.reading import SessionReading, read_all
 from gateway.history.screen import print_screen
 from gateway.history.summary import summarise
 from gateway.server import uvicorn_config

@@ -1,7 +1,5 @@
 """Rules of alerts over plain values, and the call counters that they look at."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -117,7 +115,7 @@ class Signals(Struct, frozen=True, kw_only=True):
     usual_cached_share: float | None = None
     rested: Mapping[str, int] = {}
     store: StoreHealth | None = None
-    accounts: Sequence[UsedAccount] = ()
+    accounts: "Sequence[UsedAccount]" = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,5 @@
 """Background tasks that check the rules and deliver alerts."""
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 import time
@@ -21,18 +19,10 @@ from gateway.config.budgets import BudgetSettings
 from gateway.observability.live_events import EventHub
 from gateway.observability.logging import get_logger
 from gateway.observability.metrics import Metrics
+from gateway.stores import queries
 from gateway.stores.alerts import AlertRecord, Delivery, Settled
 from gateway.stores.guard.guarded import StoreHealth
 from gateway.stores.protocols import RunStore, StoreError
-from gateway.stores.queries import (
-    LIVE,
-    LIVE_RUNS,
-    LIVE_S,
-    LiveQuery,
-    LiveRun,
-    PageRequest,
-    RunFilter,
-)
 from gateway.stores.sql.alerts import AlertStore
 from gateway.stores.totals import RunRecord
 from gateway.stores.usage import UsageQuery
@@ -51,7 +41,7 @@ class AlertWatch:
     settings: Callable[[], Settings]
     runs: RunStore
     ledger: BudgetLedger
-    outbox: AlertOutbox
+    outbox: "AlertOutbox"
     counters: CallCounters
     degraded: Callable[[], StoreHealth | None]
     _usual: float | None = field(default=None, init=False)
@@ -101,18 +91,20 @@ class AlertWatch:
 
     async def _signals(self) -> Signals:
         store = self.degraded()
-        live: tuple[LiveRun, ...] = ()
+        live: tuple[queries.LiveRun, ...] = ()
         accounts: Sequence[UsedAccount] = ()
         newest, control = list[RunRecord](), self.settings().control
         if store is None:
             try:
-                live = await self.runs.live_runs(LiveQuery.at(time.time()))
-                budgets, since = self.settings().all_budgets(), time.time() - LIVE_S
+                live = await self.runs.live_runs(queries.LiveQuery.at(time.time()))
+                budgets, since = self.settings().all_budgets(), time.time() - queries.LIVE_S
                 accounts = await used_accounts(self.ledger, budgets, since)
                 await self._read_usual()
                 if control.at_risk != "off":  # an asked run may end before the next look
-                    page = PageRequest(sort="updated_at", limit=LIVE_RUNS)
-                    runs = (await self.runs.list_runs(RunFilter(mode=LIVE), page)).runs
+                    page = queries.PageRequest(sort="updated_at", limit=queries.LIVE_RUNS)
+                    runs = (
+                        await self.runs.list_runs(queries.RunFilter(mode=queries.LIVE), page)
+                    ).runs
                     newest += [run for run in runs if run.updated_at >= since]
             except StoreError as error:
                 self._log.warning("runs not read for alerts", reason=str(error))
@@ -184,7 +176,7 @@ def open_alerts(
     metrics: Metrics,
     events: EventHub,
     degraded: Callable[[], StoreHealth | None],
-) -> tuple[AlertOutbox, AlertWatch]:
+) -> "tuple[AlertOutbox, AlertWatch]":
     """The queue, and what fills and empties it; `settings` gives those in force."""
 
     def publish(alert: AlertRecord) -> None:

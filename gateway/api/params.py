@@ -19,15 +19,7 @@ from gateway.steering.experiments import ARMS
 from gateway.steering.fsm import FSMState
 from gateway.steering.guidance.pattern import MAX_ID_CHARS
 from gateway.steering.transcript.interventions import KIND_LABELS
-from gateway.stores.queries import (
-    LIVE,
-    MAX_PAGE,
-    OUTCOMES,
-    SORT_KEYS,
-    UNFINISHED,
-    PageRequest,
-    RunFilter,
-)
+from gateway.stores import queries
 from gateway.stores.records import IMPORTED
 
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
@@ -159,7 +151,7 @@ def names_of(model: type[BaseModel]) -> list[str]:
 
 STATES = tuple(state.value for state in FSMState)
 Arm = Annotated[str, OneOf(ARMS)]
-RUN_MODES = (LIVE, IMPORTED, *ARMS)
+RUN_MODES = (queries.LIVE, IMPORTED, *ARMS)
 
 
 class TenantParameter(Parameters):
@@ -191,7 +183,7 @@ class RunFilters(TenantParameter):
         " live runs where no mode is given.",
         None,
     )
-    outcome: Annotated[str, OneOf((*OUTCOMES, UNFINISHED))] | None = described(
+    outcome: Annotated[str, OneOf((*queries.OUTCOMES, queries.UNFINISHED))] | None = described(
         "With this outcome; `unfinished`: none was reported.", None
     )
     since: Time | None = described("Started at or after this time.", None)
@@ -209,24 +201,28 @@ Cursor = Annotated[str | None, Field(description="Null on the last page.")]
 class PageParameters(Parameters):
     """One page of a list."""
 
-    limit: Annotated[int, Field(ge=1, le=MAX_PAGE, description="Rows per page."), DIGITS] = 50
+    limit: Annotated[
+        int, Field(ge=1, le=queries.MAX_PAGE, description="Rows per page."), DIGITS
+    ] = 50
     cursor: Text | None = described("`next_cursor` of the previous page.", None)
 
 
 class SortParameters(PageParameters):
     """One page of a list that can be sorted."""
 
-    sort: Annotated[str, OneOf(tuple(SORT_KEYS))] = described("The key to sort by.", "started_at")
+    sort: Annotated[str, OneOf(tuple(queries.SORT_KEYS))] = described(
+        "The key to sort by.", "started_at"
+    )
     order: Annotated[str, OneOf(("desc", "asc"))] = described("The direction.", "desc")
 
 
-def page_request(values: Mapping[str, Any]) -> PageRequest:
+def page_request(values: Mapping[str, Any]) -> queries.PageRequest:
     """The page that the values of SortParameters describe."""
     descending, keys = values["order"] == "desc", ("limit", "sort", "cursor")
-    return PageRequest(descending=descending, **{key: values[key] for key in keys})
+    return queries.PageRequest(descending=descending, **{key: values[key] for key in keys})
 
 
-def run_filter(values: Mapping[str, Any], tenant: str | None) -> RunFilter:
+def run_filter(values: Mapping[str, Any], tenant: str | None) -> queries.RunFilter:
     """The filter that parameter values describe, within `tenant`; empty texts select all."""
     chosen = {
         name: values.get(name)
@@ -234,7 +230,7 @@ def run_filter(values: Mapping[str, Any], tenant: str | None) -> RunFilter:
         if name not in ("tenant", "key", "tag") and values.get(name) not in (None, "")
     }
     tags = read_tag_filter(values.get("tag") or "")
-    return RunFilter(tenant=tenant, key_name=values.get("key") or None, tags=tags, **chosen)
+    return queries.RunFilter(tenant=tenant, key_name=values.get("key") or None, tags=tags, **chosen)
 
 
 def read_tag_filter(text: str) -> tuple[tuple[str, str | None], ...]:

@@ -1,7 +1,5 @@
 """`/api/runs`, `/api/conversations`, `/api/health-summary`: the run log and run outcomes."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from dataclasses import MISSING, field, make_dataclass, replace
@@ -36,16 +34,9 @@ from gateway.api.views import picked, run_view, step_views, thresholds
 from gateway.errors import NotFound
 from gateway.observability.otel import evaluation
 from gateway.runtime import Runtime
+from gateway.stores import queries
 from gateway.stores.learning import OutcomeRow
 from gateway.stores.protocols import RunStore
-from gateway.stores.queries import (
-    OUTCOMES,
-    ConversationPage,
-    Facets,
-    HealthSummary,
-    PageRequest,
-    RunFilter,
-)
 from gateway.stores.records import InjectionRow, StepRow
 from gateway.stores.sql.learning import LearningStore
 from gateway.stores.totals import RunRecord
@@ -54,7 +45,7 @@ from gateway.text.secrets import mask_secrets
 OPERATIONS = Operations()
 T = TypeVar("T")
 Omitted = Annotated[T, Field(exclude=True)]  # A field of a stored row that the answer leaves out
-Outcome = Annotated[str, OneOf(OUTCOMES)]
+Outcome = Annotated[str, OneOf(queries.OUTCOMES)]
 
 
 class Described:
@@ -103,7 +94,7 @@ class Run(Described, RunRecord, frozen=True, kw_only=True):
     ]
 
 
-class Health(Described, HealthSummary, frozen=True, kw_only=True):
+class Health(Described, queries.HealthSummary, frozen=True, kw_only=True):
     """The health of the selected runs, and what no run has."""
 
     unrecorded_calls: Annotated[
@@ -250,8 +241,8 @@ async def run_named(runs: RunStore, given: str, tenant: str | None) -> RunRecord
         return trace.run
     known = await runs.list_conversations(tenant=tenant, external_key=given, limit=1)
     for conversation_id in (given, *[each.id for each in known.conversations]):
-        wanted = RunFilter(tenant=tenant, conversation_id=conversation_id)
-        if found := (await runs.list_runs(wanted, PageRequest(limit=1))).runs:
+        wanted = queries.RunFilter(tenant=tenant, conversation_id=conversation_id)
+        if found := (await runs.list_runs(wanted, queries.PageRequest(limit=1))).runs:
             return found[0]
     return None
 
@@ -293,7 +284,7 @@ async def keep_outcome(
     return run.id
 
 
-@OPERATIONS.add("GET /api/facets", Facets, "The values.")
+@OPERATIONS.add("GET /api/facets", queries.Facets, "The values.")
 async def get_facets(request: ApiRequest[TenantParameter]) -> ApiResponse:
     """The agents, models, failure types, experiments and arms that occur."""
     return ApiResponse(await request.runtime.runs.facets(tenant=request.tenant))
@@ -309,7 +300,7 @@ class ConversationParameters(PageParameters, TenantParameter):
     external_key: Text | None = described("With this id given by the client.", None)
 
 
-class Conversations(Described, ConversationPage, frozen=True, kw_only=True):
+class Conversations(Described, queries.ConversationPage, frozen=True, kw_only=True):
     """One page of a list of conversations, newest first; `next_cursor` is None on the last page."""
 
 
@@ -329,5 +320,5 @@ async def get_health_summary(request: ApiRequest[RunFilters]) -> ApiResponse:
     tenant = request.tenant
     summary = await request.runtime.runs.health_summary(run_filter(dict(request.params), tenant))
     unrecorded = dict(request.runtime.unsteered.unrecorded) if tenant is None else {}
-    values = picked(summary, *HealthSummary.__struct_fields__)
+    values = picked(summary, *queries.HealthSummary.__struct_fields__)
     return ApiResponse(Health(**values, unrecorded_calls=unrecorded))

@@ -1,7 +1,5 @@
 """Budgets of the process: ledger, holds, notices, and calls to a judge or an embedder."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Mapping
@@ -47,7 +45,7 @@ class OwnCalls:
         tenant: str = "",
         root: str = "",
         run: str = "",
-    ) -> OwnCall | None:
+    ) -> "OwnCall | None":
         """A call that may be made; None when a budget has not enough left for it. `answers`: the
         model writes an answer. Without a tenant the call counts on the budgets of a day alone."""
         guard = self._guard

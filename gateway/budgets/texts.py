@@ -4,23 +4,15 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from gateway import errors
 from gateway.budgets.rules import BudgetStatus, seconds_to_midnight
 from gateway.config.budgets import BudgetSettings
-from gateway.errors import (
-    AT_RISK,
-    BY_OPERATOR,
-    BudgetExceeded,
-    Headers,
-    RunPaused,
-    RunRefused,
-    RunStopped,
-)
 from gateway.stores.budgets import Account, Control
 from gateway.upstream.base import RawHeaders
 from gateway.wire.echo import OWN_ANSWER
 
 # What the clients of OpenAI and Anthropic take for: do not send this again.
-NO_RETRY: Headers = (("x-should-retry", "false"),)
+NO_RETRY: errors.Headers = (("x-should-retry", "false"),)
 
 
 def amount(metric: str, value: float) -> str:
@@ -45,7 +37,7 @@ def used_up(found: BudgetStatus, metric: str, now: float) -> str:
     )
 
 
-def budget_error(found: BudgetStatus, metric: str, now: float) -> BudgetExceeded:
+def budget_error(found: BudgetStatus, metric: str, now: float) -> errors.BudgetExceeded:
     """The refusal of a call, with when to try again where that is known: a day ends at midnight,
     and what is only reserved may become free."""
     budget, account = found.applied.budget, found.account
@@ -57,32 +49,34 @@ def budget_error(found: BudgetStatus, metric: str, now: float) -> BudgetExceeded
         headers = (("retry-after", str(seconds_to_midnight(now))), *NO_RETRY)
     elif metric != "minutes" and account.reserved.calls and account.spent.of(metric) < limit:
         headers = (("retry-after", "1"),)
-    return BudgetExceeded(used_up(found, metric, now), headers=headers)
+    return errors.BudgetExceeded(used_up(found, metric, now), headers=headers)
 
 
-def stop_error(control: Control) -> RunStopped:
+def stop_error(control: Control) -> errors.RunStopped:
     """The refusal of a call of a stopped run."""
-    if control.reason.startswith(AT_RISK):
+    if control.reason.startswith(errors.AT_RISK):
         said = f"{control.subject} was stopped by {control.reason}. A person can let it go on"
-        return RunStopped(said, headers=NO_RETRY)
+        return errors.RunStopped(said, headers=NO_RETRY)
     why = f": {control.reason}" if control.reason else ""
-    return RunStopped(f"{control.subject} was stopped {BY_OPERATOR}{why}", headers=NO_RETRY)
+    return errors.RunStopped(
+        f"{control.subject} was stopped {errors.BY_OPERATOR}{why}", headers=NO_RETRY
+    )
 
 
-def strike_error(run: str, reason: str) -> RunStopped:
+def strike_error(run: str, reason: str) -> errors.RunStopped:
     """The refusal of a call of a run that had its second strike."""
     why = reason.removeprefix("stop: ")
-    return RunStopped(f"{run} was stopped by steering.stop_above: {why}", headers=NO_RETRY)
+    return errors.RunStopped(f"{run} was stopped by steering.stop_above: {why}", headers=NO_RETRY)
 
 
-def pause_error(control: Control, retry_after_s: float) -> RunPaused:
+def pause_error(control: Control, retry_after_s: float) -> errors.RunPaused:
     """The refusal of a call of a run that stayed paused while the call waited."""
     why = f": {control.reason}" if control.reason else ""
     retry = (("retry-after", f"{max(1, round(retry_after_s))}"),)
-    return RunPaused(f"{control.subject} is paused {BY_OPERATOR}{why}", headers=retry)
+    return errors.RunPaused(f"{control.subject} is paused {errors.BY_OPERATOR}{why}", headers=retry)
 
 
-def with_status(error: RunRefused, status: int) -> RunRefused:
+def with_status(error: errors.RunRefused, status: int) -> errors.RunRefused:
     """The error with the configured status, if no later attempt changes it."""
     if set(NO_RETRY) <= set(error.headers):
         error.status = status

@@ -1,7 +1,5 @@
 """One request between its preparation and its record: what is sent, and what came of it."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Mapping
@@ -228,7 +226,6 @@ class PreparedRequest:
 
     def end(self, received: Callable[[], bytes]) -> None:
         """No more is sent. Record a call without a complete answer, in a task of the event loop.
-
         `received` returns the part of a stream that arrived. Its tokens are estimates: what was
         reported before the end is not all. If it shows that the answer is made in the background,
         the call stays pending: the client may still ask for the answer."""

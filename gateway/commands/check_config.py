@@ -1,7 +1,5 @@
 """`gateway check-config`: everything that is wrong with the settings, at once."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib
@@ -13,17 +11,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from gateway import config
 from gateway.auth.hosts import is_loopback_name
 from gateway.commands.serve import config_file
 from gateway.commands.store import connect, say
-from gateway.config import (
-    DEFAULT_FILE,
-    OPENAI_API_BASE,
-    Settings,
-    ignored_keys,
-    misspelt_variables,
-    settings_from_dict,
-)
 from gateway.config.load import ConfigFile, left_out, read_config_file, written_as
 from gateway.config.settings import named_models
 from gateway.config.values import Faults, key_path
@@ -39,9 +30,9 @@ _OWN_NAMES = re.compile(r"ft:|gpt-|chatgpt-|o\d|\*")
 """Beginnings of the names of OpenAI's models, for those newer than the list; and a pattern."""
 
 
-def config_warnings(settings: Settings, env: Mapping[str, str]) -> Iterator[str]:
+def config_warnings(settings: config.Settings, env: Mapping[str, str]) -> Iterator[str]:
     """One line for each doubtful setting, beginning with its path or variable. Shows no key."""
-    for name, meant in misspelt_variables(env):
+    for name, meant in config.misspelt_variables(env):
         yield f"{name}: sets nothing, because keys are joined by two underscores: {meant}"
     table, upstream = DeploymentTable(settings, env), settings.default_upstream
     key = "default_upstream.api_key" if upstream.api_key else "the client's own key"
@@ -72,7 +63,7 @@ def config_warnings(settings: Settings, env: Mapping[str, str]) -> Iterator[str]
             yield f"{path}: few different characters can be guessed; use a random key"
 
 
-def _unknown_models(settings: Settings) -> Iterator[str]:
+def _unknown_models(settings: config.Settings) -> Iterator[str]:
     """Deployments whose key goes to OpenAI only because nothing says whose their model is."""
     for number, deployment in enumerate(settings.model_list):
         params = deployment.litellm_params
@@ -83,7 +74,7 @@ def _unknown_models(settings: Settings) -> Iterator[str]:
         if capabilities(model) is None:
             yield (
                 f"model_list[{number}].litellm_params.model: {model!r} names no provider, and no "
-                f"list has it: it is asked of {OPENAI_API_BASE} with the deployment's key"
+                f"list has it: it is asked of {config.OPENAI_API_BASE} with the deployment's key"
             )
 
 
@@ -130,7 +121,9 @@ def add_parser(commands: Any) -> None:
     """Declare the command."""
     summary = "check the config, and report everything that is wrong"
     check = commands.add_parser("check-config", help=summary)
-    check.add_argument("--config", type=Path, help=f"config file (default: ./{DEFAULT_FILE})")
+    check.add_argument(
+        "--config", type=Path, help=f"config file (default: ./{config.DEFAULT_FILE})"
+    )
     check.add_argument("--json", action="store_true", help="one JSON object on stdout")
     connects = "also connect to the database and check its schema"
     check.add_argument("--connect", action="store_true", help=connects)
@@ -186,18 +179,18 @@ def _found(
             with faults.collected():
                 asyncio.run(connect(settings))
     faulty = [*file.repeated, *file.located(faults.found)]
-    return faulty, ignored_keys(file.values), warnings, hosts
+    return faulty, config.ignored_keys(file.values), warnings, hosts
 
 
-def _settings(file: ConfigFile, faults: Faults) -> tuple[Settings | None, set[str]]:
+def _settings(file: ConfigFile, faults: Faults) -> tuple[config.Settings | None, set[str]]:
     """The settings without the sections that have faults, and the names of those sections."""
     try:
-        return settings_from_dict(file.values, os.environ), set()
+        return config.settings_from_dict(file.values, os.environ), set()
     except ConfigError as exc:
         faults.found.extend(exc.faults)
     paths = [path for fault in faults.found for path in written_as(key_path(fault))]
     refused = {re.split(r"[.\[]", path)[0] for path in paths}
     try:
-        return settings_from_dict(*left_out(refused, file.values, os.environ)), refused
+        return config.settings_from_dict(*left_out(refused, file.values, os.environ)), refused
     except ConfigError:
         return None, refused

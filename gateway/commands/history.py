@@ -1,8 +1,6 @@
 """`gateway history`: the sessions that agents keep on this machine, read where they are, and with
 `--keep` as past runs in the store of the settings."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import sys
@@ -55,7 +53,7 @@ def add_parser(commands: Any) -> None:
 
 
 def _history(args: argparse.Namespace) -> int:
-    from gateway.history.gather import Wanted, read_all, since
+    from gateway.history.reading import Wanted, read_all, since
     from gateway.steering.policy import Policy
 
     if args.paths[-2:-1] == ["show"]:
@@ -190,7 +188,7 @@ def _changed_at(found: Found) -> float:
         return 0.0
 
 
-async def _keep_file(keeper: Keeper, found: Found, takes: Takes, problems: list[str]) -> None:
+async def _keep_file(keeper: "Keeper", found: Found, takes: Takes, problems: list[str]) -> None:
     """Keep the sessions of a file; what is wrong with one does not stop the others."""
     if found.format is None:
         problems.append(found.problem)
@@ -225,7 +223,7 @@ async def _learn(
         done()
 
 
-def _kept_line(kept: Kept) -> str:
+def _kept_line(kept: "Kept") -> str:
     others = {"known already": kept.known, "recorded live": kept.live}
     also = ", ".join(f"{number} {how}" for how, number in others.items() if number)
     sessions = counted(kept.kept, "session")

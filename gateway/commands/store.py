@@ -1,7 +1,5 @@
 """Opens the stores for one command. Works while a gateway is running on them."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json
@@ -69,7 +67,7 @@ def as_line(value: Any) -> str:
     return orjson.dumps(value, default=as_json_value).decode()
 
 
-def table(left: Sequence[str], right: Sequence[str] = ()) -> Table:
+def table(left: Sequence[str], right: Sequence[str] = ()) -> "Table":
     """A table without borders; its columns on the left and on the right are not wrapped."""
     from rich.table import Table
 

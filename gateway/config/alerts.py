@@ -1,7 +1,5 @@
 """Settings of monitoring: alerts and their receivers, labels of metrics, texts in spans."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
@@ -40,7 +38,7 @@ class AlertSink:
 
     name: str
     url: Secret
-    kind: SinkKind = "webhook"
+    kind: "SinkKind" = "webhook"
     secret: Secret | None = None
     rules: tuple[RuleName, ...] = ()
 

@@ -4,8 +4,6 @@ A variable names the keys: `GATEWAY_SERVER__PORT=9000` sets `server.port`. An ex
 config loads unchanged. Source: the config reference of the LiteLLM proxy (`model_list`,
 `router_settings`, `litellm_settings`, `general_settings`, `environment_variables`)."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import json
@@ -354,9 +352,8 @@ def load_settings(
     upstreams: bool = True,
 ) -> Settings:
     """Settings from `path` (or `./config.yaml` when there is one) and the environment; without
-    `upstreams` those of providers, and their keys, are left out.
-
-    Raises ConfigError: all faults of the file and of the values, each with its line."""
+    `upstreams` those of providers, and their keys, are left out. Raises ConfigError: all faults of
+    the file and of the values, each with its line."""
     env = dict(os.environ if env is None else env)
     default = DEFAULT_FILE if Path(DEFAULT_FILE).exists() else None
     chosen = path or env.get("GATEWAY_CONFIG") or default
@@ -478,12 +475,10 @@ def changes_at_restart(old: Settings, new: Settings) -> list[str]:
 
 
 def removals(old: Settings, new: Settings) -> list[str]:
-    """The key paths of what protects or directs calls in `old`, and is missing from `new`.
-
-    A config that was cut while it was written must open nothing: a reload with any of these is
-    refused, and a restart, which somebody asks for, applies it. A value that is the beginning of
-    the old one counts as cut. Further keys, deployments and budgets, and other values, are taken.
-    """
+    """The key paths of what protects or directs calls in `old`, and is missing from `new`. A config
+    that was cut while it was written must open nothing: a reload with any of these is refused, and
+    a restart, which somebody asks for, applies it. A value that is the beginning of the old one
+    counts as cut. Further keys, deployments and budgets, and other values, are taken."""
     lost = []
     defaults = Settings()
     for key in _CLOSING:

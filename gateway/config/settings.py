@@ -4,8 +4,6 @@
 preset takes the place of defaults. A value of the file that is not the default, and any value of
 the environment, wins over the preset's: a file may name every key, as `config.yaml` does."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
@@ -96,7 +94,6 @@ Mode = Literal["on", "shadow", "off"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
     """Address of the gateway and limits of requests; sizes in MiB and KiB, times in seconds.
-
     `trusted_origins`: a `*` in place of the port or, except for http and https, of the host stands
     for any. `null` is the origin of any page in a sandbox, and counts only where a key is required.
     `max_bytes_in_flight_mb`: a body is held to the end of its request, and takes four times its
@@ -202,7 +199,7 @@ class Deployment:
     lane: Lane = "auto"
     weight: float = 1
     forward_client_key: bool = False
-    dialects: tuple[DialectName, ...] | None = None
+    dialects: "tuple[DialectName, ...] | None" = None
     model_info: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -261,10 +258,9 @@ class KeyRights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthSettings:
-    """Keys that requests must send; without any, none is required on loopback.
-
-    `rights`: each that applies holds. `wrong_keys_per_minute`: beyond it a right key that is short
-    enough to be guessed is refused, too, until the minute is over."""
+    """Keys that requests must send; without any, none is required on loopback. `rights`: each that
+    applies holds. `wrong_keys_per_minute`: beyond it a right key that is short enough to be guessed
+    is refused, too, until the minute is over."""
 
     gateway_keys: Mapping[str, Secret] = field(default_factory=dict)
     provider_resources: tuple[str, ...] = ()
@@ -288,7 +284,7 @@ class SteeringSettings(ActSettings):
     What decides about a call is in `ActSettings`. `deadline_ms`: of the request's own turns on the
     loop. `max_wait_ms`: from its first step until it is forwarded, all waits included.
     `max_body_mb`: without the beginning that is known from the call before; a body with so many
-    values that reading it would stop all else is forwarded unsteered, too (`gateway/wire/skim.py`).
+    values that reading it would stop all else is forwarded unsteered, too (`gateway.wire.parsing`).
     `max_transcript_memory_mb`: 0.2 MiB for thirty steps, 1 MiB for a thousand. `stream_usage`: the
     chunk that `stream_options.include_usage` adds for us is removed again; tokens that are not
     reported are estimated."""

@@ -1,7 +1,5 @@
 """Applying an answer to its conversation, and the hashes under which later requests find it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -43,7 +41,6 @@ def apply_reply(
     pending_id: str | None = None,
 ) -> tuple[PrefixHashRecord, ...]:
     """Apply the answer to the conversation; the hashes under which later requests find it.
-
     `choices`: see `replies_in`. `keep`: whether the reply's content may be stored, for clients that
     leave the history to the server. `pending_id`: the id of an answer that is still being made."""
     conversation, hashes = result.conversation, result.resolved.incoming.hashes

@@ -3,8 +3,6 @@
 The request continues a conversation, opens a new one or a fork of one, or brings a history that its
 client has rewritten (`compact`)."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -59,10 +57,8 @@ class Known(NamedTuple):
 
 
 class Search(Struct, kw_only=True):
-    """A request whose conversation is looked for.
-
-    `continued`: the stored answer that it continues from, and the id of that one's conversation.
-    `unread`: as in Resolved."""
+    """A request whose conversation is looked for. `continued`: the stored answer that it continues
+    from, and the id of that one's conversation. `unread`: as in Resolved."""
 
     request: SteeredRequest
     headers: Mapping[str, str]
@@ -84,7 +80,6 @@ def apply_request(
     index: ConversationIndex, verdict: ConversationMatch, search: Search, now: float
 ) -> Conversation | None:
     """The conversation of a matched request, which becomes its latest one; None for a side request.
-
     `now`: seconds of the epoch, for a conversation that is opened."""
     found = _continued(index, verdict, search, now)
     if found is None or verdict.kind is MatchKind.SUMMARY:
@@ -162,9 +157,8 @@ def open_conversation(
     tenant: str,
     now: float,
 ) -> Conversation:
-    """Open the conversation that begins with this request, and add it to the index.
-
-    `given`: the conversation's id when the client sends one. `now` in seconds of the epoch."""
+    """Open the conversation that begins with this request, and add it to the index. `given`: the
+    conversation's id when the client sends one. `now` in seconds of the epoch."""
     name = verdict.conversation_id or given
     if name is None:
         name = conversation_id(tenant, incoming.hashes.state.digest.hex(), secrets.token_hex(8))
@@ -206,10 +200,9 @@ def task_digest(messages: Sequence[object]) -> bytes:
 
 
 def _join(index: ConversationIndex, opened: Conversation, named: str | None) -> None:
-    """Put a new conversation below its parent, whose experiment's unit it shares.
-
-    The parent is the branch it was forked from, or the conversation that the client names. One that
-    is not known yet will have its own id as its unit."""
+    """Put a new conversation below its parent, whose experiment's unit it shares. The parent is the
+    branch it was forked from, or the conversation that the client names. One that is not known yet
+    will have its own id as its unit."""
     branch = opened.history.branch
     name = branch.parent or (conversation_id(opened.tenant, named) if named is not None else None)
     parent = index.get(branch.parent) if branch.parent else None
@@ -325,9 +318,8 @@ def _newest_reply(conversation: Conversation, incoming: Incoming) -> int | None:
 
 
 def _start_of_turn(turns: Sequence[int], position: int) -> int:
-    """The first message of the assistant turn that the message at `position` is in or follows.
-
-    A reply may be several items, of which only the newest is known."""
+    """The first message of the assistant turn that the message at `position` is in or follows. A
+    reply may be several items, of which only the newest is known."""
     turn = turns[position + 1]
     while position and turns[position] == turn:
         position -= 1

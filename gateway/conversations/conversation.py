@@ -6,8 +6,6 @@
 
 Whatever can be derived from the transcript is a cache and may be missing."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
@@ -87,7 +85,7 @@ class SeenDigests:
                 self._digests += short
         del self._digests[: -_MAX_SEEN * _SHORT_DIGEST_BYTES]
 
-    def join(self, other: SeenDigests) -> None:
+    def join(self, other: "SeenDigests") -> None:
         """Add the digests that another process has seen, as the newest ones."""
         self.add(other._short())
 

@@ -1,7 +1,5 @@
 """Scoring a run's newest step by asking a model, within a time limit."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +20,7 @@ _log = get_logger("gateway.steering")
 
 
 async def judge_newest(
-    judge: ModelJudge | None, conversation: Conversation, run: RunFold
+    judge: "ModelJudge | None", conversation: Conversation, run: RunFold
 ) -> list[str]:
     """Replace the newest step's score by the judge's, once; a reason if the judge gave none."""
     key, current = run.score_key, conversation.run

@@ -55,10 +55,9 @@ _MANY_MESSAGES = 1000  # new messages whose digests are made in a thread: each t
 
 
 class Resolved(Struct):
-    """A request with its conversation; `conversation` is None for a side request.
-
-    `label`: for `x-gateway-identity`; `source`: where the id came from; `unread`: why the store
-    could not be asked, empty when it was or need not be."""
+    """A request with its conversation; `conversation` is None for a side request. `label`: for
+    `x-gateway-identity`; `source`: where the id came from; `unread`: why the store could not be
+    asked, empty when it was or need not be."""
 
     label: str
     source: str
@@ -72,7 +71,6 @@ class Resolved(Struct):
 @dataclass(eq=False)
 class ConversationResolver:
     """Finds the conversations of requests; changes memory only, the store follows at the commit.
-
     `shared`: other gateways use the same store."""
 
     index: ConversationIndex
@@ -196,10 +194,9 @@ class ConversationResolver:
         return None
 
     def _match(self, search: Search) -> tuple[ConversationMatch, bool]:
-        """The match from memory, and whether the store could not change it.
-
-        The store may know more when another gateway, or this one before its last start, served
-        requests of the same history."""
+        """The match from memory, and whether the store could not change it. The store may know more
+        when another gateway, or this one before its last start, served requests of the same
+        history."""
         identity, incoming = search.identity, search.incoming
         if identity.source == FINGERPRINT and not self.settings.fingerprint:
             return match(incoming, {}, {}), True
@@ -345,9 +342,8 @@ class ConversationResolver:
 
 
 def _with_response(identity: Identity, body: Mapping[str, object]) -> Identity:
-    """The identity of a request that names the answer it continues from.
-
-    It is that answer, unless the client sent an id that only this conversation uses."""
+    """The identity of a request that names the answer it continues from. It is that answer, unless
+    the client sent an id that only this conversation uses."""
     if identity.value is None or identity.weak:
         field = "previous_response_id" if body.get("previous_response_id") else "conversation"
         return Identity(source=f"body:{field}")
@@ -382,7 +378,6 @@ async def off_the_loop(
     tail: bytes = b"",
 ) -> Incoming:
     """The result of `read`, made in a thread for a big request: digests take a tenth of a second.
-
     `resume`: the chain of the messages that need not be read again; `tail`: their tail hash."""
     new = len(request.transcript) - (resume.count if resume is not None else 0)
     is_big = len(request.raw) >= BIG_BYTES or new > _MANY_MESSAGES
@@ -436,10 +431,9 @@ def is_settled(
     shared: bool,
 ) -> bool:
     """Whether the store could not change the match: it may know more than memory when another
-    gateway, or this one before its last start, served requests of the same history.
-
-    `shared`: other gateways use the store at the same time. Then memory lacks the latest requests
-    of conversations that it knows, and conversations that fit better."""
+    gateway, or this one before its last start, served requests of the same history. `shared`: other
+    gateways use the store at the same time. Then memory lacks the latest requests of conversations
+    that it knows, and conversations that fit better."""
     if shared and verdict.kind in (MatchKind.RETRY, MatchKind.COMPACTION):
         return False
     match verdict.kind:

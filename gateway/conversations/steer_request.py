@@ -99,10 +99,8 @@ class StepHistory(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelTraits:
-    """Properties of the models that may be asked.
-
-    `target_of`: how guidance may be placed in a request to a model. `refusal`: why a model cannot
-    serve a request; None when it can."""
+    """Properties of the models that may be asked. `target_of`: how guidance may be placed in a
+    request to a model. `refusal`: why a model cannot serve a request; None when it can."""
 
     target_of: Callable[[str], GuidanceTarget]
     refusal: Callable[[str, SteeredRequest], str | None]
@@ -140,13 +138,10 @@ class RequestSteerer:
         arm: RandomArm | None = None,
         advise: Advise | None = None,
     ) -> None:
-        """Decide about one request of a known conversation; `result` takes what is found.
-
-        `arm`: the control arm, which decides when to act; None = the readings decide. `advise`:
-        asks the call's budgets, once its run is known. `now` in seconds of the epoch.
-
-        Raises:
-            DeadlinePassed: no decision in time; the steps that were scored are kept."""
+        """Decide about one request of a known conversation; `result` takes what is found. `arm`:
+        the control arm, which decides when to act; None = the readings decide. `advise`: asks the
+        call's budgets, once its run is known. `now` in seconds of the epoch. Raises DeadlinePassed:
+        no decision in time; the steps that were scored are kept."""
         conversation, resolved = result.conversation, result.resolved
         retries, compacts = resolved.match.kind is MatchKind.RETRY, resolved.incoming.compacts
         run = conversation.run
@@ -347,9 +342,8 @@ class RequestSteerer:
         self._keep(result, request, replace(memory, pinned_model=None))
 
     def send_as_written(self, result: SteeringResult) -> frozenset[Place]:
-        """Take the guidance out of a call that was refused; the places where it was.
-
-        What is new with this call is forgotten; what earlier calls got stays remembered."""
+        """Take the guidance out of a call that was refused; the places where it was. What is new
+        with this call is forgotten; what earlier calls got stays remembered."""
         placed, run = result.placed, result.conversation.run
         if placed is None:
             return frozenset()
@@ -457,11 +451,10 @@ class Client(NamedTuple):
 
 
 class RefusedPlaces:
-    """The places where guidance made an upstream refuse a client's requests, by client.
-
-    Clients send kinds of items that no documentation names yet, and upstreams check requests
-    strictly. A request that was refused with guidance and accepted as the client wrote it shows
-    that the guidance was at a wrong place. The clients asked for longest ago are forgotten."""
+    """The places where guidance made an upstream refuse a client's requests, by client. Clients
+    send kinds of items that no documentation names yet, and upstreams check requests strictly. A
+    request that was refused with guidance and accepted as the client wrote it shows that the
+    guidance was at a wrong place. The clients asked for longest ago are forgotten."""
 
     def __init__(self) -> None:
         self._closed: LRUCache[Client, frozenset[Place]] = LRUCache(_MOST_KEPT)

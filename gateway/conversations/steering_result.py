@@ -4,8 +4,6 @@ ControlHeaders   the client's orders to the gateway itself, and the tags of its 
 SteeringResult   the findings and decisions, from the first moment of the request to its record
 Call             both, with the facts (`gateway/exchange.py`): what is recorded of one call"""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 
@@ -37,9 +35,8 @@ ActOfPerson = tuple[StepPlace, Intervention]
 
 
 class ControlHeaders(Struct, frozen=True, kw_only=True):
-    """The request headers that control the gateway itself.
-
-    `experiment` and `arm`: of a conversation that takes part in an experiment, with its `unit`."""
+    """The request headers that control the gateway itself. `experiment` and `arm`: of a
+    conversation that takes part in an experiment, with its `unit`."""
 
     mode: str | None = None
     outcome: str | None = None
@@ -51,7 +48,7 @@ class ControlHeaders(Struct, frozen=True, kw_only=True):
     arm: str | None = None
 
     @classmethod
-    def read(cls, headers: Mapping[str, str]) -> ControlHeaders:
+    def read(cls, headers: Mapping[str, str]) -> "ControlHeaders":
         """The orders in a request's headers. Raises: BadRequest: a value that is not allowed;
         `param` names the header."""
         return cls(
@@ -229,7 +226,6 @@ def note_identity(exchange: Exchange, resolved: Resolved) -> None:
 
 def note_steering(exchange: Exchange, result: SteeringResult, arm: str | None) -> None:
     """Note the run's state and the actions on this call in headers and log line: names and numbers.
-
     The mode is how the request is treated; the experiment's `arm` may have another name."""
     position, guidance = result.position, _guidance_label(result)
     headers, notes = exchange.response.headers, exchange.notes

@@ -4,8 +4,6 @@ refreshed behind it.
 A run is noted when its first call is recorded. Every `routing.refresh_s` the notes are written,
 outcomes that runs have got since are counted, once each, and the counts are read again."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import time
@@ -75,7 +73,7 @@ class Workloads:
         self._dropped_at = time.monotonic()
 
     @classmethod
-    async def open(cls, store: WorkloadStore, refresh_s: Callable[[], float]) -> Workloads:
+    async def open(cls, store: WorkloadStore, refresh_s: Callable[[], float]) -> "Workloads":
         """Open with the counts that the store has now, refreshed after each `refresh_s` seconds."""
         workloads = cls(store)
         await workloads.refresh()

@@ -1,7 +1,5 @@
 """Drawings as SVG: a run by step, shares, sparklines, intervals, and charts over time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
@@ -9,15 +7,9 @@ from itertools import accumulate, groupby
 from markupsafe import Markup
 
 from gateway.reporting.results import Day, Effect
+from gateway.stores import totals
 from gateway.stores.queries import RecentRun, RunTrace
 from gateway.stores.records import InjectionRow, StepRow
-from gateway.stores.totals import (
-    DANGER_COMPOSITE,
-    SEVERITY_WORDS,
-    WARN_COMPOSITE,
-    step_severity,
-    streaks,
-)
 from gateway.stores.usage import UsagePoint
 from gateway.text import formatting, svg
 from gateway.text.sanitize import one_line
@@ -38,7 +30,7 @@ class RunChart:
     marked: range = range(0)
 
     @classmethod
-    def of(cls, trace: RunTrace, thresholds: Mapping[str, float]) -> RunChart:
+    def of(cls, trace: RunTrace, thresholds: Mapping[str, float]) -> "RunChart":
         """The chart of a trace; the texts of its steps are not needed."""
         rows = sorted(trace.injections, key=lambda row: row.step_index)
         by_step = {index: list(group) for index, group in groupby(rows, lambda r: r.step_index)}
@@ -104,10 +96,12 @@ def composite_chart(chart: RunChart) -> Markup:
     """One bar per step, coloured by severity, with lines where warning and danger begin."""
     height = COMPOSITE_PX
     bars = []
-    for slot, (step, stuck) in enumerate(zip(chart.steps, streaks(chart.steps), strict=True)):
+    for slot, (step, stuck) in enumerate(
+        zip(chart.steps, totals.streaks(chart.steps), strict=True)
+    ):
         if step.composite:
             top = svg.level_y(step.composite, height)
-            bars.append(_bar(chart, slot, top, height - top, step_severity(step, stuck)))
+            bars.append(_bar(chart, slot, top, height - top, totals.step_severity(step, stuck)))
     lines = svg.threshold_lines(chart.thresholds, height, ("warn", "danger"))
     return svg.drawing(height, *lines, *bars, class_="plot composite")
 
@@ -260,13 +254,13 @@ def sparkline(runs: Sequence[RecentRun]) -> Markup:
     """The newest runs, oldest first: peak composite as bars, mean composite as a curve."""
     slots, height = max(1, len(runs)), SPARK_PX
     lines = []
-    for name, value in (("warn", WARN_COMPOSITE), ("danger", DANGER_COMPOSITE)):
+    for name, value in (("warn", totals.WARN_COMPOSITE), ("danger", totals.DANGER_COMPOSITE)):
         y, class_ = svg.level_y(value, height, 1), f"threshold threshold-{name}"
         lines.append(svg.element("line", x1="0", x2="100%", y1=y, y2=y, class_=class_))
     bars = []
     for slot, run in enumerate(runs):
         words = f"{run.run_id}: peak {run.peak_composite}, {run.steps} steps, "
-        title = svg.element("title", words + SEVERITY_WORDS[run.severity])
+        title = svg.element("title", words + totals.SEVERITY_WORDS[run.severity])
         # Runs without trouble keep a visible stump.
         top = min(svg.level_y(run.peak_composite, SPARK_PX, 1), SPARK_PX - 1.5)
         left, width = svg.share(slot + 0.12, slots), svg.share(0.76, slots)

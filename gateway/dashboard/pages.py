@@ -1,7 +1,5 @@
 """Pages as ASGI applications: access, security headers, errors, templates and the login."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
@@ -37,7 +35,7 @@ def _render(template: str, values: Mapping[str, Any]) -> bytes:
 
 
 @cache
-def _environment() -> Environment:
+def _environment() -> "Environment":
     """The templates, compiled once, when the first page is requested."""
     made = page_templates(_FOLDER / "templates")
     made.globals["assets"] = assets_version()

@@ -1,8 +1,6 @@
 """The demo's agent, a plain tool loop on the official `openai` client, with a real repository; and
 the scripted model that answers it: it repeats itself until guidance tells it to stop."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -251,7 +249,7 @@ class Provider(ThreadingHTTPServer):
         self.model = ScriptedModel()
         self.base_url = f"http://{LOOPBACK}:{self.server_port}/v1"
 
-    def __enter__(self) -> Provider:
+    def __enter__(self) -> "Provider":
         threading.Thread(target=self.serve_forever, daemon=True).start()
         return self
 

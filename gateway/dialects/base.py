@@ -1,7 +1,5 @@
 """Interface of dialects: reads requests and answers for the core, and changes the text."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from abc import ABC, abstractmethod
@@ -20,11 +18,10 @@ from gateway.wire.body_prefix import BodyPrefix, KnownMessages, MessagesView
 from gateway.wire.coerce import as_text
 from gateway.wire.echo import EchoFilter
 from gateway.wire.messages import REFERENCE, system_text
-from gateway.wire.parsing import Loads, Span, parse_object
+from gateway.wire.parsing import Loads, Span, parse_object, skim
 from gateway.wire.prefix_hash import ChainState
 from gateway.wire.request import ChatRequest, Splice
 from gateway.wire.response_tee import NamedEnd
-from gateway.wire.skim import skim
 from gateway.wire.sse import SSEDecoder, encode_event
 
 Api = Literal["openai", "anthropic", "google", "vertex", "bedrock"]
@@ -98,8 +95,8 @@ class SteeredRequest(ChatRequest):
     )
 
     addressed: Addressed | None  # None: the body names the model
-    dialect: Dialect
-    earlier: EarlierHistory | None  # what the upstream stores and the client does not send
+    dialect: "Dialect"
+    earlier: "EarlierHistory | None"  # what the upstream stores and the client does not send
     named: Mapping[str, Any]  # the items that the request refers to by id, as far as they are known
     opaque: bool  # whether nothing of the body can be read: `body` has an empty model and no more
 
@@ -107,7 +104,7 @@ class SteeredRequest(ChatRequest):
         self,
         raw: bytes,
         body: dict[str, Any],
-        dialect: Dialect,
+        dialect: "Dialect",
         known: BodyPrefix | None = None,
         skimmed: dict[str, list[Span]] | None = None,
         *,
@@ -129,7 +126,7 @@ class SteeredRequest(ChatRequest):
         self.transcript = self.own_messages
         """The complete history as the core reads it, including what the upstream stores."""
 
-    def complete(self, named: Mapping[str, Any], earlier: EarlierHistory | None) -> None:
+    def complete(self, named: Mapping[str, Any], earlier: "EarlierHistory | None") -> None:
         """Add to the transcript what the upstream stores of it."""
         self.named, self.earlier = named, earlier
         own = self.own_messages

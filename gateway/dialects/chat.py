@@ -1,7 +1,5 @@
 """Chat completions: the dialect whose messages are those of the core."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,8 +14,7 @@ from gateway.steering.guidance.edits import (
 )
 from gateway.wire.completion import assemble
 from gateway.wire.parsing import Loads
-from gateway.wire.request import Splice
-from gateway.wire.splice import append_to_message, insert_message
+from gateway.wire.request import Splice, append_to_message, insert_message
 
 
 class ChatDialect(Dialect):

@@ -1,7 +1,5 @@
 """Gemini's generateContent: contents of parts, the model and the streaming in the path."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence

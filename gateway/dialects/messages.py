@@ -1,7 +1,5 @@
 """Anthropic's Messages: the system prompt is a field of its own, content is a list of blocks."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
@@ -24,9 +22,8 @@ from gateway.steering.transcript.content import json_text
 from gateway.wire.coerce import as_mapping
 from gateway.wire.messages import content_text
 from gateway.wire.parsing import Loads, array_spans, scannable
-from gateway.wire.request import Splice
+from gateway.wire.request import Splice, append_to_message, insert_message
 from gateway.wire.response_tee import NamedEnd
-from gateway.wire.splice import append_to_message, insert_message
 from gateway.wire.sse import encode_event
 
 _DELTAS = {

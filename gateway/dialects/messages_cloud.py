@@ -4,8 +4,6 @@ Both name the model and whether to stream in the path, and the version of the AP
 Vertex AI streams events as Anthropic does; Bedrock packs each into a frame of AWS's event streams,
 which botocore reads: without it such a stream is relayed, and recorded as unread."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import json

@@ -2,8 +2,6 @@
 
 Clients take them for a model's: they end the run, call no tool, and used no token."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """OpenAI's Responses: a history of typed items, which the upstream may store for the client."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -29,9 +27,8 @@ from gateway.wire.coerce import as_mapping, as_text
 from gateway.wire.echo import EchoFilter
 from gateway.wire.messages import REFERENCE, SYSTEM_ROLES
 from gateway.wire.parsing import Loads
-from gateway.wire.request import Splice
+from gateway.wire.request import Splice, append_to_message, insert_message
 from gateway.wire.response_tee import NamedEnd
-from gateway.wire.splice import append_to_message, insert_message
 from gateway.wire.sse import encode_event
 
 # `incomplete_details.reason` -> finish reason of chat.

@@ -25,7 +25,6 @@ _RETRY_S = 5  # what a refused client is asked to wait: about what a body of 60 
 
 class BodyRoom:
     """The bytes of all bodies that are held, from before they are read to the end of the request.
-
     Waiting bodies get room in the order of arrival, but one that fits does not wait for a larger
     one that does not. A body larger than all the room is let through when no other is held."""
 
@@ -123,7 +122,6 @@ async def read_body(
     share: BodyShare | None = None,
 ) -> bytes:
     """The whole body, at most `limit` bytes; `share` is where it has to find room, if anywhere.
-
     Room is taken for the declared length before anything is read, else for what has arrived.
     Raises: BodyTooLarge: over the limit; before reading, when the length is declared. Overloaded:
     there was no room for it. ClientGone: the client disconnected before the end."""
@@ -155,9 +153,8 @@ async def _next_chunk(receive: Receive) -> tuple[bytes, bool]:
 
 
 class Upload:
-    """A body that is forwarded while it arrives; raises like `read_body`.
-
-    `ended` is set at its end; `error` is what cut it short, if anything did."""
+    """A body that is forwarded while it arrives; raises like `read_body`. `ended` is set at its
+    end; `error` is what cut it short, if anything did."""
 
     def __init__(self, headers: RawHeaders, receive: Receive, limit: int) -> None:
         self._chunks = _body_chunks(headers, receive, limit)
@@ -197,11 +194,10 @@ def _check_size(size: int, limit: int) -> None:
 
 @dataclass(eq=False)
 class DisconnectWatch:
-    """Cancels the block as soon as the client disconnects.
-
-    Enter it when the body has been read; with `upload`, watching starts when the upload has ended,
-    because two readers would take each other's messages. Without `on_gone` a task waits for the
-    client's messages. Raises: ClientGone: instead of the cancellation."""
+    """Cancels the block as soon as the client disconnects. Enter it when the body has been read;
+    with `upload`, watching starts when the upload has ended, because two readers would take each
+    other's messages. Without `on_gone` a task waits for the client's messages. Raises: ClientGone:
+    instead of the cancellation."""
 
     receive: Receive
     exchange: Exchange
@@ -339,9 +335,8 @@ def asks_for_websocket(headers: RawHeaders) -> bool:
 
 
 def refuse_websocket(headers: RawHeaders) -> None:
-    """Refuse a request for a WebSocket; `Upgrade` names what is spoken instead.
-
-    Source: RFC 9110 sections 7.8 and 15.5.22. Raises: GatewayError: status 426."""
+    """Refuse a request for a WebSocket; `Upgrade` names what is spoken instead. Source: RFC 9110
+    sections 7.8 and 15.5.22. Raises: GatewayError: status 426."""
     if asks_for_websocket(headers):
         raise GatewayError(
             "WebSocket is not offered on this route; use HTTP",

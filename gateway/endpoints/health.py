@@ -1,7 +1,5 @@
 """`/healthz`, `/readyz`, `/metrics`, and the answers to unknown paths and methods."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Any
 
@@ -33,9 +31,8 @@ class HealthEndpoints:
         await send_json(send, 200, {"message": "hello"})
 
     async def readyz(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Readiness: 503 lists the problems.
-
-        A store that is unavailable makes it `degraded`, with 200: requests are answered."""
+        """Readiness: 503 lists the problems. A store that is unavailable makes it `degraded`, with
+        200: requests are answered."""
         scope[EXCHANGE].route = "readyz"
         problems = self._runtime.problems()
         body: dict[str, Any] = {"status": "unready" if problems else "ready", "problems": problems}

@@ -131,10 +131,8 @@ class HttpProtocol(HttpToolsProtocol):
             self.headers = []  # for trailers, which the parser appends; the request has its own
 
     def on_body(self, body: bytes) -> None:
-        """Take in a piece of the body.
-
-        uvicorn copies each into a buffer, and that into what the application gets. Most bodies are
-        one piece, which needs no copy."""
+        """Take in a piece of the body. uvicorn copies each into a buffer, and that into what the
+        application gets. Most bodies are one piece, which needs no copy."""
         self._unread_bytes = -self._chunk_bytes
         cycle = self.cycle
         if cycle.body or cycle.response_complete or self.parser.should_upgrade():

@@ -7,8 +7,6 @@ brings a provider's credential of its own is the provider's business. The operat
 in one place (`gateway/upstream/dispatch.py`), and a call that may not have it carries its refusal
 there, whichever deployment, fallback or default upstream it ends at."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -113,7 +111,6 @@ async def require_own(
     request: ChatRequest | None,
 ) -> None:
     """Refuse a body that asks for a model or names stored things that are not this key's.
-
     `request`: None for a body that cannot be read. Raises: Forbidden: the model is not in
     `auth.rights`."""
     unreadable = request is None or (isinstance(request, SteeredRequest) and request.opaque)

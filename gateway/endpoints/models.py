@@ -1,7 +1,5 @@
 """`GET /v1/models` and `/v1/models/{id}`: configured names, then the default upstream's models."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from typing import Any

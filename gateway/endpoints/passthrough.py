@@ -45,10 +45,9 @@ from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import UpstreamCall, outgoing_headers, target_url
 from gateway.upstream.native import StaleConnection
 from gateway.wire.echo import EchoFilter
-from gateway.wire.parsing import parse_object
+from gateway.wire.parsing import COUNTED_BYTES, parse_object, skim
 from gateway.wire.request import ChatRequest
 from gateway.wire.response_tee import ResponseWatch
-from gateway.wire.skim import COUNTED_BYTES, skim
 
 # Bodies that name a model and ask it nothing, and routes that only count.
 _NO_CALL: Final = re.compile(
@@ -71,7 +70,6 @@ async def admit(
     request: ChatRequest | None,
 ) -> _CountedCall | None:
     """Reserve a call on the budgets that it counts on; None if it is no call, or counts on none.
-
     `request`: the body, None for one that names no model or cannot be read. Raises: BudgetExceeded:
     a budget has not enough left."""
     guard = services.budgets
@@ -364,10 +362,9 @@ async def _to_keeper(
     call: UpstreamCall,
     content: bytes | AsyncIterator[bytes],
 ) -> LaneResponse:
-    """The answer of the upstream that has what the call is about, which is asked once.
-
-    Only if that cannot do twice what was asked once, a call is repeated whose connection was closed
-    while it was sent (RFC 9110, section 9.2.2)."""
+    """The answer of the upstream that has what the call is about, which is asked once. Only if that
+    cannot do twice what was asked once, a call is repeated whose connection was closed while it was
+    sent (RFC 9110, section 9.2.2)."""
     target = (call.at or services.table.default).for_client(call.dialect, call.api, call.seat)
     headers = outgoing_headers(call, target, services.dispatcher.instance)
     length = header(call.headers, b"content-length")

@@ -2,8 +2,6 @@
 
 Nothing in it is steered or recorded: it is a live audio session, not a list of messages."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket
@@ -35,10 +33,9 @@ each way (RFC 6455 section 7.1.1), the second of which crosses the end of the fi
 
 
 async def tunnel(one: Streams, other: Streams) -> tuple[int, int]:
-    """Relay both ways; how many bytes went from `one` to `other`, and back.
-
-    Both connections are closed at the end, also when the task is cancelled. A peer that vanished
-    without a word is noticed by the kernel's keep-alive probes."""
+    """Relay both ways; how many bytes went from `one` to `other`, and back. Both connections are
+    closed at the end, also when the task is cancelled. A peer that vanished without a word is
+    noticed by the kernel's keep-alive probes."""
     moved = [0, 0]
     ways = [spawn(_pipe(one[0], other[1], moved, 0)), spawn(_pipe(other[0], one[1], moved, 1))]
     try:

@@ -96,9 +96,8 @@ _BLANK_LINES = (b"\n\n", b"\r\n\r\n")
 
 
 class KeepAlive:
-    """Sends a comment whenever nothing has come for `interval_s` and an event is complete.
-
-    One timer for the whole stream, which looks at the clock when it fires."""
+    """Sends a comment whenever nothing has come for `interval_s` and an event is complete. One
+    timer for the whole stream, which looks at the clock when it fires."""
 
     def __init__(self, interval_s: float, send: Callable[[bytes], object]) -> None:
         self._interval_s = interval_s
@@ -162,10 +161,9 @@ What comes after so many is taken for what its label says."""
 
 @dataclass(eq=False)
 class Relay:
-    """Relays one answer.
-
-    `complete` runs exactly once for an answer that arrived completely, before the client gets its
-    last byte; `delivered` when the client has been sent all of it: of a stream, its end marker."""
+    """Relays one answer. `complete` runs exactly once for an answer that arrived completely, before
+    the client gets its last byte; `delivered` when the client has been sent all of it: of a stream,
+    its end marker."""
 
     send: Send
     exchange: Exchange
@@ -198,12 +196,11 @@ class Relay:
         asked_usage: bool,
         echo: EchoFilter | None = None,
     ) -> None:
-        """Relay an answer as a stream or as a whole body, whichever it is.
-
-        A successful answer to a streaming request that is not labelled JSON counts as a stream, as
-        for clients. `asked_usage`: whether the gateway asked for the usage chunk, which the client
-        does not expect. `echo`: takes the guidance out of instructions that the answer repeats; no
-        dialect needs both."""
+        """Relay an answer as a stream or as a whole body, whichever it is. A successful answer to a
+        streaming request that is not labelled JSON counts as a stream, as for clients.
+        `asked_usage`: whether the gateway asked for the usage chunk, which the client does not
+        expect. `echo`: takes the guidance out of instructions that the answer repeats; no dialect
+        needs both."""
         usage_filter = UsageFilter(orjson.loads) if asked_usage else echo
         kind = header(response.headers, b"content-type").lower()
         encoding = header(response.headers, b"content-encoding")
@@ -224,11 +221,10 @@ class Relay:
         *,
         labelled: bool,
     ) -> None:
-        """Relay an event stream, chunk by chunk.
-
-        The chunk with the end marker waits for `complete`. A stream that breaks off, or in which a
-        reply began that has neither an end marker nor a finish reason, gets an error event and no
-        proper end. One in which no reply can be read ends as the upstream's."""
+        """Relay an event stream, chunk by chunk. The chunk with the end marker waits for
+        `complete`. A stream that breaks off, or in which a reply began that has neither an end
+        marker nor a finish reason, gets an error event and no proper end. One in which no reply can
+        be read ends as the upstream's."""
         watch = self._watch = stream_watch(encoding, self._limit, self.dialect.end)
         plain = encoding in (b"", b"identity")
         if not plain:
@@ -274,10 +270,9 @@ class Relay:
     async def _relay_whole(
         self, response: LaneResponse, encoding: bytes, echo: EchoFilter | None
     ) -> LaneResponse | None:
-        """Relay a body that is not a stream; `complete` runs before its first byte is sent.
-
-        Nothing is sent of a successful one that begins like server-sent events: it is returned,
-        with all its bytes."""
+        """Relay a body that is not a stream; `complete` runs before its first byte is sent. Nothing
+        is sent of a successful one that begins like server-sent events: it is returned, with all
+        its bytes."""
         watch = self._whole = ResponseWatch(encoding, self._limit)
         chunks: list[bytes] = []
         iterator, size, began = aiter(response), 0, time.perf_counter()
@@ -336,9 +331,8 @@ class Relay:
         return True
 
     async def _break_off(self, exc: GatewayError, *, visible: bool) -> None:
-        """Send one error event, and close the connection without the end of the body.
-
-        Many clients take a stream that simply ends for a complete one."""
+        """Send one error event, and close the connection without the end of the body. Many clients
+        take a stream that simply ends for a complete one."""
         self.exchange.response.error = exc.label
         is_array = self._watch is not None and _content_start(self._watch).startswith(b"[")
         if visible and not is_array:  # an array shows it by its missing bracket

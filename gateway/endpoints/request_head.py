@@ -1,7 +1,5 @@
 """Rules for every request head, on any route: its size, method, `Host` and target."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from urllib.parse import unquote_to_bytes
@@ -85,11 +83,9 @@ that each decode once are two or three."""
 
 def refuse_ambiguous_path(raw: bytes) -> None:
     """Refuse dot segments, backslashes and control characters, however they are encoded, and what
-    is no percent-encoding.
-
-    `raw` is the path as it was sent. `..;` counts as a dot segment: some servers cut parameters off
-    before they resolve it. An encoded slash (`%2F`) is part of a name and is let through. Raises:
-    BadRequest: names what is wrong."""
+    is no percent-encoding. `raw` is the path as it was sent. `..;` counts as a dot segment: some
+    servers cut parameters off before they resolve it. An encoded slash (`%2F`) is part of a name
+    and is let through. Raises: BadRequest: names what is wrong."""
     if _SUSPICIOUS.search(raw) is None:
         return
     if _NOT_ENCODED.search(raw):

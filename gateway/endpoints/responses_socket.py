@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
@@ -123,17 +123,15 @@ class _Answer:
 
 @dataclass(eq=False)
 class _Connection:
-    """One connection, on which one request after the other is answered (`OpenConnection`).
-
-    `call`: its handshake. `counts`: whether keys or budgets limit the client. `warm`: the items of
-    requests that only prepared a later one, by the ids of their answers."""
+    """One connection, on which one request after the other is answered (`OpenConnection`). `call`:
+    its handshake. `counts`: whether keys or budgets limit the client. `warm`: the items of requests
+    that only prepared a later one, by the ids of their answers."""
 
     app: ASGIHandler
     scope: Scope
     call: UpstreamCall
     target: Target
     settings: Settings
-    _: KW_ONLY
     counts: bool
     answer_id: str = ""
     warm: dict[str, list[Any]] = field(default_factory=dict)
@@ -383,8 +381,8 @@ class _Connection:
 def _error_event(status: int, body: bytes, headers: RawHeaders) -> str:
     """An error of the gateway's own as the event that clients take for an answer of HTTP."""
     kept = (b"retry-after", b"x-should-retry")
-    told = {k.decode(): v.decode("latin-1") for k, v in headers if k in kept}
-    event = {"type": "error", "status": status, **orjson.loads(body), "headers": told}
+    given = {k.decode(): v.decode("latin-1") for k, v in headers if k in kept}
+    event = {"type": "error", "status": status, **orjson.loads(body), "headers": given}
     return orjson.dumps(event).decode()
 
 

@@ -1,7 +1,5 @@
 """The steered endpoint: chat completions, Responses and Messages, each in its own dialect."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from dataclasses import dataclass
@@ -38,9 +36,8 @@ from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.upstream.base import RawHeaders, header
 from gateway.wire.body_prefix import BodyPrefix
-from gateway.wire.parsing import BeyondParser
+from gateway.wire.parsing import COUNTED_BYTES, BeyondParser, reading_ms
 from gateway.wire.request import BIG_BYTES
-from gateway.wire.skim import COUNTED_BYTES, reading_ms
 
 _READING_MS = 50.0
 """Longest time for which one request may hold the interpreter: the parser does not let others run
@@ -92,8 +89,8 @@ class SteeredEndpoint:
                     socket.bind(services, prepared, sending)
                 await require_own(self.runtime, services, principal, sending, request)
                 given = send, exchange, watch, prepared.complete, services.settings.server
-                told, write = prepared.note_delivered, offers.get(WRITE_NOW)
-                relay = Relay(*given, self.dialect, delivered=told, write=write)
+                done, write = prepared.note_delivered, offers.get(WRITE_NOW)
+                relay = Relay(*given, self.dialect, delivered=done, write=write)
                 try:
                     response = await self.pipeline.send(services, prepared, sending)
                     try:

@@ -1,7 +1,5 @@
 """Session logs on this machine, and the format of each: found in the home directory, or named."""
 
-from __future__ import annotations
-
 import io
 import os
 import re
@@ -28,7 +26,7 @@ class Found(Struct, frozen=True, kw_only=True):
     path: Path
     format: LogFormat | None = None
     problem: str = ""
-    blob: Blob | None = None
+    blob: "Blob | None" = None
 
     def open(self) -> LogFile:
         """The file, for one reading."""
@@ -73,7 +71,7 @@ def named(paths: Iterable[Path]) -> list[Found]:
     return found
 
 
-def identify(path: Path, blob: Blob | None = None) -> Found:
+def identify(path: Path, blob: "Blob | None" = None) -> Found:
     """The format of one file, by its beginning and its name."""
     found = Found(path=path, blob=blob)
     if not (blob or path.is_file()):

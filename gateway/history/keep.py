@@ -4,8 +4,6 @@ A session is one conversation under an id of its own, so that no request continu
 of it is not written again: a session that has grown adds its new calls. One that this gateway
 recorded live is left out. Runs are marked as IMPORTED, and no sum counts them."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,20 +16,11 @@ from msgspec.structs import replace
 from gateway.auth.keyring import DEFAULT_TENANT
 from gateway.backends import Stores
 from gateway.config import Settings
+from gateway.conversations import records
 from gateway.conversations.conversation import run_id
-from gateway.conversations.records import (
-    acts_of,
-    later_messages,
-    opening_prompts,
-    preview,
-    prompts_in,
-    scored_row,
-    with_acts,
-)
 from gateway.conversations.steering_result import ActOfPerson
 from gateway.conversations.workloads import workload_of
-from gateway.history.prices import cost_of
-from gateway.history.reading import recording_of
+from gateway.history.reading import cost_of, recording_of
 from gateway.history.session import ModelCall, Session
 from gateway.offline.playback import RecordedHistory
 from gateway.steering.fold import RunSnapshot, StepOutcome
@@ -148,7 +137,7 @@ class Keeper:
         if self._stores.workloads is not None:
             await self._stores.workloads.note(rows.begun)
 
-    def _rows(self, session: Session, record: ConversationRecord) -> _Rows:
+    def _rows(self, session: Session, record: ConversationRecord) -> "_Rows":
         settings = self._settings
         template = RunUpdate(
             id="",
@@ -242,7 +231,7 @@ class _Rows:
     def take(self, conversation: ConversationRecord) -> CallRecord:
         """Rows added since the last time, for one commit."""
         now = list(self._runs.values()), self._steps, self._acts
-        runs, steps = with_acts(*now, masks_secrets=self._source.masks_secrets)
+        runs, steps = records.with_acts(*now, masks_secrets=self._source.masks_secrets)
         self._runs, self._steps, self._acts, self.waiting = {}, [], [], 0
         return CallRecord(conversation=conversation, runs=runs, steps=steps)
 
@@ -260,7 +249,7 @@ class _Rows:
                 id=run_id(name, run.index),
                 sequence=run.index,
                 started_at=at,
-                task_preview=preview(task, masks_secrets=self._source.masks_secrets),
+                task_preview=records.preview(task, masks_secrets=self._source.masks_secrets),
             )
         outcome = self._source.session.outcome if position == self._source.last_answer else None
         self._newest = replace(
@@ -289,7 +278,7 @@ class _Rows:
     def _since_answer(self) -> list[Any]:
         run = self._history.fold.current
         latest = run.outcomes[-1].step if run.outcomes else None
-        return later_messages(self._history.window, latest)
+        return records.later_messages(self._history.window, latest)
 
     def _note_acts(
         self, position: int, outcomes: Sequence[StepOutcome], answered: RunSnapshot
@@ -303,7 +292,7 @@ class _Rows:
         cut = any(turn.kind == "interrupt" and turn.position in new for turn in human)
         cut = cut and not any(map(is_interruption, said_in(since)))
         name, fold = self._conversation.id, self._history.fold
-        self._acts += acts_of(name, fold, outcomes, since, last=answered, cut=cut)
+        self._acts += records.acts_of(name, fold, outcomes, since, last=answered, cut=cut)
 
     def _step_rows(
         self, position: int, outcomes: Sequence[StepOutcome], *, opens: bool
@@ -312,18 +301,21 @@ class _Rows:
         conversation, window = self._conversation.id, self._history.window
         run = self._history.fold.current
         at = self._source.times[position]
-        rows = {(o.run, o.index): scored_row(run_id(conversation, o.run), o, at) for o in outcomes}
+        rows = {
+            (o.run, o.index): records.scored_row(run_id(conversation, o.run), o, at)
+            for o in outcomes
+        }
         newest = rows.pop((run.index, run.steps), None) or StepRow(
             run_id=run_id(conversation, run.index),
             step_index=run.steps,
             at=at,
             state=run.state.value,
         )
-        prompts = opening_prompts({}, window, run.start) if opens or not run.steps else []
+        prompts = records.opening_prompts({}, window, run.start) if opens or not run.steps else []
         if prompts and (folder := self._source.session.project):  # logs have no system prompt
             prompts.insert(0, PromptMessage(role="system", text=f"Working directory: {folder}"))
         if run.steps:
-            prompts += prompts_in(self._since_answer())
+            prompts += records.prompts_in(self._since_answer())
         reply = self._source.session.messages[position]
         said = read_content(reply.get("content"))
         content = replace(

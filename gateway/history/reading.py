@@ -1,15 +1,22 @@
-"""One session through the steering core: readings of its steps, cost of its calls, its trouble."""
+"""Session logs through the steering core: readings of steps, cost at the day's prices, trouble.
 
+Many are read in parallel, one file at a time, and only the readings are kept."""
+
+import multiprocessing
+import os
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from datetime import UTC, datetime, timedelta
 from pathlib import PurePath
-from typing import Any
+from typing import Any, Final, NamedTuple, TextIO
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gateway.errors import ConfigError
 from gateway.history.describe import what_happened
-from gateway.history.prices import Tokens, cost_of, grouped
+from gateway.history.find import Found
 from gateway.history.sayings import Saying, sayings_of
 from gateway.history.session import FileFacts, HumanTurn, ModelCall, Session, project_of
 from gateway.history.trouble import ReadStep, Stretch, stretches_of
@@ -21,8 +28,75 @@ from gateway.steering.policy import Policy
 from gateway.steering.transcript.content import read_calls, read_content
 from gateway.steering.transcript.steps import Change, StepReader
 from gateway.steering.transcript.user_words import task_of
+from gateway.text.formatting import progress_bar
 from gateway.text.secrets import mask_repeated
-from gateway.upstream.prices import tokens_of
+from gateway.upstream.prices import Rates, capabilities, charge, tokens_of
+
+
+class PastPrice(NamedTuple):
+    """The rates of a model, in US dollars per token, for calls before `until` (an ISO date)."""
+
+    model: str
+    until: str
+    rates: Rates
+
+
+PAST_PRICES: Final = (
+    # OpenAI, announcement of 2025-06-10: o3 costs 80 % less from then on.
+    PastPrice("o3", "2025-06-10", {"input": 10e-6, "cache_read": 2.5e-6, "output": 40e-6}),
+)
+"""Prices that have changed under the same name; all others are those of the installed list."""
+
+
+def cost_of(call: ModelCall, tokens: Mapping[str, int] | None = None) -> float | None:
+    """US dollars of one call: as the agent noted it, else by the price list; None if unknown.
+    `tokens`: those of its usage as `tokens_of` gives them, if they have been read."""
+    if call.cost_usd is not None:
+        return call.cost_usd
+    tokens = tokens_of(call.usage) if tokens is None else tokens
+    if not any(tokens.values()):
+        return None
+    if past := _past_rates(call):
+        return charge(tokens, past)
+    model = capabilities(call.model)
+    return model.cost_of_tokens(tokens) if model else None
+
+
+def _past_rates(call: ModelCall) -> Rates | None:
+    if call.at is None:
+        return None
+    day = datetime.fromtimestamp(call.at, UTC).date().isoformat()
+    name = call.model.rpartition("/")[2]
+    return next((p.rates for p in PAST_PRICES if p.model == name and day < p.until), None)
+
+
+class Tokens(NamedTuple):
+    """Tokens of calls by kind, each counted once."""
+
+    input: int = 0
+    cache_read: int = 0
+    cache_write: int = 0
+    output: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return sum(self)
+
+    def plus(self, other: "Tokens") -> "Tokens":
+        """The sum of both."""
+        return Tokens(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+def grouped(found: Mapping[str, int]) -> Tokens:
+    """The tokens that `tokens_of` gives, in fewer kinds; reasoning counts as output."""
+    return Tokens(
+        input=found["input"] + found["audio_input"],
+        cache_read=found["cache_read"],
+        cache_write=found["cache_write"] + found["cache_write_1h"],
+        output=found["output"] + found["reasoning"] + found["audio_output"],
+    )
+
 
 MOST_SAID = 2000  # characters of a person's message that are kept
 MOST_TOKENS = 10**8  # of one kind in one call: a hundred times the longest context there is
@@ -211,3 +285,88 @@ def _title(session: Session, human: Sequence[HumanTurn]) -> str:
     said = next((turn.text for turn in human if turn.kind == "message" and turn.text), "")
     words = " ".join((said or mask_repeated(task_of(session.messages, 0)[:MOST_SAID])).split())
     return words[: _TITLE - 3] + "..." if len(words) > _TITLE else words
+
+
+IN_PROCESS_BYTES = 40_000_000
+"""Size of all files up to which other processes cost more than they save: 1.2 s of work, against
+0.9 s to start two."""
+
+
+class Wanted(Struct, frozen=True, kw_only=True):
+    """The sessions that are asked for: last used at `since` or later (seconds of the epoch), of a
+    project whose folder contains `project`, of this agent. Empty values take all."""
+
+    since: float | None = None
+    project: str = ""
+    agent: str = ""
+
+    def takes(self, session: Session | SessionReading) -> bool:
+        """True for a session that is asked for; one without a time is taken, and none in which
+        nothing happened."""
+        if not (session.calls or session.human):
+            return False
+        late = self.since is None or session.ended is None or session.ended >= self.since
+        fits = self.project.lower() in session.project.lower()
+        return late and fits and self.agent in ("", session.agent)
+
+
+def since(text: str, now: datetime) -> float:
+    """The moment in `--since`: an ISO date, or a number of days or weeks before now (`7d`, `4w`).
+    Raises ConfigError: neither."""
+    unit = {"d": 1, "w": 7}.get(text[-1:])
+    if unit and text[:-1].isdigit():
+        return (now - timedelta(days=int(text[:-1]) * unit)).timestamp()
+    try:
+        day = datetime.fromisoformat(text)
+    except ValueError:
+        fault = f"--since: {text!r} is neither a date such as 2026-01-31 nor days or weeks (7d, 4w)"
+        raise ConfigError(fault) from None
+    return (day if day.tzinfo else day.replace(tzinfo=UTC)).timestamp()
+
+
+class FileReadings(Struct, frozen=True, kw_only=True):
+    """The sessions of one file, or why it has none."""
+
+    path: str
+    sessions: tuple[SessionReading, ...] = ()
+    problem: str = ""
+
+
+def read_file(found: Found, policy: Policy) -> FileReadings:
+    """Read one file. Never raises: a reader that fails is a problem of its file."""
+    path = str(found.path)
+    if found.format is None:
+        return FileReadings(path=path, problem=found.problem)
+    log = found.open()
+    try:
+        sessions = tuple(read_session(each, policy, path) for each in found.sessions(log))
+    except ConfigError as exc:
+        return FileReadings(path=path, problem=str(exc))
+    except Exception as exc:
+        # An agent's next version can break any expectation; the other files are still read.
+        fault = f"{path}:{log.seen}: the {found.format.name} reader failed: {exc!r}"
+        return FileReadings(path=path, problem=fault)
+    if not sessions and log.unread:
+        line, reason = log.unread[0]
+        return FileReadings(path=path, problem=f"{path}:{line}: {reason}; no session in this file")
+    return FileReadings(path=path, sessions=sessions)
+
+
+def read_all(
+    found: Sequence[Found], policy: Policy, *, err: TextIO, jobs: int | None = None
+) -> Iterator[FileReadings]:
+    """Read the files; `jobs` processes, None = one per core. The order is that of completion."""
+    jobs = jobs or os.cpu_count() or 1
+    size = sum(each.size for each in found)
+    with progress_bar(err) as bar:
+        readings: Iterable[FileReadings]
+        if jobs == 1 or size < IN_PROCESS_BYTES:
+            readings = (read_file(each, policy) for each in found)
+            yield from bar.track(readings, total=len(found), description="reading sessions")
+            return
+        # A forked child would inherit the progress bar's threads.
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+            futures = [pool.submit(read_file, each, policy) for each in found]
+            done = (future.result() for future in as_completed(futures))
+            yield from bar.track(done, total=len(found), description="reading sessions")

@@ -7,8 +7,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 from msgspec import Struct
 
-from gateway.history.prices import Tokens
-from gateway.history.reading import SessionReading
+from gateway.history.reading import SessionReading, Tokens
 from gateway.history.sayings import Group, Saying, repeated
 from gateway.history.trouble import Stretch
 

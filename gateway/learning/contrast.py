@@ -7,8 +7,6 @@ neighbour in one run is no cause: a move counts by how often the call then worke
 against the attempts without it; and what successful runs do by the outcomes of both groups.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -256,7 +254,7 @@ class Contrast:
         if len(self.runs) > MOST_RUNS:
             del self.runs[next(iter(self.runs))]
 
-    def until(self, at: float) -> Contrast:
+    def until(self, at: float) -> "Contrast":
         """The runs up to a time: one that is read again, also after a restart, is judged as it was
         the first time."""
         return Contrast({name: run for name, run in self.runs.items() if run.at <= at})

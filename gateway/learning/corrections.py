@@ -18,14 +18,8 @@ from gateway.learning.reading import command_of, digest, program_of
 from gateway.steering.evidence.failure_keys import read_action
 from gateway.steering.guidance.lessons import SAID
 from gateway.steering.guidance.pattern import Lesson, Pattern, Status, Trust, content
+from gateway.steering.transcript import message_kinds
 from gateway.steering.transcript.interventions import Answer, said_in
-from gateway.steering.transcript.message_kinds import (
-    READ_CHARACTERS,
-    agent_words,
-    corrected,
-    is_plan,
-    kind_chances,
-)
 from gateway.steering.transcript.steps import Action, Step
 from gateway.stores.records import PromptMessage, StepRow
 from gateway.text.secrets import mask_secrets
@@ -74,12 +68,12 @@ def wish_of(text: str, call: str = "", *, corrects: bool = True) -> str:
 
 def own_words(text: str) -> str:
     """A message without code blocks, quotations and addresses."""
-    return _PASTED.sub(" ", text[:READ_CHARACTERS]).replace("\u2019", "'").strip()
+    return _PASTED.sub(" ", text[: message_kinds.READ_CHARACTERS]).replace("\u2019", "'").strip()
 
 
 def is_output(text: str) -> bool:
     """True for a text that is mostly not a person's: output of programs, code, addresses."""
-    tokens = _PASTED.sub(" ", text[:READ_CHARACTERS]).split()
+    tokens = _PASTED.sub(" ", text[: message_kinds.READ_CHARACTERS]).split()
     plain = sum(_PLAIN.fullmatch(token) is not None for token in tokens)
     return plain < LEAST_PLAIN * len(tokens) or not tokens or _OUTPUT.match(text) is not None
 
@@ -112,12 +106,10 @@ class Rule(Struct, frozen=True, kw_only=True):
 def rules_in(
     words: str, *, before: Step | None = None, corrects: bool = True, known: Collection[str] = ()
 ) -> list[Rule]:
-    """The standing rules in what a person typed, usually none.
-
-    `before`: the agent's step that the words answer; `corrects`: they are a correction, else only
-    what is said to hold from now on counts; `known`: names that the agent's own tools declare.
-    """
-    if is_plan(words) or is_output(words):
+    """The standing rules in what a person typed, usually none. `before`: the agent's step that the
+    words answer; `corrects`: they are a correction, else only what is said to hold from now on
+    counts; `known`: names that the agent's own tools declare."""
+    if message_kinds.is_plan(words) or is_output(words):
         return []
     action = before.actions[-1] if before is not None and before.actions else None
     situation, said = situation_of(action), " ".join(words.split())[:MOST_SAID_CHARS]
@@ -247,7 +239,7 @@ def situation_of(action: Action | None) -> Situation:
         return Situation(phase="answering")
     reading = read_action(action)
     doing = command_shown(action) or reading.head.lstrip("$")
-    suffix = _SUFFIX.search(action.arguments[:READ_CHARACTERS])
+    suffix = _SUFFIX.search(action.arguments[: message_kinds.READ_CHARACTERS])
     other = "editing" if reading.call.effect.changes else "looking"
     phases = ("publishing", "testing", "planning")
     phase = next((name for name in phases if form(name).search(doing)), other)
@@ -355,8 +347,10 @@ def said_in_run(rows: Sequence[StepRow], *, opens: bool) -> Iterator[Said]:
         words = Answer(said=typed).words
         if words and words not in seen:
             seen.add(words)
-            chances = kind_chances(words, before=agent_words(last) if last else "")
-            chance = 0.0 if opens and last is None else corrected(chances)
+            chances = message_kinds.kind_chances(
+                words, before=message_kinds.agent_words(last) if last else ""
+            )
+            chance = 0.0 if opens and last is None else message_kinds.corrected(chances)
             yield Said(row.step_index, words, last, chance)
         last = reply if content.reply_text or content.reply_actions else done
 

@@ -18,16 +18,8 @@ from gateway.learning.verdicts import steps_of
 from gateway.observability.logging import get_logger
 from gateway.steering.evidence.observation import RunObserver
 from gateway.steering.routing import RoutingSettings
+from gateway.steering.scoring import risk
 from gateway.steering.scoring.calibration import Calibration, Peaks, shipped_calibration
-from gateway.steering.scoring.risk import (
-    AS_SHIPPED,
-    NO_OUTCOMES,
-    Gain,
-    OwnRisk,
-    RiskModel,
-    WorkloadPrior,
-    known_prior,
-)
 from gateway.steering.scoring.scorer import DifficultySettings
 from gateway.steering.transcript.steps import Step
 from gateway.stores.learning import Allowance, EndedRun, Job
@@ -130,16 +122,18 @@ def _shipped(run: OwnRun) -> Array:
     return np.array(run.evidence) + run.base
 
 
-def fit_own(runs: Sequence[OwnRun], before: OwnRisk = AS_SHIPPED, now: float = 0.0) -> OwnRisk:
+def fit_own(
+    runs: Sequence[OwnRun], before: risk.OwnRisk = risk.AS_SHIPPED, now: float = 0.0
+) -> risk.OwnRisk:
     """The fit of a tenant's runs, and whether it is used; `before`: that of the night before."""
     runs = sorted(runs, key=lambda run: run.at)
     solved = [run for run in runs if not run.failed]
     works, talks = (Peaks.of([r.peak for r in solved if r.works == kind]) for kind in (True, False))
     if not _enough(runs):
-        return OwnRisk(works=works, talks=talks, fitted_at=now)
+        return risk.OwnRisk(works=works, talks=talks, fitted_at=now)
     fit, gain = _Fit(runs), measured_gain(runs)
     slope, share, *offsets = [round(float(change), 5) for change in fit.changes]
-    return OwnRisk(
+    return risk.OwnRisk(
         slope=1.0 + slope,
         share=1.0 + share,
         offsets=dict(zip(fit.names, offsets, strict=True)),
@@ -155,7 +149,7 @@ def _enough(runs: Sequence[OwnRun]) -> bool:
     return len(runs) >= LEAST_RUNS and len({run.failed for run in runs}) == 2
 
 
-def measured_gain(runs: Sequence[OwnRun]) -> Gain:
+def measured_gain(runs: Sequence[OwnRun]) -> risk.Gain:
     """The gain of fits to the days before on each block of days, whole, in order."""
     blocks: list[list[OwnRun]] = []
     for run in runs:
@@ -171,11 +165,11 @@ def measured_gain(runs: Sequence[OwnRun]) -> Gain:
             judged += block
             sums.append((sum(map(fit.gain, block)), sum([run.weight for run in block])))
     if len(sums) < LEAST_BLOCKS:
-        return Gain()
+        return risk.Gain()
     gains, weights = zip(*sums, strict=True)
     mean, count = sum(gains) / sum(weights), len(sums)
     spread = math.sqrt(sum([(g - w * mean) ** 2 for g, w in sums]) * count / (count - 1))
-    return Gain(
+    return risk.Gain(
         runs=len(judged),
         failed=sum([run.failed for run in judged]),
         days=len({run.at // DAY_S for run in judged}),
@@ -189,7 +183,7 @@ def read_own(ended: EndedRun, steps: Sequence[Step], calibration: Calibration) -
     """A stored run as the fit reads it; None without steps."""
     if not steps:
         return None
-    model, observer = RiskModel(calibration, led=ended.sequence > 0), RunObserver()
+    model, observer = risk.RiskModel(calibration, led=ended.sequence > 0), RunObserver()
     found, peak = [], -math.inf
     for step in steps:
         model.push(observer.observe(step))
@@ -197,7 +191,7 @@ def read_own(ended: EndedRun, steps: Sequence[Step], calibration: Calibration) -
         peak = max(peak, model.lasting)
     return OwnRun(
         at=ended.run.at,
-        names=OwnRisk.of_run(ended.run.client, ended.run.requested, ended.project),
+        names=risk.OwnRisk.of_run(ended.run.client, ended.run.requested, ended.project),
         failed=ended.failed,
         weight=ended.weight,
         evidence=(found[(len(found) - 1) // 2], found[-1]),
@@ -244,32 +238,32 @@ class OwnRisks:
         await self.fit()
         return await self.learning.finish(job, now=self.now())
 
-    async def fit(self) -> Mapping[str, OwnRisk]:
+    async def fit(self) -> Mapping[str, risk.OwnRisk]:
         """Fit now, and store it; by tenant. Raises: StoreError."""
         by_tenant: dict[str, list[EndedRun]] = defaultdict(list)
         for ended in await self.store.ended(limit=10 * MOST_RUNS):
             by_tenant[ended.run.tenant].append(ended)
-        before, found = await self.store.own_risks(), dict[str, OwnRisk]()
+        before, found = await self.store.own_risks(), dict[str, risk.OwnRisk]()
         for tenant, newest in sorted(by_tenant.items()):
             forgotten = await self.learning.forgotten(tenant)
             kept = [each for each in newest[:MOST_RUNS] if each.run.run_id not in forgotten]
             runs = await self._read(sorted(kept, key=lambda each: each.run.at))
-            known = before.get(tenant, AS_SHIPPED)
+            known = before.get(tenant, risk.AS_SHIPPED)
             found[tenant] = await asyncio.to_thread(fit_own, runs, known, self.now())
             await self.store.put_own_risk(tenant, found[tenant])
         return found
 
     async def _read(self, ended: Sequence[EndedRun]) -> list[OwnRun]:
         """The runs of a tenant, oldest first, each with what was known of its workload by then."""
-        known: dict[str, dict[str, WorkloadPrior]] = defaultdict(dict)
+        known: dict[str, dict[str, risk.WorkloadPrior]] = defaultdict(dict)
         calibration = self.difficulty().calibration or shipped_calibration()
         prior, read = self.settings().risk_prior, list[OwnRun]()
         for each in ended:
             started = time.monotonic()
             run = each.run
             own = known[run.workload or f"{run.client} {run.requested}"]
-            base = known_prior(own, run.requested).log_odds if prior else 0.0
-            own[run.model] = own.get(run.model, NO_OUTCOMES).with_outcome(failed=each.failed)
+            base = risk.known_prior(own, run.requested).log_odds if prior else 0.0
+            own[run.model] = own.get(run.model, risk.NO_OUTCOMES).with_outcome(failed=each.failed)
             trace = await self.runs.get_run(run.run_id, tenant=run.tenant)
             steps = steps_of(trace) if trace is not None else []
             if found := await asyncio.to_thread(read_own, each, steps, calibration):

@@ -3,8 +3,6 @@ tests, or from its end.
 
 The best of the derived ones becomes its outcome, unless one was reported."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import re

@@ -18,8 +18,15 @@ from gateway.conversations.conversation import run_id as id_of_run
 from gateway.learning import corrections, life_cycle
 from gateway.learning.book import LessonBook
 from gateway.learning.contrast import MOST_RUNS, Contrast
-from gateway.learning.distiller import Distiller, ModelServices, PaidModel, job_about, job_to_word
-from gateway.learning.generalise import Entry, Generaliser
+from gateway.learning.distiller import (
+    Distiller,
+    Entry,
+    Generaliser,
+    ModelServices,
+    PaidModel,
+    job_about,
+    job_to_word,
+)
 from gateway.learning.mining import Finding, MinedRun, mine, task_digest
 from gateway.learning.own_risk import OwnRisks
 from gateway.learning.reading import WINDOW_CALLS, ReadCallOfRun, read_run

@@ -3,8 +3,6 @@
 The counters and histograms leave out checks that prometheus_client repeats in each call: a request
 counts some ten things, and their labels and amounts are valid by construction."""
 
-from __future__ import annotations
-
 import asyncio
 from bisect import bisect_left
 from collections import Counter as Tally
@@ -22,7 +20,7 @@ from gateway.config.alerts import ObservabilitySettings
 class Counter(prometheus_client.Counter):
     """A counter that is asked for by its labels in their order, and for amounts of at least 0."""
 
-    def labels(self, *labelvalues: Any, **named: Any) -> Counter:
+    def labels(self, *labelvalues: Any, **named: Any) -> "Counter":
         """See prometheus_client."""
         child: Counter | None = self._metrics.get(labelvalues)  # type: ignore[assignment]
         return super().labels(*labelvalues, **named) if child is None else child

@@ -8,8 +8,6 @@ conventions for generative AI (`gen_ai.*`), and OpenInference's for texts, sessi
 # An optional dependency: its types are missing where it is not installed.
 # mypy: disable-error-code="import-not-found"
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -64,7 +62,7 @@ _SECONDS = tuple(0.01 * 2**power for power in range(14))
 class Telemetry:
     """Turns finished exchanges into spans and measurements."""
 
-    def __init__(self, tracer: Tracer, meter: Meter, close: Callable[[], None]) -> None:
+    def __init__(self, tracer: "Tracer", meter: "Meter", close: Callable[[], None]) -> None:
         self._tracer = tracer
         self.close = close  # export what is still queued; blocks
         self._newest: dict[str, tuple[SpanContext, str]] = {}

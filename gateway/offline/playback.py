@@ -4,8 +4,6 @@ Each entry uses its step and those before it; its injections are those of the ca
 recording has no pattern store: look-ups are answered from the library that the policy names, or
 count as answered. It has no bill: tokens that it does not report are estimated."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import os
@@ -222,7 +220,7 @@ class ReplayedCalls:
         return usage
 
 
-def _catalogue(policy: ReplayPolicy) -> ModelCatalogue | None:
+def _catalogue(policy: ReplayPolicy) -> "ModelCatalogue | None":
     settings = policy.models
     if settings is None or not (policy.rules.routes.by_state or policy.rules.routes.by_model):
         return None

@@ -1,8 +1,6 @@
 """Checks before the start and at a reload: settings that fit together. Each value was accepted by
 its own section; here several of them, or the machine, say no."""
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Callable, Mapping, Set

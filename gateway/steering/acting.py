@@ -2,8 +2,6 @@
 
 Calibration measured how often runs that show a signal fail, reweighted so that half of all do."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -97,11 +95,11 @@ class AtRisk(Struct, frozen=True, kw_only=True):
     reason: str = ""
 
     @property
-    def kept(self) -> AtRisk:
+    def kept(self) -> "AtRisk":
         """The part that the run remembers."""
         return AtRisk(handed_over=self.handed_over, again=self.again, ended=self.ended)
 
-    def after(self, step: int, lasting: float, settings: AtRiskSettings) -> AtRisk:
+    def after(self, step: int, lasting: float, settings: AtRiskSettings) -> "AtRisk":
         """The run after one more step; `lasting`: `to_act_on` of `RunRisk`. Each act is done once:
         a person who lets an ended run go on has decided that."""
         before, handed = self.kept, self.handed_over

@@ -1,7 +1,5 @@
 """Routing by difficulty state, among the models that can serve the request."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal

@@ -1,7 +1,5 @@
 """Answers about short texts that recur: names of tools, keys of arguments."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TypeVar
 

@@ -1,7 +1,5 @@
 """Queries of the run log and their results: pages, traces, health, and the runs under way."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import json
@@ -73,7 +71,7 @@ class RunFilter(Struct, frozen=True, kw_only=True):
     tags: tuple[tuple[str, str | None], ...] = ()
 
     @property
-    def summed(self) -> RunFilter:
+    def summed(self) -> "RunFilter":
         """The filter for sums: imported runs are in none, unless their mode is asked for."""
         return self if self.mode is not None else structs.replace(self, mode=LIVE)
 
@@ -243,7 +241,7 @@ class LiveQuery(Struct, frozen=True, kw_only=True):
     limit: int = LIVE_RUNS
 
     @classmethod
-    def at(cls, now: float, *, tenant: str | None = None, spent_s: float = 600.0) -> LiveQuery:
+    def at(cls, now: float, *, tenant: str | None = None, spent_s: float = 600.0) -> "LiveQuery":
         """Runs under way at `now`, and what they cost in the last `spent_s` seconds."""
         return cls(
             since=now - LIVE_S, begun=now - LONGEST_S, spent_since=now - spent_s, tenant=tenant

@@ -1,8 +1,6 @@
 """Bounded store reads on the request path, and time limits with one timer for all of them:
 `asyncio.timeout` takes a quarter of the instructions of looking up a conversation's version."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from types import TracebackType
@@ -32,18 +30,18 @@ class TimeLimits:
         self._timer: asyncio.Handle | None = None
         self._rings_at = 0.0  # uvloop's handle of a time that has passed does not tell it
 
-    def within(self, seconds: float) -> _Limit:
+    def within(self, seconds: float) -> "_Limit":
         """For `with`: cancel what is inside after so many seconds, and raise TimeoutError. As
         `asyncio.timeout` does, it leaves a cancellation by somebody else as it is."""
         return _Limit(self, seconds)
 
-    def begin(self, limit: _Limit) -> None:
+    def begin(self, limit: "_Limit") -> None:
         """Watch a piece of work."""
         self._under_way.add(limit)
         if self._timer is None or limit.due < self._rings_at:
             self._look_at(limit.due)
 
-    def end(self, limit: _Limit) -> None:
+    def end(self, limit: "_Limit") -> None:
         """Watch it no longer. The timer stays: the next piece of work will need one."""
         self._under_way.discard(limit)
 

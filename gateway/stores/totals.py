@@ -10,8 +10,6 @@ One scale of severity for steps and runs, which every page and every alert uses:
 The composite alone is not enough: it is a weighted sum, and one monitor at its highest, which is
 what a loop looks like, remains under 0.6."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
@@ -113,7 +111,7 @@ class RunTotals(CountedSteps, frozen=True, kw_only=True):
         sources: Sequence[str] = (),
         late: Sequence[tuple[str, StepRow]] = (),
         human: Sequence[str] = (),
-    ) -> RunTotals:
+    ) -> "RunTotals":
         """These totals plus `fresh` steps and `calls`. `retries`: of `calls`, those that repeat a
         call counted before. `injections`: new pieces of guidance, from `sources`. `late`: steps
         counted before without scores, with the states that they were counted in."""

@@ -1,7 +1,5 @@
 """Sums of calls and runs: by time, by groups of runs, and over a tree of conversations."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Literal
@@ -172,7 +170,7 @@ class UsagePoint:
     successes: int = 0
     failures: int = 0
 
-    def plus(self, other: UsagePoint) -> UsagePoint:
+    def plus(self, other: "UsagePoint") -> "UsagePoint":
         """The sums of both, under this one's start and name."""
         added = {name: getattr(self, name) + getattr(other, name) for name in _ADDED}
         return replace(self, cost_usd=plus(self.cost_usd, other.cost_usd), **added)

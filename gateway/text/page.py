@@ -2,8 +2,6 @@
 
 The dashboard serves its pages; the replay and the history write one file that loads nothing."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,7 +35,7 @@ _FILTERS = (
 )
 
 
-def page_templates(*folders: Path) -> Environment:
+def page_templates(*folders: Path) -> "Environment":
     """The templates in these folders and the shared ones (`layout.html`, `macros.html`). Jinja is
     imported here: a gateway whose dashboard nobody opens does not load it."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined

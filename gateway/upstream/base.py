@@ -1,7 +1,5 @@
 """The answer that both lanes return, its headers, and the time limits on reading it."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import math

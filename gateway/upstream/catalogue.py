@@ -1,7 +1,5 @@
 """Abilities and prices of a requested model: by the config, else by the price list."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import re

@@ -10,8 +10,6 @@ key of this gateway. `docs/security.md` has the rule as a table; a test compares
   header or in the query.
 - At a server of the operator's, no login arrives but that of the API which is spoken there."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import functools
@@ -26,55 +24,35 @@ from gateway.upstream.deployments import Target
 
 ANY = "any"  # the family of credentials and hosts that name no provider
 
-# End of a host's name, and whose it is. Source: the providers' API references.
-_HOSTS = (
-    ("openai.azure.com", "azure"),
-    ("cognitiveservices.azure.com", "azure"),
-    ("services.ai.azure.com", "azure"),
-    ("microsoftonline.com", "azure"),
-    ("windows.net", "azure"),
-    ("chatgpt.com", "chatgpt"),
-    ("auth.openai.com", "chatgpt"),
-    ("openai.com", "openai"),
-    ("anthropic.com", "anthropic"),
-    ("claude.ai", "anthropic"),
-    ("googleapis.com", "google"),
-    ("google.com", "google"),
-    ("amazonaws.com", "aws"),
-    ("api.aws", "aws"),
-    ("githubcopilot.com", "github"),
-    ("github.com", "github"),
-    ("githubusercontent.com", "github"),
-    ("github.ai", "github"),
-)
+# Providers, and the ends of their hosts' names. Source: the providers' API references.
+_HOSTS = {
+    "azure": (
+        *(".openai.azure.com", ".cognitiveservices.azure.com", ".services.ai.azure.com"),
+        *(".microsoftonline.com", ".windows.net"),
+    ),
+    "chatgpt": (".chatgpt.com", ".auth.openai.com"),
+    "openai": (".openai.com",),
+    "anthropic": (".anthropic.com", ".claude.ai"),
+    "google": (".googleapis.com", ".google.com"),
+    "aws": (".amazonaws.com", ".api.aws"),
+    "github": (".githubcopilot.com", ".github.com", ".githubusercontent.com", ".github.ai"),
+}
 # The same of providers that take OpenAI's and Anthropic's headers with keys of their own.
 _KEYED_HOSTS = (
-    ("groq.com", "groq"),
-    ("deepseek.com", "deepseek"),
-    ("x.ai", "xai"),
-    ("openrouter.ai", "openrouter"),
-    ("mistral.ai", "mistral"),
-    ("together.xyz", "together_ai"),
-    ("fireworks.ai", "fireworks_ai"),
-    ("cerebras.ai", "cerebras"),
-    ("nvidia.com", "nvidia_nim"),
-    ("cohere.com", "cohere"),
-    ("perplexity.ai", "perplexity"),
+    {"groq": ".groq.com", "deepseek": ".deepseek.com", "xai": ".x.ai", "mistral": ".mistral.ai"}
+    | {"openrouter": ".openrouter.ai", "together_ai": ".together.xyz", "cohere": ".cohere.com"}
+    | {"fireworks_ai": ".fireworks.ai", "cerebras": ".cerebras.ai", "nvidia_nim": ".nvidia.com"}
+    | {"perplexity": ".perplexity.ai"}
 )
 # Headers that authenticate a client, and the provider that they belong to.
 _HEADERS = {
-    b"authorization": ANY,
+    **dict.fromkeys((b"authorization", b"cookie"), ANY),
     b"x-api-key": "anthropic",
     b"api-key": "azure",
-    b"x-goog-api-key": "google",
-    b"x-goog-user-project": "google",
-    b"x-amz-security-token": "aws",
-    b"x-amz-date": "aws",
-    b"x-amz-content-sha256": "aws",
+    **dict.fromkeys((b"x-goog-api-key", b"x-goog-user-project"), "google"),
+    **dict.fromkeys((b"x-amz-security-token", b"x-amz-date", b"x-amz-content-sha256"), "aws"),
     b"chatgpt-account-id": "chatgpt",
-    b"openai-organization": "openai",
-    b"openai-project": "openai",
-    b"cookie": ANY,
+    **dict.fromkeys((b"openai-organization", b"openai-project"), "openai"),
 }
 CREDENTIAL_HEADERS = frozenset(_HEADERS)
 """Names of headers that may authenticate a client to a provider, in lower case."""
@@ -95,15 +73,10 @@ _SESSION = re.compile(rb"(?:^|;)\s*" + SESSION_COOKIE.encode() + rb"=[^;]*")
 
 # Parameters of a query that authenticate, and the provider; ANY for those of nobody here.
 _QUERY_KEYS = {
-    "key": "google",
-    "access_token": "google",
-    "api-key": "azure",
-    "subscription-key": "azure",
-    "x-amz-security-token": "aws",
-    "x-amz-signature": "aws",
-    "api_key": ANY,
-    "apikey": ANY,
-    "token": ANY,
+    **dict.fromkeys(("key", "access_token"), "google"),
+    **dict.fromkeys(("api-key", "subscription-key"), "azure"),
+    **dict.fromkeys(("x-amz-security-token", "x-amz-signature"), "aws"),
+    **dict.fromkeys(("api_key", "apikey", "token"), ANY),
 }
 
 # The form of a provider's keys. `sk-` alone is used by dozens of providers and says nothing.
@@ -151,13 +124,13 @@ _COMPANIES = {
 @functools.lru_cache(maxsize=1024)
 def family_of_host(host: str) -> str:
     """The provider that a host belongs to; ANY for other servers."""
-    return next((f for end, f in _HOSTS if host == end or host.endswith(f".{end}")), ANY)
+    return next((f for f, ends in _HOSTS.items() if f".{host}".endswith(ends)), ANY)
 
 
 @functools.lru_cache(maxsize=1024)
 def owner_of_host(host: str) -> str:
     """As `family_of_host`, with the providers that take other providers' headers."""
-    keyed = (o for end, o in _KEYED_HOSTS if host == end or host.endswith(f".{end}"))
+    keyed = (o for o, end in _KEYED_HOSTS.items() if f".{host}".endswith(end))
     return next(keyed, family_of_host(host))
 
 

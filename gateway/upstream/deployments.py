@@ -25,19 +25,7 @@ from gateway.config.settings import named_models
 from gateway.config.values import Faults, Secret
 from gateway.dialects import DIALECTS, Dialect
 from gateway.errors import ConfigError, UnknownProvider
-from gateway.upstream.providers import (
-    ANTHROPIC_API_BASE,
-    BASELESS,
-    GEMINI_API_BASE,
-    KEY_VARIABLES,
-    OPENAI_COMPATIBLE,
-    is_known,
-    is_tabled,
-    provider_of,
-    split_model,
-    unknown_prefix,
-    unknown_provider,
-)
+from gateway.upstream import providers
 from gateway.upstream.seats import Seat, Seats
 
 
@@ -99,7 +87,7 @@ def filled(deployment: Deployment, starred: str) -> Deployment:
     UnknownProvider: the client chose a provider that nobody knows."""
     params = deployment.litellm_params
     made = {**params, "model": str(params["model"]).replace("*", starred)}
-    if provider_of(made)[0] != provider_of(params)[0]:
+    if providers.provider_of(made)[0] != providers.provider_of(params)[0]:
         made = {k: v for k, v in made.items() if k not in _CREDENTIALS and type(v) is not Secret}
     return dataclasses.replace(deployment, litellm_params=made)
 
@@ -233,7 +221,9 @@ class _Targets:
             messages_base = _versioned(upstream.messages_api_base)
         else:
             at_openai = base == OPENAI_API_BASE
-            messages_base = _versioned(ANTHROPIC_API_BASE) if at_openai else httpx.URL(base)
+            messages_base = (
+                _versioned(providers.ANTHROPIC_API_BASE) if at_openai else httpx.URL(base)
+            )
         self._env = env
         self._client_hosts = {
             "openai": urlsplit(base).netloc,
@@ -254,19 +244,23 @@ class _Targets:
         """The target of a deployment; `key` 0: one that is not in the config. Raises:
         UnknownProvider; ValueError: the native lane needs an address."""
         params = deployment.litellm_params
-        provider, name = provider_of(params)
-        known = OPENAI_COMPATIBLE.get(provider)
+        provider, name = providers.provider_of(params)
+        known = providers.OPENAI_COMPATIBLE.get(provider)
         given = params.get("api_base") or params.get("base_url")
-        usual = known.api_base if known else {"gemini": GEMINI_API_BASE}.get(provider)
+        usual = known.api_base if known else {"gemini": providers.GEMINI_API_BASE}.get(provider)
         base = given or usual
-        if provider in BASELESS and not base and not self._env.get(f"{provider.upper()}_API_BASE"):
+        if (
+            provider in providers.BASELESS
+            and not base
+            and not self._env.get(f"{provider.upper()}_API_BASE")
+        ):
             raise UnknownProvider(f"{provider!r} in {params['model']!r} has no address of its own")
         lane = deployment.lane
         if lane == "auto":
             lane = "native" if known and base and not params.get("mock_response") else "litellm"
         if lane == "native" and not base:
             raise ValueError(f"{deployment.model_name!r} takes the native lane and has no api_base")
-        messages_base = _versioned(str(given or ANTHROPIC_API_BASE))
+        messages_base = _versioned(str(given or providers.ANTHROPIC_API_BASE))
         dialects = _dialects(deployment, provider, lane)
         anthropic_api = any(DIALECTS[name].api == "anthropic" for name in dialects)
         if provider == "anthropic" and anthropic_api:
@@ -294,7 +288,7 @@ class _Targets:
             key=key,
             place=place_of(deployment, api_key) if key else "",
             weight=float(params.get("weight", deployment.weight)),
-            provider=provider if is_known(provider) else "other",
+            provider=provider if providers.is_known(provider) else "other",
             dialects=dialects,
             messages_base=messages_base,
             litellm_params=dict(params),
@@ -306,8 +300,8 @@ class _Targets:
         # A configured base URL gets no key that is meant for the provider itself.
         if params.get("api_base") or params.get("base_url"):
             return None
-        known = OPENAI_COMPATIBLE.get(provider)
-        variables = known.key_variables if known else KEY_VARIABLES.get(provider, ())
+        known = providers.OPENAI_COMPATIBLE.get(provider)
+        variables = known.key_variables if known else providers.KEY_VARIABLES.get(provider, ())
         return next((self._env[n] for n in variables if self._env.get(n)), None)
 
 
@@ -451,10 +445,12 @@ class DeploymentTable:
         if upstream.provider_prefixes is False:
             return self.default
         at_openai = self.default.api_base.host.endswith("openai.com")
-        provider, name = split_model(model, is_known if at_openai else is_tabled)
+        provider, name = providers.split_model(
+            model, providers.is_known if at_openai else providers.is_tabled
+        )
         if provider is None:
-            if at_openai and upstream.api_key and (prefix := unknown_prefix(model)):
-                raise unknown_provider(prefix, model)
+            if at_openai and upstream.api_key and (prefix := providers.unknown_prefix(model)):
+                raise providers.unknown_provider(prefix, model)
             return self.default
         named = (each == model for _, each in named_models(self._settings))
         allowed = upstream.provider_prefixes or any(named)

@@ -3,8 +3,6 @@
 What came in one read is joined, and can be passed on without waking the task that waits for it
 (`pass_to`): readers that make calls for each chunk of an answer cost ten times as much."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import select
@@ -41,13 +39,13 @@ _PART_OF_SIZE: Final = re.compile(rb"\r?|\r?\n(?:[0-9A-Fa-f]+[ \t]*(?:;[^\r\n]*)
 class PooledConnection(asyncio.Protocol):
     """A connection to an upstream; an `Http1Answer` reads it while a request is under way."""
 
-    answer: Http1Answer | None = None
+    answer: "Http1Answer | None" = None
     transport: asyncio.Transport | None = None
     is_used = False  # whether a request has been sent over it
     has_spoken = False  # whether bytes have come that nobody asked for
     idle_until = 0.0  # when it is closed unless it is used again, in the loop's seconds
 
-    def __init__(self, give_back: Callable[[PooledConnection, bool], None]) -> None:
+    def __init__(self, give_back: "Callable[[PooledConnection, bool], None]") -> None:
         self._give_back = give_back
         self._is_full = False
         self._drained: asyncio.Future[None] | None = None

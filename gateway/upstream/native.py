@@ -3,8 +3,6 @@
 An HTTP client's own redirects, cookies, URL normalisation, joining of repeated headers and decoding
 are all things a proxy must not do: answers are read by `gateway/upstream/http1.py`."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import re

@@ -1,7 +1,5 @@
 """The connections of the native lane, and the parts that all requests to one URL share."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import contextlib

@@ -3,8 +3,6 @@
 The list is 3 MB of JSON; parsed it would take 25 MB. So the file is mapped and the places of the
 entries are noted (0.6 MB, 8 ms); an entry is parsed at first use. LiteLLM is not imported."""
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import json

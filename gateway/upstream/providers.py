@@ -3,8 +3,6 @@
 Source: the provider documentation of each (base URL), and LiteLLM's provider names and key
 variables, so that a LiteLLM config means the same here."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import difflib

@@ -4,8 +4,6 @@ A client of ChatGPT's backend, of the Gemini API, of Vertex AI or of Bedrock nam
 path or by a header, and brings a credential that is worth something there alone. Its requests go
 to that provider's own host, or to the base that the operator sets for it, and to no other."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 

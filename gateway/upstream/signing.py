@@ -6,8 +6,6 @@ other hosts, `default_upstream.cloud_credentials` has to allow it. A client's si
 Signature Version 4) is for the gateway's name and is never passed on. botocore and google-auth are
 optional; both are imported, asked and refreshed in a thread."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re
@@ -48,7 +46,7 @@ class CloudSigner:
         self,
         target: Target,
         method: str,
-        url: URL,
+        url: "URL",
         headers: RawHeaders,
         body: object,
         refusal: GatewayError | None,
@@ -84,7 +82,7 @@ class CloudSigner:
         kept = [header for header in headers if header[0] not in _OF_SIGNATURE]
         return [*kept, *((k.lower().encode(), v.encode()) for k, v in added.items())]
 
-    def _for_bedrock(self, method: str, url: URL, body: bytes) -> Mapping[str, str]:
+    def _for_bedrock(self, method: str, url: "URL", body: bytes) -> Mapping[str, str]:
         if token := os.environ.get(_VARIABLE):
             return {"authorization": f"Bearer {token}"}
         from botocore.auth import SigV4Auth
@@ -103,7 +101,7 @@ class CloudSigner:
         SigV4Auth(found, "bedrock", named or "us-east-1").add_auth(request)
         return dict(request.headers.items())
 
-    def _for_vertex(self, method: str, url: URL, body: bytes) -> Mapping[str, str]:
+    def _for_vertex(self, method: str, url: "URL", body: bytes) -> Mapping[str, str]:
         import google.auth
         from google.auth.transport.requests import Request
 

@@ -1,7 +1,5 @@
 """A WebSocket to an upstream: the handshake as HTTP, then the bytes as they are, or as messages."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator

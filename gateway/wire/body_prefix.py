@@ -4,8 +4,6 @@ Agents send their whole history with every call. Equal bytes are an equal histor
 messages are not parsed, normalised, hashed or located a second time: the cost of a call depends on
 its new messages and not on the length of its history."""
 
-from __future__ import annotations
-
 import re
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -69,7 +67,6 @@ body that contains it is parsed completely."""
 
 class BodyPrefix(Struct, frozen=True, kw_only=True):
     """A body with the offsets of its messages; a later body of the conversation begins like it.
-
     `spans` is not empty; `list_key` is the key of the list of messages."""
 
     raw: bytes
@@ -94,7 +91,7 @@ class BodyPrefix(Struct, frozen=True, kw_only=True):
         at = _space_end(raw, end)
         return raw[at : at + 1] in (b",", b"]")
 
-    def extended(self, raw: bytes) -> BodyPrefix:
+    def extended(self, raw: bytes) -> "BodyPrefix":
         """The prefix for a body that begins with this one; only the new bytes are scanned."""
         at = _space_end(raw, self.end)
         if raw[at : at + 1] == b"]":
@@ -105,9 +102,8 @@ class BodyPrefix(Struct, frozen=True, kw_only=True):
         return BodyPrefix(raw=raw, spans=(*self.spans, *new), list_key=self.list_key)
 
     def read(self, raw: bytes, loads: Loads) -> dict[str, Any] | None:
-        """The object in a body that begins with this one, without parsing the old messages.
-
-        None when the rest is not JSON, or when the body has a second list under the same key, which
+        """The object in a body that begins with this one, without parsing the old messages. None
+        when the rest is not JSON, or when the body has a second list under the same key, which
         would be the one that counts."""
         start, rest = raw[: self.opening + 1], raw[_space_end(raw, self.end) :]
         placeholder = b"%d" % _PLACEHOLDER

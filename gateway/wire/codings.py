@@ -3,8 +3,6 @@
 One table serves the requests of clients and the answers of both lanes. Sources: RFC 9110 section
 8.4.1, RFC 1952 (gzip), RFC 7932 (br), RFC 8878 and RFC 9659 (zstd)."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -50,9 +48,7 @@ class Inflater:
 
     def decompress(self, data: bytes, limit: int) -> bytes:
         """At most about `limit` bytes of what `data` adds. Raises: zlib.error when it is something
-        else.
-
-        What is beyond the limit is lost: whoever asks reads no further then."""
+        else. What is beyond the limit is lost: whoever asks reads no further then."""
         out: list[bytes] = []
         self._begun = self._begun or bool(data)
         while data and limit > 0:

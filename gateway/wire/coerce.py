@@ -4,8 +4,6 @@ Clients and providers send any type under any key. Each function here returns th
 the expected type and the default otherwise; none raises, and none converts text to a number. A
 boolean is never a number, although Python counts `bool` as a kind of `int`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 

@@ -1,7 +1,5 @@
 """Puts the chunks of a streamed chat completion together into one completion."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -103,9 +101,8 @@ _TEXT_KEYS = ("content", "refusal", "reasoning_content", "reasoning")
 
 
 class CompletionAssembler:
-    """Adds chunk after chunk; malformed chunks are counted and skipped, never raised.
-
-    `began`: whether any chunk of a completion came."""
+    """Adds chunk after chunk; malformed chunks are counted and skipped, never raised. `began`:
+    whether any chunk of a completion came."""
 
     __slots__ = ("_choices", "_head", "began", "error", "malformed", "usage")
 

@@ -1,7 +1,5 @@
 """Gives an answer that repeats a field of the request the value that the client sent. Pure."""
 
-from __future__ import annotations
-
 import json
 import re
 from hashlib import blake2b
@@ -16,7 +14,6 @@ _STRING: Final = json.JSONDecoder()
 
 class EchoFilter:
     """Replaces an echo of the `instructions` that were sent by the client's own; no other byte.
-
     `own` None: the client sent none."""
 
     __slots__ = ("_cut", "_decoder", "_digest", "_own")
@@ -41,14 +38,14 @@ class EchoFilter:
         return json.dumps([self._digest, self._cut])
 
     @classmethod
-    def from_json(cls, text: str) -> EchoFilter:
+    def from_json(cls, text: str) -> "EchoFilter":
         """The filter that `to_json` described."""
         made = cls.__new__(cls)
         digest, cut = json.loads(text)
         made._hold(digest, (cut[0], cut[1]) if cut else None, None if cut else "null")
         return made
 
-    def fresh(self) -> EchoFilter:
+    def fresh(self) -> "EchoFilter":
         """The same filter, for another answer."""
         made = EchoFilter.__new__(EchoFilter)
         made._hold(self._digest, self._cut, self._own)

@@ -7,8 +7,6 @@ notice does. Chat messages, Responses items and Anthropic messages are read alik
 developer messages have no digest, because clients write dates and repository states into them.
 Nothing here raises on a malformed message."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import blake2b
@@ -134,11 +132,10 @@ def _is_part(value: object, kind: str) -> bool:
 
 
 class MessageReader:
-    """Reads messages in order and digests their atoms; keeps the calls that await results.
-
-    An atom is a text of one role, a tool call or a result; its digest has 16 bytes. A reply is a
-    sequence of atoms, so it does not matter how a client divides it into messages. `turns` counts
-    the assistant turns (consecutive assistant messages are one turn). `call_ids` are the ids of the
+    """Reads messages in order and digests their atoms; keeps the calls that await results. An atom
+    is a text of one role, a tool call or a result; its digest has 16 bytes. A reply is a sequence
+    of atoms, so it does not matter how a client divides it into messages. `turns` counts the
+    assistant turns (consecutive assistant messages are one turn). `call_ids` are the ids of the
     latest turn's calls in order, "" for a call without one; `answered` counts their results."""
 
     __slots__ = ("_ordinals", "answered", "call_ids", "in_turn", "turns")
@@ -270,10 +267,8 @@ def fold(atoms: Sequence[bytes]) -> bytes | None:
 
 
 def reply_message(message: object) -> dict[str, object]:
-    """A choice's `message` as the client is expected to send it back.
-
-    Only the fields that have part in the digest are kept: `content`, `tool_calls` and
-    `function_call`."""
+    """A choice's `message` as the client is expected to send it back. Only the fields that have
+    part in the digest are kept: `content`, `tool_calls` and `function_call`."""
     given = message if isinstance(message, dict) else {}
     kept = {key: given[key] for key in ("content", "tool_calls", "function_call") if given.get(key)}
     return {"role": "assistant", **kept}
@@ -313,10 +308,9 @@ def system_text(body: Mapping[str, object], messages: Sequence[object]) -> str:
 
 
 def offered_tools(body: Mapping[str, object]) -> Iterator[Mapping[str, Any]]:
-    """The tools (or legacy functions) that a request offers, in any dialect and in its order.
-
-    Those in a namespace are given one by one. Codex puts its tools into an item of the history,
-    before the first message that is not the system's."""
+    """The tools (or legacy functions) that a request offers, in any dialect and in its order. Those
+    in a namespace are given one by one. Codex puts its tools into an item of the history, before
+    the first message that is not the system's."""
     for key in ("tools", "functions"):
         yield from _flat(body.get(key))
     items = body.get("input")
@@ -337,9 +331,8 @@ def _flat(tools: object) -> Iterator[Mapping[str, Any]]:
 
 
 def tool_names(body: Mapping[str, object]) -> tuple[str, ...]:
-    """Names of the tools that a request offers.
-
-    A tool without a name, such as one that the provider runs itself, is named by its type."""
+    """Names of the tools that a request offers. A tool without a name, such as one that the
+    provider runs itself, is named by its type."""
     return tuple(map(_tool_name, offered_tools(body)))
 
 

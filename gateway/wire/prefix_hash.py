@@ -4,8 +4,6 @@ Two transcripts have the same prefix hash after k messages when their first k me
 under the normalisation of `gateway.wire.messages`. Chaining can continue from a stored state, so a
 request that is known to extend an earlier one costs the digests of its new messages only."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
@@ -25,7 +23,6 @@ def root_digest(tenant: str) -> bytes:
 
 class ChainState(Struct, frozen=True, kw_only=True):
     """The state of chaining after `count` messages: all that is needed to continue from there.
-
     `root` is the hash of the empty history and `digest` that of the `count` messages; the rest is
     the state of the `MessageReader`."""
 
@@ -114,11 +111,10 @@ def _candidates(digests: Sequence[bytes], before: ChainState) -> tuple[tuple[int
 def chain_digests(
     messages: Sequence[object], tenant: str, *, resume: ChainState | None = None
 ) -> PrefixHashes:
-    """The prefix hashes of a whole transcript; never raises, whatever the messages are.
-
-    With `resume` only the messages after its `count` are read: the caller guarantees that those
-    before are the ones it was made from, for the same tenant. A state that counts more messages
-    than there are is not used."""
+    """The prefix hashes of a whole transcript; never raises, whatever the messages are. With
+    `resume` only the messages after its `count` are read: the caller guarantees that those before
+    are the ones it was made from, for the same tenant. A state that counts more messages than there
+    are is not used."""
     if resume is None or resume.count > len(messages):
         resume = start_state(tenant)
     return extend(resume, messages[resume.count :])

@@ -19,10 +19,9 @@ _FIELD_BYTES: Final = 16  # longer than the field before the name
 
 
 class ResponseWatch:
-    """Sees every byte of an answer and changes none.
-
-    Keeps at most `limit_bytes` (decompressed). Beyond that, or with a compression that it cannot
-    decode, it is `opaque`: the answer is relayed unwatched."""
+    """Sees every byte of an answer and changes none. Keeps at most `limit_bytes` (decompressed).
+    Beyond that, or with a compression that it cannot decode, it is `opaque`: the answer is relayed
+    unwatched."""
 
     __slots__ = ("_chunks", "_limit", "_size", "_tail", "_unpacker", "ended", "opaque", "oversized")
 
@@ -152,10 +151,9 @@ def stream_watch(content_encoding: bytes, limit_bytes: int, end: NamedEnd | None
 
 
 class NamedEnd:
-    """Finds where an event with one of some names begins; no text of a model can match.
-
-    The pattern needs a line break or a bare quote, which a JSON string cannot contain. `keys`: the
-    names are those of a member that the last object has; the objects may be those of an array."""
+    """Finds where an event with one of some names begins; no text of a model can match. The pattern
+    needs a line break or a bare quote, which a JSON string cannot contain. `keys`: the names are
+    those of a member that the last object has; the objects may be those of an array."""
 
     __slots__ = ("_keys", "_names", "_pattern")
 
@@ -210,10 +208,9 @@ class UsageFilter:
         return b"".join(self._kept(e) for e in self._decoder.flush())
 
     def _without_usage(self, events: bytes) -> bytes:
-        """Whole events, each ended by two line feeds, without usage chunks.
-
-        Only events without choices are parsed: many providers name `usage` in every chunk, and
-        a read may hold a hundred chunks."""
+        """Whole events, each ended by two line feeds, without usage chunks. Only events without
+        choices are parsed: many providers name `usage` in every chunk, and a read may hold a
+        hundred chunks."""
         kept: list[bytes] = []
         done = end = 0  # up to where bytes were taken, and up to where events were looked at
         for match in _NO_CHOICES.finditer(events):

@@ -2,8 +2,6 @@
 
 Source: the WHATWG HTML standard, section 9.2 (event stream interpretation)."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any, Final, NamedTuple
@@ -17,10 +15,9 @@ DONE: Final = b"[DONE]"
 
 
 class SSEEvent(NamedTuple):
-    """One event. `raw` holds its bytes with the blank line: all `raw` joined are the stream.
-
-    A named tuple, because one is made for each chunk and a frozen dataclass costs three times that.
-    """
+    """One event. `raw` holds its bytes with the blank line: all `raw` joined are the stream. A
+    named tuple, because one is made for each chunk and a frozen dataclass costs three times
+    that."""
 
     raw: bytes
     data: bytes

@@ -5,8 +5,6 @@ appearance; `id`, `type` and `name` once, in the first delta of a call; argument
 JSON object. Correct deltas are not changed; a fragment is held back only while it may still be an
 empty placeholder."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -47,10 +45,9 @@ class _ObjectEnd:
 
 
 class ArgumentStream:
-    """Passes on the arguments of one call, without the noise that some adapters add.
-
-    Noise is an empty placeholder `{}` before the real object, and anything after it, such as the
-    same object again or a final `{}`. Text that does not start as an object is not changed."""
+    """Passes on the arguments of one call, without the noise that some adapters add. Noise is an
+    empty placeholder `{}` before the real object, and anything after it, such as the same object
+    again or a final `{}`. Text that does not start as an object is not changed."""
 
     __slots__ = ("_end", "_free", "_held", "complete", "sent")
 
@@ -134,12 +131,10 @@ class _CallState:
 
 
 class ToolCallStream:
-    """Repairs the tool calls of one streamed choice.
-
-    Faults repaired: index 0 for every call, missing or shifted indexes, ids and names repeated
-    in later deltas (clients concatenate them), ids missing or shared by two calls, arguments as an
-    object instead of a string or null, `{}` before or after the real arguments, the complete
-    arguments sent twice, no arguments at all."""
+    """Repairs the tool calls of one streamed choice. Faults repaired: index 0 for every call,
+    missing or shifted indexes, ids and names repeated in later deltas (clients concatenate them),
+    ids missing or shared by two calls, arguments as an object instead of a string or null, `{}`
+    before or after the real arguments, the complete arguments sent twice, no arguments at all."""
 
     def __init__(self, new_id: NewId) -> None:
         self._new_id = new_id
@@ -160,9 +155,8 @@ class ToolCallStream:
         return out
 
     def finish(self, *, cut: bool = False) -> list[dict[str, Any]]:
-        """The deltas held back until the end; `cut`: a limit ended the reply.
-
-        A call that never got a name cannot be executed and is left out."""
+        """The deltas held back until the end; `cut`: a limit ended the reply. A call that never got
+        a name cannot be executed and is left out."""
         out = []
         for call in self._calls:
             rest = call.arguments.finish(cut=cut) if call.announced else ""
@@ -238,10 +232,9 @@ class ToolCallStream:
 
 
 def repair_message(message: dict[str, Any], new_id: NewId, *, cut: bool = False) -> int:
-    """Repair the tool calls of a complete assistant message in place; returns their number.
-
-    Each gets a unique id, a type, and arguments as a string; a call without a name is removed.
-    `cut`: a limit ended the reply, so that missing arguments are not filled in."""
+    """Repair the tool calls of a complete assistant message in place; returns their number. Each
+    gets a unique id, a type, and arguments as a string; a call without a name is removed. `cut`: a
+    limit ended the reply, so that missing arguments are not filled in."""
     calls = message.get("tool_calls")
     if not isinstance(calls, list):
         return 0
@@ -278,10 +271,9 @@ def _repair_call(
 
 
 def finish_reason(reason: str | None, calls: int) -> str | None:
-    """The finish reason that agrees with the number of tool calls in the choice.
-
-    `stop` with calls becomes `tool_calls`, and `tool_calls` without any becomes `stop`; other
-    reasons are not changed."""
+    """The finish reason that agrees with the number of tool calls in the choice. `stop` with calls
+    becomes `tool_calls`, and `tool_calls` without any becomes `stop`; other reasons are not
+    changed."""
     if calls and reason == "stop":
         return "tool_calls"
     if not calls and reason == "tool_calls":

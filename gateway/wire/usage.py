@@ -1,7 +1,5 @@
 """Token usage in the forms of all dialects, as one value."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

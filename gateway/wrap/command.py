@@ -6,8 +6,6 @@ the terminal, the process group and the standard streams: keys, the window's siz
 work without help. This process passes on signals that somebody sends to it alone, stops when the
 child stops, and ends as it ends."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -35,7 +33,6 @@ COMMON = {
 @dataclass(frozen=True, slots=True)
 class Client:
     """One agent: the names of its command, and what it reads besides the common variables.
-
     `options` are put right behind the command's name. `json_variable`: (name, value): a variable
     whose value is JSON; the user's own value is kept where this one says nothing. `by_hand`: what
     the user has to do, for a client that reads neither."""
@@ -220,10 +217,9 @@ class CannotStart(ConfigError):
 
 @contextlib.contextmanager
 def signals_held() -> Iterator[None]:
-    """Keep the signals of the child's time for `run`.
-
-    Threads that are started inside never get them. One that was there before (libraries start some
-    when they are imported) may, so each signal also has a handler, which notes it for `run`."""
+    """Keep the signals of the child's time for `run`. Threads that are started inside never get
+    them. One that was there before (libraries start some when they are imported) may, so each
+    signal also has a handler, which notes it for `run`."""
     if not _HAS_SIGNALS:
         yield
         return
@@ -245,10 +241,9 @@ _noted: deque[int] = deque()  # signals that another thread has got, for the nex
 
 
 def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """The exit status of `command`; 128 + n when signal n ended it, as a shell says it.
-
-    To be called inside `signals_held`. Raises CannotStart: there is no such command, or it cannot
-    be executed."""
+    """The exit status of `command`; 128 + n when signal n ended it, as a shell says it. To be
+    called inside `signals_held`. Raises CannotStart: there is no such command, or it cannot be
+    executed."""
     try:
         if _HAS_SIGNALS:
             mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())

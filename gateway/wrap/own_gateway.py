@@ -1,7 +1,5 @@
 """A gateway for the time of one command, in a thread of this process, on a free loopback port."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re
@@ -40,11 +38,10 @@ Result = TypeVar("Result")
 
 
 def wrap_settings(config: Path | None, env: Mapping[str, str], mode: str | None) -> Settings:
-    """The settings of a gateway for one command: the user's, with a free port.
-
-    Its database is the one of the working folder if there is one or the config names one, else one
-    in the user's state folder: a command leaves no file in the project it works on. Raises
-    ConfigError: the user's settings are refused."""
+    """The settings of a gateway for one command: the user's, with a free port. Its database is the
+    one of the working folder if there is one or the config names one, else one in the user's state
+    folder: a command leaves no file in the project it works on. Raises ConfigError: the user's
+    settings are refused."""
     server = {"HOST": LOOPBACK, "PORT": "0", "DRAIN_S": "1", "WORKERS": "1"}
     own = dict(env) | {f"GATEWAY_SERVER__{key}": value for key, value in server.items()}
     if mode is not None:
@@ -159,10 +156,9 @@ _LADDER = (
 
 
 def wrap_budget(budget: str | None, stop_after: str | None) -> BudgetSettings | None:
-    """The budget of one wrapped command; None without a limit.
-
-    budget: US dollars. stop_after: `30m`, `2h`, `90s`, or a number of calls. Its name is drawn, so
-    that nothing of another command counts on it. Raises ConfigError: a limit cannot be read."""
+    """The budget of one wrapped command; None without a limit. budget: US dollars. stop_after:
+    `30m`, `2h`, `90s`, or a number of calls. Its name is drawn, so that nothing of another command
+    counts on it. Raises ConfigError: a limit cannot be read."""
     limits: dict[str, float | int] = {}
     if budget is not None:
         with suppress(ValueError):

@@ -1,7 +1,5 @@
 """Start or find a gateway, run the command behind it, and print a summary."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex
@@ -200,7 +198,7 @@ def _other(options: WrapOptions) -> str:
     return found
 
 
-def _own_traces(own: OwnGateway) -> list[Trace]:
+def _own_traces(own: OwnGateway) -> "list[Trace]":
     runtime = own.server.runtime
     found = []
     for run_id in own.run_ids():
@@ -211,7 +209,7 @@ def _own_traces(own: OwnGateway) -> list[Trace]:
     return found
 
 
-def _read(read: Callable[[], list[Trace]], say: Say) -> list[Any]:
+def _read(read: "Callable[[], list[Trace]]", say: Say) -> list[Any]:
     """The runs; the command's exit status counts, whatever happens to its summary."""
     try:
         return read()

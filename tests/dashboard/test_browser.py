@@ -14,8 +14,8 @@ import pytest
 
 from gateway.auth.authenticator import process_key
 from gateway.history.find import named
-from gateway.history.gather import read_file
 from gateway.history.page import write_page
+from gateway.history.reading import read_file
 from gateway.history.summary import summarise
 from gateway.offline.replay import run_replay
 from gateway.steering.policy import Policy

@@ -10,8 +10,8 @@ import pytest
 
 from gateway.cli import main
 from gateway.history.find import named
-from gateway.history.gather import read_file
 from gateway.history.page import page
+from gateway.history.reading import read_file
 from gateway.history.summary import summarise
 from gateway.steering.policy import Policy
 from tests.history.sessions import INTERRUPTED, REJECTED, Log, looping, smooth, write_all

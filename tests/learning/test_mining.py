@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gateway.learning.contrast import Contrast, Move
-from gateway.learning.generalise import general_lesson
+from gateway.learning.distiller import general_lesson
 from gateway.learning.life_cycle import near_outcome
 from gateway.learning.mining import task_digest
 from gateway.learning.verdicts import best, implicit, unproven

@@ -22,7 +22,7 @@ from gateway.stores.sql.runs import SQLRunStore
 from gateway.stores.sql.states import BRANCHES, LOAD, SQLStateStore
 from gateway.stores.sql.tables import Migration
 from gateway.stores.sqlite.connection import open_writer
-from gateway.stores.sqlite.database import Database
+from gateway.stores.sqlite.database import MIGRATIONS, Database, applied_to
 from gateway.stores.sqlite.engine import (
     _FIND_RUN,
     _UPDATE_CONVERSATION,
@@ -30,7 +30,6 @@ from gateway.stores.sqlite.engine import (
     SQLITE,
     SQLiteEngine,
 )
-from gateway.stores.sqlite.schema import MIGRATIONS, applied_to
 from steering_gateway_testing.store_conformance.records import (
     START,
     TENANT,

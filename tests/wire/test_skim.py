@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import BadRequest
-from gateway.wire import skim as skimming
-from gateway.wire.parsing import object_spans, scannable
-from gateway.wire.skim import SMALL_BYTES, reading_ms, skim
+from gateway.wire import parsing as skimming
+from gateway.wire.parsing import SMALL_BYTES, object_spans, reading_ms, scannable, skim
 
 MB = 2**20
 _TEXTS = st.text(st.sampled_from([*string.printable, "ü", "\\", '"', "\ud800", "😀"]), max_size=600)

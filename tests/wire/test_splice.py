@@ -12,8 +12,7 @@ from msgspec.structs import replace
 
 from gateway.dialects import CHAT
 from gateway.steering.guidance.edits import Edit, InsertMessage, InsertSystem, SystemAppend, apply
-from gateway.wire.request import ChatRequest, Splice
-from gateway.wire.splice import append_to_message, insert_message
+from gateway.wire.request import ChatRequest, Splice, append_to_message, insert_message
 from tests.examples import examples
 from tests.wire.texts import Member, bodies, parsed, rendered
 

@@ -4,8 +4,6 @@ A rephrased search is the same question; the same form for another person is not
 numbers and parts of short commands are names: a different name means another thing. Longer text is
 compared by its words; in queries, programs and long commands every word may be a name."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from itertools import islice, repeat
@@ -77,7 +75,7 @@ class Question:
         named += [table.lower() for table in _TABLE.findall(formal)]
         return frozenset(named[:MAX_OBJECTS])
 
-    def is_like(self, other: Question) -> bool:
+    def is_like(self, other: "Question") -> bool:
         """True if the names are equal and the formal words of one include those of the other."""
         if self.identity != other.identity:
             return False

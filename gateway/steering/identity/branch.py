@@ -72,11 +72,10 @@ _STARTS_WITHIN = 120  # a user message asks for a title at once; a task may ment
 
 
 def asks_for_title(system: str, messages: Sequence[object]) -> bool:
-    """Whether a request without tools asks for a title of a conversation.
-
-    `system`: its system text. The instruction is in the beginning of that, at the start of the
-    first user message, or at either end of the last one. Source: the title requests of opencode,
-    gptme, Claude Code, Zed, goose, Crush and Open WebUI."""
+    """Whether a request without tools asks for a title of a conversation. `system`: its system
+    text. The instruction is in the beginning of that, at the start of the first user message, or at
+    either end of the last one. Source: the title requests of opencode, gptme, Claude Code, Zed,
+    goose, Crush and Open WebUI."""
     if _instructs(system[:_SYSTEM_CHARACTERS]):
         return True
     outer = [*messages[:3], *messages[-1:]] if len(messages) > 3 else messages
@@ -142,10 +141,9 @@ type may be a list or an object, for which there is no hash."""
 
 
 class Awaits(enum.StrEnum):
-    """Event that a conversation waits for.
-
-    MODEL: a call is in progress. TOOLS: the latest reply called tools, whose results the client has
-    to send. ANYTHING: the latest reply was a final answer, or the latest call failed."""
+    """Event that a conversation waits for. MODEL: a call is in progress. TOOLS: the latest reply
+    called tools, whose results the client has to send. ANYTHING: the latest reply was a final
+    answer, or the latest call failed."""
 
     MODEL = "model"
     TOOLS = "tools"
@@ -153,10 +151,9 @@ class Awaits(enum.StrEnum):
 
 
 class Delivery(enum.Enum):
-    """Delivery of the latest answer to the client, as far as it is known.
-
-    UNKNOWN: there is no whole answer, it was not sent to its end, or another process sent it.
-    SENDING: the whole answer is being recorded and sent."""
+    """Delivery of the latest answer to the client, as far as it is known. UNKNOWN: there is no
+    whole answer, it was not sent to its end, or another process sent it. SENDING: the whole answer
+    is being recorded and sent."""
 
     UNKNOWN = 0
     SENDING = 1
@@ -164,10 +161,8 @@ class Delivery(enum.Enum):
 
 
 class PrefixHashRef(Struct, frozen=True, kw_only=True):
-    """Conversation of a stored prefix hash, and which of its requests has that hash.
-
-    `served` is the prefix hash of that whole request, also for the hash that covers its reply too.
-    """
+    """Conversation of a stored prefix hash, and which of its requests has that hash. `served` is
+    the prefix hash of that whole request, also for the hash that covers its reply too."""
 
     conversation_id: str
     served: bytes
@@ -228,9 +223,8 @@ class Branch(Struct, frozen=True, kw_only=True):
         return bool(self.reply_calls) and self.reply_calls == request.calls
 
     def is_retried_by(self, request: Incoming, *, named: bool = False) -> bool:
-        """Whether a request with the history of the branch's latest one is that one once more.
-
-        It is when the client marks it as a retry or names the conversation (`named`), or when the
+        """Whether a request with the history of the branch's latest one is that one once more. It
+        is when the client marks it as a retry or names the conversation (`named`), or when the
         answer did not arrive whole; only then may another model be asked."""
         ids, own = request.calls, self.served_calls
         # Short ids prove no difference: some clients number the calls of a request again.
@@ -277,12 +271,10 @@ class Branch(Struct, frozen=True, kw_only=True):
         tail: bytes = b"",
         echoed_hash: bytes | None = None,
     ) -> Branch:
-        """The branch after a complete reply to the request with the prefix hash `served`.
-
-        `final`: the reply calls no tool. `calls`: the ids of its calls, dropped when they equal
-        those of the turn before: a provider that numbers the calls of each reply from one
-        identifies nothing by them. A reply to a request that is no longer the latest leaves the
-        branch unchanged."""
+        """The branch after a complete reply to the request with the prefix hash `served`. `final`:
+        the reply calls no tool. `calls`: the ids of its calls, dropped when they equal those of the
+        turn before: a provider that numbers the calls of each reply from one identifies nothing by
+        them. A reply to a request that is no longer the latest leaves the branch unchanged."""
         if served != self.served_hash:
             return self
         return replace(
@@ -306,12 +298,10 @@ class Branch(Struct, frozen=True, kw_only=True):
 
 
 class Incoming(Struct, frozen=True, kw_only=True):
-    """Parts of a request that matching reads.
-
-    `client_retry`: the client's SDK marks it as a retry. `messages`: those that `hashes` were
-    computed from. `system`: the digest of its system text. `titles`: it asks for the title of a
-    conversation; `compacts`: it asks for a summary of its own. `calls`: the ids of the calls in the
-    latest assistant turn; empty unless every call has one."""
+    """Parts of a request that matching reads. `client_retry`: the client's SDK marks it as a retry.
+    `messages`: those that `hashes` were computed from. `system`: the digest of its system text.
+    `titles`: it asks for the title of a conversation; `compacts`: it asks for a summary of its own.
+    `calls`: the ids of the calls in the latest assistant turn; empty unless every call has one."""
 
     hashes: PrefixHashes
     signature: bytes
@@ -372,11 +362,10 @@ def read_request(
     messages: Sequence[object] | None = None,
     compacts: bool = False,
 ) -> Incoming:
-    """The parts of a parsed request that matching reads; never raises.
-
-    `headers` have lower-case names. `resume`: see `gateway.wire.prefix_hash.chain_digests`.
-    `own`: the messages in the body, for a dialect that has them under another key than `messages`
-    or `input`. `messages`: the whole history, when the body contains only a part of it."""
+    """The parts of a parsed request that matching reads; never raises. `headers` have lower-case
+    names. `resume`: see `gateway.wire.prefix_hash.chain_digests`. `own`: the messages in the body,
+    for a dialect that has them under another key than `messages` or `input`. `messages`: the whole
+    history, when the body contains only a part of it."""
     tools = tool_names(body)
     own = history(body) if own is None else own
     whole = own if messages is None else messages

@@ -1,7 +1,5 @@
 """Matches a request to a known conversation: does it continue, fork or rewrite it?"""
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Mapping, Sequence
 
@@ -16,12 +14,11 @@ Branches = Mapping[str, Branch]  # branches by conversation id, most recently us
 
 
 class MatchKind(enum.StrEnum):
-    """Relation of a request to its conversation.
-
-    RETRY: the latest request once more, because its answer did not arrive; the state does not
-    advance, and the stored decision applies again. COMPACTION: the client shortened or rewrote the
-    history. SUMMARY: a part or an account of the history, to be summarised: recorded with its run,
-    whose history stays. SIDE: not part of the history (title, summary, probe); changes no state."""
+    """Relation of a request to its conversation. RETRY: the latest request once more, because its
+    answer did not arrive; the state does not advance, and the stored decision applies again.
+    COMPACTION: the client shortened or rewrote the history. SUMMARY: a part or an account of the
+    history, to be summarised: recorded with its run, whose history stays. SIDE: not part of the
+    history (title, summary, probe); changes no state."""
 
     RETRY = "retry"
     CONTINUE = "continue"
@@ -33,12 +30,10 @@ class MatchKind(enum.StrEnum):
 
 
 class ConversationMatch(Struct, frozen=True, kw_only=True):
-    """Result of matching one request.
-
-    `conversation_id`: None for a new conversation without an id from the client. `parent`: the
-    branch that a fork splits from. `position`: how many of the request's messages were known; a
-    fork copies the parent's state as it was there. `prefix_hash`: the stored hash that was found.
-    """
+    """Result of matching one request. `conversation_id`: None for a new conversation without an id
+    from the client. `parent`: the branch that a fork splits from. `position`: how many of the
+    request's messages were known; a fork copies the parent's state as it was there. `prefix_hash`:
+    the stored hash that was found."""
 
     kind: MatchKind
     conversation_id: str | None
@@ -56,11 +51,9 @@ class _Named(Struct, frozen=True):
 
 
 class _Found(Struct, frozen=True):
-    """A stored prefix hash of the request's history, with the branch it belongs to.
-
-    `whole`: the hash covers the whole request, which was served before. `current`: a history that
-    extends the hash continues its branch. `adjacent`: the request is one reply ahead of the branch.
-    """
+    """A stored prefix hash of the request's history, with the branch it belongs to. `whole`: the
+    hash covers the whole request, which was served before. `current`: a history that extends the
+    hash continues its branch. `adjacent`: the request is one reply ahead of the branch."""
 
     position: int
     prefix_hash: bytes
@@ -228,11 +221,10 @@ def _rank(request: Incoming, found: _Found) -> tuple[int, ...]:
 def _awaiting_results(
     request: Incoming, branches: Branches, found: _Found | None, *, named: bool
 ) -> Branch | None:
-    """The one branch whose latest reply made the calls that the request answers.
-
-    Providers reuse call ids: a history that is known up to the latest reply has priority, and the
-    request must contain the reply that made the calls. Short ids occur in several agents' replies:
-    they count only under an id from the client (`named`), for the branch of the known history."""
+    """The one branch whose latest reply made the calls that the request answers. Providers reuse
+    call ids: a history that is known up to the latest reply has priority, and the request must
+    contain the reply that made the calls. Short ids occur in several agents' replies: they count
+    only under an id from the client (`named`), for the branch of the known history."""
     if found and found.whole and found.current and found.branch.served_calls == request.calls:
         return None  # the branch's latest request again
     if found and not found.whole and request.hashes.turns_after(found.position) == 0:

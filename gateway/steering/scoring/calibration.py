@@ -1,7 +1,5 @@
 """Values learned from recorded runs: weights, budgets, precision and their origin."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -77,7 +75,7 @@ class Peaks(Struct, frozen=True, kw_only=True):
     largest: tuple[float, ...] = ()
 
     @classmethod
-    def of(cls, peaks: Sequence[float]) -> Peaks:
+    def of(cls, peaks: Sequence[float]) -> "Peaks":
         """The peaks of these solved runs, one a run."""
         largest = sorted([round(peak, 4) for peak in peaks if peak > 0.0], reverse=True)
         return cls(runs=len(peaks), largest=tuple(largest[:MOST_PEAKS]))

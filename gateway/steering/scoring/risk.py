@@ -3,8 +3,6 @@
 The evidence of the run is a logistic model of features over all its steps, fitted within one source
 and model, so that recognising an agent earns nothing. Earlier runs of the workload give a prior."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -55,11 +53,11 @@ class WorkloadPrior(Struct, frozen=True, kw_only=True, array_like=True):
         """Log odds that a run of the workload fails."""
         return math.log((self.failed + 1.0) / (self.solved + 1.0)) + self.offset
 
-    def with_outcome(self, *, failed: bool) -> WorkloadPrior:
+    def with_outcome(self, *, failed: bool) -> "WorkloadPrior":
         """The prior after one more run."""
         return replace(self, solved=self.solved + (not failed), failed=self.failed + failed)
 
-    def informed_by(self, others: Iterable[WorkloadPrior]) -> WorkloadPrior:
+    def informed_by(self, others: "Iterable[WorkloadPrior]") -> "WorkloadPrior":
         """The prior, given the outcomes on other models, which say how hard the tasks are: in place
         of one run of each outcome, BORROWED_RUNS are added at their rate."""
         counted = [*others]

@@ -3,8 +3,6 @@
 To add a scorer, write a class that takes `DifficultySettings` in a module of this package, with a
 row in `_SCORERS`; another package has an entry point of the group `steering_gateway.scorers`."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -41,7 +39,7 @@ class DifficultySettings:
     share in [0, 1) of the runs that end well which may ever be called likely to fail. Raises:
     ValueError for an unknown scorer or another share."""
 
-    scorer: ScorerName = "calibrated"
+    scorer: "ScorerName" = "calibrated"
     calibration: Calibration | None = None
     false_alarms: float = FALSE_ALARMS
 

@@ -1,7 +1,5 @@
 """Steps, one assistant message each with everything that answers it, from messages or records."""
 
-from __future__ import annotations
-
 import enum
 import re
 import zlib
@@ -80,7 +78,7 @@ class Draft(Struct, kw_only=True, eq=False):
         """Whether it has an action so far."""
         return bool(self.reply.calls or self.results)
 
-    def step(self) -> Step:
+    def step(self) -> "Step":
         """The step with the answers known so far."""
         actions = _actions(self.reply.calls, self.results)
         if self.image and actions:
@@ -282,7 +280,7 @@ class StepReader:
         return Change.NONE if nudges else Change.FINAL
 
 
-def _actions(calls: Sequence[RequestedCall], results: Sequence[Result]) -> tuple[Action, ...]:
+def _actions(calls: Sequence[RequestedCall], results: Sequence[Result]) -> "tuple[Action, ...]":
     """Calls with their results, matched by id, what is left over in order. Without any call each
     result becomes an action; results beyond the calls are dropped."""
     if not calls:
@@ -302,7 +300,7 @@ def _actions(calls: Sequence[RequestedCall], results: Sequence[Result]) -> tuple
     return tuple(_action(call, matched.get(at)) for at, call in enumerate(calls))
 
 
-def _action(call: RequestedCall, result: Result | None) -> Action:
+def _action(call: RequestedCall, result: Result | None) -> "Action":
     if result is None:
         return Action(name=call.name, arguments=call.arguments, observation=call.observation or "")
     return Action(

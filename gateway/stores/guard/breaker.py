@@ -1,8 +1,6 @@
 """Breaker of a store, and the limit after which a pending commit counts as slow. One line is logged
 when an incident begins and one when it ends."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable

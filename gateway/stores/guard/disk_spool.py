@@ -5,8 +5,6 @@ next transaction. An answer waits for its record to be written for `storage.spoo
 when the disk is slow, full or gone, records wait in memory only until it works again. Files that
 gateways left behind are taken over, at the start and while others live."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
@@ -149,7 +147,7 @@ class DiskSpool:
         """Write changes, in a thread. The same changes may be written again."""
         self._opened().write(changes, redaction(self._settings))
 
-    def _opened(self) -> SpoolFolder:
+    def _opened(self) -> "SpoolFolder":
         if self._files is None:
             from gateway.stores.guard.spool_file import SpoolFolder
 

@@ -9,8 +9,6 @@ bits and turns NaN into null; all of these may come from a client. A field that 
 its default when an older record is read, one that was removed is left out; any other change of a
 record needs a new `VERSION`."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools
@@ -101,7 +99,7 @@ class SpoolFile:
         self.entries: set[Entry] = set()
 
     @classmethod
-    def create(cls, folder: Path, synchronous: str) -> SpoolFile:
+    def create(cls, folder: Path, synchronous: str) -> "SpoolFile":
         """A new file in the folder, which is made, too. Raises: OSError, apsw.Error."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = folder / FILES.replace("*", secrets.token_hex(8))
@@ -125,7 +123,7 @@ class SpoolFile:
             raise
 
     @classmethod
-    def open(cls, lock: Lock, synchronous: str) -> SpoolFile:
+    def open(cls, lock: Lock, synchronous: str) -> "SpoolFile":
         """A file that was left behind. Raises: UnknownVersion, Damaged, OSError."""
         try:
             with _connected(lock.path, synchronous) as connection:

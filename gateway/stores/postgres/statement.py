@@ -9,8 +9,6 @@ those to be changed; runs, steps and hashes belong to a conversation that is loc
 by id; the sums by the hour in the order of their keys. So two gateways never wait for each other
 in a circle."""
 
-from __future__ import annotations
-
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter

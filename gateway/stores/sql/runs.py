@@ -8,9 +8,8 @@ from typing import Any
 from gateway.stores import codec, queries, totals
 from gateway.stores.protocols import exported
 from gateway.stores.redact import MAX_INT
-from gateway.stores.sql import filters
 from gateway.stores.sql.engine import Connection, Dialect, Engine, columns, conditions, made
-from gateway.stores.sql.usage import usage_of
+from gateway.stores.sql.usage import facets, usage_of, where
 from gateway.stores.usage import UsagePoint, UsageQuery
 
 # A cursor has a fraction, which whole numbers are not compared with.
@@ -80,7 +79,7 @@ class SQLRunStore:
         self, runs: queries.RunFilter, page: queries.PageRequest
     ) -> queries.RunPage:
         values: dict[str, Any] = {}
-        condition = filters.where(runs, values, self._dialect)
+        condition = where(runs, values, self._dialect)
         key, order = _SORTS[page.sort], "DESC" if page.descending else "ASC"
         if (after := page.after()) is not None:
             values["after"], values["after_id"] = float(after[0]), after[1]
@@ -101,7 +100,7 @@ class SQLRunStore:
 
     async def count_runs(self, runs: queries.RunFilter) -> int:
         values: dict[str, Any] = {}
-        condition = filters.where(runs, values, self._dialect)
+        condition = where(runs, values, self._dialect)
         sql = f"SELECT count(*) FROM runs AS r WHERE {condition}"
         return int((await self._engine.fetch(sql, **values))[0][0])
 
@@ -115,7 +114,7 @@ class SQLRunStore:
         limit: int | None = None,
     ) -> queries.RunTrace | None:
         values: dict[str, Any] = {"id": run_id}
-        condition = filters.where(queries.RunFilter(tenant=tenant), values, self._dialect)
+        condition = where(queries.RunFilter(tenant=tenant), values, self._dialect)
         run = f"SELECT {codec.RUN}, r.pk FROM {codec.RUNS} WHERE r.id = :id AND {condition}"
         steps = f"SELECT {_STEPS if content else _STEPS_WITHOUT_CONTENT} FROM steps {_WINDOW}"
         injections = f"SELECT {codec.INJECTIONS} FROM injections {_WINDOW}, ordinal"
@@ -144,7 +143,7 @@ class SQLRunStore:
             known = ", ".join(queries.OUTCOMES)
             raise ValueError(f"outcome: must be one of {known}, not {outcome!r}")
         values: dict[str, Any] = {"id": run_id, "new": outcome, "source": source}
-        condition = filters.where(queries.RunFilter(tenant=tenant), values, self._dialect)
+        condition = where(queries.RunFilter(tenant=tenant), values, self._dialect)
         sql = f"""
             UPDATE runs AS r SET outcome = :new, outcome_source = :source
             WHERE r.id = :id AND {condition} RETURNING TRUE
@@ -184,7 +183,7 @@ class SQLRunStore:
         self, *, tenant: str | None, newest: int = queries.FACET_RUNS
     ) -> queries.Facets:
         runs = queries.RunFilter(tenant=tenant)
-        return await self._engine.read(partial(filters.facets, runs, newest, self._dialect))
+        return await self._engine.read(partial(facets, runs, newest, self._dialect))
 
     async def health_summary(
         self, runs: queries.RunFilter, *, newest: int = queries.HEALTH_RUNS
@@ -202,7 +201,7 @@ class SQLRunStore:
     ) -> list[totals.ExperimentRun]:
         values: dict[str, Any] = {}
         wanted = queries.RunFilter(tenant=tenant, experiment=experiment)
-        condition = filters.where(wanted, values, self._dialect)
+        condition = where(wanted, values, self._dialect)
         found: list[totals.ExperimentRun] = []
         after = "TRUE"
         while True:
@@ -260,7 +259,7 @@ async def _summarize(
 ) -> queries.HealthSummary:
     """The summary of the newest runs that match."""
     values: dict[str, Any] = {}
-    condition = filters.where(runs, values, dialect)
+    condition = where(runs, values, dialect)
     fetch = partial(connection.fetch, **values)
     newest_first = "ORDER BY r.started_at DESC, r.id DESC LIMIT"
     within = f"(SELECT * FROM runs AS r WHERE {condition} {newest_first} {newest}) AS r"
@@ -297,7 +296,7 @@ async def _live_runs(
     wanted = queries.RunFilter(tenant=query.tenant, since=query.begun, mode=queries.LIVE)
     sql = f"""
         SELECT {codec.RUN}, r.pk FROM {codec.RUNS}
-        WHERE {filters.where(wanted, values, dialect)} AND r.ended_at IS NULL
+        WHERE {where(wanted, values, dialect)} AND r.ended_at IS NULL
             AND r.outcome IS NULL AND r.updated_at >= :seen
         ORDER BY r.updated_at DESC, r.id DESC LIMIT :limit
     """

@@ -1,7 +1,5 @@
 """Conversations: found by prefix hashes, saved by compare-and-swap."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """SQLite's files and connections: what a deleted file leaves, and errors as those of the store."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

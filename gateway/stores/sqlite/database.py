@@ -1,11 +1,12 @@
 """One SQLite database, in a file or in memory: one writer thread and a few reader threads,
-shared by every store in it."""
+shared by every store in it; its tables are those of `schema.sql`, applied in order."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -16,10 +17,66 @@ import apsw
 import structlog
 
 from gateway.config.storage import StorageSettings
-from gateway.stores.protocols import StoreClosed, StoreOverloaded, StoreReplaced, StoreUnavailable
-from gateway.stores.sql.tables import Migration
+from gateway.stores.protocols import (
+    SchemaMismatch,
+    StoreClosed,
+    StoreOverloaded,
+    StoreReplaced,
+    StoreUnavailable,
+)
+from gateway.stores.sql.tables import Migration, migrations
 from gateway.stores.sqlite.connection import ConnectionHook, FileIdentity, open_all, translate
-from gateway.stores.sqlite.schema import MIGRATIONS, migrate
+
+_TYPES = {
+    **dict.fromkeys(("text", "name", "json"), "TEXT"),
+    **dict.fromkeys(("integer", "boolean"), "INTEGER"),
+    "real": "REAL",
+    "blob": "BLOB",
+    "key": "INTEGER PRIMARY KEY AUTOINCREMENT",
+    **dict.fromkeys(("by_key", "often_changed"), " WITHOUT ROWID"),
+}
+
+MIGRATIONS = migrations("gateway.stores.sqlite", _TYPES)
+"""Every change a file needs, in order."""
+
+
+def migrate(connection: apsw.Connection, migrations: Sequence[Migration], path: str) -> None:
+    """Apply the missing changes. Raises: SchemaMismatch when the file has a change that this
+    version does not know."""
+    connection.execute(
+        "CREATE TABLE IF NOT EXISTS migrations (name TEXT PRIMARY KEY, applied_at REAL NOT NULL)"
+    )
+    applied = applied_to(connection)
+    if unknown := applied - {migration.name for migration in migrations}:
+        raise SchemaMismatch(
+            f"{path!r} was written by a newer version of the gateway (it has "
+            f"{', '.join(sorted(unknown))}); start that version, or use another file"
+        )
+    # A file that lacks nothing is opened while another process holds the write lock.
+    for migration in migrations:
+        if migration.name not in applied:
+            _apply_once(migration, connection)
+
+
+def applied_to(connection: apsw.Connection) -> set[str]:
+    """The names of the changes that the file has."""
+    return {name for (name,) in connection.execute("SELECT name FROM migrations")}
+
+
+def _apply_once(migration: Migration, connection: apsw.Connection) -> None:
+    # Two processes may open a new file at once: the check needs the write lock.
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        if migration.name not in applied_to(connection):
+            connection.execute(migration.sql)
+            applied = (migration.name, time.time())
+            connection.execute("INSERT INTO migrations (name, applied_at) VALUES (?, ?)", applied)
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
 
 T = TypeVar("T")
 

@@ -4,8 +4,6 @@ A stream has one id, model and creation time; the role once; tool calls repaired
 whole instead of in pieces; the finish reason last, once, and only if the provider gave one; usage
 in a separate chunk, for a client that asked."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -4,8 +4,6 @@ The provider's own answer, as the transport saw it, comes first; LiteLLM's excep
 only when there was none. Source of the error types and codes: OpenAI API reference, "Error codes";
 Anthropic API reference, "Errors"; Google AI "Troubleshooting"; Bedrock "Converse", "Errors"."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Mapping

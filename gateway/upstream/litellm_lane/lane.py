@@ -1,7 +1,5 @@
 """The LiteLLM lane: calls to upstreams that do not speak the dialect of the client."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json

@@ -6,8 +6,6 @@ a parameter of the API; anything else goes into the body for the provider, or is
 reported. Messages are repaired so that LiteLLM translates them without loss or error, and the form
 before tools (`functions`, `function_call`) becomes the present one and back."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple

@@ -5,8 +5,6 @@ table, attaches log handlers that print content, and works out costs and log rec
 all of that is switched off. An import that failed leaves submodules in `sys.modules`, with which
 every later one fails, too; so they are taken away, and the next call starts from the beginning."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import datetime

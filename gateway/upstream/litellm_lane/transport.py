@@ -6,8 +6,6 @@ open after a cancel, and has its own time limits. So each of its HTTP clients ge
 native lane's pool under the gateway's limits, and notes what the provider answered and what
 broke."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re
@@ -181,7 +179,7 @@ _NO_USAGE = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 # Answers after which the clients inside LiteLLM send a call again in any case.
 _RETRIED = frozenset({408, 409, 429, *range(500, 600)})
 
-current_call: ContextVar[ProviderCall | None] = ContextVar("litellm_call", default=None)
+current_call: "ContextVar[ProviderCall | None]" = ContextVar("litellm_call", default=None)
 Send = Callable[[str, httpx.URL, RawHeaders, bytes], Awaitable[LaneResponse]]
 """The native lane's `send`: method, URL, headers and body to the answer, or UpstreamFailure."""
 
