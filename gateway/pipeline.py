@@ -130,7 +130,7 @@ class Pipeline:
         if isinstance(spending, Spending):
             spending.answered = True
         upstream.lane, upstream.deployment = target.lane, target.name
-        upstream.provider = target.provider
+        upstream.provider = target.seat or target.provider
         return delivery.response
 
     async def _ask(

@@ -341,7 +341,7 @@ class PreparedRequest:
             at=time.time(),
             dialect=self.request.dialect.name,
             request=sent if isinstance(sent, bytes) else orjson.dumps(sent, default=str),
-            response=received(),
+            response=self.request.dialect.plain(received(), orjson.loads),
         )
         limits = (int(storage.raw_max_kb * 2**10), int(storage.raw_mb * 2**20))
         self.runtime.unfinished.start(keeper.keep(call, max_bytes=limits[0], most_bytes=limits[1]))

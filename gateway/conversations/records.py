@@ -158,9 +158,8 @@ def _reply_content(choices: Sequence[tuple[dict[str, Any], str | None]]) -> Step
         if isinstance(function, dict):
             name, arguments = function.get("name"), function.get("arguments")
             actions.append(Action(name=str(name or ""), arguments=str(arguments or "")))
-    return StepContent(
-        reply_text=text if isinstance(text, str) else "", reply_actions=tuple(actions)
-    )
+    said = text if isinstance(text, str) else content_text(text)
+    return StepContent(reply_text=said, reply_actions=tuple(actions))
 
 
 def _step_rows(

@@ -1,7 +1,6 @@
 """One call as it was sent and received, and the same call sent to another model."""
 
 import asyncio
-import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,7 @@ from gateway.stores.exchanges import RawCall, unpacked
 from gateway.stores.records import StepRow
 from gateway.upstream.deployments import Target
 from gateway.upstream.dispatch import UpstreamCall
+from gateway.wire.messages import content_text
 from gateway.wire.usage import TokenUsage, token_usage
 
 REPLAY_S = 120.0  # longest wait for the other model
@@ -23,7 +23,7 @@ _SHOWN = 200_000
 _HEADERS = [(b"content-type", b"application/json"), (b"accept-encoding", b"identity")]
 _ANTHROPIC = (b"anthropic-version", b"2023-06-01")
 # They make sense for the recorded call only: it was streamed, stored, or made in the background.
-_LEFT_OUT = ("stream", "stream_options", "background", "store")
+_LEFT_OUT = ("model", "stream", "stream_options", "background", "store")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ async def replay(visit: Visit) -> Page:
         "step": step,
         "models": [name for name in known if "*" not in name],
         "model": model,
-        "recorded": _recorded(step, call),
+        "recorded": _recorded(step),
         "answer": answer,
         "why_not": why,
     }
@@ -119,8 +119,9 @@ async def ask(visit: Visit, call: RawCall, model: str) -> Answer:
     status = delivery.response.status
     if status >= 400 or not isinstance(answer, dict):
         return Answer(model=model, error=f"status {status}: {_text(received)[:500]}")
-    usage = answer.get("usage") if isinstance(answer.get("usage"), dict) else None
-    text, calls = _said(DIALECTS[call.dialect].read_answer(answer))
+    read = dialect.read_answer(answer) or {}
+    usage = read.get("usage") if isinstance(read.get("usage"), dict) else None
+    text, calls = _said(read)
     return Answer(
         model=model,
         text=text,
@@ -136,9 +137,12 @@ def _call(body: Mapping[str, Any], dialect: Dialect, model: str) -> UpstreamCall
     asked = dialect.addressed(dialect.path)
 
     def parsed(target: Target) -> Mapping[str, Any]:
-        own = target.params if target.lane == "native" else {}
-        named = {"model": target.model or model} if asked is None else {}
-        return {**own, **kept, **named}
+        named = {**kept, "model": target.model or model}
+        if target.lane != "native":
+            if not target.model:
+                raise BadRequest(f"no deployment of the config has {model!r}", param="model")
+            return named
+        return {**target.params, **(kept if asked is not None else named)}
 
     more = [_ANTHROPIC] if dialect.api == "anthropic" else []
     return UpstreamCall(
@@ -152,42 +156,29 @@ def _call(body: Mapping[str, Any], dialect: Dialect, model: str) -> UpstreamCall
     )
 
 
-def _said(completion: Mapping[str, Any] | None) -> tuple[str, tuple[tuple[str, str], ...]]:
+def _said(completion: Mapping[str, Any]) -> tuple[str, tuple[tuple[str, str], ...]]:
     """The text of an answer in the form of a chat completion, and its tool calls."""
     try:
-        message = (completion or {})["choices"][0]["message"]
+        message = completion["choices"][0]["message"]
         functions = [call.get("function", {}) for call in message.get("tool_calls") or ()]
         calls = tuple((str(f.get("name")), str(f.get("arguments"))) for f in functions)
-        content = message.get("content") or ""
-        if isinstance(content, list):
-            content = "".join(str(part.get("text") or "") for part in content)
-        return str(content), calls
+        return content_text(message.get("content")), calls
     except (LookupError, TypeError, AttributeError):
         return "", ()
 
 
-def _recorded(step: StepRow, raw: RawCall | None) -> Answer | None:
+def _recorded(step: StepRow) -> Answer | None:
     if step.call is None:
         return None
     call, content = step.call, step.content
-    text = content.reply_text if content else ""
     actions = content.reply_actions if content else ()
-    calls = tuple((action.name, action.arguments) for action in actions)
-    if raw is not None and not text and not calls:
-        dialect, received = DIALECTS[raw.dialect], None
-        with contextlib.suppress(Exception):  # an upstream may have sent anything
-            if raw.response.lstrip()[:1] == b"{":
-                received = dialect.read_answer(orjson.loads(raw.response))
-            else:
-                received = dialect.read_stream(raw.response, orjson.loads).completion
-        text, calls = _said(received)
     tokens = TokenUsage(
         input=call.input_tokens, output=call.output_tokens, cached=call.cached_tokens
     )
     return Answer(
         model=call.model_asked,
-        text=text,
-        calls=calls,
+        text=content.reply_text if content else "",
+        calls=tuple((action.name, action.arguments) for action in actions),
         tokens=tokens,
         cost_usd=call.cost_usd,
         seconds=call.latency_s,

@@ -180,6 +180,10 @@ class Dialect(ABC):
     def read_stream(self, stream: bytes, loads: Loads) -> StreamRead:
         """Content of a complete event stream; never raises."""
 
+    def plain(self, answer: bytes, loads: Loads) -> bytes:
+        """An answer as people read it, and as secrets in it are found."""
+        return answer
+
     @abstractmethod
     def read_answer(self, body: dict[str, Any]) -> ChatView | None:
         """A complete answer; None when the body is no reply."""

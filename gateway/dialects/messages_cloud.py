@@ -82,8 +82,11 @@ class BedrockDialect(MessagesDialect):
         return _VERSION not in request.body or super().is_side_request(request)
 
     def read_stream(self, stream: bytes, loads: Loads) -> StreamRead:
-        events = b"".join(b"event: e\ndata: %b\n\n" % event for event in _events(stream, loads))
-        return super().read_stream(events, loads)
+        return super().read_stream(self.plain(stream, loads), loads)
+
+    def plain(self, answer: bytes, loads: Loads) -> bytes:
+        events = b"" if answer[:1] == b"{" else b"".join(_events(answer, loads))
+        return events or answer
 
     def in_envelope(self, events: bytes) -> bytes:
         decoder = SSEDecoder()
@@ -115,7 +118,7 @@ def _addressed(form: re.Pattern[str], path: str) -> Addressed | None:
 
 
 def _events(stream: bytes, loads: Loads) -> Iterator[bytes]:
-    """The events in the complete frames of a stream, as JSON; of what is none, nothing."""
+    """The events in the complete frames, in Anthropic's form; of what is none, nothing."""
     with contextlib.suppress(Exception):  # botocore's errors, and whatever a frame may contain
         from botocore.eventstream import EventStreamBuffer
 
@@ -125,9 +128,10 @@ def _events(stream: bytes, loads: Loads) -> Iterator[bytes]:
             for frame in buffer:
                 content = as_mapping(loads(frame.payload))
                 if frame.headers.get(":message-type") == "event":
-                    yield base64.b64decode(as_text(content.get("bytes"), ""))
+                    event = base64.b64decode(as_text(content.get("bytes"), ""))
                 else:
-                    yield b'{"type": "error"}'
+                    event = b'{"type": "error"}'
+                yield b"event: e\ndata: %b\n\n" % event
 
 
 def _chunk(event: bytes) -> bytes:

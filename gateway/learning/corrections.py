@@ -376,8 +376,8 @@ def known_names(steps: Sequence[Step]) -> frozenset[str]:
 
 
 _FOLDER = re.compile(
-    r"(?i)(?:working directory|workspace(?: folder| root)?|\bcwd|current directory|project root"
-    r"|repository)\W{1,12}?((?:/|~|[A-Z]:\\)[^\s<>\"'`]{1,300})"
+    r"(?i)(?:working directory|workspace(?: folder| root| directories)?|\bcwd|current directory"
+    r"|project root|repository)\W{1,12}?((?:/|~|[A-Z]:\\)[^\s<>\"'`]{1,300})"
 )
 _WORKTREE = re.compile(r"[/\\]\.(?:claude[/\\])?worktrees?[/\\].*|(?<![/\\])[/\\]++$")
 _PROMPT_CHARS = 4000  # of a system prompt, by which an agent without a folder is recognised

@@ -346,3 +346,17 @@ def test_who_calls_is_read_from_what_clients_send(
 ) -> None:
     """The person before the gateway key's name, never a session as a person, never a secret."""
     assert caller(body, identify(headers, body, ConversationSettings()), "team") == found
+
+
+@needs_extra
+def test_the_provider_of_another_login_is_named(start: Start, upstream: ScriptedUpstream) -> None:
+    """By the conventions' name, though no deployment was asked for."""
+    bases = {"gemini_api_base": upstream.base_url.removesuffix("/v1")}
+    server, kept = start(default_upstream=bases), Kept()
+    server.app.runtime.telemetry = kept.telemetry
+    with client_of(server) as client:
+        body = {"contents": [{"role": "user", "parts": [{"text": "Say it"}]}]}
+        client.post("/v1beta/models/gemini-2.5-pro:generateContent", json=body)
+    until(kept.spans.get_finished_spans)
+    (span,) = kept.spans.get_finished_spans()
+    assert span.attributes["gen_ai.provider.name"] == "gcp.gemini"

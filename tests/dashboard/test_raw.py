@@ -162,3 +162,27 @@ async def test_raw_calls_stay_within_their_limits(tmp_path: Path) -> None:
 
 def vars_of(call: RawCall) -> dict[str, Any]:
     return {name: getattr(call, name) for name in RawCall.__dataclass_fields__}
+
+
+def test_a_call_of_gemini_is_replayed(start: Start, upstream: ScriptedUpstream) -> None:
+    """Its model is in the path alone, its usage priced; a name that nobody serves is named."""
+    named = {"model": "gemini/gemini-2.5-pro", "api_key": "AIzaMadeUp"}
+    named["api_base"] = upstream.base_url.removesuffix("/v1") + "/v1beta"
+    listed = [{"model_name": "gem", "litellm_params": named}]
+    server = start(auth={"admin_key": ADMIN}, storage={"raw_mb": 4}, model_list=listed)
+    with client_of(server, ADMIN) as admin:
+        upstream.default = Reply("As high as a house.")
+        said = {"role": "user", "parts": [{"text": "How high is it?"}]}
+        answer = admin.post("/v1beta/models/gem:generateContent", json={"contents": [said]})
+        run_id = f"{answer.headers['x-gateway-conversation-id']}.0"
+        address = f"/dashboard/runs/{run_id}/steps/0/replay"
+        until(partial(ready, admin, address))
+        upstream.default = Reply("A mile high.")
+        page = html.unescape(admin.post(address, data={"model": "gem"}).text)
+        assert upstream.requests[-1].path.endswith("/gemini-2.5-pro:generateContent")
+        assert set(upstream.requests[-1].json) == {"contents"}
+        assert "As high as a house." in page
+        assert "A mile high." in page
+        assert len(re.findall(r"<b>\$\S+</b> · ", page)) == 2
+        page = html.unescape(admin.post(address, data={"model": "other"}).text)
+        assert "no deployment of the config has 'other'" in page

@@ -14,6 +14,7 @@ import pytest
 from gateway.dialects import BEDROCK, own_answers
 from gateway.wire.response_tee import stream_watch
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream
+from tests.api.conftest import until
 from tests.dialects import clouds
 from tests.dialects.clouds import (
     BEDROCK_KEY,
@@ -91,15 +92,20 @@ MODELS = {"bedrock": CLAUDE, "vertex": ON_VERTEX}
 def test_an_agent_is_steered_and_recorded(
     gateway_server: Start, host: Host, kind: str, stream: bool
 ) -> None:
-    """Guidance reaches the host; tokens and cost of each call are known when it is complete."""
-    server = gateway_server(settings_for(host))
+    """Guidance reaches the host; tokens and cost of each call are known when it is complete. What
+    the model said is on record, and so is the call itself, in words."""
+    server = gateway_server({**settings_for(host), "storage": {"raw_mb": 4}})
     answers = run_agent(client_of(kind, server.url), MODELS[kind], stream=stream)
     assert [a.stop_reason for a in answers] == ["tool_use"] * 5 + ["end_turn"]
     assert len(states(server)) == 6
     assert any(GUIDANCE.encode() in seen.body for seen in host.received)
     with httpx.Client(base_url=server.url) as control:
         (run,) = control.get("/api/runs").json()["runs"]
-        calls = [step["call"] for step in control.get(f"/api/runs/{run['id']}").json()["steps"]]
+        steps = control.get(f"/api/runs/{run['id']}").json()["steps"]
+        page = f"/dashboard/runs/{run['id']}/steps/{steps[-1]['step_index']}/raw"
+        assert until(lambda: "end_turn" in control.get(page).text)
+    assert steps[-1]["content"]["reply_text"] == answers[-1].content[0].text
+    calls = [step["call"] for step in steps]
     assert all(call["input_tokens"] and call["output_tokens"] for call in calls)
     assert all(call["cost_usd"] > 0 for call in calls)
     assert {call["model_asked"] for call in calls} == {MODELS[kind]}

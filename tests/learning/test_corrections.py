@@ -176,6 +176,9 @@ def test_the_project_of_a_run() -> None:
     shop = of("<env>\nWorking directory: /home/ann/shop\nToday: 2026-01-01</env>")
     assert shop[1] == "shop"
     assert of("cwd: /home/ann/shop/.worktrees/3", "user") == shop
+    temporary = "The project's temporary directory is: /home/ann/.gemini/tmp/shop\n"
+    listed = "- **Workspace Directories:**\n  - /home/ann/shop\n  - /home/ann/other\n"
+    assert of(temporary + listed, "user") == shop  # Gemini CLI
     assert of("cwd: /home/ann/other")[0] != shop[0]
     assert of("You serve airline customers. It is 3 May.") == of(
         "You serve airline customers. It is 17 May."

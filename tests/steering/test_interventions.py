@@ -67,6 +67,8 @@ def test_any_step_is_read(step: Step) -> None:
         ("I read: [Request interrupted by user]", []),
         ("Request cancelled.", ["interrupt"]),
         ("exec command rejected by user", ["reject"]),
+        ("[Operation Cancelled] Reason: User denied execution.", ["reject"]),
+        ("[Operation Cancelled] Tool call aborted by user.", ["interrupt"]),
     ],
 )
 def test_results_show_what_a_person_did(result: str, kinds: list[str]) -> None:

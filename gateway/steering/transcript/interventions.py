@@ -85,11 +85,7 @@ WORDINGS: Final[tuple[Wording, ...]] = (
 )
 """Source of each row: texts in recorded sessions of the client, or the client itself."""
 
-_BY_KIND: Final = {
-    kind: [(row.begins.lower(), row) for row in WORDINGS if row.kind == kind]
-    for kind in ("interrupt", "reject")
-}
-_BEGINNINGS: Final = {kind: tuple(begins for begins, _ in rows) for kind, rows in _BY_KIND.items()}
+_BEGINNINGS: Final = tuple(row.begins.lower() for row in WORDINGS)
 _MADE_OTHERWISE = re.compile(
     r"The user made the following updates to your content"
     r"|User modified the `(?:new_string|content)`|The user modified your proposed changes"
@@ -114,11 +110,14 @@ def rejection(text: str) -> str | None:
 
 
 def _row(text: str, kind: WordedKind) -> Wording | None:
+    """The first row that fits, if it is of this kind: a longer beginning comes before a shorter."""
     head = text[:_HEAD_CHARACTERS].lstrip().removeprefix("Error: ").lower()
-    if not head.startswith(_BEGINNINGS[kind]):
+    if not head.startswith(_BEGINNINGS):
         return None
-    found = (row for begins, row in _BY_KIND[kind] if head.startswith(begins))
-    return next((row for row in found if row.has in head), None)
+    rows = zip(_BEGINNINGS, WORDINGS, strict=True)
+    found = (row for begins, row in rows if head.startswith(begins) and row.has in head)
+    row = next(found, None)
+    return row if row is not None and row.kind == kind else None
 
 
 class Intervention(Struct, frozen=True, kw_only=True):
