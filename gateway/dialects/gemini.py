@@ -41,7 +41,7 @@ _STATUS |= {404: "NOT_FOUND", 429: "RESOURCE_EXHAUSTED", 500: "INTERNAL", 504: "
 _VERBS = ("generateContent", "streamGenerateContent")
 _VERTEX = ("projects/{project}/locations/{location}/publishers/google", "publishers/google")
 _PLACES = ("v1beta", "v1", "v1alpha", *(f"{v}/{at}" for v in ("v1", "v1beta1") for at in _VERTEX))
-_PATH = re.compile(rf"(/.+/models/)([^/]+)(:({'|'.join(_VERBS)}))")
+_PATH = re.compile(rf"(/.+/models/)([^/]+)((?::|%3[Aa])({'|'.join(_VERBS)}))")
 # Members of the schemas with which Gemini CLI asks who speaks next, which model to take, whether
 # the agent is in a loop and how to mend an edit. Source: its generateJson calls.
 _ASIDE = frozenset(

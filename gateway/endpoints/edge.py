@@ -248,24 +248,15 @@ def _begin(scope: Scope) -> tuple[Exchange, bool]:
 
 
 def _line(exchange: Exchange, duration_s: float, overhead_s: float) -> dict[str, Any]:
-    line: dict[str, Any] = {
-        "request_id": exchange.request.id,
-        "method": exchange.request.method,
-        "path": exchange.request.path,
-        "status": exchange.response.status,
-        "duration_ms": round(duration_s * 1000, 2),
-        "overhead_ms": round(overhead_s * 1000, 3),
-    }
-    if exchange.request.model:
-        line |= {
-            "model": exchange.request.model,
-            "lane": exchange.upstream.lane,
-            "stream": exchange.request.streamed,
-        }
-        line["deployment"] = exchange.upstream.deployment
-        line["attempts"] = exchange.upstream.attempts
-    if exchange.upstream.model and exchange.upstream.model != exchange.request.model:
-        line["model_asked"] = exchange.upstream.model
+    request, upstream = exchange.request, exchange.upstream
+    line: dict[str, Any] = {"request_id": request.id, "method": request.method}
+    line |= {"path": request.path, "status": exchange.response.status}
+    line |= {"duration_ms": round(duration_s * 1000, 2), "overhead_ms": round(overhead_s * 1000, 3)}
+    if request.model:
+        line |= {"model": request.model, "lane": upstream.lane, "stream": request.streamed}
+        line |= {"deployment": upstream.deployment, "attempts": upstream.attempts}
+    if upstream.model and upstream.model != request.model:
+        line["model_asked"] = upstream.model
     if exchange.response.upstream_id:
         line["upstream_request_id"] = exchange.response.upstream_id
     if exchange.response.error:

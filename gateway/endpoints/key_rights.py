@@ -8,8 +8,9 @@ in one place (`gateway/upstream/dispatch.py`), and a call that may not have it c
 there, whichever deployment, fallback or default upstream it ends at."""
 
 import asyncio
+import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any, Final
 from urllib.parse import parse_qs
@@ -24,6 +25,7 @@ from gateway.stores.protocols import StoreError
 from gateway.upstream.base import header
 from gateway.upstream.dispatch import UpstreamCall
 from gateway.wire.messages import REFERENCE
+from gateway.wire.parsing import parse_object
 from gateway.wire.request import ChatRequest
 
 # Compared with the path as it is sent, so that no other spelling of a path passes for one of these.
@@ -44,11 +46,15 @@ _FORM: Final = b"multipart/form-data"  # uploads of sound and images, which name
 
 # What a body contains that names a stored thing in its messages: most have none of it.
 _MAY_NAME: Final = re.compile(
-    rb'file_id|file_?[uU]ri|item_reference|\\u00|"type"\s*:\s*null|\{\s*"id"\s*:\s*"[^"\\]{1,200}"\s*\}'
+    rb'file_ids?|file_?[uU]ri|s3Location|vector_store_ids|container|retrieval|promptVar|file_?[sS]earch|item_reference|\\u00|"type"\s*:\s*null|\{\s*"id"\s*:\s*"[^"\\]{1,200}"\s*\}'
 )
-# Of a message, an item or a part: what may hold further parts.
-_HOLDERS: Final = ("content", "output", "source", "file", "image_url", "images", "image", "mask")
-_DEEPEST: Final = 8
+# What names a stored thing, and members that hold the words of tools and schemas instead.
+_STORES: Final = (
+    *("file_id", "file_ids", "fileUri", "file_uri", "s3Location", "vector_store_ids", "retrieval"),
+    *("fileSearch", "file_search", "promptVariables"),
+)
+_OF_TOOLS: Final = ("args", "input", "response", "parameters", "input_schema", "inputSchema")
+_NEVER: Final = ("json", "properties", "$defs", "metadata")
 
 
 def require_route(services: Services, principal: Principal, path: str) -> None:
@@ -123,14 +129,17 @@ async def require_own(
     if request is None or unreadable:
         call.instead_of_operator_key = _forbidden(principal, "a body that cannot be read")
         return
-    call.instead_of_operator_key = await _refusal(runtime, services, principal, request)
+    at_cloud = in_path or call.seat is not None
+    call.instead_of_operator_key = await _refusal(runtime, services, principal, request, at_cloud)
 
 
 async def _refusal(
-    runtime: Runtime, services: Services, principal: Principal, request: ChatRequest
+    runtime: Runtime, services: Services, principal: Principal, request: ChatRequest, at_cloud: bool
 ) -> GatewayError | None:
     """Why a request may not spend the operator's key; None if it may."""
     body = request.body
+    if at_cloud and ":prompt/" in str(body.get("model")):  # Source: Bedrock's `Converse`, `modelId`
+        return _forbidden(principal, "a stored prompt")
     earlier = body.get("previous_response_id")
     if isinstance(earlier, str) and earlier:
         refusal = await _unless_own(runtime, services, principal, earlier)
@@ -139,17 +148,15 @@ async def _refusal(
     for name in ("conversation", "prompt", "container", "cachedContent", "cached_content"):
         if body.get(name) and not (name == "prompt" and not isinstance(body[name], Mapping)):
             return _forbidden(principal, f"{name!r} in the body")
-    named = list(_stored_in_tools(body))
-    if _MAY_NAME.search(request.raw):
-        # A large body has not been read, and takes its time.
-        named += await asyncio.to_thread(_stored_in_messages, request)
+    if _MAY_NAME.search(request.raw) is None:
+        return None
+    # A large body has not been read, and takes its time.
+    named = await asyncio.to_thread(_stored_things, request, at_cloud)
     # Unless all of it are items that the tenant was given.
     other = next((kind for kind, _ in named if kind != REFERENCE), None)
     if other is not None:
         return _forbidden(principal, f"{other!r} in the body")
     names = [name for _, name in named]
-    if not names:
-        return None
     try:
         known = await services.loader.items(principal.tenant, names)
     except StoreError:
@@ -158,44 +165,26 @@ async def _refusal(
     return NotFound(f"there is no item {missing[:80]!r}") if missing is not None else None
 
 
-def _stored_in_tools(body: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """(kind, id) of the things stored at the provider that the tools of a body name."""
-    for tool in _mappings(body.get("tools")):
-        for kind in ("vector_store_ids", "container", "file_ids"):
-            if named := tool.get(kind):
-                if kind == "container" and isinstance(named, Mapping):
-                    yield from (("file_ids", str(each)) for each in named.get("file_ids") or ())
-                else:
-                    yield kind, str(named)
-
-
-def _stored_in_messages(request: ChatRequest) -> list[tuple[str, str]]:
-    """(kind, id) of the things stored at the provider that the messages of a body name."""
-    body, found = request.whole, []
+def _stored_things(request: ChatRequest, at_cloud: bool) -> list[tuple[str, str]]:
+    """(kind, id) of the things stored at the provider that a body names."""
+    # What a cloud's dialect has read has members in the words of others.
+    body = parse_object(request.raw, json.loads) if at_cloud else request.whole
+    found, waiting = [], list[Any]([body])
     for item in _mappings(body.get("input")):
         name = item.get("id")
         bare = item.get("type") is None and not item.keys() & {"role", "content"}
         if isinstance(name, str) and (bare or item.get("type") == REFERENCE):
             found.append((REFERENCE, name))
-    for key in ("messages", "input", "system", *_HOLDERS):
-        found += _in_parts(body.get(key), 0)
-    if isinstance(request, SteeredRequest) and request.addressed is not None:
-        found += _in_parts(request.own_messages, 0)
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, list):
+            waiting += value
+        elif isinstance(value, dict):
+            own = (*_NEVER, *_OF_TOOLS) if "name" in value else _NEVER
+            found += [(key, key) for key in _STORES if value.get(key)]
+            found += [("container", "")] if isinstance(value.get("container"), str) else []
+            waiting += [held for key, held in value.items() if key not in own]
     return found
-
-
-def _in_parts(value: Any, depth: int) -> Iterator[tuple[str, str]]:
-    if depth > _DEEPEST:
-        return
-    if isinstance(value, Mapping):
-        if isinstance(value.get("file_id"), str):
-            yield "file_id", value["file_id"]
-        for key in _HOLDERS:
-            if isinstance(value.get(key), (list, Mapping)):
-                yield from _in_parts(value[key], depth + 1)
-    elif isinstance(value, Iterable) and not isinstance(value, (str, bytes)):
-        for each in value:
-            yield from _in_parts(each, depth + 1)
 
 
 def _mappings(value: Any) -> list[Mapping[str, Any]]:

@@ -51,7 +51,7 @@ from gateway.wire.response_tee import ResponseWatch
 
 # Bodies that name a model and ask it nothing, and routes that only count.
 _NO_CALL: Final = re.compile(
-    r"/(?:count_tokens|input_tokens|assistants(?:/[^/]+)?|fine_tuning/.+)$"
+    r"/(?:count[_-]tokens|input_tokens|assistants(?:/[^/]+)?|fine_tuning/.+)$|(?::|%3A)\w+Tokens$"
 )
 _ANSWERS: Final = ("/completions", "/responses", "/messages")
 # A JSON string cannot contain a bare quote: these are keys.
@@ -227,6 +227,8 @@ class PassThrough:
                 raw = await read_body(headers, receive, exchange, limit, share)
                 async with DisconnectWatch(receive, exchange) as watch:
                     read = await read_request(raw)
+                    if read is not None and call.seat is not None and call.seat.model:
+                        read.model = read.body["model"] = call.seat.model  # not the body's
                     await require_own(self._runtime, services, principal, call, read)
                     request = read if read and isinstance(read.body.get("model"), str) else None
                     if request is not None and call.dialect is not None:

@@ -123,7 +123,9 @@ class RealtimeEndpoint:
         and what is done once it has accepted."""
         exchange: Exchange = scope[EXCHANGE]
         await require_right(self._runtime, services, principal, call)
-        exchange.request.model = model = _model(call.query)
+        exchange.request.model = model = parse_qs(call.query.decode("latin-1")).get("model", [""])[
+            0
+        ]
         require_models(services, principal, {"model": model})
         native = [target for target in services.table.resolve(model) if target.lane == "native"]
         if not native:
@@ -150,10 +152,6 @@ async def _ask(
         return await open_websocket(url, out, services.settings.timeouts)
     finally:
         exchange.timing.waited_s += time.perf_counter() - started
-
-
-def _model(query: bytes) -> str:
-    return parse_qs(query.decode("latin-1")).get("model", [""])[0]
 
 
 async def _relay_refusal(answer: Handshake, send: Send) -> None:

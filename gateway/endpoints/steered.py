@@ -29,7 +29,7 @@ from gateway.endpoints.body import (
 from gateway.endpoints.edge import EXCHANGE
 from gateway.endpoints.key_rights import require_own, require_route
 from gateway.endpoints.relay import Relay
-from gateway.errors import BadRequest
+from gateway.errors import BadRequest, NotFound
 from gateway.exchange import Exchange
 from gateway.pipeline import Pipeline
 from gateway.runtime import Runtime
@@ -67,6 +67,8 @@ class SteeredEndpoint:
             seat = services.table.seats.of(path, headers)
             query, asked = scope["query_string"], self.dialect.addressed(path)
             asked = asked and replace(asked, query=query)
+            if asked is None and "{" in self.dialect.path:
+                raise NotFound("letters of this path are percent-encoded: its model is not read")
             require_route(services, principal, self.dialect.path if asked is None else path)
             limit = int(services.settings.server.max_body_mb * 2**20)
             raw = await read_body(headers, receive, exchange, limit, share)

@@ -6,6 +6,7 @@ to that provider's own host, or to the base that the operator sets for it, and t
 
 import re
 from collections.abc import Mapping
+from urllib.parse import unquote
 
 import httpx
 from msgspec import Struct
@@ -21,11 +22,13 @@ _VERBS = (  # OpenAI's own names of models have colons, too
 )
 _PATHS = (
     (re.compile(r"/v1(?:alpha|beta)?\d*/(?:projects|publishers)/"), "vertex"),
-    (re.compile(rf"(?:/v1\w*)?/(?:tunedM|m)odels/[^/]+:(?:{_VERBS})$"), "google"),
+    (re.compile(rf"(?:/v1\w*)?/(?:tunedM|m)odels/[^/]+(?::|%3A)(?:{_VERBS})$"), "google"),
     (re.compile(r"/v1(?:alpha|beta)\d*/|/upload/v1(?:alpha|beta)?\d*/"), "google"),
     (re.compile(r"/model/.+/(?:invoke|converse|count-tokens)"), "bedrock"),
     (re.compile(r"/backend-api/"), "chatgpt"),
 )
+_MODEL = re.compile(r"/model/(.+)/(?:invoke|converse|count)|odels/([^/]+?)(?:(?::|%3A)\w+)?(?:/|$)")
+_ENCODED = re.compile("%(?:3[0-9]|4[1-9A-F]|5[0-9AF]|6[1-9A-F]|7[0-9A]|2D)", re.IGNORECASE)
 PATHS = tuple(
     f"/{first}/{{path:path}}"
     for first in ("v1beta", "v1alpha", "v1beta1", "upload", "model", "backend-api")
@@ -41,11 +44,17 @@ _CODEX = "/codex"  # where ChatGPT's backend has what `/v1` is at OpenAI's
 
 
 class Seat(Struct, frozen=True, kw_only=True):
-    """One such API as a request asks it: its name, the base URL of its host, and the path there."""
+    """One such API as a request asks it: its name, the base URL of its host, the path there."""
 
     api: str
     base: httpx.URL
     path: str
+
+    @property
+    def model(self) -> str:
+        """The one that the path names, if any."""
+        found = None if self.api == "chatgpt" else _MODEL.search(_plain(self.path))
+        return unquote(found[1] or found[2]) if found is not None else ""
 
 
 class Seats:
@@ -64,7 +73,8 @@ class Seats:
         APIs."""
         if path in _UNSEATED:
             return None
-        api = next((api for form, api in _PATHS if form.match(path)), "")
+        plain = _plain(path)
+        api = next((api for form, api in _PATHS if form.match(plain)), "")
         if not api and any(name == _ACCOUNT for name, _ in headers):
             api = "chatgpt"
         match api:
@@ -81,6 +91,11 @@ class Seats:
             case _:
                 base = self._vertex or _vertex_host(path)
         return Seat(api=api, base=httpx.URL(base), path=path)
+
+
+def _plain(path: str) -> str:
+    """The path as routes are found by it: letters and digits may be encoded, too."""
+    return _ENCODED.sub(lambda found: unquote(found[0]), path).replace("%3a", "%3A")
 
 
 def _vertex_host(path: str) -> str:

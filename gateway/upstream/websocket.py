@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Any
+from io import BytesIO, StringIO
 
 from wsproto.connection import Connection, ConnectionState, ConnectionType
 from wsproto.events import CloseConnection, Event, Message
@@ -20,6 +20,7 @@ from gateway.upstream.pool import Origin, Pool
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 BUFFER_BYTES = 2**16  # what one direction holds before its sender has to wait
+_PIECE_BYTES = 2**13
 _MAX_REFUSAL_BYTES = 2**20
 """Of an answer that refuses the WebSocket, so much is relayed; it is an error message."""
 
@@ -107,23 +108,24 @@ class MessageSide:
 
     async def events(self) -> AsyncIterator[Event]:
         """Its messages, until it has closed, which is answered here, or is gone."""
-        parts, size = list[Message[Any]](), 0
+        held, size = None, 0  # not as a list: a frame may have one byte, or none
         with contextlib.suppress(OSError):
-            while data := await self._reader.read(BUFFER_BYTES):
+            while data := await self._reader.read(_PIECE_BYTES):
+                if len(data) == _PIECE_BYTES:
+                    await asyncio.sleep(0)  # it may be a thousand frames, and more
                 self._connection.receive_data(data)
                 for event in self._connection.events():
                     given: Event = event
                     if isinstance(event, Message):
-                        parts.append(event)
-                        size += len(event.data)
+                        held = held or (StringIO if isinstance(event.data, str) else BytesIO)()
+                        size += held.write(event.data)
                         if size > self._limit:
                             given = CloseConnection(CloseReason.MESSAGE_TOO_BIG)
                         elif not event.message_finished:
                             continue
                         else:
-                            empty = event.data[:0]
-                            given = type(event)(data=empty.join([part.data for part in parts]))
-                            parts, size = [], 0
+                            given = type(event)(data=held.getvalue())
+                            held, size = None, 0
                     if isinstance(given, CloseConnection):
                         await self.send(given)
                     yield given

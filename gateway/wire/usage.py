@@ -27,7 +27,7 @@ def token_usage(usage: Mapping[str, Any] | None) -> TokenUsage:
     of_input = {**usage, **input_details}
     return TokenUsage(
         input=_input(usage),
-        output=_count(usage, "completion_tokens", "output_tokens"),
+        output=_count(usage, "completion_tokens", "output_tokens", "outputTokens"),
         cached=_count(of_input, "cached_tokens", "cache_read_input_tokens"),
         cache_write=_count(of_input, "cache_creation_input_tokens", "cache_creation_tokens"),
         reasoning=_count(output_details, "reasoning_tokens"),
@@ -35,7 +35,7 @@ def token_usage(usage: Mapping[str, Any] | None) -> TokenUsage:
 
 
 def _input(usage: Mapping[str, Any]) -> int | None:
-    total = _count(usage, "prompt_tokens", "input_tokens")
+    total = _count(usage, "prompt_tokens", "input_tokens", "inputTokens")
     if total is None or "prompt_tokens" in usage:
         return total
     # Anthropic's `input_tokens` leaves out what was read from the cache or written to it.

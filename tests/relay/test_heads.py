@@ -307,7 +307,7 @@ def test_nothing_after_a_refused_upgrade_is_a_request(
         received = rest_of(line)
     assert received.startswith(b"HTTP/1.1 426 ")
     assert received.count(b"HTTP/1.1 ") == 1
-    assert not there.requests
+    assert [request.path for request in there.requests] == ["/v1/responses"]
 
 
 def test_refusals_are_counted_and_logged(shared_gateway: AppServer) -> None:
