@@ -49,6 +49,7 @@ def apply_reply(
         for message, _ in choices[:1]:  # the summary, with which any request may come next
             lines = line_hashes_of(content_text(message.get("content")))
             history.branch = replace(history.branch, awaits=Awaits.ANYTHING, line_hashes=lines)
+            history.seen.add(extend(hashes.state, [reply_message(message)]).messages)
         return ()
     step = result.position.step
     # A history without a message has no root yet.

@@ -38,6 +38,7 @@ _FINISH: Final[Json] = {"STOP": "stop", "MAX_TOKENS": "length"} | dict.fromkeys(
 # HTTP status -> name of the error. Source: google.rpc.Code.
 _STATUS = {400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED"}
 _STATUS |= {404: "NOT_FOUND", 429: "RESOURCE_EXHAUSTED", 500: "INTERNAL", 504: "DEADLINE_EXCEEDED"}
+_TAKEN = [{"type": "text", "text": "Got it. Thanks for the additional context!"}]  # Gemini CLI
 _VERBS = ("generateContent", "streamGenerateContent")
 _VERTEX = ("projects/{project}/locations/{location}/publishers/google", "publishers/google")
 _PLACES = ("v1beta", "v1", "v1alpha", *(f"{v}/{at}" for v in ("v1", "v1beta1") for at in _VERTEX))
@@ -98,12 +99,12 @@ class GeminiDialect(Dialect):
         instruction = _field(body, "systemInstruction")
         config = as_mapping(_field(body, "generationConfig"))
         tools = map(as_mapping, as_list(body.get("tools")))
-        declared = [
-            each for tool in tools for each in as_list(_field(tool, "functionDeclarations"))
-        ]
+        declared = [as_list(_field(tool, "functionDeclarations")) for tool in tools]
         words = {
             "system": _blocks(as_mapping(instruction).get("parts")) or instruction,
-            "tools": [{"type": "function", **tool} for tool in declared if isinstance(tool, dict)],
+            "tools": [
+                {"type": "function", **t} for each in declared for t in each if isinstance(t, dict)
+            ],
             "max_output_tokens": _field(config, "maxOutputTokens"),
             "n": _field(config, "candidateCount"),
         }
@@ -118,7 +119,7 @@ class GeminiDialect(Dialect):
 
     def history(self, request: SteeredRequest) -> Sequence[Any]:
         single = request.body.get(self.list_key)
-        return Contents([single] if isinstance(single, dict) else request.messages)
+        return Contents([single] if isinstance(single, dict) else request.messages, heard=True)
 
     def placeable(self, request: SteeredRequest) -> Sequence[Any]:
         system = {"role": "system", "content": request.body.get("system")}
@@ -166,8 +167,7 @@ class GeminiDialect(Dialect):
         else:
             chunks = list(events_of(stream, loads))
         answer = _Joined(chunks)
-        finished = answer.finished
-        view = chat_view(answer.body)
+        finished, view = answer.finished, chat_view(answer.body)
         return StreamRead(
             completion=view if finished and not answer.failed else None,
             partial=None if finished else view,
@@ -198,12 +198,13 @@ def _schema(config: Json) -> Any:
 
 
 class Contents(MessagesView):
-    """Contents as messages of Anthropic's form, each made when it is asked for."""
+    """Contents as messages of Anthropic's form, each made when it is asked for. `heard`: with the
+    model's own words where Gemini CLI has put others behind a summary."""
 
-    __slots__ = ("_contents", "_made")
+    __slots__ = ("_contents", "_heard", "_made")
 
-    def __init__(self, contents: Sequence[Any]) -> None:
-        self._contents = contents
+    def __init__(self, contents: Sequence[Any], heard: bool = False) -> None:
+        self._contents, self._heard = contents, heard
         self._made: dict[int, Any] = {}
 
     def __len__(self) -> int:
@@ -215,9 +216,19 @@ class Contents(MessagesView):
             if isinstance(content, dict):
                 role = as_text(content.get("role"), "") or "user"
                 blocks = _blocks(content.get("parts"))
+                if self._heard:
+                    blocks = self._said(blocks, index)
                 content = {"role": _ROLES.get(role, role), "content": blocks}
             self._made[index] = content
         return self._made[index]
+
+    def _said(self, blocks: list[Any], index: int) -> list[Any]:
+        """Blocks without results that are there twice: Gemini CLI resumes a session with them."""
+        if index and blocks == _TAKEN:  # the model's own words are in the part before
+            summary = as_list(as_mapping(self._contents[index - 1]).get("parts"))[-1:]
+            return _blocks(summary) if "<state_snapshot>" in str(summary) else blocks
+        named = [bool(as_mapping(block).get("tool_use_id")) for block in blocks]
+        return [b for i, b in enumerate(blocks) if not (named[i] and b in blocks[:i])]
 
 
 def _blocks(parts: Any) -> list[Any]:
@@ -354,9 +365,8 @@ class _Joined:
             for given in map(as_mapping, as_list(chunk.get("candidates"))):
                 joined = candidates.setdefault(as_int(given.get("index"), 0), {"parts": []})
                 joined["parts"] += as_list(as_mapping(given.get("content")).get("parts"))
-                reason = given.get("finishReason")
-                if reason and reason != "FINISH_REASON_UNSPECIFIED":
-                    joined["finishReason"] = reason
+                if given.get("finishReason") not in (None, "", "FINISH_REASON_UNSPECIFIED"):
+                    joined["finishReason"] = given["finishReason"]
         if as_mapping(self.body.get("promptFeedback")).get("blockReason"):
             candidates.setdefault(0, {"parts": []})["finishReason"] = "SAFETY"
         self.body["candidates"] = [candidates[index] for index in sorted(candidates)]

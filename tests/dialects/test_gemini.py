@@ -203,6 +203,66 @@ def test_the_path_stays_as_it_was_written(
     assert upstream.last.target == path.replace("gemini%2D2.5-pro@001", "gemini-2.5-flash")
 
 
+SNAPSHOT = (
+    f"<state_snapshot>{'The test shall be mended, and the cache is stale. ' * 5}</state_snapshot>"
+)
+
+
+@pytest.mark.parametrize("at", [1, 2], ids=["after a task", "within a task"])
+def test_a_compressed_history_is_of_the_same_run(
+    gateway_server: Start, upstream: ScriptedUpstream, at: int
+) -> None:
+    """Gemini CLI puts a summary in front, and words of its own as the model's; a session that it
+    resumes has each result twice."""
+    server = serve(gateway_server, upstream)
+    url = f"{server.url}{MODEL}:generateContent"
+    body, opening = body_of(), body_of()["contents"]
+
+    def say(*said: dict[str, Any]) -> str:
+        body["contents"] += said
+        answer = httpx.post(url, json=body)
+        body["contents"].append({"role": "model", "parts": parts_of(answer)})
+        return answer.headers["x-gateway-conversation-id"]
+
+    def result(number: str, times: int = 1) -> dict[str, Any]:
+        given = {"id": f"call-{number}", "name": SHELL, "response": {"output": f"{number} failed"}}
+        return {"role": "user", "parts": [{"functionResponse": given}] * times}
+
+    asked, names = {"role": "user", "parts": [{"text": "And the next one."}]}, set()
+    for task in range(at):
+        for step in range(3):
+            arguments = {"command": f"pytest {task}{step}"}
+            call = ToolCall(SHELL, arguments, id=f"call-{task}{step}")
+            upstream.default = Reply("Let me look.", tool_calls=(call,))
+            before = result(f"{task}{step - 1}") if step else asked
+            names.add(say(*([before] if step or task else [])))
+        if task == 0:
+            upstream.default = Reply("All done.")
+            names.add(say(result("02")))
+            ended = len(body["contents"])
+            body["contents"][2] = result("00", times=2)
+    kept = body["contents"][ended:]
+    system = "You are a specialized system component responsible for distilling chat history"
+    prompt = {"role": "user", "parts": [{"text": "Generate a new <state_snapshot>."}]}
+    history = [*body["contents"][:ended], prompt]
+    upstream.default = Reply(SNAPSHOT)
+    instructed = {"systemInstruction": {"parts": [{"text": system}]}}
+    summary = httpx.post(url, json={"contents": history, **instructed})
+    assert GUIDANCE not in upstream.last.body.decode()
+    names.add(summary.headers["x-gateway-conversation-id"])
+    front = [{**opening[0], "parts": [{"text": "Today."}, {"text": SNAPSHOT}]}]
+    front.append(
+        {"role": "model", "parts": [{"text": "Got it. Thanks for the additional context!"}]}
+    )
+    body["contents"] = [*front, *kept]
+    names.add(say(result("12") if kept else asked))
+    assert len(names) == 1
+    steps = [
+        run["totals"]["scored_steps"] for run in httpx.get(f"{server.url}/api/runs").json()["runs"]
+    ]
+    assert sorted(steps) == ([0, 3] if at == 1 else [3, 3])
+
+
 def test_a_blocked_prompt_is_an_answer() -> None:
     """It has no candidates, and ends the run as filtered; an error is no answer."""
     view = GEMINI.read_answer({"promptFeedback": {"blockReason": "SAFETY"}})

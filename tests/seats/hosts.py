@@ -15,7 +15,7 @@ import struct
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -62,6 +62,20 @@ CALLS = {
     "run_shell_command": ToolCall("run_shell_command", {"command": SHELL, "description": "look"}),
 }
 USAGE = Usage(prompt_tokens=1200, completion_tokens=34, cached_tokens=200)
+FULL = Usage(prompt_tokens=95_000, completion_tokens=34, cached_tokens=200)
+"""What a call has used that leaves no room in the context of a `narrow` seat."""
+SUMMARY = (
+    "<state_snapshot>The shell shall be looked at.</state_snapshot>"
+    "<summary>The shell shall be looked at.</summary>"
+)
+COMPACTION = {"type": "compaction", "id": "cmp_1", "encrypted_content": "b3BhcXVl"}
+"""The item of OpenAI's that stands for a history."""
+SUMMARISES = (
+    '"compaction_trigger"',
+    "CONTEXT CHECKPOINT COMPACTION",  # Codex, of other providers' models
+    "create a detailed summary of",  # Claude Code
+    "distilling chat history into",  # Gemini CLI
+)
 TOKENS = "/token"
 """Where Google's libraries change a made-up identity for a token."""
 _TOKEN = {
@@ -244,6 +258,10 @@ class Host:
     """Whether a WebSocket is accepted; else it is refused with 426."""
     certificate: Path | None = None
     """For a second address of it, with TLS: Codex asks for its workspace at no other."""
+    compacts: bool = False
+    """Whether the third call of a tool leaves no room, so that the client asks for a summary;
+    there is one more call of a tool then."""
+    summaries: list[ReceivedRequest] = field(default_factory=list)
     requests: list[ReceivedRequest] = field(default_factory=list)
     refused: list[tuple[int, ReceivedRequest]] = field(default_factory=list)
     _asked: int = 0
@@ -299,18 +317,26 @@ class Host:
         asked = filter(self.converses, self.requests)
         return [r for r in asked if r.method in ("POST", "FRAME") and id(r) not in refused]
 
+    def restart(self) -> None:
+        """Begin the next task: the model calls its tools as in the first."""
+        self._asked = 0
+
     def converses(self, request: ReceivedRequest) -> bool:
         """Whether a request, or a WebSocket, is for the model."""
         return KINDS[self.kind].talk.fullmatch(request.path) is not None
 
-    def _reply(self, names: set[str]) -> Reply:
+    def _reply(self, names: set[str], request: ReceivedRequest) -> Reply:
+        if self.compacts and summarises(request):
+            self.summaries.append(request)
+            return Reply(SUMMARY, usage=USAGE)
         known = next((CALLS[name] for name in CALLS if name in names), None)
         if known is None:
             return Reply('{"title": "All done"}', usage=USAGE)
         self._asked += 1
-        if self._asked > 1:
+        if self._asked > (4 if self.compacts else 1):
             return Reply("All done.", usage=USAGE)
-        return Reply("Let me look.", tool_calls=(known,), usage=USAGE)
+        full = self.compacts and self._asked == 3
+        return Reply("Let me look.", tool_calls=(known,), usage=FULL if full else USAGE)
 
     async def _serve(self, scope: Any, receive: Any, send: Any) -> None:
         request = self._received(scope)
@@ -411,9 +437,28 @@ class Host:
         frame._fields = {**fields, "stream": True, "store": True}
         frame.history = self._responses.history(frame)
         names = set(tool_names(frame.fields)) | set(tool_names({"input": frame.history}))
-        reply = Reply(usage=USAGE) if fields.get("generate") is False else self._reply(names)
-        for piece in self._responses.answer(reply, frame).pieces:
+        reply = Reply(usage=USAGE) if fields.get("generate") is False else self._reply(names, frame)
+        for piece in self._response(reply, frame).pieces:
             yield piece.partition(b"data: ")[2].decode().strip()
+
+    def _response(self, reply: Reply, request: ReceivedRequest) -> Answer:
+        """A whole response, in which one item stands for the history where that was asked for."""
+        answer = self._responses.answer(reply, request)
+        if request not in self.summaries or b"compaction_trigger" not in decoded(request):
+            return answer
+        last = orjson.loads(answer.pieces[-1].partition(b"data: ")[2])
+        last["response"]["output"] = [COMPACTION]
+        done = {"type": "response.output_item.done", "output_index": 0, "item": COMPACTION}
+        events = (done, {**last, "sequence_number": 2})
+        pieces = (b"data: " + orjson.dumps(each) + b"\n\n" for each in events)
+        return replace(answer, pieces=(answer.pieces[0], *pieces))
+
+
+def summarises(request: ReceivedRequest) -> bool:
+    """Whether a client has its history summarised."""
+    said = request.fields.get("messages") or request.fields.get("input") or []
+    text = json.dumps([said[-1:], request.fields.get("systemInstruction")])
+    return any(sign in text for sign in SUMMARISES)
 
 
 def is_probe(request: ReceivedRequest) -> bool:
@@ -448,11 +493,11 @@ def _side(request: ReceivedRequest) -> Answer:
 
 
 def _responses_answer(host: Host, request: ReceivedRequest) -> Answer:
-    reply = host._reply(set(tool_names(request.fields)))
+    reply = host._reply(set(tool_names(request.fields)), request)
     if request.path.endswith("/chat/completions"):
         return chat.answer(reply, request).numbered(request.sequence)
     request.history = host._responses.history(request)
-    answer = host._responses.answer(reply, request)
+    answer = host._response(reply, request)
     limits = RATE_LIMITS if host.kind == "chatgpt" else {}
     return Answer(pieces=answer.pieces, content_type=answer.content_type, headers=limits)
 
@@ -463,7 +508,7 @@ def _messages_answer(host: Host, request: ReceivedRequest) -> Answer:
         if "/google/" in request.path:
             return _google_answer(host, request)
         request._fields = {**request.fields, "model": model, "stream": verb.startswith("stream")}
-    reply = host._reply(set(tool_names(request.fields)))
+    reply = host._reply(set(tool_names(request.fields)), request)
     return messages.answer(reply, request).numbered(request.sequence)
 
 
@@ -471,7 +516,7 @@ def _bedrock_answer(host: Host, request: ReceivedRequest) -> Answer:
     model, _, verb = request.path.removeprefix("/model/").rpartition("/")
     stream = verb == "invoke-with-response-stream"
     request._fields = {**request.fields, "model": unquote(model), "stream": stream}
-    reply = host._reply(set(tool_names(request.fields)))
+    reply = host._reply(set(tool_names(request.fields)), request)
     answer = messages.answer(reply, request).numbered(request.sequence)
     counts = {
         "X-Amzn-Bedrock-Input-Token-Count": str(USAGE.prompt_tokens),
@@ -510,17 +555,19 @@ def event_frame(data: bytes) -> bytes:
 
 def _google_answer(host: Host, request: ReceivedRequest) -> Answer:
     declared = [d for t in request.fields.get("tools") or [] for d in _declarations(t)]
-    reply = host._reply({str(declaration.get("name")) for declaration in declared})
+    reply = host._reply({str(declaration.get("name")) for declaration in declared}, request)
     model, _, verb = request.path.rpartition("/models/")[2].partition(":")
     parts: list[Any] = [{"text": reply.content}]
     for call in reply.tool_calls:
-        called = {"functionCall": {"name": call.name, "args": call.value}}
+        named = {"id": f"call-{request.sequence}", "name": call.name, "args": call.value}
+        called = {"functionCall": named}
         parts.append({**called, "thoughtSignature": "c2lnbmF0dXJlIG9mIGEgdGhvdWdodA=="})
+    used = reply.usage or USAGE
     usage = {
-        "promptTokenCount": USAGE.prompt_tokens,
-        "cachedContentTokenCount": USAGE.cached_tokens,
-        "candidatesTokenCount": USAGE.completion_tokens,
-        "totalTokenCount": USAGE.prompt_tokens + USAGE.completion_tokens,
+        "promptTokenCount": used.prompt_tokens,
+        "cachedContentTokenCount": used.cached_tokens,
+        "candidatesTokenCount": used.completion_tokens,
+        "totalTokenCount": used.prompt_tokens + used.completion_tokens,
     }
     head = {"modelVersion": model, "responseId": f"r{request.sequence}", "usageMetadata": usage}
     chunks = []

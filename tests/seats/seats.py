@@ -13,7 +13,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tests.seats import hosts
@@ -46,11 +46,33 @@ class Seat:
     upstream: Mapping[str, str] = field(default_factory=dict)
     signs: bool = False
     upgrades: bool = True
+    before: tuple[str, ...] = ()
+    """A task before that of `command`, in the same folder."""
 
 
 def found(seat: Seat) -> str | None:
     """Path of its program; None: not installed."""
     return shutil.which(seat.command[0], path=PATH)
+
+
+def narrow(seat: Seat) -> Seat | None:
+    """The same with a context of less than a hundred thousand tokens, before the end of which it
+    has its history summarised; None: it has no such setting."""
+    match seat.command[0]:
+        case "codex":
+            limit = ("-c", "model_auto_compact_token_limit=20000")
+            return replace(seat, options=(*seat.options, *limit))
+        case "claude":
+            return replace(seat, env={**seat.env, "CLAUDE_CODE_AUTO_COMPACT_WINDOW": "100000"})
+        case "gemini":
+            path = ".gemini/settings.json"
+            settings = json.loads(seat.files.get(path, "{}"))
+            text = json.dumps({**settings, "model": {"compressionThreshold": 0.05}})
+            files = {**seat.files, path: text}
+            # The first task of a session is never summarised.
+            again = (*seat.command, "--resume", "latest")
+            return replace(seat, files=files, before=seat.command, command=again)
+    return None
 
 
 def filled(value: str, host: hosts.Host, home: Path) -> str:

@@ -25,26 +25,11 @@ from tests.dialects.gateways import GUIDANCE
 from tests.patience import DEADLINE_MS
 from tests.relay.tls import Authority
 from tests.seats.hosts import AWS_KEY, SHELL, Host, decoded, is_probe
-from tests.seats.seats import PATH, SEATS, Seat, filled, found
+from tests.seats.seats import PATH, SEATS, Seat, filled, found, narrow
 
 pytestmark = pytest.mark.nightly
 
 ROOT = Path(__file__).parents[2]
-PENDING: frozenset[str] = frozenset(
-    {
-        "codex api key websocket",
-        "codex chatgpt",
-        "codex chatgpt websocket",
-        "claude bedrock",
-        "claude bedrock bearer",
-        "claude vertex",
-        "gemini api key",
-        "gemini vertex",
-        "copilot responses websocket",
-    }
-)
-"""Seats that the gateway does not serve yet; SEATS_ALL=1 runs them all the same."""
-
 UNPRICED = frozenset({"gpt-6.2-sol"})
 """Models that are newer than LiteLLM's list of prices."""
 
@@ -144,29 +129,33 @@ class Runs:
         self.alone(name)
         return self._run(name, mode)
 
-    def _run(self, name: str, mode: str | None) -> Ended:
-        seat, home = SEATS[name], self.folder / name.replace(" ", "-")
+    def compacting(self, name: str, seat: Seat) -> Ended:
+        """With `gateway wrap`, and a host that fills the context of `seat`."""
+        return self._run(name, "on", seat)
+
+    def _run(self, name: str, mode: str | None, narrowed: Seat | None = None) -> Ended:
+        seat, home = narrowed or SEATS[name], self.folder / name.replace(" ", "-")
         _cleared(home)
         authority = Authority(home, "authority")
         authority.server("127.0.0.1")
-        with Host(seat.kind, seat.upgrades, home / "127.0.0.1-False.pem") as host:
+        certificate, compacts = home / "127.0.0.1-False.pem", narrowed is not None
+        with Host(seat.kind, seat.upgrades, certificate, compacts) as host:
             for path, text in seat.files.items():
                 (home / path).parent.mkdir(parents=True, exist_ok=True)
                 (home / path).write_text(filled(text, host, home))
-            program = str(found(seat))
-            own = () if mode else seat.alone
-            command = [program, *(filled(o, host, home) for o in (*own, *seat.options))]
-            command += [filled(word, host, home) for word in seat.command[1:]]
             env = {"PATH": PATH, "HOME": str(home), "TERM": "dumb"}
             env |= {k: filled(v, host, home) for k, v in {**seat.env, **seat.direct}.items()}
             if mode:
-                gateway = [sys.executable, "-m", "gateway", "wrap", "--json", "--mode", mode, "--"]
-                command = [*gateway, *command]
                 env |= {k: filled(v, host, home) for k, v in seat.upstream.items()}
                 env["XDG_STATE_HOME"] = str(self.folder / f"state-{home.name}-{mode}")
                 env["GATEWAY_STEERING__DEADLINE_MS"] = str(DEADLINE_MS)
                 env["PYTHONPATH"] = str(ROOT)
-            status, out, err = _ran(command, env, home / "work")
+            gateway = [sys.executable, "-m", "gateway", "wrap", "--json", "--mode", str(mode), "--"]
+            options = (*(() if mode else seat.alone), *seat.options)
+            for task in filter(None, (seat.before, seat.command)):
+                host.restart()
+                words = [str(found(seat)), *(filled(w, host, home) for w in (*options, *task[1:]))]
+                status, out, err = _ran([*(gateway if mode else []), *words], env, home / "work")
         return Ended(status, out, err, host)
 
 
@@ -231,7 +220,6 @@ def test_a_client_ends_its_task_at_its_host(name: str, runs: Runs) -> None:
 @pytest.mark.parametrize("mode", ["off", "shadow"])
 def test_a_client_is_left_alone(name: str, mode: str, runs: Runs) -> None:
     """Its host gets what it gets without a gateway: line, headers, body."""
-    _served(name)
     ended = runs.wrapped(name, mode)
     told = _told(ended)
     seat = SEATS[name]
@@ -243,7 +231,6 @@ def test_a_client_is_left_alone(name: str, mode: str, runs: Runs) -> None:
 
 def test_a_client_is_steered(name: str, runs: Runs) -> None:
     """Guidance reaches its host; one conversation is recorded, with model, tokens and cost."""
-    _served(name)
     ended = runs.wrapped(name, "on")
     told = _told(ended)
     assert any(GUIDANCE in decoded(r).decode() for r in ended.host.talk())
@@ -259,9 +246,20 @@ def test_a_client_is_steered(name: str, runs: Runs) -> None:
     assert (told["cost_usd"] or 0) > 0 or models <= UNPRICED
 
 
-def _served(name: str) -> None:
-    if name in PENDING and not os.environ.get("SEATS_ALL"):
-        pytest.skip("the gateway does not serve this seat yet")
+def test_a_compaction_is_no_step(name: str, runs: Runs) -> None:
+    """The request for a summary is sent without guidance, and what follows is of the same run."""
+    seat = narrow(SEATS[name])
+    if seat is None:
+        pytest.skip("it has no setting for a small context")
+    ended = runs.compacting(name, seat)
+    told = _told(ended)
+    assert ended.host.summaries
+    for request in ended.host.summaries:
+        assert GUIDANCE not in decoded(request).decode()
+    assert _credentials_stayed(ended)
+    [run] = told["runs"]
+    assert run["totals"]["scored_steps"] == 4
+    assert run["guidance"]
 
 
 def _told(ended: Ended) -> dict[str, Any]:
