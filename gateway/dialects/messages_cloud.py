@@ -22,7 +22,9 @@ from gateway.wire.response_tee import NamedEnd
 from gateway.wire.sse import SSEDecoder
 
 _INVOKE: Final = re.compile(r"(/model/)(.+)(/invoke(-with-response-stream)?)")
-_PREDICT: Final = re.compile(r"(/v1\w*/.+/models/)([^/]+)((?::|%3[Aa])(?:rawP|(streamRawP))redict)")
+_PREDICT: Final = re.compile(
+    r"(/v1\w*/.+/models/)([^/]+)((?::|%3[Aa])(?:rawPredict|(streamRawPredict)))"
+)
 _PLACE: Final = "projects/{project}/locations/{location}/publishers/anthropic/models/{model}"
 _VERSION: Final = "anthropic_version"  # what makes a body of Bedrock's one of Messages
 _PIECE: Final = 4096  # bytes given to the decoder at once: it copies what it has not read yet
