@@ -108,6 +108,7 @@ class AlertSender:
 
     def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
+        self._is_closed = False
 
     async def send(
         self, sink: AlertSink, alerts: Sequence[AlertRecord], settings: AlertSettings
@@ -121,6 +122,8 @@ class AlertSender:
         await asyncio.to_thread(importlib.import_module, "aiohttp")
         import aiohttp
 
+        if self._is_closed:  # meanwhile: a session that is made now would never be closed
+            return "the gateway has stopped"
         timeout = aiohttp.ClientTimeout(total=settings.timeout_s)
         # The environment's proxy counts, as for providers.
         self._session = self._session or aiohttp.ClientSession(trust_env=True)
@@ -138,5 +141,6 @@ class AlertSender:
 
     async def aclose(self) -> None:
         """Close the connections."""
+        self._is_closed = True
         if self._session is not None:
             await self._session.close()
