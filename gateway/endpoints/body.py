@@ -107,7 +107,7 @@ it at once for a client that has."""
 WRITE_NOW, ON_GONE = "gateway.write_now", "gateway.on_gone"
 """Where a scope's extensions have its `WriteNow` and `OnGone`, if the server has them."""
 SOCKET = "gateway.socket"
-"""Where they have the connection to the upstream, for a request that came over a WebSocket."""
+"""The key of a scope's extensions under which a message of a WebSocket has its connection."""
 
 
 class ClientGone(Exception):

@@ -257,7 +257,7 @@ def allowed(headers: RawHeaders, query: bytes, target: Target, api: str) -> RawH
 
 
 def _families(target: Target) -> tuple[str, str]:
-    """Whose headers and whose keys the host of a target takes."""
+    """The provider whose headers, and the one whose keys, the host of a target takes."""
     host = target.api_base.host
     own = _OF_SEAT.get(target.seat, ANY)
     family, owner = family_of_host(host), owner_of_host(host)

@@ -99,7 +99,7 @@ def _plain(path: str) -> str:
 
 
 def _vertex_host(path: str) -> str:
-    """Source: Vertex AI's reference, "Service endpoint"; the location is part of the name."""
+    """The host of the location in a path. Source: Vertex AI's reference, "Service endpoint"."""
     found = _LOCATION.search(path)
     place = found[1] if found else "global"
     if place in ("us", "eu"):
