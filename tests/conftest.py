@@ -10,7 +10,7 @@ import ipaddress
 import os
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +176,17 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in set(os.environ) - set(LOCAL_TABLES):
         if name.upper().startswith(_OWN_PREFIXES) or name.upper().endswith("_PROXY"):
             monkeypatch.delenv(name)
+
+
+@pytest.fixture
+async def litellm_clients() -> AsyncIterator[None]:
+    """Close the clients of a test that calls LiteLLM without the lane: LiteLLM keeps them as long
+    as the process lives, but the loop of a test ends before, which Python warns of later."""
+    yield
+    import litellm
+
+    await litellm.close_litellm_async_clients()
+    litellm.in_memory_llm_clients_cache.cache_dict.clear()
 
 
 @pytest.fixture

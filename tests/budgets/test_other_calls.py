@@ -153,6 +153,7 @@ async def test_a_judge_spends_its_run_s_budget(
     assert (await results(http, server))["budget"] == 1
 
 
+@pytest.mark.usefixtures("litellm_clients")
 async def test_embeddings_of_the_gateway_s_own_count(upstream: ScriptedUpstream) -> None:
     """Each call to a provider is admitted and settled with what it reports, or fails."""
 

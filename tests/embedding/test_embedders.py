@@ -124,6 +124,7 @@ async def test_the_cache_embeds_a_text_once_and_forgets_the_oldest() -> None:
     assert cached.embedder_id == HashingEmbedder.embedder_id
 
 
+@pytest.mark.usefixtures("litellm_clients")
 async def test_a_provider_model_is_reached_through_litellm(upstream: ScriptedUpstream) -> None:
     """Vectors come from the provider in order, unit length, under an id with their dimensions."""
     settings = EmbeddingSettings(

@@ -24,6 +24,8 @@ from gateway.upstream.litellm_lane.transport import CallTransport
 from steering_gateway_testing import Reply, ScriptedUpstream
 from tests.upstream.lane import CLAUDE, KEY
 
+pytestmark = pytest.mark.usefixtures("litellm_clients")
+
 LANE = "gateway/upstream/litellm_lane/lane.py"
 ROOM = "gateway/upstream/litellm_lane"
 SDK = f"{ROOM}/sdk.py"
