@@ -16,6 +16,7 @@ from gateway.stores.exchanges import AnswerStore, RawStore
 from gateway.stores.protocols import KeyStore, RunStore, Signals, StateStore, StoreUnavailable
 from gateway.stores.sql.alerts import AlertStore
 from gateway.stores.sql.budgets import ControlStore, SQLBudgetStore
+from gateway.stores.sql.changes import ChangeStore
 from gateway.stores.sql.engine import Engine
 from gateway.stores.sql.keys import SQLKeyStore
 from gateway.stores.sql.learning import LearningStore
@@ -48,6 +49,7 @@ class Stores:
     signals: Signals | None = None
     workloads: WorkloadStore | None = None
     answers: AnswerStore | None = None
+    changes: ChangeStore | None = None
     identity: str = ""
 
 
@@ -106,6 +108,7 @@ def _over(engine: Engine, states: StateStore) -> Stores:
         budgets=SQLBudgetStore(engine),
         controls=ControlStore(engine),
         attribution=AttributionStore(engine),
+        changes=ChangeStore(engine),
     )
 
 

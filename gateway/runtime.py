@@ -120,7 +120,7 @@ class Runtime:
         workloads = None
         if stores.workloads is not None:
             known, refresh_s = stores.workloads, lambda: self.settings.routing.refresh_s
-            workloads = await wait(lambda: Workloads.open(known, refresh_s))
+            workloads = await wait(lambda: Workloads.open(known, refresh_s, stores.changes))
             closing.push_async_callback(workloads.close)
         patterns = await wait(lambda: self._open_patterns(stores, states, accounting))
         lookup_failed = partial(self._note_failed_lookup, "lessons")

@@ -28,6 +28,7 @@ from gateway.steering.steer import SteeringRules
 from gateway.stores.learning import WorkloadRate, WorkloadRun
 from gateway.stores.protocols import StoreError
 from gateway.stores.redact import encodable
+from gateway.stores.sql.changes import Change, ChangeStore
 from gateway.stores.sql.workloads import WorkloadStore
 from gateway.tasks import spawn
 from gateway.wire.messages import tool_names
@@ -62,8 +63,10 @@ class Workloads:
     """The counts in memory, and the runs that are not written yet. Of several errors of the store
     in a row the first is logged."""
 
-    def __init__(self, store: WorkloadStore) -> None:
+    def __init__(self, store: WorkloadStore, changes: ChangeStore | None = None) -> None:
         self.store = store
+        self._changes = changes
+        self._newest: dict[str, Change] = {}
         self._following: asyncio.Task[None] | None = None
         self._by_workload: dict[tuple[str, str], _Priors] = {}
         self._by_tenant: dict[str, _Priors] = {}
@@ -73,9 +76,14 @@ class Workloads:
         self._dropped_at = time.monotonic()
 
     @classmethod
-    async def open(cls, store: WorkloadStore, refresh_s: Callable[[], float]) -> "Workloads":
+    async def open(
+        cls,
+        store: WorkloadStore,
+        refresh_s: Callable[[], float],
+        changes: ChangeStore | None = None,
+    ) -> "Workloads":
         """Open with the counts that the store has now, refreshed after each `refresh_s` seconds."""
-        workloads = cls(store)
+        workloads = cls(store, changes)
         await workloads.refresh()
         workloads._following = spawn(workloads._follow(refresh_s), name="outcomes of workloads")
         return workloads
@@ -133,6 +141,7 @@ class Workloads:
                 pass
             self._keep(await self.store.rates())
             self._own = await self.store.own_risks()
+            await self._read_changes()
             if time.monotonic() - self._dropped_at > _DROP_S:
                 self._dropped_at = time.monotonic()
                 await self.store.drop(before=time.time() - _KEPT_S)
@@ -141,6 +150,13 @@ class Workloads:
             if not self._failing:
                 _log.warning("outcomes of workloads not counted", reason=str(error))
             self._failing = True
+
+    async def _read_changes(self) -> None:
+        """The newest change of each kind that operators make."""
+        if self._changes is not None:
+            for kind in ("pilot", "policy"):
+                for change in await self._changes.newest(kind, limit=1):
+                    self._newest[kind] = change
 
     def _keep(self, rates: Sequence[WorkloadRate]) -> None:
         """The counts as they are now."""

@@ -20,7 +20,7 @@ _TABLES = (
     "forgotten_runs",
     *("pattern_posteriors", "jobs", "budget_accounts", "budget_reservations", "run_controls"),
     *("usage_by_hour", "alerts", "alert_keys", "alert_deliveries"),
-    *("workload_runs", "workload_models", "own_risks"),
+    *("workload_runs", "workload_models", "own_risks", "operator_changes"),
 )
 _JSON_OF_STEPS = ("readings", "call", "content")
 """Texts that are JSON: they need no other form than in a file."""

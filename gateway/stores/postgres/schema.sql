@@ -136,3 +136,6 @@ CREATE INDEX raw_calls_by_time ON raw_calls (at) INCLUDE (bytes);
 
 -- = routing_003_fading_counts
 @fading_counts
+
+-- = control_001_operator_changes
+@operator_changes

@@ -246,3 +246,10 @@ CREATE INDEX answers_by_time ON answers (at);
 -- = under_way
 -- For the page of the runs under way: the rest of a week's runs is not read.
 CREATE INDEX runs_under_way ON runs (started_at) WHERE ended_at IS NULL AND outcome IS NULL;
+
+-- = operator_changes
+-- What operators declared, in order; no row is changed.
+CREATE TABLE operator_changes (
+    id: name PRIMARY KEY | kind, subject, tenant: name | at: real | author, reason, body: text
+);
+CREATE INDEX operator_changes_by_kind ON operator_changes (kind, at);

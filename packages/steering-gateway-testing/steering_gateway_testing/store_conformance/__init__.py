@@ -18,6 +18,7 @@ from steering_gateway_testing.store_conformance.alerts import ALERT_CHECKS
 from steering_gateway_testing.store_conformance.answers import ANSWER_CHECKS
 from steering_gateway_testing.store_conformance.attribution import ATTRIBUTION_CHECKS
 from steering_gateway_testing.store_conformance.budgets import BUDGET_CHECKS
+from steering_gateway_testing.store_conformance.changes import CHANGE_CHECKS
 from steering_gateway_testing.store_conformance.check import Check
 from steering_gateway_testing.store_conformance.histories import HISTORY_CHECKS
 from steering_gateway_testing.store_conformance.keys import KEY_CHECKS
@@ -49,6 +50,7 @@ ALL_CHECKS: tuple[Check, ...] = (
     *WORKLOAD_CHECKS,
     *RAW_CHECKS,
     *ANSWER_CHECKS,
+    *CHANGE_CHECKS,
 )
 
 __all__ = [
@@ -57,6 +59,7 @@ __all__ = [
     "ANSWER_CHECKS",
     "ATTRIBUTION_CHECKS",
     "BUDGET_CHECKS",
+    "CHANGE_CHECKS",
     "HISTORY_CHECKS",
     "KEY_CHECKS",
     "LEARNING_CHECKS",

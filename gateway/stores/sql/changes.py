@@ -1,0 +1,56 @@
+"""What operators declared: an append-only list, which every gateway on the store reads."""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from gateway.stores.sql.engine import Connection, Engine, columns, insert, made, row_of
+
+_NAMES = ("id", "kind", "subject", "tenant", "at", "author", "reason", "body")
+_NEWEST = f"""
+SELECT {columns(_NAMES)} FROM operator_changes
+WHERE CAST(:kind AS TEXT) IS NULL OR kind = :kind ORDER BY at DESC, id DESC LIMIT :limit
+"""
+_PUT = insert("operator_changes", _NAMES)
+
+
+class Change(Struct, frozen=True, kw_only=True):
+    """One change by an operator. `kind` is `pilot` or `policy`; `subject`: what it is about, such
+    as a pilot's id; `tenant`: empty for all; `at`: seconds of the epoch; `author`, `reason`: as
+    they were given; `body`: JSON, whose form the kind decides."""
+
+    id: str
+    kind: str
+    subject: str
+    at: float
+    tenant: str = ""
+    author: str = ""
+    reason: str = ""
+    body: str = "{}"
+
+
+class ChangeStore:
+    """The list of changes. Every method may raise StoreError."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def newest(self, kind: str | None = None, *, limit: int = 100) -> list[Change]:
+        """The newest changes, of one kind or of all, newest first."""
+        rows = await self._engine.fetch(_NEWEST, kind=kind, limit=limit)
+        return [made(Change, _NAMES, row) for row in rows]
+
+    async def put(self, change: Change, *, after: str | None) -> bool:
+        """Append a change. `after`: the id of the newest one of its kind that its author knew, None
+        for none; False, and nothing is stored, when another one came in between."""
+
+        async def work(connection: Connection) -> bool:
+            await connection.take_turn("operator_changes")
+            found: Sequence[object] | None
+            found = await connection.row(_NEWEST, kind=change.kind, limit=1)
+            if (found[0] if found else None) != after:
+                return False
+            await connection.execute_many(_PUT, [row_of(change, _NAMES)])
+            return True
+
+        return await self._engine.transact(work)
