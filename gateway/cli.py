@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from gateway import __version__
-from gateway.config import DEFAULT_FILE, LoggingSettings, load_settings
 from gateway.errors import ConfigError
-from gateway.observability.logging import configure_logging
-from gateway.process.workers import collect_less_often
+from gateway.process import collect_less_often
 
 _MODULES: Mapping[str, tuple[str, ...]] = {
     "serve": ("wrap", "serve", "dashboard"),
@@ -58,6 +56,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     args, rest = parser.parse_known_args(argv)
     args.rest = rest
+    # After the parser, which answers --version and --help without the settings and the log.
+    from gateway.config import LoggingSettings
+    from gateway.observability.logging import configure_logging
+
     # A server sets up its own log; what a command prints is for the terminal or another program.
     configure_logging(LoggingSettings(level="warning"), sys.stderr)
     try:
@@ -84,11 +86,11 @@ def build_parser(command: str = "") -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"gateway {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    known = any(command in names for names in _MODULES.values())
+    known = command == "--version" or any(command in names for names in _MODULES.values())
     demo = commands.add_parser("demo", help="show a steered run, offline and without a key")
     keep = "record its runs in storage.path, for the dashboard"
     demo.add_argument("--keep", action="store_true", help=keep)
-    config = f"config file that --keep reads (default: ./{DEFAULT_FILE})"
+    config = "config file that --keep reads (default: ./config.yaml)"
     demo.add_argument("--config", type=Path, help=config)
     demo.set_defaults(run=_demo)
     for module, names in _MODULES.items():
@@ -141,6 +143,7 @@ def _completion(args: argparse.Namespace) -> None:
 
 
 def _demo(args: argparse.Namespace) -> int:
+    from gateway.config import load_settings
     from gateway.demo import run_demo
 
     if not args.keep:

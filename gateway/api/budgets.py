@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -13,8 +13,10 @@ from gateway.budgets.holds import known_subject
 from gateway.budgets.texts import account_view
 from gateway.config.budgets import METRICS
 from gateway.errors import BadRequest, NotFound
-from gateway.runtime import Runtime
 from gateway.stores.budgets import Account, AccountKey, Action, Amounts, Control
+
+if TYPE_CHECKING:
+    from gateway.runtime import Runtime
 
 OPERATIONS = Operations()
 
@@ -121,7 +123,7 @@ async def reset_budget(request: ApiRequest[Parameters]) -> ApiResponse:
 
 
 async def allow(
-    runtime: Runtime, key: AccountKey, *, limits: Mapping[str, float], lifted: bool
+    runtime: "Runtime", key: AccountKey, *, limits: Mapping[str, float], lifted: bool
 ) -> Account:
     """Set what an operator allows an account; the account afterwards."""
     store = runtime.accounting.ledger.store
@@ -132,7 +134,7 @@ async def allow(
     return account
 
 
-async def find_account(runtime: Runtime, budget: str, subject: str) -> Account:
+async def find_account(runtime: "Runtime", budget: str, subject: str) -> Account:
     """The account of a budget's subject. Raises: NotFound."""
     key = AccountKey(budget=budget, subject=subject)
     found = await runtime.accounting.ledger.store.accounts([key])
@@ -141,7 +143,7 @@ async def find_account(runtime: Runtime, budget: str, subject: str) -> Account:
     return found[0]
 
 
-def _view(runtime: Runtime, account: Account) -> dict[str, Any]:
+def _view(runtime: "Runtime", account: Account) -> dict[str, Any]:
     return account_view(account, runtime.settings.all_budgets(), time.time())
 
 
@@ -187,7 +189,7 @@ async def list_held(request: ApiRequest[TenantParameter]) -> ApiResponse:
 
 
 async def hold(
-    runtime: Runtime, given: str, action: Action | None, reason: str, tenant: str | None
+    runtime: "Runtime", given: str, action: Action | None, reason: str, tenant: str | None
 ) -> dict[str, Any]:
     """Stop or pause a run or conversation of the tenant; None: let it go on. Raises: NotFound;
     StoreError."""

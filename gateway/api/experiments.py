@@ -8,9 +8,9 @@ from typing import Annotated
 from gateway.api.operations import ApiRequest, ApiResponse, Operations, shape
 from gateway.api.params import OneOf, PathText, TenantParameter, Text, Time, described, naming
 from gateway.errors import NotFound
-from gateway.reporting import ExperimentReport, report
-from gateway.reporting.experiment import STRATA
+from gateway.reporting.experiment import STRATA, report
 from gateway.reporting.rates import read_shares
+from gateway.reporting.results import ExperimentReport
 from gateway.reporting.routing import RoutingReport, own_risk_rows, routing_report
 from gateway.runtime import Runtime
 from gateway.steering.experiments import ARMS

@@ -11,9 +11,9 @@ from gateway.api.params import DIGITS, OneOf, PathText, TenantParameter, Time, d
 from gateway.api.views import decision_views, distiller_view, job_view, lesson_view
 from gateway.auth.access import Access
 from gateway.errors import BadRequest, NotFound
-from gateway.learning.distiller import KIND
 from gateway.learning.gate import MOST_CHARS, strange
 from gateway.learning.life_cycle import LessonActions
+from gateway.learning.questions import KIND
 from gateway.runtime import Runtime
 from gateway.steering.guidance.pattern import Lesson, Pattern, PatternContent, Status, Tier
 from gateway.stores import learning

@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args, get_type_hints
 
 import orjson
 from pydantic import BaseModel, create_model
@@ -13,10 +13,12 @@ from gateway.auth.access import Access, Gate
 from gateway.endpoints.body import ClientGone, DisconnectWatch, Receive, Scope, Send, read_body
 from gateway.endpoints.edge import EXCHANGE
 from gateway.errors import BadRequest, GatewayError, MethodNotAllowed
-from gateway.runtime import Runtime
 from gateway.stores.protocols import StoreError, StoreUnavailable
 from gateway.upstream.base import header
 from gateway.wire.coerce import as_json_value
+
+if TYPE_CHECKING:
+    from gateway.runtime import Runtime
 
 JSON = "application/json"
 _MAX_BODY_BYTES = 5 * 2**20  # Source: the reference's limit for bodies of its API
@@ -28,7 +30,7 @@ M = TypeVar("M", bound=BaseModel)
 class ApiRequest(Generic[P]):
     """One request for an operation: the caller's access, its parameters, its body."""
 
-    runtime: Runtime
+    runtime: "Runtime"
     access: Access
     params: P
     body: bytes = b""
@@ -173,7 +175,9 @@ class Operations(list[Operation[Any]]):
 class Resource:
     """Serves the operations of one path."""
 
-    def __init__(self, runtime: Runtime, gate: Gate, operations: Sequence[Operation[Any]]) -> None:
+    def __init__(
+        self, runtime: "Runtime", gate: Gate, operations: Sequence[Operation[Any]]
+    ) -> None:
         self._runtime, self._gate = runtime, gate
         self._by_method = {operation.method: operation for operation in operations}
         if get := self._by_method.get("GET"):
@@ -223,7 +227,7 @@ class Resource:
         await send({"type": "http.response.body", "body": body})
 
 
-def publish_change(runtime: Runtime, kind: str, what: str, **details: Any) -> None:
+def publish_change(runtime: "Runtime", kind: str, what: str, **details: Any) -> None:
     """Log a change of lessons or patterns, and publish an event."""
     runtime.events.publish({"type": kind, "tenant": None, "result": what})
     runtime.log.info(f"{kind}s changed", result=what, **details)

@@ -6,7 +6,7 @@ from dataclasses import MISSING, field, make_dataclass, replace
 from functools import cache, reduce
 from operator import or_
 from types import UnionType
-from typing import Annotated, Any, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_origin
 
 from msgspec import NODEFAULT, Struct
 from msgspec.structs import fields
@@ -33,7 +33,6 @@ from gateway.api.params import (
 from gateway.api.views import picked, run_view, step_views, thresholds
 from gateway.errors import NotFound
 from gateway.observability.otel import evaluation
-from gateway.runtime import Runtime
 from gateway.stores import queries
 from gateway.stores.learning import OutcomeRow
 from gateway.stores.protocols import RunStore
@@ -41,6 +40,9 @@ from gateway.stores.records import InjectionRow, StepRow
 from gateway.stores.sql.learning import LearningStore
 from gateway.stores.totals import RunRecord
 from gateway.text.secrets import mask_secrets
+
+if TYPE_CHECKING:
+    from gateway.runtime import Runtime
 
 OPERATIONS = Operations()
 T = TypeVar("T")
@@ -264,7 +266,7 @@ async def store_outcome(
 
 
 async def keep_outcome(
-    runtime: Runtime, given: str, body: OutcomeBody, *, tenant: str | None
+    runtime: "Runtime", given: str, body: OutcomeBody, *, tenant: str | None
 ) -> str:
     """Store a run's outcome and notify the subscribers; the run's id. Raises: NotFound."""
     said: dict[str, Any] = {"verdict": body.outcome, "score": body.score, "comment": body.comment}

@@ -13,8 +13,8 @@ from msgspec.structs import asdict
 
 from gateway.config import Settings
 from gateway.config.models import LearningSettings
-from gateway.learning.distiller import KIND, day_start
 from gateway.learning.life_cycle import why_not_active
+from gateway.learning.questions import KIND, day_start
 from gateway.reporting.rates import wilson
 from gateway.steering.guidance.lessons import is_rule
 from gateway.steering.guidance.pattern import Lesson, content

@@ -16,9 +16,9 @@ from gateway.commands.store import add_verb, answer, kept, say
 from gateway.config import Settings
 from gateway.errors import ConfigError
 from gateway.learning.corrections import project_of
-from gateway.learning.distiller import KIND
 from gateway.learning.gate import MOST_CHARS
 from gateway.learning.life_cycle import BY_OPERATOR, LessonActions
+from gateway.learning.questions import KIND
 from gateway.learning.worker import Learner, Report
 from gateway.steering.guidance.codec import to_line
 from gateway.steering.guidance.lessons import SAID

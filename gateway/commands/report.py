@@ -13,12 +13,11 @@ from gateway.backends import Stores
 from gateway.commands.store import add_verb, as_line, kept, say, table
 from gateway.config import Settings
 from gateway.errors import ConfigError
-from gateway.reporting import ExperimentReport, report
 from gateway.reporting.amounts import Amount
 from gateway.reporting.at_risk import RiskCurve, risk_curve
-from gateway.reporting.experiment import STRATA
+from gateway.reporting.experiment import STRATA, report
 from gateway.reporting.rates import read_shares
-from gateway.reporting.results import effects_of
+from gateway.reporting.results import ExperimentReport, effects_of
 from gateway.reporting.routing import OwnRiskRow, RoutingReport, own_risk_rows, routing_report
 from gateway.stores.queries import HealthSummary, RunFilter
 from gateway.text import formatting

@@ -16,12 +16,14 @@ from gateway.auth.browsers import refuse_other_origins
 from gateway.endpoints.body import Receive, Scope, Send, read_body
 from gateway.endpoints.edge import EXCHANGE
 from gateway.errors import GatewayError, MethodNotAllowed, NotFound, Unauthorized
-from gateway.runtime import Runtime
 from gateway.steering.transcript.interventions import KIND_LABELS
 from gateway.stores.protocols import StoreError
 from gateway.stores.totals import SEVERITY_WORDS
 from gateway.text.page import page_templates, style_sheet
 from gateway.upstream.base import header
+
+if TYPE_CHECKING:
+    from gateway.runtime import Runtime
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -81,7 +83,7 @@ SECURITY_HEADERS: tuple[tuple[bytes, bytes], ...] = (
 class Visit:
     """One request for a page: who asks, its query and its form."""
 
-    runtime: Runtime
+    runtime: "Runtime"
     gate: Gate
     access: Access
     scope: Scope
@@ -160,7 +162,7 @@ class PageRoute:
 class PageEndpoint:
     """Serves one page: GET shows it, POST changes something."""
 
-    def __init__(self, runtime: Runtime, gate: Gate, page: PageRoute) -> None:
+    def __init__(self, runtime: "Runtime", gate: Gate, page: PageRoute) -> None:
         self._runtime = runtime
         self._gate = gate
         self._page = page

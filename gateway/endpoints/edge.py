@@ -10,7 +10,7 @@ import re
 import secrets
 import time
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gateway.auth.browsers import BrowserGuard, is_control_path
 from gateway.dialects import BEDROCK, MESSAGES
@@ -19,8 +19,10 @@ from gateway.endpoints.request_head import refuse_ambiguous_path
 from gateway.errors import GatewayError, Overloaded, ShuttingDown
 from gateway.exchange import Exchange, RequestInfo, ResponseInfo, UpstreamInfo
 from gateway.observability.logging import get_logger
-from gateway.runtime import Runtime
 from gateway.upstream.base import RawHeaders, header
+
+if TYPE_CHECKING:
+    from gateway.runtime import Runtime
 
 _MAX_AGE_S = 600  # how long a browser may keep the answer to a preflight
 _OURS = (b"access-control-allow-origin", b"access-control-expose-headers")

@@ -22,12 +22,13 @@ from msgspec import structs
 from gateway.budgets.guard import BudgetGuard, CallBody
 from gateway.budgets.guard import Refused as BudgetRefused
 from gateway.budgets.rules import CallSubject
-from gateway.config.models import DAY_S, LearningSettings
+from gateway.config.models import LearningSettings
 from gateway.errors import BadRequest, UpstreamFailure, UpstreamUnreachable
 from gateway.learning import corrections, questions
 from gateway.learning.gate import has_secret
 from gateway.learning.life_cycle import NEEDED_CONVERSATIONS, NEEDED_TASKS
 from gateway.learning.mining import Finding, MinedRun, instance, lesson_id, scope_of
+from gateway.learning.questions import KIND, day_start
 from gateway.learning.reading import digest, read_run
 from gateway.learning.verdicts import steps_of
 from gateway.observability.logging import get_logger
@@ -204,7 +205,6 @@ class PaidModel:
         return used, cost is None
 
 
-KIND = "distil"  # the kind of the jobs
 MOST_ATTEMPTS = 3
 RESERVED_INPUT, RESERVED_OUTPUT = 8000, 500
 """Tokens that an attempt counts with until it has ended: twelve excerpts of 300 characters and the
@@ -236,11 +236,6 @@ def _job(run: MinedRun, step: int, key: str, *identity: str) -> Job:
     origin |= run.marks
     payload = {"run": run.id, "step": step, "failure": key, **origin, "at": run.at}
     return Job(kind=KIND, key=name, tenant=run.tenant, payload=payload, created_at=run.at)
-
-
-def day_start(now: float) -> float:
-    """Start of the day of `now`, in UTC."""
-    return now - now % DAY_S
 
 
 @dataclass(eq=False)

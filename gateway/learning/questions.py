@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 
 from msgspec import to_builtins
 
+from gateway.config.models import DAY_S
 from gateway.learning import corrections
 from gateway.learning.gate import MOST_WORDS, has_secret, refusal
 from gateway.learning.mining import UNSOLVED, Finding
@@ -20,6 +21,7 @@ from gateway.steering.evidence.results import EMPTY
 from gateway.steering.transcript.steps import Step
 from gateway.wire.coerce import as_list, as_number, as_text
 
+KIND = "distil"  # the kind of the jobs that ask a model
 PROMPT_VERSION = 1  # of INSTRUCTION: a run is asked about once for each version
 MOST_CALLS = 6  # calls shown, each with an excerpt of what was called and one of what was answered
 EXCERPT_CHARS = 300
@@ -49,6 +51,11 @@ from now on, write that as one instruction of at most {MOST_WORDS} words, in the
 without names, paths, numbers and values of the task at hand. If it is about this task alone, or you
 are not sure, answer: none. Answer with the instruction and nothing else.
 """
+
+
+def day_start(now: float) -> float:
+    """Start of the day of `now`, in UTC."""
+    return now - now % DAY_S
 
 
 class Refused(Exception):

@@ -21,6 +21,7 @@ from types import FrameType
 
 from gateway.errors import ConfigError
 from gateway.observability.logging import get_logger
+from gateway.process import collect_less_often
 
 NOT_STARTED = 3  # exit status of a worker that could not start; its log says why
 _RESTART_S = 1.0  # before a worker is started again: one that cannot start must not use up a core
@@ -182,17 +183,6 @@ def shared_sockets(first: socket.socket, count: int) -> list[socket.socket]:
         sock.bind(address)
         sockets.append(sock)
     return sockets
-
-
-# Python has 700, 10 and 10. Source of the first: bench/steps.py, see `freeze_startup_objects`. The
-# second is low, so that a pass over the middle generation, which stops all else, covers less.
-_THRESHOLDS = (20_000, 5, 80)
-
-
-def collect_less_often() -> None:
-    """Look for garbage after more new objects than by default: among the objects of a start, which
-    all stay, it took an eighth of the time of `import gateway.server`."""
-    gc.set_threshold(*_THRESHOLDS)
 
 
 def freeze_startup_objects() -> None:

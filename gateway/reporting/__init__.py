@@ -1,8 +1,3 @@
 """Statistics of experiments: rates, amounts, intervals and caveats, computed from run records.
 
 May import the record types of `stores` and the pure core; no I/O, no clock, fixed random seeds."""
-
-from gateway.reporting.experiment import report
-from gateway.reporting.results import ExperimentReport
-
-__all__ = ["ExperimentReport", "report"]

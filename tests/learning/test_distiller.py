@@ -18,8 +18,9 @@ from msgspec import structs
 from gateway.backends import Stores, open_stores
 from gateway.config.storage import StorageSettings
 from gateway.learning.book import LessonBook
-from gateway.learning.distiller import KIND, RESERVED_INPUT, RESERVED_OUTPUT
+from gateway.learning.distiller import RESERVED_INPUT, RESERVED_OUTPUT
 from gateway.learning.life_cycle import BY_OPERATOR, LessonActions, next_move
+from gateway.learning.questions import KIND
 from gateway.steering.guidance.lessons import LEARNED, QUOTED, STATED, LessonQuery, lesson_text
 from gateway.steering.guidance.pattern import Status, Trust
 from gateway.stores.learning import Job, LessonFilter, Support

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.backends import open_stores
 from gateway.config.storage import StorageSettings
-from gateway.learning.distiller import KIND
+from gateway.learning.questions import KIND
 from gateway.steering.guidance.pattern import Lesson, Pattern, Tier
 from gateway.stores.learning import EvidenceRow, Job, Posterior
 from steering_gateway_testing import AppServer

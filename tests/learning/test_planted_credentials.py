@@ -12,7 +12,7 @@ import pytest
 
 from gateway.backends import Stores, open_stores
 from gateway.config.storage import StorageSettings
-from gateway.learning.distiller import KIND
+from gateway.learning.questions import KIND
 from gateway.stores.learning import LessonFilter
 from gateway.stores.queries import PageRequest, RunFilter
 from steering_gateway_testing import ReceivedRequest, Reply, ScriptedUpstream, ToolCall

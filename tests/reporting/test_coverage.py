@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.reporting import report
+from gateway.reporting.experiment import report
 from tests.reporting.builders import simulated
 
 HALVES = {"on": 0.5, "off": 0.5}

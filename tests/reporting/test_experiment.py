@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.reporting import report
+from gateway.reporting.experiment import report
 from gateway.reporting.rates import read_shares
 from gateway.reporting.results import effects_of
 from tests.reporting.builders import DAY, START, a_run, simulated
