@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gateway.errors import ConfigError
-from gateway.offline.fitting import SEED
+from lab.weights import SEED
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,10 +29,21 @@ def _parser() -> argparse.ArgumentParser:
     evidence.add_argument("--jobs", type=int, help="processes (default: one per core)")
     evidence.set_defaults(run=_evidence)
     calibrate = commands.add_parser("calibrate", help="fit weights, and evaluate them held out")
-    calibrate.add_argument("--weights", type=Path, metavar="FILE", help="write them to this file")
+    weights = "write them to this file; without --words, for the words that ship"
+    calibrate.add_argument("--weights", type=Path, metavar="FILE", help=weights)
     calibrate.add_argument("--words", type=Path, metavar="FILE", help="write the words' weights")
     calibrate.add_argument("--seed", type=int, default=SEED, help="of the folds")
+    calibrate.add_argument("--json", action="store_true", help="one JSON object on stdout")
     calibrate.set_defaults(run=_calibrate)
+    routing = commands.add_parser("routing", help="routing policies on tasks of several models")
+    policies = "learned, states, cheapest, dearest or always:MODEL; repeated for more (default: "
+    policies += "the first four)"
+    routing.add_argument("--policy", action="append", default=[], metavar="NAME", help=policies)
+    config = "config file with `prices` (default: the price list) and `routing.regret`"
+    routing.add_argument("--config", type=Path, help=config)
+    routing.add_argument("--json", action="store_true", help="one JSON array on stdout")
+    routing.add_argument("--jobs", type=int, help="processes (default: one per core)")
+    routing.set_defaults(run=_routing)
     learning = commands.add_parser("learning", help="what recorded runs teach, and what is right")
     learning.add_argument("--json", action="store_true", help="one JSON object on stdout")
     learning.add_argument(
@@ -74,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     second.add_argument("--runs", type=int, default=15, help="of each environment")
     second.add_argument("--out", type=Path, metavar="FILE", help="add all runs and lessons, JSONL")
     second.set_defaults(run=_second_try)
-    for command in (evidence, calibrate, heldout, at_risk, promises, counts):
+    for command in (evidence, calibrate, routing, heldout, at_risk, promises, counts):
         command.add_argument("files", nargs="+", type=Path, help="recorded runs, JSONL (also .gz)")
     return parser
 
@@ -88,7 +99,17 @@ def _evidence(args: argparse.Namespace) -> int:
 def _calibrate(args: argparse.Namespace) -> int:
     from lab.fitting import run_calibrate
 
-    return run_calibrate(args.files, weights=args.weights, words=args.words, seed=args.seed)
+    return run_calibrate(
+        args.files, weights=args.weights, words=args.words, seed=args.seed, as_json=args.json
+    )
+
+
+def _routing(args: argparse.Namespace) -> int:
+    from gateway.offline.replay import load_policy
+    from lab.routing import run_routing
+
+    policy = load_policy(args.config) if args.config else None
+    return run_routing(args.files, args.policy, policy=policy, as_json=args.json, jobs=args.jobs)
 
 
 def _heldout(args: argparse.Namespace) -> int:

@@ -16,7 +16,6 @@ from rich.table import Table
 
 from gateway.commands.report import risk_table
 from gateway.commands.store import table
-from gateway.offline.fitting import FOLDS, SEED, LabelledRun, fit_risk, folds_of, label_run
 from gateway.offline.recordings import parse_recording, read_lines, steps_of
 from gateway.reporting.at_risk import RiskCurve, risk_curve
 from gateway.steering.acting import AtRisk, AtRiskSettings
@@ -25,6 +24,7 @@ from gateway.stores.totals import RISK_LEVELS, RiskSums, count_at_risk
 from gateway.text.formatting import percent
 from lab.fitting import solve
 from lab.heldout import fit_words, splits
+from lab.weights import FOLDS, SEED, LabelledRun, fit_risk, folds_of, label_run
 
 LOSSES = (0.0025, 0.005, 0.01)
 """Shares of the solved runs that ending may cost, for which a level is chosen."""

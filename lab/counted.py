@@ -16,7 +16,7 @@ from typing import Any
 
 import orjson
 
-from gateway.offline.evaluation import CODING, POINTS, RunReading, auroc
+from gateway.offline.evaluation import POINTS, RunReading, auroc
 from gateway.offline.playback import play
 from gateway.offline.recordings import Recording, RunLabel, parse_recording, read_lines
 from gateway.offline.replay import Work, policy_from_dict, replay_lines
@@ -26,6 +26,7 @@ from gateway.steering.fsm import FSMState
 from gateway.steering.identity.sources import RUN_BOUNDARIES
 from gateway.steering.policy import Policy
 from gateway.steering.transcript.steps import Step, extract
+from lab.signals import CODING
 from tests.steering.robust.planting import INNOCENTS, LOOPS, planted
 
 Line = tuple[str, str]

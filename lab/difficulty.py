@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gateway.offline.evaluation import RunReading
-from gateway.offline.fitting import Array, trouble_ahead
+from lab.weights import Array, trouble_ahead
 
 LONG_RUN = 16
 FIRST_COMPARED = 8

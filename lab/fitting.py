@@ -1,7 +1,7 @@
-"""The fit of the shipped weights, by scikit-learn: `python -m lab calibrate`.
+"""The fit of the shipped weights, and of one's own, by scikit-learn: `python -m lab calibrate`.
 
-`gateway calibrate` fits the same model with a solver of its own, so that nobody who uses the
-gateway has to install scikit-learn. Both give the same weights to the digits that are kept.
+The gateway fits the risk of its stored runs with a solver of its own, so that nobody who uses it
+has to install scikit-learn. Both give the same weights to the digits that are kept.
 """
 
 from __future__ import annotations
@@ -20,9 +20,17 @@ from rich.console import Console
 from rich.table import Table
 from sklearn.linear_model import LogisticRegression
 
-from gateway.learning.own_risk import CONVERGED, MOST_ROUNDS
-from gateway.offline.calibrate import print_report, read_labelled
-from gateway.offline.fitting import (
+from gateway.errors import ConfigError
+from gateway.learning.own_risk import CONVERGED, MOST_ROUNDS, newton
+from gateway.offline.recordings import write_output
+from gateway.steering.acting import ActSettings
+from gateway.steering.scoring.calibration import shipped_words
+from lab.calibrate import print_report, read_labelled, report_json
+from lab.difficulty import difficulty_figures
+from lab.evidence import measure_tables
+from lab.heldout import fit_words
+from lab.risk import risk_figures, words_to_json
+from lab.weights import (
     FOLDS,
     SEED,
     Array,
@@ -30,17 +38,11 @@ from gateway.offline.fitting import (
     FitWords,
     LabelledRun,
     alarm_levels,
+    calibration_to_json,
     fit,
     fit_risk,
     folds_of,
 )
-from gateway.offline.recordings import write_output
-from gateway.steering.acting import ActSettings
-from gateway.steering.scoring.calibration import calibration_to_json
-from lab.difficulty import difficulty_figures
-from lab.evidence import measure_tables
-from lab.heldout import fit_words
-from lab.risk import risk_figures, words_to_json
 
 
 def run_calibrate(
@@ -49,25 +51,40 @@ def run_calibrate(
     weights: Path | None = None,
     words: Path | None = None,
     seed: int = SEED,
+    as_json: bool = False,
+    acting: ActSettings | None = None,
     out: TextIO | None = None,
     err: TextIO | None = None,
 ) -> int:
-    """Fit, print the report of `gateway calibrate` and the tables of evidence, write the weights.
+    """Fit, print the report and the tables of evidence, write the weights.
+
+    The words are fitted as well, so that no figure is read by words that saw the run. Weights that
+    are written without words belong to a gateway with the words that ship: these are kept.
 
     Returns the exit status: 0 done, 1 some recordings could not be read and were left out.
 
     Raises:
         ConfigError: nothing to read, too few labelled runs, or the file cannot be written.
     """
+    if weights is not None and not weights.parent.is_dir():
+        # Checked first, because fitting takes minutes.
+        raise ConfigError(f"{weights}: cannot be written: no such directory")
+
     out, err = out or sys.stdout, err or sys.stderr
+    acting = acting or ActSettings()
     runs, problems = read_labelled(files, err)
-    fitted = fit_with_figures(runs, seed=seed)
+    shipped = weights is not None and words is None
+    own_words = (lambda runs: shipped_words()) if shipped else fit_words
+    fitted = fit_with_figures(runs, seed=seed, words=own_words)
     if weights is not None:
         write_output(weights, calibration_to_json(fitted.calibration))
     if words is not None:
         data = {"data_sha256": fitted.calibration.provenance["data_sha256"]}
         write_output(words, words_to_json(fitted.words, data))
-    print_report(fitted, ActSettings(), out)
+    if as_json:
+        out.write(report_json(fitted, acting) + "\n")
+        return 1 if problems else 0
+    print_report(fitted, acting, out)
     console = Console(file=out, width=None if out.isatty() else 120, highlight=False)
     sides = {"calibrated + robust": fitted.held_out, "reference": fitted.reference}
     for table in measure_tables(sides):
@@ -94,10 +111,13 @@ def fit_with_figures(
 
 
 def solve(design: Array, outcome: Array, weight: Array, penalty: Array) -> Array:
-    """The coefficients of a logistic regression; see `gateway.offline.fitting.Solve`.
+    """The coefficients of a logistic regression; see `lab.weights.Solve`.
 
-    scikit-learn has one penalty for all columns: a column is divided by the root of its own.
+    scikit-learn has one penalty for all columns: a column is divided by the root of its own. It
+    refuses outcomes that are all the same, which few runs may have: the gateway's solver does not.
     """
+    if outcome.min() == outcome.max():
+        return newton(design, outcome, weight, penalty)
     root = np.sqrt(penalty)
     model = LogisticRegression(
         C=1.0, fit_intercept=False, solver="newton-cholesky", tol=CONVERGED, max_iter=MOST_ROUNDS

@@ -23,21 +23,13 @@ from rich.console import Console
 from rich.table import Table
 
 from gateway.learning.own_risk import newton
-from gateway.offline.calibrate import read_labelled
-from gateway.offline.evaluation import CODING, RunReading, auroc, step_at
-from gateway.offline.fitting import (
-    FOLDS,
-    SEED,
-    Array,
-    LabelledRun,
-    RiskModel,
-    fit_risk,
-    folds_of,
-    said,
-)
+from gateway.offline.evaluation import RunReading, auroc, step_at
 from gateway.steering.scoring.calibration import WordWeights
 from gateway.steering.scoring.risk import FEW_DIFFERENT, risk_of
+from lab.calibrate import read_labelled
 from lab.risk import matched_auroc
+from lab.signals import CODING
+from lab.weights import FOLDS, SEED, Array, LabelledRun, RiskModel, fit_risk, folds_of, said
 
 LEAST_GROUPS = 10  # tasks in which a word has to occur: fewer are names
 LEAST_SOURCES = 2  # sources in which it has to occur: one has its own projects, goods and places

@@ -23,13 +23,13 @@ from rich.console import Console
 from rich.table import Table
 
 from gateway.errors import ConfigError
-from gateway.offline.fitting import Array, fit_logistic
 from gateway.offline.recordings import read_lines
 from gateway.steering.fold import ConversationFold, StepOutcome
 from gateway.steering.policy import Policy
 from gateway.steering.scoring.calibration import PeopleWeights, shipped_calibration
 from gateway.steering.scoring.risk import LedRun, RiskModel
 from lab.fitting import solve
+from lab.weights import Array, fit_logistic
 
 CORRECTED, ACCEPTED = ("fix", "steer"), ("go", "new")
 RIDGE = 5.0

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from gateway.offline.evaluation import CODING, POINTS, RunReading, auroc, step_at
-from gateway.offline.fitting import Array
+from gateway.offline.evaluation import POINTS, RunReading, auroc, step_at
 from gateway.steering.scoring.calibration import WORDS_FORMAT, WordWeights
 from gateway.steering.scoring.risk import NO_OUTCOMES, WorkloadPrior, risk_of
+from lab.signals import CODING
+from lab.weights import Array
 
 BINS = 10
 ORDERS = 5

@@ -105,7 +105,8 @@ def commands() -> Iterator[str]:
 
 
 def _argument(action: argparse.Action) -> str:
-    if isinstance(action, argparse._HelpAction | argparse._SubParsersAction):
+    hidden = action.help == argparse.SUPPRESS
+    if hidden or isinstance(action, argparse._HelpAction | argparse._SubParsersAction):
         return ""
     names = ", ".join(action.option_strings)
     value = action.metavar or (

@@ -16,24 +16,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gateway.errors import ConfigError
-from gateway.offline.calibrate import run_calibrate
-from gateway.offline.evaluation import (
-    Estimate,
-    RunReading,
-    auroc,
-    balanced_precision,
-    score_at,
-    signal_rates,
-)
-from gateway.offline.fitting import (
-    AlarmLevels,
-    alarm_levels,
-    fit,
-    fit_logistic,
-    folds_of,
-    label_run,
-    trouble_ahead,
-)
+from gateway.offline.evaluation import Estimate, RunReading, auroc, score_at
 from gateway.offline.recordings import RunLabel, parse_recording, read_lines
 from gateway.steering.acting import (
     ActionSignal,
@@ -52,11 +35,23 @@ from gateway.steering.scoring.calibration import (
     SIGNS,
     Peaks,
     calibration_from_json,
-    calibration_to_json,
     shipped_calibration,
+    shipped_words,
 )
 from gateway.steering.scoring.scorer import DifficultySettings
 from gateway.steering.transcript.steps import Step
+from lab.fitting import fit_with_figures, run_calibrate
+from lab.signals import balanced_precision, signal_rates
+from lab.weights import (
+    AlarmLevels,
+    alarm_levels,
+    calibration_to_json,
+    fit,
+    fit_logistic,
+    folds_of,
+    label_run,
+    trouble_ahead,
+)
 
 SAMPLE = Path(__file__).parent / "replays" / "sample.jsonl.gz"
 
@@ -109,8 +104,8 @@ def test_the_same_runs_give_the_same_weights_to_the_last_bit(
     one, two = tmp_path / "one.json", tmp_path / "two.json"
     out = io.StringIO()
     assert run_calibrate([few], weights=one, as_json=True, out=out, err=io.StringIO()) == 0
-    reordered = fit(list(reversed(labelled))).calibration
-    assert calibration_from_json(one.read_bytes()) == reordered
+    reordered = fit_with_figures(labelled[::-1], words=lambda runs: shipped_words()).calibration
+    assert one.read_text() == calibration_to_json(reordered)
     run_calibrate([few], weights=two, as_json=True, out=io.StringIO(), err=io.StringIO())
     assert one.read_bytes() == two.read_bytes()
 

@@ -12,14 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gateway.offline.calibrate import read_labelled
 from gateway.offline.evaluation import auroc
-from gateway.offline.fitting import LabelledRun, fit
 from gateway.steering.scoring.risk import WorkloadPrior, risk_of
 from gateway.steering.transcript.message_kinds import KINDS, kinds_from_json
 from lab import heldout
 from lab.__main__ import main
 from lab.at_risk import Watched, chosen, curve_of, lasting_of, watched_runs
+from lab.calibrate import read_labelled
 from lab.difficulty import state_changes, step_correlation, trouble_auroc
 from lab.fitting import alarmed, fit_with_figures
 from lab.heldout import figures, fit_words, permuted, splits
@@ -42,6 +41,7 @@ from lab.routing import (
     model_pairs,
     restart_value,
 )
+from lab.weights import LabelledRun, fit
 from tests.test_calibrate import SAMPLE, reading
 
 SAID = Path(__file__).parents[1] / "lab" / "said.jsonl.gz"

@@ -1,4 +1,4 @@
-"""`gateway replay --policy NAME`: routing policies on recorded tasks that several models ran."""
+"""`python -m lab routing`: routing policies on recorded tasks that several models ran."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import pytest
 
 from gateway.cli import main
 from gateway.errors import ConfigError
-from gateway.offline.replay import policy_from_dict, run_replay
+from gateway.offline.replay import policy_from_dict
+from lab.__main__ import main as lab
+from lab.routing import run_routing
 
 PRICES = {"prices": {"dear": {"input": 10, "output": 30}, "cheap": {"input": 1, "output": 3}}}
 
@@ -48,7 +50,7 @@ def recordings(path: Path) -> Path:
 def compared(path: Path, *names: str, **routing: Any) -> dict[str, dict[str, Any]]:
     out = io.StringIO()
     policy = policy_from_dict({**PRICES, "routing": routing})
-    run_replay([path], policy=policy, routing=names, as_json=True, out=out, jobs=1)
+    run_routing([path], names, policy=policy, as_json=True, out=out, jobs=1)
     return {row["policy"]: row for row in json.loads(out.getvalue())}
 
 
@@ -79,13 +81,23 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     path = recordings(tmp_path / "runs.jsonl.gz")
     config = tmp_path / "prices.yaml"
     config.write_text(json.dumps(PRICES))
-    asked = ["replay", str(path), "--config", str(config), "--jobs", "1"]
-    assert main([*asked, "--policy", "learned", "--policy", "dearest"]) == 0
+    asked = ["routing", str(path), "--config", str(config), "--jobs", "1"]
+    assert lab([*asked, "--policy", "learned", "--policy", "dearest"]) == 0
     table = capsys.readouterr().out
     assert "learned" in table
     assert "dearest" in table
     with pytest.raises(ConfigError, match="always:other"):
         compared(path, "always:other")
-    assert main([*asked, "--policy", "learned", "--policy", str(config)]) == 2
-    assert main(["replay", str(path), "--policy", "learned", "--jobs", "1"]) == 2
+    assert lab([*asked, "--policy", "learned", "--policy", str(config)]) == 2
+    assert "always:MODEL" in capsys.readouterr().err
+    assert lab(["routing", str(path), "--jobs", "1"]) == 2
     assert "known price" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["learned", "states", "cheapest", "dearest", "always:dear"])
+def test_a_replay_with_its_former_name_says_where_it_is(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`gateway replay --policy` takes a config file; a routing policy is a matter of the lab."""
+    assert main(["replay", "runs.jsonl", "--policy", name]) == 2
+    assert "python -m lab routing" in capsys.readouterr().err

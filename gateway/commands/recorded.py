@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,8 @@ def add_parser(commands: Any) -> None:
     """Declare both commands."""
     replay = commands.add_parser("replay", help="replay recorded runs through the steering core")
     replay.add_argument("files", nargs="+", type=Path, help=FILES)
-    policy = "config file of a policy to compare with; or a routing policy to judge on tasks that "
-    policy += "several models ran, and repeated for more: learned, states, cheapest, dearest, "
-    policy += "always:MODEL (prices: `prices` of --config, else the price list)"
-    named: dict[str, Any] = {"action": "append", "default": [], "metavar": "FILE|NAME"}
-    replay.add_argument("--policy", help=policy, **named)
+    policy = "config file of a policy to compare with"
+    replay.add_argument("--policy", type=Path, metavar="FILE", help=policy)
     replay.add_argument("--config", type=Path, help="config file of the policy (default: built-in)")
     replay.add_argument("--json", action="store_true", help="one JSON object per run and line")
     replay.add_argument("--html", type=Path, metavar="FILE", help="write a page with charts")
@@ -30,14 +28,11 @@ def add_parser(commands: Any) -> None:
     replay.add_argument("--patterns", default="", metavar="FILE", help=library)
     replay.add_argument("--jobs", type=int, help="processes (default: one per core)")
     replay.set_defaults(run=_replay)
-    summary = "fit the difficulty scorer to labelled runs, or the risk to your own runs"
+    summary = "fit the risk to the stored runs of each tenant, as it is done once a night"
     calibrate = commands.add_parser("calibrate", help=summary)
-    files = f"{FILES}; none = the stored runs of each tenant, as it is done once a night"
-    calibrate.add_argument("files", nargs="*", type=Path, help=files)
+    calibrate.add_argument("files", nargs="*", help=argparse.SUPPRESS)
+    calibrate.add_argument("--weights", "--seed", dest="old", help=argparse.SUPPRESS)
     calibrate.add_argument("--config", type=Path, help="config file of the stored runs")
-    weights = "write the weights to this file"
-    calibrate.add_argument("--weights", type=Path, metavar="FILE", help=weights)
-    calibrate.add_argument("--seed", type=int, help="seed of the cross-validation folds")
     calibrate.add_argument("--json", action="store_true", help="one JSON object on stdout")
     calibrate.set_defaults(run=_calibrate)
 
@@ -45,21 +40,12 @@ def add_parser(commands: Any) -> None:
 def _replay(args: argparse.Namespace) -> int:
     from gateway.offline.replay import load_policy, run_replay
 
-    named: list[str] = []
-    if args.policy:  # else without numpy, and the prices of models
-        from gateway.offline.routing_policies import is_policy
-
-        named = [name for name in args.policy if is_policy(name)]
-    files = [Path(name) for name in args.policy if name not in named]
-    if named and (files or args.html):
-        raise ConfigError("--policy: routing policies are compared with each other only")
-    if len(files) > 1:
-        raise ConfigError("--policy: one config file can be compared with")
+    if args.policy and re.fullmatch("learned|states|cheapest|dearest|always:.*", str(args.policy)):
+        raise ConfigError(f"--policy {args.policy}: use `python -m lab routing`, in a checkout")
     return run_replay(
         args.files,
         policy=load_policy(args.config) if args.config else None,
-        other=load_policy(files[0]) if files else None,
-        routing=named,
+        other=load_policy(args.policy) if args.policy else None,
         as_json=args.json,
         html=args.html,
         patterns=args.patterns,
@@ -68,16 +54,9 @@ def _replay(args: argparse.Namespace) -> int:
 
 
 def _calibrate(args: argparse.Namespace) -> int:
-    if not args.files:
-        if args.weights or args.seed is not None:
-            raise ConfigError("calibrate: --weights and --seed are for files of runs")
-        return asyncio.run(run_on_stores(_fit_own, args))
-    if args.config:
-        raise ConfigError("calibrate: --config is for stored runs, without files")
-    from gateway.offline.calibrate import run_calibrate
-
-    seed = {} if args.seed is None else {"seed": args.seed}
-    return run_calibrate(args.files, weights=args.weights, as_json=args.json, **seed)
+    if args.files or args.old:
+        raise ConfigError("calibrate: for files use `python -m lab calibrate`, in a checkout")
+    return asyncio.run(run_on_stores(_fit_own, args))
 
 
 async def _fit_own(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:

@@ -1,10 +1,10 @@
-"""Separation of failed runs from successful ones by scores and alarms.
+"""Separation of failed runs from successful ones by their scores.
 
 Runs are compared only within one (source, model) pair: across all runs, a score that merely
 recognises the model would rank well. Intervals are 95 % bootstrap percentiles over groups, because
 runs of one task are not independent."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,8 +17,7 @@ Floats = NDArray[np.float64]
 BOOTSTRAP_ROUNDS = 1000
 SEED = 20240917
 POINTS = ("end", "half", "10 steps", "5 steps")
-CODING = "swe-"  # prefix of the sources whose agents repair code
-_NAN, _INFINITE = float("nan"), float("inf")
+_NAN = float("nan")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,66 +117,3 @@ def _weighted(
     shares = np.full(len(weights), np.nan)
     np.divide(won, total, out=shares, where=total > 0)
     return shares
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SignalRates:
-    """Share of the runs that show a signal at all. `failed`, `successful`: share of these runs that
-    show it, each with its count such as "7/171". `ahead`: median share of a failed run that is left
-    when the signal first appears. `distance`: median steps from the labelled mistake to that
-    moment, None without labels."""
-
-    failed: float
-    failed_count: str
-    successful: float
-    successful_count: str
-    ahead: float
-    distance: float | None
-
-    @property
-    def ratio(self) -> float:
-        """Failed over successful; infinite when no successful run shows the signal."""
-        if self.successful:
-            return self.failed / self.successful
-        return _INFINITE if self.failed else _NAN
-
-
-def signal_rates(runs: Sequence[RunReading], signal: str) -> SignalRates:
-    """The rates of one signal over `runs`."""
-    failed, successful, false = _counts(runs, signal)
-    hits = [run for run in failed if signal in run.first]
-    ahead = [1 - (run.first[signal] + 1) / len(run.scores) for run in hits]
-    mistakes = [(run.first[signal], run.label.mistake_step) for run in hits]
-    distance = [first - mistake for first, mistake in mistakes if mistake is not None]
-    return SignalRates(
-        failed=len(hits) / len(failed) if failed else _NAN,
-        failed_count=f"{len(hits)}/{len(failed)}",
-        successful=false / successful if successful else _NAN,
-        successful_count=f"{false}/{successful}",
-        ahead=float(np.median(ahead)) if ahead else _NAN,
-        distance=float(np.median(distance)) if distance else None,
-    )
-
-
-def balanced_precision(runs: Sequence[RunReading], signal: str) -> float:
-    """Share of failed runs among those with the signal, if half of all runs failed. Rates are
-    smoothed by half a run each, so that a rare signal does not count as certain."""
-    failed, successful, shown = _counts(runs, signal)
-    hit = (sum(signal in run.first for run in failed) + 0.5) / (len(failed) + 1)
-    false = (shown + 0.5) / (successful + 1)
-    return hit / (hit + false)
-
-
-def _counts(runs: Sequence[RunReading], signal: str) -> tuple[list[RunReading], int, int]:
-    """The failed runs, the number of successful ones, and of those that show the signal."""
-    successful = [run for run in runs if not run.label.failed]
-    shown = sum(signal in run.first for run in successful)
-    return [run for run in runs if run.label.failed], len(successful), shown
-
-
-def by(runs: Iterable[RunReading], key: Callable[[RunReading], str]) -> dict[str, list[RunReading]]:
-    """The runs by a key, in order of the key."""
-    parts: dict[str, list[RunReading]] = {}
-    for run in runs:
-        parts.setdefault(key(run), []).append(run)
-    return dict(sorted(parts.items()))

@@ -1,5 +1,5 @@
 """`gateway replay`: recorded runs through the same core, offline and in parallel; two policies
-compared, or routing policies judged."""
+compared."""
 
 import dataclasses
 import multiprocessing
@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import orjson
-from msgspec.structs import replace
 
 from gateway.config import Settings, read_file, settings_from_dict
 from gateway.config.schema import build
@@ -30,8 +29,6 @@ from gateway.offline.playback import (
     play,
 )
 from gateway.steering.experiments import RandomArm
-from gateway.steering.monitors import SuiteName
-from gateway.steering.scoring.scorer import ScorerName
 from gateway.text.formatting import progress_bar
 
 CHUNK_RUNS = 16
@@ -166,34 +163,19 @@ def run_replay(
     html: Path | None = None,
     jobs: int | None = None,
     patterns: str = "",
-    routing: Sequence[str] = (),
     out: TextIO | None = None,
     err: TextIO | None = None,
 ) -> int:
     """Run the command. Returns the exit status: 0 done, 1 some recordings could not be read.
-    `other`: the policy to compare with. `patterns`: see `ReplayPolicy`. `routing`: routing policies
-    to judge by the recorded outcomes instead. Raises ConfigError: a path cannot be read or written,
-    or holds no recording."""
+    `other`: the policy to compare with. `patterns`: see `ReplayPolicy`. Raises ConfigError: a path
+    cannot be read or written, or holds no recording."""
     out, err = out or sys.stdout, err or sys.stderr
     policy = dataclasses.replace(policy or ReplayPolicy(), patterns=patterns)
     other = other and dataclasses.replace(other, patterns=patterns)
-    if routing:
-        policy = with_scorer(policy, "calibrated", "robust")
-    lines_only = as_json and html is None and not routing
-    work = Work(policy=policy, other=other, lines=as_json and not routing, runs=not lines_only)
+    lines_only = as_json and html is None
+    work = Work(policy=policy, other=other, lines=as_json, runs=not lines_only)
     kept, problems = replay_files(files, work, jobs=jobs, out=out, err=err)
     console = recordings.report_console(out)
-    if routing:
-        from gateway.offline.routing_policies import compare_policies, policy_table
-
-        played = [replayed.played for replayed in kept if replayed.played is not None]
-        regret = policy.rules.routing.regret
-        results = compare_policies(played, routing, policy.prices, regret=regret)
-        if as_json:
-            out.write(orjson.dumps(results, option=orjson.OPT_APPEND_NEWLINE).decode())
-        else:
-            console.print(policy_table(results))
-        return 1 if problems else 0
     from gateway.offline.replay_summary import page, print_comparison, print_summary
 
     if html is not None:
@@ -233,13 +215,3 @@ def replay_files(
         names = ", ".join(str(file) for file in files)
         raise ConfigError(f"{names}: no recorded run in it (one JSON object per line is expected)")
     return kept, problems
-
-
-def with_scorer(policy: ReplayPolicy, scorer: ScorerName, suite: SuiteName) -> ReplayPolicy:
-    """The same policy with another scorer and suite, for recordings that are one task each. A
-    labelled recording counts as one run, because its outcome is that of the whole recording."""
-    core = policy.rules.policy
-    difficulty = dataclasses.replace(core.difficulty, scorer=scorer)
-    monitors = dataclasses.replace(core.monitors, suite=suite)
-    core = dataclasses.replace(core, difficulty=difficulty, monitors=monitors, run_boundary="never")
-    return dataclasses.replace(policy, rules=replace(policy.rules, policy=core))

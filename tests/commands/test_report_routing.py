@@ -107,5 +107,6 @@ def test_the_risk_by_own_outcomes(
     assert (own["tenant"], own["runs"]) == ("acme", 110)
     assert own["low"] > 0
     assert own["offsets"]["client:fails"] > 0 > own["offsets"]["client:works"]
-    assert main(["calibrate", "--seed", "1"]) == 2
-    assert "are for files" in capsys.readouterr().err
+    for files in (["runs.jsonl"], ["--weights", "w.json", "runs.jsonl"], ["--seed", "1"]):
+        assert main(["calibrate", *files]) == 2
+        assert "python -m lab calibrate" in capsys.readouterr().err

@@ -21,7 +21,6 @@ from gateway.steering.scoring.calibration import (
     PeopleWeights,
     WordWeights,
     calibration_from_json,
-    calibration_to_json,
     shipped_calibration,
     shipped_words,
     words_from_json,
@@ -30,6 +29,7 @@ from gateway.steering.scoring.risk import LASTING_STEPS, RiskModel, RunWords, ri
 from gateway.steering.scoring.scorer import DifficultySettings
 from gateway.steering.transcript.steps import Action, Step
 from lab.risk import words_to_json
+from lab.weights import calibration_to_json
 from tests.test_replay import sample
 
 WORDS = WordWeights(works={"let": 4, "look": -1}, talks={"can": 2}, unit=0.5)
@@ -103,6 +103,7 @@ _PROBE = """
 from tests.steering.test_risk_parts import evidence, recorded
 from gateway.steering.scoring.calibration import shipped_calibration
 from gateway.steering.scoring.risk import RiskModel
+from lab.weights import calibration_to_json
 print(evidence(recorded(), RiskModel(shipped_calibration())))
 """
 

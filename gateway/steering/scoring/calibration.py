@@ -8,7 +8,7 @@ from importlib import resources
 from operator import mul
 from typing import Any
 
-from msgspec import Struct, ValidationError, convert, to_builtins
+from msgspec import Struct, ValidationError, convert
 
 FORMAT = 2
 WORDS_FORMAT = 1
@@ -183,7 +183,7 @@ def calibration_from_json(text: str | bytes) -> Calibration:
     except ValueError as error:
         raise ValueError(f"weights file: not JSON ({error})") from error
     if not isinstance(data, dict) or data.get("format") is True or data.get("format") != FORMAT:
-        raise ValueError(f"format: expected {FORMAT}, as written by `gateway calibrate`")
+        raise ValueError(f"format: expected {FORMAT}, as written by `python -m lab calibrate`")
     precision = _member(data, "precision")
     if unknown := _member(data, "weights").keys() - {*FEATURES, *_FORMER}:
         raise ValueError(f"weights.{min(unknown)}: unknown, expected {', '.join(FEATURES)}")
@@ -236,33 +236,6 @@ def _number(data: Mapping[str, Any], *path: str) -> float:
 
 def _expected(what: str, value: object) -> str:
     return f"expected {what}, got {value!r:.60}" if value is not None else f"{what} is missing"
-
-
-def calibration_to_json(calibration: Calibration) -> str:
-    """The text of a weights file; equal calibrations give equal bytes."""
-    risk = calibration.risk
-    peaks = {"works": risk.works_alarm, "talks": risk.talks_alarm}
-    data = {
-        "format": FORMAT,
-        "bias": calibration.bias,
-        "weights": dict(zip(FEATURES, calibration.weights, strict=True)),
-        "risk": {
-            "weights": dict(zip(RISK_FEATURES, risk.weights, strict=True)),
-            "averages": {"works": risk.works, "talks": risk.talks},
-            "alarms": {
-                kind: to_builtins(own) if own.runs else own.largest[0]
-                for kind, own in peaks.items()
-                if own != NEVER
-            },
-            "words": risk.words,
-            "early": risk.early,
-            **({"people": to_builtins(risk.people)} if risk.people is not None else {}),
-        },
-        "budgets": {"works": calibration.budget_works, "talks": calibration.budget_talks},
-        "precision": dict(calibration.precision),
-        "provenance": dict(calibration.provenance),
-    }
-    return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
 
 
 @lru_cache(maxsize=1)

@@ -8,11 +8,8 @@ from gateway.steering.evidence.commands import read_call
 from gateway.steering.evidence.outcomes import failure_line
 from gateway.steering.evidence.repeats import MAX_WORDS, KnownWords
 from gateway.steering.monitors import MonitorSettings, make_suite
-from gateway.steering.scoring.calibration import (
-    calibration_from_json,
-    calibration_to_json,
-    shipped_calibration,
-)
+from gateway.steering.scoring.calibration import calibration_from_json, shipped_calibration
+from lab.weights import calibration_to_json
 from tests.steering.robust.planting import step
 
 

@@ -18,12 +18,12 @@ from gateway.steering.scoring.calibration import (
     FEATURES,
     SIGNS,
     calibration_from_json,
-    calibration_to_json,
     shipped_calibration,
 )
 from gateway.steering.scoring.risk import WorkloadPrior
 from gateway.steering.scoring.scorer import DifficultySettings, make_scorer
 from gateway.steering.transcript.steps import Action, Step
+from lab.weights import calibration_to_json
 from tests.examples import examples
 from tests.steering.robust.planting import edit_test_edit, identical_call, pagination, say, step
 from tests.steering.robust.test_planted import coding_run

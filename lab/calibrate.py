@@ -1,29 +1,27 @@
-"""`gateway calibrate`: fit scorer and risk to labelled runs, and report on runs they never saw."""
+"""Labelled runs as they are read for a fit, and the report of a fit on runs it never saw."""
 
+from __future__ import annotations
+
+import dataclasses
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+from msgspec.structs import replace
 from rich.table import Table
 
 from gateway.errors import ConfigError
 from gateway.offline import recordings
-from gateway.offline.evaluation import CODING, POINTS, RunReading, auroc, by, signal_rates
-from gateway.offline.fitting import SEED, Fitted, LabelledRun, fit, label_run
-from gateway.offline.playback import ALARM, RISK, STATE_SIGNALS
+from gateway.offline.evaluation import POINTS, RunReading, auroc
+from gateway.offline.playback import ALARM, RISK, STATE_SIGNALS, ReplayPolicy
 from gateway.steering.acting import ACTIONS, NO_EVIDENCE, ActSettings
-from gateway.steering.monitors import MONITORS
-from gateway.steering.scoring.calibration import (
-    FEATURES,
-    RISK_FEATURES,
-    SIGNALS,
-    SPANS,
-    STALE,
-    calibration_to_json,
-)
+from gateway.steering.monitors import MONITORS, SuiteName
+from gateway.steering.scoring.calibration import FEATURES, RISK_FEATURES, SIGNALS, SPANS, STALE
+from gateway.steering.scoring.scorer import ScorerName
 from gateway.text.formatting import progress_bar
+from lab.signals import CODING, by, signal_rates
+from lab.weights import Fitted, LabelledRun, label_run
 
 SIGNALS_OF: Mapping[str, tuple[str, ...]] = {
     "route_fast": ("FAST",),
@@ -37,35 +35,6 @@ SIGNALS_OF: Mapping[str, tuple[str, ...]] = {
 _SIGNALS = (*MONITORS, *STATE_SIGNALS, RISK, ALARM)
 
 
-def run_calibrate(
-    files: Sequence[Path],
-    *,
-    weights: Path | None = None,
-    as_json: bool = False,
-    seed: int = SEED,
-    acting: ActSettings | None = None,
-    out: TextIO | None = None,
-    err: TextIO | None = None,
-) -> int:
-    """Run the command. Returns the exit status: 0 done, 1 some recordings could not be read. Raises
-    ConfigError: nothing to read, too few labelled runs, or the weights cannot be written."""
-    if weights is not None and not weights.parent.is_dir():
-        # Checked first, because fitting takes minutes.
-        raise ConfigError(f"{weights}: cannot be written: no such directory")
-
-    out, err = out or sys.stdout, err or sys.stderr
-    runs, problems = read_labelled(files, err)
-    fitted = fit(runs, seed=seed)
-    acting = acting or ActSettings()
-    if weights is not None:
-        recordings.write_output(weights, calibration_to_json(fitted.calibration))
-    if as_json:
-        out.write(report_json(fitted, acting) + "\n")
-    else:
-        print_report(fitted, acting, out)
-    return 1 if problems else 0
-
-
 def read_labelled(files: Sequence[Path], err: TextIO) -> tuple[list[LabelledRun], int]:
     """The labelled runs, and the number of recordings that cannot be read; `err` names these."""
     runs, problems = [], 0
@@ -77,11 +46,21 @@ def read_labelled(files: Sequence[Path], err: TextIO) -> tuple[list[LabelledRun]
                 run = label_run(recordings.parse_recording(text, f"{file.name}:{number}"))
             except ConfigError as exc:
                 problems += 1
-                err.write(f"gateway: {exc}\n")
+                err.write(f"lab: {exc}\n")
                 continue
             if run is not None:
                 runs.append(run)
     return runs, problems
+
+
+def with_scorer(policy: ReplayPolicy, scorer: ScorerName, suite: SuiteName) -> ReplayPolicy:
+    """The same policy with another scorer and suite, for recordings that are one task each. A
+    labelled recording counts as one run, because its outcome is that of the whole recording."""
+    core = policy.rules.policy
+    difficulty = dataclasses.replace(core.difficulty, scorer=scorer)
+    monitors = dataclasses.replace(core.monitors, suite=suite)
+    core = dataclasses.replace(core, difficulty=difficulty, monitors=monitors, run_boundary="never")
+    return dataclasses.replace(policy, rules=replace(policy.rules, policy=core))
 
 
 def print_report(fitted: Fitted, acting: ActSettings, out: TextIO) -> None:

@@ -4,7 +4,10 @@ Difficulty is a ridge logistic regression of trouble ahead on the newest stretch
 the scale is set on the out-of-fold log odds. Risk is one of outcomes, within one source and model.
 Cross-validation keeps each group of runs in one fold."""
 
+from __future__ import annotations
+
 import hashlib
+import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -12,10 +15,11 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
+from msgspec import to_builtins
 
 from gateway.errors import ConfigError
 from gateway.learning.own_risk import newton
-from gateway.offline.evaluation import POINTS, RunReading, auroc, balanced_precision, signal_rates
+from gateway.offline.evaluation import POINTS, RunReading, auroc
 from gateway.offline.playback import ALARM, RISK, STATE_SIGNALS, first_showings
 from gateway.offline.recordings import Recording, RunLabel, steps_of
 from gateway.steering.evidence.observation import RunObserver
@@ -29,7 +33,9 @@ from gateway.steering.scoring.calibrated import StretchFeatures, settled
 from gateway.steering.scoring.calibration import (
     FALSE_ALARMS,
     FEATURES,
+    FORMAT,
     NEVER,
+    RISK_FEATURES,
     SIGNS,
     Calibration,
     Peaks,
@@ -41,6 +47,7 @@ from gateway.steering.scoring.calibration import (
 from gateway.steering.scoring.risk import LASTING_STEPS, RunTotals, RunWords, risk_of
 from gateway.steering.scoring.scorer import DifficultySettings
 from gateway.steering.transcript.steps import Step
+from lab.signals import balanced_precision, signal_rates
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 Solve = Callable[[Array, Array, Array, Array], Array]
@@ -532,3 +539,30 @@ def _provenance(
 def _rounded(value: float) -> float:
     """The value to SIGNIFICANT digits; further digits differ between processors."""
     return float(f"{value:.{SIGNIFICANT}g}")
+
+
+def calibration_to_json(calibration: Calibration) -> str:
+    """The text of a weights file; equal calibrations give equal bytes."""
+    risk = calibration.risk
+    peaks = {"works": risk.works_alarm, "talks": risk.talks_alarm}
+    data = {
+        "format": FORMAT,
+        "bias": calibration.bias,
+        "weights": dict(zip(FEATURES, calibration.weights, strict=True)),
+        "risk": {
+            "weights": dict(zip(RISK_FEATURES, risk.weights, strict=True)),
+            "averages": {"works": risk.works, "talks": risk.talks},
+            "alarms": {
+                kind: to_builtins(own) if own.runs else own.largest[0]
+                for kind, own in peaks.items()
+                if own != NEVER
+            },
+            "words": risk.words,
+            "early": risk.early,
+            **({"people": to_builtins(risk.people)} if risk.people is not None else {}),
+        },
+        "budgets": {"works": calibration.budget_works, "talks": calibration.budget_talks},
+        "precision": dict(calibration.precision),
+        "provenance": dict(calibration.provenance),
+    }
+    return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
