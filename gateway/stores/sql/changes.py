@@ -1,4 +1,4 @@
-"""What operators declared: an append-only list, which every gateway on the store reads."""
+"""Changes that operators declare: an append-only list, which every gateway on the store reads."""
 
 from collections.abc import Sequence
 
