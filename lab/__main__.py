@@ -85,6 +85,16 @@ def _parser() -> argparse.ArgumentParser:
     second.add_argument("--runs", type=int, default=15, help="of each environment")
     second.add_argument("--out", type=Path, metavar="FILE", help="add all runs and lessons, JSONL")
     second.set_defaults(run=_second_try)
+    loop = commands.add_parser("loop", help="what following texts earns in failing environments")
+    loop.add_argument("--q", default="0,.25,.5,1", help="probabilities of following a text")
+    loop.add_argument("--seeds", type=int, default=1, help="how often everything is played")
+    loop.add_argument("--arm", action="append", help="only this one and off (may be repeated)")
+    loop.add_argument("--worlds", default="", metavar="TEXT", help="only names with this text")
+    loop.add_argument("--runs", type=int, default=12, help="of each environment")
+    loop.add_argument("--jobs", type=int, default=1, help="gateways at a time")
+    loop.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    loop.add_argument("--svg", type=Path, metavar="FILE", help="write the figure")
+    loop.set_defaults(run=_loop)
     for command in (evidence, calibrate, routing, heldout, at_risk, promises, counts):
         command.add_argument("files", nargs="+", type=Path, help="recorded runs, JSONL (also .gz)")
     return parser
@@ -176,6 +186,23 @@ def _second_try(args: argparse.Namespace) -> int:
     arms = args.arm or ARMS
     for line in run_second_try(seeds, arms, args.worlds, args.runs, args.out):
         print(line)
+    return 0
+
+
+def _loop(args: argparse.Namespace) -> int:
+    from lab.break_even import as_json, picture, tables
+    from lab.loop import ARMS, MORE_ARMS, run_loop
+
+    qs = sorted({float(each) for each in args.q.split(",")})
+    if unknown := {*(args.arm or ())} - {*ARMS, *MORE_ARMS}:
+        raise ConfigError(f"--arm: {min(unknown)} is not one of {', '.join(ARMS + MORE_ARMS)}")
+    arms = list(dict.fromkeys(["off", *(args.arm or ARMS)]))
+    numbers = {"seeds": args.seeds, "runs": args.runs, "jobs": args.jobs}
+    trips = run_loop(qs, arms=arms, names=args.worlds, **numbers)
+    for line in [json.dumps(as_json(trips))] if args.json else tables(trips):
+        print(line)
+    if args.svg:
+        args.svg.write_text(picture(trips) + "\n", encoding="utf-8")
     return 0
 
 

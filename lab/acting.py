@@ -25,7 +25,7 @@ AFTER_FAILURE = 1.0
 DESPAIR = 0.7
 
 _NAMES = ("Imfeld", "Okafor", "Brandt", "Moreau", "Tanaka", "Novak", "Silva", "Haugen", "Petrov")
-_REASONS = (
+REASONS = (
     "The meeting about it is on Monday.",
     "A colleague waited for this since last week.",
     "It came in by phone this morning.",
@@ -183,7 +183,7 @@ class Run:
     def __post_init__(self) -> None:
         chance = random.Random(f"{self.world.name} {self.seed}")  # noqa: S311 - no secret
         self.values = {"id": str(chance.randrange(1000, 9999)), "name": chance.choice(_NAMES)}
-        self.reason = chance.choice(_REASONS)
+        self.reason = chance.choice(REASONS)
         self.plan = [self._filled(each) for each in self.world.plan]
         self.right = self._filled(self.world.right) if self.world.right else None
         self.undo = self._filled(self.world.undo) if self.world.undo else None
@@ -267,6 +267,8 @@ class Run:
 
 class Agent:
     """A table of weights over the calls of one run, shifted by the instructions that it reads."""
+
+    note = "I could not do it."
 
     def __init__(self, run: Run, chance: random.Random) -> None:
         self.run = run

@@ -18,7 +18,7 @@ from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, Self
 
 import httpx
 
@@ -63,28 +63,44 @@ class Played:
     given: int
 
 
-@dataclass(eq=False)
-class _Seat:
-    """An agent at work, with the texts that it knows without the gateway."""
+class Actor(Protocol):
+    """An agent of one run; `note`: its words when it stops."""
 
-    agent: Agent
+    note: str
+    calls: int
+
+    def act(self, texts: Iterable[str]) -> Move:
+        """The next call, after the texts that it hears."""
+
+    def saw(self, move: Move, worked: bool) -> None:
+        """Note the result of a call."""
+
+
+@dataclass(eq=False)
+class Seat:
+    """An agent at work, with the texts that it knows without the gateway; `messages`: those of its
+    newest request, as they arrived."""
+
+    agent: Actor
     known: tuple[str, ...]
     move: Move = FINISH
     tokens: int = 0
     given: int = 0
+    messages: Sequence[Mapping[str, Any]] = ()
 
     def reply(self, request: ReceivedRequest) -> Reply:
         """The next answer of the model."""
         heard = [str(m["content"]) for m in request.messages if m["role"] != "assistant"]
         for text in self.known:
             heard = [each.replace(text, "") for each in heard]
+        self.messages = request.messages
         self.tokens += len(json.dumps(request.messages)) // 4
         self.given = sum(each.count(mark) for each in heard for mark in (LEARNED, QUOTED, STATED))
         self.move = self.agent.act(heard)
         if self.move == FINISH:
             return Reply(f"It is done: {self.known[1]}")
         if self.move == GIVE_UP:
-            return Reply("I could not do it.")
+            return Reply(self.agent.note)
         call_id = f"call_{self.agent.calls}"
         call = ToolCall(self.move.tool, dict(self.move.arguments), id=call_id)
         return Reply("", tool_calls=(call,))
@@ -97,34 +113,15 @@ class Table:
     arm: str
     folder: Path
     seed: int
+    places: Sequence[World] = field(default_factory=worlds)
     keys: dict[str, tuple[str, str]] = field(default_factory=dict)
     loop: asyncio.AbstractEventLoop | None = None
-    _seats: dict[str, _Seat] = field(default_factory=dict)
+    _seats: dict[str, Seat] = field(default_factory=dict)
 
-    def __enter__(self) -> Table:
+    def __enter__(self) -> Self:
         self.upstream = ScriptedUpstream(self._reply, record=0)
         self.upstream.start()
-        self._settings = settings_from_dict(
-            {
-                "default_upstream": {"api_base": self.upstream.base_url},
-                "storage": {"path": str(self.folder / "runs.db"), "commit_limit_ms": _PATIENT_MS},
-                "steering": {
-                    "mode": "shadow" if self.arm == "shadow" else "on",
-                    "deadline_ms": _PATIENT_MS,
-                    "max_wait_ms": _PATIENT_MS,
-                },
-                "etraces": {"enabled": False},
-                "injection": {"monitor_guidance": False, "skip_directive": False},
-                "learning": {
-                    "trials": "off" if self.arm == "off" else "on",
-                    "mining": self.arm in ("off", "shadow", "on", "approved"),
-                    "interval_s": 3600.0,
-                    "idle_s": 0.001,
-                },
-                "logging": {"level": "error"},
-            },
-            {},
-        )
+        self._settings = settings_from_dict(self.choices(), {})
         configure_logging(self._settings.logging)
         asyncio.run(self._prepare())
         self.app = build_app(self._settings)
@@ -146,28 +143,59 @@ class Table:
     def _reply(self, request: ReceivedRequest) -> Reply:
         return self._seats[request.json["user"]].reply(request)
 
+    def choices(self) -> dict[str, Any]:
+        """The settings of the arm."""
+        return {
+            "default_upstream": {"api_base": self.upstream.base_url},
+            "storage": {"path": str(self.folder / "runs.db"), "commit_limit_ms": _PATIENT_MS},
+            "steering": {
+                "mode": "shadow" if self.arm == "shadow" else "on",
+                "deadline_ms": _PATIENT_MS,
+                "max_wait_ms": _PATIENT_MS,
+            },
+            "etraces": {"enabled": False},
+            "injection": {"monitor_guidance": False, "skip_directive": False},
+            "learning": {
+                "trials": "off" if self.arm == "off" else "on",
+                "mining": self.arm in ("off", "shadow", "on", "approved"),
+                "interval_s": 3600.0,
+                "idle_s": 0.001,
+            },
+            "logging": {"level": "error"},
+        }
+
     async def _prepare(self) -> None:
         """Two keys for each environment, and in two arms what an operator has written."""
         stores = await open_stores(self._settings.storage)
-        for world in worlds():
+        for world in self.places:
             keys = [make_key(world.name, person) for person in ("ann", "ben")]
             for key in keys:
                 await stores.keys.add_key(key.record)
             self.keys[world.name] = (keys[0].text, keys[1].text)
-            for number, text in enumerate(placed(world, self.arm, self.seed)):
-                pattern, row = written(world, text, number)
+            for pattern, row in self.brought(world):
                 await stores.learning.learn([(pattern, [row])])
+                if pattern.lesson and pattern.lesson.trust is not Trust.OPERATOR:
+                    continue
                 stored = await stores.learning.lesson(world.name, pattern.pattern_id)
                 assert stored is not None
                 actions = LessonActions(stores.learning)
                 await actions.move(stored, Status.ACTIVE, "approved by the operator", time.time())
         await stores.close()
 
-    async def play(self, http: httpx.AsyncClient, world: World, number: int) -> Played:
-        """One run to its end, with its outcome reported."""
+    def brought(self, world: World) -> list[tuple[Pattern, EvidenceRow]]:
+        """The lessons that are there before the first run."""
+        texts = placed(world, self.arm, self.seed)
+        return [written(world, text, number) for number, text in enumerate(texts)]
+
+    def seat(self, world: World, number: int) -> tuple[Seat, Run]:
+        """The agent of one run, and its task."""
         run = Run(world, self.seed * 1000 + number)
         chance = random.Random(f"{world.name} {self.seed} {number}")  # noqa: S311 - no secret
-        seat = _Seat(Agent(run, chance), (world.about, run.task))
+        return Seat(Agent(run, chance), (world.about, run.task)), run
+
+    async def play(self, http: httpx.AsyncClient, world: World, number: int) -> Played:
+        """One run to its end, with its outcome reported."""
+        seat, run = self.seat(world, number)
         name = f"{world.name}-{number}"
         self._seats[name] = seat
         headers = {"x-conversation-id": name, "x-gateway-key": self.keys[world.name][number % 2]}
@@ -194,6 +222,10 @@ class Table:
         url = f"{self.server.url}/api/runs/{name}/outcome"
         verdict = {"outcome": "success" if success else "failure"}
         (await http.post(url, json=verdict, headers=headers)).raise_for_status()
+        return self.played(world, number, seat, run, success)
+
+    def played(self, world: World, number: int, seat: Seat, run: Run, success: bool) -> Played:
+        """A run that is over."""
         return Played(
             world=world.name,
             arm=self.arm,
@@ -206,13 +238,18 @@ class Table:
             given=seat.given,
         )
 
+    @property
+    def approves(self) -> bool:
+        """Whether an operator approves every candidate at once."""
+        return self.arm == "approved"
+
     async def learn(self) -> None:
         """Let the learner read all runs that are over."""
         learning = self.app.runtime.opened.learning
         assert learning.learner is not None
         while learning.learner.waiting:
             await self._there(learning.learner.look())
-        if self.arm == "approved":
+        if self.approves:
             for each in await self.lessons(Status.CANDIDATE, Status.TRIAL):
                 actions = LessonActions(self.app.runtime.learning)
                 reason = "approved by the operator"
