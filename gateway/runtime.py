@@ -191,8 +191,7 @@ class Runtime:
     ) -> None:
         outbox, watch = open_alerts(
             lambda: self.settings,
-            stores.alerts,
-            stores.runs,
+            stores,
             accounting.ledger,
             metrics=self.metrics,
             events=self.events,

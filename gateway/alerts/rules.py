@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from msgspec import Struct
 from prometheus_client import Counter
@@ -13,7 +13,7 @@ from gateway.dialects import DIALECTS
 from gateway.observability.metrics import Metrics
 from gateway.stores.guard.guarded import StoreHealth
 from gateway.stores.queries import LiveRun
-from gateway.stores.totals import STUCK_STEPS, RunRecord
+from gateway.stores.totals import STUCK_STEPS, RunRecord, Severity
 from gateway.text.formatting import about, counted, money, percent
 
 _ROUTES = frozenset(dialect.route for dialect in DIALECTS.values())
@@ -138,7 +138,7 @@ class Finding(Struct, frozen=True, kw_only=True):
 
     rule: RuleName
     subject: str
-    severity: Literal["warn", "danger"]
+    severity: Severity
     title: str
     tenant: str | None = None
     facts: Mapping[str, Any] = {}

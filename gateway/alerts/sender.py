@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SIGNATURE_HEADER = "x-gateway-signature"
 _DISCORD_CHARS = 2000  # Source: Discord's limit of a message's content
 _TASK_CHARS = 120
-_MARKS = {"danger": "🔴", "warn": "🟠"}
+_MARKS = {"danger": "🔴", "warn": "🟠", "low": "🔵"}
 
 
 def alert_view(alert: AlertRecord, base_url: str | None) -> dict[str, Any]:
@@ -60,7 +60,8 @@ def _line(alert: AlertRecord) -> str:
     if alert.tenant:
         about.append(f"tenant {one_line(alert.tenant, 40)}")
     about.append(iso(alert.raised_at))
-    return f"{' '.join(words)} ({', '.join(about)})"
+    more = "".join(f"\n{one_line(line, 300)}" for line in alert.facts.get("lines", ()))
+    return f"{' '.join(words)} ({', '.join(about)}){more}"
 
 
 def _lines(

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from gateway.alerts.rules import CallCounters, Finding, Signals, UsedAccount, findings
 from gateway.alerts.sender import AlertSender
+from gateway.backends import Stores
 from gateway.budgets.ledger import BudgetLedger
 from gateway.config import Settings
 from gateway.config.alerts import AlertSettings, AlertSink
@@ -22,7 +23,7 @@ from gateway.observability.metrics import Metrics
 from gateway.stores import queries
 from gateway.stores.alerts import AlertRecord, Delivery, Settled
 from gateway.stores.guard.guarded import StoreHealth
-from gateway.stores.protocols import RunStore, StoreError
+from gateway.stores.protocols import StoreError
 from gateway.stores.sql.alerts import AlertStore
 from gateway.stores.totals import RunRecord
 from gateway.stores.usage import UsageQuery
@@ -39,11 +40,12 @@ class AlertWatch:
     sink."""
 
     settings: Callable[[], Settings]
-    runs: RunStore
+    stores: Stores
     ledger: BudgetLedger
     outbox: "AlertOutbox"
     counters: CallCounters
     degraded: Callable[[], StoreHealth | None]
+    _reported: int = field(default=0, init=False)
     _usual: float | None = field(default=None, init=False)
     _usual_until: float = field(default=float("-inf"), init=False)
     _prune_at: float = field(default=float("-inf"), init=False)
@@ -80,7 +82,22 @@ class AlertWatch:
         """Look once; returns how many alerts are new."""
         signals, now = await self._signals(), time.time()
         found = findings(signals, self.settings().alerts.rules)
+        if self.settings().alerts.rules.weekly_report and signals.store is None:
+            found += await self._week(now)
         return sum([await self.outbox.take(one, now) for one in found])
+
+    async def _week(self, now: float) -> list[Finding]:
+        """The report of the last week, from Monday 06:00 UTC on; its key makes it one."""
+        from gateway.reporting.week import monday_of, read_week  # loaded only where it is on
+
+        monday = monday_of(None, now - _DAY_S / 4)
+        if monday == self._reported:
+            return []
+        week = await read_week(self.stores, monday, None)
+        self._reported, day = monday, week["day"]
+        about = {"title": week["title"], "path": f"/dashboard/week?date={day}"}
+        facts = {"lines": week["summary"]}
+        return [Finding(rule="weekly_report", subject=day, severity="low", facts=facts, **about)]
 
     async def _deliver(self) -> None:
         now = time.time()
@@ -96,14 +113,14 @@ class AlertWatch:
         newest, control = list[RunRecord](), self.settings().control
         if store is None:
             try:
-                live = await self.runs.live_runs(queries.LiveQuery.at(time.time()))
+                live = await self.stores.runs.live_runs(queries.LiveQuery.at(time.time()))
                 budgets, since = self.settings().all_budgets(), time.time() - queries.LIVE_S
                 accounts = await used_accounts(self.ledger, budgets, since)
                 await self._read_usual()
                 if control.at_risk != "off":  # an asked run may end before the next look
                     page = queries.PageRequest(sort="updated_at", limit=queries.LIVE_RUNS)
                     runs = (
-                        await self.runs.list_runs(queries.RunFilter(mode=queries.LIVE), page)
+                        await self.stores.runs.list_runs(queries.RunFilter(mode=queries.LIVE), page)
                     ).runs
                     newest += [run for run in runs if run.updated_at >= since]
             except StoreError as error:
@@ -125,7 +142,7 @@ class AlertWatch:
         if time.monotonic() < self._usual_until:
             return
         now = time.time()
-        points = await self.runs.usage(
+        points = await self.stores.runs.usage(
             UsageQuery(since=now - _DAY_S, until=now // 3600 * 3600, bucket="hour")
         )
         given = sum(point.input_tokens for point in points)
@@ -169,8 +186,7 @@ async def used_accounts(
 
 def open_alerts(
     settings: Callable[[], Settings],
-    store: AlertStore,
-    runs: RunStore,
+    stores: Stores,
     ledger: BudgetLedger,
     *,
     metrics: Metrics,
@@ -184,9 +200,9 @@ def open_alerts(
         events.publish({"type": "alert", "tenant": alert.tenant, **about})
 
     alerts, usable = (lambda: settings().alerts), (lambda: degraded() is None)
-    outbox = AlertOutbox(store, alerts, metrics, usable=usable, publish=publish)
+    outbox = AlertOutbox(stores.alerts, alerts, metrics, usable=usable, publish=publish)
     metrics.alerts_in_memory.set_function(lambda: outbox.in_memory)
-    return outbox, AlertWatch(settings, runs, ledger, outbox, CallCounters(metrics), degraded)
+    return outbox, AlertWatch(settings, stores, ledger, outbox, CallCounters(metrics), degraded)
 
 
 # The queue of alerts: in the store, which several gateways share, and in memory while the store
@@ -254,7 +270,8 @@ class AlertOutbox:
             path=found.path,
         )
         due = dict.fromkeys(sinks, due_at(found.rule, now, settings))
-        is_new = await self._keep(alert, due, settings.cooldown_s, known=known)
+        cooldown_s = 8 * _DAY_S if found.rule == "weekly_report" else settings.cooldown_s
+        is_new = await self._keep(alert, due, cooldown_s, known=known)
         if is_new:
             self.metrics.alerts_raised.labels(found.rule).inc()
             self._log.warning(

@@ -1,14 +1,18 @@
 """`gateway report`: the results of an experiment with charts, or a summary of all runs."""
 
 import argparse
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
+from msgspec import structs
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from gateway import dashboard
 from gateway.backends import Stores
 from gateway.commands.store import add_verb, as_line, kept, say, table
 from gateway.config import Settings
@@ -19,8 +23,11 @@ from gateway.reporting.experiment import STRATA, report
 from gateway.reporting.rates import read_shares
 from gateway.reporting.results import ExperimentReport, effects_of
 from gateway.reporting.routing import OwnRiskRow, RoutingReport, own_risk_rows, routing_report
+from gateway.reporting.savings import read_savings
+from gateway.reporting.week import monday_of, read_week
 from gateway.stores.queries import HealthSummary, RunFilter
 from gateway.text import formatting
+from gateway.text.page import page_templates, style_sheet
 from gateway.text.plots import STATE_COLOURS, bar, interval
 from gateway.text.sanitize import one_line
 
@@ -36,6 +43,9 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--routing", action="store_true", help="what routing has learned, and what it is worth"
     )
+    week = "the week of this day, YYYY-MM-DD (default: the last whole one)"
+    parser.add_argument("--week", nargs="?", const="", metavar="DATE", help=week)
+    parser.add_argument("--html", type=Path, metavar="FILE", help="with --week: also as a page")
     parser.add_argument("--tenant", help="only runs of this tenant")
     strata = "what runs are compared within (default: profile)"
     parser.add_argument("--stratum", choices=list(STRATA), default="profile", help=strata)
@@ -45,14 +55,21 @@ def add_parser(commands: Any) -> None:
 
 async def _report(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
     store, tenant = stores.runs, args.tenant
-    found: ExperimentReport | HealthSummary | RoutingReport
+    found: ExperimentReport | HealthSummary | RoutingReport | None = None
+    shown: dict[str, Any] = {}
     if args.routing:
         workloads = kept(stores.workloads, "report: this store keeps no workloads")
         rates, decided = await workloads.rates(), await workloads.decided(tenant=tenant)
         risks = own_risk_rows(await workloads.own_risks(), settings.difficulty.false_alarms)
         found = routing_report(rates, decided, risks, tenant=tenant)
+    elif args.week is not None:
+        shown = await read_week(stores, monday_of(args.week, time.time()), tenant)
+        if args.html is not None:
+            args.html.write_text(_rendered("week_page.html", shown), encoding="utf-8")
     elif args.experiment is None:
         found = await store.health_summary(RunFilter(tenant=tenant))
+        ledger, _ = await read_savings(stores, 0.0, time.time(), tenant)
+        shown = {**structs.asdict(found), "savings": ledger}
     else:
         runs = await store.experiment_runs(args.experiment, tenant=tenant)
         if not runs:
@@ -62,7 +79,7 @@ async def _report(stores: Stores, settings: Settings, args: argparse.Namespace) 
         if shares is None and settings.experiment.id == args.experiment:
             shares = dict(settings.experiment.arms)
         found = report(args.experiment, runs, shares=shares, stratum=args.stratum)
-    text = as_line(found)
+    text = as_line(shown or found)
     if args.output is not None:
         args.output.write_text(text, encoding="utf-8")
     console = Console(highlight=False)
@@ -72,8 +89,16 @@ async def _report(stores: Stores, settings: Settings, args: argparse.Namespace) 
         _print_report(console, found)
     elif isinstance(found, RoutingReport):
         _print_routing(console, found)
+    elif isinstance(found, HealthSummary):
+        _print_summary(console, found, shown)
     else:
-        _print_summary(console, found)
+        console.print(Text(_rendered("week.txt", shown)))
+
+
+def _rendered(template: str, values: dict[str, Any]) -> str:
+    folder = Path(dashboard.__file__).parent / "templates"
+    style = Markup(style_sheet())  # noqa: S704 - a file of this package
+    return page_templates(folder).get_template(template).render(values, style=style)
 
 
 def _print_routing(console: Console, found: RoutingReport) -> None:
@@ -197,12 +222,8 @@ def _points(value: float, low: float, high: float) -> str:
     return f"{formatting.points(value)} ({formatting.points(low)} to {formatting.points(high)})"
 
 
-def _print_summary(console: Console, found: HealthSummary) -> None:
-    newest = "the newest " if found.limited else ""
-    said = f"{newest}{found.total_runs:,} runs, {found.total_steps:,} steps"
-    console.print(Text(said, style="bold"))
-    for line in _summary_lines(found):
-        console.print(Text(line))
+def _print_summary(console: Console, found: HealthSummary, shown: dict[str, Any]) -> None:
+    console.print(Text(_rendered("summary.txt", shown)))
     for title, counts in (
         ("time in state", found.states),
         ("fires per monitor", found.fires),
@@ -221,21 +242,3 @@ def _print_summary(console: Console, found: HealthSummary) -> None:
         console.print(Text("\nif runs were handed over or ended at a risk", style="bold"))
         console.print(risk_table(curve))
         console.print(Text(curve.note, style="dim"))
-
-
-def _summary_lines(found: HealthSummary) -> Iterator[str]:
-    judged = found.success_runs + found.failure_runs
-    rate = found.success_runs / judged if judged else None
-    clean = formatting.percent(found.clean_run_rate, 1)
-    yield f"clean runs {clean}, mean composite {found.mean_composite}"
-    yield f"success {formatting.percent(rate, 1)} of {judged:,} with an outcome"
-    saved = formatting.money(found.saved_usd)
-    yield f"cost {formatting.money(found.cost_usd)}, saved by routing {saved}"
-    if found.unsteered:
-        counts = ", ".join(f"{reason} {count:,}" for reason, count in found.unsteered.items())
-        yield f"unsteered calls: {counts}"
-    if found.estimated:
-        estimated = formatting.money(found.estimated.get("cost_usd"))
-        calls = int(found.estimated.get("calls", 0))
-        yield f"tokens of {formatting.counted(calls, 'call')} estimated ({estimated} of the cost)"
-    yield f"input from cache {formatting.percent(found.cached_share)}"

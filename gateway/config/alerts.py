@@ -17,6 +17,7 @@ RuleName = Literal[
     "error_rate",
     "unsteered",
     "store_degraded",
+    "weekly_report",
 ]
 SINKS = ("webhook", "slack", "discord")
 SINK_PLUGINS = plugins("steering_gateway.sinks", SINKS)
@@ -62,6 +63,7 @@ class AlertRuleSettings:
     error_rate: float | None = 0.2
     unsteered: float | None = 0.05
     store_degraded: bool = True
+    weekly_report: bool = False
     window_s: float = 600
     min_calls: int = 20
 

@@ -1,10 +1,12 @@
 """Pages about many runs: the results of experiments, and the health of the selected runs."""
 
 import asyncio
+import time
 from collections.abc import Mapping
 from typing import Any
 
 from gateway.api.experiments import experiment_report, experiments, shares_of
+from gateway.api.params import TenantParameter, Text, naming
 from gateway.dashboard.charts import daily, interval, level, peak, sparkline, stacked
 from gateway.dashboard.pages import Page, Visit
 from gateway.dashboard.runs import STATES, chosen, filter_values
@@ -12,6 +14,7 @@ from gateway.observability.metrics import UNSTEERED_WORDS
 from gateway.reporting.at_risk import risk_curve
 from gateway.reporting.experiment import STRATA
 from gateway.reporting.results import effects_of
+from gateway.reporting.week import monday_of, read_week
 from gateway.steering.experiments import ARMS
 from gateway.steering.monitors import MONITORS
 from gateway.stores.queries import HealthSummary
@@ -59,6 +62,20 @@ async def show_report(visit: Visit) -> Page:
         "strata_names": tuple(STRATA),
     }
     return Page(template="experiment.html", values=shown)
+
+
+class WeekParameters(TenantParameter):
+    """A day of the week."""
+
+    date: Text | None = None
+
+
+async def show_week(visit: Visit) -> Page:
+    """One week, by default the last whole one."""
+    with naming("date"):
+        monday = monday_of(visit.values["date"], time.time())
+    stores = visit.runtime.opened.stores
+    return Page(template="week.html", values=await read_week(stores, monday, visit.tenant))
 
 
 _MOST_LISTED = 12

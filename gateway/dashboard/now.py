@@ -10,10 +10,12 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from gateway.api.params import OneOf, TenantParameter, Text, naming
+from gateway.backends import Stores
 from gateway.budgets.texts import account_view, amount
 from gateway.dashboard.charts import TimeSeries, bars, line
 from gateway.dashboard.pages import FragmentParameters, Page, Visit, redirect
 from gateway.dashboard.runs import RunsParameters, row_of, tree_of
+from gateway.reporting.savings import Saving, read_savings
 from gateway.stores import usage
 from gateway.stores.budgets import Account
 from gateway.stores.queries import LIVE, LIVE_S, LiveQuery, LiveRun, PageRequest, RunFilter
@@ -25,6 +27,8 @@ SPENT_S = 600.0  # over how long the rate of spending is measured, in seconds
 _FINISHED, _ACCOUNTS, _BUDGETS, _ALERTS = 6, 200, 6, 5
 _WITH_TREES = 40  # runs, the worst first, shown with what their tree costs: each may be a query
 _DAY_S = 86_400.0
+_OLD_S = 30.0  # most that the ledger may be behind
+_LEDGER: dict[tuple[Stores, str | None, float], list[Saving]] = {}  # the one last read
 
 
 class NowParameters(RunsParameters):
@@ -63,6 +67,7 @@ async def show(visit: Visit) -> Page:
         "sinks": len(visit.runtime.settings.alerts.sinks),
         **await _budgets(visit, live, now),
         "trees": await _trees(visit, live[:_WITH_TREES]),
+        "savings": await _savings(visit.runtime.opened.stores, tenant, now - now % _OLD_S + _OLD_S),
         "now": now,
         "live_min": int(LIVE_S // 60),
         "spent_min": int(SPENT_S // 60),
@@ -70,6 +75,15 @@ async def show(visit: Visit) -> Page:
         "base_url": base_url(visit),
     }
     return Page(template="now_body.html" if visit.fragment else "now.html", values=values)
+
+
+async def _savings(stores: Stores, tenant: str | None, until: float) -> list[Saving]:
+    """The ledger of the last week, read once for all who look within `_OLD_S`."""
+    if (key := (stores, tenant, until)) not in _LEDGER:
+        found, _ = await read_savings(stores, until - 7 * _DAY_S, until, tenant)
+        _LEDGER.clear()
+        _LEDGER[key] = found
+    return _LEDGER[key]
 
 
 def _worst(one: LiveRun) -> tuple[int, int, float]:

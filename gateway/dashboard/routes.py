@@ -27,6 +27,7 @@ _PAGES = (
     PageRoute(f"{_RUN}/what-if", compare.show_what_if, compare.WhatIfParameters),
     PageRoute("/dashboard/compare", compare.show, compare.CompareParameters),
     PageRoute("/dashboard/time", now.show_time, now.TimeParameters),
+    PageRoute("/dashboard/week", experiments.show_week, experiments.WeekParameters),
     PageRoute("/dashboard/health", experiments.show_health, runs.PeriodFilters),
     PageRoute("/dashboard/patterns", patterns.show_list, patterns.ListParameters),
     PageRoute(

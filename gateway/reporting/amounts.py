@@ -81,7 +81,7 @@ def amount_ratio(treated: Spent, baseline: Spent, *, seed: str) -> AmountRatio |
     draws = min(most, max(fewest, _MOST_DRAWN // max(len(treated), len(baseline))))
     above = _resampled(treated, generator, draws)
     below = _resampled(baseline, generator, draws)
-    reach = _student(2.0 * (units - 1))
+    reach = student(2.0 * (units - 1))
     return AmountRatio(
         mean=_ratio(first.mean, second.mean, above[0], below[0], reach),
         median=_ratio(first.median, second.median, above[1], below[1], reach),
@@ -96,7 +96,7 @@ def _ratio(first: float, second: float, above: Floats, below: Floats, reach: flo
     return Ratio(estimate=estimate, low=estimate / factor, high=estimate * factor)
 
 
-def _student(n: float) -> float:
+def student(n: float) -> float:
     """Student's 97.5 % quantile for `n` degrees, by the first terms of its expansion; within 0.01
     from 8 degrees. Source: Abramowitz and Stegun, 26.7.5."""
     return Z + (Z**3 + Z) / 4 / n + (5 * Z**5 + 16 * Z**3 + 3 * Z) / 96 / n**2

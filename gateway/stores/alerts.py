@@ -1,9 +1,11 @@
 """Alerts and their delivery, as stores keep them."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from msgspec import Struct
+
+from gateway.stores.totals import Severity
 
 
 class AlertRecord(Struct, frozen=True, kw_only=True):
@@ -14,7 +16,7 @@ class AlertRecord(Struct, frozen=True, kw_only=True):
     id: str
     key: str
     rule: str
-    severity: Literal["warn", "danger"]
+    severity: Severity
     title: str
     raised_at: float
     tenant: str | None = None

@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from operator import attrgetter
+from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 import msgspec
@@ -11,7 +12,7 @@ import orjson
 
 from gateway.stores import records
 from gateway.stores.learning import DecisionRow
-from gateway.stores.totals import RunRecord, RunTotals, held, stop_of
+from gateway.stores.totals import ExperimentRun, RunRecord, RunTotals, Stop, held, stop_of
 from gateway.wire.coerce import as_json_value
 
 T = TypeVar("T")
@@ -102,14 +103,31 @@ def run_of(row: Sequence[Any]) -> RunRecord:
     width = len(RUN_COLUMNS)
     values = dict(zip(RUN_COLUMNS, row[:width], strict=True))
     values["tags"] = orjson.loads(values["tags"]) if values["tags"] != "{}" else {}
-    stopped = None
+    return RunRecord(**values, totals=totals_of(row[width:]), stopped=_stopped(newest, hold))
+
+
+def _stopped(newest: str | None, hold: str | None) -> Stop | None:
+    """From STOP_COLUMNS."""
     if hold is not None:
         action, _, why = hold.partition(" ")
-        stopped = held(action, why)
-    elif newest is not None and '"error":null' not in newest:
-        call = call_of(newest)
-        stopped = stop_of(call.error, call.reasons)
-    return RunRecord(**values, totals=totals_of(row[width:]), stopped=stopped)
+        return held(action, why)
+    if newest is None or '"error":null' in newest:
+        return None
+    call = call_of(newest)
+    return stop_of(call.error, call.reasons)
+
+
+_SQL = Path(__file__).with_name("sql") / "experiment_run.sql"
+EXPERIMENT_RUN = _SQL.read_text("utf-8").format(newest=STOP_COLUMNS[0], hold=STOP_COLUMNS[1])
+"""Columns that `experiment_run_of` reads, from RUNS."""
+
+
+def experiment_run_of(row: Sequence[Any]) -> ExperimentRun:
+    """From EXPERIMENT_RUN."""
+    *values, newest, hold, text = row
+    counts = orjson.loads(text)
+    values[19:19] = counts.get("models", {}), counts.get("estimated", {})
+    return ExperimentRun(*(*values, _stopped(newest, hold), counts))
 
 
 def step_row(step: records.StepRow) -> tuple[Any, ...]:

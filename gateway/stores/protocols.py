@@ -179,8 +179,10 @@ class RunStore(Protocol):
         """Calls and runs summed by time, in order of time and name, without empty buckets and
         imported runs. Raises: ValueError for a dimension that the store keeps no sums of."""
 
-    async def experiment_runs(self, experiment: str, *, tenant: str | None) -> list[ExperimentRun]:
-        """Every run of an experiment, oldest first, as its report reads it."""
+    async def experiment_runs(
+        self, experiment: str | None, *, tenant: str | None, since: float | None = None
+    ) -> list[ExperimentRun]:
+        """The live runs of an experiment, or of all (None), from `since` on, oldest first."""
 
     def export_runs(self, runs: RunFilter, *, content: bool = True) -> AsyncIterator[RunTrace]:
         """The runs that match with their steps, oldest first, read a few at a time."""

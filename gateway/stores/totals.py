@@ -13,7 +13,6 @@ what a loop looks like, remains under 0.6."""
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
-import orjson
 from msgspec import Struct
 
 from gateway.errors import AT_RISK, BY_OPERATOR, BudgetExceeded, RunStopped
@@ -384,20 +383,14 @@ def count_at_risk(
         own["tokens"] += max(0, tokens - reached_tokens.get(level, 0))
 
 
-# Columns that `experiment_run_of` reads, from `codec.RUNS`: ExperimentRun's fields in order.
-COLUMNS = """
-r.id, r.started_at, r.arm, coalesce(nullif(r.unit, ''), c.id), r.outcome,
-r.profile, r.agent, r.model_requested, r.tenant, r.policy_digest,
-r.steps, r.scored_steps, r.input_tokens, r.cached_tokens, r.input_tokens + r.output_tokens,
-CASE WHEN r.unpriced_calls = 0 THEN r.cost_usd END,
-r.composite_peak, r.composite_sum, r.injections, r.counts"""
 AT_ONCE = 5_000  # runs read at once: about 50 ms in the thread that reads; other reads come between
 
 
 class ExperimentRun(Struct, frozen=True):
-    """One run of an experiment; fields are as in RunRecord and RunTotals, except `unit` (the
+    """One run as reports read it; fields are as in RunRecord and RunTotals, except `unit` (the
     conversation where none was named), `tokens` (input and output) and `cost_usd` (None where the
-    price of a call is unknown)."""
+    price of a call is unknown). `saved_usd`: by routing, None where a call lacks one of its two
+    prices. `text_chars`: of the texts added, once for each call that read them; -1: not stored."""
 
     id: str
     started_at: float
@@ -420,10 +413,10 @@ class ExperimentRun(Struct, frozen=True):
     injections: int
     models: Mapping[str, int]
     estimated: Mapping[str, float]
-
-
-def experiment_run_of(row: Sequence[Any]) -> ExperimentRun:
-    """From COLUMNS."""
-    *values, text = row
-    counts = orjson.loads(text)
-    return ExperimentRun(*(*values, counts.get("models", {}), counts.get("estimated", {})))
+    experiment: str | None = None
+    key_name: str = ""
+    calls: int = 0
+    saved_usd: float | None = None
+    text_chars: int = 0
+    stopped: Stop | None = None
+    counts: Mapping[str, Mapping[str, Any]] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import time
 from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
@@ -53,6 +54,27 @@ def test_a_looping_run_is_reported_once_by_two_gateways(
     assert len(receiver.titles()) == 1
     assert _delivered(second) == [listed] or _delivered(second)[0]["id"] == listed["id"]
     assert 'gateway_alerts_total{rule="run_stuck"}' in text + _metrics(second)
+
+
+def test_the_week_is_reported_once_by_all_gateways(
+    start: Start, receiver: Receiver, tmp_path: Path
+) -> None:
+    """Also by one that starts later; with its lines, and a link to the page."""
+    alerts = alerting(receiver, rules={"weekly_report": True}, base_url="http://gateway.test")
+    shared = {"alerts": alerts, "storage": {"path": str(tmp_path / "shared.db")}}
+    first, second = start(**shared), start(**shared)
+    until(lambda: _delivered(first))
+    third = start(**{**shared, "alerts": {**alerts, "cooldown_s": 0}})
+    with client_of(third) as client:
+        (alert,) = receiver.messages[0]["alerts"]
+        page = client.get(alert["link"].removeprefix("http://gateway.test"))
+        time.sleep(0.5)  # several looks at the rules
+    assert page.status_code == 200
+    assert alert["title"] in page.text
+    assert alert["rule"] == "weekly_report"
+    assert alert["facts"]["lines"][-1] == "saved: no number"
+    assert len(alert["facts"]["lines"]) == 5
+    assert len(receiver.titles()) == len(_delivered(second)) == 1
 
 
 def _delivered(server: AppServer) -> list[dict[str, Any]]:

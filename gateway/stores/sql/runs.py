@@ -197,19 +197,19 @@ class SQLRunStore:
         return await self._engine.view(partial(usage_of, query, self._dialect))
 
     async def experiment_runs(
-        self, experiment: str, *, tenant: str | None
+        self, experiment: str | None, *, tenant: str | None, since: float | None = None
     ) -> list[totals.ExperimentRun]:
         values: dict[str, Any] = {}
-        wanted = queries.RunFilter(tenant=tenant, experiment=experiment)
-        condition = where(wanted, values, self._dialect)
+        wanted = queries.RunFilter(tenant=tenant, experiment=experiment, since=since)
+        condition = where(wanted.summed, values, self._dialect)
         found: list[totals.ExperimentRun] = []
         after = "TRUE"
         while True:
             sql = f"""
-                SELECT {totals.COLUMNS} FROM {codec.RUNS} WHERE {condition} AND {after}
+                SELECT {codec.EXPERIMENT_RUN} FROM {codec.RUNS} WHERE {condition} AND {after}
                 ORDER BY r.started_at, r.id LIMIT {totals.AT_ONCE}
             """
-            more = await self._engine.made(totals.experiment_run_of, sql, **values)
+            more = await self._engine.made(codec.experiment_run_of, sql, **values)
             found += more
             if len(more) < totals.AT_ONCE:
                 return found

@@ -8,6 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from gateway.backends import Stores
+from gateway.errors import BudgetExceeded
 from gateway.stores.queries import SORT_KEYS, AgentHealth, Facets, PageRequest, RecentRun, RunFilter
 from gateway.stores.totals import HAND_OVER
 from steering_gateway_testing.store_conformance.check import Check, raises
@@ -348,6 +349,27 @@ async def reads_the_runs_of_an_experiment(stores: Stores) -> None:
     assert [run.unit for run in found] == ["c0000", "task-1", "task-2"]
     assert [run.cost_usd for run in found] == [0.25, None, 0.25]
     assert [bool(run.estimated) for run in found] == [False, False, True]
+    assert [run.saved_usd for run in found] == [0.75, None, 0.75]
+    assert [run.counts["models"] == run.models for run in found] == [True] * 3
+    every = await stores.runs.experiment_runs(None, tenant=None, since=START + 1)
+    assert [run.unit for run in every] == ["task-1", "task-2"]
+
+
+async def reads_what_texts_came_to(stores: Stores) -> None:
+    """Characters of the texts that were sent, once for each call that read them; not those of
+    shadow mode; unknown where a text is not stored. A refused run says who stopped it."""
+    refused = a_chat(
+        status=429, error=BudgetExceeded.label, reasons=(f"{BudgetExceeded.label}: x",)
+    )
+    texts = (("abcd", True), ("abcd", False), ("[omitted: 4 characters, sha256 0]", True))
+    for number, (text, applied) in enumerate(texts):
+        run = f"r{number:04}"
+        call = one_run(number, steps=tuple(a_step(n, run, call=refused) for n in (1, 2, 3)))
+        told = an_injection(2, run, text=text, applied=applied)
+        await stores.states.commit(replace(call, injections=(told,)))
+    found = await stores.runs.experiment_runs(None, tenant=TENANT)
+    assert [run.text_chars for run in found] == [8, 0, -1]
+    assert [run.stopped and run.stopped.words for run in found] == ["stopped by a budget"] * 3
 
 
 RUN_LIST_CHECKS: tuple[Check, ...] = (
@@ -356,6 +378,7 @@ RUN_LIST_CHECKS: tuple[Check, ...] = (
     pages_through_runs,
     refuses_invalid_cursors,
     hides_other_tenants,
+    reads_what_texts_came_to,
     lists_conversations,
     lists_the_values_that_occur,
     summarizes_nothing,

@@ -1,0 +1,68 @@
+"""The report of one week, by the runs that began in it: cost, results, trouble, and the ledger."""
+
+from collections import Counter
+from datetime import UTC, datetime
+from functools import reduce
+from typing import Any
+
+from gateway.backends import Stores
+from gateway.reporting.savings import read_savings
+from gateway.steering.guidance.pattern import Status
+from gateway.stores.learning import LessonFilter
+from gateway.stores.queries import RunFilter
+from gateway.stores.totals import ExperimentRun, plus, severity_by, streaks
+from gateway.stores.usage import BUCKET_S, bucket_start
+from gateway.text.page import page_templates
+
+_WEEK_S, _STRETCHES = BUCKET_S["week"], 5
+_PARTS = {"Model": "model", "Project": "tag:project", "Client": "agent", "Key": "key"}
+
+
+def monday_of(day: str | None, now: float) -> int:
+    """The beginning (epoch) of the week of a day (YYYY-MM-DD), of the last whole week without one.
+    Raises: ValueError."""
+    at = datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp() if day else now - _WEEK_S
+    return bucket_start(at, "week")
+
+
+async def read_week(stores: Stores, monday: int, tenant: str | None) -> dict[str, Any]:
+    """The week from `monday` on, as pages show it. Raises: StoreError."""
+    until, sums = monday + _WEEK_S, stores.attribution
+    own = RunFilter(tenant=tenant, since=monday, until=until)
+    earlier = RunFilter(tenant=tenant, since=monday - _WEEK_S, until=monday)
+    savings, runs = await read_savings(stores, monday, until, tenant)
+    costs = sorted(run.cost_usd for run in runs if run.cost_usd is not None)
+    fired = [(run, run.counts["fired"], run.counts["states"]) for run in runs]
+    bad = [run for run, *f in fired if severity_by(run.composite_peak, *f) == "danger"]
+    bad.sort(key=lambda run: -sum(run.counts["fired"].values()))
+    wanted = LessonFilter(tenant=tenant, statuses=(Status.ACTIVE, Status.RETIRED), since=monday)
+    week = {
+        "day": f"{datetime.fromtimestamp(monday, UTC):%Y-%m-%d}",
+        "now": await stores.runs.health_summary(own),
+        "before": await stores.runs.health_summary(earlier),
+        "p50_usd": costs[len(costs) // 2] if costs else None,
+        "p95_usd": costs[len(costs) * 19 // 20] if costs else None,
+        "parts": {
+            name: [await sums.groups(which, by) for which in (own, earlier)]
+            for name, by in _PARTS.items()
+            if sums is not None
+        },
+        "troubled": len(bad),
+        "trouble_usd": reduce(plus, [run.cost_usd for run in bad], None),
+        "stretches": [await _stretch(stores, run) for run in bad[:_STRETCHES]],
+        "human": sum((Counter(run.counts.get("human", {})) for run in runs), Counter()),
+        "stopped": [run for run in runs if run.stopped],
+        "lessons": [x for x in await stores.learning.lessons(wanted) if x.updated_at < until],
+        "savings": savings,
+    }
+    lines = page_templates().get_template("week_summary.txt").render(week).splitlines()
+    return {**week, "title": f"Week of {week['day']}", "summary": lines}
+
+
+async def _stretch(stores: Stores, run: ExperimentRun) -> tuple[Any, ...]:
+    """A run, its task, its longest row of steps with alarms, and what the calls of these cost."""
+    trace = await stores.runs.get_run(run.id, tenant=run.tenant, content=False)
+    steps = trace.steps if trace else ()
+    length, end = max(zip(streaks(steps), range(1, len(steps) + 1), strict=True), default=(0, 0))
+    calls = [step.call.cost_usd for step in steps[end - length : end] if step.call]
+    return run, trace.run.task_preview if trace else "", length, reduce(plus, calls, None)
