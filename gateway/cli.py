@@ -21,7 +21,7 @@ _MODULES: Mapping[str, tuple[str, ...]] = {
     "patterns": ("patterns",),
     "learn": ("learn",),
     "runs": ("runs",),
-    "report": ("report",),
+    "report": ("report", "pilot"),
     "control": ("budgets", "keys", "alerts", "migrate"),
 }
 """The modules of `gateway.commands`, each with the commands that it declares, in their order."""

@@ -234,7 +234,7 @@ class Pipeline:
         exchange, now = call.exchange, time.time()
         resolved = await services.resolver.resolve(request, headers, exchange.request.tenant, now)
         conversation = resolved.conversation
-        mode = _mode(services, call, conversation) if conversation is not None else ""
+        mode = self._mode(services, call, conversation) if conversation is not None else ""
         note_identity(exchange, resolved)
         if conversation is None:
             return
@@ -266,12 +266,35 @@ class Pipeline:
         resolved, conversation = await services.resolver.resolve_unread(
             request, headers, asked.tenant, asked.key, time.time()
         )
-        mode = _mode(services, call, conversation)
+        mode = self._mode(services, call, conversation)
         note_identity(call.exchange, resolved)
         result = call.result = unobserved(conversation, resolved, mode, request.model)
         result.unread = result.observed = True
         result.agent = call.control.agent
         conversation.run.unscored_calls += 1
+
+    def _mode(self, services: Services, call: Call, conversation: Conversation) -> str:
+        """The mode of the request; one of an experiment or a pilot is assigned to its arm."""
+        control, workloads = call.control, self._runtime.opened.workloads
+        if control.unit:
+            conversation.unit = control.unit
+        if control.mode:
+            return control.mode
+        experiment, settings = services.settings.experiment, services.settings.steering
+        pilot = workloads.pilot if workloads is not None else None
+        if not experiment.id and pilot is None:
+            return settings.mode
+        unit, arm, name = conversation.unit or conversation.id, None, experiment.id
+        if name:
+            arm = assign(experiment, unit)
+            mode = mode_of(arm)
+        elif pilot is not None:
+            about = (conversation.tenant, control.agent, control.tags.get("project", ""))
+            arm, mode = pilot.treatment(about, unit, conversation.created_at)
+            name = pilot.id
+        if arm is not None:
+            call.control = replace(control, experiment=name, unit=unit, arm=arm)
+        return mode or settings.mode
 
     def _note_unsteered(self, prepared: PreparedRequest, error: Exception) -> None:
         """Count and log a call that goes out without a decision."""
@@ -313,22 +336,6 @@ def _reason(error: Exception) -> UnsteeredReason:
             return reason
         case _:
             return "error"
-
-
-def _mode(services: Services, call: Call, conversation: Conversation) -> str:
-    """The mode of the request; one that takes part in an experiment is assigned to its arm."""
-    control = call.control
-    if control.unit:
-        conversation.unit = control.unit
-    if control.mode:
-        return control.mode
-    experiment = services.settings.experiment
-    if not experiment.id:
-        return services.settings.steering.mode
-    unit = conversation.unit or conversation.id
-    arm = assign(experiment, unit)
-    call.control = replace(control, experiment=experiment.id, unit=unit, arm=arm)
-    return mode_of(arm)
 
 
 def _adds_usage(services: Services, result: SteeringResult, request: SteeredRequest) -> bool:

@@ -58,6 +58,15 @@ def _parser() -> argparse.ArgumentParser:
     learning.add_argument("--part", choices=("early", "late", "all"), default="early")
     learning.add_argument("files", nargs="*", type=Path, help="recorded runs, JSONL (also .gz)")
     learning.set_defaults(run=_learning)
+    pilot = commands.add_parser("pilot", help="play pilots, and judge them by the live functions")
+    pilot.add_argument("--pilots", type=int, default=1000)
+    pilot.add_argument("--p", type=float, help="failing without steering (default: a list)")
+    pilot.add_argument("--r", type=float, default=0.5, help="of these recovered")
+    pilot.add_argument("--d", type=float, default=0.3, help="of the others disturbed")
+    pilot.add_argument("--look-every", type=int, default=1, help="runs between two looks")
+    pilot.add_argument("--most-runs", type=int, default=5000, help="with an act, until it gives up")
+    pilot.add_argument("--seed", type=int, default=0)
+    pilot.set_defaults(run=_pilot)
     heldout = commands.add_parser("heldout", help="judge risk on runs that it never saw")
     heldout.set_defaults(run=_heldout)
     at_risk = commands.add_parser("at-risk", help="handing over or ending runs at each risk")
@@ -120,6 +129,23 @@ def _routing(args: argparse.Namespace) -> int:
 
     policy = load_policy(args.config) if args.config else None
     return run_routing(args.files, args.policy, policy=policy, as_json=args.json, jobs=args.jobs)
+
+
+def _pilot(args: argparse.Namespace) -> int:
+    from lab.pilot import WORLDS, World, play, print_header, print_row
+
+    given = None if args.p is None else (World(p=args.p, r=args.r, d=args.d),)
+    print_header()
+    for world in given or WORLDS:
+        found = play(
+            world,
+            pilots=args.pilots,
+            look_every=args.look_every,
+            most_runs=args.most_runs,
+            seed=args.seed,
+        )
+        print_row(world, found)
+    return 0
 
 
 def _heldout(args: argparse.Namespace) -> int:

@@ -1,6 +1,7 @@
 """`/api/experiments` and `/api/routing`: reports on experiments and on routing decisions."""
 
 import asyncio
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
@@ -9,6 +10,7 @@ from gateway.api.operations import ApiRequest, ApiResponse, Operations, shape
 from gateway.api.params import OneOf, PathText, TenantParameter, Text, Time, described, naming
 from gateway.errors import NotFound
 from gateway.reporting.experiment import STRATA, report
+from gateway.reporting.pilot import PilotReport, pilot_report
 from gateway.reporting.rates import read_shares
 from gateway.reporting.results import ExperimentReport
 from gateway.reporting.routing import RoutingReport, own_risk_rows, routing_report
@@ -101,6 +103,24 @@ async def experiment_report(
     if shares is None and experiment == current.id:
         shares = current.arms
     return await asyncio.to_thread(report, experiment, runs, shares=shares, stratum=stratum)
+
+
+@OPERATIONS.add("GET /api/pilot", PilotReport, "The pilot.", errors=(404,))
+async def get_pilot(request: ApiRequest[TenantParameter]) -> ApiResponse:
+    """The newest pilot with its verdict, and the results of the runs in which steering acted."""
+    found = await current_pilot(request.runtime, request.tenant)
+    if found is None:
+        raise NotFound("there is no pilot; `gateway pilot` begins one")
+    return ApiResponse(found)
+
+
+async def current_pilot(runtime: Runtime, tenant: str | None) -> PilotReport | None:
+    """The report on the newest pilot, over a tenant's runs or all; None without one."""
+    pilot = runtime.opened.workloads.pilot if runtime.opened.workloads else None
+    if pilot is None or tenant not in (None, pilot.runs.tenant or tenant):
+        return None
+    runs = await runtime.runs.experiment_runs(pilot.id, tenant=tenant)
+    return await asyncio.to_thread(pilot_report, pilot, runs, time.time())
 
 
 def shares_of(text: str | None) -> dict[str, float] | None:

@@ -1,4 +1,5 @@
-"""`gateway report`: the results of an experiment with charts, or a summary of all runs."""
+"""`gateway report`: the results of an experiment with charts, or a summary of all runs; `gateway
+pilot`: a pilot declared, shown, ended and applied."""
 
 import argparse
 import time
@@ -20,12 +21,14 @@ from gateway.errors import ConfigError
 from gateway.reporting.amounts import Amount
 from gateway.reporting.at_risk import RiskCurve, risk_curve
 from gateway.reporting.experiment import STRATA, report
+from gateway.reporting.pilot import Acted, pilot_change, pilot_report
 from gateway.reporting.rates import read_shares
 from gateway.reporting.results import ExperimentReport, effects_of
 from gateway.reporting.routing import OwnRiskRow, RoutingReport, own_risk_rows, routing_report
 from gateway.reporting.savings import read_savings
 from gateway.reporting.week import monday_of, read_week
 from gateway.stores.queries import HealthSummary, RunFilter
+from gateway.stores.sql.changes import pilot_of
 from gateway.text import formatting
 from gateway.text.page import page_templates, style_sheet
 from gateway.text.plots import STATE_COLOURS, bar, interval
@@ -51,6 +54,17 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--stratum", choices=list(STRATA), default="profile", help=strata)
     parser.add_argument("--shares", help="configured shares of the arms, such as on:0.5,off:0.5")
     parser.add_argument("--output", type=Path, help="also write the report as JSON to this file")
+    summary = "compare steering with only watching on your own runs, by a fair coin"
+    parser = add_verb(commands, "pilot", summary, _pilot)
+    parser.add_argument("--runs", type=int, metavar="N", help="runs with an outcome (default: 50)")
+    parser.add_argument(
+        "--client", default="", help="only runs of this program, such as claude-cli"
+    )
+    parser.add_argument("--project", default="", help="only runs with x-gateway-tag-project: this")
+    parser.add_argument("--tenant", default="", help="only runs of this tenant")
+    parser.add_argument("--stop", action="store_true", help="end it, or take back an applied mode")
+    apply = "set the mode that the verdict calls for, or this one, for its runs"
+    parser.add_argument("--apply", nargs="?", const="verdict", choices=_MODES, help=apply)
 
 
 async def _report(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
@@ -99,6 +113,62 @@ def _rendered(template: str, values: dict[str, Any]) -> str:
     folder = Path(dashboard.__file__).parent / "templates"
     style = Markup(style_sheet())  # noqa: S704 - a file of this package
     return page_templates(folder).get_template(template).render(values, style=style)
+
+
+async def _pilot(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+    if settings.experiment.id:
+        own = f"experiment.id ({settings.experiment.id}), which has every run"
+        raise ConfigError(f"pilot: the config sets {own}; remove it first")
+    store, now = kept(stores.changes, "pilot: this store keeps no pilots"), time.time()
+    known = await store.newest("pilot", limit=_MOST_CHANGES)
+    newest = known[0] if known else None
+    pilot, found, runs = pilot_of(newest), None, stores.runs.experiment_runs
+    if pilot is not None:
+        found = pilot_report(pilot, await runs(pilot.id, tenant=None), now)
+    changed = pilot_change(args, found, {change.subject for change in known}, now)
+    if changed is not None:
+        if not await store.put_pilot(changed, newest, "command", found.line if found else ""):
+            raise ConfigError("pilot: somebody else has changed it just now; look again")
+        found = pilot_report(changed, await runs(changed.id, tenant=None), now)
+        if not args.json:
+            say(f"Gateways that run follow within {settings.routing.refresh_s:g} s.")
+    assert found is not None
+    if args.json:
+        return say(as_line(found))
+    say(f"{found.pilot.id}, {found.pilot.runs.words}: {found.line}")
+    for mode in found.pilot.applied:
+        say(f"applied: {mode.words} are {'steered' if mode.mode == 'on' else 'only watched'}")
+    goes_on = "begins another" if found.pilot.over else "goes on with it, `--apply` sets the mode"
+    say(_PILOT_RUNS if found.pilot.draws else f"`gateway pilot --runs N` {goes_on}.")
+    if found.results.runs:
+        console = Console(highlight=False)
+        for line in (line for part in found.parts for line in _part_lines(part)):
+            console.print(Text(line))
+        for note in found.notes:
+            console.print(Text(f"- {note}", style="yellow"))
+        console.print()
+        _print_report(console, found.results)
+
+
+_MOST_CHANGES, _MODES = 1000, ("verdict", "on", "shadow")
+_PILOT_RUNS = """\
+Of the runs that begin from now on, a fair coin steers half and only watches the others. Report how
+runs end: `gateway runs outcome RUN success`, the header x-gateway-outcome, or `gateway wrap
+--outcome-from`. Then `gateway pilot` says more, and `gateway pilot --apply` sets the mode."""
+
+
+def _part_lines(part: Acted) -> Iterator[str]:
+    """One group of units in three lines at most."""
+    on, shadow = part.units["on"], part.units["shadow"]
+    yield f"{part.action or 'any act'}: {on:,} steered, {shadow:,} watched; {part.verdict.words}"
+    if part.fails is not None and part.net is not None:
+        net, show = part.net, formatting.percent
+        yield (
+            f"  {show(part.fails.rate)} of the watched fail (p); change of success "
+            f"{_points(net.estimate, net.low, net.high)} points"
+        )
+        r, d, even = (f"{show(low)} to {show(high)}" for low, high in part.region.values())
+        yield f"  recovered (r) {r}, disturbed (d) {d}; pays where p is above {even}"
 
 
 def _print_routing(console: Console, found: RoutingReport) -> None:

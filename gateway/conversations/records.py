@@ -19,7 +19,7 @@ from gateway.dialects.base import ANSWER_ID
 from gateway.observability.live_events import Event
 from gateway.steering.fold import ConversationFold, RunSnapshot, StepOutcome
 from gateway.steering.fsm import FSMState
-from gateway.steering.guidance.decide import Item
+from gateway.steering.guidance.decide import STANDING, Item
 from gateway.steering.guidance.pattern import Tier
 from gateway.steering.guidance.state import Injection
 from gateway.steering.transcript.interventions import (
@@ -33,6 +33,7 @@ from gateway.steering.transcript.steps import Action, Step
 from gateway.stores.commit_plan import merged_content
 from gateway.stores.learning import DecisionRow
 from gateway.stores.records import (
+    OWN_MODE,
     CallRecord,
     CallRow,
     CandidateRow,
@@ -44,6 +45,7 @@ from gateway.stores.records import (
     StepContent,
     StepRow,
 )
+from gateway.stores.totals import HAND_OVER
 from gateway.text.secrets import mask_repeated
 from gateway.wire.coerce import as_mapping
 from gateway.wire.messages import SYSTEM_ROLES, content_text, is_result
@@ -188,6 +190,7 @@ def _step_rows(
         content=merged_content(replace(reply, messages=tuple(result.prompts)), own),
         candidates=found,
         e1_match=next(matches, None),
+        acts=_acts(call, result),
     )
     return [*rows.values(), newest]
 
@@ -410,6 +413,24 @@ def candidate_rows(result: SteeringResult) -> tuple[CandidateRow, ...]:
         CandidateRow(tier=tier.value, pattern_id=name, similarity=similarity, cleared=cleared)
         for tier, name, similarity, cleared in (*found, *lessons)
     )
+
+
+def _acts(call: Call, result: SteeringResult) -> tuple[str, ...]:
+    """Kinds of what was decided to be done on this call, whether or not it was."""
+    decision = result.decision
+    if call.control.mode or decision is None or result.unsteered:
+        return (OWN_MODE,) if call.control.mode else ()
+    decided, proposal, found = decision.decided, decision.proposal, set[str]()
+    lessons = [each.pattern for each in decided.lessons if each.given]
+    for item in decided.items:
+        learned = item.source == STANDING or (item.match and item.match.pattern in lessons)
+        other = HAND_OVER if item.source == HAND_OVER else "guidance"
+        found.add("lessons" if learned else "rules" if item.tier is Tier.E3 else other)
+    if decided.directive or proposal.strike.stops or proposal.at_risk.stops:
+        found.add(HAND_OVER)
+    if decision.model != call.exchange.request.model:
+        found.add("routing")
+    return tuple(sorted(found))
 
 
 def decision_rows(result: SteeringResult, run: str) -> list[DecisionRow]:

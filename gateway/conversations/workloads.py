@@ -8,7 +8,7 @@ import asyncio
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from msgspec.structs import asdict
 
@@ -16,6 +16,7 @@ from gateway.conversations.conversation import Workload
 from gateway.conversations.steering_result import SteeringResult
 from gateway.dialects import SteeredRequest
 from gateway.observability.logging import get_logger
+from gateway.steering.experiments import Pilot
 from gateway.steering.routing_policy import RunChoice, WorkloadRates, candidates
 from gateway.steering.scoring.risk import (
     AS_SHIPPED,
@@ -28,7 +29,7 @@ from gateway.steering.steer import SteeringRules
 from gateway.stores.learning import WorkloadRate, WorkloadRun
 from gateway.stores.protocols import StoreError
 from gateway.stores.redact import encodable
-from gateway.stores.sql.changes import Change, ChangeStore
+from gateway.stores.sql.changes import Change, ChangeStore, pilot_of
 from gateway.stores.sql.workloads import WorkloadStore
 from gateway.tasks import spawn
 from gateway.wire.messages import tool_names
@@ -67,6 +68,7 @@ class Workloads:
         self.store = store
         self._changes = changes
         self._newest: dict[str, Change] = {}
+        self.pilot: Pilot | None = None
         self._following: asyncio.Task[None] | None = None
         self._by_workload: dict[tuple[str, str], _Priors] = {}
         self._by_tenant: dict[str, _Priors] = {}
@@ -157,6 +159,21 @@ class Workloads:
             for kind in ("pilot", "policy"):
                 for change in await self._changes.newest(kind, limit=1):
                     self._newest[kind] = change
+            await self._follow_pilot(self._changes)
+
+    async def _follow_pilot(self, changes: ChangeStore) -> None:
+        """The pilot as it is now. Whoever sees first that enough runs have an outcome ends the
+        draws."""
+        newest = self._newest.get("pilot")
+        if newest is None:
+            return
+        pilot = self.pilot = pilot_of(newest) or self.pilot
+        if pilot is None or not pilot.draws or await changes.judged(pilot.id) < pilot.most:
+            return
+        windows = (*pilot.windows[:-1], (pilot.windows[-1][0], time.time()))
+        ended, reason = replace(pilot, windows=windows), f"{pilot.most} runs have an outcome"
+        if await changes.put_pilot(ended, newest, "gateway", reason):
+            self.pilot = ended
 
     def _keep(self, rates: Sequence[WorkloadRate]) -> None:
         """The counts as they are now."""

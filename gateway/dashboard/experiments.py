@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.api.experiments import experiment_report, experiments, shares_of
+from gateway.api.experiments import current_pilot, experiment_report, experiments, shares_of
 from gateway.api.params import TenantParameter, Text, naming
 from gateway.dashboard.charts import daily, interval, level, peak, sparkline, stacked
 from gateway.dashboard.pages import Page, Visit
@@ -13,7 +13,7 @@ from gateway.dashboard.runs import STATES, chosen, filter_values
 from gateway.observability.metrics import UNSTEERED_WORDS
 from gateway.reporting.at_risk import risk_curve
 from gateway.reporting.experiment import STRATA
-from gateway.reporting.results import effects_of
+from gateway.reporting.results import ExperimentReport, effects_of
 from gateway.reporting.week import monday_of, read_week
 from gateway.steering.experiments import ARMS
 from gateway.steering.monitors import MONITORS
@@ -31,6 +31,7 @@ async def show_list(visit: Visit) -> Page:
         "experiments": found,
         "arms": ARMS,
         "settings": visit.runtime.settings.experiment,
+        "pilot": await current_pilot(visit.runtime, visit.tenant),
     }
     return Page(template="experiments.html", values=shown)
 
@@ -42,6 +43,16 @@ async def show_report(visit: Visit) -> Page:
     report = await experiment_report(
         visit.runtime, experiment, visit.tenant, values["stratum"], shares
     )
+    return _results(report)
+
+
+async def show_pilot(visit: Visit) -> Page:
+    """The newest pilot, with the results of the runs in which steering acted."""
+    found = await current_pilot(visit.runtime, visit.tenant)
+    return await show_list(visit) if found is None else _results(found.results, pilot=found)
+
+
+def _results(report: ExperimentReport, **more: Any) -> Page:
     effects = []
     for comparison in report.comparisons:
         lines = [
@@ -60,6 +71,7 @@ async def show_report(visit: Visit) -> Page:
         "daily": daily(report.daily, [arm.arm for arm in report.arms]),
         "days": sorted({day.date for day in report.daily}),
         "strata_names": tuple(STRATA),
+        **more,
     }
     return Page(template="experiment.html", values=shown)
 

@@ -38,6 +38,7 @@ _PAGES = (
     PageRoute(
         _LESSON, patterns.show_lesson, patterns.OneParameters, change=patterns.change_one_lesson
     ),
+    PageRoute("/dashboard/pilot", experiments.show_pilot, TenantParameter),
     PageRoute("/dashboard/experiments", experiments.show_list, TenantParameter),
     PageRoute(_EXPERIMENT, experiments.show_report, ReportOptions),
     PageRoute(

@@ -289,19 +289,22 @@ def _safe(seen: Sequence[Observation]) -> float:
     return min(max(e_values(_succeeded(seen, unknown), -by)) for unknown, by in readings)
 
 
-def e_values(seen: Sequence[_Drawn], above: float) -> list[float]:
+def e_values(
+    seen: Sequence[_Drawn], above: float, bets: Sequence[tuple[float, float]] = _BETS
+) -> list[float]:
     """The evidence after each decision that giving raises the rate of good results by more than
     `above`: the capital of bets against the opposite, each chosen before the draw that it is about.
     It begins with 1 and is ever above 1 / a with probability a at most if the draws are random;
-    results may depend on each other and change with time."""
-    logs, good, values = [math.log(capital) for _, capital in _BETS], 0.5, [1.0]
+    results may depend on each other and change with time. `bets`: effects, with capital for each,
+    in all 1."""
+    logs, good, values = [math.log(capital) for _, capital in bets], 0.5, [1.0]
     for number, (given, share, result) in enumerate(seen, start=1):
         middle = good / number  # rate before this one: the smaller the surprise, the surer the bet
         weight = 4.0 * (1.0 - share if given else -share)
         # In units of 4 s (1 - s), which keeps decisions with a rare arm from deciding alone.
         gain = weight * (result - middle) - above * 4.0 * share * (1.0 - share)
         worst = 4.0 * max(share, 1.0 - share) * max(middle, 1.0 - middle) + max(above, 0.0)
-        for index, (bet, _) in enumerate(_BETS):
+        for index, (bet, _) in enumerate(bets):
             stake = bet / max(4.0 * middle * (1.0 - middle), 0.1)  # more where results vary less
             logs[index] += math.log1p(min(stake, _MOST_STAKED / worst) * gain)
         good += result

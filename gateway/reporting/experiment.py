@@ -12,7 +12,7 @@ from gateway.reporting.rates import Sample, newcombe, rate_of, sample_ratio, str
 from gateway.steering.experiments import ARMS
 from gateway.stores.totals import WARN_COMPOSITE, ExperimentRun
 
-Kind = Literal["cost_usd", "tokens", "steps"]
+Kind = Literal["cost_usd", "tokens", "steps", "duration_s", "interventions"]
 Runs = list[ExperimentRun]
 K = TypeVar("K")
 
@@ -118,6 +118,8 @@ def _arm(arm: str, group: Group) -> results.Arm:
         success=rate_of(group.sample),
         tokens=amount_of(group.spent("tokens")),
         steps=amount_of(group.spent("steps")),
+        duration_s=amount_of(group.spent("duration_s")),
+        interventions=amount_of(group.spent("interventions")),
         cost_usd=amount_of(group.spent("cost_usd")),
         unpriced=len(runs) - len(group.spent("cost_usd")),
         estimated_calls=int(group.estimated("calls")),
@@ -155,6 +157,7 @@ def _compare(
         cost_usd=ratio("cost_usd"),
         tokens=ratio("tokens"),
         steps=ratio("steps"),
+        others={"duration_s": ratio("duration_s"), "interventions": ratio("interventions")},
     )
 
 

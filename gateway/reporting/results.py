@@ -36,6 +36,8 @@ class Arm:
     success: Rate | None
     tokens: Amount | None
     steps: Amount | None
+    duration_s: Amount | None
+    interventions: Amount | None
     cost_usd: Amount | None
     unpriced: int
     estimated_calls: int
@@ -49,7 +51,8 @@ class Arm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """One arm against its baseline. Ratios below 1 are less; None: cannot be computed."""
+    """One arm against its baseline. Ratios below 1 are less; None: cannot be computed. `others`: of
+    `duration_s` and of `interventions`."""
 
     arm: str
     baseline: str
@@ -58,6 +61,7 @@ class Comparison:
     cost_usd: AmountRatio | None
     tokens: AmountRatio | None
     steps: AmountRatio | None
+    others: Mapping[str, AmountRatio | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,6 +330,8 @@ def effects_of(comparison: Comparison) -> list[Effect]:
         ("Cost per run", comparison.cost_usd),
         ("Tokens per run", comparison.tokens),
         ("Steps per run", comparison.steps),
+        ("Time per run", comparison.others["duration_s"]),
+        ("Interventions per run", comparison.others["interventions"]),
     )
     ratios = [
         (f"{name}, {kind}", ratio)

@@ -58,6 +58,60 @@ def assign(settings: ExperimentSettings, unit: str) -> str:
     return pick([(arm, settings.arms.get(arm, 0.0)) for arm in ARMS], draw(settings.id, unit))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModeOfRuns:
+    """Runs of a tenant, a client's program (in lower case) and a project, empty for any; `mode`:
+    the one that an operator gave them."""
+
+    tenant: str = ""
+    client: str = ""
+    project: str = ""
+    mode: str = ""
+
+    @property
+    def words(self) -> str:
+        """The runs in words."""
+        named = (("client", self.client), ("project", self.project), ("tenant", self.tenant))
+        return ", ".join(f"runs of {k} {value}" for k, value in named if value) or "all runs"
+
+    def includes(self, tenant: str, agent: str, project: str) -> bool:
+        """Whether a run is one of them."""
+        named = self.client in ("", agent.partition("/")[0].lower())
+        return named and self.tenant in ("", tenant) and self.project in ("", project)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pilot:
+    """A comparison of `on` and `shadow` by a fair coin per unit, declared in the store. `windows`:
+    beginnings and ends of the times in which units are drawn, until `most` runs have an outcome;
+    units that begin between them are in `shadow`. `over`: stopped, or a mode was applied.
+    `applied`: the modes given after this pilot and earlier ones, the newest first."""
+
+    id: str
+    runs: ModeOfRuns
+    windows: tuple[tuple[float, float | None], ...]
+    most: int
+    over: bool = False
+    applied: tuple[ModeOfRuns, ...] = ()
+
+    @property
+    def draws(self) -> bool:
+        """Whether units that begin now are drawn."""
+        return not self.over and self.windows[-1][1] is None
+
+    def treatment(
+        self, about: tuple[str, str, str], unit: str, began: float
+    ) -> tuple[str | None, str]:
+        """The arm of a conversation that `began` then, None for none, and its mode, empty for the
+        config's. `about`: tenant, agent and project."""
+        if not self.over and began >= self.windows[0][0] and self.runs.includes(*about):
+            if any(start <= began and (end is None or began < end) for start, end in self.windows):
+                arm = "on" if draw(self.id, unit) < 0.5 else "shadow"
+                return arm, arm
+            return None, "shadow"
+        return None, next((each.mode for each in self.applied if each.includes(*about)), "")
+
+
 def pick(shares: Sequence[tuple[str, float]], point: float) -> str:
     """The name whose interval contains `point`, when [0, 1) is divided in proportion and in order.
     Raises IndexError: no share is above 0."""

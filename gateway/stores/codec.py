@@ -28,6 +28,7 @@ def names(kind: type, *without: str) -> tuple[str, ...]:
 _COUNTERS = (
     *("states", "fired", "failure_types", "models", "severity"),
     *("unsteered", "estimated", "guidance", "human", "at_risk", "at_risk_tokens"),
+    "acts",
 )
 
 CONVERSATION_COLUMNS = names(records.ConversationRecord)
@@ -126,7 +127,8 @@ def experiment_run_of(row: Sequence[Any]) -> ExperimentRun:
     """From EXPERIMENT_RUN."""
     *values, newest, hold, text = row
     counts = orjson.loads(text)
-    values[19:19] = counts.get("models", {}), counts.get("estimated", {})
+    named = ("models", "estimated", "human", "acts")
+    values[20:20] = [counts.get(name, {}) for name in named]
     return ExperimentRun(*(*values, _stopped(newest, hold), counts))
 
 

@@ -17,6 +17,7 @@ IMPORTED = "imported"
 """The `mode` of a run that was imported from a log of its agent. It is listed with the others and
 may be learned from; no sum, nothing that is under way and no alert counts it. Its steps have the
 session's times; `updated_at` is the time of the import, from which its retention is counted."""
+OWN_MODE = "own_mode"
 _UNSENT = tuple(e.label for e in (BudgetExceeded, RunPaused, RunStopped))
 # Errors of calls that cost nothing: refused by the provider, not sent, or not connected.
 _UNCHARGED = (None, UpstreamUnreachable.label, *_UNSENT)
@@ -162,7 +163,8 @@ class StepReadings(Struct, frozen=True, kw_only=True):
     """The readings of a step, which share one column. `risk`: probability that the run fails;
     `lasting_risk`: `to_act_on` of `RunRisk`. `loop_count`: times that a call of the step gave the
     same result before. `e1_match`: the most similar e1 pattern that cleared its gate. `candidates`:
-    all e1 and e2 patterns above the recall floor, the most similar first."""
+    all e1 and e2 patterns above the recall floor, the most similar first. `acts`: kinds of what was
+    decided to be done, in every mode alike; OWN_MODE alone where the client chose the mode."""
 
     scores: Mapping[str, float] = {}
     fired: tuple[str, ...] = ()
@@ -172,6 +174,7 @@ class StepReadings(Struct, frozen=True, kw_only=True):
     e1_match: str | None = None
     candidates: tuple[CandidateRow, ...] = ()
     lasting_risk: float = 0.0
+    acts: tuple[str, ...] = ()
 
 
 class StepRow(StepReadings, frozen=True, kw_only=True):

@@ -77,7 +77,8 @@ class RunTotals(CountedSteps, frozen=True, kw_only=True):
     """Sums over one run's calls and scored steps. `steps`: the highest step index. `fired`: firings
     per monitor. `human`: acts of a person by kind. `at_risk`: the first step at which the risk had
     lasted at each of RISK_LEVELS, and the one at which the run was asked to hand over;
-    `at_risk_tokens`: the tokens that it had used by then."""
+    `at_risk_tokens`: the tokens that it had used by then. `acts`: the time of the first act of each
+    kind, and the `risk` before the first of all, in [0, 1], negative while nothing was scored."""
 
     steps: int = 0
     scored_steps: int = 0
@@ -87,6 +88,7 @@ class RunTotals(CountedSteps, frozen=True, kw_only=True):
     human: Mapping[str, int] = {}
     at_risk: Mapping[str, int] = {}
     at_risk_tokens: Mapping[str, int] = {}
+    acts: Mapping[str, float] = {}
 
     @property
     def advice(self) -> int:
@@ -156,6 +158,7 @@ class RunTotals(CountedSteps, frozen=True, kw_only=True):
             human=_counted(self.human, human),
             at_risk=reached,
             at_risk_tokens=reached_tokens,
+            acts=_with_acts(self.acts, fresh),
         )
 
     def _reached(
@@ -223,6 +226,14 @@ def _counted(counter: Mapping[str, int], names: Sequence[str]) -> Mapping[str, i
     for name in names:
         counted[name] = counted.get(name, 0) + 1
     return counted
+
+
+def _with_acts(known: Mapping[str, float], steps: Sequence[StepRow]) -> Mapping[str, float]:
+    for step in steps:
+        if step.acts and not known.keys() >= set(step.acts):
+            first = {"risk": -1.0 if step.risk is None else step.risk}
+            known = dict.fromkeys(step.acts, step.at) | (first if not known else {}) | dict(known)
+    return known
 
 
 def _with_estimates(known: Mapping[str, float], calls: Sequence[CallRow]) -> Mapping[str, float]:
@@ -411,8 +422,11 @@ class ExperimentRun(Struct, frozen=True):
     composite_peak: float
     composite_sum: float
     injections: int
+    updated_at: float
     models: Mapping[str, int]
     estimated: Mapping[str, float]
+    human: Mapping[str, int]
+    acts: Mapping[str, float]
     experiment: str | None = None
     key_name: str = ""
     calls: int = 0
@@ -420,3 +434,13 @@ class ExperimentRun(Struct, frozen=True):
     text_chars: int = 0
     stopped: Stop | None = None
     counts: Mapping[str, Mapping[str, Any]] = {}
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds from the first call to the newest one."""
+        return max(0.0, self.updated_at - self.started_at)
+
+    @property
+    def interventions(self) -> int:
+        """Acts of a person."""
+        return sum(self.human.values())

@@ -18,6 +18,7 @@ import httpx
 import orjson
 from msgspec import Struct
 
+from gateway.api.experiments import current_pilot
 from gateway.api.runs import OutcomeBody, keep_outcome
 from gateway.api.views import run_view, step_views
 from gateway.commands.history import run_keep
@@ -105,9 +106,13 @@ def wrap(options: WrapOptions) -> int:
             if path == str(state_database()):
                 others = f"GATEWAY_STORAGE__PATH={shlex.quote(path)} {others}"
         mode = own.settings.steering.mode if own is not None else None
+        done = _DONE[mode] if mode is not None else ""
+        workloads = own.server.runtime.opened.workloads if own is not None else None
+        if workloads is not None and workloads.pilot is not None and workloads.pilot.draws:
+            done = f"steered or only watched, by the coin of {workloads.pilot.id}"
         if budget is not None and own is not None and not options.as_json:
             say(limit_line(budget, own.settings.control))
-        status = _run(options, url, partial(say, quiet=options.quiet or options.as_json), mode)
+        status = _run(options, url, partial(say, quiet=options.quiet or options.as_json), done)
         traces = _read(read, say)
         if options.outcome_from is not None and traces:
             _report(options.outcome_from, status, url, traces, own, say)
@@ -117,6 +122,8 @@ def wrap(options: WrapOptions) -> int:
         else:
             for number, line in enumerate(_lines(traces, page=page, others=others)):
                 say(line, first=number == 0)
+            if own is not None and (line := _pilot_line(own, traces)):
+                say(line, first=False)
             if budget is not None and own is not None:
                 stops = [stop for trace in traces if (stop := trace["run"].get("stopped"))]
                 stopped = any(stop["by"] == "budget" for stop in stops)
@@ -130,15 +137,15 @@ def wrap(options: WrapOptions) -> int:
     return status
 
 
-def _run(options: WrapOptions, url: str, say: Say, mode: Mode | None) -> int:
-    """mode: that of an own gateway; None = the mode of one that runs already."""
+def _run(options: WrapOptions, url: str, say: Say, done: str) -> int:
+    """done: with the command's requests, by an own gateway; empty for one that runs already."""
     prepared = command.prepared(options.command, os.environ, url)
     if prepared.note:
         say(f"by hand: {prepared.note}")
-    if mode is None:
+    if not done:
         say(f"{options.command[0]} goes through the gateway that runs at {url}/dashboard")
     else:
-        say(f"{options.command[0]} is {_DONE[mode]}; see it at {url}/dashboard")
+        say(f"{options.command[0]} is {done}; see it at {url}/dashboard")
     try:
         return command.run(prepared.command, prepared.environment)
     except command.CannotStart as exc:
@@ -196,6 +203,18 @@ def _other(options: WrapOptions) -> str:
             f"wrap: {names}: only for a gateway that is started here; {found} has its own"
         )
     return found
+
+
+def _pilot_line(own: OwnGateway, traces: "Sequence[Trace]") -> str:
+    """The state of the pilot that the runs take part in; empty for none."""
+    found = None
+    with suppress(StoreError, TimeoutError):  # the command's exit status counts
+        found = own.call(current_pilot(own.server.runtime, None))
+    runs = [t["run"] for t in traces if found and t["run"]["experiment"] == found.pilot.id]
+    if found is None or not runs:
+        return ""
+    drawn = ", ".join("steered" if run["arm"] == "on" else "watched" for run in runs[:MOST_RUNS])
+    return f"pilot: {drawn}; {found.line}"
 
 
 def _own_traces(own: OwnGateway) -> "list[Trace]":

@@ -174,6 +174,7 @@ TABLE: list[tuple[str, Ask, int]] = [
     ("exportRuns", get("/api/export", tenant="globex"), 403),
     ("getHealthSummary", get("/api/health-summary"), 200),
     ("getHealthSummary", get("/api/health-summary", tenant="globex"), 403),
+    ("getPilot", get("/api/pilot"), 404),
     ("getRouting", get("/api/routing"), 200),
     ("getRouting", get("/api/routing", tenant="globex"), 403),
     ("listAlerts", get("/api/alerts"), 200),

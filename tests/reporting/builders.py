@@ -36,8 +36,11 @@ def a_run(number: int = 0, **changes: Any) -> ExperimentRun:
         "composite_peak": 0.0,
         "composite_sum": 0.0,
         "injections": 0,
+        "updated_at": START + number * 600.0 + 60.0,
         "models": {},
         "estimated": {},
+        "human": {},
+        "acts": {},
     }
     return ExperimentRun(**(values | changes))
 

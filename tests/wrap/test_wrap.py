@@ -124,6 +124,38 @@ def test_an_agent_is_steered_and_summed_up(upstream: ScriptedUpstream, tmp_path:
     assert [json.loads(line)["id"] for line in shown.stdout.splitlines()] == [run_id]
 
 
+def test_a_pilot_is_declared_and_shown(upstream: ScriptedUpstream, tmp_path: Path) -> None:
+    """A new user's: declared once something was wrapped; the next summary has its line; what it
+    cannot do is said with the reason."""
+    agent, env = [sys.executable, "-c", AGENT], environment(tmp_path, upstream)
+
+    def pilot(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "gateway", "pilot", *words],
+            cwd=tmp_path / "work",
+            env={**env, **more},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    wrapped(tmp_path, upstream, "--", *agent, "1", "0")
+    config = tmp_path / "own.yaml"
+    config.write_text("experiment: {id: mine}")
+    assert "sets experiment.id (mine)" in pilot("--config", str(config)).stderr
+    assert "there is none yet" in pilot("--stop").stderr
+    assert "a fair coin steers half" in pilot("--runs", "20").stdout
+    ended = wrapped(tmp_path, upstream, "--outcome-from", "exit", "--", *agent, "1", "0")
+    first, *lines = ended.stderr.splitlines()
+    assert "is steered or only watched, by the coin of pilot-" in first
+    line = next(each for each in lines if each.startswith("pilot: "))
+    assert "running; 1 of 20 runs have an outcome; verdict: more runs needed" in line
+    assert "verdict: more runs needed" in (refused := pilot("--apply")).stderr
+    assert refused.returncode == 2
+    assert "applied: all runs are only watched" in pilot("--apply", "shadow").stdout
+    assert "only watched" not in pilot("--stop").stdout
+
+
 def test_shadow_changes_no_byte(upstream: ScriptedUpstream, tmp_path: Path) -> None:
     """What the agent sent is what leaves, and the JSON summary says what it would have read."""
     agent = [sys.executable, "-c", AGENT]

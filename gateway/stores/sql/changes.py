@@ -1,15 +1,22 @@
 """Changes that operators declare: an append-only list, which every gateway on the store reads."""
 
+import secrets
+import time
 from collections.abc import Sequence
 
+import msgspec
 from msgspec import Struct
 
+from gateway.steering.experiments import Pilot
 from gateway.stores.sql.engine import Connection, Engine, columns, insert, made, row_of
 
 _NAMES = ("id", "kind", "subject", "tenant", "at", "author", "reason", "body")
 _NEWEST = f"""
 SELECT {columns(_NAMES)} FROM operator_changes
 WHERE CAST(:kind AS TEXT) IS NULL OR kind = :kind ORDER BY at DESC, id DESC LIMIT :limit
+"""
+_JUDGED = """
+SELECT COUNT(*) FROM runs WHERE experiment = :experiment AND outcome IN ('success', 'failure')
 """
 _PUT = insert("operator_changes", _NAMES)
 
@@ -54,3 +61,27 @@ class ChangeStore:
             return True
 
         return await self._engine.transact(work)
+
+    async def put_pilot(
+        self, pilot: Pilot, newest: Change | None, author: str, reason: str
+    ) -> bool:
+        """Append the new state of a pilot, after the `newest` change that its author knew."""
+        # The clocks of those who write differ; the order of what they write must not.
+        at = max(time.time(), newest.at + 0.001 if newest else 0.0)
+        body, own = msgspec.json.encode(pilot).decode(), secrets.token_hex(8)
+        about = {"kind": "pilot", "subject": pilot.id, "tenant": pilot.runs.tenant}
+        change = Change(id=own, at=at, author=author, reason=reason, body=body, **about)
+        return await self.put(change, after=newest.id if newest else None)
+
+    async def judged(self, experiment: str) -> int:
+        """The runs of an experiment or a pilot whose success or failure is known."""
+        (found,) = await self._engine.fetch(_JUDGED, experiment=experiment)
+        return int(found[0])
+
+
+def pilot_of(change: Change | None) -> Pilot | None:
+    """The pilot as a change left it; None without one, or one that this version cannot read."""
+    try:
+        return msgspec.json.decode(change.body, type=Pilot) if change is not None else None
+    except msgspec.MsgspecError:
+        return None

@@ -4,7 +4,7 @@ r.id, r.started_at, r.arm, coalesce(nullif(r.unit, ''), c.id), r.outcome,
 r.profile, r.agent, r.model_requested, r.tenant, r.policy_digest,
 r.steps, r.scored_steps, r.input_tokens, r.cached_tokens, r.input_tokens + r.output_tokens,
 CASE WHEN r.unpriced_calls = 0 THEN r.cost_usd END,
-r.composite_peak, r.composite_sum, r.injections, r.experiment, r.key_name, r.calls,
+r.composite_peak, r.composite_sum, r.injections, r.updated_at, r.experiment, r.key_name, r.calls,
 CASE WHEN r.unpriced_calls = 0 AND abs(r.cost_unsteered_usd - r.cost_usd - r.saved_usd)
     <= 1e-9 * (1 + r.cost_unsteered_usd) THEN r.saved_usd END,
 CASE WHEN r.injections = 0 THEN 0 ELSE (

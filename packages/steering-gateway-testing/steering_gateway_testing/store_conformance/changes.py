@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+from msgspec import structs
+
 from gateway.backends import Stores
-from gateway.stores.sql.changes import Change, ChangeStore
+from gateway.steering.experiments import ModeOfRuns, Pilot
+from gateway.stores.sql.changes import Change, ChangeStore, pilot_of
 from steering_gateway_testing.store_conformance.check import Check
-from steering_gateway_testing.store_conformance.records import START
+from steering_gateway_testing.store_conformance.records import START, a_first_step, a_step, one_run
 
 
 def _changes(stores: Stores) -> ChangeStore:
@@ -50,4 +53,35 @@ async def appends_to_what_its_author_knew(stores: Stores) -> None:
     assert len(await changes.newest()) == 1
 
 
-CHANGE_CHECKS: tuple[Check, ...] = (lists_changes_newest_first, appends_to_what_its_author_knew)
+async def keeps_a_pilot(stores: Stores) -> None:
+    """As it was declared, and after the newest change by any clock; its runs with a success or a
+    failure are counted, and have the time of the first act of each kind."""
+    changes = _changes(stores)
+    later = structs.replace(_a_change(1, "pilot"), at=4e9)
+    assert pilot_of(later) is None
+    assert await changes.put(later, after=None)
+    runs = ModeOfRuns(tenant="t", client="é", mode="on")
+    pilot = Pilot(id="p", runs=runs, windows=((1.5, 2.5), (3.5, None)), most=7, applied=(runs,))
+    assert await changes.put_pilot(pilot, later, "someone", "a reason")
+    assert not await changes.put_pilot(pilot, later, "another", "too late")
+    newest, before = await changes.newest("pilot")
+    assert (before, newest.subject, newest.tenant, pilot_of(newest)) == (later, "p", "t", pilot)
+    outcomes = ("success", "failure", "other", None)
+    for number, outcome in enumerate(outcomes):
+        run, own = f"r{number:04}", {"experiment": "p", "arm": "on", "outcome": outcome}
+        acted = a_step(1, run, acts=("guidance", "routing"), risk=0.25, at=START + 9.5)
+        again = a_step(2, run, acts=("guidance", "hand_over"), risk=0.5, at=START + 11.5)
+        steps = (a_first_step(run), acted, again)
+        await stores.states.commit(one_run(number, steps=steps, **own))
+    assert (await changes.judged("p"), await changes.judged("q")) == (2, 0)
+    (found, *_) = await stores.runs.experiment_runs("p", tenant=None)
+    first = {"guidance": START + 9.5, "routing": START + 9.5, "hand_over": START + 11.5}
+    assert found.acts == {**first, "risk": 0.25}
+    assert found.duration_s == found.updated_at - found.started_at
+
+
+CHANGE_CHECKS: tuple[Check, ...] = (
+    lists_changes_newest_first,
+    appends_to_what_its_author_knew,
+    keeps_a_pilot,
+)

@@ -1,0 +1,130 @@
+"""A pilot on real gateways: declared in the store, drawn, judged, applied, without a restart."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.commands.report import add_parser
+from steering_gateway_testing import AppServer, ScriptedUpstream
+from tests.live.client import GUIDING, Agent, opening, trace, worker
+from tests.live.incidents import until
+
+Start = Callable[..., AppServer]
+
+
+@pytest.fixture
+def config(tmp_path: Path, upstream: ScriptedUpstream) -> dict[str, Any]:
+    """Guidance from the first steps on; without universal rules, which every run is given."""
+    upstream.default = worker(20)
+    return {
+        **GUIDING,
+        "steering": {**GUIDING["steering"], "mode": "off"},
+        "etraces": {"e3_max": 0},
+        "routing": {"refresh_s": 0.05},
+        "storage": {"path": str(tmp_path / "runs.db")},
+    }
+
+
+async def pilot(database: Path, *words: str) -> dict[str, Any]:
+    """`gateway pilot --json` with these words."""
+    parser = argparse.ArgumentParser()
+    add_parser(parser.add_subparsers())
+    path = database.with_name("pilot.yaml")
+    path.write_text(json.dumps({"storage": {"path": str(database)}}))
+    args = parser.parse_args(["pilot", "--json", "--config", str(path), *words])
+    said = list[str]()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gateway.commands.report.say", said.append)
+        assert await asyncio.to_thread(args.run, args) == 0
+    found: dict[str, Any] = json.loads(said[-1])
+    return found
+
+
+async def followed(http: httpx.AsyncClient, server: AppServer, **state: Any) -> None:
+    """Wait until a gateway knows this state of the pilot."""
+
+    async def known() -> bool:
+        answer = await http.get(f"{server.url}/api/pilot")
+        found = answer.json().get("pilot", {})
+        return all(found.get(name) == value for name, value in state.items())
+
+    assert await until(known), state
+
+
+async def one(http: httpx.AsyncClient, url: str, task: str, **headers: str) -> Any:
+    """A conversation of six turns; its last answer."""
+    agent = Agent(http, url, opening(task), headers={"user-agent": "cli/1.2", **headers})
+    return (await agent.run(6))[-1]
+
+
+async def test_a_pilot_on_two_gateways(
+    gateway_server: Start, upstream: ScriptedUpstream, http: httpx.AsyncClient, config: Any
+) -> None:
+    """Both arms occur, the same everywhere; what would have been done is known of either; a mode
+    that is applied holds for the next run; a client that sets its own mode takes no part."""
+    database = Path(config["storage"]["path"])
+    first, second = gateway_server(config), gateway_server(config)
+    assert (await one(http, first.base_url, "before")).gateway("mode") == "off"
+    begun = await pilot(database, "--runs", "12", "--client", "cli")
+    name = begun["pilot"]["id"]
+    for server in (first, second):
+        await followed(http, server, id=name)
+    arms, runs = Counter[str](), dict[str, str]()
+    for number in range(12):
+        unit = {"x-gateway-experiment-unit": f"u{number}"}
+        server = (first, second)[number % 2]
+        answer = await one(http, server.base_url, f"task {number}", **unit)
+        arm, run = answer.gateway("arm") or "", f"{answer.conversation}.0"
+        assert answer.gateway("mode") == arm
+        arms[arm] += 1
+        runs[run] = arm
+        found = (await trace(database, answer.conversation)).run
+        assert (found.experiment, found.arm, found.mode) == (name, arm, arm)
+        assert found.totals.acts.keys() == {"guidance", "risk"}
+        assert bool(found.totals.injections) is (arm == "on")
+        if number == 5:
+            await asyncio.to_thread(first.stop)
+            first = gateway_server(config)
+            again = await one(http, first.base_url, "again", **unit)
+            assert again.gateway("arm") == arm
+    assert set(arms) == {"on", "shadow"}
+    await one(http, second.base_url, "own mode", **{"x-gateway-mode": "on"})
+    other = await one(http, second.base_url, "other client", **{"user-agent": "other"})
+    assert (other.gateway("arm"), other.gateway("mode")) == (None, "off")
+    for run, arm in runs.items():
+        verdict = {"outcome": "success" if arm == "on" else "failure"}
+        await http.post(f"{first.url}/api/runs/{run}/outcome", json=verdict)
+    shown = await pilot(database)
+    assert (shown["runs"], shown["judged"]) == (13, 12)
+    assert shown["parts"][0]["units"] == dict(sorted(arms.items()))
+    assert shown["parts"][0]["verdict"]["name"] == "more runs needed"
+
+    async def ended() -> bool:
+        return (await pilot(database))["pilot"]["windows"][-1][1] is not None
+
+    assert await until(ended)  # a gateway has seen that enough is known
+    shadow = (await pilot(database))["pilot"]
+    for server in (first, second):
+        await followed(http, server, windows=shadow["windows"])
+    later = await one(http, first.base_url, "later")
+    assert (later.gateway("arm"), later.gateway("mode")) == (None, "shadow")
+    applied = await pilot(database, "--apply", "on")
+    for server in (first, second):
+        await followed(http, server, applied=applied["pilot"]["applied"])
+        answer = await one(http, server.base_url, f"after {server.url}")
+        assert (answer.gateway("arm"), answer.gateway("mode")) == (None, "on")
+    page = (await http.get(f"{first.url}/dashboard/pilot")).text
+    assert "Applied: runs of client cli are steered." in page
+    assert "more runs needed" in page
+    await asyncio.to_thread(second.stop)
+    third = gateway_server(config)
+    assert (await one(http, third.base_url, "restarted")).gateway("mode") == "on"
