@@ -20,6 +20,7 @@ _MODULES: Mapping[str, tuple[str, ...]] = {
     "recorded": ("replay", "calibrate"),
     "patterns": ("patterns",),
     "learn": ("learn",),
+    "policy": ("policy",),
     "runs": ("runs",),
     "report": ("report", "pilot"),
     "control": ("budgets", "keys", "alerts", "migrate"),

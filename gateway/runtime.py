@@ -124,13 +124,15 @@ class Runtime:
             closing.push_async_callback(workloads.close)
         patterns = await wait(lambda: self._open_patterns(stores, states, accounting))
         lookup_failed = partial(self._note_failed_lookup, "lessons")
+        learning = open_learning(self, stores, states, lookup_failed)
+        learning.book.published = lambda: workloads.published if workloads else None
         opened = Opened(
             stores=stores,
             states=states,
             accounting=accounting,
             index=ConversationIndex(self.settings.steering),
             patterns=patterns,
-            learning=open_learning(self, stores, states, lookup_failed),
+            learning=learning,
             workloads=workloads,
             raw_calls=open_keeper(stores.raw, storage, self.metrics.raw_dropped.inc),
         )

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from gateway.api.operations import ApiRequest, ApiResponse, Operations, shape
@@ -147,4 +147,5 @@ async def get_routing(request: ApiRequest[RoutingParameters]) -> ApiResponse:
     false_alarms = request.runtime.settings.difficulty.false_alarms
     own = own_risk_rows(await workloads.store.own_risks(), false_alarms)
     found = await asyncio.to_thread(routing_report, rates, decided, own, tenant=request.tenant)
-    return ApiResponse(found)
+    policy = workloads.published
+    return ApiResponse(replace(found, published=policy.digest if policy else ""))

@@ -7,9 +7,11 @@ outcomes that runs have got since are counted, once each, and the counts are rea
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
+import msgspec
 from msgspec.structs import asdict
 
 from gateway.conversations.conversation import Workload
@@ -26,7 +28,7 @@ from gateway.steering.scoring.risk import (
     known_prior,
 )
 from gateway.steering.steer import SteeringRules
-from gateway.stores.learning import WorkloadRate, WorkloadRun
+from gateway.stores.learning import LearnedPolicy, WorkloadRun
 from gateway.stores.protocols import StoreError
 from gateway.stores.redact import encodable
 from gateway.stores.sql.changes import Change, ChangeStore, pilot_of
@@ -62,7 +64,9 @@ _Priors = dict[str, WorkloadPrior]  # by model
 
 class Workloads:
     """The counts in memory, and the runs that are not written yet. Of several errors of the store
-    in a row the first is logged."""
+    in a row the first is logged. `published`: what applies in place of what is learned."""
+
+    published: LearnedPolicy | None = None
 
     def __init__(self, store: WorkloadStore, changes: ChangeStore | None = None) -> None:
         self.store = store
@@ -73,6 +77,7 @@ class Workloads:
         self._by_workload: dict[tuple[str, str], _Priors] = {}
         self._by_tenant: dict[str, _Priors] = {}
         self._own: dict[str, OwnRisk] = {}
+        self._chosen: dict[tuple[str, str], str] | None = None  # by a published policy
         self._noted: list[WorkloadRun] = []
         self._failing = False
         self._dropped_at = time.monotonic()
@@ -104,8 +109,14 @@ class Workloads:
         own = self._by_workload.get((workload.tenant, workload.key), {})
         tenant = self._by_tenant.get(workload.tenant, {})
         elsewhere = {m: _sum(all_, own.get(m, NO_OUTCOMES), -1) for m, all_ in tenant.items()}
+        key = workload.key
         return WorkloadRates(
-            key=workload.key, run=run, outcomes=own, elsewhere=elsewhere, prices=prices
+            key=key,
+            run=run,
+            outcomes=own,
+            elsewhere=elsewhere,
+            prices=prices,
+            chosen=None if self._chosen is None else self._chosen.get((workload.tenant, key), ""),
         )
 
     def note(self, workload: Workload, run: str, model: str, choice: RunChoice | None) -> None:
@@ -141,9 +152,12 @@ class Workloads:
             await self._write()
             while await self.store.settle(limit=_SETTLED_AT_ONCE) == _SETTLED_AT_ONCE:
                 pass
-            self._keep(await self.store.rates())
-            self._own = await self.store.own_risks()
             await self._read_changes()
+            if self.published is None:
+                rates = await self.store.rates()
+                names = attrgetter("tenant", "workload", "model", "recent_solved", "recent_failed")
+                self._keep(map(names, rates))
+                self._own = await self.store.own_risks()
             if time.monotonic() - self._dropped_at > _DROP_S:
                 self._dropped_at = time.monotonic()
                 await self.store.drop(before=time.time() - _KEPT_S)
@@ -158,6 +172,8 @@ class Workloads:
         if self._changes is not None:
             for kind in ("pilot", "policy"):
                 for change in await self._changes.newest(kind, limit=1):
+                    if kind == "policy" and change != self._newest.get(kind):
+                        self._read_policy(change)
                     self._newest[kind] = change
             await self._follow_pilot(self._changes)
 
@@ -175,16 +191,32 @@ class Workloads:
         if await changes.put_pilot(ended, newest, "gateway", reason):
             self.pilot = ended
 
-    def _keep(self, rates: Sequence[WorkloadRate]) -> None:
-        """The counts as they are now."""
+    def _read_policy(self, change: Change) -> None:
+        """Follow a change of the policy; one that cannot be read changes nothing."""
+        try:
+            self.follow(msgspec.json.decode(change.body, type=LearnedPolicy | None))
+        except msgspec.MsgspecError as error:
+            _log.error("published policy not followed", digest=change.subject, reason=str(error))
+
+    def follow(self, policy: LearnedPolicy | None) -> None:
+        """Let a policy apply, and nothing else; None: what is learned, from the next refresh."""
+        self.published, self._chosen = policy, None
+        if policy is not None:
+            routes = [each.applies for each in policy.routes]
+            self._chosen = {(r.tenant, r.workload): r.model for r in routes}
+            self._keep((r.tenant, r.workload, m, *n) for r in routes for m, n in r.counts.items())
+            self._own = {each.name.partition(" ")[2]: each.applies for each in policy.thresholds}
+
+    def _keep(self, rates: Iterable[tuple[str, str, str, float, float]]) -> None:
+        """The counts as they are now, by tenant, workload and model."""
         by_workload: dict[tuple[str, str], _Priors] = {}
         by_tenant: dict[str, _Priors] = {}
-        for rate in rates:
-            solved, failed = (max(n, 0.0) for n in (rate.recent_solved, rate.recent_failed))
+        for tenant, workload, model, *counts in rates:
+            solved, failed = (max(n, 0.0) for n in counts)
             counted = WorkloadPrior(solved=solved, failed=failed)
-            by_workload.setdefault((rate.tenant, rate.workload), {})[rate.model] = counted
-            total = by_tenant.setdefault(rate.tenant, {})
-            total[rate.model] = _sum(total.get(rate.model, NO_OUTCOMES), counted, 1)
+            by_workload.setdefault((tenant, workload), {})[model] = counted
+            total = by_tenant.setdefault(tenant, {})
+            total[model] = _sum(total.get(model, NO_OUTCOMES), counted, 1)
         self._by_workload, self._by_tenant = by_workload, by_tenant
 
     async def _write(self) -> None:

@@ -3,18 +3,18 @@ by person."""
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 
 from msgspec.structs import replace
 
 from gateway.learning.corrections import instructed, project_of, situation_of
 from gateway.learning.gate import does_harm, strange
-from gateway.learning.life_cycle import approved
+from gateway.learning.life_cycle import BY_OPERATOR, approved
 from gateway.learning.mining import scope_of
 from gateway.steering.guidance.lessons import LessonMatch, LessonQuery, is_rule
 from gateway.steering.guidance.pattern import RETRIEVED, Lesson, Pattern, Status, Trust, content
-from gateway.stores.learning import LessonFilter, StoredLesson
+from gateway.stores.learning import LearnedPolicy, LessonFilter, StoredLesson
 from gateway.stores.protocols import StoreError
 from gateway.stores.reads import Reads, directly
 from gateway.stores.sql.learning import LearningStore
@@ -23,6 +23,7 @@ from gateway.tasks import spawn
 CACHED_S = 5.0  # seconds after which a change of a tenant's lessons is seen
 MOST_TENANTS = 1024
 MOST_LESSONS = 2000
+APPROVED = "approved"  # a mark of `applies_when` in a policy: by an operator
 
 
 @dataclass(slots=True)
@@ -34,31 +35,35 @@ class _Shelf:
     rules: list[StoredLesson] = field(default_factory=list)  # the most often said first
     names: dict[str, str] = field(default_factory=dict)
     """Texts, by id, with names that a run has to know to be given them."""
+    policy: LearnedPolicy | None = None
+
+    def fitting(self, query: LessonQuery) -> list[LessonMatch]:
+        """The lessons that fit."""
+        found, own = _rules_for(query, self.rules) + _fitting(query, self.by_key), ""
+        if any(match.pattern.pattern_id in self.names for match in found):
+            heads = [key.split("|")[1] for key in query.keys]
+            own = " ".join((query.own().replace("\\n", " "), *heads))
+        name = self.names.get
+        return [each for each in found if not strange(name(each.pattern.pattern_id, ""), own)]
 
 
 @dataclass(eq=False)
 class LessonBook:
-    """Answers the look-ups of requests. While `read` fails, what was read before holds."""
+    """Answers the look-ups of requests. While `read` fails, what was read before holds.
+    `published`: gives the policy that applies in place of what is learned."""
 
     store: LearningStore
     _: KW_ONLY
     failed: Callable[[Exception], None]
     read: Reads = directly
+    published: Callable[[], LearnedPolicy | None] = lambda: None
     _shelves: dict[str, _Shelf] = field(default_factory=dict, init=False)
     _reading: dict[str, asyncio.Task[_Shelf]] = field(default_factory=dict, init=False)
 
     async def find(self, query: LessonQuery, tenant: str) -> Sequence[LessonMatch]:
         """The lessons that fit; nothing when the store fails."""
         try:
-            shelf = await self._shelf(tenant)
-            found = _rules_for(query, shelf.rules) + _fitting(query, shelf.by_key)
-            names, own = shelf.names, ""
-            if any(match.pattern.pattern_id in names for match in found):
-                heads = [key.split("|")[1] for key in query.keys]
-                own = " ".join((query.own().replace("\\n", " "), *heads))
-            return [
-                each for each in found if not strange(names.get(each.pattern.pattern_id, ""), own)
-            ]
+            return (await self.shelf(tenant)).fitting(query)
         except StoreError as error:
             self.failed(error)
             return ()
@@ -70,9 +75,11 @@ class LessonBook:
             shelf.read_at = float("-inf")
         self._reading.clear()
 
-    async def _shelf(self, tenant: str) -> _Shelf:
-        known = self._shelves.get(tenant)
-        if known is not None and time.monotonic() - known.read_at < CACHED_S:
+    async def shelf(self, tenant: str) -> _Shelf:
+        """The tenant's lessons. Raises: StoreError."""
+        known, policy = self._shelves.get(tenant), self.published()
+        fresh = known is not None and time.monotonic() - known.read_at < CACHED_S
+        if known is not None and fresh and known.policy is policy:
             return known
         reading = self._reading.get(tenant)
         if reading is None:
@@ -97,9 +104,28 @@ class LessonBook:
         self._shelves[tenant] = reading.result()
 
     async def _read(self, tenant: str) -> _Shelf:
-        wanted = LessonFilter(tenant=tenant, statuses=RETRIEVED)
+        policy = self.published()
+        tried = (*RETRIEVED, Status.QUARANTINED, Status.RETIRED)  # a policy may be of before
+        wanted = LessonFilter(tenant=tenant, statuses=tried if policy else RETRIEVED)
         stored = await self.read(lambda: self.store.lessons(wanted, limit=MOST_LESSONS))
-        return await asyncio.to_thread(_shelved, stored)
+        if policy is not None:
+            known = {each.pattern.pattern_id for each in stored}
+            forgotten = await self.read(self.store.forgotten_lessons) - known
+            every = [each.applies for each in (*policy.lessons, *policy.rules)]
+            own = [e for e in every if e.tenant in ("", tenant) and e.pattern_id not in forgotten]
+            stored = [_published(each, known) for each in own]
+        shelf = await asyncio.to_thread(_shelved, stored)
+        shelf.policy = policy
+        return shelf
+
+
+def _published(pattern: Pattern, known: Collection[str]) -> StoredLesson:
+    """The lesson of a policy; one that the store does not know has no trial: it is given always."""
+    lesson = pattern.lesson or Lesson(key="")
+    if pattern.pattern_id not in known:
+        pattern = replace(pattern, lesson=replace(lesson, share=1.0))
+    reason = BY_OPERATOR if APPROVED in lesson.applies_when else ""
+    return StoredLesson(pattern=pattern, reason=reason)
 
 
 def _shelved(stored: Sequence[StoredLesson]) -> _Shelf:

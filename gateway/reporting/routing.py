@@ -55,12 +55,14 @@ class OwnRiskRow:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutingReport:
     """Outcomes by workload, those that changed last first, and the value of each policy; `decided`:
-    runs that the learned policy decided."""
+    runs that the learned policy decided; `published`: digest of the policy that the gateway follows
+    in place of what is learned."""
 
     workloads: tuple[WorkloadRate, ...]
     decided: int
     values: tuple[PolicyValue, ...]
     own_risks: tuple[OwnRiskRow, ...] = ()
+    published: str = ""
 
 
 def routing_report(

@@ -47,13 +47,15 @@ class WorkloadRates(Struct, frozen=True, kw_only=True):
     """Knowledge of a run's workload when the run is decided. `key` of the workload and the id of
     the run decide whether and what the run explores. `outcomes` of the workload's runs by the model
     they began on; `elsewhere`: of the tenant's other workloads. `prices` in US dollars for one step
-    of an average run, where known."""
+    of an average run, where known. `chosen`: the model by a published policy, under which nothing
+    is explored, "" for a workload that it does not name; None without such a policy."""
 
     key: str
     run: str
     outcomes: Mapping[str, WorkloadPrior] = {}
     elsewhere: Mapping[str, WorkloadPrior] = {}
     prices: Mapping[str, float] = {}
+    chosen: str | None = None
 
     def rate(self, model: str) -> float:
         """The posterior mean of the model's success on this workload, in (0, 1)."""
@@ -163,13 +165,15 @@ def begin(
     Only the default and models with outcomes of their own compete; the others are tried: every
     candidate alike by exploration, and a cheaper one more often. Without any outcome the states
     decide."""
-    if not any(map(rates.knows, models)) or len(models) < 2:
+    if not (rates.chosen or any(map(rates.knows, models))) or len(models) < 2:
         certain = {default: 1.0}
         return RunChoice(model=default, default=default, probabilities=certain, learned=False)
     known = [model for model in models if model == default or rates.knows(model)]
     chances = {model: rates.rate(model) for model in models}
     close, costs = close_to_best(rates, known, default, regret), _costs(rates, models)
     best = min(close, key=lambda model: (costs[model], -chances[model]))
+    if rates.chosen is not None:
+        best, explore = rates.chosen if rates.chosen in models else best, 0.0
     shares = dict.fromkeys(models, explore / len(models))
     for tried, times in trials(rates, list(models), best, regret, costs).items():
         shares[tried] += min(times * explore, 1.0 - explore)

@@ -6,11 +6,12 @@ seconds of the epoch. Every store must pass `steering_gateway_testing.store_conf
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
 
 from gateway.steering.guidance.pattern import Pattern, Status, Tier
+from gateway.steering.scoring.risk import OwnRisk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,11 +139,11 @@ class StoredLesson(Struct, frozen=True, kw_only=True):
     """A lesson, its support and its trial. `reason`: of its last change."""
 
     pattern: Pattern
-    created_at: float
-    updated_at: float
-    support: Support
-    reason: str
-    posterior: Posterior
+    created_at: float = 0.0
+    updated_at: float = 0.0
+    support: Support = Support(conversations=0, tasks=0)
+    reason: str = ""
+    posterior: Posterior = Posterior()
 
 
 class LessonFilter(Struct, frozen=True, kw_only=True):
@@ -243,3 +244,39 @@ class EndedRun(Struct, frozen=True, kw_only=True):
     weight: float
     sequence: int
     project: str = ""
+
+
+class PolicyRoute(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The model on which the runs of a workload begin. `counts`: by model, its solved and failed
+    runs as routing and risk read them, which fade."""
+
+    tenant: str
+    client: str = ""
+    requested: str = ""
+    workload: str
+    model: str = ""
+    counts: Mapping[str, tuple[float, float]]
+
+
+Applies = TypeVar("Applies")
+
+
+class PolicyEntry(Struct, Generic[Applies], frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One entry of a policy. `digest` of `name` and `applies`; `evidence` is for people."""
+
+    name: str
+    applies: Applies
+    evidence: Mapping[str, Any] = {}
+    digest: str = ""
+
+
+class LearnedPolicy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The policy that was learned. `form` of its file; `digest` of all entries. A threshold's
+    name ends with its tenant."""
+
+    form: int = 1
+    routes: tuple[PolicyEntry[PolicyRoute], ...] = ()
+    thresholds: tuple[PolicyEntry[OwnRisk], ...] = ()
+    lessons: tuple[PolicyEntry[Pattern], ...] = ()
+    rules: tuple[PolicyEntry[Pattern], ...] = ()
+    digest: str = ""

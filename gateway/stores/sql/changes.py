@@ -22,9 +22,9 @@ _PUT = insert("operator_changes", _NAMES)
 
 
 class Change(Struct, frozen=True, kw_only=True):
-    """One change by an operator. `kind` is `pilot` or `policy`; `subject`: what it is about, such
-    as a pilot's id; `tenant`: empty for all; `at`: seconds of the epoch; `author`, `reason`: as
-    they were given; `body`: JSON, whose form the kind decides."""
+    """One change by an operator. `kind`: `pilot`, `policy` or `forgotten`; `subject`: what it is
+    about, such as a pilot's id; `tenant`: empty for all; `at`: seconds of the epoch; `author`,
+    `reason`: as they were given; `body`: JSON, whose form the kind decides."""
 
     id: str
     kind: str

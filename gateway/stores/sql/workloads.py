@@ -77,6 +77,7 @@ _PUT_OWN = f"""
 {insert("own_risks", _OWN)}
 ON CONFLICT (tenant) DO UPDATE SET fitted_at = excluded.fitted_at, fit = excluded.fit
 """
+_WORKLOAD = "SELECT workload FROM workload_runs WHERE run_id = :run_id"
 _OUTCOMES = ("success", "failure")
 
 
@@ -142,6 +143,11 @@ class WorkloadStore:
     async def ended(self, *, limit: int) -> list[EndedRun]:
         """The newest runs that succeeded or failed, of every tenant, newest first."""
         return await self._engine.made(_ended_of, self._ended, project="project", limit=limit)
+
+    async def workload_of(self, run_id: str) -> str:
+        """The workload of a run; empty for one that was not noted."""
+        rows = await self._engine.fetch(_WORKLOAD, run_id=run_id)
+        return rows[0][0] if rows else ""
 
     async def put_own_risk(self, tenant: str, own: OwnRisk) -> None:
         """Store the fit of a tenant, in place of the earlier one."""
