@@ -178,8 +178,10 @@ class RunStopped(RunRefused):
     type, code, label = "permission_error", "run_stopped", "stopped"
 
 
+STOPPED = "Stopped: "  # how the message of a stop begins
 BY_OPERATOR = "by the operator"  # in the message of a stop that a person has ordered
 AT_RISK = "control.at_risk: "  # how the reason of a stop begins that this setting has ordered
+STOP_ABOVE = "steering.stop_above: "  # the same of a run that had its second strike
 
 
 class RunPaused(RunRefused):

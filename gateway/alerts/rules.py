@@ -105,8 +105,8 @@ class Signals(Struct, frozen=True, kw_only=True):
     """Input of the rules at one moment. `window`: the calls of this process in the last `window_s`.
     `usual_cached_share`: of the last 24 hours. `rested`: times that each deployment began to rest
     since the last look. `store`: set while it is degraded. `accounts`: lately used ones. `newest`:
-    the runs with the newest calls, where runs are handed over; `goes_on_after`: steps after which
-    one is said to go on."""
+    the runs with the newest calls, where runs are handed over, and those stopped lately;
+    `goes_on_after`: steps after which one is said to go on."""
 
     live: Sequence[LiveRun] = ()
     newest: Sequence[RunRecord] = ()
@@ -185,15 +185,12 @@ def _stuck(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]:
 
 def _handed_over(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]:
     for run in signals.newest if settings.hand_over else ():
-        step, stopped = run.handed_over, run.stopped
-        ended = stopped is not None and stopped.by == "at_risk"
+        step, steps = run.handed_over, run.totals.steps
         titles = {}
         if step is not None:
             titles[run.id] = f"A run is handed over at step {step}: it was asked to stop and report"
-        if ended:
-            titles[f"{run.id}:ended"] = "A run at risk was ended: it waits for a person"
-        elif step is not None and run.totals.steps >= step + signals.goes_on_after:
-            later = counted(run.totals.steps - step, "step")
+        if step is not None and not run.stopped and steps >= step + signals.goes_on_after:
+            later = counted(steps - step, "step")
             titles[f"{run.id}:goes_on"] = f"A run goes on {later} after it was handed over"
         for subject, title in titles.items():
             yield Finding(
@@ -203,10 +200,33 @@ def _handed_over(signals: Signals, settings: AlertRuleSettings) -> Iterator[Find
                 title=title,
                 tenant=run.tenant,
                 facts={"run_id": run.id, "agent": run.agent, "model": run.model_requested}
-                | {"step": step, "steps": run.totals.steps, "cost_usd": run.totals.cost_usd},
+                | {"step": step, "steps": steps, "cost_usd": run.totals.cost_usd},
                 path=f"/dashboard/runs/{run.id}",
                 task=run.task_preview,
             )
+
+
+def _stopped(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]:
+    for run in signals.newest if settings.run_stopped else ():
+        stop = run.stopped
+        if stop is None or stop.action != "stop":
+            continue
+        # A budget's command has the limit: an agent that asks again meets the same stop.
+        which = {"budget": stop.go_on, "steering": ""}.get(stop.by, f"{stop.at:.3f}")
+        why = "" if stop.by == "operator" else f": {stop.why}"  # no text of a person
+        cost = about(money(run.totals.cost_usd), run.totals.estimated)
+        yield Finding(
+            rule="run_stopped",
+            subject=f"{run.id}:{which}",
+            severity="danger",
+            title=f"A run was {stop.words}{why} ({cost} so far)",
+            tenant=run.tenant,
+            facts={"run_id": run.id, "agent": run.agent, "model": run.model_requested}
+            | {"by": stop.by, "name": stop.name, "go_on": stop.go_on}
+            | {"steps": run.totals.steps, "cost_usd": run.totals.cost_usd},
+            path=f"/dashboard/runs/{run.id}",
+            task=run.task_preview,
+        )
 
 
 def _errors(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]:
@@ -290,7 +310,9 @@ def _budgets(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]
         if not reached:
             continue
         share = max(reached)
-        run = account.subject if account.scope == "run" else ""
+        subject, alike = account.subject, [one.run for one in signals.live]
+        found = [run.id for run in alike if subject in (run.id, run.conversation_id)]
+        run = subject if account.scope == "run" else next(iter(found), "")
         yield Finding(
             rule="budget",
             subject=f"{account.budget}:{account.subject}:{share:g}",
@@ -313,7 +335,7 @@ def _budgets(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]
 
 # Every rule, in the order in which findings are raised.
 RULES: Final[tuple[Rule, ...]] = (
-    *(_stuck, _handed_over, _budgets, _errors, _unsteered, _cached, _resting, _store),
+    *(_stuck, _handed_over, _stopped, _budgets, _errors, _unsteered, _cached, _resting, _store),
 )
 
 

@@ -118,11 +118,10 @@ class AlertWatch:
                 accounts = await used_accounts(self.ledger, budgets, since)
                 await self._read_usual()
                 if control.at_risk != "off":  # an asked run may end before the next look
-                    page = queries.PageRequest(sort="updated_at", limit=queries.LIVE_RUNS)
-                    runs = (
-                        await self.stores.runs.list_runs(queries.RunFilter(mode=queries.LIVE), page)
-                    ).runs
-                    newest += [run for run in runs if run.updated_at >= since]
+                    found = await self._newest()
+                    newest += [r for r in found if r.updated_at >= since and not r.stopped]
+                found = await self._newest(stopped=queries.ANY)
+                newest += [r for r in found if r.stopped and r.stopped.at >= since]
             except StoreError as error:
                 self._log.warning("runs not read for alerts", reason=str(error))
         window_s = self.settings().alerts.rules.window_s
@@ -136,6 +135,13 @@ class AlertWatch:
             store=store,
             accounts=accounts,
         )
+
+    async def _newest(self, **chosen: Any) -> Sequence[RunRecord]:
+        """Runs of the last week with the newest calls."""
+        begun = time.time() - queries.LONGEST_S
+        page = queries.PageRequest(sort="updated_at", limit=queries.LIVE_RUNS)
+        wanted = queries.RunFilter(mode=queries.LIVE, since=begun, **chosen)
+        return (await self.stores.runs.list_runs(wanted, page)).runs
 
     async def _read_usual(self) -> None:
         """The cached share of the last 24 hours, without the running one."""

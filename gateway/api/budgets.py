@@ -14,6 +14,7 @@ from gateway.budgets.texts import account_view
 from gateway.config.budgets import METRICS
 from gateway.errors import BadRequest, NotFound
 from gateway.stores.budgets import Account, AccountKey, Action, Amounts, Control
+from gateway.text.sanitize import one_line
 
 if TYPE_CHECKING:
     from gateway.runtime import Runtime
@@ -157,10 +158,11 @@ class SubjectParameters(Parameters):
 
 
 class ControlBody(BaseModel):
-    """The reason, shown to the client and on the run's page."""
+    """The reason, and who has ordered it; both are shown to the client and on the run's page."""
 
     model_config = ConfigDict(extra="forbid")
     reason: Annotated[str, Field(max_length=MAX_REASON)] = ""
+    author: Annotated[str, Field(max_length=80)] = ""
 
 
 class HeldView(BaseModel):
@@ -169,6 +171,7 @@ class HeldView(BaseModel):
     subject: str
     action: str | None = described("stop, pause, or null: it may go on.")
     reason: str
+    author: str = described("A person's name, where known.")
     at: float | None
     stored: bool = described("False: on this gateway only, until the store works again.")
 
@@ -181,7 +184,7 @@ async def list_held(request: ApiRequest[TenantParameter]) -> ApiResponse:
     """Runs and conversations that are stopped or paused."""
     tenant = request.tenant
     listed = [
-        {**picked(control, "subject", "action", "reason", "at"), "stored": True}
+        {**picked(control, "subject", "action", "reason", "author", "at"), "stored": True}
         for control in request.runtime.holds.listed()
         if tenant in (None, control.tenant)
     ]
@@ -189,10 +192,12 @@ async def list_held(request: ApiRequest[TenantParameter]) -> ApiResponse:
 
 
 async def hold(
-    runtime: "Runtime", given: str, action: Action | None, reason: str, tenant: str | None
+    runtime: "Runtime", given: str, action: Action | None, said: ControlBody, tenant: str | None
 ) -> dict[str, Any]:
     """Stop or pause a run or conversation of the tenant; None: let it go on. Raises: NotFound;
     StoreError."""
+    said = said if action else ControlBody()
+    about: dict[str, Any] = {"reason": said.reason, "author": one_line(said.author, 80)}
     found = await known_subject(runtime.runs, given, tenant)
     if found is None:
         raise NotFound(f"there is no run or conversation {given[:80]!r}", param="subject")
@@ -200,20 +205,19 @@ async def hold(
     if action is None or at is None:
         stored = await runtime.holds.release(subject) is not False
     else:
-        control = Control(subject=subject, tenant=owner, action=action, reason=reason, at=at)
+        control = Control(subject=subject, tenant=owner, action=action, at=at, **about)
         stored = await runtime.holds.hold(control)
     runtime.log.warning("run held" if action else "run resumed", subject=subject)
     event = {"type": "control", "tenant": owner, "subject": subject, "action": action or "resume"}
     runtime.events.publish(event)
-    reason = reason if action else ""
-    return {"subject": subject, "action": action, "reason": reason, "at": at, "stored": stored}
+    return {"subject": subject, "action": action, **about, "at": at, "stored": stored}
 
 
 def _add(kind: str, verb: str, action: Action | None, what: str) -> None:
     async def handler(request: ApiRequest[SubjectParameters]) -> ApiResponse:
-        reason = request.read(ControlBody).reason if request.body else ""
+        said = request.read(ControlBody) if request.body else ControlBody()
         subject, tenant = request.params.subject, request.tenant
-        return ApiResponse(await hold(request.runtime, subject, action, reason, tenant))
+        return ApiResponse(await hold(request.runtime, subject, action, said, tenant))
 
     handler.__name__, handler.__doc__ = f"{verb}_{kind}", f"{verb.capitalize()} {what}"
     route, body = f"POST /api/{kind}s/{{subject}}/{verb}", ControlBody if action else None

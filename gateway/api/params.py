@@ -186,6 +186,9 @@ class RunFilters(TenantParameter):
     outcome: Annotated[str, OneOf((*queries.OUTCOMES, queries.UNFINISHED))] | None = described(
         "With this outcome; `unfinished`: none was reported.", None
     )
+    stopped: Annotated[str, OneOf(queries.STOPPED_BY)] | None = described(
+        "Stopped or paused by this; `yes`: by any of these.", None
+    )
     since: Time | None = described("Started at or after this time.", None)
     until: Time | None = described("Started before this time.", None)
     task: Text | None = described("Whose task contains this text, ignoring case.", None)

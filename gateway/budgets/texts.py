@@ -1,5 +1,6 @@
 """Texts about budgets and holds for clients, agents and operators. Pure."""
 
+import shlex
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -8,6 +9,8 @@ from gateway import errors
 from gateway.budgets.rules import BudgetStatus, seconds_to_midnight
 from gateway.config.budgets import BudgetSettings
 from gateway.stores.budgets import Account, Control
+from gateway.stores.totals import RAISE_IT, resume_command
+from gateway.text.formatting import money
 from gateway.upstream.base import RawHeaders
 from gateway.wire.echo import OWN_ANSWER
 
@@ -24,17 +27,25 @@ def amount(metric: str, value: float) -> str:
 
 
 def used_up(found: BudgetStatus, metric: str, now: float) -> str:
-    """The budget that refuses a call, with its use."""
+    """The use of the budget that refuses a call, and the command that raises it."""
     budget, account = found.applied.budget, found.account
     limit = account.limits_of(found.applied.wanted.limits).get(metric, 0.0)
-    used = account.used(metric, now)
     waiting = 0.0 if metric == "minutes" else account.reserved.of(metric)
-    reserved = f", {amount(metric, waiting)} reserved for calls on their way" if waiting else ""
-    whose = f"{budget.scope} {account.subject}"
-    return (
-        f"budget '{budget.name}' of {whose}: {amount(metric, used - waiting)} of "
-        f"{amount(metric, limit)} are used{reserved}, and this call would go over it"
-    )
+    used = account.used(metric, now) - waiting
+    kind = "" if metric == "usd" else f"-{metric.replace('_', '-').removesuffix('s')}"
+    text = f"{_figure(metric, used)} of the {_figure(metric, limit)}{kind} budget is used"
+    if waiting:
+        text += f", {_figure(metric, waiting)} more is reserved for calls on their way"
+    if used < limit * (budget.stop_at or 1.0):
+        text += ", and this call needs more than is left"
+    again = " The budget starts again at midnight UTC." if budget.daily else ""
+    option = f"--{metric.replace('_', '-')} {2 * limit:.10g}"
+    command = f"gateway budgets raise {budget.name} {shlex.quote(account.subject)} {option}"
+    return f"{text}.{again}{RAISE_IT}{command}"
+
+
+def _figure(metric: str, value: float) -> str:
+    return money(value) if metric == "usd" else f"{value:,.1f}".removesuffix(".0")
 
 
 def budget_error(found: BudgetStatus, metric: str, now: float) -> errors.BudgetExceeded:
@@ -49,31 +60,34 @@ def budget_error(found: BudgetStatus, metric: str, now: float) -> errors.BudgetE
         headers = (("retry-after", str(seconds_to_midnight(now))), *NO_RETRY)
     elif metric != "minutes" and account.reserved.calls and account.spent.of(metric) < limit:
         headers = (("retry-after", "1"),)
-    return errors.BudgetExceeded(used_up(found, metric, now), headers=headers)
+    return errors.BudgetExceeded(errors.STOPPED + used_up(found, metric, now), headers=headers)
 
 
 def stop_error(control: Control) -> errors.RunStopped:
     """The refusal of a call of a stopped run."""
-    if control.reason.startswith(errors.AT_RISK):
-        said = f"{control.subject} was stopped by {control.reason}. A person can let it go on"
-        return errors.RunStopped(said, headers=NO_RETRY)
-    why = f": {control.reason}" if control.reason else ""
-    return errors.RunStopped(
-        f"{control.subject} was stopped {errors.BY_OPERATOR}{why}", headers=NO_RETRY
-    )
+    return errors.RunStopped(errors.STOPPED + _held(control), headers=NO_RETRY)
 
 
-def strike_error(run: str, reason: str) -> errors.RunStopped:
+def _held(control: Control) -> str:
+    """`ordered by the operator (ann): it loops. Let it go on: gateway runs resume c-1`."""
+    said = control.reason
+    if not said.startswith(errors.AT_RISK):
+        author = f" ({control.author})" if control.author else ""
+        said = f"the operator{author}{f': {said}' if said else ''}"
+    return f"ordered by {said.rstrip('.')}. Let it go on: {resume_command(control.subject)}"
+
+
+def strike_error(reason: str) -> errors.RunStopped:
     """The refusal of a call of a run that had its second strike."""
     why = reason.removeprefix("stop: ")
-    return errors.RunStopped(f"{run} was stopped by steering.stop_above: {why}", headers=NO_RETRY)
+    text = f"ordered by {errors.STOP_ABOVE}{why}. A new message from the user starts a new run."
+    return errors.RunStopped(errors.STOPPED + text, headers=NO_RETRY)
 
 
 def pause_error(control: Control, retry_after_s: float) -> errors.RunPaused:
     """The refusal of a call of a run that stayed paused while the call waited."""
-    why = f": {control.reason}" if control.reason else ""
     retry = (("retry-after", f"{max(1, round(retry_after_s))}"),)
-    return errors.RunPaused(f"{control.subject} is paused {errors.BY_OPERATOR}{why}", headers=retry)
+    return errors.RunPaused(f"Paused: {_held(control)}", headers=retry)
 
 
 def with_status(error: errors.RunRefused, status: int) -> errors.RunRefused:
@@ -85,10 +99,8 @@ def with_status(error: errors.RunRefused, status: int) -> errors.RunRefused:
 
 def answer_text(message: str) -> str:
     """A refusal as the final answer of a run."""
-    return (
-        f"{OWN_ANSWER}{message}. No model was asked. The operator can raise the limit "
-        "or let the run go on; until then further calls get this answer."
-    )
+    why = message.removeprefix(errors.STOPPED)
+    return f"{OWN_ANSWER}{why}\n\nNo model was asked. Until then every call gets this answer."
 
 
 def budget_header(found: Sequence[BudgetStatus], refused: Sequence[str], *, stored: bool) -> str:

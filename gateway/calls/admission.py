@@ -23,7 +23,7 @@ from gateway.conversations.index import ConversationIndex
 from gateway.conversations.steering_result import Call, SteeringResult
 from gateway.dialects import SteeredRequest
 from gateway.dialects.own_answers import is_structured
-from gateway.errors import AT_RISK, Forbidden, RunRefused
+from gateway.errors import AT_RISK, STOPPED, Forbidden, RunRefused
 from gateway.observability.logging import get_logger
 from gateway.runtime import Runtime
 from gateway.services import Services
@@ -69,7 +69,7 @@ class Admissions:
                 strike = result.decision.proposal.strike
                 if strike.stops:
                     self._runtime.metrics.held_calls.labels("strikes").inc()
-                    raise texts.strike_error(result.run_id, strike.reason)
+                    raise texts.strike_error(strike.reason)
             if result is not None and result.decision is not None:
                 await self._end_at_risk(call, result, result.decision.proposal.at_risk)
             if services.budgets is not None or call.control.budget is not None:
@@ -173,7 +173,7 @@ class Admissions:
 def _answer(
     call: Call, request: SteeredRequest, error: RunRefused, ending: Ending
 ) -> texts.OwnResponse | None:
-    call.note_reason(f"{error.label}: {error.message}")
+    call.note_reason(f"{error.label}: {error.message.removeprefix(STOPPED)}")
     exchange = call.exchange
     exchange.notes["refused"] = error.code
     _log.info(

@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import csv
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -32,7 +33,7 @@ from gateway.stores import queries
 from gateway.stores.budgets import Action, Control
 from gateway.stores.learning import OutcomeRow
 from gateway.stores.records import IMPORTED, StepRow
-from gateway.stores.totals import RunRecord
+from gateway.stores.totals import RunRecord, Stop
 from gateway.stores.usage import GROUPS, Sums, Tree
 from gateway.text import formatting
 from gateway.text.plots import STATE_COLOURS, curve, strip
@@ -116,6 +117,8 @@ def _add_filters(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--intervention", choices=list(KIND_LABELS), help=acts)
     ends = [*queries.OUTCOMES, queries.UNFINISHED]
     parser.add_argument("--outcome", choices=ends, help="only runs that ended so")
+    by, known = "only stopped or paused runs; by what (default: any)", queries.STOPPED_BY
+    parser.add_argument("--stopped", nargs="?", const=queries.ANY, choices=known, help=by)
     mode = "only runs of this mode; imported: from session logs, live: all but those"
     parser.add_argument("--mode", choices=[queries.LIVE, IMPORTED, *MODES], help=mode)
 
@@ -134,8 +137,10 @@ async def _list(stores: Stores, settings: Settings, args: argparse.Namespace) ->
         say("no runs")
     else:
         # Ids are never cut, so that they can be copied: a narrow terminal wraps lines instead.
-        width = max(Console().width, _OTHER_COLUMNS + _LEAST_TASK)
-        Console(width=width).print(_runs_table(found.runs, width - _OTHER_COLUMNS))
+        stops = [len(run.stopped.words) for run in found.runs if run.stopped]
+        others = _OTHER_COLUMNS + max(stops, default=0)
+        width = max(Console().width, others + _LEAST_TASK)
+        Console(width=width).print(_runs_table(found.runs, width - others))
 
 
 async def _show(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
@@ -347,9 +352,17 @@ def _facts(run: RunRecord) -> Iterator[str]:
         f"outcome {run.outcome or 'unknown'}"
     )
     if run.stopped is not None:
-        yield f"{run.stopped.words}: {one_line(run.stopped.why, 300) or 'no reason given'}"
+        yield from stop_lines(run.stopped)
     if run.handed_over is not None:
         yield f"asked to stop and report at step {run.handed_over} of {totals.steps}"
+
+
+def stop_lines(stop: Stop) -> Iterator[str]:
+    """By what a run was stopped, when and why, and the command that lets it go on."""
+    why = one_line(stop.why, 300) or "no reason given"
+    yield f"{stop.words} {formatting.ago(stop.at)}: {why}" if stop.at else f"{stop.words}: {why}"
+    if stop.go_on:
+        yield f"to let it go on: {stop.go_on}"
 
 
 def _tail_line(run: RunRecord, step: StepRow, as_json: bool) -> str:
@@ -373,8 +386,9 @@ async def _hold(
 ) -> None:
     found = await known_subject(stores.runs, args.subject, None)
     subject, tenant = kept(found, f"there is no run or conversation {args.subject!r}")
-    why, now = args.reason, time.time()
-    control = Control(subject=subject, tenant=tenant, action=action, reason=why, at=now)
+    author = os.environ.get("USER") or os.environ.get("USERNAME", "")
+    said: dict[str, Any] = {"reason": args.reason, "author": author, "at": time.time()}
+    control = Control(subject=subject, tenant=tenant, action=action, **said)
     await kept(stores.controls, _NO_STOPS).hold(control)
     _say_held(args, subject, action)
 
@@ -393,7 +407,8 @@ def _say_held(args: argparse.Namespace, subject: str, action: str | None) -> Non
 async def _held(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:
     listed = await kept(stores.controls, _NO_STOPS).list_controls()
     for control in listed:
-        text = f"{control.action}  {formatting.ago(control.at)}  {control.reason}"
+        about = f"{control.action}  {control.author}".rstrip()
+        text = f"{about}  {formatting.ago(control.at)}  {control.reason}"
         say(as_line(control) if args.json else f"{control.subject}  {text}".rstrip())
     if not listed and not args.json:
         say("nothing is held")

@@ -122,6 +122,7 @@ async def run_on_stores(
     with reported():
         settings = load_settings(args.config, upstreams=whole or creates)
         subject = getattr(args, "run_id", None) or getattr(args, "subject", None)
+        subject = subject and subject.partition("@")[0]  # an account of a day has its date, too
         storage = settings.storage if creates else found_storage(settings.storage, subject)
         stores = await open_stores(storage, existing=not creates)
         try:

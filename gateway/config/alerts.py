@@ -11,6 +11,7 @@ from gateway.steering.plugins import plugins
 RuleName = Literal[
     "run_stuck",
     "hand_over",
+    "run_stopped",
     "budget",
     "cached_share",
     "deployment_resting",
@@ -57,6 +58,7 @@ class AlertRuleSettings:
 
     run_stuck: int | None = 5
     hand_over: bool = True
+    run_stopped: bool = True
     budget: tuple[float, ...] = (0.5, 0.8, 1.0)
     cached_share: float | None = 0.5
     deployment_resting: bool = True

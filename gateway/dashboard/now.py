@@ -18,13 +18,23 @@ from gateway.dashboard.runs import RunsParameters, row_of, tree_of
 from gateway.reporting.savings import Saving, read_savings
 from gateway.stores import usage
 from gateway.stores.budgets import Account
-from gateway.stores.queries import LIVE, LIVE_S, LiveQuery, LiveRun, PageRequest, RunFilter
+from gateway.stores.queries import (
+    ANY,
+    LIVE,
+    LIVE_RUNS,
+    LIVE_S,
+    LONGEST_S,
+    LiveQuery,
+    LiveRun,
+    PageRequest,
+    RunFilter,
+)
 from gateway.stores.totals import SEVERITIES, plus
 from gateway.stores.usage import Tree, UsagePoint, UsageQuery, bucket_start
 from gateway.text import formatting
 
 SPENT_S = 600.0  # over how long the rate of spending is measured, in seconds
-_FINISHED, _ACCOUNTS, _BUDGETS, _ALERTS = 6, 200, 6, 5
+_FINISHED, _ACCOUNTS, _BUDGETS, _ALERTS, _STOPS = 6, 200, 6, 5, 5
 _WITH_TREES = 40  # runs, the worst first, shown with what their tree costs: each may be a query
 _DAY_S = 86_400.0
 _OLD_S = 30.0  # most that the ledger may be behind
@@ -43,18 +53,24 @@ async def show(visit: Visit) -> Page:
     store, tenant = visit.runtime.runs, visit.tenant
     found = await store.live_runs(LiveQuery.at(now, tenant=tenant, spent_s=SPENT_S))
     # By severity, then by how long they are stuck, then by what they cost.
-    live = sorted(found, key=_worst, reverse=True)
+    live = sorted([one for one in found if not one.run.stopped], key=_worst, reverse=True)
     begun = bucket_start(now, "day")
     today = await store.usage(UsageQuery(since=begun, until=begun + _DAY_S, tenant=tenant))
-    shown = {live_run.run.id for live_run in live}
+    recent = PageRequest(limit=LIVE_RUNS, sort="updated_at")
+    wanted = RunFilter(tenant=tenant, mode=LIVE, stopped=ANY, since=now - LONGEST_S)
+    stops = (await store.list_runs(wanted, recent)).runs
+    stopped = [run for run in stops if run.stopped and run.stopped.at >= now - _DAY_S]
+    stopped.sort(key=lambda run: run.stopped.at if run.stopped else 0.0, reverse=True)
+    shown = {run.id for run in (*(one.run for one in live), *stopped)}
     page = PageRequest(limit=_FINISHED + len(shown), sort="updated_at")
     newest = await store.list_runs(RunFilter(tenant=tenant, mode=LIVE), page)
     values: dict[str, Any] = {
         "title": "Now",
         "live_runs": live,
-        "stopped": sum(one.run.stopped is not None for one in live),
+        "stopped": stopped,
+        "shown_stops": _STOPS,
         "counts": {name: sum(run.severity == name for run in live) for name in SEVERITIES},
-        "spending": _spending(live, today),
+        "spending": _spending(found, today),
         "today": today[0] if today else UsagePoint(start=begun),
         "finished": [row_of(r, now) for r in newest.runs if r.id not in shown][:_FINISHED],
         "alerts": [

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from pydantic import Field
 
 from gateway.api import params
-from gateway.api.budgets import MAX_REASON, allow, find_account, hold
+from gateway.api.budgets import MAX_REASON, ControlBody, allow, find_account, hold
 from gateway.api.runs import OutcomeBody, keep_outcome
 from gateway.api.views import picked, thresholds
 from gateway.budgets.texts import account_view, amount
@@ -28,7 +28,15 @@ from gateway.steering.monitors import MONITORS
 from gateway.steering.transcript.interventions import KIND_LABELS
 from gateway.stores.budgets import AccountKey, Action
 from gateway.stores.protocols import StoreError
-from gateway.stores.queries import LIVE_S, OUTCOMES, UNFINISHED, PageRequest, RunFilter, RunTrace
+from gateway.stores.queries import (
+    LIVE_S,
+    OUTCOMES,
+    STOPPED_BY,
+    UNFINISHED,
+    PageRequest,
+    RunFilter,
+    RunTrace,
+)
 from gateway.stores.records import InjectionRow, StepRow
 from gateway.stores.totals import (
     DERIVED,
@@ -109,6 +117,7 @@ async def filter_values(visit: Visit) -> dict[str, Any]:
             "experiment": facets.experiments,
             "arm": ARMS,
             "outcome": (*OUTCOMES, UNFINISHED),
+            "stopped": STOPPED_BY,
             "mode": params.RUN_MODES,
             "period": tuple(PERIODS),
         },
@@ -146,7 +155,8 @@ async def control(visit: Visit) -> Page:
     action, form = visit.form.get("action", ""), visit.form
     if action in _HOLDS:
         subject, reason = form.get("subject", run_id), form.get("reason", "")[:MAX_REASON]
-        await hold(visit.runtime, subject, _HOLDS[action], reason, visit.tenant)
+        said = ControlBody(reason=reason, author=form.get("author", "")[:80])
+        await hold(visit.runtime, subject, _HOLDS[action], said, visit.tenant)
     elif action in ("raise", "lift"):
         await _allow(visit, form)
     else:
@@ -280,6 +290,7 @@ async def show(visit: Visit) -> Page:
         "ended": run.ended_at is not None,
         "accounts": await _accounts(visit, (run.id, root)),
         "operator": visit.access.operator,
+        "controls": visit.access.controls,
         "amount": amount,
     }
     # Runs to compare with: those with the same task first, the newest of them first.

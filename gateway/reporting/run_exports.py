@@ -36,6 +36,7 @@ RUN_COLUMNS = (
     "interventions",
     "handed_over",
     *_ESTIMATED,
+    *("stopped", "stopped_at", "stopped_why"),
 )
 _SUM_COLUMNS = tuple(f.name for f in fields(Sums))
 
@@ -62,6 +63,7 @@ def run_row(run: RunRecord) -> list[Any]:
         sum(run.totals.human.values()),
         run.handed_over,
         *estimated,
+        *((s.words, s.at, s.why) if (s := run.stopped) else ("", None, "")),
     ]
 
 

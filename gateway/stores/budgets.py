@@ -257,10 +257,12 @@ Action = Literal["stop", "pause"]
 
 
 class Control(Struct, frozen=True, kw_only=True):
-    """A hold on a run (`subject` is its id), or on a conversation and all below it."""
+    """A hold on a run (`subject` is its id), or on a conversation and all below it. `author`: who
+    ordered it, where known."""
 
     subject: str
     tenant: str
     action: Action
     reason: str = ""
     at: float = 0.0
+    author: str = ""

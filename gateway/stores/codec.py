@@ -39,7 +39,8 @@ RUN_COLUMNS = (*names(RunRecord, "totals", "tags", "stopped"), "tags")
 # a conversation's is not for runs that had ended before.
 STOP_COLUMNS = (
     "(SELECT s.call FROM steps AS s WHERE s.run_pk = r.pk ORDER BY s.step_index DESC LIMIT 1)",
-    "(SELECT h.action || ' ' || h.reason FROM run_controls AS h WHERE h.subject = r.id OR "
+    "(SELECT h.action || '\t' || CAST(round(h.at * 1000) AS BIGINT) || '\t' || h.subject "
+    "|| '\t' || h.author || '\t' || h.reason FROM run_controls AS h WHERE h.subject = r.id OR "
     "coalesce(r.ended_at, h.at) >= h.at AND h.subject IN (c.id, c.parent_id, c.root_id) "
     "ORDER BY h.action DESC, h.at LIMIT 1)",
 )
@@ -104,18 +105,19 @@ def run_of(row: Sequence[Any]) -> RunRecord:
     width = len(RUN_COLUMNS)
     values = dict(zip(RUN_COLUMNS, row[:width], strict=True))
     values["tags"] = orjson.loads(values["tags"]) if values["tags"] != "{}" else {}
-    return RunRecord(**values, totals=totals_of(row[width:]), stopped=_stopped(newest, hold))
+    stopped = _stopped(newest, hold, values["updated_at"])
+    return RunRecord(**values, totals=totals_of(row[width:]), stopped=stopped)
 
 
-def _stopped(newest: str | None, hold: str | None) -> Stop | None:
-    """From STOP_COLUMNS."""
+def _stopped(newest: str | None, hold: str | None, at: float = 0.0) -> Stop | None:
+    """From STOP_COLUMNS; `at`: the time of the newest call."""
     if hold is not None:
-        action, _, why = hold.partition(" ")
-        return held(action, why)
+        action, since, *rest = hold.split("\t", 4)
+        return held(action, int(since) / 1000, *rest)
     if newest is None or '"error":null' in newest:
         return None
     call = call_of(newest)
-    return stop_of(call.error, call.reasons)
+    return stop_of(call.error, call.reasons, at)
 
 
 _SQL = Path(__file__).with_name("sql") / "experiment_run.sql"

@@ -13,6 +13,7 @@ from msgspec import Struct, structs
 
 from gateway.stores.records import ConversationAbout, InjectionRow, StepRow
 from gateway.stores.totals import (
+    STOPPERS,
     CallTotals,
     CountedSteps,
     RiskSums,
@@ -31,6 +32,7 @@ HEALTH_RUNS = 20_000
 FACET_RUNS = 10_000  # the newest runs whose values are offered as the choices of a filter
 UNFINISHED = "unfinished"  # the outcome to filter by for runs without one
 LIVE = "live"  # the mode to filter by for all runs but imported ones
+STOPPED_BY = (ANY := "yes", *STOPPERS)  # what to filter stopped and paused runs by
 
 # The sort keys of a list of runs; an unknown cost sorts below zero.
 SORT_KEYS: Mapping[str, Callable[[RunRecord], float]] = {
@@ -50,7 +52,8 @@ class RunFilter(Struct, frozen=True, kw_only=True):
     it, or was at a step. `failure_type`, `monitor`, `intervention`: occurred at least once.
     `outcome`: success, failure, other or `unfinished`. `since` <= started_at < `until`. `task`:
     occurs in the task preview, case ignored. `mode`: that of the run, or `live`. `tags`: (name,
-    value) pairs, all of which the run has; value None = any."""
+    value) pairs, all of which the run has; value None = any. `stopped`: what stopped or paused it,
+    one of STOPPED_BY."""
 
     tenant: str | None = None
     conversation_id: str | None = None
@@ -69,6 +72,7 @@ class RunFilter(Struct, frozen=True, kw_only=True):
     task: str | None = None
     key_name: str | None = None
     tags: tuple[tuple[str, str | None], ...] = ()
+    stopped: str | None = None
 
     @property
     def summed(self) -> "RunFilter":

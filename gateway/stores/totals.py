@@ -10,12 +10,13 @@ One scale of severity for steps and runs, which every page and every alert uses:
 The composite alone is not enough: it is a weighted sum, and one monitor at its highest, which is
 what a loop looks like, remains under 0.6."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
 from msgspec import Struct
 
-from gateway.errors import AT_RISK, BY_OPERATOR, BudgetExceeded, RunStopped
+from gateway.errors import AT_RISK, BY_OPERATOR, STOP_ABOVE, BudgetExceeded, RunStopped
 from gateway.stores.records import IMPORTED, CallRow, RunUpdate, StepRow
 
 # Source: reference section 12: low < 0.35 <= warn < 0.6 <= danger; a run whose peak stays
@@ -245,44 +246,60 @@ def _with_estimates(known: Mapping[str, float], calls: Sequence[CallRow]) -> Map
 
 
 class Stop(Struct, frozen=True, kw_only=True):
-    """A stopped or paused run: `action` is stop or pause; `by`: operator, budget, steering or
-    at_risk."""
+    """A stopped or paused run: `action` is stop or pause; `by`: one of STOPPERS; `name`: of the
+    budget, or of the person, where known; `at`: of the hold, or of the refused call; `go_on`: the
+    command that lets the run go on."""
 
     action: str
     by: str
     why: str
+    name: str = ""
+    at: float = 0.0
+    go_on: str = ""
 
     @property
     def words(self) -> str:
-        """`stopped by the operator`, `paused by the operator`, `stopped by a budget`."""
+        """`stopped by budget per-task`, `paused by the operator (ann)`."""
         done = "paused" if self.action == "pause" else "stopped"
-        return f"{done} by {_STOPPERS[self.by]}"
+        if self.by == "budget" and self.name:
+            return f"{done} by budget {self.name}"
+        return f"{done} by {STOPPERS[self.by]}{f' ({self.name})' if self.name else ''}"
 
 
-_STOPPERS = {
+STOPPERS = {
     "operator": "the operator",
     "budget": "a budget",
-    "steering": "steering.stop_above",
+    "steering": STOP_ABOVE.removesuffix(": "),
     "at_risk": AT_RISK.removesuffix(": "),
 }
+RAISE_IT = " Raise it: "  # between a budget's figures and the command that raises it
 
 
-def held(action: str, why: str) -> Stop:
+def resume_command(subject: str) -> str:
+    """The command that ends the hold on a run or conversation."""
+    return f"gateway runs resume {shlex.quote(subject)}"
+
+
+def held(action: str, at: float, subject: str, author: str, why: str) -> Stop:
     """The stop of a run on which there is a hold."""
     by = "at_risk" if why.startswith(AT_RISK) else "operator"
-    return Stop(action=action, by=by, why=why.removeprefix(AT_RISK))
+    why, go_on = why.removeprefix(AT_RISK), resume_command(subject)
+    return Stop(action=action, by=by, why=why, name=author, at=at, go_on=go_on)
 
 
-def stop_of(error: str | None, reasons: Sequence[str]) -> Stop | None:
-    """The stop that the newest call of a run met; None for one that was sent. A hold is in
-    force while it is stored."""
+def stop_of(error: str | None, reasons: Sequence[str], at: float) -> Stop | None:
+    """The stop that the newest call of a run met, at this time; None for one that was sent. A hold
+    is in force while it is stored."""
     if error not in (BudgetExceeded.label, RunStopped.label):
         return None
     why = next((r for r in reversed(reasons) if r.startswith(f"{error}: ")), "")
     by = "budget" if error == BudgetExceeded.label else "steering"
     if by == "steering" and (BY_OPERATOR in why or AT_RISK in why):
         return None
-    return Stop(action="stop", by=by, why=why.removeprefix(f"{error}: "))
+    why = why.removeprefix(f"{error}: ").rpartition(STOP_ABOVE)[2]
+    why, _, command = why.partition(RAISE_IT)
+    name = command.split()[3] if command else ""
+    return Stop(action="stop", by=by, why=why, name=name, at=at, go_on=command)
 
 
 class RunRecord(RunUpdate, frozen=True, kw_only=True):

@@ -309,6 +309,8 @@ def _run_lines(trace: Trace, page: str) -> Iterator[str]:
     yield f"    states   {states}, now {run['state']}{ended}"
     if stop := run.get("stopped"):
         yield f"    {Stop(**stop).words}: {one_line(stop['why'], _WHY_CHARS) or 'no reason given'}"
+        if stop["go_on"] and not stop["name"].startswith("wrap-"):
+            yield f"    to let it go on: {stop['go_on']}"
     models = (f"{one_line(name, 40)} {number}" for name, number in totals["models"].items())
     yield f"    models   {'  '.join(models)}"
     if totals["fired"]:

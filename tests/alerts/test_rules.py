@@ -48,6 +48,11 @@ def a_handed_over_run(steps: int, *, ended: bool = False) -> RunRecord:
     return replace(a_live_run(0).run, totals=totals, stopped=stop)
 
 
+def a_stopped_run(by: str, at: float, action: str = "stop") -> RunRecord:
+    stop = Stop(action=action, by=by, why="it loops", at=at, go_on="raise it")
+    return replace(a_live_run(0).run, stopped=stop)
+
+
 CASES: tuple[tuple[Signals, list[tuple[str, str]]], ...] = (
     (Signals(), []),
     (Signals(live=(a_live_run(4),)), []),
@@ -60,8 +65,15 @@ CASES: tuple[tuple[Signals, list[tuple[str, str]]], ...] = (
     ),
     (
         Signals(newest=(a_handed_over_run(15, ended=True),), goes_on_after=3),
-        [("hand_over:r1", "warn"), ("hand_over:r1:ended", "danger")],
+        [("hand_over:r1", "warn"), ("run_stopped:r1:0.000", "danger")],
     ),
+    (Signals(newest=(a_stopped_run("at_risk", 7.5),)), [("run_stopped:r1:7.500", "danger")]),
+    (Signals(newest=(a_stopped_run("steering", 7.5),)), [("run_stopped:r1:", "danger")]),
+    (
+        Signals(newest=(a_stopped_run("budget", 1), a_stopped_run("budget", 2))),
+        [("run_stopped:r1:raise it", "danger")] * 2,  # one stop, however often the agent asks
+    ),
+    (Signals(newest=(a_stopped_run("operator", 1, "pause"),)), []),
     (Signals(accounts=(an_account(0.49),)), []),
     (Signals(accounts=(an_account(0.6),)), [("budget:day:2026-11-22:0.5", "warn")]),
     (Signals(accounts=(an_account(0.8),)), [("budget:day:2026-11-22:0.8", "warn")]),
@@ -127,6 +139,7 @@ def test_rules_can_be_switched_off() -> None:
     off = AlertRuleSettings(
         run_stuck=None,
         hand_over=False,
+        run_stopped=False,
         budget=(),
         cached_share=None,
         deployment_resting=False,

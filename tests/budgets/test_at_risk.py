@@ -112,7 +112,7 @@ def test_only_a_person_lets_an_ended_run_go_on(
     answers = loop(server, **AGENT, **{"x-session-id": "looping"})
     error = answers[-1].json()["error"]
     assert (answers[-1].status_code, error["code"]) == (429, "run_stopped")
-    assert "was stopped by control.at_risk: risk 0." in error["message"]
+    assert "Stopped: ordered by control.at_risk: risk 0." in error["message"]
     assert "asked to hand over at step" in error["message"]
     assert len(answers) - 1 - asked(upstream).index(1) == 2
     run_id = f"{answers[0].headers['x-gateway-conversation-id']}.0"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from html import unescape
 from typing import Any
@@ -11,6 +12,7 @@ import httpx
 import pytest
 
 from gateway.cli import main
+from gateway.stores.totals import STOPPERS
 from steering_gateway_testing import AppServer, Reply, ScriptedUpstream, ToolCall
 from tests.budgets.test_holds import MAIN, ask, control, until
 from tests.control import CONTROL
@@ -34,10 +36,12 @@ def test_the_buttons_of_a_run(gateway_server: Start, upstream: ScriptedUpstream)
     account = {"budget": "per-run", "account": run_id}
     assert press(action="raise", **account, metric="calls", limit="2").status_code == 200
     assert ask(server, MAIN, 1).status_code == 200
-    assert "Stopped" in press(action="stop", subject=run_id, reason="<loops>").text
+    stopped = press(action="stop", subject=run_id, reason="<loops>", author="ann").text
+    assert "Stopped by the operator (ann)" in stopped
+    assert f"gateway runs resume {run_id}" in stopped
     assert ask(server, MAIN, 2).json()["error"]["code"] == "run_stopped"
     assert "&lt;loops&gt;" in httpx.get(page).text
-    assert "Stopped" not in press(action="resume", subject=run_id).text
+    assert "Stopped by" not in press(action="resume", subject=run_id).text
     assert press(action="raise", **account, metric="calls", limit="-1").status_code == 400
     assert press(action="lift", **account).status_code == 200
     assert ask(server, MAIN, 2).status_code == 200
@@ -120,7 +124,7 @@ def test_a_stopped_run_is_shown_as_stopped(
     run_id = f"{conversation}.0"
     shown, by = "stopped by the operator: it loops", "operator"
     if kind == "budget":
-        shown, by = "stopped by a budget: budget 'per-run' of run ", "budget"
+        shown, by = "stopped by budget per-run: 1 of the 1-call budget is used.", "budget"
         assert "in progress" in httpx.get(f"{server.url}/dashboard/runs/{run_id}").text
     elif kind == "pause":
         shown = "paused by the operator: it loops"
@@ -128,7 +132,7 @@ def test_a_stopped_run_is_shown_as_stopped(
     else:
         control(server, conversation if kind == "conversations" else run_id, "stop", kind)
     assert ask(server, MAIN, 1).is_success is (ending == "answer" and kind != "pause")
-    words = shown.partition(":")[0]
+    words, _, why = shown.partition(": ")
 
     def run() -> Any:
         return httpx.get(f"{server.url}/api/runs/{run_id}").json()["run"]
@@ -136,21 +140,38 @@ def test_a_stopped_run_is_shown_as_stopped(
     until(lambda: run()["totals"]["calls"] == 2)  # recorded behind its answer
     stop = run()["stopped"]
     assert (stop["action"], stop["by"]) == ("pause" if kind == "pause" else "stop", by)
-    assert stop["why"].startswith(shown.partition(": ")[2])
+    go_on = f"gateway runs resume {run_id if kind == 'runs' else conversation}"
+    if kind == "budget":
+        go_on = f"gateway budgets raise per-run {run_id} --calls 2"
+    assert (stop["why"], stop["go_on"]) == (why, go_on)
+    assert stop["at"] == pytest.approx(time.time(), abs=600)
     assert httpx.get(f"{server.url}/api/runs").json()["runs"][0]["stopped"] == stop
     assert run()["totals"]["unpriced_calls"] == 1  # that which was sent
-    for path in ("", "/runs", f"/runs/{run_id}"):
+    for asked in ("yes", by, *STOPPERS):
+        listed = httpx.get(f"{server.url}/api/runs", params={"stopped": asked, "count": "1"}).json()
+        assert listed["total"] == len(listed["runs"]) == (asked in ("yes", by)), asked
+    row = httpx.get(f"{server.url}/api/export", params={"format": "csv", "stopped": by}).text
+    assert f"{words}," in row
+    assert why in row
+    for path in ("", "/runs?stopped=yes", f"/runs/{run_id}"):
         page = httpx.get(f"{server.url}/dashboard{path}").text
-        assert words in page, path
+        assert words in page.replace("Stopped by", "stopped by").replace("Paused", "paused"), path
         assert not any(text in page for text in ("in progress", ">running<")), path
-        assert shown.partition(": ")[2] in unescape(page), path
+        assert why in unescape(page), path
+        assert path.startswith("/runs?") or go_on in unescape(page), path
 
     monkeypatch.setenv("GATEWAY_STORAGE__PATH", server.app.runtime.settings.storage.path)
     monkeypatch.setenv("COLUMNS", "200")
     assert main(["runs", "list"]) == 0
     assert words in capsys.readouterr().out
+    assert main(["runs", "list", "--stopped", by, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["stopped"] == stop
+    assert main(["runs", "list", "--stopped", "at_risk"]) == 0
+    assert capsys.readouterr().out == "no runs\n"
     assert main(["runs", "show", run_id]) == 0
-    assert shown in capsys.readouterr().out.replace("\n", " ")
+    told = capsys.readouterr().out.replace("\n", " ")
+    assert f"{words} " in told
+    assert f": {why} to let it go on: {go_on} " in told
 
     if kind == "budget":
         account = {"budget": "per-run", "subject": run_id, "limits": {"calls": 9}}

@@ -77,7 +77,7 @@ def test_it_is_stopped_within_one_call_of_its_limit(
         name = f"{dialect}-answer{streamed}"
         with Runaway(server, dialect, streamed=streamed, name=name) as agent:
             agent.run()
-        assert agent.last.startswith("Stopped by the gateway: budget ")
+        assert agent.last.startswith("Stopped by the gateway: $")
         _check(server, f"{dialect}-answer", agent.sent, cost)
 
         name = f"{dialect}-error{streamed}"

@@ -201,7 +201,8 @@ def test_a_limit_ends_the_calls(upstream: ScriptedUpstream, tmp_path: Path) -> N
     assert "budget: " in ended.stderr
     assert "2 calls of 2 calls; used up, further calls were not sent" in ended.stderr
     assert "budget: $5.00, 2 calls; a model of unknown price counts as $3.00" in ended.stderr
-    assert "stopped by a budget: budget 'wrap-" in ended.stderr
+    assert "stopped by budget wrap-" in ended.stderr
+    assert ": 2 of the 2-call budget is used.\n" in ended.stderr
 
 
 def test_the_commands_of_the_summary_find_its_run(

@@ -139,3 +139,6 @@ CREATE INDEX raw_calls_by_time ON raw_calls (at) INCLUDE (bytes);
 
 -- = control_001_operator_changes
 @operator_changes
+
+-- = control_002_authors_of_holds
+@authors_of_holds

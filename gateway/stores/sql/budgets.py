@@ -53,7 +53,7 @@ DELETE FROM budget_accounts WHERE ends AND updated_at < :older_than AND NOT EXIS
 ) RETURNING TRUE
 """
 _PRUNE_RESERVATIONS = "DELETE FROM budget_reservations WHERE expires_at < :older_than"
-_CONTROL = ("subject", "tenant", "action", "reason", "at")
+_CONTROL = ("subject", "tenant", "action", "reason", "at", "author")
 _HOLD = f"""
 {db.insert("run_controls", _CONTROL)}
 ON CONFLICT (subject) DO UPDATE SET {db.excluded(_CONTROL[1:])}

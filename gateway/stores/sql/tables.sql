@@ -253,3 +253,6 @@ CREATE TABLE operator_changes (
     id: name PRIMARY KEY | kind, subject, tenant: name | at: real | author, reason, body: text
 );
 CREATE INDEX operator_changes_by_kind ON operator_changes (kind, at);
+
+-- = authors_of_holds
+ALTER TABLE run_controls ADD COLUMN author: text DEFAULT '';

@@ -8,8 +8,10 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from gateway.errors import AT_RISK, STOP_ABOVE, BudgetExceeded, RunStopped
 from gateway.stores import usage
-from gateway.stores.queries import LIVE, UNFINISHED, Facets, RunFilter
+from gateway.stores.codec import STOP_COLUMNS
+from gateway.stores.queries import ANY, LIVE, UNFINISHED, Facets, RunFilter
 from gateway.stores.records import IMPORTED, RunUpdate, StepRow
 from gateway.stores.sql.engine import (
     Connection,
@@ -61,6 +63,7 @@ def where(runs: RunFilter, values: dict[str, Any], dialect: Dialect) -> str:
         "monitor": dialect.has("r.counts", "monitor", "fired"),
         "intervention": dialect.has("r.counts", "intervention", "human"),
     }
+    any_stop = runs.stopped == ANY
     escaped = re.sub("([!%_])", r"!\1", runs.task or "")
     task = None if runs.task is None else f"%{escaped}%"
     wanted = {
@@ -72,6 +75,7 @@ def where(runs: RunFilter, values: dict[str, Any], dialect: Dialect) -> str:
         "outcome": ("r.outcome = :outcome", None if runs.outcome == UNFINISHED else runs.outcome),
         "task": ("lower(r.task_preview) LIKE lower(:task) ESCAPE '!'", task),
         **{name: (f"({sql})", getattr(runs, name)) for name, sql in counted.items()},
+        "stopped": (f"{_stopper(dialect)} = :stopped", None if any_stop else runs.stopped),
     }
     for number, (tag, value) in enumerate(runs.tags):
         name = f"tag{number}"
@@ -80,7 +84,27 @@ def where(runs: RunFilter, values: dict[str, Any], dialect: Dialect) -> str:
         wanted[f"{name}_value"] = (f"{found} = :{name}_value", value)
     unfinished = " AND r.outcome IS NULL" if runs.outcome == UNFINISHED else ""
     live = f" AND {IS_LIVE}" if runs.mode == LIVE else ""
-    return conditions(wanted, values) + unfinished + live
+    stopped = f" AND {_stopper(dialect)} IS NOT NULL" if any_stop else ""
+    return conditions(wanted, values) + unfinished + live + stopped
+
+
+_HELD = f"(SELECT {STOP_COLUMNS[1]} FROM conversations AS c WHERE c.pk = r.conversation_pk)"
+_STOPPER = f"""(CASE
+    WHEN (r.id IN (SELECT subject FROM run_controls) OR r.conversation_pk IN (
+        SELECT c.pk FROM run_controls AS h JOIN conversations AS c
+        ON c.id = h.subject OR c.parent_id = h.subject OR c.root_id = h.subject
+    )) AND {_HELD} IS NOT NULL
+    THEN CASE WHEN {_HELD} LIKE '%\t{AT_RISK}%' THEN 'at_risk' ELSE 'operator' END
+    WHEN r.errors = 0 THEN NULL
+    WHEN {{error}} = '{BudgetExceeded.label}' THEN 'budget'
+    WHEN {{error}} = '{RunStopped.label}' AND {STOP_COLUMNS[0]} LIKE '%{STOP_ABOVE}%'
+    THEN 'steering'
+END)"""
+
+
+def _stopper(dialect: Dialect) -> str:
+    """SQL for `stopped.by` of a run; few newest calls are read."""
+    return _STOPPER.format(error=dialect.member(STOP_COLUMNS[0], "error"))
 
 
 async def facets(runs: RunFilter, newest: int, dialect: Dialect, connection: Connection) -> Facets:

@@ -136,3 +136,6 @@ CREATE INDEX raw_calls_by_time ON raw_calls (at, bytes);
 
 -- = control_001_operator_changes
 @operator_changes
+
+-- = control_002_authors_of_holds
+@authors_of_holds
