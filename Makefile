@@ -54,7 +54,7 @@ bench-instructions: $(STAMP) ## count instructions a request under valgrind, com
 evidence: $(STAMP) ## count the figures of docs/evidence.md on the runs that ship
 	@$(PY) -m lab evidence tests/replays/sample.jsonl.gz
 
-reference: $(STAMP) ## make docs/reference from the settings, the parsers and the API
+reference: $(STAMP) ## make docs/reference and the schema of config.yaml from the code
 	@$(PY) -m scripts.reference
 
 pictures: $(STAMP) ## make docs/pictures: the demo as SVG, its page by a real browser

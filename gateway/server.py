@@ -53,8 +53,9 @@ def serve(
     configure_logging(settings.logging)
     check(settings)
     log = get_logger("gateway")
-    if ignored := ignored_keys(read_file(config_path)) if config_path else []:
-        log.warning("keys of the LiteLLM proxy that have no meaning here", keys=ignored)
+    if ignored := ignored_keys(read_file(config_path)) if config_path else {}:
+        unmet = [path for path, here in ignored.items() if here]
+        log.warning("unused keys of the LiteLLM proxy", keys=list(ignored), not_honoured=unmet)
     for name, meant in misspelt_variables(os.environ):
         log.warning(f"{name} sets nothing: two underscores, {meant}")
     sock = bind(settings.server.host, settings.server.port)

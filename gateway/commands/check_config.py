@@ -127,10 +127,14 @@ def add_parser(commands: Any) -> None:
     check.add_argument("--json", action="store_true", help="one JSON object on stdout")
     connects = "also connect to the database and check its schema"
     check.add_argument("--connect", action="store_true", help=connects)
+    check.add_argument("--schema", action="store_true", help="only print the config's JSON Schema")
     check.set_defaults(run=_check_config)
 
 
 def _check_config(args: argparse.Namespace) -> int:
+    if args.schema:
+        say(Path(config.__file__).with_name("config.schema.json").read_text("utf-8").rstrip())
+        return 0
     path = config_file(args.config)
     found, ignored, warnings, hosts = _found(path, connects=args.connect)
     if args.json:
@@ -159,7 +163,7 @@ def _found(
 ) -> tuple[list[str], list[str], list[str], dict[str, list[str]]]:
     """Faults, which make the config unusable; keys without effect; warnings; where clients'
     credentials go."""
-    from gateway.process.start_checks import check
+    from gateway.process.start_checks import check, unwritable
 
     try:
         file = read_config_file(path) if path else ConfigFile(name="defaults")
@@ -179,7 +183,12 @@ def _found(
             with faults.collected():
                 asyncio.run(connect(settings))
     faulty = [*file.repeated, *file.located(faults.found)]
-    return faulty, config.ignored_keys(file.values), warnings, hosts
+    ignored = config.ignored_keys(file.values)
+    unmet = [f"{path}: not honoured: {here}" for path, here in ignored.items() if here]
+    spool = settings.storage.spool_folder if settings and settings.storage.shared else ""
+    if spool and (problem := unwritable(Path(spool), is_file=False)):
+        unmet.append(f"storage.spool_path: {problem}: records wait in memory only")
+    return faulty, [k for k in ignored if not ignored[k]], [*file.located(unmet), *warnings], hosts
 
 
 def _settings(file: ConfigFile, faults: Faults) -> tuple[config.Settings | None, set[str]]:

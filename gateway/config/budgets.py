@@ -95,7 +95,7 @@ class BudgetSettings:
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
-            raise ValueError("name: letters, digits, `_`, `.` and `-`, at most 64")
+            raise ValueError(f"name: 1 to 64 letters, digits, `_`, `.` or `-`, got {self.name!r}")
         if not self.limits.given():
             raise ValueError(f"limits: at least one of {', '.join(METRICS)}")
         shares = [step.at for step in self.ladder]

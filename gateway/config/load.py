@@ -9,6 +9,7 @@ import dataclasses
 import json
 import os
 import re
+import tomllib
 import types
 import typing
 from collections import Counter
@@ -30,7 +31,12 @@ _ROUTER_KEYS["cooldown_time"] = "cooldown_s"
 _TIMEOUT_KEYS = {"timeout": "first_byte_s", "request_timeout": "first_byte_s"}
 _MOVED_SECTIONS = ("router_settings", "litellm_settings")
 LITELLM_SECTIONS = (*_MOVED_SECTIONS, "general_settings", "environment_variables")
-_CLOSING_SECTIONS = (
+_LITELLM = tomllib.loads(Path(__file__).with_name("litellm.toml").read_text("utf-8"))
+OTHER_SECTIONS, ENTRY_KEYS = frozenset(_LITELLM["sections"]), frozenset(_LITELLM["entry_keys"])
+_NOT_HONOURED = [(re.compile(k, re.MULTILINE), v) for k, v in _LITELLM["not_honoured"].items()]
+_NAMING = tuple(_LITELLM["lists"])
+_PARTS = ("litellm_params", "model_info")
+CLOSING_SECTIONS = (
     *("auth", "budgets", "control", "default_upstream", "model_list"),
     *("server", "steering", "storage"),
 )
@@ -42,7 +48,11 @@ _USED_KEYS = frozenset(
 def translate(raw: dict[str, Any]) -> dict[str, Any]:
     """`raw` without LiteLLM's sections: what applies here is moved to the gateway's own, which win;
     keys of features that only the LiteLLM proxy has are dropped (see `ignored_keys`)."""
-    out = {k: v for k, v in raw.items() if k not in LITELLM_SECTIONS}
+    out = {k: v for k, v in raw.items() if k not in OTHER_SECTIONS.union(LITELLM_SECTIONS)}
+    listed = out.get("model_list")
+    for each in listed if isinstance(listed, list) else ():
+        for key in ENTRY_KEYS.intersection(each if isinstance(each, dict) else ()):
+            del each[key]
     for section in _MOVED_SECTIONS:
         values = raw.get(section)
         if not isinstance(values, dict):
@@ -69,31 +79,43 @@ def misplaced(raw: Mapping[str, Any]) -> list[str]:
     listed = raw.get("model_list")
     places = {name: raw.get(name) for name in LITELLM_SECTIONS}
     faults = [
-        f"{name}: expected a mapping, got {type(value).__name__}"
+        f"{name}: expected a mapping of keys to values"
         for name, value in places.items()
         if value and not isinstance(value, dict)
     ]
+    places |= {name: raw.get(name) for name in OTHER_SECTIONS}
     for i, deployment in enumerate(listed if isinstance(listed, list) else ()):
-        for name in ("litellm_params", "model_info") if isinstance(deployment, dict) else ():
+        for name in _PARTS if isinstance(deployment, dict) else ():
             places[f"model_list[{i}].{name}"] = deployment.get(name)
     return faults + [
         f"{place}.{section}: a section of its own, which begins at the left margin"
         for place, value in places.items()
         if isinstance(value, dict)
-        for section in _CLOSING_SECTIONS
+        for section in CLOSING_SECTIONS
         if isinstance(value.get(section), (dict, list))
     ]
 
 
-def ignored_keys(raw: dict[str, Any]) -> list[str]:
-    """Key paths of LiteLLM's sections that have no meaning here, for `gateway check-config`."""
-    return [
-        f"{section}.{key}"
-        for section in LITELLM_SECTIONS
-        if isinstance(raw.get(section), dict) and section != "environment_variables"
-        for key in raw[section]
-        if key not in _USED_KEYS
-    ]
+def ignored_keys(raw: dict[str, Any]) -> dict[str, str]:
+    """Key paths of LiteLLM's that have no meaning here, for `gateway check-config`; for what closes
+    or limits something there, with what does it here, else with an empty text. Other keys within a
+    deployment have a meaning."""
+    sections = {name: raw.get(name) for name in (*_MOVED_SECTIONS, "general_settings")}
+    listed = raw.get("model_list")
+    for i, each in enumerate(listed if isinstance(listed, list) else ()):
+        if isinstance(each, dict):
+            sections[f"model_list[{i}]"] = {k: v for k, v in each.items() if k in ENTRY_KEYS}
+            sections |= {f"model_list[{i}].{part}": each.get(part) for part in _PARTS}
+    found = {name: raw[name] for name in raw if name in OTHER_SECTIONS}
+    for section, values in sections.items():
+        if isinstance(values, dict):
+            found |= {f"{section}.{k}": v for k, v in values.items() if k not in _USED_KEYS}
+    for path, value in found.items():
+        names = value if path.endswith(_NAMING) and isinstance(value, list) else ()
+        text = "\n".join([path, *(f".{name}" for name in names)])
+        rows = (here for each, here in _NOT_HONOURED if value and each.search(text))
+        found[path] = next(rows, "")
+    return {path: here for path, here in found.items() if here or path.count(".") < 2}
 
 
 def written_as(path: str) -> list[str]:
@@ -175,7 +197,8 @@ def read_config_file(path: str | os.PathLike[str]) -> ConfigFile:
     except yaml.MarkedYAMLError as exc:
         mark = exc.problem_mark
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise ConfigError(f"{path}{where}: {exc.problem}") from exc
+        problem = "a tab; YAML is indented with spaces" if "'\\t'" in str(exc) else exc.problem
+        raise ConfigError(f"{path}{where}: {problem}") from exc
     except (yaml.YAMLError, ValueError) as exc:  # a date or number that does not exist
         raise ConfigError(f"{path}: {exc}") from exc
     except RecursionError as exc:
@@ -207,7 +230,7 @@ def _parsed(name: str, text: str) -> ConfigFile:
     if values is None:
         raise ConfigError(f"{name}: the file is empty; to set nothing, write {{}}")
     if not isinstance(values, dict):
-        raise ConfigError(f"{name}: expected a mapping at the top, got {type(values).__name__}")
+        raise ConfigError(f"{name}: expected a mapping of keys to values at the top")
     json.dumps(values, default=str, skipkeys=True)  # ValueError for a value within itself
     return ConfigFile(name=name, values=values, lines=lines, repeated=tuple(repeated))
 
@@ -425,8 +448,9 @@ def resolve(
         with faults.collected():
             begins = value and value != _LITELLM_REF and _LITELLM_REF.startswith(value)
             # A reference that was cut would be taken for the key itself, and is easy to guess.
-            if secret and ("${" in _BRACED.sub("", value) or begins):
-                raise ConfigError(f"{path}: a reference to a variable that is not complete")
+            bare = re.fullmatch(r"\$[A-Z][A-Z0-9_]+", value)
+            if secret and (bare or begins or "${" in _BRACED.sub("", value)):
+                raise ConfigError(f"{path}: a reference to a variable is written ${{NAME}}")
             if value.startswith(_LITELLM_REF):
                 text = _lookup(value.removeprefix(_LITELLM_REF), None, env, path)
             else:

@@ -34,8 +34,7 @@ class EmbeddingSettings:
         if self.dimensions is not None and not 1 <= self.dimensions <= 4096:
             raise ValueError(f"dimensions: must be 1 to 4096, got {self.dimensions}")
         finite(self, "timeout_s")
-        if self.cache_entries < 0:
-            raise ValueError("cache_entries: must be 0 or more")
+        at_least(self, 0, "cache_entries")
 
     @property
     def model(self) -> str:
@@ -130,10 +129,9 @@ class LearningSettings:
     def __post_init__(self) -> None:
         times = ("idle_s", "interval_s", "expire_days", "model_usd_per_day", "model_timeout_s")
         finite(self, *times)
-        least = {"per_call": 0, "per_run": 0, "max_chars": 120, "max_instances": 1}
-        for name, low in (least | {"max_general": 1, "model_tokens_per_day": 1}).items():
-            if getattr(self, name) < low:
-                raise ValueError(f"{name}: must be {low} or more")
+        at_least(self, 0, "per_call", "per_run")
+        at_least(self, 1, "max_instances", "max_general", "model_tokens_per_day")
+        at_least(self, 120, "max_chars")
 
     @property
     def expire_s(self) -> float:

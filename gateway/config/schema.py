@@ -20,6 +20,7 @@ from gateway.errors import ConfigError
 
 T = TypeVar("T")
 
+_KINDS = {dict: "the mapping", list: "the list", int: "the number", float: "the number"}
 _TRUE, _FALSE = {"true", "yes", "on", "1"}, {"false", "no", "off", "0"}
 
 
@@ -35,7 +36,7 @@ def build(cls: type[T], value: Any, path: str = "") -> T:
     kwargs: dict[str, Any] = {}
     for key, each in value.items():
         if key not in fields:
-            near = difflib.get_close_matches(str(key), fields, n=1, cutoff=0.5)
+            near = difflib.get_close_matches(str(key), fields, n=1, cutoff=0.7)
             hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(fields))}"
             faults.found.append(f"{join(path, str(key))}: unknown key; {hint}")
             continue
@@ -76,7 +77,7 @@ def convert(hint: Any, value: Any, path: str) -> Any:
         return _convert_literal(hint, value, path)
     if origin in (tuple, list):
         return _convert_sequence(hint, value, path)
-    if origin in (dict, Mapping) or hint in (dict, Mapping):
+    if origin in (dict, Mapping):
         return _convert_mapping(hint, value, path)
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return build(hint, value, path)
@@ -143,8 +144,6 @@ def _convert_mapping(hint: Any, value: Any, path: str) -> Any:
     if not isinstance(value, Mapping):
         raise ConfigError(f"{path}: expected a mapping, got {_kind(value)}")
     args = typing.get_args(hint)
-    if not args:
-        return dict(value)
     faults, out = Faults(), {}
     for k, v in value.items():
         if isinstance(k, bool) and args[0] is str:
@@ -171,11 +170,7 @@ def _convert_scalar(hint: Any, value: Any, path: str) -> Any:
             number = math.nan
         if math.isfinite(number) and not (hint is int and isinstance(value, float) and value % 1):
             return number
-    elif hint is object:
-        return value
-    names = {bool: "true or false", int: "a whole number", float: "a number"}
-    is_text = isinstance(hint, type) and issubclass(hint, str)
-    name = "text" if is_text else names.get(hint, str(hint))
+    name = {bool: "true or false", int: "a whole number", float: "a number"}.get(hint, "text")
     raise ConfigError(f"{path}: expected {name}, got {_kind(value)}")
 
 
@@ -183,4 +178,5 @@ def _kind(value: Any) -> str:
     if value is None:
         return "nothing"
     shown = repr(value)
-    return f"{type(value).__name__} {shown if len(shown) <= 60 else shown[:57] + '...'}"
+    name = "the text" if isinstance(value, str) else _KINDS.get(type(value), "the value")
+    return f"{name} {shown if len(shown) <= 60 else shown[:57] + '...'}"

@@ -4,6 +4,7 @@
 preset takes the place of defaults. A value of the file that is not the default, and any value of
 the environment, wins over the preset's: a file may name every key, as `config.yaml` does."""
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
@@ -214,6 +215,15 @@ class Deployment:
         if isinstance(weight, bool) or not isinstance(weight, (int, float)):
             raise ValueError(f"litellm_params.weight: expected a number, got {weight!r}")
         at_least(self, 0, "weight")
+        for part in ("litellm_params", "model_info"):
+            for name, value in getattr(self, part).items():
+                if _PRICE_KEY.match(name) and not _PRICE.fullmatch(str(value)):
+                    raise ValueError(f"{part}.{name}: expected US dollars, 0 or more, got {value}")
+
+
+# Prices in LiteLLM's form; YAML reads `1e-6` as text, and a null is none.
+_PRICE_KEY = re.compile(r"(input|output|cache)_\w*cost")
+_PRICE = re.compile(r"(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|None", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

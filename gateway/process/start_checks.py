@@ -63,18 +63,20 @@ def refuse_shared_keys(settings: Settings) -> None:
 
 def refuse_unwritable_storage(settings: Settings) -> None:
     """Refuse a database that cannot be written or created. Raises: ConfigError."""
-    if not settings.storage.file:
-        return
-    path = Path(settings.storage.path)
-    if path.is_dir():
-        raise ConfigError(f"storage.path: {str(path)!r} is a folder, not a file")
-    # Missing folders are created. SQLite makes its journal in the folder of an existing file, too.
+    if settings.storage.file and (problem := unwritable(Path(settings.storage.path))):
+        raise ConfigError(f"storage.path: {problem}")
+
+
+def unwritable(path: Path, *, is_file: bool = True) -> str:
+    """The reason for which a file or a folder cannot be written, empty when there is none. Missing
+    folders are created. SQLite makes its journal in the folder of an existing file, too."""
+    if path.exists() and path.is_dir() == is_file:
+        return f"{str(path)!r} is a " + ("folder, not a file" if is_file else "file, not a folder")
     folder = next(parent for parent in path.absolute().parents if parent.exists())
     if not folder.is_dir():
-        raise ConfigError(f"storage.path: {str(folder)!r} is a file, not a folder")
-    for needed in (folder, path):
-        if needed.exists() and not os.access(needed, os.W_OK):
-            raise ConfigError(f"storage.path: {str(needed)!r} cannot be written")
+        return f"{str(folder)!r} is a file, not a folder"
+    needed = [each for each in (folder, path) if each.exists() and not os.access(each, os.W_OK)]
+    return f"{str(needed[0])!r} cannot be written" if needed else ""
 
 
 def refuse_workers(settings: Settings) -> None:

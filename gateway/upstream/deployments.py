@@ -110,7 +110,7 @@ _TRANSPORT_PARAMS = frozenset(
     | {"rpm", "tpm", "max_retries", "num_retries", "weight", "order", "tags", "organization"}
     | {"input_cost_per_token", "output_cost_per_token", "max_parallel_requests", "extra_headers"}
     | {"drop_params", "allowed_openai_params", "additional_drop_params", "model_info"}
-    | {"mock_response"}
+    | {"mock_response", "max_budget", "budget_duration", "itpm", "otpm", "tag_regex", "guardrails"}
 )
 
 _MATCHES_KEPT = 1000  # requested names that matched a pattern: clients choose them, hence a limit

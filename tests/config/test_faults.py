@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from pathlib import Path
 
 import pytest
@@ -55,7 +57,7 @@ def test_all_faults_are_told_in_the_order_of_the_file(capsys: pytest.CaptureFixt
         "9: model_list[1].lan: unknown key; did you mean 'lane'?",
         "10: model_list[1].litellm_params.api_key: environment variable 'NOT_SET_ANYWHERE' "
         "is not set",
-        "11: router.num_retries: expected a whole number, got str 'many'",
+        "11: router.num_retries: expected a whole number, got the text 'many'",
         "13: auth.gateway_keys.zeta: the same key as that of 'acme'",
     ]
     assert count == "config.yaml: 9 faults"
@@ -74,7 +76,7 @@ def test_a_refused_value_is_not_told_twice() -> None:
     """Neither as its reference and its value, nor by a check that then sees the default."""
     text = "fsm: {fast_threshold: much, slow_threshold: 0.1}\nserver: {port: '${NOT_SET}'}"
     assert faults_of(text) == [
-        "config.yaml, line 1: fsm.fast_threshold: expected a number, got str 'much'",
+        "config.yaml, line 1: fsm.fast_threshold: expected a number, got the text 'much'",
         "config.yaml, line 2: server.port: environment variable 'NOT_SET' is not set",
     ]
 
@@ -96,7 +98,7 @@ def test_variables_are_told_by_their_names() -> None:
     variables, unknown, port = faults_of("server: {port: x}", env)
     assert variables.endswith("(set by GATEWAY_MODEL_LIST)")
     assert unknown.endswith("(set by GATEWAY_SERVER__PRT)")
-    assert port == "config.yaml, line 1: server.port: expected a whole number, got str 'x'"
+    assert port == "config.yaml, line 1: server.port: expected a whole number, got the text 'x'"
 
 
 def test_a_command_prints_a_line_for_each(capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,3 +119,69 @@ def test_a_share_or_a_level_out_of_range_is_named_with_its_section() -> None:
     ]
     (low,) = faults_of("control:\n  end_at: 0.5\n")
     assert low.endswith("control.hand_over_at: must be above 0, and at most end_at (0.5)")
+
+
+@pytest.mark.parametrize("price", ["cheap", "-1e-6", "true", "[1]", ".nan"])
+@pytest.mark.parametrize("part", ["litellm_params: {model: openai/x, ", "model_info: {"])
+def test_a_price_that_is_no_amount_is_refused(part: str, price: str) -> None:
+    """Of a deployment, in either of its parts, by key and line."""
+    entry = "litellm_params: {model: openai/x}" if part.startswith("model_info") else "weight: 1"
+    text = f"model_list:\n- model_name: a\n  {entry}\n  {part}output_cost_per_token: {price}}}\n"
+    (fault,) = faults_of(text)
+    where = part.partition(":")[0]
+    assert fault.startswith(f"config.yaml, line 4: model_list[0].{where}.output_cost_per_token: ")
+    assert "expected US dollars, 0 or more, got" in fault
+    assert price.strip(".[]").lower() in fault.lower().replace("-1e-06", "-1e-6")
+
+
+@pytest.mark.parametrize("price", ["1e-6", "0.000002", "0", "3.0E-6", "null", "'${PRICE}'"])
+def test_every_form_of_a_price_is_taken(price: str) -> None:
+    """YAML reads some of them as text, and a variable is text, too."""
+    params = f"{{model: openai/x, input_cost_per_token: {price}}}"
+    Path("config.yaml").write_text(f"model_list: [{{model_name: a, litellm_params: {params}}}]")
+    assert load_settings(env={"PRICE": "2e-6"}).model_list
+
+
+def test_a_database_that_cannot_be_written_is_found(capsys: pytest.CaptureFixture[str]) -> None:
+    """A folder, in a file, and in a folder that may not be written, by key and line."""
+    Path("taken").touch()
+    Path("folder").mkdir()
+    Path("closed").mkdir(mode=0o555)
+    paths = {"folder": "a folder, not a file", "taken/gateway.db": "a file, not a folder"}
+    if not os.access("closed", os.W_OK):  # root may write everywhere
+        paths["closed/new/gateway.db"] = "cannot be written"
+    for path, problem in paths.items():
+        Path("config.yaml").write_text(f"server: {{}}\nstorage:\n  path: {path}\n")
+        assert main(["check-config"]) == 2
+        said = capsys.readouterr().out
+        assert re.search(rf"config\.yaml, line 3: storage\.path: '.*' .*{problem}", said)
+
+
+def test_a_spool_that_cannot_be_written_is_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    """The gateway works without it, and would lose records when it is killed."""
+    url = "postgresql://user@localhost/gateway"
+    Path("taken").touch()
+    for path in ("taken", "taken/spool"):
+        Path("config.yaml").write_text(f"storage:\n  url: {url}\n  spool_path: {path}\n")
+        assert main(["check-config"]) == 0
+        said = capsys.readouterr().out
+        assert "warning: config.yaml, line 3: storage.spool_path: '" in said
+    Path("config.yaml").write_text(f"storage: {{url: {url}, spool_path: new/spool}}\n")
+    assert main(["check-config"]) == 0
+    assert "spool_path" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("server:\n\tport: 1", "line 2, column 1: a tab; YAML is indented with spaces"),
+        ("auth: {admin_key: $ADMIN_KEY}", "a reference to a variable is written ${NAME}"),
+        ("port: 80", "port: unknown key; known: alerts, auth,"),
+        ("model_list: [{model_name: a, model: openai/x}]", "model: unknown key; known: dialects,"),
+        ("budgets: [{name: a b, scope: day, limits: {usd: 1}}]", "or `-`, got 'a b'"),
+        ("steering: on", "steering: expected a mapping, got the value True"),
+    ],
+)
+def test_a_message_says_what_to_write(text: str, says: str) -> None:
+    """Without words of Python's or of the reader of YAML, and without a far-fetched guess."""
+    assert any(says in fault for fault in faults_of(text))

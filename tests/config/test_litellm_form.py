@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import re
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
+from gateway.cli import main
 from gateway.config import ignored_keys, settings_from_dict
+from gateway.config.load import read_config_file
+from gateway.errors import ConfigError
+from gateway.process.start_checks import check
 from gateway.upstream.deployments import DeploymentTable
 
 PROXY_FILE = """
@@ -67,11 +76,12 @@ def test_a_proxy_config_loads() -> None:
 
 def test_what_has_no_meaning_here_is_listed() -> None:
     """Keys of the proxy's own features are not errors; `check-config` names them."""
-    assert ignored_keys(yaml.safe_load(PROXY_FILE)) == [
+    assert list(ignored_keys(yaml.safe_load(PROXY_FILE))) == [
         "router_settings.routing_strategy",
         "litellm_settings.drop_params",
         "litellm_settings.success_callback",
         "general_settings.database_url",
+        "model_list[0].litellm_params.rpm",
     ]
 
 
@@ -114,7 +124,7 @@ def test_empty_sections_of_theirs() -> None:
         "general_settings": [],
     }
     assert settings_from_dict(raw) == settings_from_dict({})
-    assert ignored_keys(raw) == []
+    assert ignored_keys(raw) == {}
 
 
 def test_aliases_of_model_groups() -> None:
@@ -128,3 +138,111 @@ def test_aliases_of_model_groups() -> None:
     assert models["old"] == ["anthropic/claude-sonnet-4-5"]
     assert models["local"] == ["hosted_vllm/llama"]
     assert "router_settings.model_group_alias" not in ignored_keys(raw)
+
+
+# Of LiteLLM's example configs: those that it cannot use itself, with what is wrong with them.
+UNUSABLE = {
+    "langfuse_config.yaml": "litellm_params: required",
+    "load_balancer.yaml": "'mistralai/mistral-7b-instruct' is not a known provider",
+}
+
+
+def its_examples() -> list[Path]:
+    """The configs in the installed package of LiteLLM."""
+    found = find_spec("litellm")
+    assert found is not None
+    assert found.origin is not None
+    proxy = Path(found.origin).parent / "proxy"
+    hooks = proxy.glob("guardrails/guardrail_hooks/*/example_config.yaml")
+    return sorted([*proxy.glob("example_config_yaml/*.yaml"), *proxy.glob("*.yaml"), *hooks])
+
+
+def test_its_own_examples_load() -> None:
+    """All but those that LiteLLM refuses, too; variables that they name are set."""
+    refused = {}
+    for file in its_examples():
+        names = re.findall(r"os\.environ/(\w+)", file.read_text())
+        env = dict.fromkeys(names, "https://provider.example.com/v1")
+        try:
+            check(settings_from_dict(read_config_file(file).values, env))
+        except ConfigError as exc:
+            refused[file.name] = str(exc)
+    assert len(its_examples()) >= 30
+    assert refused.keys() == UNUSABLE.keys()
+    assert all(part in refused[name] for name, part in UNUSABLE.items())
+
+
+ONE = "model_list: [{model_name: m, litellm_params: {model: openai/m, api_key: k%s}%s}]\n"
+SECTION = ONE % ("", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "instead"),
+    [
+        ("general_settings: {allowed_ips: [10.0.0.1]}", "general_settings.allowed_ips", "firewall"),
+        ("general_settings: {custom_auth: a.b}", "general_settings.custom_auth", "gateway_keys"),
+        ("general_settings: {enable_jwt_auth: true}", "", "auth.gateway_keys"),
+        ("general_settings: {enforce_user_param: true}", "", "nothing here does"),
+        ("general_settings: {max_parallel_requests: 9}", "", "max_concurrent_requests"),
+        ("general_settings: {max_request_size_mb: 9}", "", "server.max_body_mb"),
+        ("general_settings: {reject_clientside_metadata_tags: true}", "", "for their fields"),
+        ("litellm_settings: {max_budget: 9, budget_duration: 1d}", "", "`budgets`"),
+        ("litellm_settings: {default_team_settings: [{team_id: a}]}", "", "auth.rights"),
+        ("litellm_settings: {callbacks: [otel, presidio]}", "", "neither checked nor changed"),
+        ("router_settings: {provider_budget_config: {openai: {}, a: b}}", "", "`budgets`"),
+        ("router_settings: {optional_pre_call_checks: [router_budget_limiting]}", "", "`budgets`"),
+        ("router_settings: {enable_tag_filtering: true}", "", "auth.rights"),
+        ("guardrails: [{guardrail_name: g}]", "guardrails", "neither checked nor changed"),
+        ("policies: {strict: {guardrails: {add: [g]}}}", "policies", "neither checked"),
+        (ONE % (", rpm: 3, tpm: 9", ""), "model_list[0].litellm_params.tpm", "`budgets`"),
+        (ONE % (", max_budget: 3", ""), "model_list[0].litellm_params.max_budget", "`budgets`"),
+        (ONE % ("", ", rpm: 3"), "model_list[0].rpm", "`budgets`"),
+        (ONE % ("", ", model_info: {access_groups: [a]}"), "", "auth.rights"),
+    ],
+)
+def test_what_closes_something_there_is_warned_of(
+    text: str,
+    path: str,
+    instead: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Each key by its line, with what does it here, and not as a note."""
+    monkeypatch.chdir(tmp_path)
+    Path("config.yaml").write_text(text if "model_list" in text else SECTION + text)
+    assert main(["check-config", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    warned = [each for each in report["warnings"] if "not honoured" in each]
+    assert warned
+    assert any(f": {path}" in each for each in warned)
+    assert all(re.match(r"config\.yaml, line [12]: ", each) and instead in each for each in warned)
+    assert report["ignored"] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "general_settings: {allow_requests_on_db_unavailable: true, custom_auth: null}",
+        "litellm_settings: {callbacks: [otel], require_auth_for_metrics_endpoint: false}",
+        "search_tools: [{search_tool_name: s}]",
+        "mcp_servers: {wiki: {url: https://a/b}}",
+        "files_settings: [{custom_llm_provider: openai, api_key: os.environ/NOT_SET}]",
+    ],
+)
+def test_other_features_are_notes(text: str) -> None:
+    """Neither faults nor warnings; variables that they name need no value."""
+    raw = yaml.safe_load(text)
+    settings_from_dict(raw, {})
+    found = ignored_keys(raw)
+    assert found
+    assert not any(found.values())
+
+
+def test_a_limit_of_theirs_is_not_sent_to_the_provider() -> None:
+    """Neither beside the parameters of a deployment nor among them."""
+    raw = yaml.safe_load(
+        ONE % (", max_budget: 3, budget_duration: 1d, rpm: 4, top_k: 7", ", tpm: 1")
+    )
+    (target,) = DeploymentTable(settings_from_dict(raw, {}), {}).resolve("m")
+    assert target.params == {"top_k": 7}

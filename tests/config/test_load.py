@@ -97,9 +97,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"sever": {}}, r"sever: unknown key; did you mean 'server'\?"),
     ({"server": {"prot": 1}}, r"server\.prot: unknown key; did you mean 'port'\?"),
     ({"server": {"zzzz": 1}}, r"server\.zzzz: unknown key; known: body_wait_s, drain_s"),
-    ({"server": {"port": "many"}}, r"server\.port: expected a whole number, got str 'many'"),
+    ({"server": {"port": "many"}}, r"server\.port: expected a whole number, got the text 'many'"),
     ({"server": {"port": 1.5}}, r"server\.port: expected a whole number"),
-    ({"server": {"port": True}}, r"server\.port: expected a whole number, got bool"),
+    ({"server": {"port": True}}, r"server\.port: expected a whole number, got the value True"),
     ({"server": {"port": 70000}}, r"server\.port: must be 0 to 65535"),
     ({"server": {"port": None}}, r"server\.port: expected a whole number, got nothing"),
     ({"server": {"host": ""}}, r"server\.host: may not be empty"),
@@ -117,7 +117,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"server": {"max_body_mb": 0}}, r"server\.max_body_mb: must be above 0"),
     ({"server": {"drain_s": -1}}, r"server\.drain_s: must be at least 0"),
     ({"server": {"drain_s": float("nan")}}, r"server\.drain_s: expected a number"),
-    ({"server": [1]}, r"server: expected a mapping, got list"),
+    ({"server": [1]}, r"server: expected a mapping, got the list"),
     ({"logging": {"level": "inof"}}, r"logging\.level: 'inof' is not one of .*did you mean 'info'"),
     ({"timeouts": {"idle_s": "long"}}, r"timeouts\.idle_s: expected a number"),
     ({"default_upstream": {"api_base": "api.openai.com"}}, r"default_upstream\.api_base: .*URL"),
@@ -126,7 +126,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"default_upstream": {"api_base": "http://a/\n"}}, r"default_upstream\.api_base: .*URL"),
     ({"default_upstream": {"api_base": "http://[::1/v1"}}, r"default_upstream\.api_base: .*IPv6"),
     ({"default_upstream": {"api_base": "http://a:99999/v1"}}, r"default_upstream\.api_base: .*ort"),
-    ({"model_list": {"a": 1}}, r"model_list: expected a list, got dict"),
+    ({"model_list": {"a": 1}}, r"model_list: expected a list, got the mapping"),
     ({"model_list": [{"model_name": "a"}]}, r"model_list\[0\]\.litellm_params: required"),
     (
         {"model_list": [{"litellm_params": {"model": "a"}}]},
@@ -212,7 +212,7 @@ def test_lists_and_maps_are_set_from_the_environment() -> None:
     ("text", "says"),
     [
         ("[{", r"model_list: neither YAML nor JSON: .*\(set by GATEWAY_MODEL_LIST\)"),
-        ("big", r"model_list: expected a list, got str 'big' \(set by GATEWAY_MODEL_LIST\)"),
+        ("big", r"model_list: expected a list, got the text 'big' \(set by GATEWAY_MODEL_LIST\)"),
     ],
 )
 def test_a_list_in_the_environment_that_is_none(text: str, says: str) -> None:
@@ -226,10 +226,10 @@ def test_a_list_in_the_environment_that_is_none(text: str, says: str) -> None:
     [
         ("server: {port: 1", r"config\.yaml, line 1, column \d+: "),
         ("a: 1\n b: 2", r"config\.yaml, line 2, column 3: "),
-        ("- 1", r"config\.yaml: expected a mapping at the top, got list"),
+        ("- 1", r"config\.yaml: expected a mapping of keys to values at the top"),
         ("a: *b", r"config\.yaml, line 1, column 4: found undefined alias"),
         ("a: !!python/object:os.system {}", r"config\.yaml, line 1, column 4: could not determine"),
-        ("auth", r"config\.yaml: expected a mapping at the top, got str"),
+        ("auth", r"config\.yaml: expected a mapping of keys to values at the top"),
         ("a: 1\n---\na: 1", r"config\.yaml, line 2, column 1: but found another document"),
         ("auth: {admin_key: a\0}", r"config\.yaml: unacceptable character #x0000"),
         ("server: {host: 2024-13-45}", r"config\.yaml: month must be"),
@@ -260,9 +260,15 @@ AUTH = "auth: {gateway_keys: {a: gw-1}}"
         ("general_settings: [master_key]", "line 1: general_settings: expected a mapping"),
         ("server:\n  auth: {}", "line 2: server.auth: unknown key"),
         ("auth:\ngateway_keys: {a: gw-1}", "line 2: gateway_keys: unknown key"),
-        ("auth: {admin_key: '${ADMIN'}", "auth.admin_key: a reference to a variable that is not"),
+        (
+            "auth: {admin_key: '${ADMIN'}",
+            "auth.admin_key: a reference to a variable is written ${NAME}",
+        ),
         ("auth: {gateway_keys: {a: os.env}}", "auth.gateway_keys.a: a reference to a variable"),
-        ("general_settings: {master_key: os.environ}", "a reference to a variable that is not"),
+        (
+            "general_settings: {master_key: os.environ}",
+            "a reference to a variable is written ${NAME}",
+        ),
         ("auth: {gateway_keys: {a: '${NONE:-}'}}", "auth.gateway_keys.a: may not be empty"),
     ],
 )
@@ -310,7 +316,7 @@ def test_a_wrong_variable_is_named() -> None:
     with pytest.raises(ConfigError, match=r"server\.prt: .* \(set by GATEWAY_SERVER__PRT\)"):
         load_settings(env={"GATEWAY_SERVER__PRT": "1"})
     Path(DEFAULT_FILE).write_text("server: {port: x}")
-    with pytest.raises(ConfigError, match=r"got str 'x'$"):
+    with pytest.raises(ConfigError, match=r"got the text 'x'$"):
         load_settings(env={"GATEWAY_SERVER__HOST": "::"})
 
 

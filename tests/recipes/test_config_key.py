@@ -32,5 +32,5 @@ def test_a_config_key_is_a_field_and_a_line(scratch: ScratchCopy) -> None:
     scratch.write("wrong.yaml", "server: {motto: [1]}\n")
     loaded = scratch.run("-c", LOAD, status=2)
     assert loaded.stdout.startswith("now later\n")
-    assert "server.motto: expected text, got list" in loaded.stdout + loaded.stderr
+    assert "server.motto: expected text, got the list" in loaded.stdout + loaded.stderr
     assert scratch.changed() == {"gateway/config/settings.py"}
