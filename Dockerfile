@@ -9,9 +9,12 @@ COPY requirements.lock pyproject.toml README.md LICENSE ./
 # cut off, because pip accepts none in a constraint.
 RUN sed -nE 's/^([A-Za-z0-9._-]+)(\[[^]]*\])?(==[^ ;\\]+).*/\1\3/p' requirements.lock > constraints.txt
 COPY gateway ./gateway
+# Without LiteLLM: docker build --build-arg DISTRIBUTION=./packages/steering-gateway-core .
+COPY packages/steering-gateway-core ./packages/steering-gateway-core
+ARG DISTRIBUTION=.
 # pip compiles the modules here: the image's user may not write, and would compile at every start.
 RUN python -m venv /opt/gateway \
- && /opt/gateway/bin/pip install --constraint constraints.txt ".[postgres]"
+ && /opt/gateway/bin/pip install --constraint constraints.txt "${DISTRIBUTION}[postgres]"
 
 FROM python:3.11-slim
 RUN useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin gateway \

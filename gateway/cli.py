@@ -50,12 +50,22 @@ class _Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns the exit status: 0 done, 1 failed, 2 wrong usage or config."""
     collect_less_often()
-    words = sys.argv[1:] if argv is None else argv
+    try:
+        return _run(sys.argv[1:] if argv is None else argv)
+    except ModuleNotFoundError as exc:
+        if (exc.name or "").partition(".")[0] == "gateway":
+            raise
+        sys.stderr.write(f"gateway: {exc.name!r} is not installed for {sys.executable}: ")
+        sys.stderr.write(f"pip install steering-gateway=={__version__}; in a clone: make install\n")
+        return 1
+
+
+def _run(words: Sequence[str]) -> int:
     parser = build_parser(words[0] if words else "")
     if not words:
         parser.print_help()
         return 2
-    args, rest = parser.parse_known_args(argv)
+    args, rest = parser.parse_known_args(words)
     args.rest = rest
     # After the parser, which answers --version and --help without the settings and the log.
     from gateway.config import LoggingSettings

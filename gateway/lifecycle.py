@@ -31,7 +31,7 @@ from gateway.stores.queries import PageRequest, RunFilter
 from gateway.stores.records import CallRecord
 from gateway.tasks import spawn
 from gateway.text.secrets import mask_secrets
-from gateway.upstream.prices import default_list
+from gateway.upstream.prices import WITHOUT_LITELLM, default_list
 
 T = TypeVar("T")
 
@@ -88,7 +88,8 @@ def warm_up(settings: Settings) -> None:
     mask_secrets("-")
     shipped_calibration()
     shipped_words()
-    default_list()
+    if default_list() is None:
+        get_logger("gateway").warning("calls have no list price", reason=WITHOUT_LITELLM)
 
 
 def steady_clock() -> float:

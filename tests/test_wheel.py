@@ -13,12 +13,16 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 import venv
 import zipfile
+from email import message_from_string
+from importlib import metadata
 from pathlib import Path
 
 import httpx
 import pytest
+from packaging.requirements import Requirement
 
 from gateway import __version__
 from steering_gateway_testing import Reply, ScriptedUpstream
@@ -29,15 +33,14 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]
 MOST_BYTES = 8_000_000
 NAMES = ("gateway", "steering-gateway")
+FULL, CORE = ROOT / "packages" / "steering-gateway", ROOT / "packages" / "steering-gateway-core"
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of this checkout."""
-    made = tmp_path_factory.mktemp("wheel")
+def built(folder: Path, made: Path) -> Path:
+    """The wheel that the project in `folder` gives."""
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(made)],
-        cwd=ROOT,
+        cwd=folder,
         check=True,
         capture_output=True,
     )
@@ -46,40 +49,82 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this checkout."""
+    return built(ROOT, tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def core_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel without LiteLLM among its dependencies."""
+    return built(CORE, tmp_path_factory.mktemp("core"))
+
+
+@pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the commands of an environment in which the wheel is installed."""
-    home = tmp_path_factory.mktemp("clean")
+    return environment(wheel, tmp_path_factory.mktemp("clean"))
+
+
+def environment(wheel: Path, home: Path, *, alone: bool = False) -> Path:
+    """The folder of the commands of a new environment. `alone`: only what the wheel asks for is in
+    it, not all that the tests' own environment has."""
     venv.create(home, symlinks=True)
     commands = home / "bin"
     index = home / "index"
-    page = index / "steering-gateway" / "index.html"
+    name = wheel.name.partition("-")[0].replace("_", "-")
+    page = index / name / "index.html"
     page.parent.mkdir(parents=True)
     page.write_text(f'<!DOCTYPE html><a href="{wheel.as_uri()}">{wheel.name}</a>')
     pip = [sys.executable, "-m", "pip", "--isolated", "--python", str(commands / "python")]
     options = ["--quiet", "--no-deps", "--disable-pip-version-check", "--no-cache-dir"]
     options.append("--no-compile")  # most modules are not imported here
-    found = ["--index-url", index.as_uri(), "steering-gateway"]
+    found = ["--index-url", index.as_uri(), name]
     subprocess.run([*pip, "install", *options, *found], check=True)
     [packages] = home.glob("lib/python*/site-packages")
+    if alone:
+        for source in needed(wheel):
+            (packages / source.name).symlink_to(source)
+        return commands
     dependencies = [path for path in sys.path if path.endswith("site-packages")]
     (packages / "dependencies.pth").write_text("\n".join(dependencies) + "\n")
     return commands
+
+
+def needed(wheel: Path) -> set[Path]:
+    """Modules and metadata of all distributions that a wheel asks for, and of those they need."""
+    with zipfile.ZipFile(wheel) as archive:
+        [path] = [path for path in archive.namelist() if path.endswith("/METADATA")]
+        said = message_from_string(archive.read(path).decode())
+    asked = said.get_all("Requires-Dist") or []
+    found: set[Path] = set()
+    seen: set[str] = set()
+    while asked:
+        requirement = Requirement(asked.pop())
+        if requirement.name in seen or (requirement.marker and not requirement.marker.evaluate()):
+            continue
+        seen.add(requirement.name)
+        distribution = metadata.distribution(requirement.name)
+        asked += distribution.requires or []
+        tops = {file.parts[0] for file in distribution.files or () if file.parts[0] != ".."}
+        found |= {Path(str(distribution.locate_file(top))) for top in tops - {"__pycache__"}}
+    return found
 
 
 def test_every_file_of_the_package_and_nothing_else_is_in_it(wheel: Path) -> None:
     """Modules, the embedder's model, patterns, weights, templates and `py.typed`; no tests."""
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-    metadata = {name for name in names if name.split("/")[0].endswith(".dist-info")}
+    described = {name for name in names if name.split("/")[0].endswith(".dist-info")}
     files = {
         str(path.relative_to(ROOT))
         for path in (ROOT / "gateway").rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    assert names - metadata == files
+    assert names - described == files
     assert {"gateway/py.typed", "gateway/library/starter.jsonl"} <= files
     assert {"gateway/embedding/model/rows.npy", "gateway/dashboard/templates/base.html"} <= files
-    assert any(name.endswith("licenses/LICENSE") for name in metadata)
+    assert any(name.endswith("licenses/LICENSE") for name in described)
 
 
 def test_it_is_small_and_says_what_it_is(wheel: Path) -> None:
@@ -87,12 +132,12 @@ def test_it_is_small_and_says_what_it_is(wheel: Path) -> None:
     assert wheel.stat().st_size < MOST_BYTES
     with zipfile.ZipFile(wheel) as archive:
         [name] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
-        metadata = archive.read(name).decode()
-    fields = metadata.partition("\n\n")[0].splitlines()
+        said = archive.read(name).decode()
+    fields = said.partition("\n\n")[0].splitlines()
     assert f"Version: {__version__}" in fields
     assert "Classifier: Typing :: Typed" in fields
     assert not [line for line in fields if line.startswith(("Project-URL", "Home-page"))]
-    assert (ROOT / "README.md").read_text() in metadata
+    assert (ROOT / "README.md").read_text() in said
 
 
 def test_both_names_are_the_same_command(installed: Path, tmp_path: Path) -> None:
@@ -150,3 +195,83 @@ def test_it_runs_in_a_clean_environment(
     assert patterns
     assert (page.status_code, style.status_code) == (200, 200)
     assert answer.headers["x-gateway-conversation-id"] in page.text
+
+
+def test_the_core_has_the_same_files_and_the_full_package_adds_the_rest(
+    wheel: Path, core_wheel: Path, tmp_path: Path
+) -> None:
+    """What a package index gets: the core with every file, and a package of dependencies that
+    together ask for what the project at the top asks for."""
+    files = []
+    for each in (wheel, core_wheel, built(FULL, tmp_path)):
+        with zipfile.ZipFile(each) as archive:
+            files.append({name for name in archive.namelist() if name.startswith("gateway/")})
+    assert files[0] == files[1]
+    assert not files[2]
+    top, core, full = (
+        tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+        for folder in (ROOT, CORE, FULL)
+    )
+    pinned = f"steering-gateway-core=={__version__}"
+    assert {*core["dependencies"], *full["dependencies"]} == {*top["dependencies"], pinned}
+    for name in ("otel", "postgres", "bedrock", "vertex"):
+        assert core["optional-dependencies"][name] == top["optional-dependencies"][name]
+        [asked] = full["optional-dependencies"][name]
+        assert asked == f"steering-gateway-core[{name}]=={__version__}"
+
+
+CONFIG = """\
+model_list:
+  - model_name: native
+    litellm_params: {{model: openai/gpt-4o, api_base: "{base}", api_key: x}}
+    model_info: {{input_cost_per_token: 1e-6, output_cost_per_token: 2e-6}}
+  - model_name: claude
+    litellm_params: {{model: anthropic/claude-sonnet-4-5, api_base: "{base}", api_key: x}}
+"""
+
+
+def test_the_core_runs_without_litellm(
+    core_wheel: Path, upstream: ScriptedUpstream, tmp_path: Path
+) -> None:
+    """A native call is steered and priced. What needs LiteLLM is refused with the package to
+    install: a deployment at the start, a call that would have to be translated, and the demo."""
+    commands = environment(core_wheel, tmp_path / "core", alone=True)
+
+    def run(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [commands / "gateway", *words],
+            cwd=tmp_path,
+            env={"PATH": os.environ["PATH"], **variables},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    asked_for = f"steering-gateway=={__version__}"
+    (tmp_path / "translated.yaml").write_text(
+        "model_list: [{model_name: a, litellm_params: {model: azure/gpt-4o}}]\n"
+    )
+    for words in (("check-config",), ("serve", "--port", "0")):
+        refused = run(*words, "--config", "translated.yaml")
+        assert refused.returncode == 2
+        assert "azure/gpt-4o" in refused.stdout + refused.stderr
+        assert asked_for in refused.stdout + refused.stderr
+    shown = run("demo")
+    assert (shown.returncode, shown.stderr.count("\n")) == (1, 1)
+    assert asked_for in shown.stderr
+
+    upstream.script(Reply("It works."))
+    config = CONFIG.format(base=upstream.base_url)
+    env = {"GATEWAY_STEERING__MODE": "on", "PYTHONPATH": ""}
+    program = [str(commands / "gateway")]
+    with GatewayProcess(tmp_path, config, env=env, program=program) as gateway:
+        body = {"messages": [{"role": "user", "content": "Does it work?"}]}
+        url = f"{gateway.base_url}/chat/completions"
+        answer = httpx.post(url, json={"model": "native", **body}, timeout=60)
+        translated = httpx.post(url, json={"model": "claude", **body}, timeout=60)
+        spent = httpx.get(f"{gateway.url}/api/health-summary", timeout=60).json()
+    assert answer.json()["choices"][0]["message"]["content"] == "It works."
+    assert answer.headers["x-gateway-state"]
+    assert translated.status_code == 500
+    assert asked_for in translated.json()["error"]["message"]
+    assert spent["cost_usd"] > 0

@@ -114,8 +114,7 @@ ERROR_TYPES: Final[Mapping[int, str]] = {
 }
 """Status -> `error.type`; any other below 500 is an invalid request, above it `api_error`.
 
-Source: Anthropic API reference, "Errors".
-"""
+Source: Anthropic API reference, "Errors"."""
 
 _LATE_SYSTEM_MODELS = ("claude-opus-4-8",)
 """Models known to accept system messages after a user turn. Source: Anthropic's documentation,

@@ -14,6 +14,7 @@ from gateway.config.models import LITELLM_PREFIX, EmbeddingSettings
 from gateway.embedding.base import EmbeddingError, Meter, Vector, normalised
 from gateway.errors import UnknownProvider
 from gateway.upstream.litellm_lane.sdk import litellm_imported
+from gateway.upstream.prices import WITHOUT_LITELLM, litellm_folders
 from gateway.upstream.providers import BASELESS, OPENAI_COMPATIBLE, provider_of
 
 Call = Callable[..., Awaitable[Any]]  # `litellm.aembedding`, or a replacement for it
@@ -69,7 +70,9 @@ class LiteLLMEmbedder:
 
 def _refuse_foreign_key(settings: EmbeddingSettings, env: Mapping[str, str]) -> None:
     """Refuse a provider for which LiteLLM would use another one's key or address. Raises:
-    EmbeddingError: it has no address, or no key while LiteLLM finds OpenAI's."""
+    EmbeddingError: it has no address, or no key while LiteLLM finds OpenAI's; no LiteLLM."""
+    if not litellm_folders():
+        raise EmbeddingError(f"{settings.embedder}: {WITHOUT_LITELLM}")
     try:
         provider, _ = provider_of({"model": settings.model, "api_base": settings.api_base})
     except UnknownProvider as error:

@@ -4,8 +4,7 @@ frequencies between the runs that did it and those that did not. Pure.
 A *move* is one thing that may be done before a call or in it, in words that belong to no task: a
 look-up before it, a parameter or option more or less, a value of a closed set, another program. A
 neighbour in one run is no cause: a move counts by how often the call then worked, over all runs,
-against the attempts without it; and what successful runs do by the outcomes of both groups.
-"""
+against the attempts without it; and what successful runs do by the outcomes of both groups."""
 
 import json
 import math

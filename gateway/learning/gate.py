@@ -2,8 +2,7 @@
 
 What lessons are read off is written by people, models and tools, so that a text may carry the data
 of one task, or an order that does harm. `refusal` says why a text is refused, and whether a person
-who approves this very text may give it all the same.
-"""
+who approves this very text may give it all the same."""
 
 import itertools
 import re

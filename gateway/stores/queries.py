@@ -202,9 +202,8 @@ class HealthSummary(RunCounts, frozen=True, kw_only=True):
     and by state. `saved_usd` covers the calls whose price is known with and without steering.
     `unsteered` counts calls without a decision by reason; `estimated`: the estimated part of the
     sums. `guidance` counts pieces by source, `severity_runs` runs by the worst they came to;
-    `at_risk`: see `RiskSums`.
-    `recent`: the last 30 runs, oldest first. `limited`: more runs match, and only the newest are in
-    it."""
+    `at_risk`: see `RiskSums`. `recent`: the last 30 runs, oldest first. `limited`: more runs match,
+    and only the newest are in it."""
 
     mean_composite: float = 0.0
     peak_composite: float = 0.0

@@ -9,6 +9,7 @@ from typing import Any
 
 from gateway.dialects import CHAT, SteeredRequest
 from gateway.dialects.own_answers import answer_formats
+from gateway.upstream import prices
 from gateway.upstream.deployments import DeploymentTable, Target
 from gateway.upstream.prices import BYTES_PER_TOKEN, Listed, ModelInfo, body_tokens, capabilities
 from gateway.wire.coerce import as_bool, as_int, as_mapping, as_number
@@ -93,11 +94,7 @@ _IMAGE_PARTS = frozenset({"image_url", "input_image", "image", "computer_screens
 _IMAGE_NAME = re.compile(rb"image|screenshot|\\u00[567]")
 INPUT_PER_OUTPUT = 20  # tokens that an agent's calls send for each that they receive
 # Prices that the config may give a deployment; `litellm_params` may have the first two.
-_PRICES = {
-    "input": "input_cost_per_token",
-    "output": "output_cost_per_token",
-    "cache_read": "cache_read_input_token_cost",
-}
+_PRICES = {kind: prices.RATE_KEYS[kind] for kind in ("input", "output", "cache_read")}
 _PART_DEPTH = 2  # a message, its part, and a part of a tool's result
 # Providers whose API has no `n`. Source: their API references.
 _ONE_CHOICE = frozenset({"anthropic", "bedrock", "bedrock_converse", "cohere", "cohere_chat"})

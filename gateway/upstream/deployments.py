@@ -26,6 +26,7 @@ from gateway.config.values import Faults, Secret
 from gateway.dialects import DIALECTS, Dialect
 from gateway.errors import ConfigError, UnknownProvider
 from gateway.upstream import providers
+from gateway.upstream.prices import WITHOUT_LITELLM, litellm_folders
 from gateway.upstream.seats import Seat, Seats
 
 
@@ -348,8 +349,9 @@ class DeploymentTable:
 
     @property
     def needs_litellm(self) -> bool:
-        """Whether any configured target is not native."""
-        return any(t.lane == "litellm" for ts in self._by_name.values() for t in ts)
+        """Whether any configured target is not native, and LiteLLM is installed."""
+        lanes = (t.lane for ts in self._by_name.values() for t in ts)
+        return bool(litellm_folders()) and "litellm" in lanes
 
     def candidates(
         self, model: str, now: float, conversation: str = "", *, seated: bool = False
@@ -463,17 +465,18 @@ class DeploymentTable:
         return self._targets.of(Deployment(model_name="prefixed", litellm_params=params), 0)
 
     def _configured(self, deployment: Deployment, key: int) -> Target:
+        params, at = deployment.litellm_params, f"model_list[{key - 1}]"
         try:
-            return self._targets.of(deployment, key)
+            target = self._targets.of(deployment, key)
         except UnknownProvider as exc:
-            explicit = deployment.litellm_params.get("custom_llm_provider")
-            field_name = "custom_llm_provider" if explicit else "model"
-            raise ConfigError(
-                f"model_list[{key - 1}].litellm_params.{field_name}: {exc}; "
-                "a server of your own needs an api_base"
-            ) from exc
+            named = "custom_llm_provider" if params.get("custom_llm_provider") else "model"
+            hint = "a server of your own needs an api_base"
+            raise ConfigError(f"{at}.litellm_params.{named}: {exc}; {hint}") from exc
         except ValueError as exc:
-            raise ConfigError(f"model_list[{key - 1}]: {exc}") from exc
+            raise ConfigError(f"{at}: {exc}") from exc
+        if target.lane == "litellm" and not target.dialects and not litellm_folders():
+            raise ConfigError(f"{at}.litellm_params.model: {params['model']!r}: {WITHOUT_LITELLM}")
+        return target
 
 
 def _dialects(deployment: Deployment, provider: str, lane: str) -> frozenset[str]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gateway import __version__
 from gateway.wire.coerce import as_bool, as_list, as_mapping, as_number, as_text, first_mapping
 
 # US dollars per token by kind (see `tokens_of`); the list may have no rate for some kinds.
@@ -118,6 +119,7 @@ def _texts(message: Mapping[str, Any]) -> Iterator[str]:
             yield as_text(as_mapping(function).get(key), "")
 
 
+WITHOUT_LITELLM = f"LiteLLM is not installed: `pip install steering-gateway=={__version__}`"
 LIST_NAME = "model_prices_and_context_window_backup.json"
 
 _ABOVE = re.compile(r"_above_(\d+)k_tokens$")
@@ -126,7 +128,6 @@ _OBJECT = re.compile(rb'"\s*:\s*\{')
 _NAME_BYTES = 256
 _ENTRY_BYTES = 1 << 14  # ten times the longest entry
 _MOST_KEPT = 1024
-_CHAT_MODES = ("chat", "responses")
 
 # A deployment's provider -> the names under which the list files its models.
 _FILED_UNDER = {
@@ -307,10 +308,10 @@ def _vision(entry: Mapping[str, Any]) -> bool | None:
     inputs = entry.get("supported_modalities")
     if isinstance(inputs, list):
         return "image" in inputs
-    return False if entry.get("mode") in _CHAT_MODES else None
+    return False if entry.get("mode") in ("chat", "responses") else None
 
 
-_RATE_KEYS: Mapping[str, str] = {
+RATE_KEYS: Mapping[str, str] = {
     "input": "input_cost_per_token",
     "output": "output_cost_per_token",
     "cache_read": "cache_read_input_token_cost",
@@ -324,7 +325,7 @@ _RATE_KEYS: Mapping[str, str] = {
 
 def _rates(entry: Mapping[str, Any], suffix: str, base: Rates) -> Rates:
     """The rates under keys that end in `suffix`; a missing one is that of `base`."""
-    found = {kind: as_number(entry.get(key + suffix), None) for kind, key in _RATE_KEYS.items()}
+    found = {kind: as_number(entry.get(key + suffix), None) for kind, key in RATE_KEYS.items()}
     return {**base, **{kind: rate for kind, rate in found.items() if rate is not None}}
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from gateway.config import OPENAI_API_BASE
 from gateway.errors import UnknownProvider
-from gateway.upstream.prices import capabilities, litellm_folders
+from gateway.upstream.prices import WITHOUT_LITELLM, capabilities, litellm_folders
 from gateway.wire.coerce import as_mapping
 
 _ENUMERATION = re.compile(r"^class LlmProviders\b.*?(?=^\S|\Z)", re.MULTILINE | re.DOTALL)
@@ -189,7 +189,7 @@ def unknown_prefix(model: str) -> str | None:
 
 def unknown_provider(prefix: str, model: str) -> UnknownProvider:
     """The error for a prefix that nobody knows; it names the nearest known one."""
-    names = sorted({*_TABLED, *litellm_names()})
-    near = difflib.get_close_matches(prefix.lower(), names, n=1)
+    near = difflib.get_close_matches(prefix.lower(), sorted({*_TABLED, *litellm_names()}), n=1)
     hint = f"did you mean {near[0]!r}?" if near else "no known name is close to it"
+    hint += "" if litellm_folders() else f" ({WITHOUT_LITELLM} brings others)"
     return UnknownProvider(f"{prefix!r} in {model!r} is not a known provider; {hint}")

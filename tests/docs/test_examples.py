@@ -33,6 +33,10 @@ KEYS = {"ANTHROPIC_API_KEY": "sk-x", "OPENAI_API_KEY": "sk-x"}
 # What runs in a shell besides the gateway; each is known to somebody who has its tool.
 OTHERS = {
     "pip",
+    "python3",
+    "helm",
+    "install",
+    "kubectl",
     "pipx",
     "uvx",
     "export",
@@ -40,8 +44,6 @@ OTHERS = {
     "cd",
     "curl",
     "docker",
-    "kubectl",
-    "helm",
     "psql",
 }
 OTHERS |= {"git", "createdb", "pg_dump", "promtool", "cp", "mv", "mkdir", "cat", "echo", "openssl"}

@@ -330,7 +330,7 @@ def test_list_of_prices_has_the_keys_that_are_read() -> None:
     package = Path(inspect.getfile(importlib.import_module("litellm"))).parent
     entries = json.loads((package / prices.LIST_NAME).read_text())
     known = {key for name, entry in entries.items() if name != "sample_spec" for key in entry}
-    read = {*prices._RATE_KEYS.values(), "litellm_provider", "mode", "max_input_tokens"}
+    read = {*prices.RATE_KEYS.values(), "litellm_provider", "mode", "max_input_tokens"}
     read |= {"supports_function_calling", "supports_vision", "supports_response_schema"}
     assert read | {"supports_reasoning", "max_tokens"} <= known, where
 

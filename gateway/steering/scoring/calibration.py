@@ -113,8 +113,7 @@ class RiskWeights(Struct, frozen=True, kw_only=True):
     that their evidence is 0; `works_alarm`, `talks_alarm`: the highest that it came to in solved
     runs of either kind, from which a run is likely to fail. `words`: weight of the evidence of
     words; `early`: steps after which half of the evidence counts; `people`: of a run that a person
-    leads.
-    Raises: ValueError for a feature without weight, or a number that is not finite."""
+    leads. Raises: ValueError for a feature without weight, or a number that is not finite."""
 
     weights: tuple[float, ...]
     works: float

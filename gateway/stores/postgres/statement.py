@@ -66,13 +66,12 @@ def read_json(text: str | None) -> str | None:
     return text
 
 
-# Its parameters are a JSON array of rows for each table. Text in one piece, because the driver
-# asks of every element of an array whether it is an array itself: with an array for each of 130
-# columns a call of the gateway took 2.5 million instructions more, of 11.3. Rows are locked in
-# one order by every gateway: conversations by id, first those to be created, then those to be
-# changed; runs, steps and hashes belong to a conversation that is locked by then; items by id;
-# the sums by the hour in the order of their keys. So two gateways never wait for each other in a
-# circle.
+# Its parameters are a JSON array of rows for each table. Text in one piece, because the driver asks
+# of every element of an array whether it is an array itself: with an array for each of 130 columns
+# a call of the gateway took 2.5 million instructions more, of 11.3. Rows are locked in one order by
+# every gateway: conversations by id, first those to be created, then those to be changed; runs,
+# steps and hashes belong to a conversation that is locked by then; items by id; the sums by the
+# hour in the order of their keys. So two gateways never wait for each other in a circle.
 Row = tuple[Any, ...]
 
 _TYPES = {

@@ -28,8 +28,7 @@ from gateway.stores.sqlite.database import Database
 CANDIDATES = 48
 """How many of the nearest by code are compared exactly; each makes a search slower.
 
-Source: `bench/patterns.py`; for recorded queries the exact best two were among the first 32.
-"""
+Source: `bench/patterns.py`; for recorded queries the exact best two were among the first 32."""
 SELECTIVE = 4  # factor on the candidates when patterns of other model families must be filtered out
 LEVEL = 0.6
 """The outer two of a dimension's three thresholds, in standard deviations of a random unit vector:

@@ -12,6 +12,7 @@ from typing import Any
 from gateway.errors import UpstreamFailure, UpstreamMalformed
 from gateway.upstream.base import RawHeaders, header, retry_after_s
 from gateway.upstream.litellm_lane.transport import ProviderCall
+from gateway.upstream.prices import WITHOUT_LITELLM, litellm_folders
 from gateway.wire.coerce import as_int, as_mapping, as_text
 
 RETRYABLE = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
@@ -103,6 +104,7 @@ def _before_sending(error: BaseException, secrets: set[str]) -> UpstreamFailure:
     while cause is not None and not isinstance(cause, ImportError):
         cause = cause.__cause__ or cause.__context__
     if cause is not None:
+        reason = reason if litellm_folders() else WITHOUT_LITELLM
         message = f"the provider needs a package that is not installed: {reason}"
         return _build(500, message, type="server_error", retryable=False, answered=False)
     status = _status_code(error)
