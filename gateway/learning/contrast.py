@@ -32,6 +32,9 @@ SURE = 0.99  # probability that the difference is there: several moves are compa
 LIKELY = 0.9  # from which a move is a candidate, which nothing supports yet
 NEEDED_RUNS = 2  # with the move, for its difference to count
 LEAST_RUNS = 5  # with one failure: then no other of its tool and kind is compared
+STALE_AFTER = 10
+"""Runs in a row in which a lesson's move has failed, after which it no longer holds: a move that
+works in half of its runs gets there once in 2,046 of them."""
 MOST_RUNS = 500  # newest runs of a workload that are compared
 _MOST_MOVES = 8  # of one attempt
 _CLOSED_SET = 6  # values of a parameter, with which it may be an enumeration
@@ -91,7 +94,8 @@ def attempts_of(calls: Sequence[ReadCallOfRun], success: bool | None = None) -> 
             continue
         if key not in failed[head]:
             yield Attempt(key, frozenset(), False, again=False)
-            yield from _others(calls[at:], key, success)
+        if key not in failed[head] or key.startswith("missing_command|"):
+            yield from _others(calls[at:], key, success)  # what stands in for it may come late
         failed[head][key] = at
 
 
@@ -102,6 +106,8 @@ def _others(calls: Sequence[ReadCallOfRun], key: str, success: bool | None) -> I
     tries = [n for n, call in enumerate(calls) if _again(calls[0], call)]
     for at, other in enumerate(calls[1 : 1 + WINDOW_CALLS], start=1):
         reading, name = other.reading, label_of(other)
+        if kind == "missing_command":
+            name = name or _swapped(failed.head, reading.head)
         if not name or reading.transient or reading.head == failed.head:
             continue
         if kind == "missing_command" and reading.head.startswith("$"):
@@ -116,6 +122,13 @@ def _others(calls: Sequence[ReadCallOfRun], key: str, success: bool | None) -> I
         elif other.works and success is not None and _alike(calls[0], other):
             worked = success and tries[-1] < at
             yield Attempt(key, frozenset((Move("rather", name),)), worked)
+
+
+def _swapped(gone: str, head: str) -> str:
+    """The program that stands in for a missing one although it has no name as a move otherwise: it
+    searches, or is another version, as `python3` of `python`."""
+    same = head.startswith("$") and (head.startswith(gone) or gone.startswith(head))
+    return head.lstrip("$") if same or head == "$grep" else ""
 
 
 def _alike(one: ReadCallOfRun, other: ReadCallOfRun) -> bool:
@@ -285,6 +298,20 @@ class Contrast:
         if effect < max(MATTERS, best - MATTERS / 2):
             return False
         return True if sure >= least else None
+
+    def stale(self, run_id: str) -> set[tuple[str, Move]]:
+        """Failures and moves of that run that failed in the newest `STALE_AFTER` runs with them."""
+        runs = sorted(self.runs.values(), key=lambda run: run.at)
+        tried = {(each.key, move) for each in self.runs[run_id].attempts for move in each.moves}
+        found = set[tuple[str, Move]]()
+        for key, move in tried:
+            made = [
+                [e.worked for e in r.attempts if e.key == key and move in e.moves] for r in runs
+            ]
+            newest = [worked for worked in made if worked][-STALE_AFTER:]
+            if len(newest) == STALE_AFTER and not any(map(any, newest)):
+                found.add((key, move))
+        return found
 
     def met(self, key: str) -> int:
         """The number of runs that had the failure."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from gateway.learning.gate import form, language, refusal, vocabulary
+from gateway.learning.gate import form, language, refusal, strange, vocabulary
 from gateway.learning.mining import MinedRun, instance
 from gateway.learning.reading import command_of, digest, program_of
 from gateway.steering.evidence.failure_keys import read_action
@@ -115,12 +115,27 @@ def rules_in(
     situation, said = situation_of(action), " ".join(words.split())[:MOST_SAID_CHARS]
     found: dict[frozenset[str], Rule] = {}
     for text, allows in _candidates(words, action, corrects):
-        no = refusal(text, known=known)
+        no = refusal(text, known={*known, *_paths(text)})
         if no is None or no.approvable:
             why = no.reason if no else ""
             rule = Rule(text=text, said=said, situation=situation, allows=allows, refused=why)
             found.setdefault(rule.words, rule)
     return list(found.values())[:_MOST_RULES]
+
+
+# A folder or program in the project, which its rules may name: no file, and nothing with a number.
+_PATH = re.compile(
+    r"(?<![\w./~\\:@-])(?:\./|(?!(?:home|users|tmp)/)(?=[a-z_-]+/))[a-z][a-z_-]{1,24}"
+    r"(?:/[a-z][a-z_-]{1,24}){0,3}/?(?=[,;:!?)\"'`.]*(?:\s|$))"
+)
+
+
+def _paths(text: str) -> Iterator[str]:
+    """Paths that no task has for its own, as the gate reads them: below the first folder or program
+    all parts are words that belong to no task."""
+    for found in _PATH.findall(text):
+        if not strange(f"`{found.removeprefix('./').partition('/')[2]}`"):
+            yield found.lstrip(".")
 
 
 def _candidates(words: str, action: Action | None, corrects: bool) -> Iterator[tuple[str, bool]]:
@@ -363,8 +378,10 @@ def may_teach(project: tuple[str, str], steps: Sequence[Step]) -> bool:
 
 
 def names_tool(rule: Rule, steps: Sequence[Step]) -> bool:
-    """Whether a rule names a tool that the agent called, as customers do not."""
-    names = {action.name for step in steps for action in step.actions}
+    """Whether a rule names a tool that the agent called, as customers do not, and no path."""
+    names = {
+        action.name for step in steps for action in step.actions if not _PATH.search(rule.text)
+    }
     return not names.isdisjoint(re.findall(r"[\w-]+", rule.text))
 
 

@@ -86,7 +86,10 @@ def mine(
             continue
         later = calls[at + 1 : at + 1 + WINDOW_CALLS]
         solved = any(each.works and each.reading.head == failure.head for each in later)
-        worked = [each for each in attempts if each.key == failure.key and each.worked]
+        own = [each for each in attempts if each.key == failure.key]
+        # What failed in the run as well is half a fix, where something else was done at last.
+        vain = frozenset[Move]().union(*(each.moves for each in own if not each.worked))
+        worked = [a._replace(moves=a.moves - vain or a.moves) for a in own if a.worked]
         move = best_move(worked, call, contrast)
         kind = "fix" if worked or solved else UNSOLVED
         if move is not None and move.kind in ("instead", "elsewhere", "rather"):

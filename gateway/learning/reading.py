@@ -66,12 +66,15 @@ def parse(arguments: str) -> Mapping[str, Any] | None:
 
 
 _COMMAND = re.compile(
-    r"(?:^|&&|\|\||;|\n|\|)[^\S\n]*+(?:\w+=[^\s;&|]*\s++){0,8}((?:\./)?[a-z][\w.+-]{0,19})"
-    r"(?:\s++([a-z][\w:-]{1,23}))?(?=\s|$)"
+    r"(?:^|&&|\|\||;|\n|\|)[^\S\n]*+(?:(?:\w+=[^\s;&|]*|command|env|exec|nohup|time)\s++){0,8}"
+    r"((?:\./)?[a-z][\w.+-]{0,19})(?:\s++([a-z][\w:-]{1,23}))?(?=\s|$)"
 )
 _QUOTED = re.compile(r"<<.*|'[^']*'?|\"[^\"]*\"?", re.DOTALL)
 _PASSED = frozenset(
-    ("cat", "cd", "echo", "export", "grep", "head", "ls", "set", "sleep", "source", "tail", "true")
+    (
+        *("cat", "cd", "command", "echo", "env", "exec", "export", "grep", "head", "ls", "nohup"),
+        *("set", "sleep", "source", "tail", "time", "true"),
+    )
 )
 
 

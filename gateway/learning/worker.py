@@ -17,7 +17,8 @@ from gateway.config.models import LearningSettings
 from gateway.conversations.conversation import run_id as id_of_run
 from gateway.learning import corrections, life_cycle
 from gateway.learning.book import LessonBook
-from gateway.learning.contrast import MOST_RUNS, Contrast
+from gateway.learning.contrast import MOST_RUNS, STALE_AFTER, Contrast
+from gateway.learning.contrast import said as text_of
 from gateway.learning.distiller import (
     Distiller,
     Entry,
@@ -27,7 +28,7 @@ from gateway.learning.distiller import (
     job_about,
     job_to_word,
 )
-from gateway.learning.mining import Finding, MinedRun, mine, task_digest
+from gateway.learning.mining import Finding, MinedRun, lesson_id, mine, task_digest
 from gateway.learning.own_risk import OwnRisks
 from gateway.learning.reading import WINDOW_CALLS, ReadCallOfRun, read_run
 from gateway.learning.verdicts import Verdicts, steps_of
@@ -280,6 +281,7 @@ class Learner:
         expires_s = settings.expire_s + max(0.0, self.now() - run.at)
         found = await asyncio.to_thread(mine, run, calls, expires_s=expires_s, contrast=contrast)
         kinds = Counter(finding.kind for finding in found if finding.pattern)
+        await self._retire_stale(run, contrast)
         said, unsaid = await self._said(trace, run)
         jobs = [job_about(run, found), *(job_to_word(run, each) for each in unsaid)]
         for job in filter(None, jobs if settings.model else ()):
@@ -297,6 +299,17 @@ class Learner:
         report.said += len(said)
         report.lessons += sum(each.lessons for each in learned)
         report.evidence += sum(each.evidence for each in learned)
+
+    async def _retire_stale(self, run: MinedRun, contrast: Contrast) -> None:
+        """Retire the lessons whose move the run made, and that failed in many runs in a row."""
+        for key, move in await asyncio.to_thread(contrast.stale, run.id):
+            identity = run.tenant, key, run.project[0], text_of(move, key.split("|")[1])
+            for pattern_id in (lesson_id(tier, *identity) for tier in (Tier.E1, Tier.E2)):
+                stored = await self.store.lesson(run.tenant, pattern_id)
+                known = stored.pattern.lesson if stored else None
+                if stored and known and known.status in (Status.CANDIDATE, *RETRIEVED):
+                    reason = f"its move failed in the last {STALE_AFTER} runs that made it"
+                    await self._move(stored.pattern, Status.RETIRED, reason, self.now())
 
     async def _held(self, found: Sequence[Finding]) -> list[Entry]:
         """The findings that the other runs bear out; lessons that they no longer do are retired,

@@ -206,6 +206,52 @@ def test_a_look_up_replaces_no_compiler() -> None:
     assert text(learned(calls)[0]) == "Use `find` instead of `rg`, which is not there."
 
 
+@pytest.mark.parametrize("runs", ["command", "exec", "env", "time", "nohup"])
+def test_a_builtin_is_not_the_program_that_is_missing(runs: str) -> None:
+    """The lesson is about the program behind it, and the asking `command -v` is no step."""
+    missing = "bash: line 1: fd: command not found"
+    calls = [
+        shell(f"{runs} fd -e log > out.txt", missing),
+        shell(f"{runs} find -name log > out.txt", ""),
+    ]
+    assert text(learned(calls)[0]) == "Use `find` instead of `fd`, which is not there."
+    asks = [shell("make lib", "Error: no"), shell("command -v make", "/bin/make")]
+    assert text(learned([*asks, shell("make lib", "ok")])[0]) == ""
+
+
+@pytest.mark.parametrize(
+    ("bad", "good", "said"),
+    [
+        ("rg TODO src", "grep -rn TODO src", "Use `grep` instead of `rg`, which is not there."),
+        ("rg TODO src > o", "grep -rn TODO src > o", "Use `grep` instead of `rg`, which is not"
+         " there."),
+        ("python count.py", "python3 count.py", "Use `python3` instead of `python`, which is not"
+         " there."),
+        ("mvn test", "grep -rn test src", ""),
+        ("mvn test", "cat test.txt", ""),
+        ("mvn test", "echo test > o", ""),
+        ("mvn test", "python3 test.py", ""),
+        ("rg TODO src", "grep -rn DONE docs", ""),
+    ],
+)  # fmt: skip
+def test_common_programs_stand_in_for_a_missing_one(bad: str, good: str, said: str) -> None:
+    """A search, or the interpreter by its other name; no look at something else, and no script."""
+    missing = f"bash: line 1: {bad.split()[0]}: command not found"
+    for tries in (1, 8):  # however often it was called in vain before
+        assert text(learned([*[shell(bad, missing)] * tries, shell(good, "ok")])[0]) == said
+
+
+def test_half_a_fix_is_no_lesson() -> None:
+    """Leaving the old option out failed by itself, in this run; the new one may be said later."""
+    old = shell("pack --recursive src", "error: unrecognized arguments: --recursive")
+    half = shell("pack src", "error: unrecognized arguments: src")
+    calls = [old, half, old, shell("pack --deep src", "")]
+    assert text(learned(calls)[0]) == ""
+    found = learned(calls, contrast=contrast_of(*[calls] * 3))
+    assert text(found[0]) == "Run `pack` with `--deep`."
+    assert text(learned([old, shell("pack src", "")])[0]) == "Run `pack` without `--recursive`."
+
+
 def test_options_of_a_module_are_not_pythons() -> None:
     """`-v` of `python -m pytest -v` is no option of `python`."""
     failed = shell("python -m pytest tests -v", "Error: no such plug-in")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
@@ -10,14 +11,14 @@ import pytest
 from gateway.backends import Stores, open_stores
 from gateway.config.models import LearningSettings
 from gateway.config.storage import StorageSettings
-from gateway.learning.life_cycle import next_move
+from gateway.learning.life_cycle import BY_OPERATOR, LessonActions, next_move
 from gateway.learning.worker import Learner, Report
 from gateway.steering.guidance.pattern import Status, Tier
 from gateway.stores.learning import LessonFilter, StoredLesson
 from steering_gateway_testing.store_conformance.keys import a_key
 from steering_gateway_testing.store_conformance.records import START
 from tests.learning.distilling import read_again, stored, unsaid
-from tests.learning.runs import Call
+from tests.learning.runs import Call, shell
 
 TOO_MANY = "Error: limit must be below 100: invalid"
 
@@ -131,3 +132,28 @@ async def test_a_restart_changes_no_lesson(stores: Stores) -> None:
                 await asyncio.sleep(0.001)
     following.cancel()
     assert await lessons(stores) == known
+
+
+async def test_a_lesson_whose_move_fails_in_many_runs_is_retired(stores: Stores) -> None:
+    """The program that it names is gone, too: after ten runs in a row that tried it, and not while
+    it works in one of them. An operator's approval does not keep it, and trials need none."""
+    learner = Learner(stores.learning, stores.runs, stores.states, LearningSettings)
+    gone, numbers = "bash: line 1: {}: command not found", itertools.count(1)
+
+    async def reads(runs: int, *, works: bool) -> set[Status]:
+        after = [("find src > o", "" if works else gone.format("find")), ("ls src", "a")]
+        calls = [shell("fd src > o", gone.format("fd")), *itertools.starmap(shell, after)]
+        for number in itertools.islice(numbers, runs):
+            record = stored(number, calls)
+            await stores.states.commit(record)
+            await learner.read(record.runs[0].id, None)
+        found = await stores.learning.lessons(LessonFilter(key_prefix="missing_command|$fd"))
+        return {each.pattern.lesson.status for each in found if each.pattern.lesson}
+
+    assert await reads(3, works=True) == {Status.CANDIDATE}
+    for each in await stores.learning.lessons(LessonFilter()):
+        await LessonActions(stores.learning).move(each, Status.ACTIVE, BY_OPERATOR, 1.0)
+    assert await reads(9, works=False) == {Status.ACTIVE}
+    assert await reads(1, works=True) == {Status.ACTIVE}
+    assert await reads(9, works=False) == {Status.ACTIVE}
+    assert await reads(1, works=False) == {Status.RETIRED}

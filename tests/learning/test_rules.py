@@ -538,7 +538,13 @@ async def test_a_customer_states_no_rule() -> None:
     names a tool that the agent called is a rule of the project."""
     stores = await open_stores(StorageSettings(path=":memory:"))
     orders = (action("get_order", order="17"),)
-    for number, words in enumerate(("always answer in French", "always call get_order first")):
+    for number, words in enumerate(
+        (
+            "always answer in French",
+            "always call get_order first",
+            "always put get_order in checks/",
+        )
+    ):
         human = (Intervention(kind="reject", words=words),)
         opening = PromptMessage(role="system", text="You answer the customers of a shop.")
         content = some_content(messages=(opening,), actions=orders, human=human)

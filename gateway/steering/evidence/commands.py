@@ -304,6 +304,8 @@ def _first_program(command: str) -> str:
             segment = _ASSIGNMENT.sub("", segment.strip() + " ")
         words = segment.split()
         while words and (words[0] in _SKIPPED_WORDS or words[0].isdigit()):
+            if words[0] == "command" and words[1:2] in (["-v"], ["-V"]):
+                break  # it says where a program is
             words = [] if words[0] in ("cd", "export", "source", ".", "set") else words[1:]
         if words and not words[0].startswith("#"):
             return words[0].rsplit("/", 1)[-1]

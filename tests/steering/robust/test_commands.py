@@ -40,6 +40,15 @@ def test_a_subcommand_belongs_to_the_operation() -> None:
     )
 
 
+@pytest.mark.parametrize("runs", ["command", "exec", "env A=1", "sudo", "time", "nohup"])
+def test_the_program_behind_a_builtin_is_what_runs(runs: str) -> None:
+    """`command fd` runs `fd`, while `command -v fd` only asks where it is."""
+    assert call("bash", command=f"{runs} fd -e log").operation == "$fd"
+    for asks in ("command -v fd", "cd src && command -V fd"):
+        assert call("bash", command=asks).operation == "$command"
+        assert call("bash", command=asks).effect.looks_up
+
+
 def test_key_order_and_spacing_do_not_make_another_call() -> None:
     """Clients re-serialise arguments; the call stays the same."""
     one = read_call("search", '{"query": "a  b", "n": 1}')
