@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from gateway.errors import ConfigError
@@ -71,6 +72,14 @@ def _parser() -> argparse.ArgumentParser:
     heldout.set_defaults(run=_heldout)
     at_risk = commands.add_parser("at-risk", help="handing over or ending runs at each risk")
     at_risk.set_defaults(run=_at_risk)
+    replay = commands.add_parser("replay", help="replay as a page, or with a pattern library")
+    library = "answer look-ups from `starter`, or a file of `gateway patterns export`"
+    replay.add_argument("--patterns", metavar="FILE", help=library)
+    replay.add_argument("--html", type=Path, metavar="FILE", help="write a page with charts")
+    replay.add_argument("--policy", type=Path, help="config file of a policy to compare with")
+    replay.add_argument("--config", type=Path, help="config file of the policy")
+    replay.add_argument("--json", action="store_true", help="one JSON object per run and line")
+    replay.set_defaults(run=_replay)
     promises = commands.add_parser("promises", help="promised and realised false alarms of risk")
     promises.set_defaults(run=_promises)
     people = commands.add_parser("people", help="risk on real sessions: what people correct")
@@ -104,7 +113,7 @@ def _parser() -> argparse.ArgumentParser:
     loop.add_argument("--json", action="store_true", help="one JSON object on stdout")
     loop.add_argument("--svg", type=Path, metavar="FILE", help="write the figure")
     loop.set_defaults(run=_loop)
-    for command in (evidence, calibrate, routing, heldout, at_risk, promises, counts):
+    for command in (evidence, calibrate, routing, heldout, at_risk, promises, counts, replay):
         command.add_argument("files", nargs="+", type=Path, help="recorded runs, JSONL (also .gz)")
     return parser
 
@@ -129,6 +138,20 @@ def _routing(args: argparse.Namespace) -> int:
 
     policy = load_policy(args.config) if args.config else None
     return run_routing(args.files, args.policy, policy=policy, as_json=args.json, jobs=args.jobs)
+
+
+def _replay(args: argparse.Namespace) -> int:
+    from gateway.offline.playback import ReplayPolicy
+    from gateway.offline.replay import Work, load_policy, run_replay
+    from lab.library_answers import library_look_ups
+    from lab.replay_page import write_page
+
+    policy, other = (path and load_policy(path) for path in (args.config, args.policy))
+    answers = partial(library_look_ups, args.patterns) if args.patterns else None
+    if args.html:
+        work = Work(policy=policy or ReplayPolicy(), other=other, answers=answers)
+        return write_page(args.files, work, args.html)
+    return run_replay(args.files, policy=policy, other=other, as_json=args.json, answers=answers)
 
 
 def _pilot(args: argparse.Namespace) -> int:

@@ -13,13 +13,13 @@ from rich.table import Table
 
 from gateway.errors import ConfigError
 from gateway.offline import recordings
-from gateway.offline.evaluation import POINTS, RunReading, auroc
 from gateway.offline.playback import ALARM, RISK, STATE_SIGNALS, ReplayPolicy
 from gateway.steering.acting import ACTIONS, NO_EVIDENCE, ActSettings
 from gateway.steering.monitors import MONITORS, SuiteName
 from gateway.steering.scoring.calibration import FEATURES, RISK_FEATURES, SIGNALS, SPANS, STALE
 from gateway.steering.scoring.scorer import ScorerName
 from gateway.text.formatting import progress_bar
+from lab.evaluation import POINTS, RunReading, auroc
 from lab.signals import CODING, by, signal_rates
 from lab.weights import Fitted, LabelledRun, label_run
 

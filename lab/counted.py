@@ -16,16 +16,16 @@ from typing import Any
 
 import orjson
 
-from gateway.offline.evaluation import POINTS, RunReading, auroc
 from gateway.offline.playback import play
 from gateway.offline.recordings import Recording, RunLabel, parse_recording, read_lines
 from gateway.offline.replay import Work, policy_from_dict, replay_lines
-from gateway.offline.replay_summary import first_side, readings
+from gateway.offline.replay_summary import first_side
 from gateway.steering.fold import RunFold, StepOutcome
 from gateway.steering.fsm import FSMState
 from gateway.steering.identity.sources import RUN_BOUNDARIES
 from gateway.steering.policy import Policy
 from gateway.steering.transcript.steps import Step, extract
+from lab.evaluation import POINTS, RunReading, auroc, readings
 from lab.signals import CODING
 from tests.steering.robust.planting import INNOCENTS, LOOPS, planted
 

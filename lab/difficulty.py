@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gateway.offline.evaluation import RunReading
+from lab.evaluation import RunReading
 from lab.weights import Array, trouble_ahead
 
 LONG_RUN = 16

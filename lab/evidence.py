@@ -11,14 +11,14 @@ from rich.console import Console
 from rich.table import Table
 
 from gateway.errors import ConfigError
-from gateway.offline.evaluation import RunReading
 from gateway.offline.playback import ALARM, RISK, Replayed, ReplayPolicy
 from gateway.offline.replay import Work, replay_files
-from gateway.offline.replay_summary import first_side, other_side, readings
+from gateway.offline.replay_summary import first_side, other_side
 from gateway.steering.monitors import MONITORS
 from gateway.steering.routing import RoutingSettings
 from lab.calibrate import alarm_table, ranking_table, rate_cells, with_scorer
 from lab.difficulty import FIRST_COMPARED, LONG_RUN, state_changes, step_correlation, trouble_auroc
+from lab.evaluation import RunReading, readings
 from lab.risk import calibration_errors, matched_auroc
 from lab.routing import (
     escalation_value,

@@ -22,7 +22,6 @@ from sklearn.linear_model import LogisticRegression
 
 from gateway.errors import ConfigError
 from gateway.learning.own_risk import CONVERGED, MOST_ROUNDS, newton
-from gateway.offline.recordings import write_output
 from gateway.steering.acting import ActSettings
 from gateway.steering.scoring.calibration import shipped_words
 from lab.calibrate import print_report, read_labelled, report_json
@@ -42,6 +41,7 @@ from lab.weights import (
     fit,
     fit_risk,
     folds_of,
+    write_output,
 )
 
 

@@ -23,10 +23,10 @@ from rich.console import Console
 from rich.table import Table
 
 from gateway.learning.own_risk import newton
-from gateway.offline.evaluation import RunReading, auroc, step_at
 from gateway.steering.scoring.calibration import WordWeights
 from gateway.steering.scoring.risk import FEW_DIFFERENT, risk_of
 from lab.calibrate import read_labelled
+from lab.evaluation import RunReading, auroc, step_at
 from lab.risk import matched_auroc
 from lab.signals import CODING
 from lab.weights import FOLDS, SEED, Array, LabelledRun, RiskModel, fit_risk, folds_of, said

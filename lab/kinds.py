@@ -17,7 +17,6 @@ from sklearn.metrics import precision_recall_curve, roc_auc_score
 from gateway.errors import ConfigError
 from gateway.history.log_file import LogFile
 from gateway.learning.verdicts import USED_FROM
-from gateway.offline.recordings import write_output
 from gateway.steering.transcript.interventions import CORRECTS_FROM
 from gateway.steering.transcript.message_kinds import (
     CORRECTIONS,
@@ -26,7 +25,7 @@ from gateway.steering.transcript.message_kinds import (
     corrected,
     features_of,
 )
-from lab.weights import SEED, Array
+from lab.weights import SEED, Array, write_output
 
 APPROVALS = ("go", "new")
 OUTER, INNER = 5, 3  # folds

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from gateway.offline.evaluation import POINTS, RunReading, auroc, step_at
 from gateway.steering.scoring.calibration import WORDS_FORMAT, WordWeights
 from gateway.steering.scoring.risk import NO_OUTCOMES, WorkloadPrior, risk_of
+from lab.evaluation import POINTS, RunReading, auroc, step_at
 from lab.signals import CODING
 from lab.weights import Array
 

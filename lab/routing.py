@@ -28,7 +28,6 @@ import orjson
 from rich.table import Table
 
 from gateway.errors import ConfigError
-from gateway.offline.evaluation import Estimate, Floats, RunReading
 from gateway.offline.playback import RISK, Price, ReplayPolicy
 from gateway.offline.recordings import report_console, report_table
 from gateway.offline.replay import Work, replay_files
@@ -41,6 +40,7 @@ from gateway.text import formatting
 from gateway.upstream.catalogue import INPUT_PER_OUTPUT
 from gateway.upstream.prices import capabilities
 from lab.calibrate import with_scorer
+from lab.evaluation import Estimate, Floats, RunReading
 from lab.signals import by
 from lab.weights import Array, folds_of
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gateway.offline.evaluation import RunReading
+from lab.evaluation import RunReading
 
 CODING = "swe-"  # prefix of the sources whose agents repair code
 _NAN, _INFINITE = float("nan"), float("inf")

@@ -12,6 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,7 +20,6 @@ from msgspec import to_builtins
 
 from gateway.errors import ConfigError
 from gateway.learning.own_risk import newton
-from gateway.offline.evaluation import POINTS, RunReading, auroc
 from gateway.offline.playback import ALARM, RISK, STATE_SIGNALS, first_showings
 from gateway.offline.recordings import Recording, RunLabel, steps_of
 from gateway.steering.evidence.observation import RunObserver
@@ -47,6 +47,7 @@ from gateway.steering.scoring.calibration import (
 from gateway.steering.scoring.risk import LASTING_STEPS, RunTotals, RunWords, risk_of
 from gateway.steering.scoring.scorer import DifficultySettings
 from gateway.steering.transcript.steps import Step
+from lab.evaluation import POINTS, RunReading, auroc
 from lab.signals import balanced_precision, signal_rates
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
@@ -566,3 +567,11 @@ def calibration_to_json(calibration: Calibration) -> str:
         "provenance": dict(calibration.provenance),
     }
     return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+
+
+def write_output(path: Path, text: str) -> None:
+    """Write an output file of a command. Raises ConfigError: it cannot be written."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as exc:
+        raise ConfigError(f"{path}: cannot be written: {exc.strerror}") from exc

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gateway.errors import ConfigError
-from gateway.offline.evaluation import Estimate, RunReading, auroc, score_at
 from gateway.offline.recordings import RunLabel, parse_recording, read_lines
 from gateway.steering.acting import (
     ActionSignal,
@@ -40,6 +39,7 @@ from gateway.steering.scoring.calibration import (
 )
 from gateway.steering.scoring.scorer import DifficultySettings
 from gateway.steering.transcript.steps import Step
+from lab.evaluation import Estimate, RunReading, auroc, score_at
 from lab.fitting import fit_with_figures, run_calibrate
 from lab.signals import balanced_precision, signal_rates
 from lab.weights import (

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gateway.offline.evaluation import auroc
 from gateway.steering.scoring.risk import WorkloadPrior, risk_of
 from gateway.steering.transcript.message_kinds import KINDS, kinds_from_json
 from lab import heldout
@@ -20,6 +19,7 @@ from lab.__main__ import main
 from lab.at_risk import Watched, chosen, curve_of, lasting_of, watched_runs
 from lab.calibrate import read_labelled
 from lab.difficulty import state_changes, step_correlation, trouble_auroc
+from lab.evaluation import auroc
 from lab.fitting import alarmed, fit_with_figures
 from lab.heldout import figures, fit_words, permuted, splits
 from lab.kinds import auroc as auroc_of_kinds

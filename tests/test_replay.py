@@ -26,7 +26,7 @@ from gateway.offline.recordings import (
     read_lines,
     recording_files,
 )
-from gateway.offline.replay import load_policy, policy_from_dict, run_replay
+from gateway.offline.replay import Work, load_policy, policy_from_dict, run_replay
 from gateway.steering.experiments import random_switch
 from gateway.steering.fold import ConversationFold
 from gateway.steering.guidance.pattern import Query, Tier
@@ -34,6 +34,8 @@ from gateway.steering.guidance.settings import Gates
 from gateway.steering.policy import Policy
 from gateway.steering.steer import Found
 from gateway.steering.transcript.steps import extract
+from lab.__main__ import main as lab_command
+from lab.replay_page import write_page
 
 REPLAYS = Path(__file__).parent / "replays"
 SAMPLE = REPLAYS / "sample.jsonl.gz"
@@ -200,20 +202,19 @@ def test_broken_lines_are_reported_and_the_rest_is_replayed(tmp_path: Path) -> N
 
 
 def test_files_without_a_run_are_refused(tmp_path: Path) -> None:
-    """An empty file is said to be one, and no page is written."""
+    """An empty file is said to be one."""
     empty = tmp_path / "empty.jsonl"
     empty.write_text("\n\n", encoding="utf-8")
-    page = tmp_path / "page.html"
-    for options in ({}, {"as_json": True}, {"html": page}):
+    for options in ({}, {"as_json": True}):
         with pytest.raises(ConfigError, match=r"empty\.jsonl: no recorded run"):
             replay(empty, **options)
-    assert not page.exists()
 
 
 def test_a_page_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     """The path and the reason, instead of a traceback."""
+    file = write(tmp_path / "a.jsonl", a_run())
     with pytest.raises(ConfigError, match=r"page\.html: cannot be written: No such file"):
-        replay(write(tmp_path / "a.jsonl", a_run()), html=tmp_path / "missing" / "page.html")
+        write_page([file], Work(policy=judged()), tmp_path / "missing" / "page.html")
 
 
 def test_standard_input_is_a_file(tmp_path: Path) -> None:
@@ -351,9 +352,9 @@ def test_the_summary_counts_runs_per_source_and_model(tmp_path: Path) -> None:
     _, out, _ = replay(file)
     assert "3 runs replayed" in out
     assert "own" in out
-    assert "AUROC" in out
+    assert "python -m lab evidence" in out
     _, out, _ = replay(write(tmp_path / "b.jsonl", a_run("a", success=None)))
-    assert "AUROC" not in out
+    assert "python -m lab evidence" not in out
 
 
 def test_two_policies_are_compared_by_what_changes(tmp_path: Path) -> None:
@@ -469,18 +470,20 @@ class _Tags(HTMLParser):
         self.tags.append((tag, dict(attrs)))
 
 
-def test_the_page_is_self_contained_and_escaped(tmp_path: Path) -> None:
+def test_the_page_is_self_contained_and_escaped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The page loads nothing, runs nothing, and shows texts of runs as texts."""
     evil = a_run("<script>alert(1)</script>", source="<b>")
     page = tmp_path / "report.html"
     file = write(tmp_path / "a.jsonl", evil, a_run("ok", success=False))
-    status, out, _ = replay(file, policy=judged(), other=ReplayPolicy(), html=page)
+    status = lab_command(["replay", "--patterns", "starter", "--html", str(page), str(file)])
     text = page.read_text(encoding="utf-8")
     parser = _Tags()
     parser.feed(text)
     names = {tag for tag, _ in parser.tags}
     assert status == 0
-    assert str(page.name) in out.replace("\n", "")
+    assert page.name in capsys.readouterr().out
     assert "script" not in names
     assert {"svg", "path", "table"} <= names
     assert not [

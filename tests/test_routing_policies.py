@@ -101,3 +101,12 @@ def test_a_replay_with_its_former_name_says_where_it_is(
     """`gateway replay --policy` takes a config file; a routing policy is a matter of the lab."""
     assert main(["replay", "runs.jsonl", "--policy", name]) == 2
     assert "python -m lab routing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--html", "--patterns"])
+def test_pages_and_pattern_libraries_of_a_replay_are_in_the_lab(
+    option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The former options name the command that has them."""
+    assert main(["replay", "runs.jsonl", option, "file"]) == 2
+    assert "python -m lab replay" in capsys.readouterr().err

@@ -13,7 +13,7 @@ from gateway.reporting.experiment import STRATA, report
 from gateway.reporting.pilot import PilotReport, pilot_report
 from gateway.reporting.rates import read_shares
 from gateway.reporting.results import ExperimentReport
-from gateway.reporting.routing import RoutingReport, own_risk_rows, routing_report
+from gateway.reporting.routing import RoutingReport, read_routing
 from gateway.runtime import Runtime
 from gateway.steering.experiments import ARMS
 from gateway.stores.queries import RunFilter
@@ -142,10 +142,6 @@ async def get_routing(request: ApiRequest[RoutingParameters]) -> ApiResponse:
     workloads, since = request.runtime.opened.workloads, request.params.since or 0.0
     if workloads is None:
         raise NotFound("this gateway's store keeps no workloads")
-    rates = await workloads.store.rates()
-    decided = await workloads.store.decided(tenant=request.tenant, since=since)
-    false_alarms = request.runtime.settings.difficulty.false_alarms
-    own = own_risk_rows(await workloads.store.own_risks(), false_alarms)
-    found = await asyncio.to_thread(routing_report, rates, decided, own, tenant=request.tenant)
-    policy = workloads.published
+    false_alarms, policy = request.runtime.settings.difficulty.false_alarms, workloads.published
+    found = await read_routing(workloads.store, false_alarms, request.tenant, since)
     return ApiResponse(replace(found, published=policy.digest if policy else ""))

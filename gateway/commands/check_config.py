@@ -136,20 +136,18 @@ def _check_config(args: argparse.Namespace) -> int:
         say(Path(config.__file__).with_name("config.schema.json").read_text("utf-8").rstrip())
         return 0
     path = config_file(args.config)
-    found, ignored, warnings, hosts = _found(path, connects=args.connect)
+    report = _report(path, connects=args.connect)
+    found, problem = report["problems"], "; ".join(report["problems"]) or None
     if args.json:
-        problem = "; ".join(found) or None
-        report: dict[str, Any] = {"config": str(path) if path else None, "ok": not found}
-        report |= {"problem": problem, "problems": found}
-        report |= {"ignored": ignored, "warnings": warnings, "client_credentials": hosts}
-        say(json.dumps(report))
+        about = {"config": str(path) if path else None, "ok": not found, "problem": problem}
+        say(json.dumps(about | report))
         return 2 if found else 0
     name = str(path) if path else "defaults"
-    for form, places in hosts.items():
+    for form, places in report["client_credentials"].items():
         say(f"a client's {form} goes to: {', '.join(places) or 'no host'}")
-    for key in ignored:
+    for key in report["ignored"]:
         say(f"note: {key} is a setting of the LiteLLM proxy and has no effect here")
-    for warning in warnings:
+    for warning in report["warnings"]:
         say(f"warning: {warning}")
     for fault in found:
         say(fault if fault.startswith(name) else f"{name}: {fault}")
@@ -158,37 +156,36 @@ def _check_config(args: argparse.Namespace) -> int:
     return 2 if found else 0
 
 
-def _found(
-    path: Path | None, *, connects: bool
-) -> tuple[list[str], list[str], list[str], dict[str, list[str]]]:
+def _report(path: Path | None, *, connects: bool) -> dict[str, Any]:
     """Faults, which make the config unusable; keys without effect; warnings; where clients'
     credentials go."""
     from gateway.process.start_checks import check, unwritable
 
+    report: Any = {"problems": [], "ignored": [], "warnings": [], "client_credentials": {}}
     try:
         file = read_config_file(path) if path else ConfigFile(name="defaults")
     except ConfigError as exc:
-        return list(exc.faults), [], [], {}
+        return {**report, "problems": list(exc.faults)}
     faults = Faults()
     settings, refused = _settings(file, faults)
     if settings is not None:
         with faults.collected():
             check(settings, refused)
-    warnings: list[str] = []
-    hosts: dict[str, list[str]] = {}
     if settings is not None and not faults.found:
-        warnings = list(config_warnings(settings, os.environ))
-        hosts = client_hosts(DeploymentTable(settings, os.environ))
+        report["warnings"] = list(config_warnings(settings, os.environ))
+        report["client_credentials"] = client_hosts(DeploymentTable(settings, os.environ))
         if connects:
             with faults.collected():
                 asyncio.run(connect(settings))
-    faulty = [*file.repeated, *file.located(faults.found)]
+    report["problems"] = [*file.repeated, *file.located(faults.found)]
     ignored = config.ignored_keys(file.values)
     unmet = [f"{path}: not honoured: {here}" for path, here in ignored.items() if here]
     spool = settings.storage.spool_folder if settings and settings.storage.shared else ""
     if spool and (problem := unwritable(Path(spool), is_file=False)):
         unmet.append(f"storage.spool_path: {problem}: records wait in memory only")
-    return faulty, [k for k in ignored if not ignored[k]], [*file.located(unmet), *warnings], hosts
+    report["ignored"] = [key for key in ignored if not ignored[key]]
+    report["warnings"] = [*file.located(unmet), *report["warnings"]]
+    return report
 
 
 def _settings(file: ConfigFile, faults: Faults) -> tuple[config.Settings | None, set[str]]:

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from secrets import token_hex
 from typing import Any
 
 import msgspec
@@ -241,11 +240,9 @@ async def _replayed(stores: Stores, old: _Learned, new: _Learned) -> str:
 async def _put(
     stores: Stores, args: argparse.Namespace, known: _Known, policy: LearnedPolicy | None, why: str
 ) -> None:
-    subject, body = policy.digest if policy else LEARNED, msgspec.json.encode(policy).decode()
-    named = {"id": token_hex(8), "kind": "policy", "author": getpass.getuser(), "reason": why}
-    change = Change(**named, subject=subject, at=time.time(), body=body)
-    after = known[0][0].id if known else None
-    if stores.changes is None or not await stores.changes.put(change, after=after):
+    subject, newest = policy.digest if policy else LEARNED, known[0][0] if known else None
+    named = {"kind": "policy", "subject": subject, "author": getpass.getuser(), "reason": why}
+    if stores.changes is None or not await stores.changes.append(newest, policy, **named):
         raise ConfigError("not done: another policy was published meanwhile; see `policy list`")
     which = f"policy {subject}" if policy else "what is learned"
     answer(args, {"applies": subject}, f"{which} applies from the next refresh on")
@@ -267,8 +264,7 @@ async def _list(stores: Stores, settings: Settings, args: argparse.Namespace) ->
     for change, _ in known:
         at = time.strftime("%Y-%m-%d %H:%M", time.gmtime(change.at))
         shown = {name: getattr(change, name) for name in ("subject", "at", "author", "reason")}
-        answer(
-            args, shown, f"{change.subject:<12}  {at}  {change.author}  {change.reason}".rstrip()
-        )
+        line = f"{change.subject:<12}  {at}  {change.author}  {change.reason}"
+        answer(args, shown, line.rstrip())
     if not known and not args.json:
         say(NONE_YET)

@@ -22,10 +22,7 @@ def add_parser(commands: Any) -> None:
     replay.add_argument("--policy", type=Path, metavar="FILE", help=policy)
     replay.add_argument("--config", type=Path, help="config file of the policy (default: built-in)")
     replay.add_argument("--json", action="store_true", help="one JSON object per run and line")
-    replay.add_argument("--html", type=Path, metavar="FILE", help="write a page with charts")
-    library = "answer look-ups from this library: `starter`, or a file of `gateway patterns export`"
-    library += " (default: each look-up counts as answered)"
-    replay.add_argument("--patterns", default="", metavar="FILE", help=library)
+    replay.add_argument("--patterns", "--html", dest="old", help=argparse.SUPPRESS)
     replay.add_argument("--jobs", type=int, help="processes (default: one per core)")
     replay.set_defaults(run=_replay)
     summary = "fit the risk to the stored runs of each tenant, as it is done once a night"
@@ -42,13 +39,15 @@ def _replay(args: argparse.Namespace) -> int:
 
     if args.policy and re.fullmatch("learned|states|cheapest|dearest|always:.*", str(args.policy)):
         raise ConfigError(f"--policy {args.policy}: use `python -m lab routing`, in a checkout")
+    if args.old:
+        raise ConfigError(
+            "replay: for --patterns and --html use `python -m lab replay`, in a checkout"
+        )
     return run_replay(
         args.files,
         policy=load_policy(args.config) if args.config else None,
         other=load_policy(args.policy) if args.policy else None,
         as_json=args.json,
-        html=args.html,
-        patterns=args.patterns,
         jobs=args.jobs,
     )
 

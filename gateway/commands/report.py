@@ -24,7 +24,7 @@ from gateway.reporting.experiment import STRATA, report
 from gateway.reporting.pilot import Acted, pilot_change, pilot_report
 from gateway.reporting.rates import read_shares
 from gateway.reporting.results import ExperimentReport, effects_of
-from gateway.reporting.routing import OwnRiskRow, RoutingReport, own_risk_rows, routing_report
+from gateway.reporting.routing import OwnRiskRow, RoutingReport, read_routing
 from gateway.reporting.savings import read_savings
 from gateway.reporting.week import monday_of, read_week
 from gateway.stores.queries import HealthSummary, RunFilter
@@ -73,9 +73,7 @@ async def _report(stores: Stores, settings: Settings, args: argparse.Namespace) 
     shown: dict[str, Any] = {}
     if args.routing:
         workloads = kept(stores.workloads, "report: this store keeps no workloads")
-        rates, decided = await workloads.rates(), await workloads.decided(tenant=tenant)
-        risks = own_risk_rows(await workloads.own_risks(), settings.difficulty.false_alarms)
-        found = routing_report(rates, decided, risks, tenant=tenant)
+        found = await read_routing(workloads, settings.difficulty.false_alarms, tenant)
     elif args.week is not None:
         shown = await read_week(stores, monday_of(args.week, time.time()), tenant)
         if args.html is not None:
@@ -173,7 +171,8 @@ def _part_lines(part: Acted) -> Iterator[str]:
 
 def _print_routing(console: Console, found: RoutingReport) -> None:
     """Both tables, the newest workloads only, and the risk by own outcomes."""
-    shown = _wrapped_table("client", "requested", "model", "runs", "success", right=("runs",))
+    shown = table(("client", "requested", "model"), ("runs",), wraps=True)
+    shown.add_column("success")
     for rate in found.workloads[:_SHOWN]:
         runs = rate.solved + rate.failed
         cells = (rate.client or "-", rate.requested, rate.model)
@@ -186,7 +185,7 @@ def _print_routing(console: Console, found: RoutingReport) -> None:
     if not found.values:
         return
     columns = ("runs", "as many as", "success", "95 %", "cost a run", "over states")
-    shown = _wrapped_table("policy", *columns, right=columns)
+    shown = table(("policy",), columns, wraps=True)
     for value in found.values:
         shown.add_row(
             Text(one_line(value.policy, 40)),
@@ -217,13 +216,6 @@ def own_risk_lines(rows: Sequence[OwnRiskRow]) -> Iterator[str]:
     for row in rows:
         whose = f" of {one_line(row.tenant, 40)}" if row.tenant else ""
         yield f"risk{whose}: {row.summary}"
-
-
-def _wrapped_table(*columns: str, right: Sequence[str]) -> Table:
-    shown = Table(box=None, pad_edge=False, header_style="dim")
-    for name in columns:
-        shown.add_column(name, justify="right" if name in right else "left")
-    return shown
 
 
 def _print_report(console: Console, found: ExperimentReport) -> None:

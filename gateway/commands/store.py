@@ -67,15 +67,15 @@ def as_line(value: Any) -> str:
     return orjson.dumps(value, default=as_json_value).decode()
 
 
-def table(left: Sequence[str], right: Sequence[str] = ()) -> "Table":
-    """A table without borders; its columns on the left and on the right are not wrapped."""
+def table(left: Sequence[str], right: Sequence[str] = (), *, wraps: bool = False) -> "Table":
+    """A table without borders; its columns on the left and on the right wrap only if it `wraps`."""
     from rich.table import Table
 
     made = Table(box=None, pad_edge=False, header_style="dim")
     for name in left:
-        made.add_column(name, no_wrap=True)
+        made.add_column(name, no_wrap=not wraps)
     for name in right:
-        made.add_column(name, justify="right", no_wrap=True)
+        made.add_column(name, justify="right", no_wrap=not wraps)
     return made
 
 

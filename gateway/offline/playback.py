@@ -71,14 +71,12 @@ class LookUps:
 class ReplayPolicy:
     """Everything that decides a replay, and prices per model. `arm`: the control arm, for
     recordings to be steered as its units; None = as `on`. `models`: the settings that say what
-    routed models can do; None = every model can serve every call. `patterns`: what answers
-    look-ups, `starter` or a JSONL file; "" = they count as answered."""
+    routed models can do; None = every model can serve every call."""
 
     rules: SteeringRules = field(default_factory=SteeringRules)
     arm: RandomArm | None = None
     prices: Mapping[str, Price] = field(default_factory=dict)
     models: Settings | None = None
-    patterns: str = ""
 
 
 @functools.lru_cache(maxsize=256)

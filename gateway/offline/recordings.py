@@ -101,14 +101,6 @@ def file_lines(file: Path) -> list[bytes]:
         raise ConfigError(f"{file}: cannot be read: {exc.strerror}") from exc
 
 
-def write_output(path: Path, text: str) -> None:
-    """Write an output file of a command. Raises ConfigError: it cannot be written."""
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as exc:
-        raise ConfigError(f"{path}: cannot be written: {exc.strerror}") from exc
-
-
 def report_console(out: TextIO) -> Console:
     """A console for the tables of a report, 120 columns wide if `out` is no terminal."""
     return Console(file=out, width=None if out.isatty() else 120, highlight=False)
@@ -118,7 +110,7 @@ def report_table(title: str, left: Sequence[str], right: Sequence[str]) -> Table
     """A table with its title above, and columns on the left and on the right."""
     table = Table(title=title, title_justify="left")
     for name in left:
-        table.add_column(name)
+        table.add_column(name, overflow="fold")
     for name in right:
         table.add_column(name, justify="right")
     return table

@@ -6,9 +6,9 @@ import multiprocessing
 import os
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TextIO
@@ -36,22 +36,25 @@ IN_PROCESS_RUNS = 100  # up to which starting other processes costs more than it
 CHUNKS_AHEAD = 4
 
 Line = tuple[str, str]  # the place of a recording, and its text
+Answers = Callable[[ReplayPolicy], AbstractContextManager[LookUps]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
     """Work to do with each recording; sent to worker processes. `lines` asks for JSON lines, `runs`
-    for the replays themselves."""
+    for the replays themselves. `answers`: opens what answers look-ups under a policy, in place of
+    ANSWERED."""
 
     policy: ReplayPolicy
     other: ReplayPolicy | None = None
     lines: bool = False
     runs: bool = True
+    answers: Answers | None = None
 
     def __call__(self, lines: Sequence[Line]) -> list[Replayed]:
         """The replays of these recordings, in order; a broken one becomes a problem."""
-        other = self.other or self.policy
-        with look_ups_of(self.policy) as look_ups, look_ups_of(other) as other_look_ups:
+        other, opened = self.other or self.policy, self.answers or (lambda _: nullcontext(ANSWERED))
+        with opened(self.policy) as look_ups, opened(other) as other_look_ups:
             return [self._replay(place, text, look_ups, other_look_ups) for place, text in lines]
 
     def _replay(
@@ -75,20 +78,6 @@ class Work:
             return Replayed(place=place, line=line)
         slim = other and _slim(other)
         return Replayed(place=place, line=line, played=_slim(played), other=slim, changes=changes)
-
-
-@contextmanager
-def look_ups_of(policy: ReplayPolicy) -> Iterator[LookUps]:
-    """The answers to look-ups of any number of recordings. Raises ConfigError: the file of patterns
-    cannot be used."""
-    if not policy.patterns:
-        yield ANSWERED
-        return
-    from gateway.offline.library_answers import library_look_ups
-
-    embedding = (policy.models or Settings()).embedding
-    with library_look_ups(embedding, policy.rules.etraces, policy.patterns) as library:
-        yield library
 
 
 def _slim(played: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -160,32 +149,25 @@ def run_replay(
     policy: ReplayPolicy | None = None,
     other: ReplayPolicy | None = None,
     as_json: bool = False,
-    html: Path | None = None,
     jobs: int | None = None,
-    patterns: str = "",
+    answers: Answers | None = None,
     out: TextIO | None = None,
     err: TextIO | None = None,
 ) -> int:
     """Run the command. Returns the exit status: 0 done, 1 some recordings could not be read.
-    `other`: the policy to compare with. `patterns`: see `ReplayPolicy`. Raises ConfigError: a path
-    cannot be read or written, or holds no recording."""
+    `other`: the policy to compare with. `answers`: see `Work`. Raises ConfigError: a path cannot be
+    read or written, or holds no recording."""
     out, err = out or sys.stdout, err or sys.stderr
-    policy = dataclasses.replace(policy or ReplayPolicy(), patterns=patterns)
-    other = other and dataclasses.replace(other, patterns=patterns)
-    lines_only = as_json and html is None
-    work = Work(policy=policy, other=other, lines=as_json, runs=not lines_only)
+    policy = policy or ReplayPolicy()
+    work = Work(policy=policy, other=other, lines=as_json, runs=not as_json, answers=answers)
     kept, problems = replay_files(files, work, jobs=jobs, out=out, err=err)
-    console = recordings.report_console(out)
-    from gateway.offline.replay_summary import page, print_comparison, print_summary
-
-    if html is not None:
-        recordings.write_output(html, page(kept, policy.rules.policy.fsm))
     if not as_json:
+        from gateway.offline.replay_summary import print_comparison, print_summary
+
+        console = recordings.report_console(out)
         print_summary(kept, console)
         if any(replayed.other is not None for replayed in kept):
             print_comparison(kept, console)
-        if html is not None:
-            console.print(f"page: {html}")
     return 1 if problems else 0
 
 

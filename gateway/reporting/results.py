@@ -1,10 +1,13 @@
 """Results of an experiment as values, their caveats, and their effects for a forest plot."""
 
 import math
+import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -127,7 +130,12 @@ _UNEVEN_DOSE = 0.25  # of the texts of the arm that gave more
 _UNEVEN_MODELS = 0.1  # of the calls
 
 
-Found = Iterator[tuple[str, str]]
+Found = Iterator[tuple[str, dict[str, Any]]]  # codes, and what their sentences say
+
+
+@cache
+def _sentences() -> dict[str, str]:
+    return tomllib.loads(Path(__file__).with_name("caveats.toml").read_text(encoding="utf-8"))
 
 
 def caveats_of(
@@ -147,7 +155,8 @@ def caveats_of(
         *_about_cost(arms),
         *_about_runs(runs),
     )
-    return tuple(Caveat(code=code, message=message) for code, message in found)
+    said = _sentences()
+    return tuple(Caveat(code=code, message=said[code].format(**named)) for code, named in found)
 
 
 def _listed(by_arm: Mapping[str, float], form: str = "") -> str:
@@ -159,52 +168,29 @@ def _about_assignment(
 ) -> Found:
     if ratio is not None and ratio.suspicious:
         seen, wanted = _listed(ratio.observed), _listed(ratio.expected, ".0%")
-        yield (
-            "sample_ratio",
-            f"The arms did not get their shares of the units ({seen}; wanted {wanted}): the "
-            "assignment is broken, or runs of one arm are lost. Do not use these results.",
-        )
+        yield "sample_ratio", {"seen": seen, "wanted": wanted}
     if not checked and runs:
-        yield (
-            "shares_unknown",
-            "The configured shares of the arms are not known, so the split could not be checked.",
-        )
+        yield "shares_unknown", {}
     seen_in = Counter([unit for unit, arm in {(run.unit, run.arm) for run in runs} if arm])
     if crossed := sum([count > 1 for count in seen_in.values()]):
-        yield (
-            "crossed_units",
-            f"{crossed} units have runs in several arms, so the arms are not independent.",
-        )
+        yield "crossed_units", {"units": crossed}
     if not any(arm.arm != "on" for arm in arms) or len(arms) < 2:
-        yield "no_comparison", "There are no runs of two arms to compare."
+        yield "no_comparison", {}
 
 
 def _about_outcomes(arms: Sequence[Arm]) -> Found:
     if not any(arm.success for arm in arms):
-        yield (
-            "no_outcomes",
-            "No outcome was reported (header x-gateway-outcome, POST /api/runs/{id}/outcome): "
-            "success cannot be compared.",
-        )
+        yield "no_outcomes", {}
         return
     missing = {arm.arm: arm.unfinished / arm.runs for arm in arms}
     if max(missing.values()) - min(missing.values()) > _UNEVEN_SHARE:
-        yield (
-            "uneven_outcomes",
-            "Outcomes are missing more often in one arm than in another "
-            f"({_listed(missing, '.0%')}). If runs without an outcome fail more often, the "
-            "difference of success is wrong.",
-        )
+        yield "uneven_outcomes", {"missing": _listed(missing, ".0%")}
 
 
 def _about_size(arms: Sequence[Arm], comparisons: Sequence[Comparison]) -> Found:
     judged = {arm.arm: arm.success.trials for arm in arms if arm.success}
-    small = [arm for arm, count in judged.items() if count < FEW_RUNS]
-    if small:
-        yield (
-            "few_runs",
-            f"Fewer than {FEW_RUNS} judged runs in {', '.join(small)}: too few for a conclusion.",
-        )
+    if small := [arm for arm, count in judged.items() if count < FEW_RUNS]:
+        yield "few_runs", {"few": FEW_RUNS, "arms": ", ".join(small)}
     # Runs per arm that show the notable difference at 95 % in 4 of 5 experiments. Source: Lehr's
     # rule, n = 16 * variance / difference^2.
     rates = [arm.success for arm in arms if arm.success]
@@ -213,19 +199,11 @@ def _about_size(arms: Sequence[Arm], comparisons: Sequence[Comparison]) -> Found
     for comparison in comparisons:
         success, pair = comparison.success, f"{comparison.arm} against {comparison.baseline}"
         if success is not None and success.low <= 0 <= success.high:
-            yield (
-                "inconclusive",
-                f"{pair}: success may have changed by anything from {success.low * 100:+.1f} to "
-                f"{success.high * 100:+.1f} points. To see a change of "
-                f"{_NOTABLE_POINTS * 100:.0f} points, about {needed} judged runs per arm are "
-                "needed.",
-            )
+            change = {"low": success.low * 100, "high": success.high * 100}
+            notable = {"points": _NOTABLE_POINTS * 100, "needed": needed}
+            yield "inconclusive", {"pair": pair, **change, **notable}
         if success is not None and success.design_effect > 1:
-            yield (
-                "repeated_units",
-                f"{pair}: units have several runs; the intervals are widened for that (design "
-                f"effect {success.design_effect:.2f}).",
-            )
+            yield "repeated_units", {"pair": pair, "effect": success.design_effect}
 
 
 def _about_dose(runs: Sequence[ExperimentRun]) -> Found:
@@ -236,13 +214,7 @@ def _about_dose(runs: Sequence[ExperimentRun]) -> Found:
     given, given_random = (sum(r.injections for r in runs) / len(runs) for runs in (on, random))
     most, apart = max(given, given_random), _models_apart(on, random)
     if abs(given - given_random) > _UNEVEN_DOSE * most or apart > _UNEVEN_MODELS:
-        yield (
-            "uneven_dose",
-            f"on and random did not act equally often (texts per run: on {given:.1f}, random "
-            f"{given_random:.1f}; calls that went to other models: {apart:.0%}), so they differ in "
-            "more than timing. experiment.random_routing_share and random_guidance_share set how "
-            "often random acts.",
-        )
+        yield "uneven_dose", {"on": given, "random": given_random, "apart": apart}
 
 
 def _models_apart(one: Sequence[ExperimentRun], other: Sequence[ExperimentRun]) -> float:
@@ -258,35 +230,18 @@ def _models_apart(one: Sequence[ExperimentRun], other: Sequence[ExperimentRun]) 
 
 
 def _about_cost(arms: Sequence[Arm]) -> Found:
-    unpriced = {arm.arm: arm.unpriced for arm in arms if arm.unpriced}
-    if unpriced:
-        yield (
-            "unpriced",
-            f"The cost leaves out runs with calls of unknown price ({_listed(unpriced)}).",
-        )
-    estimated = {arm.arm: arm.estimated_calls for arm in arms if arm.estimated_calls}
-    if estimated:
-        yield (
-            "estimated",
-            f"The provider reported no usage for some calls ({_listed(estimated)}): their tokens "
-            "and cost are estimated.",
-        )
+    if unpriced := {arm.arm: arm.unpriced for arm in arms if arm.unpriced}:
+        yield "unpriced", {"arms": _listed(unpriced)}
+    if estimated := {arm.arm: arm.estimated_calls for arm in arms if arm.estimated_calls}:
+        yield "estimated", {"arms": _listed(estimated)}
 
 
 def _about_runs(runs: Sequence[ExperimentRun]) -> Found:
     policies = {run.policy_digest for run in runs if run.arm in ("on", "random")}
     if len(policies) > 1:
-        yield (
-            "policy_changed",
-            f"The policy changed during the experiment ({len(policies)} versions): the results "
-            "mix these versions.",
-        )
+        yield "policy_changed", {"versions": len(policies)}
     if runs:
-        yield (
-            "looks",
-            "The intervals hold for one look at a sample size chosen in advance; stopping at the "
-            "first good result is wrong more often than 1 time in 20.",
-        )
+        yield "looks", {}
 
 
 # Scales reach at least this far to either side, so that small effects look small.

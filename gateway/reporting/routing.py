@@ -4,6 +4,7 @@ A run that began on a model which another policy would have given it, too, count
 with the inverse of the model's probability as weight. So one log tells the success and cost of
 policies that were not followed, as far as exploration gave them a share."""
 
+import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import Any
 
 from gateway.steering.scoring.risk import OwnRisk
 from gateway.stores.learning import DecidedRun, WorkloadRate
+from gateway.stores.sql.workloads import WorkloadStore
 
 Z = 1.96  # standard errors in a 95 % interval
 FOLLOWED = "learned"
@@ -80,6 +82,15 @@ def routing_report(
         values=tuple(policy_values(decided)),
         own_risks=tuple([row for row in risks if tenant is None or row.tenant == tenant]),
     )
+
+
+async def read_routing(
+    store: WorkloadStore, false_alarms: float, tenant: str | None, since: float = 0.0
+) -> RoutingReport:
+    """The report as the store has it now, of decisions since a time. Raises: StoreError."""
+    rates, decided = await store.rates(), await store.decided(tenant=tenant, since=since)
+    risks = own_risk_rows(await store.own_risks(), false_alarms)
+    return await asyncio.to_thread(routing_report, rates, decided, risks, tenant=tenant)
 
 
 def own_risk_rows(risks: Mapping[str, OwnRisk], false_alarms: float) -> list[OwnRiskRow]:

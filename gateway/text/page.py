@@ -1,6 +1,6 @@
 """HTML pages: one layout and one style sheet, and templates that escape and sanitize each value.
 
-The dashboard serves its pages; the replay and the history write one file that loads nothing."""
+The dashboard serves its pages; the history writes one file that loads nothing."""
 
 from functools import cache
 from pathlib import Path

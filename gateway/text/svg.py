@@ -171,16 +171,12 @@ def threshold_lines(
 
 
 def step_dots(
-    difficulties: Sequence[float | None],
-    fired: Sequence[bool],
-    height: int,
-    *,
-    only_fired: bool = False,
+    difficulties: Sequence[float | None], fired: Sequence[bool], height: int
 ) -> Iterator[Markup]:
     """A dot at each score, a larger one where a monitor fired."""
     slots = max(1, len(difficulties))
     for slot, (difficulty, hit) in enumerate(zip(difficulties, fired, strict=True)):
-        if difficulty is not None and (hit or not only_fired):
+        if difficulty is not None:
             yield element(
                 "circle",
                 cx=share(slot + 0.5, slots),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import io
 import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -17,8 +16,10 @@ from gateway.history.find import named
 from gateway.history.page import write_page
 from gateway.history.reading import read_file
 from gateway.history.summary import summarise
-from gateway.offline.replay import run_replay
+from gateway.offline.playback import ReplayPolicy
+from gateway.offline.replay import Work
 from gateway.steering.policy import Policy
+from lab import replay_page
 from steering_gateway_testing import AppServer, ScriptedUpstream
 from tests.api.conftest import Agent, Start, a_finished_run, client_of
 from tests.dashboard.audit import AUDIT
@@ -443,12 +444,12 @@ async def test_the_audit_finds_what_is_wrong(start: Start, tab: Tab) -> None:
 async def test_a_replay_page_fits_its_window_and_loads_nothing(
     tab: Tab, tmp_path: Path, every: int
 ) -> None:
-    """The file of `gateway replay --html`, in the dashboard's style, is complete by itself."""
+    """The page of `python -m lab replay`, in the dashboard's style, is complete by itself."""
     page, runs = tmp_path / "replay.html", tmp_path / "runs.jsonl"
     sample = Path(__file__).parents[1] / "replays/sample.jsonl.gz"
     longest_first = sorted(gzip.decompress(sample.read_bytes()).splitlines(), key=len, reverse=True)
     runs.write_bytes(b"\n".join(longest_first[::every]))
-    assert run_replay([runs], html=page, jobs=1, out=io.StringIO(), err=io.StringIO()) == 0
+    assert replay_page.write_page([runs], Work(policy=ReplayPolicy()), page) == 0
     for width in (1440, 390):
         for dark in (False, True):
             await tab.look(width=width, dark=dark)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from gateway.offline.evaluation import POINTS
 from gateway.steering.scoring.calibration import shipped_calibration
+from lab.evaluation import POINTS
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

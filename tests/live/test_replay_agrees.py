@@ -21,10 +21,11 @@ from gateway.learning.reading import read_run
 from gateway.library import starter_patterns
 from gateway.offline.playback import ReplayPolicy, play, recorded_calls
 from gateway.offline.recordings import Recording, parse_recording, steps_of
-from gateway.offline.replay import look_ups_of, policy_from_dict
+from gateway.offline.replay import policy_from_dict
 from gateway.steering.acting import ACTIONS
 from gateway.steering.guidance.codec import to_line
 from gateway.steering.guidance.pattern import Pattern, Status
+from lab.library_answers import library_look_ups
 from steering_gateway_testing import (
     AppServer,
     ReceivedRequest,
@@ -178,10 +179,10 @@ async def live_decisions(url: str, run: Run, recording: Recording) -> list[tuple
 
 
 def replayed_decisions(
-    recordings: Sequence[Recording], policy: ReplayPolicy
+    recordings: Sequence[Recording], policy: ReplayPolicy, patterns: str
 ) -> dict[str, list[tuple[str, ...]]]:
     """The same of each recording's calls, from the replay; a first call has no step before it."""
-    with look_ups_of(policy) as look_ups:
+    with library_look_ups(patterns, policy) as look_ups:
         played = [play(recording, policy, look_ups) for recording in recordings]
     return {
         one["id"]: [
@@ -216,11 +217,14 @@ async def disagreements(
     runs: Sequence[Run],
     recordings: Mapping[str, Recording],
     policy: ReplayPolicy,
+    patterns: str,
 ) -> tuple[list[str], int]:
     """Each call on which live and replay decide differently, and how many were compared."""
     found: list[str] = []
     compared = 0
-    replays = await asyncio.to_thread(replayed_decisions, list(recordings.values()), policy)
+    replays = await asyncio.to_thread(
+        replayed_decisions, list(recordings.values()), policy, patterns
+    )
     for run in runs:
         live = await live_decisions(server.url, run, recordings[run["id"]])
         replayed = replays[run["id"]]
@@ -308,10 +312,7 @@ async def _compare(
         known = tmp_path / "patterns.jsonl"
         known.write_text("\n".join(map(to_line, (*starter_patterns(), *lessons))))
         patterns = str(known)
-    policy = ReplayPolicy(
-        rules=policy.rules, arm=policy.arm, models=policy.models, patterns=patterns
-    )
-    result = await disagreements(server, runs, recordings, policy)
+    result = await disagreements(server, runs, recordings, policy, patterns)
     assert name != "lessons" or True in await drawn(server, lessons)
     return result
 

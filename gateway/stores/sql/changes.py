@@ -62,16 +62,20 @@ class ChangeStore:
 
         return await self._engine.transact(work)
 
+    async def append(self, newest: Change | None, body: object, **named: str) -> bool:
+        """Append a change after the `newest` of its kind that its author knew; `named`: its other
+        fields."""
+        # The clocks of those who write differ; the order of what they write must not.
+        at, own = max(time.time(), newest.at + 0.001 if newest else 0.0), secrets.token_hex(8)
+        change = Change(id=own, at=at, body=msgspec.json.encode(body).decode(), **named)
+        return await self.put(change, after=newest.id if newest else None)
+
     async def put_pilot(
         self, pilot: Pilot, newest: Change | None, author: str, reason: str
     ) -> bool:
         """Append the new state of a pilot, after the `newest` change that its author knew."""
-        # The clocks of those who write differ; the order of what they write must not.
-        at = max(time.time(), newest.at + 0.001 if newest else 0.0)
-        body, own = msgspec.json.encode(pilot).decode(), secrets.token_hex(8)
         about = {"kind": "pilot", "subject": pilot.id, "tenant": pilot.runs.tenant}
-        change = Change(id=own, at=at, author=author, reason=reason, body=body, **about)
-        return await self.put(change, after=newest.id if newest else None)
+        return await self.append(newest, pilot, author=author, reason=reason, **about)
 
     async def judged(self, experiment: str) -> int:
         """The runs of an experiment or a pilot whose success or failure is known."""

@@ -5,12 +5,14 @@ recognises the model would rank well. Intervals are 95 % bootstrap percentiles o
 runs of one task are not independent."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gateway.offline.playback import Replayed
 from gateway.offline.recordings import RunLabel
+from gateway.offline.replay_summary import Side
 
 Floats = NDArray[np.float64]
 
@@ -48,6 +50,24 @@ class Estimate:
         if np.isnan(self.value):
             return "-"
         return f"{self.value:.3f} [{self.low:.2f}, {self.high:.2f}]"
+
+
+def readings(kept: Iterable[Replayed], side: Side, *, risks: bool = True) -> list[RunReading]:
+    """The labelled runs of one side, for the evaluation; without `risks` difficulty ranks them."""
+    found = []
+    for played in filter(None, map(side, kept)):
+        steps = played["steps"]
+        if played["success"] is not None and steps:
+            reading = RunReading(
+                label=RunLabel(**{field.name: played[field.name] for field in fields(RunLabel)}),
+                scores=tuple(step["difficulty"] for step in steps),
+                first=played["first"],
+                risks=tuple(step["risk"] for step in steps) if risks else (),
+                troubles=tuple(float(step["trouble"] is not None) for step in steps),
+                states=tuple(step["state"] for step in steps),
+            )
+            found.append(reading)
+    return found
 
 
 def step_at(steps: int, point: str) -> int | None:

@@ -11,17 +11,17 @@ import orjson
 
 from gateway.auth.keyring import DEFAULT_TENANT
 from gateway.backends import Stores, open_stores
+from gateway.config import Settings
 from gateway.config.storage import StorageSettings
-from gateway.embedding import EmbeddingSettings, open_embedder
+from gateway.embedding import open_embedder
 from gateway.errors import ConfigError
 from gateway.learning.book import LessonBook
 from gateway.library import PatternLibrary
-from gateway.offline.playback import LookUps
+from gateway.offline.playback import LookUps, ReplayPolicy
 from gateway.offline.recordings import file_lines
 from gateway.steering.guidance.codec import from_record
 from gateway.steering.guidance.lessons import LessonMatch, LessonQuery
 from gateway.steering.guidance.pattern import Query
-from gateway.steering.guidance.settings import EtraceSettings
 from gateway.steering.steer import Found
 from gateway.stores.learning import Posterior
 
@@ -29,12 +29,11 @@ STARTER = "starter"  # names the library that ships, in place of a file
 
 
 @contextmanager
-def library_look_ups(
-    embedding: EmbeddingSettings, etraces: EtraceSettings, patterns: str
-) -> Iterator[LookUps]:
+def library_look_ups(patterns: str, policy: ReplayPolicy) -> Iterator[LookUps]:
     """A pattern library in memory; `patterns`: STARTER, or a file of `patterns export`, which may
     have the lines of `learn export`. Raises ConfigError: it cannot be read, or a line is no
     pattern."""
+    embedding, etraces = (policy.models or Settings()).embedding, policy.rules.etraces
     starter = patterns == STARTER
     lines = [] if starter else file_lines(Path(patterns))
     with _background_loop() as wait:
