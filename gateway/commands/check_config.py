@@ -161,7 +161,8 @@ def _report(path: Path | None, *, connects: bool) -> dict[str, Any]:
     credentials go."""
     from gateway.process.start_checks import check, unwritable
 
-    report: Any = {"problems": [], "ignored": [], "warnings": [], "client_credentials": {}}
+    report: dict[str, Any] = {"problems": [], "ignored": [], "warnings": []}
+    report["client_credentials"] = {}
     try:
         file = read_config_file(path) if path else ConfigFile(name="defaults")
     except ConfigError as exc:

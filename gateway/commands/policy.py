@@ -43,6 +43,7 @@ from gateway.upstream.deployments import DeploymentTable
 LEARNED = "learned"
 NONE_YET = "nothing was ever published: what is learned applies"
 _REPLAYED, _MOST = 100, 100_000
+_BACK = "back-"  # begins the id of a change that rolled back
 _Known = list[tuple[Change, LearnedPolicy | None]]
 
 
@@ -52,7 +53,7 @@ def add_parser(commands: Any) -> None:
     verbs = commands.add_parser("policy", help=summary).add_subparsers(
         required=True, metavar="VERB"
     )
-    verb = partial(add_verb, verbs, whole=True)
+    verb = partial(add_verb, verbs, whole=None)
     make = verb("compile", "write what was learned as YAML", _compile)
     make.add_argument("-o", "--output", type=Path, help="file to write (default: stdout)")
     make.add_argument("--tenant", help="only what was learned from this tenant's runs")
@@ -238,11 +239,11 @@ async def _replayed(stores: Stores, old: _Learned, new: _Learned) -> str:
 
 
 async def _put(
-    stores: Stores, args: argparse.Namespace, known: _Known, policy: LearnedPolicy | None, why: str
+    stores: Stores, args: Any, known: _Known, policy: LearnedPolicy | None, why: str, back: str = ""
 ) -> None:
     subject, newest = policy.digest if policy else LEARNED, known[0][0] if known else None
     named = {"kind": "policy", "subject": subject, "author": getpass.getuser(), "reason": why}
-    if stores.changes is None or not await stores.changes.append(newest, policy, **named):
+    if stores.changes is None or not await stores.changes.append(newest, policy, back, **named):
         raise ConfigError("not done: another policy was published meanwhile; see `policy list`")
     which = f"policy {subject}" if policy else "what is learned"
     answer(args, {"applies": subject}, f"{which} applies from the next refresh on")
@@ -252,11 +253,20 @@ async def _rollback(stores: Stores, settings: Settings, args: argparse.Namespace
     known = await _published(stores)
     if not known:
         raise ConfigError(NONE_YET)
-    earlier = known if args.to else known[1:]
+    earlier = known if args.to else known[_current(known) + 1 :]
     found = [policy for change, policy in earlier if change.subject.startswith(args.to or "")]
     if not found and args.to not in (None, LEARNED):
         raise ConfigError(f"no policy {args.to!r} was published: see `gateway policy list`")
-    await _put(stores, args, known, found[0] if found else None, args.reason)
+    await _put(stores, args, known, found[0] if found else None, args.reason, back=_BACK)
+
+
+def _current(known: _Known) -> int:
+    """The place at which what applies was published, to which rollbacks led."""
+    at = 0
+    while at < len(known) and known[at][0].id.startswith(_BACK):
+        same = (n for n, each in enumerate(known) if each[0].subject == known[at][0].subject)
+        at = next((n for n in same if n > at), len(known))
+    return at
 
 
 async def _list(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:

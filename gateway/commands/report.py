@@ -18,10 +18,9 @@ from gateway.backends import Stores
 from gateway.commands.store import add_verb, as_line, kept, say, table
 from gateway.config import Settings
 from gateway.errors import ConfigError
-from gateway.reporting.amounts import Amount
 from gateway.reporting.at_risk import RiskCurve, risk_curve
 from gateway.reporting.experiment import STRATA, report
-from gateway.reporting.pilot import Acted, pilot_change, pilot_report
+from gateway.reporting.pilot import pilot_change, pilot_report
 from gateway.reporting.rates import read_shares
 from gateway.reporting.results import ExperimentReport, effects_of
 from gateway.reporting.routing import OwnRiskRow, RoutingReport, read_routing
@@ -71,6 +70,8 @@ async def _report(stores: Stores, settings: Settings, args: argparse.Namespace) 
     store, tenant = stores.runs, args.tenant
     found: ExperimentReport | HealthSummary | RoutingReport | None = None
     shown: dict[str, Any] = {}
+    if args.html is not None and args.week is None:
+        raise ConfigError("report: --html goes with --week")
     if args.routing:
         workloads = kept(stores.workloads, "report: this store keeps no workloads")
         found = await read_routing(workloads, settings.difficulty.false_alarms, tenant)
@@ -133,46 +134,17 @@ async def _pilot(stores: Stores, settings: Settings, args: argparse.Namespace) -
     assert found is not None
     if args.json:
         return say(as_line(found))
-    say(f"{found.pilot.id}, {found.pilot.runs.words}: {found.line}")
-    for mode in found.pilot.applied:
-        say(f"applied: {mode.words} are {'steered' if mode.mode == 'on' else 'only watched'}")
-    goes_on = "begins another" if found.pilot.over else "goes on with it, `--apply` sets the mode"
-    say(_PILOT_RUNS if found.pilot.draws else f"`gateway pilot --runs N` {goes_on}.")
+    say(_rendered("pilot.txt", {"found": found}))
     if found.results.runs:
-        console = Console(highlight=False)
-        for line in (line for part in found.parts for line in _part_lines(part)):
-            console.print(Text(line))
-        for note in found.notes:
-            console.print(Text(f"- {note}", style="yellow"))
-        console.print()
-        _print_report(console, found.results)
+        _print_report(Console(highlight=False), found.results)
 
 
 _MOST_CHANGES, _MODES = 1000, ("verdict", "on", "shadow")
-_PILOT_RUNS = """\
-Of the runs that begin from now on, a fair coin steers half and only watches the others. Report how
-runs end: `gateway runs outcome RUN success`, the header x-gateway-outcome, or `gateway wrap
---outcome-from`. Then `gateway pilot` says more, and `gateway pilot --apply` sets the mode."""
-
-
-def _part_lines(part: Acted) -> Iterator[str]:
-    """One group of units in three lines at most."""
-    on, shadow = part.units["on"], part.units["shadow"]
-    yield f"{part.action or 'any act'}: {on:,} steered, {shadow:,} watched; {part.verdict.words}"
-    if part.fails is not None and part.net is not None:
-        net, show = part.net, formatting.percent
-        yield (
-            f"  {show(part.fails.rate)} of the watched fail (p); change of success "
-            f"{_points(net.estimate, net.low, net.high)} points"
-        )
-        r, d, even = (f"{show(low)} to {show(high)}" for low, high in part.region.values())
-        yield f"  recovered (r) {r}, disturbed (d) {d}; pays where p is above {even}"
 
 
 def _print_routing(console: Console, found: RoutingReport) -> None:
     """Both tables, the newest workloads only, and the risk by own outcomes."""
-    shown = table(("client", "requested", "model"), ("runs",), wraps=True)
-    shown.add_column("success")
+    shown = table(("client", "requested", "model"), ("runs", "success"), wrap=True)
     for rate in found.workloads[:_SHOWN]:
         runs = rate.solved + rate.failed
         cells = (rate.client or "-", rate.requested, rate.model)
@@ -185,7 +157,7 @@ def _print_routing(console: Console, found: RoutingReport) -> None:
     if not found.values:
         return
     columns = ("runs", "as many as", "success", "95 %", "cost a run", "over states")
-    shown = table(("policy",), columns, wraps=True)
+    shown = table(("policy",), columns, wrap=True)
     for value in found.values:
         shown.add_row(
             Text(one_line(value.policy, 40)),
@@ -248,21 +220,19 @@ def _arms(found: ExperimentReport) -> Table:
     shown = table(("arm",), ("runs", "success", "95 %", "no outcome", "cost", "tokens", "steps"))
     for arm in found.arms:
         rate = arm.success
+        amounts = (arm.cost_usd, arm.tokens, arm.steps)
+        cost, tokens, steps = (None if each is None else each.mean for each in amounts)
         shown.add_row(
             arm.arm,
             f"{arm.runs:,}",
             formatting.percent(rate.rate if rate else None, 1),
             f"{formatting.percent(rate.low)} to {formatting.percent(rate.high)}" if rate else "",
             str(arm.unfinished),
-            formatting.about(formatting.money(_mean(arm.cost_usd)), arm.estimated_usd),
-            formatting.about(formatting.count(_mean(arm.tokens)), arm.estimated_tokens),
-            formatting.count(_mean(arm.steps)),
+            formatting.about(formatting.money(cost), arm.estimated_usd),
+            formatting.about(formatting.count(tokens), arm.estimated_tokens),
+            formatting.count(steps),
         )
     return shown
-
-
-def _mean(amount: Amount | None) -> float | None:
-    return None if amount is None else amount.mean
 
 
 def _strata(found: ExperimentReport) -> Table:

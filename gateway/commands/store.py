@@ -34,11 +34,11 @@ def add_verb(
     command: Command,
     *,
     creates: bool = False,
-    whole: bool = False,
+    whole: bool | None = False,
 ) -> argparse.ArgumentParser:
     """Declare a command that works on the stores; it takes `--config` and `--json`. It creates no
-    database unless it `creates`, needs no key of a provider unless it needs the `whole` config, and
-    finds the database of a gateway that runs, from any folder."""
+    database unless it `creates`, needs no key of a provider unless it needs the `whole` config
+    (None: all but the keys), and finds the database of a gateway that runs, from any folder."""
     parser: argparse.ArgumentParser = verbs.add_parser(name, help=summary)
     add_common(parser)
     parser.set_defaults(run=lambda args: asyncio.run(run_on_stores(command, args, creates, whole)))
@@ -67,15 +67,15 @@ def as_line(value: Any) -> str:
     return orjson.dumps(value, default=as_json_value).decode()
 
 
-def table(left: Sequence[str], right: Sequence[str] = (), *, wraps: bool = False) -> "Table":
-    """A table without borders; its columns on the left and on the right wrap only if it `wraps`."""
+def table(left: Sequence[str], right: Sequence[str] = (), *, wrap: bool = False) -> "Table":
+    """A table without borders; its columns on the left and on the right are wrapped or not."""
     from rich.table import Table
 
     made = Table(box=None, pad_edge=False, header_style="dim")
     for name in left:
-        made.add_column(name, no_wrap=not wraps)
+        made.add_column(name, no_wrap=not wrap)
     for name in right:
-        made.add_column(name, justify="right", no_wrap=not wraps)
+        made.add_column(name, justify="right", no_wrap=not wrap)
     return made
 
 
@@ -99,7 +99,8 @@ def found_storage(storage: StorageSettings, subject: str | None = None) -> Stora
         return replace(storage, path=path)
     raise ConfigError(
         f"there is no database yet: no {default} in this folder, no gateway runs, and nothing was "
-        "wrapped; --config or GATEWAY_STORAGE__PATH name another one"
+        "wrapped; `gateway wrap -- COMMAND` or `gateway serve` makes one, --config or "
+        "GATEWAY_STORAGE__PATH name another one"
     )
 
 
@@ -116,11 +117,11 @@ def reported(*kinds: type[Exception]) -> Iterator[None]:
 
 
 async def run_on_stores(
-    command: Command, args: argparse.Namespace, creates: bool = False, whole: bool = False
+    command: Command, args: argparse.Namespace, creates: bool = False, whole: bool | None = False
 ) -> int:
     """Run a command on the stores of its config; its exit status."""
     with reported():
-        settings = load_settings(args.config, upstreams=whole or creates)
+        settings = load_settings(args.config, upstreams=creates or whole)
         subject = getattr(args, "run_id", None) or getattr(args, "subject", None)
         subject = subject and subject.partition("@")[0]  # an account of a day has its date, too
         storage = settings.storage if creates else found_storage(settings.storage, subject)

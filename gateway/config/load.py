@@ -356,6 +356,7 @@ DEFAULT_FILE = "config.yaml"
 
 _BRACED = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _LITELLM_REF = "os.environ/"
+_ANY = ""  # in place of a variable's name: the value of those that are not set
 _SECRET_KEYS = re.compile(
     r"(^|_)((api_?|admin_|master_|gateway_)keys?|secret|token|password|credentials)(_|$)|access_key"
 )
@@ -372,19 +373,22 @@ def load_settings(
     path: str | os.PathLike[str] | None = None,
     env: Mapping[str, str] | None = None,
     *,
-    upstreams: bool = True,
+    upstreams: bool | None = True,
 ) -> Settings:
     """Settings from `path` (or `./config.yaml` when there is one) and the environment; without
-    `upstreams` those of providers, and their keys, are left out. Raises ConfigError: all faults of
+    `upstreams` those of providers, and their keys, are left out; None: a variable that is not set
+    is no fault, for what sends nothing. Raises ConfigError: all faults of
     the file and of the values, each with its line."""
     env = dict(os.environ if env is None else env)
     default = DEFAULT_FILE if Path(DEFAULT_FILE).exists() else None
     chosen = path or env.get("GATEWAY_CONFIG") or default
     file = read_config_file(chosen) if chosen else None
     raw = file.values if file else {}
-    if not upstreams:
+    if upstreams is False:
         raw, env = left_out(_UPSTREAM_KEYS, raw, env)
         env.pop("OPENAI_BASE_URL", None)
+    if upstreams is None:
+        env[_ANY] = "unset"
     faults = list(file.repeated) if file else []
     try:
         settings = settings_from_dict(raw, env)
@@ -461,7 +465,7 @@ def resolve(
 
 
 def _lookup(name: str, default: str | None, env: Mapping[str, str], path: str) -> str:
-    found = env.get(name, default)
+    found = env.get(name, env.get(_ANY) if default is None else default)
     if found is None:
         raise ConfigError(f"{path}: environment variable {name!r} is not set")
     return found

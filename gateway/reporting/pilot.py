@@ -163,28 +163,29 @@ def _acted(action: str, units: Sequence[ExperimentRun], share: float, now: float
         for arm in ("on", "shadow")
     )
     # Those behind an open one wait, too: which outcomes are known first may depend on the arm.
-    settled = takewhile(lambda run: not _open(run, now), units)
+    settled = sum(1 for _ in takewhile(lambda run: not _open(run, now), units))
     return Acted(
         action=action,
         units={arm: sum(run.arm == arm for run in units) for arm in ("on", "shadow")},
         fails=rate_of(Sample(outcomes=[(unit, not won) for unit, won in shadow.outcomes])),
         net=newcombe(on, shadow),
         region=region(_strata(known)) if on.trials and shadow.trials else {},
-        verdict=judge([(run.arm == "on", _won(run)) for run in settled], share),
+        verdict=judge([(run.arm == "on", _won(run)) for run in units], share, settled),
     )
 
 
-def judge(drawn: Drawn, share: float = 1.0) -> Verdict:
-    """The verdict after the first unit at which one was proved: it stays, whatever comes later.
-    `share`: of the runs that are units with an act, for the forecast."""
-    steer, watch = (_evidence(drawn, steers=steers) for steers in (True, False))
+def judge(drawn: Drawn, share: float = 1.0, settled: int | None = None) -> Verdict:
+    """The verdict after the first unit at which one was proved, of the first `settled` ones: it
+    stays, whatever comes later. `share`: of the runs that are units with an act, for the forecast,
+    which is made of all units."""
+    steer, watch = (_evidence(drawn[:settled], steers=steers) for steers in (True, False))
     for at, (helps, does_not) in enumerate(zip(steer, watch, strict=True), start=1):
         if helps >= STEER_FROM or does_not >= WATCH_FROM:
             name = STEER if helps >= STEER_FROM else WATCH
             return Verdict(name=name, words=name, steer=helps, watch=does_not, units=at)
     most = (max(values, default=1.0) for values in (steer, watch))
     words = _forecast(drawn, share)
-    return Verdict(name=MORE, words=words, steer=next(most), watch=next(most), units=len(drawn))
+    return Verdict(name=MORE, words=words, steer=next(most), watch=next(most), units=len(steer))
 
 
 def _evidence(drawn: Drawn, *, steers: bool) -> list[float]:
@@ -256,7 +257,9 @@ def region(strata: Sequence[Stratum]) -> dict[str, Range]:
 def _notes(units: Sequence[ExperimentRun], left_out: int, now: float) -> Iterator[str]:
     at = next((n for n, run in enumerate(units, 1) if _open(run, now)), len(units))
     if later := len(units) - at:
-        yield f"{later} later units wait for the outcome of {units[at - 1].id}, a day at most."
+        one = units[at - 1].id
+        sets = f"`gateway runs outcome {one} success` (or failure, or other) sets it"
+        yield f"{later} later units wait for the outcome of {one}, a day at most: {sets}."
     if left_out:
         yield f"Runs left out, in which the client set x-gateway-mode itself: {left_out}."
     if any("rules" in run.acts for run in units):

@@ -21,8 +21,15 @@ _PARTS = {"Model": "model", "Project": "tag:project", "Client": "agent", "Key": 
 def monday_of(day: str | None, now: float) -> int:
     """The beginning (epoch) of the week of a day (YYYY-MM-DD), of the last whole week without one.
     Raises: ValueError."""
-    at = datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp() if day else now - _WEEK_S
+    try:
+        at = datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp() if day else now - _WEEK_S
+    except ValueError:
+        raise ValueError(f"{day!r} is not a day like 2026-11-23") from None
     return bucket_start(at, "week")
+
+
+def _day(at: float) -> str:
+    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d}"
 
 
 async def read_week(stores: Stores, monday: int, tenant: str | None) -> dict[str, Any]:
@@ -37,7 +44,8 @@ async def read_week(stores: Stores, monday: int, tenant: str | None) -> dict[str
     bad.sort(key=lambda run: -sum(run.counts["fired"].values()))
     wanted = LessonFilter(tenant=tenant, statuses=(Status.ACTIVE, Status.RETIRED), since=monday)
     week = {
-        "day": f"{datetime.fromtimestamp(monday, UTC):%Y-%m-%d}",
+        "day": _day(monday),
+        "around": (_day(monday - _WEEK_S), _day(until)),
         "now": await stores.runs.health_summary(own),
         "before": await stores.runs.health_summary(earlier),
         "p50_usd": costs[len(costs) // 2] if costs else None,

@@ -108,8 +108,11 @@ def wrap(options: WrapOptions) -> int:
         mode = own.settings.steering.mode if own is not None else None
         done = _DONE[mode] if mode is not None else ""
         workloads = own.server.runtime.opened.workloads if own is not None else None
-        if workloads is not None and workloads.pilot is not None and workloads.pilot.draws:
-            done = f"steered or only watched, by the coin of {workloads.pilot.id}"
+        if workloads is not None and (pilot := workloads.pilot) is not None:
+            applied = pilot.treatment(("", "", ""), "", time.time())[1]
+            done = next((said for name, said in _DONE.items() if name == applied), done)
+            if pilot.draws:
+                done = f"steered or only watched, by the coin of {pilot.id} for {pilot.runs.words}"
         if budget is not None and own is not None and not options.as_json:
             say(limit_line(budget, own.settings.control))
         status = _run(options, url, partial(say, quiet=options.quiet or options.as_json), done)

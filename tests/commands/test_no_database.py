@@ -56,6 +56,7 @@ def test_it_says_that_there_is_no_database(
     assert main([*words, *answers.get(" ".join(words[:2]), [])]) == 2
     said = capsys.readouterr()
     assert said.err.startswith("gateway: there is no database yet: no gateway.db in this folder")
+    assert "`gateway wrap -- COMMAND` or `gateway serve` makes one" in said.err
     assert not said.out
     assert not list(nowhere.iterdir())
 

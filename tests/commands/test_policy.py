@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +184,37 @@ def test_compiled_compared_published_rolled_back(store: StorageSettings, command
     assert [line.split()[0] for line in lines[:2]] == ["learned", digest]
     assert "too early" in lines[2]
     assert "reviewed" in lines[-1]
+
+
+def test_rolling_back_goes_further_back(store: StorageSettings, command: Run) -> None:
+    """Not to what was rolled back from; a named policy is another beginning."""
+    on(store, lambda stores: fill(stores, 6))
+    digests = []
+    for number in range(3):
+        command("compile", "-o", "a.yaml")
+        command("publish", "a.yaml", "--yes")
+        digests.append(yaml.safe_load(Path("a.yaml").read_text())["digest"])
+        more = lesson(f"e1-more-{number}", "Use `./gradlew test` instead of `mvn`.")
+        on(store, partial(teach, lessons=[more]))
+    one, two, three = digests
+    for applies in (two, one, "what is learned", "what is learned"):
+        assert applies in command("rollback")
+    assert three in command("rollback", "--to", three)
+    for applies in (two, one):
+        assert applies in command("rollback")
+
+
+def test_no_key_is_needed(store: StorageSettings, command: Run) -> None:
+    """Nothing is sent: what the config reads from variables that are not set stops no command."""
+    on(store, lambda stores: fill(stores, 6))
+    config = Path("config.yaml").read_text()
+    key = 'api_key: os.environ/NOT_SET, organization: "${NOT_SET_EITHER}", api_base: '
+    assert "api_base: " in config
+    Path("config.yaml").write_text(config.replace("api_base: ", key))
+    command("compile", "-o", "a.yaml")
+    command("publish", "a.yaml", "--yes")
+    assert command("diff", "a.yaml").startswith("no difference")
+    assert main(["check-config"]) == 2
 
 
 def test_what_publishing_refuses(store: StorageSettings, command: Run) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import os
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -394,6 +395,8 @@ async def test_pages_fit_their_window(
         "new-pattern": "/dashboard/new-pattern?tier=e2",
         "experiments": "/dashboard/experiments",
         "experiment": "/dashboard/experiments/e",
+        "pilot": "/dashboard/pilot",
+        "week": f"/dashboard/week?date={time.strftime('%Y-%m-%d', time.gmtime())}",
         "login": "/dashboard/login",
     }
     wrong: list[str] = []

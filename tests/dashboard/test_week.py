@@ -7,12 +7,13 @@ import io
 import json
 import re
 import time
-from contextlib import redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import yaml
 
 from gateway.cli import main
+from gateway.reporting.week import monday_of
 from steering_gateway_testing import ScriptedUpstream
 from tests.api.conftest import Agent, Start, client_of
 from tests.api.conftest import start as start
@@ -59,6 +60,15 @@ def test_an_experiment_in_the_ledger_and_the_week(
         assert "steering in half" in shown
         assert "at the mean cost of those in shadow" in shown
     assert "30 runs, 50% of 30 with an outcome solved" in text
+    before, after = (int(time.time()) + sign * 7 * 86_400 for sign in (-1, 1))
+    linked = page_of(server, f"/dashboard/week?date={today}")
+    for monday in (
+        monday_of(time.strftime("%Y-%m-%d", time.gmtime(at)), 0) for at in (before, after)
+    ):
+        assert f'"?date={time.strftime("%Y-%m-%d", time.gmtime(monday))}"' in linked
+    with redirect_stderr(io.StringIO()) as err:
+        assert main(["report", "--html", str(file)]) == 2
+    assert "--html goes with --week" in err.getvalue()
     assert not re.search(r"<script|<link|src=|url[(]|href=.(?!#)", file.read_text())
 
 
@@ -73,6 +83,6 @@ def test_words_of_a_new_store(start: Start, tmp_path: Path) -> None:
             body = {"model": "own-model", "messages": task}
             client.post("/v1/chat/completions", json=body).raise_for_status()
     for shown in (reported(path), words(page_of(server, "/dashboard"))):
-        assert "no comparison: run `gateway pilot`" in shown
+        assert "no comparison: run gateway pilot" in shown.replace("`", "")
         assert "3 runs (3 calls) without all prices left out" in shown
         assert shown.count("no number") == 2

@@ -72,6 +72,8 @@ def test_a_verdict_waits_for_open_runs() -> None:
     waiting = pilot_report(PILOT, runs, START + 3600.0)
     assert (waiting.parts[0].verdict.units, waiting.parts[0].verdict.name) == (0, MORE)
     assert "299 later units wait for the outcome of c0.0" in waiting.notes[0]
+    # How many more is said by all that is known, not only by what counts.
+    assert "too few outcomes" not in waiting.parts[0].verdict.words
     later = pilot_report(PILOT, runs, START + WAIT_S + 3600.0)
     assert later.parts[0].verdict.name == STEER
     other = a_run(0, outcome="other", acts=runs[0].acts)

@@ -41,6 +41,8 @@ NOW = monday_of("2023-11-15", 0) + 2.5 * DAY
 def test_the_week_of_a_day(day: str | None, now: float, monday: str) -> None:
     """That of the day itself, else the last whole one, from Monday on."""
     assert monday_of(day, now) == monday_of(monday, 0)
+    with pytest.raises(ValueError, match="'2026-99-99' is not a day like 2026-11-23"):
+        monday_of("2026-99-99", now)
 
 
 async def test_a_week_with_everything_in_it(tmp_path: Path) -> None:

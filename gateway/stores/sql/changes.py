@@ -62,12 +62,15 @@ class ChangeStore:
 
         return await self._engine.transact(work)
 
-    async def append(self, newest: Change | None, body: object, **named: str) -> bool:
-        """Append a change after the `newest` of its kind that its author knew; `named`: its other
-        fields."""
+    async def append(
+        self, newest: Change | None, body: object, prefix: str = "", **named: str
+    ) -> bool:
+        """Append a change after the `newest` of its kind that its author knew, with an id that
+        begins with `prefix`; `named`: its other fields."""
         # The clocks of those who write differ; the order of what they write must not.
-        at, own = max(time.time(), newest.at + 0.001 if newest else 0.0), secrets.token_hex(8)
-        change = Change(id=own, at=at, body=msgspec.json.encode(body).decode(), **named)
+        at = max(time.time(), newest.at + 0.001 if newest else 0.0)
+        own, text = prefix + secrets.token_hex(8), msgspec.json.encode(body).decode()
+        change = Change(id=own, at=at, body=text, **named)
         return await self.put(change, after=newest.id if newest else None)
 
     async def put_pilot(
