@@ -290,6 +290,7 @@ class Pipeline:
             mode = mode_of(arm)
         elif pilot is not None:
             about = (conversation.tenant, control.agent, control.tags.get("project", ""))
+            unit = conversation.root_id  # a client that names units would choose its arm
             arm, mode = pilot.treatment(about, unit, conversation.created_at)
             name = pilot.id
         if arm is not None:

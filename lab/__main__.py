@@ -65,7 +65,9 @@ def _parser() -> argparse.ArgumentParser:
     pilot.add_argument("--r", type=float, default=0.5, help="of these recovered")
     pilot.add_argument("--d", type=float, default=0.3, help="of the others disturbed")
     pilot.add_argument("--look-every", type=int, default=1, help="runs between two looks")
-    pilot.add_argument("--most-runs", type=int, default=5000, help="with an act, until it gives up")
+    pilot.add_argument(
+        "--most-runs", type=int, default=20_000, help="with an act, until it gives up"
+    )
     pilot.add_argument("--seed", type=int, default=0)
     pilot.set_defaults(run=_pilot)
     heldout = commands.add_parser("heldout", help="judge risk on runs that it never saw")

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from gateway.reporting.pilot import MORE, STEER, WATCH, Verdict, judge, region
 
-_LOOK_UPS = (400, 1200)  # units played before it is first asked whether that was enough
+_LOOK_UPS = (400, 1200, 5000)  # units played before it is first asked whether that was enough
 
 
 class World(NamedTuple):

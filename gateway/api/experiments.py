@@ -120,6 +120,8 @@ async def current_pilot(runtime: Runtime, tenant: str | None) -> PilotReport | N
     if pilot is None or tenant not in (None, pilot.runs.tenant or tenant):
         return None
     runs = await runtime.runs.experiment_runs(pilot.id, tenant=tenant)
+    applied = tuple([each for each in pilot.applied if tenant in (None, each.tenant or tenant)])
+    pilot = replace(pilot, applied=applied, salt="")
     return await asyncio.to_thread(pilot_report, pilot, runs, time.time())
 
 

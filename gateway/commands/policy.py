@@ -35,7 +35,7 @@ from gateway.steering.scoring.risk import NO_OUTCOMES, OwnRisk, RiskModel
 from gateway.steering.transcript.steps import Action
 from gateway.stores.learning import LearnedPolicy, LessonFilter
 from gateway.stores.queries import PageRequest, RunFilter, RunTrace
-from gateway.stores.sql.changes import Change
+from gateway.stores.sql.changes import Change, pilot_of, policy_of
 from gateway.text.formatting import counted
 from gateway.upstream.catalogue import ModelCatalogue
 from gateway.upstream.deployments import DeploymentTable
@@ -153,7 +153,10 @@ async def _published(stores: Stores) -> _Known:
     """The changes, newest first, each with its policy; None = what is learned."""
     changes = kept(stores.changes, "this store keeps no policies")
     found = await changes.newest("policy", limit=_MOST)
-    return [(each, msgspec.json.decode(each.body, type=LearnedPolicy | None)) for each in found]
+    try:
+        return [(each, policy_of(each)) for each in found]
+    except msgspec.MsgspecError as error:
+        raise ConfigError(f"a policy of another version was published: {error}") from error
 
 
 async def _diff(stores: Stores, settings: Settings, args: argparse.Namespace) -> int:
@@ -212,7 +215,8 @@ def _refused(new: _Learned, policy: LearnedPolicy, places: dict[str, str]) -> It
         texts, marks = content(each.applies.fields), each.applies.lesson or Lesson(key="")
         named = {word for part in texts.move.split("`")[1::2] for word in part.split()}
         known: Any = {"known": named, "approved": APPROVED in marks.applies_when}
-        if no := refusal(texts.move or texts.avoid, **known):
+        no = refusal(texts.move or texts.avoid, **known)
+        if no := no or (refusal(texts.situation, approved=True) if texts.situation else None):
             yield f"{places[each.name]}: {each.name}: {no.reason}"
 
 
@@ -245,6 +249,9 @@ async def _put(
     named = {"kind": "policy", "subject": subject, "author": getpass.getuser(), "reason": why}
     if stores.changes is None or not await stores.changes.append(newest, policy, back, **named):
         raise ConfigError("not done: another policy was published meanwhile; see `policy list`")
+    pilot = pilot_of(next(iter(await stores.changes.newest("pilot", limit=1)), None))
+    if pilot is not None and not pilot.over:
+        say(f"{pilot.id} compares runs of before and after this, in both of its arms")
     which = f"policy {subject}" if policy else "what is learned"
     answer(args, {"applies": subject}, f"{which} applies from the next refresh on")
 
@@ -270,8 +277,8 @@ def _current(known: _Known) -> int:
 
 
 async def _list(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
-    known = await _published(stores)
-    for change, _ in known:
+    known = await kept(stores.changes, "this store keeps no policies").newest("policy", limit=_MOST)
+    for change in known:
         at = time.strftime("%Y-%m-%d %H:%M", time.gmtime(change.at))
         shown = {name: getattr(change, name) for name in ("subject", "at", "author", "reason")}
         line = f"{change.subject:<12}  {at}  {change.author}  {change.reason}"

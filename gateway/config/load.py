@@ -13,7 +13,7 @@ import tomllib
 import types
 import typing
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from operator import attrgetter, itemgetter
 from pathlib import Path
@@ -184,15 +184,19 @@ class ConfigFile:
         return 0
 
 
-def read_config_file(path: str | os.PathLike[str]) -> ConfigFile:
+def read_config_file(
+    path: str | os.PathLike[str], check: Callable[[str], None] = lambda text: None
+) -> ConfigFile:
     """The file at `path`. Raises ConfigError, with the line: no YAML, or no mapping at its top. An
-    empty file may be about to be written; `{}` says that nothing is set."""
+    empty file may be about to be written; `{}` says that nothing is set. `check` may refuse the
+    text before it is built."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as exc:
         reason = exc.strerror if isinstance(exc, OSError) else f"not UTF-8 text: {exc.reason}"
         raise ConfigError(f"{path}: cannot be read: {reason}") from exc
     try:
+        check(text)
         return _parsed(str(path), text)
     except yaml.MarkedYAMLError as exc:
         mark = exc.problem_mark

@@ -31,7 +31,7 @@ from gateway.steering.steer import SteeringRules
 from gateway.stores.learning import LearnedPolicy, WorkloadRun
 from gateway.stores.protocols import StoreError
 from gateway.stores.redact import encodable
-from gateway.stores.sql.changes import Change, ChangeStore, pilot_of
+from gateway.stores.sql.changes import Change, ChangeStore, pilot_of, policy_of
 from gateway.stores.sql.workloads import WorkloadStore
 from gateway.tasks import spawn
 from gateway.wire.messages import tool_names
@@ -192,10 +192,13 @@ class Workloads:
             self.pilot = ended
 
     def _read_policy(self, change: Change) -> None:
-        """Follow a change of the policy; one that cannot be read changes nothing."""
+        """Follow a change of the policy. One that cannot be read leaves the earlier one; without
+        any, nothing that was learned applies: something was published in its place."""
         try:
-            self.follow(msgspec.json.decode(change.body, type=LearnedPolicy | None))
+            self.follow(policy_of(change))
         except msgspec.MsgspecError as error:
+            if "policy" not in self._newest:
+                self.follow(LearnedPolicy())
             _log.error("published policy not followed", digest=change.subject, reason=str(error))
 
     def follow(self, policy: LearnedPolicy | None) -> None:

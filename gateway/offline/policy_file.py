@@ -5,6 +5,7 @@ it."""
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from itertools import groupby
 from math import isfinite
 from operator import attrgetter
@@ -84,13 +85,15 @@ def entries(policy: rows.LearnedPolicy | None) -> dict[str, rows.PolicyEntry[Any
 def render(policy: rows.LearnedPolicy) -> str:
     """The file of a policy: the same bytes for the same one."""
     values = _slim(msgspec.to_builtins(policy))
-    return HEAD + yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=1000)
+    form: Any = {"sort_keys": False, "width": 1000}
+    text: str = HEAD + yaml.safe_dump(values, allow_unicode=True, **form)
+    return HEAD + yaml.safe_dump(values, **form) if _hidden(text) else text
 
 
 def read(path: Path) -> tuple[rows.LearnedPolicy, dict[str, str]]:
     """The policy of a file, and the place of each entry by name. Raises ConfigError: its faults,
     each with its line."""
-    file, places = read_config_file(path), dict[str, str]()
+    file, places = read_config_file(path, partial(_refuse_unreadable, path)), dict[str, str]()
 
     def at(key: str) -> str:
         while key and key not in file.lines:
@@ -100,6 +103,7 @@ def read(path: Path) -> tuple[rows.LearnedPolicy, dict[str, str]]:
     faults = list(file.repeated)
     try:
         policy = msgspec.convert(file.values, rows.LearnedPolicy)
+        msgspec.json.decode(msgspec.json.encode(policy), type=rows.LearnedPolicy)  # no NaN
     except msgspec.ValidationError as error:
         what, _, key = str(error).replace("`", "").partition(" - at $.")
         raise ConfigError(*faults, f"{at(key)}: {key or 'the file'}: {what}") from error
@@ -108,7 +112,9 @@ def read(path: Path) -> tuple[rows.LearnedPolicy, dict[str, str]]:
     for section in SECTIONS:
         for number, entry in enumerate(getattr(policy, section)):
             name, place, right = entry.name, at(f"{section}[{number}]"), _digest(entry)
-            if name in places:
+            if not name.isprintable():
+                faults.append(f"{place}: {name!a}: a name with characters that do not show")
+            elif name in places:
                 faults.append(f"{place}: {name}: it is here twice")
             elif entry.digest != right:
                 own, found = (each.split("-")[1:] for each in (entry.digest, right))
@@ -119,6 +125,22 @@ def read(path: Path) -> tuple[rows.LearnedPolicy, dict[str, str]]:
     if faults:
         raise ConfigError(*faults)
     return policy, places
+
+
+def _hidden(text: str) -> int:
+    """The first line with characters that a reviewer does not see, from 1; 0 for none."""
+    lines = enumerate(text.replace("\r\n", "\n").split("\n"), start=1)
+    return next((number for number, line in lines if not line.isprintable()), 0)
+
+
+def _refuse_unreadable(path: Path, text: str) -> None:
+    """Raises ConfigError for what a reviewer cannot see, and for aliases, by which a few lines
+    stand for any amount of text."""
+    if line := _hidden(text):
+        raise ConfigError(f"{path}:{line}: characters that do not show; write them escaped")
+    tokens = yaml.scan(text) if "*" in text else ()
+    if alias := next((each for each in tokens if isinstance(each, yaml.AliasToken)), None):
+        raise ConfigError(f"{path}:{alias.start_mark.line + 1}: an alias; write out its value")
 
 
 def changes(one: rows.LearnedPolicy | None, other: rows.LearnedPolicy | None) -> list[str]:

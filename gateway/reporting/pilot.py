@@ -5,12 +5,13 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
+from secrets import token_hex
 from typing import Any
 
 import numpy as np
 
 from gateway.errors import ConfigError
-from gateway.learning.life_cycle import MATTERS, e_values
+from gateway.learning.life_cycle import e_values
 from gateway.reporting.experiment import report
 from gateway.reporting.rates import Difference, Rate, Sample, newcombe, rate_of
 from gateway.reporting.results import ExperimentReport
@@ -22,7 +23,8 @@ from gateway.text import formatting
 STEER_FROM, WATCH_FROM = 20.0, 10.0
 """E-values of a verdict: where acting does not help, *steer* has one chance in 20 at most, ever;
 where it helps by MATTERS or more, *only watch* one in 10."""
-_BETS = tuple([(MATTERS / 2 * 2**n, 0.2) for n in range(5)])  # from half of what matters, doubled
+MATTERS = 0.02  # of success: an act costs cents, so that two more solved runs in 100 are worth it
+_BETS = tuple([(MATTERS / 2 * 2**n, 1 / 6) for n in range(6)])  # half of what matters, doubled
 RUNS = 50  # with an outcome, after which a pilot draws no more
 WAIT_S = 86_400.0  # after a run's newest call, for its outcome
 ALL = ModeOfRuns()
@@ -86,7 +88,8 @@ class PilotReport:
 
 def pilot_report(pilot: Pilot, every: Sequence[ExperimentRun], now: float) -> PilotReport:
     """The report of the runs that a pilot has drawn so far."""
-    runs = [run for run in every if run.arm and OWN_MODE not in run.acts]
+    # A client that chooses its mode after an act, knowing how the run goes, cannot take it out.
+    runs = [run for run in every if run.arm and not _left(run)]
     first: dict[str, ExperimentRun] = {}
     for run in sorted((run for run in runs if run.acts), key=_acted_at):
         first.setdefault(run.unit, run)
@@ -121,7 +124,8 @@ def pilot_change(
         day = f"pilot-{formatting.iso(now)[:10]}"
         name = next(n for n in (day, *(f"{day}-{n}" for n in range(2, 1000))) if n not in used)
         applied, most = pilot.applied if pilot else (), args.runs or RUNS
-        return Pilot(id=name, runs=asked, windows=((now, None),), most=most, applied=applied)
+        about: Any = {"id": name, "runs": asked, "most": most, "applied": applied}
+        return Pilot(windows=((now, None),), salt=token_hex(8), **about)
     if args.stop:
         if pilot.over and not pilot.applied:
             raise ConfigError("pilot: it is over already, and no mode is applied")
@@ -149,7 +153,12 @@ def _won(run: ExperimentRun) -> bool | None:
 
 
 def _acted_at(run: ExperimentRun) -> float:
-    return min(at for name, at in run.acts.items() if name != "risk")
+    acts = (at for name, at in run.acts.items() if name not in ("risk", OWN_MODE))
+    return min(acts, default=math.inf)
+
+
+def _left(run: ExperimentRun) -> bool:
+    return OWN_MODE in run.acts and run.acts[OWN_MODE] <= _acted_at(run)
 
 
 def _open(run: ExperimentRun, now: float) -> bool:

@@ -85,7 +85,8 @@ class Pilot:
     """A comparison of `on` and `shadow` by a fair coin per unit, declared in the store. `windows`:
     beginnings and ends of the times in which units are drawn, until `most` runs have an outcome;
     units that begin between them are in `shadow`. `over`: stopped, or a mode was applied.
-    `applied`: the modes given after this pilot and earlier ones, the newest first."""
+    `applied`: the modes given after this pilot and earlier ones, the newest first. `salt`: a part
+    of the draws that no key of a gateway reads, so that nobody knows an arm before it is drawn."""
 
     id: str
     runs: ModeOfRuns
@@ -93,6 +94,7 @@ class Pilot:
     most: int
     over: bool = False
     applied: tuple[ModeOfRuns, ...] = ()
+    salt: str = ""
 
     @property
     def draws(self) -> bool:
@@ -106,7 +108,7 @@ class Pilot:
         config's. `about`: tenant, agent and project."""
         if not self.over and began >= self.windows[0][0] and self.runs.includes(*about):
             if any(start <= began and (end is None or began < end) for start, end in self.windows):
-                arm = "on" if draw(self.id, unit) < 0.5 else "shadow"
+                arm = "on" if draw(self.id + self.salt, unit) < 0.5 else "shadow"
                 return arm, arm
             return None, "shadow"
         return None, next((each.mode for each in self.applied if each.includes(*about)), "")

@@ -60,6 +60,49 @@ async def followed(http: httpx.AsyncClient, server: AppServer, **state: Any) -> 
     assert await until(known), state
 
 
+async def test_nobody_chooses_an_arm(
+    gateway_server: Start, http: httpx.AsyncClient, config: Any
+) -> None:
+    """Conversations of one named unit are drawn each for itself, by what no key reads; one that
+    changes its mode after an act stays in its arm; other tenants' modes are not shown."""
+    keys = {"acme": "sk-acme-key-0123456789", "globex": "sk-globex-key-0123456789"}
+    auth = {"admin_key": "admin-key-of-this-test-0123456789", "gateway_keys": keys}
+    server = gateway_server({**config, "auth": auth})
+    database = Path(config["storage"]["path"])
+    await pilot(database, "--tenant", "globex")
+    await pilot(database, "--tenant", "globex", "--apply", "on")
+    name = (await pilot(database, "--runs", "40"))["pilot"]["id"]
+    mine = {"x-gateway-key": keys["acme"]}
+
+    async def seen() -> Any:
+        answer = await http.get(f"{server.url}/api/pilot", headers=mine)
+        return answer.json().get("pilot", {}) if answer.status_code == 200 else {}
+
+    async def known() -> bool:
+        return bool((await seen()).get("id") == name)
+
+    assert await until(known)
+    assert (await seen()).get("applied", []) == []
+    assert not (await seen()).get("salt")
+    assert (await http.get(f"{server.url}/api/pilot")).status_code == 401
+    unit, found = {"x-gateway-experiment-unit": "good", **mine}, Counter[str]()
+    for number in range(20):
+        agent = Agent(http, server.base_url, opening(f"task {number}"), headers=unit)
+        answers = await agent.run(6)
+        found[answers[-1].gateway("arm") or ""] += 1
+        if number == 0:
+            arm = answers[-1].gateway("arm")
+            agent.headers = {**unit, "x-gateway-mode": "off"}
+            await agent.run(1)
+            run = (await trace(database, answers[-1].conversation)).run
+            assert (run.experiment, run.arm) == (name, arm)
+            assert {"guidance", "own_mode"} <= run.totals.acts.keys()
+    assert set(found) == {"on", "shadow"}
+    shown = await pilot(database)
+    assert shown["runs"] == 20
+    assert sum(shown["parts"][0]["units"].values()) == 20
+
+
 async def one(http: httpx.AsyncClient, url: str, task: str, **headers: str) -> Any:
     """A conversation of six turns; its last answer."""
     agent = Agent(http, url, opening(task), headers={"user-agent": "cli/1.2", **headers})
@@ -80,9 +123,9 @@ async def test_a_pilot_on_two_gateways(
         await followed(http, server, id=name)
     arms, runs = Counter[str](), dict[str, str]()
     for number in range(12):
-        unit = {"x-gateway-experiment-unit": f"u{number}"}
         server = (first, second)[number % 2]
-        answer = await one(http, server.base_url, f"task {number}", **unit)
+        session = {"x-session-id": f"s{number}"}
+        answer = await one(http, server.base_url, f"task {number}", **session)
         arm, run = answer.gateway("arm") or "", f"{answer.conversation}.0"
         assert answer.gateway("mode") == arm
         arms[arm] += 1
@@ -94,7 +137,8 @@ async def test_a_pilot_on_two_gateways(
         if number == 5:
             await asyncio.to_thread(first.stop)
             first = gateway_server(config)
-            again = await one(http, first.base_url, "again", **unit)
+            child = {"x-session-id": "child", "x-parent-session-id": f"s{number}"}
+            again = await one(http, first.base_url, "again", **child)
             assert again.gateway("arm") == arm
     assert set(arms) == {"on", "shadow"}
     await one(http, second.base_url, "own mode", **{"x-gateway-mode": "on"})

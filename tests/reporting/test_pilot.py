@@ -102,6 +102,27 @@ def test_which_runs_are_compared() -> None:
     assert found.notes == ("Runs left out, in which the client set x-gateway-mode itself: 1.",)
 
 
+def test_a_client_cannot_take_a_run_out_after_an_act() -> None:
+    """By choosing the mode once it sees how the run goes: it stays in the arm that it was drawn
+    for. Before any act it may, as both arms are alike up to there."""
+    acts = {"guidance": START + 30, "risk": 0.1}
+    late = run(0, on=True, won=False, acts={**acts, "own_mode": START + 60})
+    early = run(1, on=True, won=False, acts={**acts, "own_mode": START})
+    never = run(2, on=True, won=False, acts={"own_mode": START, "risk": 0.1})
+    found = pilot_report(PILOT, [late, early, never], NOW)
+    assert found.runs == 1
+    assert [part.action for part in found.parts] == ["", "guidance"]
+    assert found.parts[0].units == {"on": 1, "shadow": 0}
+
+
+def test_an_outcome_that_changes_changes_the_verdict() -> None:
+    """It is computed from what is known now, and not kept."""
+    runs = many(300, World(0.6, 0.9, 0.0))
+    assert pilot_report(PILOT, runs, NOW).parts[0].verdict.name == STEER
+    failed = [structs.replace(each, outcome="failure") for each in runs]
+    assert pilot_report(PILOT, failed, NOW).parts[0].verdict.name != STEER
+
+
 def test_every_amount_of_a_run_is_compared() -> None:
     """Tokens, cost, time and interventions; runs with universal rules are named."""
     runs = [

@@ -2,12 +2,13 @@
 
 import secrets
 import time
-from collections.abc import Sequence
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway.steering.experiments import Pilot
+from gateway.stores.learning import LearnedPolicy
 from gateway.stores.sql.engine import Connection, Engine, columns, insert, made, row_of
 
 _NAMES = ("id", "kind", "subject", "tenant", "at", "author", "reason", "body")
@@ -53,11 +54,13 @@ class ChangeStore:
 
         async def work(connection: Connection) -> bool:
             await connection.take_turn("operator_changes")
-            found: Sequence[object] | None
-            found = await connection.row(_NEWEST, kind=change.kind, limit=1)
-            if (found[0] if found else None) != after:
+            row = await connection.row(_NEWEST, kind=change.kind, limit=1)
+            newest = made(Change, _NAMES, row) if row else None
+            if (newest.id if newest else None) != after:
                 return False
-            await connection.execute_many(_PUT, [row_of(change, _NAMES)])
+            # The clocks of those who write differ; the order of what they write must not.
+            at = max(change.at, newest.at + 0.001) if newest else change.at
+            await connection.execute_many(_PUT, [row_of(replace(change, at=at), _NAMES)])
             return True
 
         return await self._engine.transact(work)
@@ -67,10 +70,8 @@ class ChangeStore:
     ) -> bool:
         """Append a change after the `newest` of its kind that its author knew, with an id that
         begins with `prefix`; `named`: its other fields."""
-        # The clocks of those who write differ; the order of what they write must not.
-        at = max(time.time(), newest.at + 0.001 if newest else 0.0)
         own, text = prefix + secrets.token_hex(8), msgspec.json.encode(body).decode()
-        change = Change(id=own, at=at, body=text, **named)
+        change = Change(id=own, at=time.time(), body=text, **named)
         return await self.put(change, after=newest.id if newest else None)
 
     async def put_pilot(
@@ -92,3 +93,11 @@ def pilot_of(change: Change | None) -> Pilot | None:
         return msgspec.json.decode(change.body, type=Pilot) if change is not None else None
     except msgspec.MsgspecError:
         return None
+
+
+def policy_of(change: Change) -> LearnedPolicy | None:
+    """The policy as a change published it, None for what is learned. Raises MsgspecError."""
+    policy = msgspec.json.decode(change.body, type=LearnedPolicy | None)
+    if policy is not None and policy.form != 1:
+        raise msgspec.ValidationError(f"form {policy.form}, not 1")
+    return policy

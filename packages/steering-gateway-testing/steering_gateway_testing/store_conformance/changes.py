@@ -51,6 +51,10 @@ async def appends_to_what_its_author_knew(stores: Stores) -> None:
     asked = [changes.put(_a_change(number), after=None) for number in range(1, 6)]
     assert sorted(await asyncio.gather(*asked)) == [False] * 4 + [True]
     assert len(await changes.newest()) == 1
+    (only,) = await changes.newest()
+    # Its author's clock is behind: it is the newest all the same.
+    assert await changes.put(_a_change(-9), after=only.id)
+    assert [each.id for each in await changes.newest()] == ["policy--9", only.id]
 
 
 async def keeps_a_pilot(stores: Stores) -> None:
