@@ -54,7 +54,10 @@ def test_a_match_names_clients_models_tenants_and_keys() -> None:
 @pytest.mark.parametrize(
     ("budget", "reason"),
     [
-        ({"limits": {"usd": 1}, "scope": "run", "name": "a b"}, r"budgets\[0\]\.name: letters"),
+        (
+            {"limits": {"usd": 1}, "scope": "run", "name": "a b"},
+            r"budgets\[0\]\.name: 1 to 64 letters",
+        ),
         ({"name": "a", "scope": "run", "limits": {}}, r"budgets\[0\]\.limits: at least one"),
         ({"name": "a", "scope": "run", "limits": {"usd": 0}}, r"limits\.usd: must be above 0"),
         ({"name": "a", "scope": "team", "limits": {"usd": 1}}, r"scope: 'team' is not one of run"),

@@ -25,7 +25,7 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
         ("gateway check-c", ["check-config"]),
         ("gateway runs li", ["list"]),
         ("gateway runs list --js", ["--json"]),
-        ("gateway runs list --tenant a --st", ["--state"]),
+        ("gateway runs list --tenant a --sta", ["--state"]),
         ("gateway completion z", ["zsh"]),
         ("gateway check-config --config pypro", ["pyproject.toml"]),
     ],

@@ -273,12 +273,12 @@ async def test_a_stuck_run_is_found_and_stopped_with_the_keyboard(
         assert reached[-1] == "Stop this run"
         await tab.js("document.activeElement.click()")
         await tab.until("location.pathname.startsWith('/dashboard/runs/')")
-        await tab.until("document.querySelector('.run-control').textContent.includes('Stopped')")
+        await tab.until("document.querySelector('.notice.bad').textContent.includes('Stopped')")
         body = {"model": "gpt-4o", "messages": agent._messages}
         refused = await asyncio.to_thread(client.post, "/v1/chat/completions", json=body)
         assert refused.status_code == 429
     await tab.open(f"{server.url}/dashboard")
-    assert "stopped" in await tab.js("document.querySelector('article.live-run').textContent")
+    assert "Find the file" in await tab.js("document.querySelector('section.stops').textContent")
     await quiet(tab, server)
 
 

@@ -67,7 +67,8 @@ def test_an_experiment_in_the_ledger_and_the_week(
     ):
         assert f'"?date={time.strftime("%Y-%m-%d", time.gmtime(monday))}"' in linked
     with redirect_stderr(io.StringIO()) as err:
-        assert main(["report", "--html", str(file)]) == 2
+        config = str(path.with_name("report.yaml"))
+        assert main(["report", "--config", config, "--html", str(file)]) == 2
     assert "--html goes with --week" in err.getvalue()
     assert not re.search(r"<script|<link|src=|url[(]|href=.(?!#)", file.read_text())
 

@@ -120,7 +120,7 @@ def test_a_budget_action_is_a_name_and_a_row(scratch: ScratchCopy) -> None:
 def test_a_rule_and_a_receiver_of_alerts_are_a_name_and_a_row_each(scratch: ScratchCopy) -> None:
     """The rule's finding is raised, and the receiver gets the message of its kind."""
     scratch.replace(
-        ALERT_SETTINGS, '    "store_degraded",\n]', '    "store_degraded",\n    "idle",\n]'
+        ALERT_SETTINGS, '    "weekly_report",\n]', '    "weekly_report",\n    "idle",\n]'
     )
     scratch.replace(
         ALERT_SETTINGS,

@@ -157,8 +157,8 @@ def test_a_forecast_is_a_range() -> None:
     """Of runs, not of units with an act; none from a few outcomes, and an end for hopeless ones."""
     assert judge(drawn(World(0.5, 0.5, 0.0), 6, random.Random(1))).words.endswith("say how many")
     some = drawn(World(0.5, 0.3, 0.0), 40, random.Random(2))
-    ranges = [judge(some, share).words.split()[0].replace(",", "") for share in (1.0, 0.1)]
-    assert int(ranges[1]) > 5 * int(ranges[0])
+    ranges = [judge(some, share).words.split()[0].replace(",", "") for share in (1.0, 0.5)]
+    assert int(ranges[1]) >= 2 * int(ranges[0]) - 1
     near = [(n % 2 == 0, n % 20 < 9 + n % 2) for n in range(1200)]
     assert "over 2,000" in judge(near).words or judge(near).words.startswith("more than 2,000")
 
