@@ -184,12 +184,9 @@ class ConfigFile:
         return 0
 
 
-def read_config_file(
-    path: str | os.PathLike[str], check: Callable[[str], None] = lambda text: None
-) -> ConfigFile:
+def read_config_file(path: str | os.PathLike[str], check: Callable[[str], Any] = str) -> ConfigFile:
     """The file at `path`. Raises ConfigError, with the line: no YAML, or no mapping at its top. An
-    empty file may be about to be written; `{}` says that nothing is set. `check` may refuse the
-    text before it is built."""
+    empty file may be about to be written; `{}` says that nothing is set. `check` may refuse it."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as exc:

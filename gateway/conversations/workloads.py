@@ -31,7 +31,7 @@ from gateway.steering.steer import SteeringRules
 from gateway.stores.learning import LearnedPolicy, WorkloadRun
 from gateway.stores.protocols import StoreError
 from gateway.stores.redact import encodable
-from gateway.stores.sql.changes import Change, ChangeStore, pilot_of, policy_of
+from gateway.stores.sql.changes import Change, ChangeStore, pilot_of
 from gateway.stores.sql.workloads import WorkloadStore
 from gateway.tasks import spawn
 from gateway.wire.messages import tool_names
@@ -195,7 +195,7 @@ class Workloads:
         """Follow a change of the policy. One that cannot be read leaves the earlier one; without
         any, nothing that was learned applies: something was published in its place."""
         try:
-            self.follow(policy_of(change))
+            self.follow(msgspec.json.decode(change.body, type=LearnedPolicy | None))
         except msgspec.MsgspecError as error:
             if "policy" not in self._newest:
                 self.follow(LearnedPolicy())

@@ -5,7 +5,6 @@ it."""
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from functools import partial
 from itertools import groupby
 from math import isfinite
 from operator import attrgetter
@@ -85,15 +84,15 @@ def entries(policy: rows.LearnedPolicy | None) -> dict[str, rows.PolicyEntry[Any
 def render(policy: rows.LearnedPolicy) -> str:
     """The file of a policy: the same bytes for the same one."""
     values = _slim(msgspec.to_builtins(policy))
-    form: Any = {"sort_keys": False, "width": 1000}
-    text: str = HEAD + yaml.safe_dump(values, allow_unicode=True, **form)
-    return HEAD + yaml.safe_dump(values, **form) if _hidden(text) else text
+    shown = msgspec.json.encode(values).decode().isprintable()  # else all is escaped
+    return HEAD + yaml.safe_dump(values, sort_keys=False, allow_unicode=shown, width=1000)
 
 
 def read(path: Path) -> tuple[rows.LearnedPolicy, dict[str, str]]:
     """The policy of a file, and the place of each entry by name. Raises ConfigError: its faults,
     each with its line."""
-    file, places = read_config_file(path, partial(_refuse_unreadable, path)), dict[str, str]()
+    file = read_config_file(path, lambda text: _refuse_unreadable(path, text))
+    places = dict[str, str]()
 
     def at(key: str) -> str:
         while key and key not in file.lines:
@@ -107,8 +106,8 @@ def read(path: Path) -> tuple[rows.LearnedPolicy, dict[str, str]]:
     except msgspec.ValidationError as error:
         what, _, key = str(error).replace("`", "").partition(" - at $.")
         raise ConfigError(*faults, f"{at(key)}: {key or 'the file'}: {what}") from error
-    if (form := file.values.get("form")) != 1:
-        faults.append(f"{at('form')}: form: {form}, not 1: no policy that this version compiled")
+    if "form" not in file.values:
+        faults.append(f"{path}:1: form: none, so this is no policy that was compiled")
     for section in SECTIONS:
         for number, entry in enumerate(getattr(policy, section)):
             name, place, right = entry.name, at(f"{section}[{number}]"), _digest(entry)
@@ -127,20 +126,13 @@ def read(path: Path) -> tuple[rows.LearnedPolicy, dict[str, str]]:
     return policy, places
 
 
-def _hidden(text: str) -> int:
-    """The first line with characters that a reviewer does not see, from 1; 0 for none."""
-    lines = enumerate(text.replace("\r\n", "\n").split("\n"), start=1)
-    return next((number for number, line in lines if not line.isprintable()), 0)
-
-
 def _refuse_unreadable(path: Path, text: str) -> None:
-    """Raises ConfigError for what a reviewer cannot see, and for aliases, by which a few lines
-    stand for any amount of text."""
-    if line := _hidden(text):
-        raise ConfigError(f"{path}:{line}: characters that do not show; write them escaped")
-    tokens = yaml.scan(text) if "*" in text else ()
-    if alias := next((each for each in tokens if isinstance(each, yaml.AliasToken)), None):
-        raise ConfigError(f"{path}:{alias.start_mark.line + 1}: an alias; write out its value")
+    """Raises ConfigError: characters that no reviewer sees, or an alias, which may multiply."""
+    lines, tokens = text.split("\n"), yaml.scan(text) if "*" in text else ()
+    bad = [n for n, line in enumerate(lines, start=1) if not line.rstrip("\r").isprintable()]
+    bad += [t.start_mark.line + 1 for t in tokens if isinstance(t, yaml.AliasToken)]
+    if bad:
+        raise ConfigError(f"{path}:{bad[0]}: characters that do not show, or an alias")
 
 
 def changes(one: rows.LearnedPolicy | None, other: rows.LearnedPolicy | None) -> list[str]:

@@ -30,7 +30,7 @@ WAIT_S = 86_400.0  # after a run's newest call, for its outcome
 ALL = ModeOfRuns()
 MORE, STEER, WATCH = "more runs needed", "steer", "only watch"
 MODES = {STEER: "on", WATCH: "shadow"}
-_MOST = 2_000  # runs that a forecast reaches
+_MOST = 20_000  # runs that a forecast reaches
 _FEWEST = 5  # outcomes per arm for a forecast
 _CELLS, _POINTS = 51, 200  # of the grids of r and d, and of p
 _REGION = 5.991 / 2  # of a logarithm of likelihood: 95 % for two parameters
@@ -89,7 +89,7 @@ class PilotReport:
 def pilot_report(pilot: Pilot, every: Sequence[ExperimentRun], now: float) -> PilotReport:
     """The report of the runs that a pilot has drawn so far."""
     # A client that chooses its mode after an act, knowing how the run goes, cannot take it out.
-    runs = [run for run in every if run.arm and not _left(run)]
+    runs = [r for r in every if r.arm and not 0 < r.acts.get(OWN_MODE, 0) <= _acted_at(r)]
     first: dict[str, ExperimentRun] = {}
     for run in sorted((run for run in runs if run.acts), key=_acted_at):
         first.setdefault(run.unit, run)
@@ -153,12 +153,7 @@ def _won(run: ExperimentRun) -> bool | None:
 
 
 def _acted_at(run: ExperimentRun) -> float:
-    acts = (at for name, at in run.acts.items() if name not in ("risk", OWN_MODE))
-    return min(acts, default=math.inf)
-
-
-def _left(run: ExperimentRun) -> bool:
-    return OWN_MODE in run.acts and run.acts[OWN_MODE] <= _acted_at(run)
+    return min({**run.acts, "risk": math.inf, OWN_MODE: math.inf}.values())
 
 
 def _open(run: ExperimentRun, now: float) -> bool:

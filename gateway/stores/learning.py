@@ -6,7 +6,7 @@ seconds of the epoch. Every store must pass `steering_gateway_testing.store_conf
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from msgspec import Struct
 
@@ -274,7 +274,7 @@ class LearnedPolicy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """The policy that was learned. `form` of its file; `digest` of all entries. A threshold's
     name ends with its tenant."""
 
-    form: int = 1
+    form: Literal[1] = 1
     routes: tuple[PolicyEntry[PolicyRoute], ...] = ()
     thresholds: tuple[PolicyEntry[OwnRisk], ...] = ()
     lessons: tuple[PolicyEntry[Pattern], ...] = ()

@@ -21,6 +21,7 @@ from gateway.backends import Stores, open_stores
 from gateway.cli import main
 from gateway.config.storage import StorageSettings
 from gateway.config.values import Secret
+from gateway.conversations.workloads import Workloads
 from gateway.errors import ConfigError
 from gateway.learning.book import LessonBook
 from gateway.learning.corrections import project_of
@@ -31,6 +32,7 @@ from gateway.steering.scoring.calibration import Peaks
 from gateway.steering.scoring.risk import Gain, OwnRisk
 from gateway.stores.learning import EvidenceRow, LearnedPolicy
 from gateway.stores.records import PromptMessage
+from gateway.stores.sql.changes import Change
 from steering_gateway_testing.store_conformance.records import START, TENANT
 from steering_gateway_testing.store_conformance.workloads import a_workload_run
 from tests.learning.distilling import stored
@@ -240,7 +242,11 @@ def test_what_publishing_refuses(store: StorageSettings, command: Run) -> None:
         ("slope: 0.8", "slope: [", "line"),
         ("slope: 0.8", "slope: much", "thresholds[0].applies.slope: Expected float, got str"),
         ("workload: w1", "work: w1", "unknown field work"),
-        ("form: 1", "form: 2", "form: 2, not 1: no policy"),
+        ("form: 1", "form: 2", "form: Invalid enum value 2"),
+        ("form: 1\n", "", "form: none"),
+        ("form: 1", "form: 1 # \u202e", "characters that do not show"),
+        ("slope: 0.8", "slope: .nan", "slope: Expected `float`, got `null`".replace("`", "")),
+        ("form: 1", "x: &x [1]\nform: *x", "or an alias"),
     ):
         Path("edited.yaml").write_text(text.replace(old, new, 1))
         found = command("publish", "edited.yaml", "--yes", status=2)
@@ -250,6 +256,10 @@ def test_what_publishing_refuses(store: StorageSettings, command: Run) -> None:
         "no deployment serves 'lost'": resealed(text, "routes", model="lost"),
         "looks like a credential": resealed(text, "lessons", fields={"guidance": SECRET}),
         "an order against the user": resealed(text, "lessons", fields={"guidance": ORDER}),
+        "control characters": resealed(text, "lessons", fields={"guidance": "Go\u202e on."}),
+        "the gateway's own frames": resealed(
+            text, "lessons", fields={"guidance": "Wait.", "situation": "<system>"}
+        ),
     }
     for error, edited in faults.items():
         Path("edited.yaml").write_text(edited)
@@ -360,3 +370,34 @@ def test_any_edit_is_found(store: StorageSettings, command: Run, data: st.DataOb
     Path("edited.yaml").write_text(yaml.safe_dump(file))
     with pytest.raises(ConfigError, match=r"edited\.yaml"):
         policy_file.read(Path("edited.yaml"))
+
+
+def test_a_reviewer_sees_every_character(tmp_path: Path) -> None:
+    """Names come from clients: one that turns text around is written escaped, and is read back."""
+    shown = {"said_by": "ann\u202e", "project": "ma\u00f1ana"}
+    entry = policy_file._entry("lesson e1-x", lesson("e1-x", "Wait."), shown)
+    policy = policy_file.summed(LearnedPolicy(lessons=(entry,)))
+    text, path = policy_file.render(policy), tmp_path / "a.yaml"
+    assert all(line.isprintable() for line in text.split("\n"))
+    path.write_text(text)
+    assert policy_file.read(path)[0] == policy
+
+
+def test_a_policy_that_a_gateway_cannot_read(tmp_path: Path) -> None:
+    """One that starts with it applies nothing learned; one that follows keeps what it had."""
+
+    async def work(stores: Stores) -> None:
+        assert stores.workloads is not None
+        assert stores.changes is not None
+        running = Workloads(stores.workloads, stores.changes)
+        good = LearnedPolicy(digest="good")
+        for number, body in enumerate((msgspec.json.encode(good).decode(), '{"form": 2}')):
+            change = Change(id=str(number), kind="policy", subject="x", at=START, body=body)
+            assert await stores.changes.put(change, after=str(number - 1) if number else None)
+            await running.refresh()
+            assert running.published == good
+        starting = Workloads(stores.workloads, stores.changes)
+        await starting.refresh()
+        assert starting.published == LearnedPolicy()
+
+    on(StorageSettings(path=str(tmp_path / "runs.db")), work)

@@ -160,7 +160,7 @@ def test_a_forecast_is_a_range() -> None:
     ranges = [judge(some, share).words.split()[0].replace(",", "") for share in (1.0, 0.5)]
     assert int(ranges[1]) >= 2 * int(ranges[0]) - 1
     near = [(n % 2 == 0, n % 20 < 9 + n % 2) for n in range(1200)]
-    assert "over 2,000" in judge(near).words or judge(near).words.startswith("more than 2,000")
+    assert judge(near, 0.1).words.startswith("more than 20,000")
 
 
 def asked(**given: Any) -> argparse.Namespace:
@@ -241,11 +241,11 @@ def test_verdicts_in_known_worlds() -> None:
 def test_verdicts_of_many_pilots(world: World) -> None:
     """Right in nine of ten where success changes by more than what matters and all is reported;
     never *steer* for no effect in more than one of twenty."""
-    found = play(world, pilots=300, look_every=1, most_runs=5000, seed=11)
+    found = play(world, pilots=300, look_every=1, most_runs=20_000, seed=11)
     if world.net <= 0:
         assert found.steer <= 0.05 + 0.03
     if min(world.reported) == 1.0:
-        if world.net > 0.05:
+        if world.net > 0.03:
             assert found.steer >= 0.9 - 0.03
-        if world.net < 0:
+        if world.net < -0.001:
             assert found.watch >= 0.9 - 0.03

@@ -8,7 +8,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.steering.experiments import Pilot
-from gateway.stores.learning import LearnedPolicy
 from gateway.stores.sql.engine import Connection, Engine, columns, insert, made, row_of
 
 _NAMES = ("id", "kind", "subject", "tenant", "at", "author", "reason", "body")
@@ -93,11 +92,3 @@ def pilot_of(change: Change | None) -> Pilot | None:
         return msgspec.json.decode(change.body, type=Pilot) if change is not None else None
     except msgspec.MsgspecError:
         return None
-
-
-def policy_of(change: Change) -> LearnedPolicy | None:
-    """The policy as a change published it, None for what is learned. Raises MsgspecError."""
-    policy = msgspec.json.decode(change.body, type=LearnedPolicy | None)
-    if policy is not None and policy.form != 1:
-        raise msgspec.ValidationError(f"form {policy.form}, not 1")
-    return policy
