@@ -22,9 +22,10 @@ _PUT = insert("operator_changes", _NAMES)
 
 
 class Change(Struct, frozen=True, kw_only=True):
-    """One change by an operator. `kind`: `pilot`, `policy` or `forgotten`; `subject`: what it is
-    about, such as a pilot's id; `tenant`: empty for all; `at`: seconds of the epoch; `author`,
-    `reason`: as they were given; `body`: JSON, whose form the kind decides."""
+    """One act of a person. `kind`: `pilot`, `policy`, `forgotten`, or what else was changed, as
+    `budget`, `hold`, `key`, `approval`, `lesson`, `comment`; `subject`: the id of the changed
+    thing; `tenant`: empty for all; `at`: seconds of the epoch; `author`, `reason`: as they were
+    given; `body`: JSON, whose form the kind decides."""
 
     id: str
     kind: str
@@ -72,6 +73,30 @@ class ChangeStore:
         own, text = prefix + secrets.token_hex(8), msgspec.json.encode(body).decode()
         change = Change(id=own, at=time.time(), body=text, **named)
         return await self.put(change, after=newest.id if newest else None)
+
+    async def record(
+        self,
+        kind: str,
+        subject: str,
+        *,
+        author: str = "",
+        reason: str = "",
+        tenant: str = "",
+        body: object = None,
+    ) -> Change:
+        """Append one act of a person, whatever else was appended meanwhile."""
+        change = Change(
+            id=f"act-{secrets.token_hex(8)}",
+            kind=kind,
+            subject=subject,
+            at=time.time(),
+            tenant=tenant,
+            author=author,
+            reason=reason,
+            body=msgspec.json.encode(body or {}).decode(),
+        )
+        await self._engine.write(_PUT, **row_of(change, _NAMES))
+        return change
 
     async def put_pilot(
         self, pilot: Pilot, newest: Change | None, author: str, reason: str
