@@ -15,35 +15,18 @@ import binascii
 import functools
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from urllib.parse import unquote_plus, urlsplit
 
 from gateway.errors import Unauthorized
 from gateway.upstream.base import RawHeaders
 from gateway.upstream.deployments import Target
+from gateway.upstream.providers import TABLE
 
 ANY = "any"  # the family of credentials and hosts that name no provider
 
-# Providers, and the ends of their hosts' names. Source: the providers' API references.
-_HOSTS = {
-    "azure": (
-        *(".openai.azure.com", ".cognitiveservices.azure.com", ".services.ai.azure.com"),
-        *(".microsoftonline.com", ".windows.net"),
-    ),
-    "chatgpt": (".chatgpt.com", ".auth.openai.com"),
-    "openai": (".openai.com",),
-    "anthropic": (".anthropic.com", ".claude.ai"),
-    "google": (".googleapis.com", ".google.com"),
-    "aws": (".amazonaws.com", ".api.aws"),
-    "github": (".githubcopilot.com", ".github.com", ".githubusercontent.com", ".github.ai"),
-}
-# The same of providers that take OpenAI's and Anthropic's headers with keys of their own.
-_KEYED_HOSTS = (
-    {"groq": ".groq.com", "deepseek": ".deepseek.com", "xai": ".x.ai", "mistral": ".mistral.ai"}
-    | {"openrouter": ".openrouter.ai", "together_ai": ".together.xyz", "cohere": ".cohere.com"}
-    | {"fireworks_ai": ".fireworks.ai", "cerebras": ".cerebras.ai", "nvidia_nim": ".nvidia.com"}
-    | {"perplexity": ".perplexity.ai"}
-)
+_HOSTS = {name: tuple(ends) for name, ends in TABLE["hosts"].items()}
+_KEYED_HOSTS: Mapping[str, str] = TABLE["keyed_hosts"]
 # Headers that authenticate a client, and the provider that they belong to.
 _HEADERS = {
     **dict.fromkeys((b"authorization", b"cookie"), ANY),
@@ -79,21 +62,7 @@ _QUERY_KEYS = {
     **dict.fromkeys(("api_key", "apikey", "token"), ANY),
 }
 
-# The form of a provider's keys. `sk-` alone is used by dozens of providers and says nothing.
-# Source: the keys that the consoles and the logins of the providers make.
-_FORMS = {
-    "anthropic": r"sk-ant-",
-    "openai": r"sk-(?:proj|svcacct|admin)-|sk-[\w-]{1,100}T3BlbkFJ",
-    "google": r"AIza[\w-]{30}|AQ\.[\w-]{30}|ya29\.",
-    "aws": (r"AWS4-HMAC-SHA256\b|ABSK[A-Za-z0-9+/]{10}|(?:AKIA|ASIA)[A-Z0-9]{10}|bedrock-api-key-"),
-    "github": r"gh[opsu]_\w|github_pat_|tid=[^;\s]{1,100};",
-    "groq": r"gsk_[A-Za-z0-9]{20}",
-    "xai": r"xai-[A-Za-z0-9]{20}",
-    "openrouter": r"sk-or-v\d-",
-    "nvidia_nim": r"nvapi-[\w-]{20}",
-    "perplexity": r"pplx-[A-Za-z0-9]{20}",
-}
-_ANY_FORM = "|".join(f"(?P<{name}>{form})" for name, form in _FORMS.items())
+_ANY_FORM = "|".join(f"(?P<{name}>{form})" for name, form in TABLE["key_forms"].items())
 _FORM = re.compile(f"(?<![A-Za-z0-9])(?:{_ANY_FORM})")
 _TOKEN = re.compile(r"(?<![A-Za-z0-9])eyJ[\w-]{4,300}\.([\w-]{1,16000})")  # RFC 7519
 _CHATGPT_CLAIM = "https://api.openai.com/auth"
@@ -105,20 +74,6 @@ _OF_SEAT = {"chatgpt": "chatgpt", "google": "google", "vertex": "google", "bedro
 """The family of a host that the operator configured for such an API, where its name shows none."""
 
 _GATEWAY_KEY = re.compile(rb"gw-[A-Za-z0-9_-]{43}(?![A-Za-z0-9_-])")  # see `make_key`
-
-# LiteLLM's names of the providers of each known host.
-_COMPANIES = {
-    "openai": ("openai", "text-completion-openai", "openai_text"),
-    "anthropic": ("anthropic", "anthropic_text"),
-    "azure": ("azure", "azure_text", "azure_ai", "azure_speech"),
-    "google": ("gemini", "vertex_ai", "vertex_ai_beta", "google_pse", "gdc"),
-    "aws": (
-        *("bedrock", "bedrock_converse", "bedrock_mantle", "sagemaker", "sagemaker_chat"),
-        *("sagemaker_nova", "amazon_nova", "aws_polly", "aws_textract", "s3_vectors"),
-    ),
-    "chatgpt": ("chatgpt",),
-    "github": ("github", "github_copilot"),
-}
 
 
 @functools.lru_cache(maxsize=1024)
@@ -182,7 +137,7 @@ def _stray(text: str, owner: str, claude: bool) -> str:
 
 def family_of_provider(provider: str) -> str:
     """The family of a provider as LiteLLM names it."""
-    return next((family for family, names in _COMPANIES.items() if provider in names), ANY)
+    return next((family for family, names in TABLE["companies"].items() if provider in names), ANY)
 
 
 def has_gateway_key(text: bytes) -> bool:

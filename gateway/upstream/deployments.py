@@ -435,7 +435,7 @@ class DeploymentTable:
     def _unlisted(self, model: str) -> Target:
         """The target of a name without a deployment.
 
-        A prefix of the tables in `providers.py` is that provider. An upstream that is not OpenAI's
+        A prefix of `providers.toml` is that provider. An upstream that is not OpenAI's
         gets all other names, which may have slashes (`meta/llama-3`). At OpenAI, where no name has
         one, a prefix that LiteLLM knows is that provider, with the key from its variable; with any
         other prefix the client's own key goes to the default upstream, but a configured one is not

@@ -1,7 +1,4 @@
-"""Providers that are compatible with OpenAI's API, and the provider that a model string names.
-
-Source: the provider documentation of each (base URL), and LiteLLM's provider names and key
-variables, so that a LiteLLM config means the same here."""
+"""The providers of `providers.toml`, and the provider that a model string names."""
 
 import ast
 import contextlib
@@ -9,10 +6,11 @@ import difflib
 import functools
 import json
 import re
-from collections.abc import Callable, Mapping
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from importlib import resources
 from typing import Any, NamedTuple
 
-from gateway.config import OPENAI_API_BASE
 from gateway.errors import UnknownProvider
 from gateway.upstream.prices import WITHOUT_LITELLM, capabilities, litellm_folders
 from gateway.wire.coerce import as_mapping
@@ -38,55 +36,23 @@ def litellm_names() -> frozenset[str]:
 
 ANTHROPIC_API_BASE = "https://api.anthropic.com"
 GEMINI_API_BASE = "https://generativelanguage.googleapis.com"
-KEY_VARIABLES: Mapping[str, tuple[str, ...]] = {
-    "anthropic": ("ANTHROPIC_API_KEY",),
-    "gemini": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
-}
-
-BASELESS = frozenset(
-    {"ai21", "custom_openai", "hosted_vllm", "litellm_proxy", "lm_studio", "openai_like"}
-    | {"xinference"}
+TABLE: Mapping[str, Any] = tomllib.loads(
+    resources.files("gateway.upstream").joinpath("providers.toml").read_text("utf-8")
 )
-"""Providers that have no host of their own: without a base URL, LiteLLM asks OpenAI's. Source: each
-prefix of LiteLLM 1.106 was called with a key of its own; the test does it for every version."""
+"""`providers.toml`; its comments say what each part is."""
+
+KEY_VARIABLES: Mapping[str, Sequence[str]] = TABLE["key_variables"]
+BASELESS, TRANSLATED_PROVIDERS = (frozenset(TABLE[name]) for name in ("baseless", "translated"))
 
 
 class Provider(NamedTuple):
     """An OpenAI-compatible API: its base URL, and the variables that may hold its key."""
 
-    api_base: str | None
-    key_variables: tuple[str, ...]
+    key_variables: Sequence[str]
+    api_base: str | None = None
 
 
-OPENAI_COMPATIBLE: Mapping[str, Provider] = {
-    "openai": Provider(OPENAI_API_BASE, ("OPENAI_API_KEY",)),
-    "custom_openai": Provider(None, ()),
-    "openai_like": Provider(None, ("OPENAI_LIKE_API_KEY",)),
-    "hosted_vllm": Provider(None, ("HOSTED_VLLM_API_KEY",)),
-    "lm_studio": Provider(None, ("LM_STUDIO_API_KEY",)),
-    "llamafile": Provider(None, ("LLAMAFILE_API_KEY",)),
-    "deepseek": Provider("https://api.deepseek.com/v1", ("DEEPSEEK_API_KEY",)),
-    "groq": Provider("https://api.groq.com/openai/v1", ("GROQ_API_KEY",)),
-    "openrouter": Provider("https://openrouter.ai/api/v1", ("OPENROUTER_API_KEY",)),
-    "xai": Provider("https://api.x.ai/v1", ("XAI_API_KEY",)),
-    "together_ai": Provider(
-        "https://api.together.xyz/v1", ("TOGETHERAI_API_KEY", "TOGETHER_AI_API_KEY")
-    ),
-    "fireworks_ai": Provider(
-        "https://api.fireworks.ai/inference/v1", ("FIREWORKS_AI_API_KEY", "FIREWORKS_API_KEY")
-    ),
-    "cerebras": Provider("https://api.cerebras.ai/v1", ("CEREBRAS_API_KEY",)),
-    "nvidia_nim": Provider("https://integrate.api.nvidia.com/v1", ("NVIDIA_NIM_API_KEY",)),
-    "litellm_proxy": Provider(None, ("LITELLM_PROXY_API_KEY",)),
-}
-
-# Providers with a wire format of their own, which LiteLLM translates.
-TRANSLATED_PROVIDERS = frozenset(
-    {"ai21", "anthropic", "azure", "azure_ai", "bedrock", "cloudflare", "cohere", "cohere_chat"}
-    | {"databricks", "gemini", "github", "github_copilot", "huggingface", "mistral", "ollama"}
-    | {"ollama_chat", "perplexity", "replicate", "sagemaker", "sagemaker_chat", "vertex_ai"}
-    | {"watsonx"}
-)
+OPENAI_COMPATIBLE = {name: Provider(**row) for name, row in TABLE["openai_compatible"].items()}
 
 # Prefixes of bare model names that are not OpenAI's, as LiteLLM reads them, too.
 _BARE_PREFIXES = (("claude", "anthropic"), ("gemini", "gemini"))
@@ -165,7 +131,9 @@ def keys_of_others(
     """Keys in `env` that are no key of `provider`, by the variables of the tables here. LiteLLM
     sends `OPENAI_API_KEY` to OpenAI-like providers for which it finds no key of their own. What
     `params` name themselves is the operator's choice and is not among them."""
-    variables = {name: owner for owner, known in OPENAI_COMPATIBLE.items() for name in known[1]}
+    variables = {
+        name: owner for owner, known in OPENAI_COMPATIBLE.items() for name in known.key_variables
+    }
     variables |= {name: owner for owner, names in KEY_VARIABLES.items() for name in names}
     others = {env[v] for v, owner in variables.items() if env.get(v) and not _is(provider, owner)}
     own = [env.get(f"{provider.upper()}_API_KEY"), *params.values()]

@@ -1,4 +1,4 @@
-"""The documented change: a provider compatible with OpenAI's API is one row of `providers.py`."""
+"""The documented change: a provider compatible with OpenAI's API is one row of `providers.toml`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 from tests.recipes.conftest import ScratchCopy
 
-ROW = '    "acme": Provider("https://api.acme.example/v1", ("ACME_API_KEY",)),\n'
+ROW = 'acme = { api_base = "https://api.acme.example/v1", key_variables = ["ACME_API_KEY"] }\n'
 
 PROGRAM = """
 import json
@@ -28,8 +28,8 @@ def test_a_provider_is_one_row(scratch: ScratchCopy) -> None:
     """Its models are asked natively at its base URL, with the key from its own variable."""
     before = scratch.run("-c", PROGRAM, status=1).stderr
     assert "model_list[0].litellm_params.model: 'acme' in 'acme/fast-1'" in before
-    path = "gateway/upstream/providers.py"
-    scratch.replace(path, '    "deepseek": Provider(', f'{ROW}    "deepseek": Provider(')
+    path = "gateway/upstream/providers.toml"
+    scratch.replace(path, "deepseek = {", f"{ROW}deepseek = {{")
     assert scratch.changed() == {path}
     found = json.loads(scratch.run("-c", PROGRAM).stdout)
     base, key = "https://api.acme.example/v1", "its-key"

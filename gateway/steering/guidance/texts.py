@@ -2,7 +2,9 @@
 
 The texts are in the rows of the monitors' table. A problem that persists gets the next severity."""
 
+import tomllib
 from collections.abc import Mapping
+from importlib import resources
 from types import MappingProxyType
 
 from msgspec import Struct
@@ -20,34 +22,17 @@ TEXTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {row.failure_type: row.texts for row in reversed(TABLE) if row.texts}
 )  # texts by failure type, in order of severity; of monitors that share one, those of the first
 
-SKIP_DIRECTIVE = (
-    "STOP AND DELIVER: this run has been hard for a long stretch without improving. Leave the "
-    "current approach now. Hand over the best result that your verified findings support, as a "
-    "partial answer if necessary. State plainly what is done, what is not done, what you tried and "
-    "why it failed. Do not start new work."
-)  # Sent with every call while the run is in state SKIP. Source: reference section 8.
-
-SKIP_REPAIR = (  # the same in the middle of a repair: what is handed over must work
-    "STOP AND DELIVER: this run has been hard for a long stretch without improving, and files were "
-    "edited since the last test that passed. First restore a working state: finish the smallest "
-    "edit that makes the tests pass, or undo the edits since then. Check it once. Then hand over "
-    "what works, and state plainly what is done, what is not done, what you tried and why it "
-    "failed. Do not start new work."
+_DIRECTIVES = tomllib.loads(
+    resources.files("gateway.steering.guidance").joinpath("directives.toml").read_text("utf-8")
+)
+SKIP_DIRECTIVE, SKIP_REPAIR, HAND_OVER_TEXT = (
+    " ".join(_DIRECTIVES[name].split()) for name in ("skip", "skip_repair", "hand_over")
 )
 
 BUDGET_DIRECTIVE = (  # sent with every call of a run whose budget is nearly used; it may go well
     "WRAP UP: this run has used nearly all of its budget, and will be stopped when it has. Bring "
     "what you are doing to a state that works, and begin nothing new. Then hand over the result: "
     "state plainly what is done and checked, what is not done, and how to continue."
-)
-
-HAND_OVER_TEXT = (  # sent once to a run that is likely to fail
-    "STOP AND REPORT: runs that look like this one rarely succeed, and a person will take over. "
-    "Try no other approach and begin no new work. If a change is half made, finish or undo it, so "
-    "that what you leave works. Then answer without calling a tool, and report what you know: what "
-    "you tried and what came of it; what is established, and how you know it; what is open; and "
-    "the one question that the person should answer first. A report that says what is not known is "
-    "better than another attempt."
 )
 
 

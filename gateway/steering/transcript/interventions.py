@@ -1,11 +1,13 @@
 """Interventions of a person in the work of an agent, as the messages of a request show them.
 
 Each kind is a row of `KINDS` with the function that finds it, each wording of a client a row of
-`WORDINGS`; a new kind or client needs its row here and nothing else. The same rows read live
+`wordings.toml`; a new kind or client needs its row here and nothing else. The same rows read live
 requests and the logs that agents keep on disk."""
 
 import re
+import tomllib
 from collections.abc import Callable, Iterator, Sequence
+from importlib import resources
 from typing import Any, Final, Literal, NamedTuple
 
 from msgspec import Struct
@@ -28,10 +30,8 @@ _HEAD_CHARACTERS = 400  # a client's wording begins the text; what follows is th
 
 
 class Wording(NamedTuple):
-    """One sentence by which a client tells its model what a person did. `begins`: the text's
-    beginning, matched without regard to case; `words`: finds what the person added in the rest of
-    the text (group 1), None if the client passes nothing on. `has`: further words of the sentence,
-    after a part that differs."""
+    """One sentence by which a client tells its model what a person did, as in `wordings.toml`;
+    `words` None: the client passes nothing on of what the person added."""
 
     client: str
     kind: WordedKind
@@ -40,51 +40,13 @@ class Wording(NamedTuple):
     has: str = ""
 
 
-_SAID = re.compile(
-    r"[Tt]he user said:\s*(?!\s|The user wants to clarify these questions)"
-    r"(.*?)(?:\s*Note: The user's next message may contain a .*)?$",
-    re.DOTALL,
+_TABLE = tomllib.loads(
+    resources.files("gateway.steering.transcript").joinpath("wordings.toml").read_text("utf-8")
 )
-_PLAN = re.compile(r"rejected by the user[^\n]{0,200}\n+(?!Rejected plan:)(.*)", re.DOTALL)
-_FEEDBACK = re.compile(r"User feedback:\s*(.*)", re.DOTALL)
-_TOLD_BACK = re.compile(r"following feedback:\s*(.*)", re.DOTALL)
-_FOLLOWING = re.compile(r"following message:\s*(.*)", re.DOTALL)
-_REASON = re.compile(r"Action rejected:\s*+(?!User rejected the action)(.*)", re.DOTALL)
-
-WORDINGS: Final[tuple[Wording, ...]] = (
-    Wording("claude-code", "interrupt", "[Request interrupted by user"),
-    Wording("claude-code", "reject", "The user doesn't want to proceed with this tool use", _SAID),
-    Wording("claude-code", "reject", "The user doesn't want to take this action right now", _SAID),
-    Wording("claude-code", "reject", "The agent proposed a plan that was rejected", _PLAN),
-    # In a sub-agent; without words it may have been a rule.
-    Wording(
-        *("claude-code", "reject", "Permission for this tool use was denied. The tool use was"),
-        *(_SAID, "the user said:"),
-    ),
-    Wording("codex", "interrupt", "<turn_aborted>"),
-    Wording("codex", "reject", "exec command rejected by user"),
-    Wording("codex", "reject", "patch rejected by user"),
-    Wording("codex", "reject", "rejected by user"),
-    Wording("codex", "reject", "exec_command failed", has="rejected by user"),
-    Wording("gemini-cli", "reject", "[Operation Cancelled] Reason: User denied execution"),
-    Wording("gemini-cli", "reject", "[Operation Cancelled] Reason: User did not allow"),
-    Wording("gemini-cli", "interrupt", "[Operation Cancelled] "),
-    Wording("gemini-cli", "reject", 'Tool "', has='" was canceled by the user'),
-    Wording("gemini-cli", "interrupt", "Request cancelled."),
-    Wording("gemini-cli", "interrupt", "Command was cancelled by user"),
-    Wording("copilot-cli", "reject", "The user rejected this tool call", _FEEDBACK),
-    Wording("copilot-cli", "reject", "The tool execution was denied by the user"),
-    Wording("copilot-cli", "reject", "The tool call required approval from the user, but the user"),
-    Wording("opencode", "reject", "The user rejected permission to use this specific", _TOLD_BACK),
-    Wording("opencode", "reject", "The user dismissed this question"),
-    Wording("openhands", "reject", "Action rejected: ", _REASON),
-    Wording("openhands", "reject", "Action has been rejected by the user"),
-    Wording("mini-swe-agent", "interrupt", "Interrupted by user: "),
-    Wording("mini-swe-agent", "reject", "Commands not executed. ", _FOLLOWING),
-    Wording("mini-swe-agent", "reject", "Command not executed. ", _FOLLOWING),
+_WORDS = {name: re.compile(words, re.DOTALL) for name, words in _TABLE["words"].items()}
+WORDINGS: Final = tuple(
+    [Wording(**{**row, "words": _WORDS.get(row.get("words"))}) for row in _TABLE["rows"]]
 )
-"""Source of each row: texts in recorded sessions of the client, or the client itself."""
-
 _BEGINNINGS: Final = tuple(row.begins.lower() for row in WORDINGS)
 _MADE_OTHERWISE = re.compile(
     r"The user made the following updates to your content"
