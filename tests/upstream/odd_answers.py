@@ -654,7 +654,12 @@ ARGUMENT_CASES = [
         views=_called(LONG),
     ),
     *(
-        Case("arguments", f"nested {n}", parts=_marked, body=_deep(n), views=_called(nested(n)))
+        Case(
+            *("arguments", f"nested {n}"),
+            parts=_marked,
+            body=_deep(n),
+            views=(*_called(nested(n)), None),
+        )
         for n in (400, 990, 1100, 20_000)
     ),
     _chat("arguments", "no id", lambda parts: _first_call(parts, id=...)),

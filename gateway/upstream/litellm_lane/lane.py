@@ -20,7 +20,6 @@ from gateway.upstream import credentials
 from gateway.upstream.base import LaneResponse, RawHeaders, end_to_end, header
 from gateway.upstream.deployments import Target
 from gateway.upstream.litellm_lane import chunks, errors, request, sdk
-from gateway.upstream.litellm_lane.readable import restored
 from gateway.upstream.litellm_lane.request import ENDS
 from gateway.upstream.litellm_lane.transport import (
     SHORTEST_SECRET,
@@ -204,7 +203,7 @@ async def _answered(
     else:
         whole = chunks.completion(result.model_dump(), model=model)
         whole = request.as_legacy(whole) if legacy else whole
-    return CompleteAnswer(whole, headers, call.nested)
+    return CompleteAnswer(whole, headers)
 
 
 _END = object()
@@ -223,10 +222,8 @@ class CompleteAnswer:
 
     status = 200
 
-    def __init__(
-        self, completion: Mapping[str, Any], headers: RawHeaders, nested: Mapping[bytes, bytes]
-    ) -> None:
-        self._body = restored(encode(completion), nested)
+    def __init__(self, completion: Mapping[str, Any], headers: RawHeaders) -> None:
+        self._body = encode(completion)
         self.usage: dict[str, Any] | None = completion.get("usage")
         self.headers: RawHeaders = [
             (b"content-type", b"application/json"),

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
-import uuid
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,15 +26,12 @@ _STARTS = frozenset({"message_start", "content_block_start", "content_block_delt
 _OF_MESSAGES = _STARTS | {"content_block_stop", "message_delta", "message_stop", "message", "ping"}
 _BLOCK_TEXTS = ("text", "thinking", "signature", "data", "partial_json")
 
-_MOST_DEEP = 200  # parsers and encoders stop between 255 and 1,024
-# A string without an end is one token: to look for the end of each would take quadratic time.
-_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[{}\[\]]', re.DOTALL)
-_NAMED = b'{"nested_arguments":"%b"}'
-_STAND_IN = re.compile(rb'\{(\\?)"nested_arguments\\?": ?\\?"([0-9a-f]{32})\\?"\}')
+
+MOST_DEEP = 200  # LiteLLM's models cut what is deeper than 255 off, without an error
 
 
 class TooDeep(ValueError):
-    """JSON whose depth no parser here reaches."""
+    """JSON that is nested deeper than can be translated."""
 
 
 def parsed(data: bytes) -> Any:
@@ -52,65 +47,21 @@ def parsed(data: bytes) -> Any:
             raise TooDeep("nested too deep") from exc
 
 
+def refuse_depth(value: Any) -> None:
+    """Raises: TooDeep: an answer in one piece is nested deeper than can be translated."""
+    level = [value]
+    for _ in range(MOST_DEEP):
+        lists = [each.values() if isinstance(each, dict) else as_list(each) for each in level]
+        if not (level := [inner for each in lists for inner in each]):
+            return
+    raise TooDeep("nested too deep")
+
+
 def encoded(value: Any) -> bytes:
     """JSON in ASCII, without the marks that LiteLLM looks for in the text of a line. Its line
     reader takes U+2028 and the like for line ends, and `[DONE]` anywhere for the end."""
     text = json.dumps(value, separators=(",", ":"))
     return text.replace("[DONE]", "[DONE\\u005d").encode()
-
-
-def without_depth(data: bytes, nested: dict[bytes, bytes]) -> bytes:
-    """The body of an answer of Messages, with a stand-in for input that is nested too deep to be
-    translated; the input itself is put into `nested`, for `restored`."""
-    if data.count(b"{") + data.count(b"[") <= _MOST_DEEP:
-        return data
-    out: list[bytes] = []
-    depth = deepest = done = named_at = 0
-    start, base = -1, 0
-    for token in _TOKEN.finditer(data):
-        mark = token.group()
-        if mark in (b"{", b"["):
-            if start < 0 and named_at and data[named_at : token.start()].strip() == b":":
-                start, base, deepest = token.start(), depth, depth
-            depth += 1
-            deepest = max(deepest, depth)
-        elif mark in (b"}", b"]"):
-            depth -= 1
-            if start >= 0 and depth <= base:
-                if deepest - base > _MOST_DEEP:
-                    name = uuid.uuid4().hex.encode()
-                    nested[name] = data[start : token.end()]
-                    out += data[done:start], _NAMED % name
-                    done = token.end()
-                start = -1
-        named_at = token.end() if mark == b'"input"' else 0
-    return b"".join([*out, data[done:]])
-
-
-def shallow_calls(answer: Json, nested: dict[bytes, bytes]) -> None:
-    """The same for the arguments of an answer of chat completions, which are texts."""
-    for choice in answer.get("choices") or ():
-        for call in as_mapping(choice.get("message")).get("tool_calls") or ():
-            function = call.get("function")
-            text = as_text(as_mapping(function).get("arguments"), "")
-            if text.count("{") + text.count("[") > _MOST_DEEP and text.lstrip().startswith("{"):
-                held: dict[bytes, bytes] = {}
-                without_depth(b'"input":%b' % text.encode("utf-8", "replace"), held)
-                if len(held) == 1:
-                    nested.update(held)
-                    function["arguments"] = (_NAMED % next(iter(held))).decode()
-
-
-def restored(body: bytes, nested: Mapping[bytes, bytes]) -> bytes:
-    """A translated answer with the arguments instead of their stand-ins."""
-
-    def given(match: re.Match[bytes]) -> bytes:
-        text = nested.get(match[2])
-        if text is None:
-            return match[0]
-        return json.dumps(text.decode("utf-8", "replace"))[1:-1].encode() if match[1] else text
-
-    return _STAND_IN.sub(given, body) if nested else body
 
 
 def normal(value: Any) -> Any:

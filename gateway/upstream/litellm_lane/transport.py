@@ -256,8 +256,6 @@ class ProviderCall:
     """The bytes that end a turn, for adapters that report every chunk as the last one."""
     secrets: set[str] = field(default_factory=set)
     """The credentials that were sent, to be removed from error messages."""
-    nested: dict[bytes, bytes] = field(default_factory=dict)
-    """Arguments that are nested too deep to be translated, by the name of their stand-in."""
 
     def note_request(self, request: httpx.Request) -> None:
         """Begin an attempt, and remember the credentials it carries."""
@@ -408,9 +406,9 @@ class _WatchedBody(httpx.AsyncByteStream):
         except UpstreamFailure as exc:
             raise self._call.failed(exc) from exc
         try:
-            value = readable.parsed(
-                whole if streamed else readable.without_depth(whole, self._call.nested)
-            )
+            value = readable.parsed(whole)
+            if not streamed and whole.count(b"{") + whole.count(b"[") > readable.MOST_DEEP:
+                readable.refuse_depth(value)
         except readable.TooDeep as exc:
             whose = self._call.to.provider or "the provider"
             text = f"the answer of {whose} is nested too deep to be translated"
@@ -421,8 +419,6 @@ class _WatchedBody(httpx.AsyncByteStream):
         value = readable.normal(value)
         if not streamed and readable.is_known(value) and value.get("choices") == []:
             raise self._call.failed(UpstreamMalformed("the provider's answer has no choices"))
-        if not streamed and readable.is_known(value):
-            readable.shallow_calls(value, self._call.nested)
         if self._call.translated and readable.is_known(value) and "choices" in value:
             value.setdefault("usage", dict(_NO_USAGE))
         if streamed and (events := as_events(value)):
