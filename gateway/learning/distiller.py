@@ -302,7 +302,8 @@ class Distiller:
     async def _do(self, job: Job, reserved: Amounts, settings: LearningSettings) -> None:
         unused = _used(job, reserved, Amounts())
         try:
-            if await self.store.lesson(job.tenant, _lesson_id(job)) is not None:
+            name = lesson_id(Tier.E1, job.tenant, str(job.payload.get("failure")), KIND, job.key)
+            if await self.store.lesson(job.tenant, name) is not None:
                 # It was done by a gateway that died before it could say so; the call is counted.
                 return await self._end(unused, "lesson")
             question = await self._question(job)
@@ -383,10 +384,6 @@ def _used(job: Job, reserved: Amounts, used: Amounts | None) -> Job:
     more = used.input_tokens + used.output_tokens - reserved.input_tokens - reserved.output_tokens
     usd = max(0.0, job.cost_usd - reserved.usd + used.usd)
     return replace(job, tokens=max(0, job.tokens + more), cost_usd=usd)
-
-
-def _lesson_id(job: Job) -> str:
-    return lesson_id(Tier.E1, job.tenant, str(job.payload.get("failure")), KIND, job.key)
 
 
 def _run_of(job: Job, steps: Sequence[Step] = ()) -> MinedRun:

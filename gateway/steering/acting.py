@@ -50,11 +50,6 @@ class ActSettings:
         if self.token_budget is None and self.budget_action != "none":
             raise ValueError(f"budget_action: {self.budget_action} needs a token_budget")
 
-    @property
-    def wrap_up_at(self) -> int | None:
-        """Tokens after which a run is asked to hand over its results; None = never."""
-        return self.token_budget if self.budget_action == "wrap_up" else None
-
     def bar(self, action: str) -> float:
         """The bar of one action."""
         return self.act_above.get(action, DEFAULT_BARS[action])

@@ -435,7 +435,7 @@ def _plan(
     given = (rules.etraces, rules.injection, call.gates)
     planned = plan(memory.guidance, moment, *given, every_alarm=every_alarm)
     planned = planned_actions(planned, partial(_meets_bar, rules, signal=signal))
-    most = rules.acting.wrap_up_at
+    most = rules.acting.token_budget if rules.acting.budget_action == "wrap_up" else None
     spent = most is not None and memory.tokens >= most
     why = wrap_up or ("budget: token_budget used up" if spent else "")
     if not why:

@@ -14,9 +14,10 @@ from gateway.steering.monitors.table import (
     MONITORS,
     PROFILES,
     SUITE_NAMES,
+    SUITES,
     SuiteName,
-    suite_class,
 )
+from gateway.steering.plugins import load_class
 from gateway.steering.transcript.steps import Step, steps_from_records
 
 # fmt: off
@@ -30,7 +31,7 @@ __all__ = [
 
 def make_suite(settings: MonitorSettings) -> Suite[Any]:
     """A new suite for one run; imports the modules of the suite that `settings` names."""
-    suite: Suite[Any] = suite_class(settings.suite)(settings)
+    suite: Suite[Any] = load_class(__name__, SUITES[settings.suite])(settings)
     return suite
 
 

@@ -83,12 +83,7 @@ PROFILES: Mapping[str, Mapping[str, float]] = MappingProxyType(
 """Weight of each monitor by built-in profile."""
 
 
-_SUITES = {"reference": ".reference:ReferenceSuite", "robust": ".suite:RobustSuite"}
-
-
-def suite_class(suite: SuiteName) -> Callable[..., Any]:
-    """The class of a suite; imports its package."""
-    return load_class(_PACKAGE, _SUITES[suite])
+SUITES = {"reference": ".reference:ReferenceSuite", "robust": ".suite:RobustSuite"}
 
 
 def monitor_classes(suite: SuiteName) -> Mapping[str, Callable[..., Any]]:

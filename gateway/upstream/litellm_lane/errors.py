@@ -11,6 +11,7 @@ from typing import Any
 
 from gateway.errors import UpstreamFailure, UpstreamMalformed
 from gateway.upstream.base import RawHeaders, header, retry_after_s
+from gateway.upstream.litellm_lane.readable import parsed
 from gateway.upstream.litellm_lane.transport import ProviderCall
 from gateway.upstream.prices import WITHOUT_LITELLM, litellm_folders
 from gateway.wire.coerce import as_int, as_mapping, as_text
@@ -194,8 +195,8 @@ class _Details:
 
     def __init__(self, body: bytes) -> None:
         try:
-            raw = json.loads(body)
-        except (ValueError, RecursionError):
+            raw = parsed(body)
+        except ValueError:
             raw = None
         if isinstance(raw, list) and raw:
             raw = raw[0]  # Google wraps the error of a streamed call into an array

@@ -143,7 +143,9 @@ class Sdk:
         google = importlib.import_module("litellm.google_genai.main")
         # Its own gives all calls of a tool one id, and sends texts before results.
         adapter = importlib.import_module("litellm.google_genai.adapters.transformation")
-        adapter.GoogleGenAIAdapter._transform_contents_to_messages = _contents_to_messages
+        adapter.GoogleGenAIAdapter._transform_contents_to_messages = (
+            lambda _, contents, system_instruction=None: chat_messages(contents, system_instruction)
+        )
         self.streamed: Mapping[str, Callable[..., Awaitable[Any]]] = {
             "gemini": google.agenerate_content_stream
         }
@@ -187,10 +189,6 @@ class Sdk:
         )
 
 
-def _contents_to_messages(_: Any, contents: Any, system_instruction: Any = None) -> Any:
-    return chat_messages(contents, system_instruction)
-
-
 def load() -> Sdk:
     """Import LiteLLM, or give the one already imported; blocks for seconds the first time. Safe to
     call from several threads: the others wait for the first. After a failure the next call tries
@@ -229,10 +227,8 @@ def _silence(litellm: Any) -> None:
     litellm.disable_token_counter = True
     # Measured with 1.106: the tokeniser 43 MB and 0.2 s, the second copy of the price list 11 MB
     # and 0.25 s, both at the first call and on the event loop. The lane uses neither.
-    if hasattr(litellm.main, "_get_encoding"):
-        litellm.main._get_encoding = _NoTokeniser
-    if hasattr(litellm.utils, "get_bundled_model_cost_map"):
-        litellm.utils.get_bundled_model_cost_map = lambda: litellm.model_cost
+    litellm.main._get_encoding = _NoTokeniser
+    litellm.utils.get_bundled_model_cost_map = lambda: litellm.model_cost
 
 
 class _NoTokeniser:
