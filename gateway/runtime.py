@@ -112,7 +112,7 @@ class Runtime:
         accounting = Accounting(
             (stores.budgets, stores.controls), lambda: self.settings, self.events, self.metrics
         )
-        closing.push_async_callback(accounting.ledger.flush)
+        closing.push_async_callback(accounting.ledger.flush, closing=True)
         await wait(accounting.holds.refresh)
         self._follow(accounting.follow(), "budgets and holds")
         self._follow(Retention(stores.runs, states.active_within, storage).follow(), "retention")

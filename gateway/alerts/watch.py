@@ -170,7 +170,7 @@ async def used_accounts(
         return []
     known, now = {budget.name: budget for budget in budgets}, time.time()
     found = []
-    for account in await ledger.counted.list_accounts(limit=_MOST):
+    for account in await ledger.list_accounts(limit=_MOST):
         budget = known.get(account.budget)
         if budget is None or account.updated_at < since:
             continue

@@ -57,6 +57,7 @@ class AccountView(BaseModel):
     scope: str | None = described("Null: the config has no such budget now.")
     spent: Spent
     reserved: Spent = described("Estimates of calls on their way.")
+    leased: Spent = described("Taken by gateways for calls to come; given back if unused.")
     unpriced: int = described("Calls whose price is unknown.")
     estimated: Spent = described(
         "The part of `spent` that no provider has reported, or has no known price."
@@ -79,7 +80,7 @@ async def list_budgets(request: ApiRequest[BudgetParameters]) -> ApiResponse:
     """Use of each budget by each subject, last used first."""
     runtime, chosen = request.runtime, picked(request.params, "budget", "limit")
     ledger = runtime.accounting.ledger
-    found = await ledger.counted.list_accounts(tenant=request.tenant, **chosen)
+    found = await ledger.list_accounts(tenant=request.tenant, **chosen)
     views = [_view(runtime, account) for account in found]
     return ApiResponse({"accounts": views, "durable": ledger.durable})
 
@@ -116,7 +117,7 @@ async def reset_budget(request: ApiRequest[Parameters]) -> ApiResponse:
     """Reset one account."""
     body, runtime = request.read(AccountBody), request.runtime
     account = await find_account(runtime, body.budget, body.subject)
-    store = runtime.accounting.ledger.store
+    store = runtime.accounting.ledger
     await store.reset(account.key, at=time.time())
     runtime.accounting.notices.forget(account.budget, account.subject)
     runtime.log.warning("budget reset", budget=account.budget, subject=account.subject)
@@ -127,7 +128,7 @@ async def allow(
     runtime: "Runtime", key: AccountKey, *, limits: Mapping[str, float], lifted: bool
 ) -> Account:
     """Set what an operator allows an account; the account afterwards."""
-    store = runtime.accounting.ledger.store
+    store = runtime.accounting.ledger
     account = await store.allow(key, at=time.time(), limits=limits, lifted=lifted)
     runtime.accounting.notices.forget(key.budget, key.subject)
     changed = {"budget": key.budget, "subject": key.subject, "lifted": lifted}
@@ -138,7 +139,7 @@ async def allow(
 async def find_account(runtime: "Runtime", budget: str, subject: str) -> Account:
     """The account of a budget's subject. Raises: NotFound."""
     key = AccountKey(budget=budget, subject=subject)
-    found = await runtime.accounting.ledger.store.accounts([key])
+    found = await runtime.accounting.ledger.accounts([key])
     if not found:
         raise NotFound(f"the budget has no account {subject[:80]!r}", param="subject")
     return found[0]

@@ -169,7 +169,7 @@ class Accounting:
                 if not storage.retention_days or not self._settings().all_budgets():
                     continue
                 try:
-                    await self.ledger.store.prune(time.time() - storage.retention_days * _DAY_S)
+                    await self.ledger.prune(time.time() - storage.retention_days * _DAY_S)
                 except StoreError as error:
                     _log.warning("old budget accounts not removed", reason=str(error))
         finally:

@@ -26,10 +26,8 @@ from gateway.stores.budgets import (
     Reserved,
     Settlement,
     decide,
-    opened,
     waits_for_others,
 )
-from gateway.stores.protocols import StoreError
 from gateway.wire.usage import token_usage
 
 _log = get_logger("gateway.budgets")
@@ -98,7 +96,7 @@ class BudgetGuard:
         applied = rules.applying(self.budgets, subject, now) if steer else ()
         if not any(rules.steers(each.budget) for each in applied):
             return NO_ADVICE
-        accounts = await self._accounts(applied, now)
+        accounts = await self._accounts(applied)
         found = [
             rules.standing(a, account, now) for a, account in zip(applied, accounts, strict=True)
         ]
@@ -169,7 +167,10 @@ class BudgetGuard:
             )
             if not (binding and refusals and waits):
                 return held
-            binding = time.monotonic() < ends_at
+            if time.monotonic() >= ends_at:
+                if any(accounts[r.key].leased.of(r.metric) for r in refusals):
+                    return held
+                binding = False
             await asyncio.sleep(_WAIT_STEP_S)
 
     async def extend(
@@ -246,14 +247,12 @@ class BudgetGuard:
         StoreError."""
         now = time.time()
         applied = rules.applying(self.budgets, subject, now)
-        accounts = await self._accounts(applied, now)
+        accounts = await self._accounts(applied)
         for each, account in zip(applied, accounts, strict=True):
             own = {name: value for name, value in limits.items() if name in each.wanted.limits}
             wanted = ({**account.limits, **own}, lifted or account.lifted)
             if wanted != (dict(account.limits), account.lifted):
-                await self.ledger.store.allow(
-                    account.key, at=now, limits=wanted[0], lifted=wanted[1]
-                )
+                await self.ledger.allow(account.key, at=now, limits=wanted[0], lifted=wanted[1])
 
     def _estimate(self, model: str, whose: str, body: CallBody) -> Estimate:
         tokens = tokens_of_body(body.raw)
@@ -287,21 +286,14 @@ class BudgetGuard:
         return Claim(
             id=secrets.token_hex(8),
             at=now,
-            expires_at=now + self.control.reservation_s,
             estimate=estimate.amounts,
             accounts=tuple(each.wanted for each in applied),
             guessed=estimate.guessed,
             binding=binding,
         )
 
-    async def _accounts(self, applied: Sequence[rules.Applied], now: float) -> list[Account]:
-        keys = [each.wanted.key for each in applied]
-        try:
-            stored = await self.ledger.counted.accounts(keys)
-        except StoreError:
-            stored = await self.ledger.memory.accounts(keys)
-        known = {account.key: account for account in stored}
-        return [known.get(e.wanted.key) or opened(e.wanted, now) for e in applied]
+    async def _accounts(self, applied: Sequence[rules.Applied]) -> list[Account]:
+        return await self.ledger.look([each.wanted for each in applied])
 
 
 class Spending(Struct, kw_only=True):

@@ -1,16 +1,16 @@
-"""Keeps budgets in the store, and in memory while that fails or is slow.
+"""Reserves calls from leases, which it takes in the store and renews there for many calls together.
 
-Memory always has what the store last said and what is reserved here. While the store fails, claims
-are decided by that, without other gateways' calls; settlements wait until the store works again."""
+A call that fits into the leases of all its accounts costs no statement. What was spent is reported
+with the next renewal. While the store fails, calls that need more than the leases hold are counted
+by what was last seen, without other gateways' calls; hard budgets refuse them."""
 
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
-from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from cachetools import FIFOCache
 from msgspec import Struct, structs
@@ -19,253 +19,421 @@ from gateway.config.budgets import ControlSettings
 from gateway.observability.logging import get_logger
 from gateway.stores.budgets import (
     NOTHING,
+    STORE_AWAY,
     Account,
     AccountKey,
     Amounts,
     BudgetStore,
+    Change,
     Claim,
+    Refusal,
+    Renewal,
     Reserved,
     Settlement,
+    Stored,
+    Wanted,
     decide,
     opened,
-    settled,
+    refused_by,
 )
 from gateway.stores.protocols import StoreError
 from gateway.tasks import spawn
 
 _MOST_ACCOUNTS = 20_000  # the accounts last used; one costs about 1 kB
+_MOST_CALLS = 100  # for which one lease is taken
+_FIRST_CALLS = 2
+_AT_ONCE = 32  # leases that are renewed together
+_SOON_S = 1.0  # a lease that is used up within it was too small
+_log = get_logger("gateway.budgets")
 
 
-class MemoryBudgets:
-    """`BudgetStore` without a store. Reservations never expire: they end with the process."""
+class MemoryBudgets(BudgetStore):
+    """`BudgetStore` that ends with the process."""
 
     def __init__(self) -> None:
-        # With whether each ends by itself.
-        self._accounts: FIFOCache[AccountKey, tuple[Account, bool]] = FIFOCache(_MOST_ACCOUNTS)
-        self._claims: dict[AccountKey, dict[str, Amounts]] = {}
+        self._stored: FIFOCache[AccountKey, Stored] = FIFOCache(_MOST_ACCOUNTS)
 
-    async def reserve(self, claim: Claim) -> Reserved:
-        found = [self.find(wanted.key) or opened(wanted, claim.at) for wanted in claim.accounts]
-        outcome = decide(found, claim)
-        if not (outcome.refusals and claim.binding):
-            self.keep(outcome.accounts, claim)
-        return outcome
-
-    def keep(self, accounts: Sequence[Account], claim: Claim) -> None:
-        """Take over accounts as they are in the store, and the claim that was made on them."""
-        for account, wanted in zip(accounts, claim.accounts, strict=True):
-            self._accounts[wanted.key] = (account, wanted.ends)
-            self._claims.setdefault(wanted.key, {})[claim.id] = claim.estimate
-
-    async def settle(self, settlement: Settlement) -> tuple[Account, ...]:
-        after = []
-        for wanted in settlement.claim.accounts:
-            self.release(wanted.key, settlement.claim.id)
-            account = self.find(wanted.key) or opened(wanted, settlement.claim.at)
-            account = settled(account, settlement, found=True)
-            self._accounts[wanted.key] = (account, wanted.ends)
-            after.append(replace(account, reserved=self._reserved(wanted.key)))
-        return tuple(after)
-
-    def took(self, settlement: Settlement, after: Sequence[Account]) -> None:
-        """Take over accounts as the store has them after a claim ended."""
-        for account, wanted in zip(after, settlement.claim.accounts, strict=True):
-            self.release(wanted.key, settlement.claim.id)
-            self._accounts[wanted.key] = (account, wanted.ends)
-
-    def release(self, key: AccountKey, claim: str) -> None:
-        """Forget a reservation."""
-        claims = self._claims.get(key, {})
-        claims.pop(claim, None)
-        if not claims:
-            self._claims.pop(key, None)
+    async def change(self, changes: Mapping[AccountKey, Change]) -> Mapping[AccountKey, Stored]:
+        found = {key: change(self._stored.get(key)) for key, change in changes.items()}
+        self._stored.update(found)
+        return found
 
     async def accounts(self, keys: Sequence[AccountKey]) -> tuple[Account, ...]:
-        found = (self.find(key) for key in keys)
-        return tuple(account for account in found if account is not None)
+        return tuple([self._stored[key].seen() for key in keys if key in self._stored])
 
     async def list_accounts(
         self, *, budget: str | None = None, tenant: str | None = None, limit: int = 200
     ) -> tuple[Account, ...]:
-        found = [
-            account
-            for key in self._accounts
-            if (account := self.find(key)) is not None
-            and budget in (None, account.budget)
-            and tenant in (None, account.tenant)
-        ]
-        return tuple(sorted(found, key=lambda each: -each.updated_at)[:limit])
-
-    async def allow(
-        self, key: AccountKey, *, at: float, limits: Mapping[str, float], lifted: bool
-    ) -> Account:
-        account = self.find(key) or Account(budget=key.budget, subject=key.subject, started_at=at)
-        account = replace(account, limits=dict(limits), lifted=lifted, updated_at=at)
-        self._accounts[key] = (account, self._ends(key))
-        return account
-
-    async def reset(self, key: AccountKey, *, at: float) -> bool:
-        account = self.find(key)
-        if account is not None:
-            fresh = Account(budget=key.budget, subject=key.subject, tenant=account.tenant)
-            fresh = replace(fresh, started_at=at, updated_at=at)
-            self._accounts[key] = (fresh, self._ends(key))
-        return account is not None
+        return _listed([each.seen() for each in self._stored.values()], budget, tenant, limit)
 
     async def prune(self, older_than: float) -> int:
         old = [
             key
-            for key, (account, ends) in self._accounts.items()
-            if ends and account.updated_at < older_than and key not in self._claims
+            for key, each in self._stored.items()
+            if each.ends
+            and each.account.updated_at < older_than
+            and all(lease.until < older_than for lease in each.leases.values())
         ]
         for key in old:
-            del self._accounts[key]
+            del self._stored[key]
         return len(old)
 
-    def find(self, key: AccountKey) -> Account | None:
-        """The account, with what is reserved here."""
-        if (found := self._accounts.get(key)) is None:
-            return None
-        return replace(found[0], reserved=self._reserved(key))
 
-    def _ends(self, key: AccountKey) -> bool:
-        return key in self._accounts and self._accounts[key][1]
-
-    def _reserved(self, key: AccountKey) -> Amounts:
-        return sum(self._claims.get(key, {}).values(), NOTHING)
-
-
-T = TypeVar("T")
-_MOST_WAITING = 10_000
-_log = get_logger("gateway.budgets")
+def _listed(
+    found: Sequence[Account], budget: str | None, tenant: str | None, limit: int
+) -> tuple[Account, ...]:
+    wanted = [a for a in found if budget in (None, a.budget) and tenant in (None, a.tenant)]
+    return tuple(sorted(wanted, key=lambda each: -each.updated_at)[:limit])
 
 
 class Held(Struct, frozen=True, kw_only=True):
-    """A claim that was decided. `stored`: in the store, for every gateway; else in memory only."""
+    """A claim that was decided. `stored`: within leases of the store; else in memory only."""
 
     claim: Claim
     outcome: Reserved
     stored: bool
 
 
-class BudgetLedger:
-    """Reserves and settles. Made on the event loop that uses it. `store` None: in memory only.
-    `retry_s`: how long a store that failed is not asked again."""
+@dataclass(slots=True, kw_only=True)
+class _Report:
+    """Use of one account that the store does not know yet."""
 
-    def __init__(
-        self, store: BudgetStore | None, settings: Callable[[], ControlSettings], retry_s: float
-    ) -> None:
-        self.memory = MemoryBudgets()
-        self._store = store
-        self._settings = settings
-        self._retry_s = retry_s
-        self._again_at = 0.0
-        self._failing = False
-        self._waiting: deque[Settlement] = deque(maxlen=_MOST_WAITING)
-        self._writing = asyncio.Lock()
+    spent: Amounts = NOTHING
+    estimated: Amounts = NOTHING
+    unpriced: int = 0
+    moved: dict[str, Amounts] = field(default_factory=dict)
+
+    def add(self, other: _Report | Renewal, sign: int = 1) -> None:
+        """Add another report, or take away one that the store has."""
+        self.spent += other.spent * sign
+        self.estimated += other.estimated * sign
+        self.unpriced += other.unpriced * sign
+        for name, amounts in other.moved.items():
+            self.moved[name] = self.moved.get(name, NOTHING) + amounts * sign
+            if self.moved[name] == NOTHING:
+                del self.moved[name]
+
+
+class _OwnLease:
+    """One account at this gateway: as the store had it, its lease, and what happened since."""
+
+    def __init__(self, wanted: Wanted, at: float) -> None:
+        self.wanted = wanted
+        self.account = opened(wanted, at)  # without what is held here
+        self.seen_at = -1e9
+        self.until = 0.0
+        self.had = NOTHING  # in the store
+        self.usable = NOTHING  # the same, without what is being given back
+        self.open, self.claims = NOTHING, 0
+        self.report = _Report()
+        self.sending: Renewal | None = None
+        self.number = 0
+        self.each = NOTHING
+        self.waiting: list[Claim] = []
+        self.used = self.asks = self.short = False
+        self.calls, self.asked_at = _FIRST_CALLS, 0.0
 
     @property
-    def store(self) -> BudgetStore:
-        """Store in which operators read and change accounts; memory if there is none."""
-        return self._store or self.memory
+    def free(self) -> Amounts:
+        """The part of the lease that no call has."""
+        return self.usable - self.open - self.report.spent.most(NOTHING)
+
+    @property
+    def dirty(self) -> bool:
+        """True if the store is to know more."""
+        return self.used or self.sending is not None or self.report != _Report()
+
+    def view(self) -> Account:
+        """The account as this gateway knows it, without what it has free."""
+        known, more = self.account, self.report
+        return replace(
+            known,
+            spent=known.spent + more.spent,
+            reserved=known.reserved + self.open,
+            estimated=known.estimated + more.estimated,
+            unpriced=known.unpriced + more.unpriced,
+        )
+
+    def covers(self, claim: Claim, fresh_since: float) -> bool:
+        """True if the claim may be taken from the lease."""
+        if self.seen_at < fresh_since or refused_by(self.view(), self.wanted, claim):
+            return False
+        if self.wanted.stop_at is None:
+            return True
+        free = self.free if self.until > claim.at else NOTHING
+        limits = self.account.limits_of(self.wanted.limits)
+        amounts = [(claim.estimate.of(m), free.of(m)) for m in limits if m != "minutes"]
+        return all(asked <= max(0.0, left) * (1 + 1e-9) + 1e-12 for asked, left in amounts)
+
+    def take(self, claim: Claim) -> bool:
+        """Give a call its estimate; True when the lease should grow before it is used up."""
+        self.open, self.claims = self.open + claim.estimate, self.claims + 1
+        self.each, self.used = claim.estimate, True
+        if self.short or self.sending is not None or self.usable == NOTHING:
+            return False
+        low, free = self.each * (self.calls // 2), self.free
+        limits = self.account.limits_of(self.wanted.limits)
+        self.asks = any(free.of(m) < low.of(m) for m in limits if m != "minutes")
+        return self.asks
+
+    def renewal(self, lease: str, at: float, until: float, *, closing: bool) -> Renewal:
+        """The next renewal, or again the one of which nobody knows whether it was done."""
+        if self.sending is not None:
+            return self.sending
+        waiting, self.waiting = self.waiting, []
+        idle = closing or not (self.used or waiting)
+        asks = bool(waiting or self.asks) and not closing
+        if asks and at - self.asked_at < _SOON_S:
+            self.calls = min(_MOST_CALLS, 2 * self.calls)
+        elif asks or idle:
+            self.calls = _FIRST_CALLS if idle else max(_FIRST_CALLS, self.calls // 2)
+        if asks:
+            self.asked_at = at
+        keep = NOTHING if idle or self.until <= at else self.free.most(NOTHING)
+        forced = [claim.estimate for claim in waiting if not claim.binding]
+        each = self.each
+        for claim in waiting:
+            each = each.most(claim.estimate)
+        if idle:
+            self.usable = self.open + self.report.spent.most(NOTHING)
+        self.number += 1
+        self.used = self.asks = False
+        self.sending = Renewal(
+            wanted=self.wanted,
+            lease=lease,
+            number=self.number,
+            until=until,
+            had=self.had,
+            spent=self.report.spent,
+            estimated=self.report.estimated,
+            unpriced=self.report.unpriced,
+            open=self.open,
+            keep=sum(forced, keep),
+            each=each,
+            calls=self.calls if asks else 0,
+            waiting=len(waiting) - len(forced),
+            guessed=any(claim.guessed for claim in waiting),
+            moved=dict(self.report.moved),
+        )
+        return self.sending
+
+    def took(self, sent: Renewal, stored: Stored, at: float) -> None:
+        """Take over the result of a renewal."""
+        mine = stored.leases[sent.lease]
+        self.account, self.seen_at = stored.seen(sent.lease), at
+        self.report.add(sent, -1)
+        self.had = self.usable = mine.held
+        self.until, self.sending = mine.until, None
+        self.short = sent.calls > 0 and mine.free != sent.keep + sent.each * sent.calls
+
+
+class BudgetLedger:
+    """Reserves and settles, and is the store of operators. Made on the event loop that uses it.
+    `store` None: in memory only. `retry_s`: how long a store that failed is not asked again."""
+
+    def __init__(
+        self,
+        store: BudgetStore | None,
+        settings: Callable[[], ControlSettings],
+        retry_s: float,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.id = secrets.token_hex(8)
+        self._shared = store is not None
+        self._store = store or MemoryBudgets()
+        self._settings = settings
+        self._retry_s = retry_s
+        self._clock = clock
+        self._again_at = 0.0
+        self._failing = False
+        self._leases: dict[AccountKey, _OwnLease] = {}
+        self._queue: dict[_OwnLease, None] = {}
+        self._closing = self._sending = False
+        self._turn: asyncio.Future[bool] | None = None
 
     @property
     def durable(self) -> bool:
         """True while budgets are counted in the store, for all gateways together."""
-        return self._store is not None and not self._failing
-
-    @property
-    def counted(self) -> BudgetStore:
-        """Accounts as calls are counted now: those of the store, or of memory while it fails."""
-        return self.store if self.durable else self.memory
+        return self._shared and not self._failing
 
     @property
     def waiting(self) -> int:
-        """Settlements in memory that the store does not have yet."""
-        return len(self._waiting)
+        """Accounts of which the store does not know everything yet."""
+        return sum(lease.dirty for lease in self._leases.values())
 
     async def reserve(self, claim: Claim) -> Held:
         """Reserve a claim's estimate, or find what refuses it."""
-        store = self._store
-        if store is not None and self._may_ask():
-            outcome = await self._ask(
-                store, lambda: store.reserve(claim), lambda done: self._give_back(done, claim)
-            )
-            if outcome is not None:
-                if not (outcome.refusals and claim.binding):
-                    self.memory.keep(outcome.accounts, claim)
-                return Held(claim=claim, outcome=outcome, stored=True)
-        return Held(claim=claim, outcome=await self.memory.reserve(claim), stored=False)
+        claim = structs.replace(claim, lease=self.id)
+        leases = [self._lease(wanted, claim.at) for wanted in claim.accounts]
+        stored, asked = True, 0
+        fresh_since = self._clock() - 2 * self._settings().poll_s
+        ends_at = time.monotonic() + self._settings().store_wait_ms / 1000
+        while lacking := [each for each in leases if not each.covers(claim, fresh_since)]:
+            if asked and not claim.binding:
+                break
+            if asked and any(refused_by(each.view(), each.wanted, claim) for each in lacking):
+                break
+            if not self._may_ask() or (asked and time.monotonic() > ends_at):
+                stored = False
+                break
+            asked += 1
+            for each in lacking:
+                each.waiting.append(claim)
+            if not await self._renew(lacking):
+                stored = False
+                break
+        outcome = decide([each.view() for each in leases], claim)
+        if not stored and claim.binding:
+            away = [each.wanted.key for each in lacking if each.wanted.hard]
+            refusals = tuple([Refusal(key=key, metric=STORE_AWAY) for key in away])
+            outcome = structs.replace(outcome, refusals=outcome.refusals or refusals)
+        if not (outcome.refusals and claim.binding):
+            low = [each for each in leases if each.take(claim)]
+            if low and self._may_ask():
+                self._begin(low)
+        return Held(claim=claim, outcome=outcome, stored=stored and self._shared)
 
     async def settle(self, held: Held, settlement: Settlement) -> tuple[Account, ...]:
-        """End a claim; the accounts after it. Never raises: what cannot be written waits."""
-        settlement = structs.replace(settlement, reserved=held.stored)
-        store = self._store
-        if store is not None and self._may_ask():
-            after = await self._ask(
-                store,
-                lambda: store.settle(settlement),
-                lambda done: self._keep_waiting(done, settlement),
-            )
-            if after is not None:
-                self.memory.took(settlement, after)
-                return after
-        elif store is not None:
-            self._waiting.append(settlement)
-        return await self.memory.settle(settlement)
+        """End a claim; the accounts after it. The store has it with the next renewal."""
+        claim, after = held.claim, []
+        for wanted in claim.accounts:
+            lease = self._lease(wanted, claim.at)
+            ended = _Report(spent=settlement.actual, estimated=settlement.guessed)
+            ended.unpriced = int(settlement.unpriced)
+            if claim.lease == self.id:
+                lease.claims -= 1  # without any, nothing is to be left by rounding
+                lease.open = lease.open - claim.estimate if lease.claims else NOTHING
+            else:
+                ended.moved[claim.lease] = claim.estimate
+            lease.report.add(ended)
+            after.append(lease.view())
+        return tuple(after)
 
-    async def _ask(
-        self,
-        store: BudgetStore,
-        work: Callable[[], Awaitable[T]],
-        late: Callable[[asyncio.Task[T]], None],
-    ) -> T | None:
-        """The result of `work`, after everything that waits was written; None when the store fails
-        or is slow. Then `late` gets what is done later."""
+    async def look(self, wanted: Sequence[Wanted]) -> list[Account]:
+        """Accounts as this gateway knows them, read from the store where it does not."""
+        at = self._clock()
+        found = {each.key: self._lease(each, at) for each in wanted}
+        old = [each for each in found.values() if each.seen_at < at - 2 * self._settings().poll_s]
+        if old and self._may_ask():
+            await self._renew(old)
+        return [each.view() for each in found.values()]
 
-        async def through() -> T:
-            if self._waiting:
-                await self._write_waiting(store)
-            return await work()
+    async def accounts(self, keys: Sequence[AccountKey]) -> tuple[Account, ...]:
+        """See BudgetStore; while it fails, as this gateway knows them."""
+        await self.flush()
+        if self._shared and self._failing:
+            return tuple([self._leases[key].view() for key in keys if key in self._leases])
+        return await self._store.accounts(keys)
 
-        task = spawn(through())
-        try:
-            done, _ = await asyncio.wait({task}, timeout=self._settings().store_wait_ms / 1000)
-            if done:
-                found = task.result()
-                self._worked()
-                return found
-            self._failed("the store takes too long")
-        except StoreError as error:
-            self._failed(str(error))
-        except asyncio.CancelledError:
-            task.add_done_callback(late)
-            raise
-        task.add_done_callback(late)
-        return None
+    async def list_accounts(
+        self, *, budget: str | None = None, tenant: str | None = None, limit: int = 200
+    ) -> tuple[Account, ...]:
+        """See BudgetStore; while it fails, as this gateway knows them."""
+        await self.flush()
+        if self._shared and self._failing:
+            return _listed([e.view() for e in self._leases.values()], budget, tenant, limit)
+        return await self._store.list_accounts(budget=budget, tenant=tenant, limit=limit)
 
-    async def flush(self) -> None:
-        """Write what waits, if that is possible now."""
-        if self._store is not None and self._waiting:
-            try:
-                await self._write_waiting(self._store)
-            except StoreError as error:
-                self._failed(str(error))
+    async def allow(
+        self, key: AccountKey, *, at: float, limits: Mapping[str, float], lifted: bool
+    ) -> Account:
+        """See BudgetStore."""
+        account = await self._store.allow(key, at=at, limits=limits, lifted=lifted)
+        self._look_again(key)
+        return account
+
+    async def reset(self, key: AccountKey, *, at: float) -> bool:
+        """See BudgetStore."""
+        await self.flush()
+        done = await self._store.reset(key, at=at)
+        self._look_again(key)
+        return done
+
+    async def prune(self, older_than: float) -> int:
+        """See BudgetStore."""
+        return await self._store.prune(older_than)
+
+    async def flush(self, *, closing: bool = False) -> None:
+        """Report everything, if that is possible now. `closing`: give the leases back."""
+        self._closing = self._closing or closing
+        known = self._leases.values()
+        found = [each for each in known if each.dirty or (closing and each.had != NOTHING)]
+        if found and (closing or self._may_ask()):
+            await self._renew(found)
 
     async def follow(self) -> None:
-        """Write what waits as soon as the store works again, for ever."""
+        """Report what was spent, and give back leases that are not used, for ever."""
         while True:
-            await asyncio.sleep(self._retry_s)
-            if self._waiting and self._may_ask():
-                await self.flush()
-                if not self._waiting:
-                    self._worked()
+            await asyncio.sleep(self._settings().poll_s)
+            await self.tend()
 
-    async def _write_waiting(self, store: BudgetStore) -> None:
-        async with self._writing:
-            while self._waiting:
-                await store.settle(self._waiting[0])
-                self._waiting.popleft()
+    async def tend(self) -> None:
+        """One round of `follow`."""
+        if not self._may_ask():
+            return
+        soon = self._clock() + self._settings().reservation_s / 2
+        found = [e for e in self._leases.values() if e.dirty or e.free != NOTHING]
+        found += [e for e in self._leases.values() if e.open != NOTHING and e.until < soon]
+        if found:
+            await self._renew(found)
+        if len(self._leases) > _MOST_ACCOUNTS:
+            for key, each in list(self._leases.items()):
+                if not (each.dirty or each.waiting) and each.had == each.open == NOTHING:
+                    del self._leases[key]
+
+    def _lease(self, wanted: Wanted, at: float) -> _OwnLease:
+        lease = self._leases.get(wanted.key)
+        if lease is None:
+            lease = self._leases[wanted.key] = _OwnLease(wanted, at)
+        lease.wanted = wanted
+        return lease
+
+    def _look_again(self, key: AccountKey) -> None:
+        if (lease := self._leases.get(key)) is not None:
+            lease.seen_at = -1e9
+
+    async def _renew(self, leases: Sequence[_OwnLease]) -> bool:
+        """Renew leases; False when the store fails or is slow; then they wait for it."""
+        turn = self._begin(leases)
+        await asyncio.wait({turn}, timeout=self._settings().store_wait_ms / 1000)
+        if not turn.done():
+            self._failed("the store takes too long")
+        return turn.done() and turn.result()
+
+    def _begin(self, leases: Sequence[_OwnLease]) -> asyncio.Future[bool]:
+        """Put leases into the next round, which all that want one by then share."""
+        self._queue.update(dict.fromkeys(leases))
+        if self._turn is None:
+            self._turn = asyncio.get_running_loop().create_future()
+            if not self._sending:
+                spawn(self._rounds())
+        return self._turn
+
+    async def _rounds(self) -> None:
+        self._sending = True
+        try:
+            while (turn := self._turn) is not None:
+                batch, self._queue, self._turn = list(self._queue), {}, None
+                worked = False
+                try:
+                    for start in range(0, len(batch), _AT_ONCE):
+                        await self._send(batch[start : start + _AT_ONCE])
+                    worked = True
+                    self._worked()
+                except StoreError as error:
+                    self._failed(str(error))
+                finally:
+                    turn.set_result(worked)
+        finally:
+            self._sending = False
+
+    async def _send(self, batch: Sequence[_OwnLease]) -> None:
+        at, closing = self._clock(), self._closing
+        until = at + self._settings().reservation_s
+        sent = [each.renewal(self.id, at, until, closing=closing) for each in batch]
+        after = await self._store.renew(sent, at)
+        for lease, renewal, stored in zip(batch, sent, after, strict=True):
+            lease.took(renewal, stored, self._clock())
 
     def _may_ask(self) -> bool:
         return time.monotonic() >= self._again_at
@@ -277,18 +445,7 @@ class BudgetLedger:
         self._failing = True
 
     def _worked(self) -> None:
+        self._again_at = 0.0
         if self._failing:
             _log.info("budgets are counted in the store again")
         self._failing = False
-
-    def _give_back(self, done: asyncio.Task[Reserved], claim: Claim) -> None:
-        """Take back a reservation that was made after all, for a claim that memory decided."""
-        if done.cancelled() or done.exception() is not None:
-            return
-        outcome = done.result()
-        if not (outcome.refusals and claim.binding):
-            self._waiting.append(Settlement(claim=claim, actual=NOTHING, at=claim.at))
-
-    def _keep_waiting(self, done: asyncio.Task[Any], settlement: Settlement) -> None:
-        if done.cancelled() or done.exception() is not None:
-            self._waiting.append(settlement)

@@ -72,6 +72,7 @@ def applying(
                 limits=budget.limits.given(),
                 stop_at=budget.stop_at,
                 ends=budget.daily or budget.scope in ("run", "tree"),
+                hard=budget.hard,
             )
             found.append(Applied(budget=budget, wanted=wanted))
     return tuple(found)

@@ -8,7 +8,7 @@ from typing import Any
 from gateway import errors
 from gateway.budgets.rules import BudgetStatus, seconds_to_midnight
 from gateway.config.budgets import BudgetSettings
-from gateway.stores.budgets import Account, Control
+from gateway.stores.budgets import STORE_AWAY, Account, Control
 from gateway.stores.totals import RAISE_IT, resume_command
 from gateway.text.formatting import money
 from gateway.upstream.base import RawHeaders
@@ -30,7 +30,8 @@ def used_up(found: BudgetStatus, metric: str, now: float) -> str:
     """The use of the budget that refuses a call, and the command that raises it."""
     budget, account = found.applied.budget, found.account
     limit = account.limits_of(found.applied.wanted.limits).get(metric, 0.0)
-    waiting = 0.0 if metric == "minutes" else account.reserved.of(metric)
+    held = account.reserved + account.leased
+    waiting = 0.0 if metric == "minutes" else held.of(metric)
     used = account.used(metric, now) - waiting
     kind = "" if metric == "usd" else f"-{metric.replace('_', '-').removesuffix('s')}"
     text = f"{_figure(metric, used)} of the {_figure(metric, limit)}{kind} budget is used"
@@ -53,12 +54,21 @@ def budget_error(found: BudgetStatus, metric: str, now: float) -> errors.BudgetE
     and what is only reserved may become free."""
     budget, account = found.applied.budget, found.account
     headers = NO_RETRY
+    if metric == STORE_AWAY:
+        text = f"the budget {budget.name} is hard and its store is away: no call can be counted"
+        error = errors.BudgetExceeded(errors.STOPPED + text, headers=(("retry-after", "5"),))
+        error.status = 503
+        return error
     limit = account.limits_of(found.applied.wanted.limits).get(metric, 0.0) * (
         budget.stop_at or 1.0
     )
     if budget.daily:
         headers = (("retry-after", str(seconds_to_midnight(now))), *NO_RETRY)
-    elif metric != "minutes" and account.reserved.calls and account.spent.of(metric) < limit:
+    elif (
+        metric != "minutes"
+        and (account.reserved + account.leased).calls
+        and account.spent.of(metric) < limit
+    ):
         headers = (("retry-after", "1"),)
     return errors.BudgetExceeded(errors.STOPPED + used_up(found, metric, now), headers=headers)
 

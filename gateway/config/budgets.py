@@ -82,7 +82,8 @@ _USUAL_LADDER = (LadderStep(at=0.8, do="warn"), LadderStep(at=1.0, do="stop"))
 class BudgetSettings:
     """One budget: its scope, its limits, and the actions when they are reached. `limits`: at least
     one; the one that is used most decides. `reserve`: `usual` = the output that the model's calls
-    had so far, at most the request's own maximum; `most` = that maximum."""
+    had so far, at most the request's own maximum; `most` = that maximum. `hard`: refuse calls that
+    the store cannot count while it fails, instead of counting them in memory."""
 
     name: str
     scope: Scope
@@ -92,6 +93,7 @@ class BudgetSettings:
     ladder: tuple[LadderStep, ...] = _USUAL_LADDER
     stop_with: Ending = "error"
     reserve: Literal["usual", "most"] = "usual"
+    hard: bool = False
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):

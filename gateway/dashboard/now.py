@@ -125,7 +125,7 @@ async def _budgets(visit: Visit, live: Sequence[LiveRun], now: float) -> dict[st
     ledger, budgets = visit.runtime.accounting.ledger, visit.runtime.settings.all_budgets()
     accounts: Sequence[Account] = ()
     if budgets:
-        accounts = await ledger.counted.list_accounts(tenant=visit.tenant, limit=_ACCOUNTS)
+        accounts = await ledger.list_accounts(tenant=visit.tenant, limit=_ACCOUNTS)
     views = [account_view(account, budgets, now) for account in accounts]
     views.sort(key=lambda view: -view["used"])
     of_subject: dict[str, dict[str, Any]] = {}

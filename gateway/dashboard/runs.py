@@ -193,7 +193,7 @@ async def _accounts(visit: Visit, subjects: tuple[str, ...]) -> list[dict[str, A
     budgets, ledger = visit.runtime.settings.all_budgets(), visit.runtime.accounting.ledger
     own = [budget.name for budget in budgets if budget.scope in ("run", "tree")]
     keys = [AccountKey(budget=name, subject=subject) for name in own for subject in subjects]
-    found = await ledger.counted.accounts(keys[:_ACCOUNTS]) if keys else ()
+    found = await ledger.accounts(keys[:_ACCOUNTS]) if keys else ()
     return [account_view(each, budgets, time.time()) for each in found]
 
 

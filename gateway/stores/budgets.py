@@ -1,18 +1,23 @@
 """Budgets' accounts and reservations, and the holds by which runs are stopped or paused.
 
 A call reserves its estimate on every account that it counts on, or on none; when it is over the
-reservation is replaced by what it cost. A hold is one row for each run that is stopped or paused.
+reservation is replaced by what it cost. A gateway reserves from its lease of an account: an amount
+that it has taken there for the next calls. Spent and leased never exceed the limit. A hold is one
+row for each run that is stopped or paused.
 Times are seconds of the epoch."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol
+from functools import partial
+from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 _MINUTE_S = 60.0
+_SHARE = 4  # a lease takes so large a part of what is left at most
 _TINY = 1e-9  # of a share: sums of prices are rounded to a millionth of a millionth of a dollar
 
 
@@ -30,6 +35,13 @@ class Amounts:
 
     def __sub__(self, other: Amounts) -> Amounts:
         return self._plus(other, -1)
+
+    def __mul__(self, times: int) -> Amounts:
+        return NOTHING._plus(self, times)
+
+    def most(self, other: Amounts) -> Amounts:
+        """The higher of each amount."""
+        return Amounts(**{n: max(getattr(self, n), getattr(other, n)) for n in self.__slots__})
 
     def _plus(self, other: Amounts, sign: int) -> Amounts:
         return Amounts(
@@ -58,16 +70,17 @@ class AccountKey(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """Amounts that one subject has used, and those reserved for its calls on their way. `limits`:
-    set by an operator, by metric; `lifted`: none holds. `unpriced`: calls of unknown price.
-    `estimated`: the part of `spent` that rests on estimated usage or prices. `started_at`: its
-    first call."""
+    """Amounts that one subject has used, those reserved for its calls on their way, and those
+    `leased`: taken by gateways for calls to come. `limits`: set by an operator, by metric;
+    `lifted`: none holds. `unpriced`: calls of unknown price. `estimated`: the part of `spent` that
+    rests on estimated usage or prices. `started_at`: its first call."""
 
     budget: str
     subject: str
     tenant: str = ""
     spent: Amounts = NOTHING
     reserved: Amounts = NOTHING
+    leased: Amounts = NOTHING
     unpriced: int = 0
     estimated: Amounts = NOTHING
     started_at: float = 0.0
@@ -81,10 +94,10 @@ class Account:
         return AccountKey(budget=self.budget, subject=self.subject)
 
     def used(self, metric: str, now: float) -> float:
-        """Spent and reserved of one metric; minutes since the first call."""
+        """Spent, reserved and leased of one metric; minutes since the first call."""
         if metric == "minutes":
             return max(0.0, now - self.started_at) / _MINUTE_S
-        return self.spent.of(metric) + self.reserved.of(metric)
+        return self.spent.of(metric) + self.reserved.of(metric) + self.leased.of(metric)
 
     def limits_of(self, configured: Mapping[str, float]) -> dict[str, float]:
         """The limits in force; none for an account that was lifted."""
@@ -94,38 +107,43 @@ class Account:
         """(share of the limit that is used most, its metric); (0, "") without a limit. Counts only
         what is spent: reserved amounts may never be."""
         limits = self.limits_of(configured).items()
-        spent = replace(self, reserved=NOTHING)
+        spent = replace(self, reserved=NOTHING, leased=NOTHING)
         shares = [(spent.used(metric, now) / limit, metric) for metric, limit in limits]
         return max(shares, default=(0.0, ""))
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
     """One account that a call counts on. `stop_at`: the share from which calls are refused, None =
-    never. `ends`: the account ends by itself, so that it may be removed when it is old."""
+    never. `ends`: the account ends by itself, so that it may be removed when it is old. `hard`: no
+    call is counted in memory alone."""
 
     key: AccountKey
     tenant: str
     limits: Mapping[str, float]
     stop_at: float | None
     ends: bool = False
+    hard: bool = False
 
 
 class Claim(Struct, frozen=True, kw_only=True):
     """A call that asks for its estimate on all its accounts. `guessed`: no call like it has ended
     yet; such an estimate alone refuses nothing on an unused account. `binding`: an account may
-    refuse. After `expires_at` the estimate counts as spent."""
+    refuse. `lease`: the gateway from whose leases it was reserved."""
 
     id: str
     at: float
-    expires_at: float
     estimate: Amounts
     accounts: tuple[Wanted, ...]
     guessed: bool = False
     binding: bool = True
+    lease: str = ""
+
+
+STORE_AWAY = "store"  # what refuses a call on a hard budget while the store fails
 
 
 class Refusal(Struct, frozen=True, kw_only=True):
-    """The account that refuses a claim, and the metric by which it does."""
+    """The account that refuses a claim, and the metric by which it does, or STORE_AWAY."""
 
     key: AccountKey
     metric: str
@@ -140,30 +158,76 @@ class Reserved(Struct, frozen=True, kw_only=True):
 
 
 class Settlement(Struct, frozen=True, kw_only=True):
-    """The end of a claim. `estimated`: `actual` is, for want of a report. `reserved` False: the
-    claim never reached the store."""
+    """The end of a claim. `estimated`: `actual` is, for want of a report."""
 
     claim: Claim
     actual: Amounts
     at: float
     unpriced: bool = False
     estimated: bool = False
-    reserved: bool = True
 
-    def charge(self, found: bool) -> Amounts:
-        """Amounts added to an account: of an expired reservation only the difference to its
-        estimate."""
-        return self.actual - self._expired(found)
+    @property
+    def guessed(self) -> Amounts:
+        """The part of `actual` that is estimated."""
+        if self.estimated:
+            return self.actual
+        return Amounts(usd=self.actual.usd) if self.unpriced else NOTHING
 
-    def charge_estimated(self, found: bool) -> Amounts:
-        """The same of the part that is estimated."""
-        guessed = self.actual if self.estimated else NOTHING
-        if self.unpriced and not self.estimated:
-            guessed = Amounts(usd=self.actual.usd)
-        return guessed - self._expired(found)
 
-    def _expired(self, found: bool) -> Amounts:
-        return NOTHING if found or not self.reserved else self.claim.estimate
+class Lease(Struct, frozen=True, kw_only=True):
+    """Amounts of an account that one gateway holds: `open`, reserved for its calls, and `free`, for
+    calls to come. `number`: of its last renewal. After `until` they count as spent."""
+
+    until: float
+    number: int
+    open: Amounts = NOTHING
+    free: Amounts = NOTHING
+
+    @property
+    def held(self) -> Amounts:
+        """Both together."""
+        return self.open + self.free
+
+
+class Renewal(Struct, frozen=True, kw_only=True):
+    """Report and wish of one gateway about one account. Sent again with the same `number` it
+    changes nothing. `had`: held until now. `open`: reserved for calls. `keep`: what it has free,
+    and keeps. It would like `calls` more that cost `each`; so many are `waiting`. `moved`: what
+    calls of other gateways, which ended, had reserved there."""
+
+    wanted: Wanted
+    lease: str
+    number: int
+    until: float
+    had: Amounts = NOTHING
+    spent: Amounts = NOTHING
+    estimated: Amounts = NOTHING
+    unpriced: int = 0
+    open: Amounts = NOTHING
+    keep: Amounts = NOTHING
+    each: Amounts = NOTHING
+    calls: int = 0
+    waiting: int = 0
+    guessed: bool = False
+    moved: Mapping[str, Amounts] = {}
+
+
+class Stored(Struct, frozen=True, kw_only=True):
+    """An account as it is stored: `reserved` and `leased` are in its leases."""
+
+    account: Account
+    leases: Mapping[str, Lease] = {}
+    ends: bool = False
+    version: int = 0
+
+    def seen(self, by: str = "") -> Account:
+        """The account with what gateways hold; without what `by` itself does."""
+        others = [lease for name, lease in self.leases.items() if name != by]
+        return replace(
+            self.account,
+            reserved=sum((lease.open for lease in others), NOTHING),
+            leased=sum((lease.free for lease in others), NOTHING),
+        )
 
 
 def refused_by(account: Account, wanted: Wanted, claim: Claim) -> str | None:
@@ -182,10 +246,11 @@ def refused_by(account: Account, wanted: Wanted, claim: Claim) -> str | None:
 
 def waits_for_others(account: Account, wanted: Wanted, claim: Claim, metric: str) -> bool:
     """True if a refused claim would fit if only what is spent counted: calls on their way may use
-    less than is reserved for them, but each is a call."""
-    if metric in ("calls", "minutes"):
+    less than is reserved for them, but each is a call; leases may be given back."""
+    if metric in ("minutes", STORE_AWAY):
         return False
-    without = replace(account, reserved=NOTHING)
+    reserved = account.reserved if metric == "calls" else NOTHING
+    without = replace(account, reserved=reserved, leased=NOTHING)
     return refused_by(without, wanted, claim) is None
 
 
@@ -205,36 +270,79 @@ def decide(accounts: Sequence[Account], claim: Claim) -> Reserved:
     return Reserved(accounts=tuple(accounts), refusals=refusals)
 
 
-def settled(account: Account, settlement: Settlement, *, found: bool) -> Account:
-    """The account after a claim ended; its reservations are counted elsewhere."""
-    return replace(
-        account,
-        spent=account.spent + settlement.charge(found),
-        unpriced=account.unpriced + settlement.unpriced,
-        estimated=account.estimated + settlement.charge_estimated(found),
-        updated_at=settlement.at,
-    )
+def granted(account: Account, asked: Renewal) -> Amounts:
+    """Addition to a lease, in whole calls: a quarter of what is left at most, but all that wait if
+    there is room for them."""
+    wanted, calls = asked.wanted, asked.calls
+    limits = {} if wanted.stop_at is None else account.limits_of(wanted.limits)
+    for metric, limit in limits.items():
+        each = 0.0 if metric == "minutes" else asked.each.of(metric)
+        if each > 0:
+            used, bound = account.used(metric, 0.0), limit * (wanted.stop_at or 0.0)
+            fitting = max(0, int((bound * (1 + _TINY) - used) / each))
+            if asked.guessed and metric != "calls" and used <= 0:
+                fitting = max(1, fitting)
+            calls = min(calls, max(fitting // _SHARE, min(fitting, asked.waiting)))
+    return asked.each * calls if limits else NOTHING
 
 
-def expired(account: Account, reserved: Amounts) -> Account:
-    """The account after a reservation that no gateway has ended: its estimate counts as spent."""
-    return replace(account, spent=account.spent + reserved, estimated=account.estimated + reserved)
+def renewed(asked: Renewal, at: float, found: Stored | None) -> Stored:
+    """The account after a renewal. Leases whose gateway has not renewed them in time count as
+    spent; what that gateway reports later only corrects it."""
+    wanted = asked.wanted
+    found = found or Stored(account=opened(wanted, at), ends=wanted.ends)
+    account, leases = found.account, {}
+    for name, lease in found.leases.items():
+        if lease.until < at:
+            account = charged(account, lease.held, lease.held)
+        else:
+            leases[name] = lease
+    mine = leases.pop(asked.lease, None)
+    if mine is not None and mine.number == asked.number:
+        return structs.replace(found, account=account, leases={**leases, asked.lease: mine})
+    counted = asked.had if mine is None else NOTHING
+    for name, amounts in asked.moved.items():
+        if name in leases:
+            rest = (leases[name].open - amounts).most(NOTHING)
+            leases[name] = structs.replace(leases[name], open=rest)
+        else:
+            counted += amounts
+    account = charged(account, asked.spent - counted, asked.estimated - counted)
+    account = replace(account, unpriced=account.unpriced + asked.unpriced, updated_at=at)
+    others = structs.replace(found, account=account, leases=leases).seen()
+    mine_now = asked.open + asked.keep
+    free = asked.keep + granted(replace(others, reserved=others.reserved + mine_now), asked)
+    mine = Lease(until=asked.until, number=asked.number, open=asked.open, free=free)
+    return structs.replace(found, account=account, leases={**leases, asked.lease: mine})
 
 
-class BudgetStore(Protocol):
-    """Accounts of budgets. Every method is one atomic step for all gateways; it may raise
-    StoreError, with nothing done."""
+def charged(account: Account, spent: Amounts, estimated: Amounts) -> Account:
+    """The account after more was spent; `estimated`: the part that nobody reported."""
+    return replace(account, spent=account.spent + spent, estimated=account.estimated + estimated)
 
-    async def reserve(self, claim: Claim) -> Reserved:
-        """Reserve a claim's estimate on all its accounts, or on none when one refuses it.
-        Reservations that have expired by `claim.at` are counted as spent first."""
 
-    async def settle(self, settlement: Settlement) -> tuple[Account, ...]:
-        """End a claim; the accounts after it, in the claim's order."""
+Change = Callable[[Stored | None], Stored]
 
+
+class BudgetStore(ABC):
+    """Accounts of budgets. Each change of an account is one atomic step for all gateways. A method
+    may raise StoreError; a renewal that was done nevertheless is known by its number."""
+
+    @abstractmethod
+    async def change(self, changes: Mapping[AccountKey, Change]) -> Mapping[AccountKey, Stored]:
+        """Replace accounts by what the functions make of them; they may be called again."""
+
+    async def renew(self, asked: Sequence[Renewal], at: float) -> Sequence[Stored]:
+        """Renew leases, each of another account; the accounts after it."""
+        changes: dict[AccountKey, Change] = {r.wanted.key: partial(renewed, r, at) for r in asked}
+        found = await self.change(changes)
+        return [found[each.wanted.key] for each in asked]
+
+    @abstractmethod
     async def accounts(self, keys: Sequence[AccountKey]) -> tuple[Account, ...]:
         """The accounts with these keys, as far as there are any."""
 
+    @abstractmethod
     async def list_accounts(
         self, *, budget: str | None = None, tenant: str | None = None, limit: int = 200
     ) -> tuple[Account, ...]:
@@ -245,10 +353,30 @@ class BudgetStore(Protocol):
     ) -> Account:
         """Replace what an operator set for an account, which is opened if there is none."""
 
+        def change(found: Stored | None) -> Stored:
+            new = Account(budget=key.budget, subject=key.subject, started_at=at)
+            found = found or Stored(account=new)
+            account = replace(found.account, limits=dict(limits), lifted=lifted, updated_at=at)
+            return structs.replace(found, account=account)
+
+        return (await self.change({key: change}))[key].seen()
+
     async def reset(self, key: AccountKey, *, at: float) -> bool:
         """Reset an account: nothing used, the limits of the config; False without one. Calls on
         their way stay reserved."""
+        if not await self.accounts([key]):
+            return False
 
+        def change(found: Stored | None) -> Stored:
+            tenant = found.account.tenant if found else ""
+            fresh = Account(budget=key.budget, subject=key.subject, tenant=tenant)
+            fresh = replace(fresh, started_at=at, updated_at=at)
+            return structs.replace(found, account=fresh) if found else Stored(account=fresh)
+
+        await self.change({key: change})
+        return True
+
+    @abstractmethod
     async def prune(self, older_than: float) -> int:
         """Remove accounts that end by themselves and were last used before; how many."""
 

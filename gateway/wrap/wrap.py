@@ -130,7 +130,7 @@ def wrap(options: WrapOptions) -> int:
             if budget is not None and own is not None:
                 stops = [stop for trace in traces if (stop := trace["run"].get("stopped"))]
                 stopped = any(stop["by"] == "budget" for stop in stops)
-                store = own.server.runtime.accounting.ledger.store
+                store = own.server.runtime.accounting.ledger
                 found = own.call(store.list_accounts(budget=budget.name))
                 say(used_line(budget, found, time.time(), stopped=stopped), first=False)
         if own is not None and not (options.as_json or options.quiet):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from gateway.budgets.ledger import BudgetLedger, MemoryBudgets
 from gateway.config.budgets import ControlSettings
-from gateway.stores.budgets import Account, AccountKey, Amounts, Claim, Settlement, Wanted
+from gateway.stores.budgets import AccountKey, Amounts, Change, Claim, Settlement, Wanted
 from gateway.stores.protocols import StoreBusy
 from tests.patience import ANSWER_S
 
@@ -29,19 +29,15 @@ class Flaky(MemoryBudgets):
         if self.mode == "hangs":
             await asyncio.sleep(0.2)
 
-    async def reserve(self, claim: Claim) -> Any:
+    async def change(self, changes: Mapping[AccountKey, Change]) -> Any:
         await self._meet()
-        return await super().reserve(claim)
-
-    async def settle(self, settlement: Settlement) -> tuple[Account, ...]:
-        await self._meet()
-        return await super().settle(settlement)
+        return await super().change(changes)
 
 
 def claim(number: int, calls: int = 5) -> Claim:
     """One call that needs room for one."""
     wanted = Wanted(key=KEY, tenant="t", limits={"calls": calls}, stop_at=1.0)
-    return Claim(id=f"c{number}", at=1.0, expires_at=99.0, estimate=CALL, accounts=(wanted,))
+    return Claim(id=f"c{number}", at=1.0, estimate=CALL, accounts=(wanted,))
 
 
 async def spend(ledger: BudgetLedger, numbers: Sequence[int]) -> list[bool]:
@@ -67,7 +63,7 @@ async def test_the_count_goes_on_and_is_made_up_for(trouble: str) -> None:
     store.mode = trouble
     assert await spend(ledger, range(2, 4)) == [True, True]
     assert not ledger.durable
-    (known,) = await ledger.memory.accounts([KEY])
+    (known,) = await ledger.accounts([KEY])
     assert known.spent.calls == 4
     store.mode = "works"
     following = asyncio.ensure_future(ledger.follow())
@@ -76,6 +72,7 @@ async def test_the_count_goes_on_and_is_made_up_for(trouble: str) -> None:
             await asyncio.sleep(0.02)
     following.cancel()
     assert await spend(ledger, range(4, 6)) == [True, False]
+    await ledger.flush()
     (account,) = await store.accounts([KEY])
     assert (account.spent.calls, account.reserved.calls) == (5, 0)
     assert account.spent.input_tokens == 50
@@ -86,4 +83,4 @@ async def test_memory_alone_holds_a_limit() -> None:
     ledger = BudgetLedger(None, ControlSettings, retry_s=1.0)
     assert await spend(ledger, range(7)) == [True] * 5 + [False] * 2
     assert not ledger.durable
-    assert [account.spent.calls for account in await ledger.store.list_accounts()] == [5]
+    assert [account.spent.calls for account in await ledger.list_accounts()] == [5]

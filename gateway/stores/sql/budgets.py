@@ -1,58 +1,43 @@
-"""Accounts of budgets, each step of which locks its accounts in one order; and holds on runs."""
+"""Accounts of budgets, each in one row that names its leases, and holds on runs.
+
+A change of accounts is one statement: a row is written only if it has the version that was read."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import orjson
+from cachetools import FIFOCache
+from msgspec import json, structs
 
 from gateway.stores import budgets as values
-from gateway.stores.protocols import CONTROLS
+from gateway.stores.protocols import CONTROLS, StoreBusy
 from gateway.stores.sql import engine as db
 
 # Costs are stored as millionths of a millionth of a dollar: whole numbers add up exactly.
 _PICO = 10**12
-_LOCKS = 1
 _AMOUNTS = ("usd", "input_tokens", "output_tokens", "calls")
 _ESTIMATED = tuple([f"estimated_{name}" for name in _AMOUNTS])
-_SPENT = (*_AMOUNTS, *_ESTIMATED, "unpriced")
-_SAVED = ("budget", "subject", "tenant", *_SPENT, "started_at", "updated_at", "limits", "lifted")
-_THIS = "WHERE budget = :budget AND subject = :subject"
-_FIND = f"SELECT {db.columns(_SAVED[2:])} FROM budget_accounts {_THIS}"
-_RESERVED = f"""
-SELECT {", ".join([f"CAST(coalesce(sum({name}), 0) AS BIGINT)" for name in _AMOUNTS])}
-FROM budget_reservations {_THIS}
-"""
-_SAVE = f"""
-{db.insert("budget_accounts", (*_SAVED, "ends"))}
-ON CONFLICT (budget, subject) DO UPDATE
-SET {db.excluded((*_SPENT, "updated_at", "limits", "lifted"))}
-"""
-_RESERVE = db.insert("budget_reservations", ("budget", "subject", "claim", *_AMOUNTS, "expires_at"))
-_RELEASE = f"DELETE FROM budget_reservations {_THIS} AND claim = :claim RETURNING TRUE"
-_EXPIRE = f"""
-DELETE FROM budget_reservations {_THIS} AND expires_at < :at RETURNING {db.columns(_AMOUNTS)}
-"""
-_LIST = """
-SELECT budget, subject FROM budget_accounts
+_PLAIN = ("tenant", "unpriced", "started_at", "updated_at", "lifted")
+_STORED = ("limits", "leases", "leased_until", "ends", "version")
+_SAVED = ("budget", "subject", *_PLAIN, *_AMOUNTS, *_ESTIMATED, *_STORED)
+_MOST_KNOWN = 20_000  # the accounts last used; one costs about 1 kB
+_AT_ONCE = 32  # rows of one statement
+_TRIES = 100
+_LEASES = json.Decoder(dict[str, values.Lease])
+_FIND = f"SELECT {db.columns(_SAVED)} FROM budget_accounts"
+_LIST = f"""
+{_FIND}
 WHERE (CAST(:budget AS TEXT) IS NULL OR budget = :budget)
     AND (CAST(:tenant AS TEXT) IS NULL OR tenant = :tenant)
 ORDER BY updated_at DESC, budget, subject LIMIT :limit
 """
-_RESET = f"""
-UPDATE budget_accounts SET {", ".join([f"{name} = 0" for name in _SPENT])},
-    started_at = :at, updated_at = :at, limits = '{{}}', lifted = FALSE {_THIS} RETURNING TRUE
-"""
 _PRUNE = """
-DELETE FROM budget_accounts WHERE ends AND updated_at < :older_than AND NOT EXISTS (
-    SELECT 1 FROM budget_reservations AS r
-    WHERE r.budget = budget_accounts.budget AND r.subject = budget_accounts.subject
-) RETURNING TRUE
+DELETE FROM budget_accounts WHERE ends AND updated_at < :older_than AND leased_until < :older_than
+RETURNING TRUE
 """
-_PRUNE_RESERVATIONS = "DELETE FROM budget_reservations WHERE expires_at < :older_than"
 _CONTROL = ("subject", "tenant", "action", "reason", "at", "author")
 _HOLD = f"""
 {db.insert("run_controls", _CONTROL)}
@@ -62,87 +47,47 @@ _LET_GO = "DELETE FROM run_controls WHERE subject = :subject RETURNING TRUE"
 _CONTROLS = f"SELECT {db.columns(_CONTROL)} FROM run_controls ORDER BY at, subject"
 
 
-class SQLBudgetStore:
+class SQLBudgetStore(values.BudgetStore):
     """`BudgetStore` over an engine."""
 
     def __init__(self, engine: db.Engine) -> None:
         self._engine = engine
+        # As they were last seen: if nobody else has changed them, one statement suffices.
+        self._known: FIFOCache[values.AccountKey, values.Stored] = FIFOCache(_MOST_KNOWN)
 
-    async def reserve(self, claim: values.Claim) -> values.Reserved:
-        async def work(connection: db.Connection) -> values.Reserved:
-            await _lock([wanted.key for wanted in claim.accounts], connection)
-            accounts = [await _current(each, claim.at, connection) for each in claim.accounts]
-            outcome = values.decide(accounts, claim)
-            if outcome.refusals and claim.binding:
-                return outcome
-            reserved = {"claim": claim.id, "expires_at": claim.expires_at}
-            reserved |= _row(claim.estimate, _AMOUNTS)
-            for wanted, account in zip(claim.accounts, accounts, strict=True):
-                await _save(account, claim.at, wanted.ends, connection)
-                await connection.fetch(_RESERVE, **_place(wanted.key), **reserved)
-            return outcome
-
-        return await self._engine.transact(work)
-
-    async def settle(self, settlement: values.Settlement) -> tuple[values.Account, ...]:
-        claim = settlement.claim
-
-        async def work(connection: db.Connection) -> tuple[values.Account, ...]:
-            await _lock([wanted.key for wanted in claim.accounts], connection)
-            after = []
-            for wanted in claim.accounts:
-                place = _place(wanted.key)
-                found = bool(await connection.fetch(_RELEASE, **place, claim=claim.id))
-                known = await _read(wanted.key, connection)
-                account = values.settled(
-                    known or values.opened(wanted, claim.at), settlement, found=found
-                )
-                await _save(account, settlement.at, wanted.ends, connection)
-                after.append(account)
-            return tuple(after)
-
-        return await self._engine.transact(work)
+    async def change(
+        self, changes: Mapping[values.AccountKey, values.Change]
+    ) -> Mapping[values.AccountKey, values.Stored]:
+        left, done = list(changes), dict[values.AccountKey, values.Stored]()
+        for _ in range(_TRIES):
+            for start in range(0, len(left), _AT_ONCE):
+                keys = left[start : start + _AT_ONCE]
+                made = {key: changes[key](self._known.get(key)) for key in keys}
+                made = {key: structs.replace(s, version=s.version + 1) for key, s in made.items()}
+                for budget, subject in await self._engine.write(_save(len(keys)), **_rows(made)):
+                    key = values.AccountKey(budget=budget, subject=subject)
+                    self._known[key] = done[key] = made[key]
+            left = [key for key in left if key not in done]
+            if not left:
+                return done
+            for key in left:
+                self._known.pop(key, None)
+            found = await self._engine.read(partial(_read_all, left))
+            self._known.update(found)
+        raise StoreBusy("other gateways changed the budget each time")
 
     async def accounts(self, keys: Sequence[values.AccountKey]) -> tuple[values.Account, ...]:
-        return await self._engine.view(partial(_read_all, tuple(keys)))
+        found = await self._engine.view(partial(_read_all, tuple(keys)))
+        return tuple([found[key].seen() for key in keys if key in found])
 
     async def list_accounts(
         self, *, budget: str | None = None, tenant: str | None = None, limit: int = 200
     ) -> tuple[values.Account, ...]:
-        async def work(connection: db.Connection) -> tuple[values.Account, ...]:
-            rows = await connection.fetch(_LIST, budget=budget, tenant=tenant, limit=limit)
-            keys = [values.AccountKey(budget=b, subject=s) for b, s in rows]
-            return await _read_all(keys, connection)
-
-        return await self._engine.view(work)
-
-    async def allow(
-        self, key: values.AccountKey, *, at: float, limits: Mapping[str, float], lifted: bool
-    ) -> values.Account:
-        async def work(connection: db.Connection) -> values.Account:
-            await _lock([key], connection)
-            account = await _read(key, connection)
-            if account is None:
-                account = values.Account(budget=key.budget, subject=key.subject, started_at=at)
-            account = replace(account, limits=dict(limits), lifted=lifted, updated_at=at)
-            await _save(account, at, False, connection)
-            return account
-
-        return await self._engine.transact(work)
-
-    async def reset(self, key: values.AccountKey, *, at: float) -> bool:
-        async def work(connection: db.Connection) -> bool:
-            await _lock([key], connection)
-            return bool(await connection.fetch(_RESET, **_place(key), at=at))
-
-        return await self._engine.transact(work)
+        rows = await self._engine.fetch(_LIST, budget=budget, tenant=tenant, limit=limit)
+        return tuple([_stored(row).seen() for row in rows])
 
     async def prune(self, older_than: float) -> int:
-        async def work(connection: db.Connection) -> int:
-            await connection.fetch(_PRUNE_RESERVATIONS, older_than=older_than)
-            return len(await connection.fetch(_PRUNE, older_than=older_than))
-
-        return await self._engine.transact(work)
+        return len(await self._engine.write(_PRUNE, older_than=older_than))
 
 
 class ControlStore:
@@ -168,68 +113,73 @@ class ControlStore:
         return [db.made(values.Control, _CONTROL, row) for row in rows]
 
 
-async def _lock(keys: Sequence[values.AccountKey], connection: db.Connection) -> None:
-    # An account may not exist yet, so its name is locked and not its row.
-    await connection.lock([f"{key.budget}\n{key.subject}" for key in keys], _LOCKS)
+@lru_cache(maxsize=_AT_ONCE)
+def _save(rows: int) -> str:
+    """The statement that writes so many accounts; it returns the keys of those that it wrote."""
+    lines = [db.columns([f"{name}_{n}" for name in _SAVED], ":") for n in range(rows)]
+    return f"""
+INSERT INTO budget_accounts ({db.columns(_SAVED)}) VALUES ({"), (".join(lines)})
+ON CONFLICT (budget, subject) DO UPDATE SET {db.excluded(_SAVED[2:])}
+WHERE budget_accounts.version = excluded.version - 1 RETURNING budget, subject
+"""
 
 
-async def _current(wanted: values.Wanted, at: float, connection: db.Connection) -> values.Account:
-    """The account, with reservations whose gateway has not ended them counted as spent."""
-    lost = await connection.fetch(_EXPIRE, **_place(wanted.key), at=at)
-    account = await _read(wanted.key, connection)
-    if account is None:
-        return values.opened(wanted, at)
-    for row in lost:
-        account = values.expired(account, _amounts(row))
-    if lost:
-        await _save(account, at, wanted.ends, connection)
-    return account
+def _rows(made: Mapping[values.AccountKey, values.Stored]) -> dict[str, Any]:
+    # In one order everywhere, so that two never wait for each other.
+    ordered = sorted(made.items(), key=lambda item: (item[0].budget, item[0].subject))
+    found: dict[str, Any] = {}
+    for number, (_, stored) in enumerate(ordered):
+        found |= {f"{name}_{number}": value for name, value in _row(stored).items()}
+    return found
+
+
+def _row(stored: values.Stored) -> dict[str, Any]:
+    account = stored.account
+    return {
+        **db.row_of(account, ("budget", "subject", *_PLAIN)),
+        **dict(zip(_AMOUNTS, _numbers(account.spent), strict=True)),
+        **dict(zip(_ESTIMATED, _numbers(account.estimated), strict=True)),
+        "limits": orjson.dumps(dict(account.limits)).decode(),
+        "leases": json.encode(stored.leases).decode(),
+        "leased_until": max((lease.until for lease in stored.leases.values()), default=0.0),
+        **db.row_of(stored, ("ends", "version")),
+    }
 
 
 async def _read_all(
     keys: Sequence[values.AccountKey], connection: db.Connection
-) -> tuple[values.Account, ...]:
-    found = [await _read(key, connection) for key in keys]
-    return tuple([account for account in found if account is not None])
+) -> dict[values.AccountKey, values.Stored]:
+    found = {}
+    for start in range(0, len(keys), _AT_ONCE):
+        part = list(enumerate(keys[start : start + _AT_ONCE]))
+        these = " OR ".join([f"budget = :budget_{n} AND subject = :subject_{n}" for n, _ in part])
+        bound = {f"budget_{n}": key.budget for n, key in part}
+        bound |= {f"subject_{n}": key.subject for n, key in part}
+        rows = await connection.fetch(f"{_FIND} WHERE {these}", **bound)
+        found.update({stored.account.key: stored for stored in map(_stored, rows)})
+    return found
 
 
-async def _read(key: values.AccountKey, connection: db.Connection) -> values.Account | None:
-    row = await connection.row(_FIND, **_place(key))
-    if row is None:
-        return None
-    (reserved,) = await connection.fetch(_RESERVED, **_place(key))
-    found = dict(zip(_SAVED[2:], row, strict=True))
-    return values.Account(
-        **_place(key),
-        **{name: found[name] for name in ("tenant", "unpriced", "started_at", "updated_at")},
+def _stored(row: db.Row) -> values.Stored:
+    found = dict(zip(_SAVED, row, strict=True))
+    account = values.Account(
+        **{name: found[name] for name in ("budget", "subject", *_PLAIN[:-1])},
+        lifted=bool(found["lifted"]),
         spent=_amounts([found[name] for name in _AMOUNTS]),
-        reserved=_amounts(reserved),
         estimated=_amounts([found[name] for name in _ESTIMATED]),
         limits=orjson.loads(found["limits"]),
-        lifted=bool(found["lifted"]),
+    )
+    return values.Stored(
+        account=account,
+        leases=_LEASES.decode(found["leases"]),
+        ends=bool(found["ends"]),
+        version=found["version"],
     )
 
 
-async def _save(account: values.Account, at: float, ends: bool, connection: db.Connection) -> None:
-    await connection.fetch(
-        _SAVE,
-        **_place(account.key),
-        **_row(account.spent, _AMOUNTS),
-        **_row(account.estimated, _ESTIMATED),
-        **db.row_of(account, ("tenant", "unpriced", "started_at", "lifted")),
-        updated_at=max(at, account.updated_at),
-        limits=orjson.dumps(dict(account.limits)).decode(),
-        ends=ends,
-    )
-
-
-def _place(key: values.AccountKey) -> dict[str, Any]:
-    return db.row_of(key, ("budget", "subject"))
-
-
-def _row(amounts: values.Amounts, names: Sequence[str]) -> dict[str, Any]:
-    found = db.row_of(amounts, _AMOUNTS) | {"usd": round(amounts.usd * _PICO)}
-    return dict(zip(names, found.values(), strict=True))
+def _numbers(amounts: values.Amounts) -> tuple[int, ...]:
+    usd, *counts = db.row_of(amounts, _AMOUNTS).values()
+    return (round(usd * _PICO), *counts)
 
 
 def _amounts(row: db.Row) -> values.Amounts:

@@ -256,3 +256,24 @@ CREATE INDEX operator_changes_by_kind ON operator_changes (kind, at);
 
 -- = authors_of_holds
 ALTER TABLE run_controls ADD COLUMN author: text DEFAULT '';
+
+-- = leases
+-- What gateways hold of an account is in its row. A reservation of an earlier version counts as
+-- spent; if its call ends after all, the difference is corrected.
+ALTER TABLE budget_accounts ADD COLUMN leases: text DEFAULT '{}';
+ALTER TABLE budget_accounts ADD COLUMN leased_until: real DEFAULT 0.0;
+ALTER TABLE budget_accounts ADD COLUMN version: integer DEFAULT 1;
+UPDATE budget_accounts SET usd = budget_accounts.usd + r.usd,
+    input_tokens = budget_accounts.input_tokens + r.input_tokens,
+    output_tokens = budget_accounts.output_tokens + r.output_tokens,
+    calls = budget_accounts.calls + r.calls,
+    estimated_usd = estimated_usd + r.usd,
+    estimated_input_tokens = estimated_input_tokens + r.input_tokens,
+    estimated_output_tokens = estimated_output_tokens + r.output_tokens,
+    estimated_calls = estimated_calls + r.calls
+FROM (
+    SELECT budget, subject, sum(usd) AS usd, sum(input_tokens) AS input_tokens,
+        sum(output_tokens) AS output_tokens, sum(calls) AS calls
+    FROM budget_reservations GROUP BY budget, subject
+) AS r WHERE budget_accounts.budget = r.budget AND budget_accounts.subject = r.subject;
+DELETE FROM budget_reservations;

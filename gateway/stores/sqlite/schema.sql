@@ -139,3 +139,6 @@ CREATE INDEX raw_calls_by_time ON raw_calls (at, bytes);
 
 -- = control_002_authors_of_holds
 @authors_of_holds
+
+-- = control_003_leases
+@leases

@@ -12,9 +12,9 @@ from gateway.stores.budgets import (
     AccountKey,
     Amounts,
     BudgetStore,
-    Claim,
     Control,
-    Settlement,
+    Lease,
+    Renewal,
     Wanted,
 )
 from gateway.stores.queries import ANY, STOPPED_BY, PageRequest, RunFilter
@@ -32,10 +32,19 @@ def wanted(key: AccountKey = RUN, stop_at: float | None = 1.0, **limits: float) 
     return Wanted(key=key, tenant=TENANT, limits=limits, stop_at=stop_at, ends=True)
 
 
-def claim(id: str, *accounts: Wanted, at: float = START, **changes: Any) -> Claim:
-    """A claim of one `CALL`, which expires after a minute."""
-    values: dict[str, Any] = {"estimate": CALL, "expires_at": at + 60}
-    return Claim(id=id, at=at, accounts=accounts, **(values | changes))
+def renewal(
+    number: int = 1, lease: str = "g1", account: Wanted | None = None, **changes: Any
+) -> Renewal:
+    """A renewal of one gateway's lease, which lasts a minute."""
+    values: dict[str, Any] = {"until": START + 60, "each": CALL}
+    wants = account or wanted(calls=9)
+    return Renewal(wanted=wants, lease=lease, number=number, **(values | changes))
+
+
+async def renew(store: BudgetStore, *asked: Renewal, at: float = START) -> list[Lease]:
+    """The leases after renewals."""
+    after = await store.renew(asked, at)
+    return [stored.leases[each.lease] for each, stored in zip(asked, after, strict=True)]
 
 
 def _budgets(stores: Stores) -> BudgetStore:
@@ -48,114 +57,93 @@ async def _account(store: BudgetStore, key: AccountKey = RUN) -> Account:
     return account
 
 
-async def reserves_on_every_account_or_on_none(stores: Stores) -> None:
-    """A claim that one account refuses leaves no trace on the others; the refusal names it."""
+async def leases_what_is_left(stores: Stores) -> None:
+    """A quarter of what is left, but what waits if it fits; nothing once nothing is left."""
     store = _budgets(stores)
-    first = await store.reserve(claim("c1", wanted(calls=5), wanted(DAY, calls=1)))
-    assert [account.reserved for account in first.accounts] == [Amounts(), Amounts()]
-    assert first.refusals == ()
-    second = await store.reserve(claim("c2", wanted(calls=5), wanted(DAY, calls=1)))
-    assert [(each.key, each.metric) for each in second.refusals] == [(DAY, "calls")]
-    assert (await _account(store)).reserved == CALL
-    third = await store.reserve(claim("c3", wanted(calls=5), wanted(DAY, calls=1), binding=False))
-    assert third.refusals == second.refusals
-    assert (await _account(store)).reserved == CALL + CALL
+    (first,) = await renew(store, renewal(calls=4, waiting=1))
+    assert (first.held, first.free) == (CALL * 2, CALL * 2)
+    (other,) = await renew(store, renewal(lease="g2", calls=100, waiting=5))
+    assert other.held == CALL * 5
+    (more,) = await renew(store, renewal(2, had=CALL * 2, open=CALL * 2, calls=9, waiting=9))
+    assert (more.held, more.free) == (CALL * 4, CALL * 2)
+    (none,) = await renew(store, renewal(lease="g3", calls=9, waiting=1))
+    assert none.held == Amounts()
+    account = await _account(store)
+    assert (account.reserved, account.leased) == (CALL * 2, CALL * 7)
+    (forced,) = await renew(store, renewal(2, lease="g3", keep=CALL))
+    assert forced.held == CALL
 
 
-async def settles_with_what_was_used(stores: Stores) -> None:
-    """The reservation is replaced by the actual amounts; costs add up without rounding."""
+async def counts_a_report_once(stores: Stores) -> None:
+    """The same renewal, sent again, changes nothing; costs add up without rounding."""
     store = _budgets(stores)
     used = Amounts(usd=0.1, input_tokens=90, output_tokens=7, calls=1)
-    for number in range(10):
-        made = claim(f"c{number}", wanted(usd=5), wanted(DAY, usd=5))
-        await store.reserve(made)
-        after = await store.settle(
-            Settlement(claim=made, actual=used, at=START + 1, unpriced=number == 0)
-        )
-        assert [account.reserved for account in after] == [Amounts(), Amounts()]
-    account = await _account(store, DAY)
-    assert account.spent == Amounts(usd=1.0, input_tokens=900, output_tokens=70, calls=10)
-    assert (account.unpriced, account.started_at, account.updated_at) == (1, START, START + 1)
-
-
-async def tells_what_is_estimated(stores: Stores) -> None:
-    """The part of what was spent that nobody reported: of a call whose amounts are estimated, and
-    of a reservation that expired, until a late report corrects it; a reset forgets it."""
-    store = _budgets(stores)
-    lost = claim("lost", wanted(calls=9))
-    await store.reserve(lost)
-    guessed, known = (claim(id, wanted(calls=9), at=START + 61) for id in ("guessed", "known"))
-    for made, estimated in ((guessed, True), (known, False)):
-        await store.reserve(made)
-        end = Settlement(claim=made, actual=CALL, at=START + 62, estimated=estimated)
-        (account,) = await store.settle(end)
-    assert (account.spent.calls, account.estimated) == (3, CALL + CALL)
-    assert (await _account(store)).estimated == CALL + CALL
-    await store.settle(Settlement(claim=lost, actual=CALL, at=START + 63))
+    for number in range(1, 11):
+        sent = renewal(number, spent=used, unpriced=int(number == 1))
+        day = renewal(number, account=wanted(DAY, usd=5), spent=used)
+        await renew(store, sent, day, at=START + 1)
+        await renew(store, sent, at=START + 2)
+    for account in await store.accounts([RUN, DAY]):
+        assert account.spent == Amounts(usd=1.0, input_tokens=900, output_tokens=70, calls=10)
     account = await _account(store)
-    assert (account.spent.calls, account.estimated) == (3, CALL)
-    assert await store.reset(RUN, at=START + 64)
-    assert (await _account(store)).estimated == Amounts()
+    assert (account.unpriced, account.started_at, account.tenant) == (1, START + 1, TENANT)
 
 
-async def counts_an_expired_reservation_as_spent_once(stores: Stores) -> None:
-    """A gateway that died is not waited for; a late settlement only corrects the estimate."""
+async def counts_an_expired_lease_as_spent_once(stores: Stores) -> None:
+    """A gateway that died is not waited for; a late report only corrects what was counted."""
     store = _budgets(stores)
-    lost = claim("lost", wanted(calls=9))
-    await store.reserve(lost)
-    await store.reserve(claim("next", wanted(calls=9), at=START + 61))
+    await renew(store, renewal(open=CALL, keep=CALL))
+    await renew(store, renewal(lease="g2", until=START + 200), at=START + 61)
     account = await _account(store)
-    assert (account.spent, account.reserved) == (CALL, CALL)
+    assert (account.spent, account.reserved, account.leased) == (CALL * 2, Amounts(), Amounts())
+    assert account.estimated == CALL * 2
+    late = renewal(2, had=CALL * 2, spent=CALL, until=START + 200)
+    await renew(store, late, at=START + 62)
+    account = await _account(store)
+    assert (account.spent, account.estimated) == (CALL, Amounts())
+
+
+async def ends_calls_of_another_gateway(stores: Stores) -> None:
+    """What a gateway had reserved before it died counts as what the call used, before its lease has
+    expired and after."""
+    store = _budgets(stores)
     used = Amounts(usd=0.02, input_tokens=50, output_tokens=20, calls=1)
-    await store.settle(Settlement(claim=lost, actual=used, at=START + 62))
-    assert (await _account(store)).spent == used
+    await renew(store, renewal(open=CALL * 2))
+    await renew(store, renewal(lease="g2", spent=used, moved={"g1": CALL}, until=START + 200))
+    account = await _account(store)
+    assert (account.spent, account.reserved) == (used, CALL)
+    again = renewal(2, lease="g2", spent=used, moved={"g1": CALL}, until=START + 200)
+    await renew(store, again, at=START + 61)
+    account = await _account(store)
+    assert (account.spent, account.reserved) == (used + used, Amounts())
 
 
-async def adds_what_was_counted_elsewhere(stores: Stores) -> None:
-    """A settlement without a reservation here is added whole."""
+async def never_leases_more_than_fits(stores: Stores) -> None:
+    """Of many gateways at once, all together get as much as the limit has room for."""
     store = _budgets(stores)
-    away = claim("away", wanted(calls=9))
-    await store.settle(Settlement(claim=away, actual=CALL, at=START, reserved=False))
-    assert (await _account(store)).spent == CALL
-
-
-async def never_admits_more_than_fits(stores: Stores) -> None:
-    """Of many claims at once exactly as many are admitted as the limit has room for."""
-    store = _budgets(stores)
-    made = [claim(f"c{number}", wanted(usd=0.1)) for number in range(40)]
-    outcomes = await asyncio.gather(*map(store.reserve, made))
-    assert sum(not outcome.refusals for outcome in outcomes) == 10
+    asked = [renewal(lease=f"g{number}", calls=5, waiting=1) for number in range(30)]
+    await asyncio.gather(*(renew(store, each) for each in asked))
+    account = await _account(store)
+    assert account.reserved + account.leased == CALL * 9
 
 
 async def follows_an_operator(stores: Stores) -> None:
     """Raised limits replace those of the config, a lifted account has none, a reset is zero."""
     store = _budgets(stores)
-    for number in range(2):
-        made = claim(f"c{number}", wanted(calls=2))
-        await store.reserve(made)
-        await store.settle(Settlement(claim=made, actual=CALL, at=START))
-    again = claim("c2", wanted(calls=2))
-    assert (await store.reserve(again)).refusals
+    two = wanted(calls=2)
+    await renew(store, renewal(account=two, spent=CALL * 2))
+    ask: dict[str, Any] = {"account": two, "calls": 4, "waiting": 2}
+    assert (await renew(store, renewal(2, **ask)))[0].held == Amounts()
     raised = await store.allow(RUN, at=START + 5, limits={"calls": 3}, lifted=False)
     assert (dict(raised.limits), raised.spent.calls) == ({"calls": 3}, 2)
-    assert not (await store.reserve(again)).refusals
-    assert (await store.reserve(claim("c3", wanted(calls=2)))).refusals
-    await store.allow(RUN, at=START + 6, limits={"calls": 3}, lifted=True)
-    assert not (await store.reserve(claim("c4", wanted(calls=2)))).refusals
+    assert (await renew(store, renewal(3, **ask)))[0].held == CALL
+    lifted = await store.allow(RUN, at=START + 6, limits={"calls": 3}, lifted=True)
+    assert lifted.limits_of({"usd": 1.0}) == {}
     assert await store.reset(RUN, at=START + 7)
     account = await _account(store)
     assert (account.spent, dict(account.limits), account.lifted) == (Amounts(), {}, False)
-    assert account.started_at == START + 7
+    assert (account.started_at, account.leased) == (START + 7, CALL)
     assert not await store.reset(DAY, at=START)
-
-
-async def limits_minutes_from_the_first_call(stores: Stores) -> None:
-    """An account is refused when its minutes are over, however little it used."""
-    store = _budgets(stores)
-    assert not (await store.reserve(claim("c1", wanted(minutes=2)))).refusals
-    assert not (await store.reserve(claim("c2", wanted(minutes=2), at=START + 119))).refusals
-    late = await store.reserve(claim("c3", wanted(minutes=2), at=START + 120))
-    assert [each.metric for each in late.refusals] == ["minutes"]
 
 
 async def lists_and_prunes_accounts(stores: Stores) -> None:
@@ -165,10 +153,8 @@ async def lists_and_prunes_accounts(stores: Stores) -> None:
         key=AccountKey(budget="all", subject="initech"), tenant="initech", limits={}, stop_at=None
     )
     for number, account in enumerate((wanted(DAY), forever, wanted())):
-        made = claim(f"c{number}", account, at=START + number)
-        await store.reserve(made)
-        if number < 2:
-            await store.settle(Settlement(claim=made, actual=CALL, at=START + number))
+        until = START + 60 * (number == 2)
+        await renew(store, renewal(account=account, until=until), at=START + number)
     listed = await store.list_accounts()
     assert [each.budget for each in listed] == ["per-run", "all", "daily"]
     assert [each.budget for each in await store.list_accounts(tenant="initech")] == ["all"]
@@ -221,14 +207,12 @@ async def _stopped(stores: Stores, by: str = "") -> Stop | None:
 
 
 BUDGET_CHECKS: tuple[Check, ...] = (
-    reserves_on_every_account_or_on_none,
-    settles_with_what_was_used,
-    tells_what_is_estimated,
-    counts_an_expired_reservation_as_spent_once,
-    adds_what_was_counted_elsewhere,
-    never_admits_more_than_fits,
+    leases_what_is_left,
+    counts_a_report_once,
+    counts_an_expired_lease_as_spent_once,
+    ends_calls_of_another_gateway,
+    never_leases_more_than_fits,
     follows_an_operator,
-    limits_minutes_from_the_first_call,
     lists_and_prunes_accounts,
     keeps_holds_until_they_are_released,
 )
