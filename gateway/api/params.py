@@ -4,11 +4,12 @@ Each field is one parameter of the query, of the path (where the path names it) 
 
 import math
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar, get_args
 from urllib.parse import parse_qsl
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
@@ -21,6 +22,7 @@ from gateway.steering.guidance.pattern import MAX_ID_CHARS
 from gateway.steering.transcript.interventions import KIND_LABELS
 from gateway.stores import queries
 from gateway.stores.records import IMPORTED
+from gateway.stores.totals import SEVERITIES
 
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 # Seconds since the epoch that every date library can show: the years 1970 to 9999.
@@ -162,12 +164,35 @@ class TenantParameter(Parameters):
     )
 
 
-class RunFilters(TenantParameter):
-    """Filter of runs; one that is absent or empty selects all."""
+PERIODS: Mapping[str, float] = {
+    "hour": 3600,
+    "today": 86400,
+    "day": 86400,
+    "week": 7 * 86400,
+    "month": 30 * 86400,
+}
 
+
+class RunFilters(TenantParameter):
+    """Filter of runs; one that is absent or empty selects all. API, pages, commands and exports
+    have each of these filters; its description goes on after "Only runs"."""
+
+    search: Text | None = described(
+        "In whose task, words of the user and errors all these words are; a word may be the"
+        ' beginning of a longer one, and `"several words"` stand together.',
+        None,
+    )
+    severity: Annotated[str, OneOf(SEVERITIES)] | None = described(
+        "That came to this at worst.", None
+    )
+    project: Text | None = described("Of this project: with the tag `project` of this value.", None)
+    period: Annotated[str, OneOf(tuple(PERIODS))] | None = described(
+        "Started in the last hour, since midnight (UTC), or in the last 24 hours, 7 or 30 days.",
+        None,
+    )
     conversation_id: Text | None = described("Of one conversation.", None)
-    agent: Text | None = described("The client's name, from its user agent.", None)
-    model: Text | None = described("Requested last, or called upstream at least once.", None)
+    agent: Text | None = described("Of this client, as its user agent names it.", None)
+    model: Text | None = described("That requested this model last, or sent a call to it.", None)
     state: Annotated[str, OneOf(STATES)] | None = described(
         "In this state now, or at any step.", None
     )
@@ -225,15 +250,25 @@ def page_request(values: Mapping[str, Any]) -> queries.PageRequest:
     return queries.PageRequest(descending=descending, **{key: values[key] for key in keys})
 
 
+def choices_of(name: str) -> Sequence[str]:
+    """The values that a filter of runs can have; empty where it takes any."""
+    parts = get_args(RunFilters.model_fields[name].annotation)
+    marks = [mark for part in parts for mark in getattr(part, "__metadata__", ())]
+    return next((mark.options for mark in marks if isinstance(mark, OneOf)), ())
+
+
 def run_filter(values: Mapping[str, Any], tenant: str | None) -> queries.RunFilter:
     """The filter that parameter values describe, within `tenant`; empty texts select all."""
-    chosen = {
-        name: values.get(name)
-        for name in RunFilters.model_fields
-        if name not in ("tenant", "key", "tag") and values.get(name) not in (None, "")
-    }
-    tags = read_tag_filter(values.get("tag") or "")
-    return queries.RunFilter(tenant=tenant, key_name=values.get("key") or None, tags=tags, **chosen)
+    given = {n: v for n in RunFilters.model_fields if (v := values.get(n)) not in (None, "")}
+    tags = read_tag_filter(given.pop("tag", ""))
+    if project := given.pop("project", None):
+        tags = (*tags, ("project", project))
+    if period := given.pop("period", None):
+        now = time.time()
+        begun = now - now % 86400 if period == "today" else now - PERIODS[period]
+        given["since"] = max(begun, given.get("since", 0.0))
+    given |= {"tenant": tenant, "key_name": given.pop("key", None), "tags": tags}
+    return queries.RunFilter(**given)
 
 
 def read_tag_filter(text: str) -> tuple[tuple[str, str | None], ...]:

@@ -108,12 +108,17 @@ class Health(Described, queries.HealthSummary, frozen=True, kw_only=True):
     ]
 
 
+class Spread(Described, queries.Spread, frozen=True, kw_only=True):
+    """The duration in seconds, the cost and the calls of the newest runs that match."""
+
+
 class RunPage(BaseModel):
     """One page of a list of runs."""
 
     runs: list[Run]
     next_cursor: Cursor
     total: int = described("With `count`: all runs that match.", 0)
+    spread: Spread | None = described("With `count`: their median and 95th percentile.", None)
 
 
 class Guidance(Described, InjectionRow, frozen=True, kw_only=True):
@@ -202,6 +207,7 @@ async def list_runs(request: ApiRequest[RunListParameters]) -> ApiResponse:
     payload: dict[str, Any] = {"runs": views, "next_cursor": found.next_cursor}
     if params.count:
         payload["total"] = await request.runtime.runs.count_runs(runs)
+        payload["spread"] = await request.runtime.runs.spread_runs(runs)
     return ApiResponse(payload)
 
 

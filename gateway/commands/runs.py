@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gateway.api.params import run_filter
+from gateway.api import params
 from gateway.api.runs import run_named, store_outcome
 from gateway.api.views import run_view, step_views, thresholds
 from gateway.backends import Stores
@@ -24,10 +24,8 @@ from gateway.budgets.holds import known_subject
 from gateway.commands.store import add_verb, answer, as_line, kept, say, table
 from gateway.config import Settings
 from gateway.dashboard.runs import step_text
-from gateway.errors import ConfigError
+from gateway.errors import BadRequest, ConfigError
 from gateway.reporting.run_exports import FORMATS, group_lines
-from gateway.steering.experiments import MODES
-from gateway.steering.fsm import FSMState
 from gateway.steering.transcript.interventions import KIND_LABELS
 from gateway.stores import queries
 from gateway.stores.budgets import Action, Control
@@ -49,15 +47,6 @@ _FORM = "your conversations' ids, as `bench-{id}` of those in the file (default:
 _NEEDED = f"needs an id, and an outcome ({', '.join(queries.OUTCOMES)}), `resolved` or `reward`"
 _SWE = ("resolved_ids", "unresolved_ids", "error_ids", "empty_patch_ids")
 _SUBJECT = "id of a run, or of a conversation with its sub-agents"
-_FILTERS = {
-    "tenant": "of this tenant",
-    "agent": "of this client, as its user agent names it",
-    "model": "that requested this model, or sent a call to it",
-    "failure-type": "with a step of this failure",
-    "experiment": "of this experiment",
-    "arm": "in this arm",
-    "task": "whose task contains this text",
-}
 _SUMS = ("runs", "calls", "tokens", "cached", "cost", "saved")
 _TAIL_S = 1.0
 _TAIL_RUNS = 50  # newest runs that are read each time; more than can change within a second or two
@@ -107,24 +96,24 @@ def add_parser(commands: Any) -> None:
 
 
 def _add_filters(parser: argparse.ArgumentParser) -> None:
-    for name, which in _FILTERS.items():
-        parser.add_argument(f"--{name}", help=f"only runs {which}")
-    parser.add_argument("--key", help="name of the gateway key")
-    parser.add_argument("--tag", default="", help="team=web,env; a name alone is any value")
-    states = [state.value for state in FSMState]
-    parser.add_argument("--state", choices=states, help="only runs that were in it")
-    acts = "only runs in which a person stepped in like this"
-    parser.add_argument("--intervention", choices=list(KIND_LABELS), help=acts)
-    ends = [*queries.OUTCOMES, queries.UNFINISHED]
-    parser.add_argument("--outcome", choices=ends, help="only runs that ended so")
-    by, known = "only stopped or paused runs; by what (default: any)", queries.STOPPED_BY
-    parser.add_argument("--stopped", nargs="?", const=queries.ANY, choices=known, help=by)
-    mode = "only runs of this mode; imported: from session logs, live: all but those"
-    parser.add_argument("--mode", choices=[queries.LIVE, IMPORTED, *MODES], help=mode)
+    for name, field in params.RunFilters.model_fields.items():
+        text = str(field.description).rstrip(".")
+        only = "" if text.startswith("Only") else "only runs "
+        about: dict[str, Any] = {"help": f"{only}{text[0].lower()}{text[1:]}".replace("`", "")}
+        if choices := params.choices_of(name):
+            about["choices"] = choices
+        if queries.ANY in choices:
+            about |= {"nargs": "?", "const": queries.ANY}
+        parser.add_argument(f"--{name.replace('_', '-')}", **about)
 
 
 def _chosen(args: argparse.Namespace) -> queries.RunFilter:
-    return run_filter(vars(args), args.tenant)
+    given = {n: v for n in params.RunFilters.model_fields if (v := getattr(args, n)) is not None}
+    try:
+        read = params.read_model(params.RunFilters, given)
+    except BadRequest as error:
+        raise ConfigError(f"--{error.message.replace('_', '-', 1)}") from None
+    return params.run_filter(dict(read), read.tenant)
 
 
 async def _list(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
@@ -281,7 +270,7 @@ def _runs_table(runs: tuple[RunRecord, ...], task_cells: int) -> Table:
         shown.add_row(
             run.id,
             formatting.ago(run.started_at),
-            Text(one_line(_MARK * run.imported + run.task_preview, task_cells)),
+            Text(one_line(_MARK * run.imported + run.title, task_cells)),
             Text(one_line(run.model_requested, 18)),
             Text(run.state, style=STATE_COLOURS.get(run.state, "")),
             str(totals.steps),
@@ -304,7 +293,7 @@ def _print_run(trace: queries.RunTrace, settings: Settings) -> None:
     console = Console(highlight=False)
     run, steps = trace.run, trace.steps
     width = max(20, console.width - 16)
-    console.print(Text(one_line(run.task_preview, 200) or run.id, style="bold"))
+    console.print(Text(one_line(run.title, 200) or run.id, style="bold"))
     for line in _facts(run):
         console.print(Text(line, style="dim"))
     colours = [STATE_COLOURS.get(step.state, "white") for step in steps]

@@ -30,6 +30,7 @@ from gateway.steering.transcript.interventions import (
     step_interventions,
 )
 from gateway.steering.transcript.steps import Action, Step
+from gateway.steering.transcript.user_words import title_of
 from gateway.stores.commit_plan import merged_content
 from gateway.stores.learning import DecisionRow
 from gateway.stores.records import (
@@ -244,7 +245,9 @@ def _run_update(
         outcome=control.outcome if own else None,
         outcome_source="header" if control.outcome and own else "",
         agent=control.agent,
-        task_preview=preview(result.tasks.get(run, ""), masks_secrets=recorded.masks_secrets),
+        task_preview=preview(
+            title_of(result.tasks.get(run, "")), masks_secrets=recorded.masks_secrets
+        ),
         profile=recorded.profile,
         mode=result.mode,
         experiment=control.experiment,

@@ -173,7 +173,7 @@ _RUNS_WITH_TAGS = 100
 class TimeParameters(FragmentParameters, TenantParameter):
     """Bucket of time and key by which calls are grouped."""
 
-    bucket: Annotated[str, OneOf(tuple(usage.BUCKET_S))] = "day"
+    bucket: Annotated[str, OneOf(tuple(usage.BUCKET_S))] | None = None
     by: Annotated[str, Field(pattern=_BY)] | None = None
     model: Text | None = None
     agent: Text | None = None
@@ -182,7 +182,7 @@ class TimeParameters(FragmentParameters, TenantParameter):
 async def show_time(visit: Visit) -> Page:
     """The charts, and their numbers as a table."""
     values, store = visit.values, visit.runtime.runs
-    bucket = values["bucket"]
+    bucket: Any = values["bucket"] or await _bucket(visit)
     width, last = usage.BUCKET_S[bucket], usage.bucket_start(time.time(), bucket)
     starts = [last - width * back for back in reversed(range(SPANS[bucket]))]
     query = usage.UsageQuery(
@@ -220,10 +220,21 @@ async def show_time(visit: Visit) -> Page:
     )
     chosen = usage.tag_of(values["by"] or "")
     tags = sorted({name for run in newest.runs for name in run.tags} | ({chosen} - {""}))
-    shown |= {"chosen": values, "models": facets.models, "agents": facets.agents}
+    shown |= {
+        "chosen": {**values, "bucket": bucket},
+        "models": facets.models,
+        "agents": facets.agents,
+    }
     shown["buckets"] = tuple(usage.BUCKET_S)
     shown["dimensions"] = (*usage.DIMENSIONS, *(f"{usage.TAG}{name}" for name in tags))
     return Page(template="time.html", values=shown)
+
+
+async def _bucket(visit: Visit) -> str:
+    """Days, or hours while the first run is younger than two days."""
+    first = PageRequest(limit=1, descending=False)
+    found = await visit.runtime.runs.list_runs(RunFilter(tenant=visit.tenant, mode=LIVE), first)
+    return "hour" if found.runs and time.time() - found.runs[0].started_at < 2 * 86400 else "day"
 
 
 def most_used(points: Sequence[usage.UsagePoint]) -> list[str]:

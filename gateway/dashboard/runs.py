@@ -3,9 +3,10 @@ its budgets or report its outcome."""
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import orjson
 from markupsafe import Markup
@@ -28,15 +29,7 @@ from gateway.steering.monitors import MONITORS
 from gateway.steering.transcript.interventions import KIND_LABELS
 from gateway.stores.budgets import AccountKey, Action
 from gateway.stores.protocols import StoreError
-from gateway.stores.queries import (
-    LIVE_S,
-    OUTCOMES,
-    STOPPED_BY,
-    UNFINISHED,
-    PageRequest,
-    RunFilter,
-    RunTrace,
-)
+from gateway.stores.queries import HEALTH_RUNS, LIVE_S, OUTCOMES, PageRequest, RunFilter, RunTrace
 from gateway.stores.records import InjectionRow, StepRow
 from gateway.stores.totals import (
     DERIVED,
@@ -51,17 +44,30 @@ from gateway.text.sanitize import visible
 from gateway.wire.coerce import as_json_value
 
 STATES = tuple(state.value for state in FSMState)
-PERIODS: Mapping[str, float] = {"hour": 3600, "day": 86400, "week": 7 * 86400, "month": 30 * 86400}
+# Columns that sort, and further orders of the list; each with its label.
 _COLUMNS = [
     ("started_at", "Started"),
     *((n, n.title()) for n in ("steps", "peak", "tokens", "cost")),
+    ("duration", "Longest"),
+    ("updated_at", "Last active"),
 ]
+_FIRST = ("search", "severity", "outcome", "stopped", "model", "agent", "project", "tag")
+"""The filters that are always in sight; the others are folded up."""
+
+_SPANS = {"hour": "last hour", "today": "today", "week": "7 days", "month": "30 days", None: "all"}
+_VIEWS = {
+    "Stopped today": {"stopped": "yes", "period": "today"},
+    "At risk": {"severity": "danger", "period": "week"},
+    "Failed": {"outcome": "failure", "period": "week"},
+    "Costliest": {"sort": "cost", "period": "week"},
+    "Slowest": {"sort": "duration", "period": "week"},
+}
+_TAGS_SHOWN = 3
+_CHOICES_FROM = 3000  # newest runs whose values a filter offers: more take longer than the list
 
 
 class PeriodFilters(FragmentParameters, params.RunFilters):
-    """Filter of runs; `period` counts back from now and replaces `since`."""
-
-    period: Annotated[str, params.OneOf(tuple(PERIODS))] | None = None
+    """Filter of runs."""
 
 
 class RunsParameters(params.SortParameters, PeriodFilters):
@@ -73,7 +79,8 @@ async def show_list(visit: Visit) -> Page:
     runs, values = chosen(visit), visit.values
     store, now, page = visit.runtime.runs, time.time(), params.page_request(visit.values)
     with params.naming("cursor"):
-        found, total = await asyncio.gather(store.list_runs(runs, page), store.count_runs(runs))
+        found, spread = await asyncio.gather(store.list_runs(runs, page), store.spread_runs(runs))
+    total = spread.runs if spread.runs < HEALTH_RUNS else await store.count_runs(runs)
     sort, order, sorts = values["sort"], values["order"], {}
     for key, label in _COLUMNS:
         turned = "asc" if sort == key and order == "desc" else "desc"
@@ -83,6 +90,8 @@ async def show_list(visit: Visit) -> Page:
     shown: dict[str, Any] = {
         "rows": [row_of(run, now) for run in found.runs],
         "total": total,
+        "spread": spread,
+        "exports": {form: _export(visit, form) for form in ("csv", "jsonl")},
         "next": visit.query(cursor=found.next_cursor) if found.next_cursor else None,
         "sorts": sorts,
         "several_tenants": visit.tenant is None,
@@ -90,37 +99,43 @@ async def show_list(visit: Visit) -> Page:
     }
     if visit.fragment:
         return Page(template="runs_table.html", values=shown)
-    return Page(
-        template="runs.html", values={"title": "Runs", **shown, **await filter_values(visit)}
-    )
+    shown |= {"title": "Runs", "views": _views(found.runs), **await filter_values(visit)}
+    return Page(template="runs.html", values=shown)
+
+
+def _export(visit: Visit, form: str) -> str:
+    """The address of an export of what the filters select."""
+    kept = dict.fromkeys(("sort", "order", "limit", "cursor"))
+    return f"/api/export{visit.query(**kept, format=form)}"
+
+
+def _views(runs: Sequence[RunRecord]) -> dict[str, str]:
+    """Ready queries by their names, and those of the tags that occur most in the list."""
+    tags = Counter(f"{name}={value}" for run in runs for name, value in run.tags.items())
+    more = {tag: {"tag": tag} for tag, _ in tags.most_common(_TAGS_SHOWN)}
+    return {name: f"?{urlencode(query)}" for name, query in (_VIEWS | more).items()}
 
 
 def chosen(visit: Visit) -> RunFilter:
-    """The filter in the query; `period` counts back from now."""
-    values = dict(visit.values)
-    if period := values.get("period"):
-        values["since"] = time.time() - PERIODS[period]
-    return params.run_filter(values, visit.tenant)
+    """The filter in the query."""
+    return params.run_filter(visit.values, visit.tenant)
 
 
 async def filter_values(visit: Visit) -> dict[str, Any]:
     """The options of each filter, and the chosen ones."""
-    facets = await visit.runtime.runs.facets(tenant=visit.tenant)
+    facets = await visit.runtime.runs.facets(tenant=visit.tenant, newest=_CHOICES_FROM)
+    options = {name: params.choices_of(name) for name in params.RunFilters.model_fields}
+    options |= {"agent": facets.agents, "model": facets.models, "experiment": facets.experiments}
+    options |= {"failure_type": facets.failure_types, "monitor": tuple(MONITORS)}
+    others = [name for name in options if name not in (*_FIRST, "tenant", "period")]
+    periods = {
+        label: (visit.query(period=name, cursor=None), name) for name, label in _SPANS.items()
+    }
     return {
         "chosen": visit.values,
-        "options": {
-            "agent": facets.agents,
-            "model": facets.models,
-            "state": STATES,
-            "failure_type": facets.failure_types,
-            "intervention": tuple(KIND_LABELS),
-            "experiment": facets.experiments,
-            "arm": ARMS,
-            "outcome": (*OUTCOMES, UNFINISHED),
-            "stopped": STOPPED_BY,
-            "mode": params.RUN_MODES,
-            "period": tuple(PERIODS),
-        },
+        "options": options,
+        "filters": (_FIRST, others),
+        "periods": periods,
     }
 
 

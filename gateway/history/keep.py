@@ -29,7 +29,7 @@ from gateway.steering.identity import conversation_id
 from gateway.steering.transcript.content import read_calls, read_content
 from gateway.steering.transcript.interventions import is_interruption, said_in
 from gateway.steering.transcript.steps import Action
-from gateway.steering.transcript.user_words import task_of
+from gateway.steering.transcript.user_words import task_of, title_of
 from gateway.stores.learning import WorkloadRun
 from gateway.stores.protocols import VersionConflict
 from gateway.stores.records import (
@@ -243,7 +243,7 @@ class _Rows:
         call, newest = self._source.calls.get(position), self._newest
         model = call.model_requested if call is not None else ""
         if newest is None or newest.sequence != run.index:
-            task = task_of(self._history.window, run.start)
+            task = title_of(task_of(self._history.window, run.start))
             newest = replace(
                 self._source.template,
                 id=run_id(name, run.index),

@@ -19,6 +19,7 @@ from gateway.stores.queries import (
     RunFilter,
     RunPage,
     RunTrace,
+    Spread,
 )
 from gateway.stores.records import CallRecord, ConversationRecord, KeyRecord, PrefixHashRecord
 from gateway.stores.totals import ExperimentRun, RunRecord
@@ -136,6 +137,9 @@ class RunStore(Protocol):
 
     async def count_runs(self, runs: RunFilter) -> int:
         """Number of runs that match."""
+
+    async def spread_runs(self, runs: RunFilter) -> Spread:
+        """Duration, cost and calls of the newest runs that match, see `Spread`."""
 
     async def get_run(
         self,

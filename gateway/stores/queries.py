@@ -3,8 +3,10 @@
 import base64
 import binascii
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 import msgspec
@@ -34,10 +36,13 @@ UNFINISHED = "unfinished"  # the outcome to filter by for runs without one
 LIVE = "live"  # the mode to filter by for all runs but imported ones
 STOPPED_BY = (ANY := "yes", *STOPPERS)  # what to filter stopped and paused runs by
 
+MAX_WORDS = 12  # of a search: more are not looked for
+
 # The sort keys of a list of runs; an unknown cost sorts below zero.
 SORT_KEYS: Mapping[str, Callable[[RunRecord], float]] = {
     "started_at": lambda run: run.started_at,
     "updated_at": lambda run: run.updated_at,
+    "duration": lambda run: run.duration_s,
     "steps": lambda run: run.totals.steps,
     "tokens": lambda run: run.totals.input_tokens + run.totals.output_tokens,
     "cost": lambda run: -1.0 if run.totals.cost_usd is None else run.totals.cost_usd,
@@ -53,7 +58,7 @@ class RunFilter(Struct, frozen=True, kw_only=True):
     `outcome`: success, failure, other or `unfinished`. `since` <= started_at < `until`. `task`:
     occurs in the task preview, case ignored. `mode`: that of the run, or `live`. `tags`: (name,
     value) pairs, all of which the run has; value None = any. `stopped`: what stopped or paused it,
-    one of STOPPED_BY."""
+    one of STOPPED_BY. `severity`: the worst that it came to. `search`: see `phrases`."""
 
     tenant: str | None = None
     conversation_id: str | None = None
@@ -73,11 +78,23 @@ class RunFilter(Struct, frozen=True, kw_only=True):
     key_name: str | None = None
     tags: tuple[tuple[str, str | None], ...] = ()
     stopped: str | None = None
+    severity: str | None = None
+    search: str | None = None
 
     @property
     def summed(self) -> "RunFilter":
         """The filter for sums: imported runs are in none, unless their mode is asked for."""
         return self if self.mode is not None else structs.replace(self, mode=LIVE)
+
+
+def phrases(search: str) -> list[tuple[list[str], bool]]:
+    """A search as phrases that are all to be found: their words, and whether the last one may be
+    the beginning of a longer word. `"words in quotes"` are found as they are."""
+    found = []
+    for quoted, plain in re.findall(r'"([^"]*)"|([^\s"]+)', search):
+        if words := re.findall(r"[^\W_]{1,100}", (quoted or plain).lower()):
+            found.append((words, bool(plain) and len(words[-1]) > 2))
+    return found[:MAX_WORDS]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +134,31 @@ def decode_cursor(cursor: str) -> tuple[float, str]:
         return msgspec.json.decode(raw, type=tuple[int | float, str])
     except (binascii.Error, ValueError, msgspec.MsgspecError) as error:
         raise ValueError("cursor: not one of this server's") from error
+
+
+class Spread(Struct, frozen=True, kw_only=True):
+    """The median (`p50`) and the 95th percentile (`p95`) of runs; None where none has a value.
+    `runs`: those that were read, at most the newest HEALTH_RUNS."""
+
+    runs: int
+    p50: Mapping[str, float | None]
+    p95: Mapping[str, float | None]
+
+
+SPREAD = ("duration_s", "cost_usd", "calls")
+
+
+def spread(rows: Sequence[Sequence[Any]]) -> Spread:
+    """The spread of runs, each the values of SPREAD."""
+    known = [sorted([v for v in values if v is not None]) for values in zip(*rows, strict=True)]
+    parts = {
+        part: {
+            n: v[ceil(part * len(v) / 100) - 1] for n, v in zip(SPREAD, known, strict=False) if v
+        }
+        for part in (50, 95)
+    }
+    none = dict.fromkeys(SPREAD)
+    return Spread(runs=len(rows), p50={**none, **parts[50]}, p95={**none, **parts[95]})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

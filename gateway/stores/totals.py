@@ -17,6 +17,7 @@ from typing import Any, Final, Literal
 from msgspec import Struct
 
 from gateway.errors import AT_RISK, BY_OPERATOR, STOP_ABOVE, BudgetExceeded, RunStopped
+from gateway.steering.transcript.user_words import title_of
 from gateway.stores.records import IMPORTED, CallRow, RunUpdate, StepRow
 
 # Source: reference section 12: low < 0.35 <= warn < 0.6 <= danger; a run whose peak stays
@@ -316,6 +317,11 @@ class RunRecord(RunUpdate, frozen=True, kw_only=True):
     def handed_over(self) -> int | None:
         """The step at which the run was asked to stop and report; None for one that was not."""
         return self.totals.at_risk.get(HAND_OVER)
+
+    @property
+    def title(self) -> str:
+        """The task as lists show it, also where another version has stored it."""
+        return title_of(self.task_preview)
 
     @property
     def imported(self) -> bool:

@@ -107,6 +107,16 @@ def test_filters_choose(command: Run) -> None:
     assert command("runs", "list", "--json", "--task", "elephant") == ""
 
 
+def test_runs_are_found_by_their_words(command: Run) -> None:
+    """By words of what a person said, too; the filters are those of the API."""
+    found = lines(command("runs", "list", "--json", "--search", "LIKE this"))
+    assert [run["id"] for run in found] == ["c-hostile.0"]
+    assert "no runs" in command("runs", "list", "--search", '"this like"')
+    assert "no runs" in command("runs", "list", "--search", "red", "--project", "web")
+    assert "no runs" in command("runs", "list", "--until", "1971-01-01")
+    assert "--since: must be seconds" in command("runs", "list", "--since", "soon", status=2)
+
+
 def test_what_a_person_did_is_shown(command: Run) -> None:
     """In a list of its own, and as a filter of the runs."""
     drawn = command("runs", "show", "c-hostile.0")

@@ -248,6 +248,14 @@ async def test_filters_choose_at_once(start: Start, upstream: ScriptedUpstream, 
     assert await tab.js("location.search") == "?outcome=failure"
     await tab.following("document.querySelector('.filters a.button').click()")
     assert sorted(await tab.js(rows)) == sorted(runs)
+    await tab.open(f"{server.url}/dashboard/runs?search=task+1")
+    assert await tab.js(rows) == [runs[1]]
+    await tab.js("prompt = () => 'Mine'; document.querySelector('#save-view').click()")
+    await tab.open(f"{server.url}/dashboard/runs")
+    await tab.following("document.querySelector('#views a.kept').click()")
+    assert await tab.js(rows) == [runs[1]]
+    await tab.js("document.querySelector('#views button.kept').click()")
+    assert await tab.js("document.querySelector('#views .kept')") is None
     await quiet(tab, server)
 
 
@@ -382,6 +390,7 @@ async def test_pages_fit_their_window(
     pages = {
         "now": "/dashboard",
         "runs": "/dashboard/runs",
+        "filtered": "/dashboard/runs?search=task&until=2100-01-01T10:00&period=week",
         "time": "/dashboard/time",
         "run": f"/dashboard/runs/{agent.run_id}",
         "raw": f"/dashboard/runs/{agent.run_id}/steps/2/raw",

@@ -192,6 +192,20 @@ def test_filters_and_pages_work_without_a_script(
     assert "Task number 1" in page
     assert "Task number 2" not in page
     assert "No runs here" in page_of(server, "/dashboard/runs?task=elephant")
+    page = page_of(server, "/dashboard/runs?search=NUMBER+%221%22&severity=low&period=today&tag=")
+    assert "Task number 1" in page
+    assert "Task number 2" not in page
+    assert "median duration" in page
+    links = {str(a["href"]) for a in Tags(page).named("a")}
+    (csv,) = (link for link in links if "format=csv" in link)
+    with client_of(server) as client:
+        assert "Task number 1" in client.get(csv).text
+        assert "Task number 2" not in client.get(csv).text
+        found = client.get("/api/runs?search=number&count=true").json()
+    assert (found["total"], found["spread"]["runs"], found["spread"]["p95"]["calls"]) == (3, 3, 4)
+    for link in links:
+        if link.startswith("?"):
+            page_of(server, f"/dashboard/runs{link}")
     page_of(server, "/dashboard/runs?period=hour&outcome=unfinished&sort=cost&order=asc")
     page_of(server, "/dashboard/runs?sort=colour", status=400)
     page_of(server, "/dashboard/runs?cursor=zzz", status=400)

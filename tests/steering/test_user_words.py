@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.steering.transcript.user_words import MAX_CHARACTERS, task_of, user_words
+from gateway.steering.transcript.user_words import MAX_CHARACTERS, task_of, title_of, user_words
 
 TASK = "Repair the parser."
 REMINDER = (
@@ -105,3 +105,38 @@ def test_a_message_of_thousands_of_parts_is_read_at_its_beginning() -> None:
     parts = [{"type": "text", "text": f"Part {n}."} for n in range(50_000)]
     words = task_of([says(parts)], 0).splitlines()
     assert words == [f"Part {n}." for n in range(256)]
+
+
+@pytest.mark.parametrize(
+    ("text", "title"),
+    [
+        ("Fix the parser\n\nIt fails.", "Fix the parser"),
+        ("Implement the following plan:\n\n# Plan: Simplify it\n## Context", "Plan: Simplify it"),
+        (
+            "<uploaded_files>\n/repo\n</uploaded_files>\nI've uploaded a repository in /repo. "
+            "Consider the following description:\n\n<pr_description>\nSum is wrong\nfor nothing\n"
+            "</pr_description>\nHelp me.",
+            "Sum is wrong",
+        ),
+        (
+            "We're currently solving the following issue. Here's the issue text:\nISSUE:\n"
+            "`Filter` is lost\nmore",
+            "`Filter` is lost",
+        ),
+        ("# Context\nYou are an agent.\nCount the files", "Count the files"),
+        ("<system-reminder>no</system-reminder>\nGo on", "Go on"),
+        ("# Context", "# Context"),
+        ("", ""),
+    ],
+)
+def test_a_title_is_the_task(text: str, title: str) -> None:
+    """Without what leads to it, and the same again when it was stored like that."""
+    found = title_of(text)
+    assert found.partition("\n")[0] == title
+    assert title_of(found).partition("\n")[0] == title
+
+
+def test_a_title_of_a_long_text_is_quick() -> None:
+    """No text makes the search for its task slow: these would take minutes."""
+    for part in ("\n", "<a", "following ", "# ", "<issue>", "* \n"):
+        title_of(part * 60_000)

@@ -243,3 +243,21 @@ async def test_the_newest_runs_are_read_in_order(tenant: str | None, database: D
     seen = [row[-1] for row in await database.read(explain)]
     assert not [step for step in seen if "TEMP B-TREE" in step]
     assert "runs_by_" in seen[0]
+
+
+async def test_stored_runs_are_found_by_their_words(path: str) -> None:
+    """A file of the version before is searched like a new one, also for what changes later."""
+    before = [each for each in MIGRATIONS if not each.name.startswith("search_001")]
+    database = await _open(path, migrations=before)
+    await SQLStateStore(SQLiteEngine(database)).commit(one_run(1, task_preview="Mend the bridge"))
+    await database.close()
+    database = await _open(path)
+    engine = SQLiteEngine(database)
+    runs = SQLRunStore(engine)
+    for words in ("mend bridge", "failing"):
+        assert await runs.count_runs(RunFilter(search=words)) == 1, words
+    change = "UPDATE steps SET content = replace(content, 'failing', 'flaky')"
+    await engine.write(change)
+    assert await runs.count_runs(RunFilter(search="flaky")) == 1
+    assert await runs.count_runs(RunFilter(search="failing")) == 0
+    await database.close()

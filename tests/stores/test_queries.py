@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gateway.backends import Stores
 from gateway.stores import codec, totals
-from gateway.stores.queries import PageRequest, decode_cursor, encode_cursor
+from gateway.stores.queries import PageRequest, decode_cursor, encode_cursor, phrases
 from steering_gateway_testing.store_conformance.records import START, a_step, one_run
 
 
@@ -20,6 +20,26 @@ from steering_gateway_testing.store_conformance.records import START, a_step, on
 def test_cursors_round_trip(value: float, key: str) -> None:
     """Decoding a cursor gives exactly the position it was made from."""
     assert decode_cursor(encode_cursor(value, key)) == (value, key)
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_a_search(text: str) -> None:
+    """Whatever somebody types is words and nothing that a database could read as a sign."""
+    for words, _ in phrases(text):
+        assert words
+        assert all(word.isalnum() and len(word) <= 100 for word in words)
+
+
+def test_a_search_is_words_and_phrases() -> None:
+    """Words may go on, short ones and those in quotes may not; signs part the words of a path."""
+    found = phrases('fix an "exact phrase" src/app.py "open')
+    assert found == [
+        (["fix"], True),
+        (["an"], False),
+        (["exact", "phrase"], False),
+        (["src", "app", "py"], False),
+        (["open"], True),
+    ]
 
 
 @given(st.text(max_size=40))

@@ -64,6 +64,7 @@ async def test_no_text_is_kept(stores_without_content: Stores) -> None:
     assert [action.name for action in step.content.actions] == ["bash"]
     assert step.content.actions[0].observation == omit("a b")
     assert await stores.runs.count_runs(RunFilter(task=SECRET)) == 0
+    assert await stores.runs.count_runs(RunFilter(search=SECRET)) == 0
 
 
 async def test_no_text_reaches_the_disk(tmp_path: Path) -> None:

@@ -50,6 +50,37 @@
     if (button && !confirm(button.dataset.confirm)) event.preventDefault();
   });
 
+  // ---- views: queries of the list that this browser keeps by their names
+  const viewList = one("#views");
+  if (viewList) {
+    const save = one("#save-view");
+    const kept = () => { try { return JSON.parse(localStorage.getItem("views")) || {}; } catch { return {}; } };
+    const draw = (views) => {
+      for (const old of all(".kept", viewList)) old.remove();
+      for (const [name, query] of Object.entries(views)) {
+        const link = document.createElement("a");
+        Object.assign(link, { textContent: name, href: `?${query}`, className: "kept" });
+        const drop = document.createElement("button");
+        Object.assign(drop, { type: "button", textContent: "×", className: "quiet kept" });
+        drop.setAttribute("aria-label", `Forget the view ${name}`);
+        drop.addEventListener("click", () => { const now = kept(); delete now[name]; keep(now); });
+        save.before(link, drop);
+      }
+    };
+    const keep = (views) => {
+      try { localStorage.setItem("views", JSON.stringify(views)); } catch { /* for this page only */ }
+      draw(views);
+    };
+    save.hidden = false;
+    save.addEventListener("click", () => {
+      const query = new URLSearchParams(location.search);
+      query.delete("cursor");
+      const name = prompt("Name of this view")?.trim().slice(0, 40);
+      if (name) keep({ ...kept(), [name]: query.toString() });
+    });
+    draw(kept());
+  }
+
   const fragment = async (address) => {
     const answer = await fetch(address, { headers: { accept: "text/html" }, redirect: "error" });
     if (!answer.ok) throw new Error(`status ${answer.status}`);

@@ -30,6 +30,20 @@ _ADDED_MESSAGES = (
     "I have *added these files to the chat*",
     "I am not sharing any files",
 )
+# Tags and headings inside a text behind which the task is, and lines that only lead to it.
+_TASK_TAG = re.compile(
+    r"(?i)<((?:pr|issue|task)_description|problem_statement|issue|task|user_query|question)>"
+)
+_TASK_HEADING = re.compile(
+    r"(?im)^[#* ]{0,8}(?:issue|task|question|request|problem)(?: text)?[:* ]{0,8}$"
+)
+_LEAD = re.compile(
+    r"(?i)^(?:you are (?:an?\b|given|now|working)|we're currently|i've uploaded|consider the"
+    r"|here(?:'s| is| are)\b|.*\b(?:following|below)\b.*:$"
+    r"|context|background|overview|description|instructions?|summary)"
+)
+_LINE_CHARACTERS = 300  # of a line that is searched for such words
+_TITLE_LINES = 40
 _SETTING_UP = "setting up the context for our chat"
 _HEAD_CHARACTERS = 200
 _MAX_UNCLOSED = 8  # tags without an end, after which the rest of a text is taken as it is
@@ -53,6 +67,23 @@ def task_of(transcript: Sequence[Any], start: int) -> str:
         elif message.get("tool_calls") or str(message.get("type")).endswith("_call"):
             break
     return first
+
+
+def title_of(text: str) -> str:
+    """The task from its first telling line on, for a list: without the tags, headings and sentences
+    of a client that lead to it. The text as it is where nothing else is left."""
+    told = user_words(text)
+    if tag := _TASK_TAG.search(told):
+        end = told.find(f"</{tag[1]}>", tag.end())
+        told = told[tag.end() : end if end >= 0 else None].strip() or told
+    elif heading := _TASK_HEADING.search(told):
+        told = told[heading.end() :].strip() or told
+    lines = told.strip().split("\n", _TITLE_LINES)
+    for at, line in enumerate(lines):
+        head = re.sub(r"<[^<>]*>", "", line[:_LINE_CHARACTERS]).strip(" \t\r#>*-")
+        if len(head) > 3 and not _LEAD.match(head):
+            return "\n".join([head + line[_LINE_CHARACTERS:], *lines[at + 1 :]])
+    return told.strip() or text
 
 
 def words_of(content: object) -> str:

@@ -61,6 +61,12 @@ SELECT pg_advisory_xact_lock(key) FROM (
 ) AS keys
 """
 
+_FOUND = """r.pk IN (
+    SELECT w.pk FROM runs AS w WHERE gateway_words(w.task_preview) @@ {query}
+    UNION SELECT s.run_pk FROM steps AS s
+    WHERE gateway_step_words(s.content, s.call, s.failure_type) @@ {query}
+)"""
+
 POSTGRES = Dialect(
     bytewise='COLLATE "C"',
     find_heads=f"""
@@ -80,7 +86,9 @@ POSTGRES = Dialect(
     ),
     has=lambda column, name, member: f"{column} -> '{member}' ? :{name}",
     entry=lambda column, name: f"({column} ->> :{name})",
-    keys=lambda column, member: f"jsonb_object_keys({column} -> '{member}') AS k(key)",
+    keys=lambda column, member: f"jsonb_each({column} -> '{member}') AS k",
+    phrase=lambda words, begins: " <-> ".join(words) + (":*" if begins else ""),
+    found=lambda name: _FOUND.format(query=f"to_tsquery('simple', :{name})"),
 )
 
 

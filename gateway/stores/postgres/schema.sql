@@ -145,3 +145,51 @@ CREATE INDEX raw_calls_by_time ON raw_calls (at) INCLUDE (bytes);
 
 -- = control_003_leases
 @leases
+-- = search_001_words_of_runs
+-- The words of a run's task, of what the user said and of errors: only indexes, so that whatever
+-- writes or removes rows keeps them. chr(64) stands for a part of a
+-- script, and chr(92) is an escape in the strings of some servers.
+CREATE FUNCTION gateway_words(words text) RETURNS tsvector
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT to_tsvector('pg_catalog.simple'::regconfig, translate(
+        $1, chr(64) || chr(92) || '!"#$%&''()*+,-./:;<=>?[]^_`{|}~', repeat(' ', 32)
+    ))
+$$;
+
+-- NULL for most steps. A text that PostgreSQL cannot read is not searched; it never fails a commit.
+CREATE FUNCTION gateway_step_words(content text, call text, failure text) RETURNS tsvector
+LANGUAGE plpgsql IMMUTABLE COST 10000 AS $$
+DECLARE
+    step jsonb;
+    words text;
+BEGIN
+    IF coalesce(failure, '') = '' AND strpos(coalesce(content, ''), '"role":"user"') = 0
+        AND strpos(coalesce(content, ''), '"human":[{') = 0
+        AND strpos(coalesce(content, ''), '"is_error":true') = 0
+        AND strpos(coalesce(call, ''), '"error":"') = 0
+    THEN
+        RETURN NULL;
+    END IF;
+    step := replace(
+        coalesce(content, '{}'), chr(92) || 'u0000', chr(92) || 'ufffd'
+    )::jsonb;
+    SELECT left(string_agg(t, ' '), 8000) INTO words FROM (
+        SELECT left(m ->> 'text', 4000) AS t FROM jsonb_array_elements(step -> 'messages') AS m
+        WHERE m ->> 'role' = 'user'
+        UNION ALL SELECT left(h ->> 'words', 2000) FROM jsonb_array_elements(step -> 'human') AS h
+        UNION ALL SELECT left(a ->> 'observation', 1000) || ' ' || right(a ->> 'observation', 1000)
+        FROM jsonb_array_elements(step -> 'actions') AS a
+        WHERE (a ->> 'is_error')::boolean OR failure <> ''
+        UNION ALL SELECT call::json ->> 'error'
+    ) AS texts;
+    RETURN to_tsvector('pg_catalog.simple'::regconfig, translate(
+        words, chr(64) || chr(92) || '!"#$%&''()*+,-./:;<=>?[]^_`{|}~', repeat(' ', 32)
+    ));
+EXCEPTION WHEN OTHERS THEN
+    RETURN NULL;
+END
+$$;
+
+CREATE INDEX runs_by_words ON runs USING gin (gateway_words(task_preview));
+CREATE INDEX steps_by_words ON steps USING gin (gateway_step_words(content, call, failure_type))
+    WHERE gateway_step_words(content, call, failure_type) IS NOT NULL;

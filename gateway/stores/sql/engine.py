@@ -35,7 +35,7 @@ class JsonDialect(Struct, frozen=True, kw_only=True):
     has: Text3
     # (column, name): the text of a key in a column of tags; NULL without one.
     entry: Text2
-    # (column, member): the keys of an object in a column of counters, as a table `k` of `key`.
+    # (column, member): an object in a column of counters, as a table `k` of `key` and `value`.
     keys: Text2
 
 
@@ -55,6 +55,10 @@ class Dialect(JsonDialect, frozen=True, kw_only=True):
     position: Text2
     # (column): the date (UTC) of seconds since 1970, as text.
     day: Text
+    # (words, whether the last one may go on): a value of `found`: these words next to each other.
+    phrase: Callable[[Sequence[str], bool], str]
+    # (name): whether the texts of `runs AS r` contain a phrase, as a condition.
+    found: Text
 
 
 class Connection(ABC):

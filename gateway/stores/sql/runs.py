@@ -7,15 +7,20 @@ from typing import Any
 
 from gateway.stores import codec, queries, totals
 from gateway.stores.protocols import exported
+from gateway.stores.records import IMPORTED
 from gateway.stores.redact import MAX_INT
 from gateway.stores.sql.engine import Connection, Dialect, Engine, columns, conditions, made
 from gateway.stores.sql.usage import facets, usage_of, where
 from gateway.stores.usage import UsagePoint, UsageQuery
 
+_ENDED = f"CASE WHEN r.mode = '{IMPORTED}' THEN r.ended_at END"
+_LAST = f"coalesce({_ENDED}, r.updated_at)"
+_DURATION = f"CASE WHEN {_LAST} > r.started_at THEN {_LAST} - r.started_at ELSE 0.0 END"
 # A cursor has a fraction, which whole numbers are not compared with.
 _SORTS = {
     "started_at": "r.started_at",
     "updated_at": "r.updated_at",
+    "duration": _DURATION,
     "steps": "CAST(r.steps AS DOUBLE PRECISION)",
     "tokens": "CAST(r.input_tokens + r.output_tokens AS DOUBLE PRECISION)",
     "cost": "coalesce(r.cost_usd, -1.0)",
@@ -103,6 +108,20 @@ class SQLRunStore:
         condition = where(runs, values, self._dialect)
         sql = f"SELECT count(*) FROM runs AS r WHERE {condition}"
         return int((await self._engine.fetch(sql, **values))[0][0])
+
+    async def spread_runs(self, runs: queries.RunFilter) -> queries.Spread:
+        values: dict[str, Any] = {}
+        condition = where(runs, values, self._dialect)
+        sql = f"""
+            SELECT {_DURATION}, r.cost_usd, r.calls FROM runs AS r
+            WHERE {condition} ORDER BY r.started_at DESC, r.id DESC LIMIT {queries.HEALTH_RUNS}
+        """
+
+        async def work(connection: Connection) -> queries.Spread:
+            rows = await connection.fetch(sql, **values)
+            return await connection.computed(queries.spread, rows)
+
+        return await self._engine.read(work)
 
     async def get_run(
         self,

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gateway.errors import AT_RISK, STOP_ABOVE, BudgetExceeded, RunStopped
-from gateway.stores import usage
+from gateway.stores import queries, usage
 from gateway.stores.codec import STOP_COLUMNS
 from gateway.stores.queries import ANY, LIVE, UNFINISHED, Facets, RunFilter
 from gateway.stores.records import IMPORTED, RunUpdate, StepRow
@@ -23,6 +23,7 @@ from gateway.stores.sql.engine import (
     made,
     row_of,
 )
+from gateway.stores.totals import DANGER_COMPOSITE, LENGTH_MONITOR, STUCK_STEPS, WARN_COMPOSITE
 from gateway.stores.usage import AMOUNTS, SUMS, UsagePoint, UsageQuery, bucket_sql, merged, tag_of
 
 _EQUAL = ("tenant", "agent", "experiment", "arm", "key_name")
@@ -76,12 +77,18 @@ def where(runs: RunFilter, values: dict[str, Any], dialect: Dialect) -> str:
         "task": ("lower(r.task_preview) LIKE lower(:task) ESCAPE '!'", task),
         **{name: (f"({sql})", getattr(runs, name)) for name, sql in counted.items()},
         "stopped": (f"{_stopper(dialect)} = :stopped", None if any_stop else runs.stopped),
+        "severity": (f"{_severity(dialect)} = :severity", runs.severity),
     }
+    for number, (words, begins) in enumerate(queries.phrases(runs.search or "")):
+        name = f"words{number}"
+        wanted[name] = (dialect.found(name), dialect.phrase(words, begins))
     for number, (tag, value) in enumerate(runs.tags):
         name = f"tag{number}"
         found = dialect.entry("r.tags", name)
         wanted[name] = (f"{found} IS NOT NULL", tag)
         wanted[f"{name}_value"] = (f"{found} = :{name}_value", value)
+    if (runs.search or "").strip() and "words0" not in wanted:
+        wanted["words0"] = ("CAST(:words0 AS TEXT) = ''", runs.search)  # signs alone are in no text
     unfinished = " AND r.outcome IS NULL" if runs.outcome == UNFINISHED else ""
     live = f" AND {IS_LIVE}" if runs.mode == LIVE else ""
     stopped = f" AND {_stopper(dialect)} IS NOT NULL" if any_stop else ""
@@ -105,6 +112,25 @@ END)"""
 def _stopper(dialect: Dialect) -> str:
     """SQL for `stopped.by` of a run; few newest calls are read."""
     return _STOPPER.format(error=dialect.member(STOP_COLUMNS[0], "error"))
+
+
+_SEVERITY = f"""(CASE
+    WHEN r.composite_peak >= {DANGER_COMPOSITE} OR EXISTS (
+        SELECT 1 FROM {{fired}} WHERE k.key <> '{LENGTH_MONITOR}'
+        AND CAST(k.value AS BIGINT) >= {STUCK_STEPS}
+    ) OR EXISTS (SELECT 1 FROM {{states}} WHERE k.key = 'SKIP' AND CAST(k.value AS BIGINT) > 0)
+    THEN 'danger'
+    WHEN r.composite_peak >= {WARN_COMPOSITE} OR EXISTS (SELECT 1 FROM {{fired}})
+    OR EXISTS (SELECT 1 FROM {{states}} WHERE k.key = 'SLOW' AND CAST(k.value AS BIGINT) > 0)
+    THEN 'warn' ELSE 'low'
+END)"""
+
+
+def _severity(dialect: Dialect) -> str:
+    """SQL for `severity_by` of a run."""
+    return _SEVERITY.format(
+        **{name: dialect.keys("r.counts", name) for name in ("fired", "states")}
+    )
 
 
 async def facets(runs: RunFilter, newest: int, dialect: Dialect, connection: Connection) -> Facets:

@@ -67,6 +67,10 @@ SQLITE = Dialect(
     ),
     entry=lambda column, name: f"(SELECT value FROM json_each({column}) WHERE key = :{name})",
     keys=lambda column, member: f"json_each({column}, '$.{member}') AS k",
+    phrase=lambda words, begins: f'"{" ".join(words)}"{"*" if begins else ""}',
+    found=lambda name: (
+        f"r.pk IN (SELECT w.rowid >> 20 FROM run_words AS w WHERE w.words MATCH :{name})"
+    ),
 )
 
 

@@ -142,3 +142,50 @@ CREATE INDEX raw_calls_by_time ON raw_calls (at, bytes);
 
 -- = control_003_leases
 @leases
+-- = search_001_words_of_runs
+-- The words of a run's task, of what the user said and of errors. A row is a step's, or the task's
+-- (the last of its run): rowid = run * 2^20 + step. Triggers, so that whatever writes, late scores
+-- and removals too, keeps them. `words_of_steps` says what is searched.
+CREATE VIRTUAL TABLE run_words USING fts5 (
+    words, content = '', contentless_delete = 1, tokenize = "unicode61 remove_diacritics 0"
+);
+
+CREATE VIEW words_of_steps AS
+SELECT (s.run_pk << 20) + min(s.step_index, 1048574) AS place, s.pk, (
+    SELECT substr(group_concat(t, ' '), 1, 8000) FROM (
+        SELECT substr(value ->> 'text', 1, 4000) AS t FROM json_each(s.content, '$.messages')
+        WHERE value ->> 'role' = 'user'
+        UNION ALL SELECT substr(value ->> 'words', 1, 2000) FROM json_each(s.content, '$.human')
+        UNION ALL SELECT substr(o, 1, 1000) || ' ' || substr(o, -1000) FROM (
+            SELECT value ->> 'observation' AS o FROM json_each(s.content, '$.actions')
+            WHERE value ->> 'is_error' OR s.failure_type <> ''
+        )
+        UNION ALL SELECT s.call ->> 'error'
+    ) WHERE t <> ''
+) AS words
+FROM steps AS s
+WHERE s.failure_type <> '' OR instr(s.content, '"role":"user"') OR instr(s.content, '"human":[{')
+    OR instr(s.content, '"is_error":true') OR instr(s.call, '"error":"');
+
+CREATE TRIGGER words_of_new_runs AFTER INSERT ON runs WHEN NEW.task_preview <> '' BEGIN
+    INSERT INTO run_words (rowid, words) VALUES ((NEW.pk << 20) + 1048575, NEW.task_preview);
+END;
+
+CREATE TRIGGER words_of_new_steps AFTER INSERT ON steps BEGIN
+    INSERT OR REPLACE INTO run_words (rowid, words)
+    SELECT place, words FROM words_of_steps WHERE pk = NEW.pk AND words IS NOT NULL;
+END;
+
+CREATE TRIGGER words_of_changed_steps AFTER UPDATE OF content, call, failure_type ON steps BEGIN
+    INSERT OR REPLACE INTO run_words (rowid, words)
+    SELECT place, words FROM words_of_steps WHERE pk = NEW.pk AND words IS NOT NULL;
+END;
+
+CREATE TRIGGER words_of_removed_runs AFTER DELETE ON runs BEGIN
+    DELETE FROM run_words WHERE rowid >= OLD.pk << 20 AND rowid < (OLD.pk + 1) << 20;
+END;
+
+INSERT INTO run_words (rowid, words)
+SELECT (pk << 20) + 1048575, task_preview FROM runs WHERE task_preview <> '';
+INSERT OR REPLACE INTO run_words (rowid, words)
+SELECT place, words FROM words_of_steps WHERE words IS NOT NULL;

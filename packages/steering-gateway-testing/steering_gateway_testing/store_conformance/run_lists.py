@@ -9,7 +9,17 @@ from msgspec.structs import replace
 
 from gateway.backends import Stores
 from gateway.errors import BudgetExceeded
-from gateway.stores.queries import SORT_KEYS, AgentHealth, Facets, PageRequest, RecentRun, RunFilter
+from gateway.steering.transcript.steps import Action
+from gateway.stores.queries import (
+    SORT_KEYS,
+    SPREAD,
+    AgentHealth,
+    Facets,
+    PageRequest,
+    RecentRun,
+    RunFilter,
+)
+from gateway.stores.records import PromptMessage
 from gateway.stores.totals import HAND_OVER
 from steering_gateway_testing.store_conformance.check import Check, raises
 from steering_gateway_testing.store_conformance.records import (
@@ -22,6 +32,7 @@ from steering_gateway_testing.store_conformance.records import (
     a_step,
     an_injection,
     one_run,
+    some_content,
 )
 
 EVERY = RunFilter()
@@ -75,6 +86,21 @@ _MATCHES: tuple[tuple[dict[str, Any], set[int]], ...] = (
     ({"task": "100% of the_"}, {2}),
     ({"task": "100_"}, set()),
     ({"task": "%"}, {2}),
+    ({"severity": "danger"}, {2}),
+    ({"severity": "low"}, {1, 3}),
+    ({"severity": "warn"}, set()),
+    ({"search": "failing TEST"}, {1, 3}),
+    ({"search": "fail tes"}, {1, 3}),
+    ({"search": "te"}, set()),
+    ({"search": '"test failing"'}, set()),
+    ({"search": "the-docs"}, {2}),
+    ({"search": "docs denied"}, {2}),
+    ({"search": "listing"}, set()),
+    ({"search": "größer"}, {2}),
+    ({"search": "' OR \"* NOT ^(a:b) \\ \x00 & | !"}, set()),
+    ({"search": "***"}, set()),
+    ({"search": " "}, {1, 2, 3}),
+    ({"search": "rate_limit"}, {2}),
     ({"tenant": TENANT, "state": "SKIP"}, set()),
     ({"arm": "off", "model": "tiny", "task": "docs"}, {2}),
 )
@@ -87,8 +113,15 @@ async def _ids(stores: Stores, runs: RunFilter = EVERY, **page: Any) -> list[str
 
 async def filters_runs(stores: Stores) -> None:
     """Each filter, and each combination, selects exactly the runs that match."""
+    failed = Action(name="bash", arguments="{}", observation="Permission denied", is_error=True)
+    said = PromptMessage(role="user", text="Größer, \x00 bitte.")
     odd = a_step(
-        1, state="SKIP", fired=("hedge",), failure_type="hedge", call=a_chat(model_asked="tiny")
+        1,
+        state="SKIP",
+        fired=("hedge",),
+        failure_type="hedge",
+        call=a_chat(model_asked="tiny", error="rate_limit"),
+        content=some_content(messages=(said,), actions=(failed,)),
     )
     await stores.states.commit(one_run(1))
     await stores.states.commit(one_run(2, steps=(odd,), **_ODD_RUN))
@@ -98,6 +131,29 @@ async def filters_runs(stores: Stores) -> None:
         found = await _ids(stores, runs)
         assert {int(run_id[1:]) for run_id in found} == expected, wanted
         assert await stores.runs.count_runs(runs) == len(expected), wanted
+
+
+async def spreads_runs(stores: Stores) -> None:
+    """Median and 95th percentile of what has a value."""
+    nothing = await stores.runs.spread_runs(EVERY)
+    assert (nothing.runs, nothing.p50) == (0, dict.fromkeys(SPREAD))
+    for number in range(1, 21):
+        took = START + number * 2
+        call = one_run(number, steps=(a_step(1, call=a_chat(cost_usd=None)),), updated_at=took)
+        await stores.states.commit(call)
+    found = await stores.runs.spread_runs(EVERY)
+    assert (found.runs, found.p50["cost_usd"], found.p95["calls"]) == (20, None, 1)
+    assert (found.p50["duration_s"], found.p95["duration_s"]) == (10, 19)
+    assert (await stores.runs.spread_runs(RunFilter(agent="nobody"))).runs == 0
+
+
+async def forgets_the_words_of_removed_runs(stores: Stores) -> None:
+    """A removed run is found no more, also when its number is given to another one."""
+    await stores.states.commit(one_run(1, task_preview="an unusual wish"))
+    assert await stores.runs.count_runs(RunFilter(search="unusual")) == 1
+    await stores.runs.prune(older_than=START + 1000)
+    await stores.states.commit(one_run(2, started_at=START + 2000, updated_at=START + 2000))
+    assert await stores.runs.count_runs(RunFilter(search="unusual")) == 0
 
 
 async def orders_runs(stores: Stores) -> None:
@@ -115,6 +171,7 @@ async def orders_runs(stores: Stores) -> None:
     ascending = {
         "started_at": [1, 2, 3],
         "updated_at": [3, 2, 1],
+        "duration": [3, 2, 1],
         "steps": [3, 2, 1],
         "tokens": [3, 2, 1],
         "cost": [2, 3, 1],
@@ -374,6 +431,8 @@ async def reads_what_texts_came_to(stores: Stores) -> None:
 
 RUN_LIST_CHECKS: tuple[Check, ...] = (
     filters_runs,
+    spreads_runs,
+    forgets_the_words_of_removed_runs,
     orders_runs,
     pages_through_runs,
     refuses_invalid_cursors,
