@@ -79,7 +79,7 @@ async def experiments(runtime: Runtime, tenant: str | None) -> list[ExperimentSu
 @OPERATIONS.add("GET /api/experiments/{experiment_id}/report", ExperimentReport, "The report.")
 async def get_report(request: ApiRequest[ReportParameters]) -> ApiResponse:
     """Success, cost, tokens and steps per arm, compared, with 95 % intervals; the sample-ratio
-    check, strata, daily numbers and caveats."""
+    check, strata and caveats."""
     params = request.params
     shares = shares_of(params.shares)
     found = await experiment_report(

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from gateway.history.keep import Keeper, Kept
     from gateway.history.reading import SessionReading
 
-_PATHS = "files or folders of session logs, or a git repository with Entire checkpoints (default: "
-_PATHS += "what agents keep in the home directory)"
+_PATHS = "files or folders of session logs (default: what agents keep in the home directory)"
 _MOST_REASONS = 20  # files that are named with what is wrong; the rest is counted
 _NEXT = "Next: `gateway wrap --mode shadow -- COMMAND` watches a session, and steers nothing."
 
@@ -40,9 +39,8 @@ def add_parser(commands: Any) -> None:
     history.add_argument("--since", default="", metavar="DATE", help="a date, or 7d, 4w")
     history.add_argument("--project", default="", help="folder contains this text")
     history.add_argument("--agent", default="", help="only this agent, such as codex")
-    form = history.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="one JSON object per session and line")
-    form.add_argument("--html", metavar="FILE", help="also write one self-contained HTML page")
+    history.add_argument("--json", action="store_true", help="one JSON object per session and line")
+    history.add_argument("--html", help=argparse.SUPPRESS)
     keep = "import them into the store as past runs, for the dashboard and lessons; each once"
     history.add_argument("--keep", action="store_true", help=keep)
     config = f"config file that --keep reads (default: ./{DEFAULT_FILE})"
@@ -60,6 +58,8 @@ def _history(args: argparse.Namespace) -> int:
         return _show(args)
     if args.steps:
         raise ConfigError("--steps: only with `show ID`")
+    if args.html:
+        raise ConfigError("--html: use --keep, which puts the sessions on the dashboard's pages")
     if args.json and args.keep:
         raise ConfigError("--keep: not with --json, which writes nothing but its lines")
     begin = since(args.since, datetime.now(UTC)) if args.since else None
@@ -86,17 +86,11 @@ def _history(args: argparse.Namespace) -> int:
     from gateway.history.summary import summarise
 
     console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
-    summary, options = summarise(readings), [str(path) for path in args.paths]
-    print_screen(summary, console, options=options)
-    if args.html:
-        from gateway.history.page import write_page
-
-        write_page(Path(args.html), summary, found, Policy(), options)
-        console.print(f"page: {args.html}", markup=False)
+    print_screen(summarise(readings), console, options=[str(path) for path in args.paths])
     if args.keep:
         logs = [each for each in found if each.format is not None]
         return run_keep(logs, load_settings(args.config), sys.stdout, sys.stderr, wanted.takes)
-    if not (args.paths or args.html):
+    if not args.paths:
         console.print(_NEXT, style="dim", markup=False)
     return 1 if problems else 0
 
@@ -107,8 +101,8 @@ def _show(args: argparse.Namespace) -> int:
     from gateway.history.show import show
     from gateway.steering.policy import Policy
 
-    if args.json or args.html or args.keep:
-        raise ConfigError("show: prints one session, without --json, --html and --keep")
+    if args.json or args.keep:
+        raise ConfigError("show: prints one session, without --json and --keep")
     *args.paths, _, name = args.paths
     console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
     show(_found(args), name, args.steps, Policy(), console)

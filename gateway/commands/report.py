@@ -1,4 +1,4 @@
-"""`gateway report`: the results of an experiment with charts, or a summary of all runs; `gateway
+"""`gateway report`: the results of an experiment, or a summary of all runs; `gateway
 pilot`: a pilot declared, shown, ended and applied."""
 
 import argparse
@@ -30,11 +30,9 @@ from gateway.stores.queries import HealthSummary, RunFilter
 from gateway.stores.sql.changes import pilot_of
 from gateway.text import formatting
 from gateway.text.page import page_templates, style_sheet
-from gateway.text.plots import STATE_COLOURS, bar, interval
 from gateway.text.sanitize import one_line
 
 _SHOWN = 50
-_BAR_CELLS = 40
 
 
 def add_parser(commands: Any) -> None:
@@ -197,11 +195,10 @@ def _print_report(console: Console, found: ExperimentReport) -> None:
         console.print(Text(f"\n{comparison.arm} against {comparison.baseline}", style="bold"))
         shown = Table(box=None, pad_edge=False, show_header=False)
         for effect in effects_of(comparison):
-            low, value, high = effect.low, effect.estimate, effect.high
-            drawn = interval(low, value, high, bounds=effect.bounds, none=effect.none)
             show = formatting.points if effect.kind == "points" else formatting.change
-            limits = Text(f"{show(low)} to {show(high)}", style="dim")
-            shown.add_row(effect.name, drawn, show(value), limits)
+            limits = f"{show(effect.low)} to {show(effect.high)}"
+            style = "bold" if effect.sure else "dim"
+            shown.add_row(effect.name, show(effect.estimate), limits, style=style)
         console.print(shown)
     if len(found.strata) > 1:
         console.print(Text(f"\nwithin strata, by {found.stratum}", style="bold"))
@@ -264,11 +261,9 @@ def _print_summary(console: Console, found: HealthSummary, shown: dict[str, Any]
         if not counts:
             continue
         console.print(Text(f"\n{title}", style="bold"))
-        most = max(counts.values())
         for name, count in sorted(counts.items(), key=lambda item: -item[1]):
-            colour = STATE_COLOURS.get(name, "cyan")
-            drawn = bar(count, most, width=_BAR_CELLS, colour=colour)
-            console.print(Text(f"{one_line(name, 24):24} ") + drawn + Text(f" {count:,}"))
+            style = formatting.STATE_COLOURS.get(name, "")
+            console.print(Text(f"{one_line(name, 24):24} {count:>10,}", style=style))
     curve = risk_curve(found.at_risk)
     if curve.runs:
         console.print(Text("\nif runs were handed over or ended at a risk", style="bold"))

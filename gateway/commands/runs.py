@@ -18,7 +18,7 @@ from rich.text import Text
 
 from gateway.api import params
 from gateway.api.runs import run_named, store_outcome
-from gateway.api.views import run_view, step_views, thresholds
+from gateway.api.views import run_view, step_views
 from gateway.backends import Stores
 from gateway.budgets.holds import known_subject
 from gateway.commands.store import add_verb, answer, as_line, kept, say, table
@@ -34,8 +34,8 @@ from gateway.stores.records import IMPORTED, StepRow
 from gateway.stores.totals import RunRecord, Stop
 from gateway.stores.usage import GROUPS, Sums, Tree
 from gateway.text import formatting
-from gateway.text.plots import STATE_COLOURS, curve, strip
 from gateway.text.sanitize import one_line
+from gateway.text.svg import stretches
 
 _OTHER_COLUMNS = 108  # the widest that a table's columns get besides the task
 _LEAST_TASK = 16
@@ -63,7 +63,7 @@ def add_parser(commands: Any) -> None:
     listing.add_argument("--limit", type=int, default=20, help="most runs (default: 20)")
     sort = "what to sort by, highest first (default: started_at)"
     listing.add_argument("--sort", choices=list(queries.SORT_KEYS), default="started_at", help=sort)
-    show = add_verb(verbs, "show", "one run with its charts", _show)
+    show = add_verb(verbs, "show", "one run: states, monitors, guidance", _show)
     show.add_argument("run_id", help=_RUN_ID)
     show.add_argument("--step", type=int, help="all texts of this step")
     show.add_argument("--tree", action="store_true", help="cost of the run's whole tree of agents")
@@ -150,7 +150,7 @@ async def _show(stores: Stores, settings: Settings, args: argparse.Namespace) ->
     elif args.step is not None:
         say(step_text(trace.steps[0], trace.injections))
     else:
-        _print_run(trace, settings)
+        _print_run(trace)
 
 
 async def _outcome(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
@@ -272,7 +272,7 @@ def _runs_table(runs: tuple[RunRecord, ...], task_cells: int) -> Table:
             formatting.ago(run.started_at),
             Text(one_line(_MARK * run.imported + run.title, task_cells)),
             Text(one_line(run.model_requested, 18)),
-            Text(run.state, style=STATE_COLOURS.get(run.state, "")),
+            Text(run.state, style=formatting.STATE_COLOURS.get(run.state, "")),
             str(totals.steps),
             formatting.score(totals.composite_peak),
             str(totals.injections or ""),
@@ -289,26 +289,25 @@ def _without_outcome(run: RunRecord) -> str:
     return "" if run.handed_over is None else "handed over"
 
 
-def _print_run(trace: queries.RunTrace, settings: Settings) -> None:
+def _print_run(trace: queries.RunTrace) -> None:
     console = Console(highlight=False)
     run, steps = trace.run, trace.steps
-    width = max(20, console.width - 16)
     console.print(Text(one_line(run.title, 200) or run.id, style="bold"))
     for line in _facts(run):
         console.print(Text(line, style="dim"))
-    colours = [STATE_COLOURS.get(step.state, "white") for step in steps]
-    console.print(Text("\ndifficulty, coloured by state", style="bold"))
-    for row in curve([step.difficulty for step in steps], colours, width=width):
-        console.print(row)
-    legend = Text("     ")
-    for name in dict.fromkeys(step.state for step in steps):
-        legend.append(f"█ {name}  ", style=STATE_COLOURS.get(name, "white"))
-    console.print(legend)
+    console.print(Text("\nstates", style="bold"))
+    for first, length, state in stretches(step.state for step in steps):
+        part = steps[first : first + length]
+        highest = max((step.difficulty or 0.0 for step in part), default=None)
+        where = f"steps {part[0].step_index} to {part[-1].step_index}"
+        line = f"{state:7} {where:18} difficulty up to {formatting.score(highest)}"
+        console.print(Text(line, style=formatting.STATE_COLOURS.get(state, "")))
     console.print(Text("\nmonitors", style="bold"))
-    fire = thresholds(settings)["fire"]
     for name in dict.fromkeys(name for step in steps for name in step.scores):
-        readings = [step.scores.get(name) for step in steps]
-        console.print(Text(f"{name:12} ").append_text(strip(readings, fire, width=width)))
+        highest = max(step.scores.get(name) or 0.0 for step in steps)
+        at = ", ".join(str(step.step_index) for step in steps if name in step.fired)
+        fired = f", fired at {at}" if at else ""
+        console.print(Text(f"{name:12} up to {formatting.score(highest)}{fired}"))
     acts = [(step, act) for step in steps if step.content for act in step.content.human]
     if acts:
         console.print(Text("\ninterventions", style="bold"))

@@ -6,7 +6,7 @@ from itertools import accumulate, groupby
 
 from markupsafe import Markup
 
-from gateway.reporting.results import Day, Effect
+from gateway.reporting.results import Effect
 from gateway.stores import totals
 from gateway.stores.queries import RecentRun, RunTrace
 from gateway.stores.records import InjectionRow, StepRow
@@ -21,13 +21,11 @@ _MODEL_COLOURS, _TICKS = 6, 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunChart:
-    """A run's steps in order, each in a slot of equal width. `marked`: the steps that a page is
-    about, if these are not all."""
+    """A run's steps in order, each in a slot of equal width."""
 
     steps: Sequence[StepRow]
     guidance: Mapping[int, Sequence[InjectionRow]]
     thresholds: Mapping[str, float]
-    marked: range = range(0)
 
     @classmethod
     def of(cls, trace: RunTrace, thresholds: Mapping[str, float]) -> "RunChart":
@@ -64,7 +62,6 @@ def difficulty_chart(chart: RunChart) -> Markup:
     return svg.drawing(
         height,
         svg.joined(svg.state_bands([step.state for step in chart.steps], height)),
-        *_mark(chart),
         svg.joined(svg.threshold_lines(chart.thresholds, height)),
         svg.slot_curve(difficulties, height, class_="curve"),
         svg.joined(dots),
@@ -73,14 +70,6 @@ def difficulty_chart(chart: RunChart) -> Markup:
         role="group",  # its markers are links
         aria_label="Difficulty by step, on bands of the run's states",
     )
-
-
-def _mark(chart: RunChart) -> Iterator[Markup]:
-    """A frame around the marked steps."""
-    slots = [slot for slot, step in enumerate(chart.steps) if step.step_index in chart.marked]
-    if slots:
-        left, width = chart.left(slots[0]), chart.left(len(slots))
-        yield _rect(left, 1, width, DIFFICULTY_PX - 2, "marked")
 
 
 def difficulty_axis(chart: RunChart) -> Markup:
@@ -219,7 +208,7 @@ def _bar(chart: RunChart, slot: int, top: float, tall: float, kind: str) -> Mark
     return _rect(left, top, width, tall, f"bar bar-{kind}")
 
 
-SPARK_PX, _INTERVAL_PX, _DAILY_PX = 72, 26, 110
+SPARK_PX, _INTERVAL_PX = 72, 26
 
 
 def stacked(parts: Mapping[str, int], order: Sequence[str], kind: str, height: int = 8) -> Markup:
@@ -290,27 +279,6 @@ def interval(effect: Effect) -> Markup:
         svg.element("circle", cx=x(effect.estimate), cy=middle, r=4.5, class_="estimate"),
         class_="interval sure" if effect.sure else "interval unsure",
     )
-
-
-def daily(days: Sequence[Day], arms: Sequence[str]) -> Markup:
-    """Success rate by day, one curve per arm; days without a judged run are gaps."""
-    dates = sorted({day.date for day in days})
-    known = {(day.date, day.arm): day for day in days}
-    slots, height = max(1, len(dates)), _DAILY_PX
-    lines = []
-    for arm in arms:
-        points: list[svg.Point | None] = []
-        for slot, date in enumerate(dates):
-            day = known.get((date, arm))
-            rate = day.successes / day.judged if day is not None and day.judged else None
-            points.append(None if rate is None else (slot + 0.5, svg.level_y(rate, height)))
-        lines += _broken(points, f"curve-arm arm-{arm}", f"curve-dot arm-{arm}")
-    grid = []
-    for label, y in (("100 %", 4), ("50 %", height / 2), ("0", height - 4)):
-        grid.append(svg.element("line", x1="0", x2="100%", y1=y, y2=y, class_="grid"))
-        grid.append(svg.element("text", label, x=0, y=y + (11 if y < height / 2 else -3)))
-    plot = svg.stretched(height, *lines, box=(slots, height))
-    return svg.drawing(height, *grid, plot, class_="plot daily")
 
 
 def _broken(points: Sequence[svg.Point | None], line: str, dot: str) -> list[Markup]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from gateway.api.experiments import current_pilot, experiment_report, experiments, shares_of
 from gateway.api.params import TenantParameter, Text, naming
-from gateway.dashboard.charts import daily, interval, level, peak, sparkline, stacked
+from gateway.dashboard.charts import interval, level, peak, sparkline, stacked
 from gateway.dashboard.pages import Page, Visit
 from gateway.dashboard.runs import STATES, chosen, filter_values
 from gateway.observability.metrics import UNSTEERED_WORDS
@@ -68,8 +68,6 @@ def _results(report: ExperimentReport, **more: Any) -> Page:
         "title": f"Experiment {report.experiment}",
         "report": report,
         "effects": effects,
-        "daily": daily(report.daily, [arm.arm for arm in report.arms]),
-        "days": sorted({day.date for day in report.daily}),
         "strata_names": tuple(STRATA),
         **more,
     }

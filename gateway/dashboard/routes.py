@@ -6,7 +6,7 @@ from gateway.api.experiments import ReportOptions
 from gateway.api.params import TenantParameter
 from gateway.auth.access import Gate
 from gateway.auth.authenticator import Authenticator
-from gateway.dashboard import compare, experiments, now, pages, patterns, raw, runs
+from gateway.dashboard import experiments, now, pages, patterns, raw, runs
 from gateway.dashboard.pages import PageEndpoint, PageRoute
 from gateway.runtime import Runtime
 
@@ -23,9 +23,6 @@ _PAGES = (
     PageRoute(f"{_RUN}/steps", runs.show_steps, runs.StepsParameters),
     PageRoute(f"{_RUN}/steps/{{step}}.txt", runs.show_text),
     PageRoute(f"{_RUN}/steps/{{step}}/raw", raw.show),
-    PageRoute(f"{_RUN}/steps/{{step}}/replay", raw.replay, change=raw.replay),
-    PageRoute(f"{_RUN}/what-if", compare.show_what_if, compare.WhatIfParameters),
-    PageRoute("/dashboard/compare", compare.show, compare.CompareParameters),
     PageRoute("/dashboard/time", now.show_time, now.TimeParameters),
     PageRoute("/dashboard/week", experiments.show_week, experiments.WeekParameters),
     PageRoute("/dashboard/health", experiments.show_health, runs.PeriodFilters),

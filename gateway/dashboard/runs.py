@@ -29,7 +29,7 @@ from gateway.steering.monitors import MONITORS
 from gateway.steering.transcript.interventions import KIND_LABELS
 from gateway.stores.budgets import AccountKey, Action
 from gateway.stores.protocols import StoreError
-from gateway.stores.queries import HEALTH_RUNS, LIVE_S, OUTCOMES, PageRequest, RunFilter, RunTrace
+from gateway.stores.queries import HEALTH_RUNS, LIVE_S, OUTCOMES, RunFilter, RunTrace
 from gateway.stores.records import InjectionRow, StepRow
 from gateway.stores.totals import (
     DERIVED,
@@ -243,7 +243,6 @@ def _parts(step: StepRow, guidance: Sequence[InjectionRow]) -> Iterator[tuple[st
 
 
 WINDOW_STEPS = 30  # steps whose texts are on the page at first; more are loaded on demand
-_COMPARABLE = 40
 
 _StepIndex = Annotated[int, Field(ge=0, le=2**31 - 1), params.DIGITS]
 
@@ -308,11 +307,6 @@ async def show(visit: Visit) -> Page:
         "controls": visit.access.controls,
         "amount": amount,
     }
-    # Runs to compare with: those with the same task first, the newest of them first.
-    page = PageRequest(limit=_COMPARABLE)
-    found = (await visit.runtime.runs.list_runs(RunFilter(tenant=visit.tenant), page)).runs
-    others = [other for other in found if other.id != run.id]
-    values["others"] = sorted(others, key=lambda each: each.task_preview != run.task_preview)
     return Page(template="run.html", values=values)
 
 

@@ -6,7 +6,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -20,12 +21,18 @@ from gateway.steering.guidance.lessons import LEARNED
 from gateway.steering.transcript.content import FRAME_OPEN
 
 Move = tuple[str, str, dict[str, str]]
+LOOPBACK = "127.0.0.1"
+# Texts of the gateway that the model ignores while it repeats itself, before it listens.
+_NOTES_NEEDED = 2
 
 
 class _Script(Struct, frozen=True):
-    """The repository, and what the model says and does in it: moves are a text, a tool and its
-    arguments. It explores, then doubts and turns the rounding to and fro, until it recovers."""
+    """The agent's first messages and its tools, the repository, and what the model says and does in
+    it: moves are a text, a tool and its arguments. It explores, then doubts and turns the rounding
+    to and fro, until it recovers."""
 
+    messages: list[Any]
+    tools: list[Any]
     files: dict[str, str]
     explore: tuple[Move, ...]
     doubt: str
@@ -37,175 +44,91 @@ class _Script(Struct, frozen=True):
 SCRIPT = msgspec.json.decode(Path(__file__).with_name("script.json").read_bytes(), type=_Script)
 
 
-class Workspace:
-    """A folder with the repository; each tool returns the text that the agent reads."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        for name, text in SCRIPT.files.items():
-            (folder / name).write_text(text, encoding="utf-8")
-
-    def list_files(self) -> str:
-        """Names, one a line."""
-        return "\n".join(sorted(p.name for p in self.folder.iterdir() if p.is_file()))
-
-    def read_file(self, path: str) -> str:
-        """The text of one file."""
-        found = self.folder / Path(path).name
-        return found.read_text(encoding="utf-8") if found.exists() else f"no such file: {path}"
-
-    def edit_file(self, path: str, old: str, new: str) -> str:
-        """Replace one piece of text."""
-        found = self.folder / Path(path).name
-        text = found.read_text(encoding="utf-8")
-        if old not in text:
-            return f"error: the text to replace does not occur in {path}"
-        found.write_text(text.replace(old, new, 1), encoding="utf-8")
-        return f"{path}: 1 replacement"
-
-    def run_tests(self) -> str:
-        """The output of unittest, without its time."""
-        done = subprocess.run(
-            [sys.executable, "-B", "-m", "unittest", "-q", "test_orders"],
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
+def _use(folder: Path, tool: str, path: str = "", old: str = "", new: str = "") -> str:
+    """The text that the agent reads after it has used a tool."""
+    file = folder / Path(path).name
+    if tool == "list_files":
+        return "\n".join(sorted(each.name for each in folder.iterdir() if each.is_file()))
+    if tool == "run_tests":
+        run = [sys.executable, "-B", "-m", "unittest", "-q", "test_orders"]
+        done = subprocess.run(  # noqa: S603 - the demo's own test
+            run, cwd=folder, capture_output=True, text=True, timeout=30, check=False
         )
         return "\n".join(x for x in done.stderr.splitlines() if not x.startswith("Ran ")).strip()
-
-
-TOOLS: Mapping[Callable[..., str], tuple[str, ...]] = {
-    Workspace.list_files: (),
-    Workspace.read_file: ("path",),
-    Workspace.edit_file: ("path", "old", "new"),
-    Workspace.run_tests: (),
-}
-"""The tools with their parameters, all of them texts."""
-
-
-def tool_definitions() -> list[dict[str, Any]]:
-    """The tools as a chat request offers them."""
-    definitions = []
-    for tool, names in TOOLS.items():
-        properties = {name: {"type": "string"} for name in names}
-        parameters = {"type": "object", "properties": properties, "required": list(names)}
-        about = {"name": tool.__name__, "description": tool.__doc__, "parameters": parameters}
-        definitions.append({"type": "function", "function": about})
-    return definitions
-
-
-SYSTEM = "You are a careful engineer. Repair the repository with the tools you have."
-TASK = "test_orders.py fails. Find out why and repair it."
+    text = file.read_text(encoding="utf-8")
+    if tool == "read_file":
+        return text
+    file.write_text(text.replace(old, new, 1), encoding="utf-8")
+    return f"{path}: 1 replacement"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One model call: the gateway's response headers, and what the agent did next."""
+    """One model call: the gateway's response headers, the tokens of the prompt and of the answer,
+    what the agent did next, and its final answer, None before."""
 
     headers: dict[str, str]
+    usage: dict[str, int]
     action: str
     failed: bool
-    prompt_tokens: int
-    completion_tokens: int
+    answer: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """The calls of a run, and how it ended."""
-
-    turns: tuple[Turn, ...]
-    answer: str | None  # None when the agent gave up at its limit of calls
-
-
-def run_agent(
-    client: OpenAI,
-    workspace: Workspace,
-    *,
-    model: str,
-    max_calls: int,
-    on_turn: Callable[[Turn], None],
-) -> Outcome:
+def run_agent(client: OpenAI, folder: Path, *, model: str, max_calls: int) -> Iterator[Turn]:
     """Call the model until it answers without a tool call, or the limit is reached."""
-    messages: list[Any] = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": TASK}]
-    tools: Any = tool_definitions()
-    turns: list[Turn] = []
+    for name, text in SCRIPT.files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    messages, tools = list(SCRIPT.messages), SCRIPT.tools
     for _ in range(max_calls):
         raw = client.chat.completions.with_raw_response.create(
             model=model, messages=messages, tools=tools
         )
-        completion = raw.parse()
-        message = completion.choices[0].message
-        messages.append(message.model_dump(exclude_none=True))
-        action, failed = "", False
-        for call in message.tool_calls or ():
-            if call.type != "function":
-                continue
-            arguments = json.loads(call.function.arguments)
-            result: str = getattr(workspace, call.function.name)(**arguments)
-            messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
-            failed = "FAILED" in result or result.startswith("error")
-            action = " ".join([call.function.name, *list(arguments.values())[:1]])
-        usage = completion.usage
-        turn = Turn(
-            headers=dict(raw.headers),
-            action=action,
-            failed=failed,
-            prompt_tokens=usage.prompt_tokens if usage else 0,
-            completion_tokens=usage.completion_tokens if usage else 0,
-        )
-        turns.append(turn)
-        on_turn(turn)
-        if not message.tool_calls:
-            return Outcome(turns=tuple(turns), answer=message.content)
-    return Outcome(turns=tuple(turns), answer=None)
-
-
-# Texts of the gateway that the model ignores while it repeats itself, before it listens.
-_NOTES_NEEDED = 2
+        said = json.loads(raw.text)
+        message, action, failed = said["choices"][0]["message"], "", False
+        messages.append(message)
+        for call in message.get("tool_calls", ()):
+            name, arguments = call["function"]["name"], json.loads(call["function"]["arguments"])
+            result = _use(folder, name, **arguments)
+            messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
+            failed, action = "FAILED" in result, " ".join([name, *list(arguments.values())[:1]])
+        answer = None if action else message["content"]
+        about: Any = {"headers": dict(raw.headers), "usage": said["usage"], "action": action}
+        yield Turn(**about, failed=failed, answer=answer)
+        if answer is not None:
+            return
 
 
 class ScriptedModel:
-    """Answers one agent; `advice` is the guidance that made it change its approach."""
+    """Answers one agent; `advice` is the guidance that made it change its approach, `lessons` the
+    block with lessons from earlier runs, once there was one."""
 
     def __init__(self) -> None:
-        self._step = 0
-        self._recovery = 0
-        self._calls = 0
-        self._frames_before = 0
-        self.advice = ""
-        self.lessons = ""  # the block with lessons from earlier runs, once there was one
+        self._step = self._recovery = self._frames_before = 0
+        self.advice = self.lessons = ""
 
     def completion(self, body: bytes) -> dict[str, Any]:
         """The next chat completion; of the request, only the model and the guidance are read."""
         request = json.loads(body)
-        text, name, arguments = self._next(request)
+        text, name, arguments = self._next(guidance_frames(request))
         message: dict[str, Any] = {"role": "assistant", "content": text}
         if name:
-            self._calls += 1
             function = {"name": name, "arguments": json.dumps(arguments)}
-            call = {"id": f"call_{self._calls}", "type": "function", "function": function}
-            message["tool_calls"] = [call]
+            call_id = f"call_{self._step + self._recovery}"
+            message["tool_calls"] = [{"id": call_id, "type": "function", "function": function}]
         choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if name else "stop"}
-        sent = len(body) // 4  # the usual rule of thumb: four characters per token
-        received = 40 + len(text) // 4
+        # The usual rule of thumb: four characters per token.
+        sent, received = len(body) // 4, 40 + len(text) // 4
         usage = {"prompt_tokens": sent, "completion_tokens": received}
-        return {
-            "id": "chatcmpl-demo",
-            "object": "chat.completion",
-            "created": int(time.time()),
-            "model": request["model"],
-            "choices": [choice],
-            "usage": usage | {"total_tokens": sent + received},
-        }
+        about = {"id": "chatcmpl-demo", "object": "chat.completion", "created": int(time.time())}
+        usage["total_tokens"] = sent + received
+        return {**about, "model": request["model"], "choices": [choice], "usage": usage}
 
-    def _next(self, request: Any) -> tuple[str, str | None, dict[str, str]]:
-        frames = guidance_frames(request)
-        if self._step < len(SCRIPT.explore):
+    def _next(self, frames: list[str]) -> Move:
+        turn = self._step - len(SCRIPT.explore)
+        if turn < 0:
             self._frames_before = len(frames)
             self._step += 1
-            return SCRIPT.explore[self._step - 1]
+            return SCRIPT.explore[turn]
         self.lessons = self.lessons or next((frame for frame in frames if LEARNED in frame), "")
         self.advice = self.advice or self.lessons
         if not self.advice and len(frames) >= self._frames_before + _NOTES_NEEDED:
@@ -213,15 +136,12 @@ class ScriptedModel:
         if not self.advice:
             # Alternate between running the test and changing the rounding back and forth.
             self._step += 1
-            turn = self._step - len(SCRIPT.explore)
-            if turn % 2:
+            if turn % 2 == 0:
                 return SCRIPT.doubt, "run_tests", {}
-            old, new = SCRIPT.rounding if turn % 4 else SCRIPT.rounding[::-1]
+            old, new = SCRIPT.rounding if turn % 4 == 1 else SCRIPT.rounding[::-1]
             return SCRIPT.doubt, "edit_file", {"path": "pricing.py", "old": old, "new": new}
-        if self._recovery < len(SCRIPT.recover):
-            self._recovery += 1
-            return SCRIPT.recover[self._recovery - 1]
-        return SCRIPT.done, None, {}
+        self._recovery += 1
+        return next(iter(SCRIPT.recover[self._recovery - 1 :]), (SCRIPT.done, "", {}))
 
 
 def guidance_frames(body: Any) -> list[str]:
@@ -236,41 +156,28 @@ def guidance_frames(body: Any) -> list[str]:
     return [frame for text in texts for frame in text.split(FRAME_OPEN)[1:]]
 
 
-LOOPBACK = "127.0.0.1"
+@contextmanager
+def provider(model: Callable[[], ScriptedModel]) -> Iterator[str]:
+    """The base URL of a server that answers each POST as a chat completion, not streamed, with the
+    words of the model at that time."""
 
+    class Completions(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
 
-class Provider(ThreadingHTTPServer):
-    """Answers each POST as a chat completion, not streamed, with the words of `model`."""
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            answer = json.dumps(model().completion(body)).encode()
+            self.send_response(200)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
 
-    daemon_threads = True
+        def log_message(self, *_: object) -> None:
+            """Say nothing: the terminal shows the demo."""
 
-    def __init__(self) -> None:
-        super().__init__((LOOPBACK, 0), _Completions)
-        self.model = ScriptedModel()
-        self.base_url = f"http://{LOOPBACK}:{self.server_port}/v1"
-
-    def __enter__(self) -> "Provider":
-        threading.Thread(target=self.serve_forever, daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.shutdown()
-        self.server_close()
-
-
-class _Completions(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: Provider
-
-    def do_POST(self) -> None:
-        """Answer a chat request."""
-        body = self.rfile.read(int(self.headers["content-length"]))
-        answer = json.dumps(self.server.model.completion(body)).encode()
-        self.send_response(200)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(answer)))
-        self.end_headers()
-        self.wfile.write(answer)
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing: the terminal shows the demo."""
+    with ThreadingHTTPServer((LOOPBACK, 0), Completions) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://{LOOPBACK}:{server.server_port}/v1"
+        server.shutdown()

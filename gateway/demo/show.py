@@ -1,12 +1,11 @@
-"""The demo on the terminal: the run as it happens, a timeline, and the effect of steering. At the
-end it shows the lessons that were mined from its runs, and a third run that is given them."""
+"""The demo on the terminal: the run as it happens, without and with steering, and the effect of
+it. At the end it shows the lessons mined from its runs, and a third run that is given them."""
 
-import itertools
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -21,26 +20,30 @@ from rich.text import Text
 from gateway.app import build_app
 from gateway.auth.authenticator import process_key
 from gateway.config import LoggingSettings, settings_from_dict
-from gateway.demo.model import Outcome, Provider, ScriptedModel, Turn, Workspace, run_agent
+from gateway.demo.model import ScriptedModel, Turn, provider, run_agent
 from gateway.observability.logging import configure_logging
 from gateway.server import in_thread, uvicorn_config
 from gateway.steering.guidance.render import ADVISORY
 from gateway.steering.transcript.content import FRAME_CLOSE
-from gateway.text.plots import STATE_COLOURS, column
+from gateway.text.formatting import STATE_COLOURS
 from gateway.upstream.prices import capabilities
 
-# A run that was given up is over soon, one that waits for a busy machine is not.
-LEARNING = {"trials": "on", "interval_s": 0.05, "idle_s": 2.0}
-MINED_WITHIN_S = 10.0
-_POLL_S = 0.05
+REQUESTED = "gpt-4o"
+SETTINGS = {
+    "model_routing": {"FAST": "gpt-4o-mini", "SLOW": "gpt-4.1"},
+    # The demo must not depend on how busy the machine is.
+    "steering": {"deadline_ms": 10_000},
+    "server": {"drain_s": 1},
+    # A run that was given up is over soon, one that waits for a busy machine is not.
+    "learning": {"trials": "on", "interval_s": 0.05, "idle_s": 2.0},
+}
+MINED_WITHIN_S, _POLL_S, STOP_S = 10.0, 0.05, 120.0
 # The draw depends on the conversation: with this name the lesson is not held back. In a real trial
 # it is, on a share of the occasions.
 _NAME = "demo-third"
-REQUESTED = "gpt-4o"
-ROUTING = {"FAST": "gpt-4o-mini", "SLOW": "gpt-4.1"}
 MAX_CALLS = 30
-STOP_S = 120.0
 WIDTH = 80  # columns that every line fits into; a wider terminal is not filled
+_KINDS = {"monitor": "monitor text for", "e2": "failure pattern", "e1": "lesson of a past run"}
 
 
 def run_demo(console: Console | None = None, *, database: Path | None = None) -> bool:
@@ -51,106 +54,86 @@ def run_demo(console: Console | None = None, *, database: Path | None = None) ->
     console = console or Console(highlight=False, width=None if os.isatty(1) else WIDTH)
     console.width = min(console.width, WIDTH)
     console.print(_opening())
-    with _demo_gateway(database) as (provider, url):
+    with _Demo(database) as demo:
         console.rule("[bold]1  The agent alone[/], steering off", align="left", style="dim")
-        alone = _shown_run(console, provider, url, "off")
+        alone = demo.shown(console, "off")
         console.rule("[bold]2  The same agent, steered[/]", align="left", style="dim")
-        steered = _shown_run(console, provider, url, "on")
-        advice = provider.model.advice
-        console.print(_timeline(steered))
+        steered, advice = demo.shown(console, "on"), demo.model.advice
         console.print(_comparison(alone, steered))
-        lessons = _approved_lessons(url.removesuffix("/v1"))
-        learned = _run_agent(provider, url, {"x-conversation-id": _NAME}, lambda turn: None)
+        lessons = demo.approved_lessons()
+        learned = list(demo.turns({"x-conversation-id": _NAME}))
         console.print(_lessons_panel(lessons, learned))
     console.print(_closing(advice))
-    repaired = steered.answer is not None and learned.answer is not None
-    return alone.answer is None and repaired and bool(provider.model.lessons)
+    repaired = [run[-1].answer is not None for run in (alone, steered, learned)]
+    return repaired == [False, True, True] and bool(demo.model.lessons)
 
 
-@contextmanager
-def _demo_gateway(database: Path | None) -> Iterator[tuple[Provider, str]]:
+class _Demo(ExitStack):
     """A scripted provider and a gateway in front of it, on loopback, in a temporary folder."""
-    configure_logging(LoggingSettings(level="error"))
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gateway-demo-")))
-        provider = stack.enter_context(Provider())
-        settings = settings_from_dict(
-            {
-                "default_upstream": {"api_base": provider.base_url},
-                "model_routing": ROUTING,
-                # The demo must not depend on how busy the machine is.
-                "steering": {"deadline_ms": 10_000},
-                "storage": {"path": str(database or folder / "demo.db")},
-                "server": {"drain_s": 1},
-                "learning": LEARNING,
-            }
-        )
-        app = build_app(settings)
-        server = uvicorn.Server(uvicorn_config(app, settings))
-        url = stack.enter_context(in_thread(server, STOP_S, "the gateway did not start"))
-        yield provider, f"{url}/v1"
+
+    def __init__(self, database: Path | None) -> None:
+        super().__init__()
+        configure_logging(LoggingSettings(level="error"))
+        folder = self.enter_context(tempfile.TemporaryDirectory(prefix="gateway-demo-"))
+        base = self.enter_context(provider(lambda: self.model))
+        storage = {"path": str(database or Path(folder) / "demo.db")}
+        upstream = {"default_upstream": {"api_base": base}, "storage": storage}
+        settings = settings_from_dict({**SETTINGS, **upstream})
+        server = uvicorn.Server(uvicorn_config(build_app(settings), settings))
+        self._url = self.enter_context(in_thread(server, STOP_S, "the gateway did not start"))
+
+    def turns(self, headers: dict[str, str]) -> Iterator[Turn]:
+        """One run of the agent on a fresh copy of its repository, against a fresh model."""
+        self.model = ScriptedModel()
+        address: Any = {"base_url": f"{self._url}/v1", "api_key": "not-needed"}
+        with (
+            tempfile.TemporaryDirectory(prefix="gateway-demo-repo-") as folder,
+            OpenAI(**address, default_headers=headers) as client,
+        ):
+            yield from run_agent(client, Path(folder), model=REQUESTED, max_calls=MAX_CALLS)
+
+    def shown(self, console: Console, mode: str) -> list[Turn]:
+        """A run, shown call by call."""
+        columns = f"{'state':<7}{'difficulty':<12}{'model':<12}{'what the agent did':<22}fired"
+        console.print(Text(f"call  {columns}", style="dim"))
+        run: list[Turn] = []
+        for turn in self.turns({"x-gateway-mode": mode}):
+            run.append(turn)
+            console.print(_line(len(run), turn))
+            for source in _sources(turn):
+                console.print(Text(f"      └ guidance: {source}", style="magenta"))
+        end = Text(f"  gave up after {MAX_CALLS} calls, the test still fails\n", "bold red")
+        if run[-1].answer is not None:
+            end = Text(f"  done: {run[-1].answer}\n", "bold green")
+        console.print(end)
+        return run
+
+    def approved_lessons(self) -> list[dict[str, Any]]:
+        """The lessons of the first two runs, approved as soon as the gateway has read both."""
+        deadline, found = time.monotonic() + MINED_WITHIN_S, list[dict[str, Any]]()
+        operator = {"x-gateway-key": process_key()}  # the gateway runs in this process
+        with httpx.Client(base_url=self._url, headers=operator, timeout=30) as api:
+            while time.monotonic() < deadline and len({x["source_trace_id"] for x in found}) < 2:
+                time.sleep(_POLL_S)
+                found = api.get("/api/lessons").json()["lessons"]
+            for each in found:
+                path = f"/api/lessons/{each['pattern_id']}"
+                api.patch(path, json={"status": "active"}).raise_for_status()
+        return found
 
 
-def _run_agent(
-    provider: Provider, url: str, headers: dict[str, str], on_turn: Callable[[Turn], None]
-) -> Outcome:
-    """One run of the agent on a fresh copy of its repository, against a fresh model."""
-    provider.model = ScriptedModel()
-    with (
-        tempfile.TemporaryDirectory(prefix="gateway-demo-repo-") as folder,
-        OpenAI(base_url=url, api_key="not-needed", default_headers=headers) as client,
-    ):
-        workspace = Workspace(Path(folder))
-        return run_agent(client, workspace, model=REQUESTED, max_calls=MAX_CALLS, on_turn=on_turn)
-
-
-def _shown_run(console: Console, provider: Provider, url: str, mode: str) -> Outcome:
-    columns = f"{'state':<7}{'difficulty':<12}{'model':<12}{'what the agent did':<22}fired"
-    console.print(Text(f"call  {columns}", style="dim"))
-    numbers = itertools.count(1)
-
-    def show(turn: Turn) -> None:
-        console.print(_line(next(numbers), turn))
-        for source in _sources(turn):
-            console.print(Text(f"      └ guidance: {source}", style="magenta"))
-
-    outcome = _run_agent(provider, url, {"x-gateway-mode": mode}, show)
-    end = Text(f"  gave up after {MAX_CALLS} calls, the test still fails\n", "bold red")
-    if outcome.answer is not None:
-        end = Text(f"  done: {outcome.answer}\n", "bold green")
-    console.print(end)
-    return outcome
-
-
-def _approved_lessons(root: str) -> list[dict[str, Any]]:
-    """The lessons of the first two runs, approved as soon as the gateway has read both."""
-    deadline, found = time.monotonic() + MINED_WITHIN_S, list[dict[str, Any]]()
-    operator = {"x-gateway-key": process_key()}  # the gateway runs in this process
-    with httpx.Client(base_url=root, headers=operator, timeout=30) as api:
-        while time.monotonic() < deadline and len({each["source_trace_id"] for each in found}) < 2:
-            time.sleep(_POLL_S)
-            found = api.get("/api/lessons").json()["lessons"]
-        for lesson in found:
-            name = lesson["pattern_id"]
-            api.patch(f"/api/lessons/{name}", json={"status": "active"}).raise_for_status()
-    return found
-
-
-def _lessons_panel(lessons: list[dict[str, Any]], outcome: Outcome) -> Panel:
+def _lessons_panel(lessons: list[dict[str, Any]], run: list[Turn]) -> Panel:
     lines = [Text("Read off the two runs, and approved by the operator:", style="dim")]
     lines += [Text(f"  {lesson['advice']}", style="magenta") for lesson in lessons]
-    given = [turn.headers.get("x-gateway-guidance", "") for turn in outcome.turns]
+    given = [turn.headers.get("x-gateway-guidance", "") for turn in run]
     names = [lesson["pattern_id"] for lesson in lessons]
     first = next((n for n, text in enumerate(given, 1) if any(x in text for x in names)), None)
-    end = Text("The third run was not given the lesson.", style="bold red")
+    end, ended = "The third run was not given the lesson.", run[-1].answer is not None
     if first is not None:
-        end = Text(
-            f"The third run gets it at call {first}, right behind its first failing test: "
-            f"{'repaired' if outcome.answer is not None else 'gave up'} in "
-            f"{len(outcome.turns)} calls.",
-            style="bold green",
-        )
-    return Panel(Group(*lines, Text(""), end), title="3  What was learned", title_align="left")
+        end = f"The third run gets it at call {first}, right behind its first failing test: "
+        end += f"{'repaired' if ended else 'gave up'} in {len(run)} calls."
+    lines += [Text(""), Text(end, "bold green" if first is not None else "bold red")]
+    return Panel(Group(*lines), title="3  What was learned", title_align="left")
 
 
 def _opening() -> Panel:
@@ -167,93 +150,52 @@ def _opening() -> Panel:
 
 
 def _line(number: int, turn: Turn) -> Text:
-    headers = turn.headers
-    state = headers.get("x-gateway-state", "-")
-    model = headers.get("x-gateway-model", "-")
+    state, model, difficulty = (
+        turn.headers.get(f"x-gateway-{name}", "") for name in ("state", "model", "difficulty")
+    )
     text = Text(f"{number:>4}  ")
-    text.append(f"{state:<7}", STATE_COLOURS.get(state, ""))
-    text.append(_meter(headers.get("x-gateway-difficulty")))
-    text.append(f"{model:<12}", "" if model == REQUESTED else "bold")
+    text.append(f"{state or '-':<7}", STATE_COLOURS.get(state, ""))
+    level = "▇" * round(float(difficulty or 0) * 6)
+    text.append(f"{level:·<6} {float(difficulty):.2f} " if difficulty else f"{'':<12}", "dim")
+    text.append(f"{model or '-':<12}", "" if model == REQUESTED else "bold")
     text.append("✗ " if turn.failed else "  ", "red")
     text.append(f"{turn.action.replace('_file ', ' ') or 'final answer':<20}")
     # The first two monitors by name, the others as a number: a line has 80 columns.
-    monitors = headers.get("x-gateway-monitors", "").split(",")
+    monitors = turn.headers.get("x-gateway-monitors", "").split(",")
     more = f" +{len(monitors) - 2}" if len(monitors) > 2 else ""
-    text.append(" ".join(monitors[:2]) + more, "yellow")
-    return text
-
-
-def _meter(difficulty: str | None) -> Text:
-    if difficulty is None:
-        return Text(f"{'':<12}")
-    value = float(difficulty)
-    filled = round(value * 6)
-    style = "green" if value < 0.2 else "red" if value > 0.6 else "cyan"
-    bar = Text("▇" * filled, style)
-    bar.append("·" * (6 - filled), "dim")
-    bar.append(f" {value:.2f} ", "dim")
-    return bar
+    return text.append(" ".join(monitors[:2]) + more, "yellow")
 
 
 def _sources(turn: Turn) -> list[str]:
     """The guidance of this call: universal rules are counted, other texts are named."""
-    label = turn.headers.get("x-gateway-guidance", "")
-    items = [item for item in label.split(",") if item]
-    rules = [item for item in items if item.startswith("e3:")]
+    items = list(filter(None, turn.headers.get("x-gateway-guidance", "").split(",")))
     named = [item.partition(":")[::2] for item in items if not item.startswith("e3:")]
-    kinds = {"monitor": "monitor text for", "e2": "failure pattern", "e1": "lesson of a past run"}
-    lines = [f"{len(rules)} universal rules, repeated in every later call"] if rules else []
-    return lines + [f"{kinds.get(kind, kind)} {name}" for kind, name in named]
+    lines = [f"{_KINDS.get(kind, kind)} {name}" for kind, name in named]
+    if rules := len(items) - len(named):
+        lines.insert(0, f"{rules} universal rules, repeated in every later call")
+    return lines
 
 
-def _timeline(outcome: Outcome) -> Panel:
-    """Difficulty by call in the colours of the states, with monitors, guidance and models."""
-    rows = {name: Text() for name in ("difficulty", "state", "fired", "guidance", "model")}
-    short = {REQUESTED: "█", ROUTING["FAST"]: "▁", ROUTING["SLOW"]: "▲"}
-    for turn in outcome.turns:
-        headers = turn.headers
-        state = headers.get("x-gateway-state", "")
-        style = STATE_COLOURS.get(state, "")
-        level = column(float(headers.get("x-gateway-difficulty", 0)))
-        rows["difficulty"].append(level * 2 + " ", style)
-        rows["state"].append(f"{state[:2]:<3}", style)
-        rows["fired"].append("▮▮ " if headers.get("x-gateway-monitors") else "   ", "yellow")
-        texts = [s for s in _sources(turn) if "universal" not in s]
-        rows["guidance"].append("▼  " if texts else "   ", "magenta")
-        rows["model"].append(short.get(headers.get("x-gateway-model", ""), "?") * 2 + " ", style)
-    grid = Table.grid(padding=(0, 2))
-    for name, row in rows.items():
-        grid.add_row(Text(name, style="dim"), row)
-    legend = Text(f"model: ▁ {ROUTING['FAST']}  █ {REQUESTED}  ▲ {ROUTING['SLOW']}", style="dim")
-    return Panel(Group(grid, legend), title="the steered run, call by call", title_align="left")
-
-
-def _comparison(alone: Outcome, steered: Outcome) -> Table:
+def _comparison(*runs: list[Turn]) -> Table:
     table = Table(title="the effect of steering", title_justify="left", box=None, pad_edge=False)
     for heading in ("", "alone", "steered"):
         table.add_column(heading, justify="right" if heading else "left")
-    runs = (alone, steered)
-    table.add_row("result", *("gave up" if r.answer is None else "repaired" for r in runs))
-    table.add_row("model calls", *(str(len(r.turns)) for r in runs))
-    tokens = [sum(t.prompt_tokens + t.completion_tokens for t in r.turns) for r in runs]
+    table.add_row("result", *("gave up" if r[-1].answer is None else "repaired" for r in runs))
+    table.add_row("model calls", *(str(len(run)) for run in runs))
+    tokens = [sum(turn.usage["total_tokens"] for turn in run) for run in runs]
     table.add_row("tokens", *(f"{n:,}" for n in tokens))
-    table.add_row("cost at list prices", *(_cost(r) for r in runs))
-    table.add_row(f"  if every call went to {REQUESTED}", *(_cost(r, REQUESTED) for r in runs))
+    table.add_row("cost at list prices", *(_cost(run) for run in runs))
+    table.add_row(f"  if every call went to {REQUESTED}", *(_cost(run, REQUESTED) for run in runs))
     return table
 
 
-def _cost(outcome: Outcome, model: str | None = None) -> str:
+def _cost(run: list[Turn], model: str = "") -> str:
     """US dollars at LiteLLM's packaged prices; `unknown` if a price is missing."""
-    total = 0.0
-    for turn in outcome.turns:
-        usage = {"prompt_tokens": turn.prompt_tokens, "completion_tokens": turn.completion_tokens}
-        name = model or turn.headers.get("x-gateway-model", REQUESTED)
-        info = capabilities(name)
-        cost = info.cost(usage) if info is not None else None
-        if cost is None:
-            return "unknown"
-        total += cost
-    return f"${total:.4f}"
+    names = [model or turn.headers.get("x-gateway-model", REQUESTED) for turn in run]
+    infos = zip(map(capabilities, names), run, strict=True)
+    costs = [info.cost(turn.usage) if info is not None else None for info, turn in infos]
+    known = [cost for cost in costs if cost is not None]
+    return f"${sum(known):.4f}" if len(known) == len(costs) else "unknown"
 
 
 def _closing(advice: str) -> Panel:

@@ -44,17 +44,13 @@ class Saying(Struct, frozen=True, kw_only=True):
 
 class Group(Struct, frozen=True, kw_only=True):
     """Corrections of one project that ask for the same. `rule`: what they state, "" for sayings
-    with equal words; `text`: the shortest clear wording. Secrets are masked. `first`, `last`: None
-    if no time is known."""
+    with equal words; `text`: the shortest clear wording, with secrets masked."""
 
     text: str
     rule: str
     project: str
     times: int
     sessions: int
-    first: float | None
-    last: float | None
-    sayings: tuple[str, ...]
 
 
 def sayings_of(session: Session) -> list[Saying]:
@@ -147,7 +143,6 @@ def _alike(sayings: Sequence[Saying]) -> list[list[Saying]]:
 
 
 def _group(rule: str, members: Sequence[Saying]) -> Group:
-    times = [saying.at for saying in members if saying.at is not None]
     texts = [mask_secrets(" ".join(saying.text.split()))[:_QUOTED_CHARACTERS] for saying in members]
     clear = [text for text in texts if len(_meaning(own_words(text))) >= LEAST_WORDS] or texts
     return Group(
@@ -156,9 +151,6 @@ def _group(rule: str, members: Sequence[Saying]) -> Group:
         project=members[0].project,
         times=len(members),
         sessions=len({saying.session for saying in members}),
-        first=min(times, default=None),
-        last=max(times, default=None),
-        sayings=tuple(texts),
     )
 
 

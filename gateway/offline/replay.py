@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 import orjson
 
-from gateway.config import Settings, read_file, settings_from_dict
+from gateway.config import read_file, settings_from_dict
 from gateway.config.schema import build
 from gateway.errors import ConfigError
 from gateway.offline import recordings
@@ -94,7 +94,8 @@ def load_policy(path: Path) -> ReplayPolicy:
 
 
 def policy_from_dict(raw: Mapping[str, Any], env: Mapping[str, str] | None = None) -> ReplayPolicy:
-    """The policy in the plain values of a config file. Raises ConfigError: unknown key or refused
+    """The policy in the plain values of a config file. An experiment with no arm but `random` is
+    replayed, with each recording's id as its unit. Raises ConfigError: unknown key or refused
     value."""
     own = dict(raw)
     prices = own.pop("prices", None) or {}
@@ -102,12 +103,6 @@ def policy_from_dict(raw: Mapping[str, Any], env: Mapping[str, str] | None = Non
         raise ConfigError("prices: expected a mapping of model names")
     settings = settings_from_dict(own, env)
     found = {name: build(Price, price, f"prices.{name}") for name, price in prices.items()}
-    return policy_of(settings, found)
-
-
-def policy_of(settings: Settings, prices: Mapping[str, Price] | None = None) -> ReplayPolicy:
-    """The policy of the gateway's settings, for a replay. An experiment with no arm but `random` is
-    replayed, with each recording's id as its unit."""
     experiment, arm = settings.experiment, None
     if experiment.id and [name for name, share in experiment.arms.items() if share] == ["random"]:
         arm = RandomArm(
@@ -115,7 +110,7 @@ def policy_of(settings: Settings, prices: Mapping[str, Price] | None = None) -> 
             routing_share=experiment.random_routing_share,
             guidance_share=experiment.random_guidance_share,
         )
-    return ReplayPolicy(rules=settings.rules(), arm=arm, prices=prices or {}, models=settings)
+    return ReplayPolicy(rules=settings.rules(), arm=arm, prices=found, models=settings)
 
 
 def replay_lines(

@@ -2,7 +2,6 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from operator import attrgetter
 from typing import Literal, TypeVar
 
@@ -18,7 +17,7 @@ K = TypeVar("K")
 
 
 class Group:
-    """Runs of one arm, of all or of a stratum or day."""
+    """Runs of one arm, of all or of a stratum."""
 
     def __init__(self, runs: Sequence[ExperimentRun]) -> None:
         self.runs = runs
@@ -45,7 +44,6 @@ STRATA: Mapping[str, Callable[[ExperimentRun], str]] = {
     "model": lambda run: run.model_requested,
     "tenant": lambda run: run.tenant,
 }
-_DAY_S = 86_400
 BASELINES = ("off", "shadow", "random")  # arms that serve as the baseline, in order of preference
 
 
@@ -89,7 +87,6 @@ def report(
         sample_ratio=ratio,
         stratum=stratum,
         strata=tuple(_stratum(name, groups, baseline) for name, groups in strata.items()),
-        daily=_daily(runs),
         policies=tuple(sorted({run.policy_digest for run in runs})),
         caveats=results.caveats_of(arms, comparisons, ratio, runs, checked=shares is not None),
     )
@@ -197,22 +194,4 @@ def _stratum(name: str, groups: Groups, baseline: str | None) -> results.Stratum
             for arm, group in groups.items()
         ),
         differences={arm: found for arm, found in differences.items() if found is not None},
-    )
-
-
-def _daily(runs: Sequence[ExperimentRun]) -> tuple[results.Day, ...]:
-    days = _grouped(runs, lambda run: (int(run.started_at // _DAY_S), run.arm or ""))
-    return tuple(_day(day, arm, Group(found)) for (day, arm), found in sorted(days.items()))
-
-
-def _day(day: int, arm: str, group: Group) -> results.Day:
-    spent, runs = group.spent("cost_usd"), len(group.runs)
-    return results.Day(
-        date=datetime.fromtimestamp(day * _DAY_S, UTC).date().isoformat(),
-        arm=arm,
-        runs=runs,
-        judged=group.sample.trials,
-        successes=group.sample.successes,
-        tokens=sum([run.tokens for run in group.runs]) / runs,
-        cost_usd=sum([cost for _, cost in spent]) / len(spent) if spent else None,
     )

@@ -88,19 +88,6 @@ class Stratum:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Day:
-    """One arm's runs that started on one day, UTC."""
-
-    date: str
-    arm: str
-    runs: int
-    judged: int
-    successes: int
-    tokens: float
-    cost_usd: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentReport:
     """The results of an experiment, and the reasons to doubt them. `baseline`: off if there is such
     an arm, else shadow, else random, else None. `comparisons`: every other arm with the baseline,
@@ -117,7 +104,6 @@ class ExperimentReport:
     sample_ratio: SampleRatio | None
     stratum: str
     strata: tuple[Stratum, ...]
-    daily: tuple[Day, ...]
     policies: tuple[str, ...]
     caveats: tuple[Caveat, ...]
 

@@ -111,15 +111,6 @@ def stretches(values: Iterable[T | None]) -> Iterator[tuple[int, int, T]]:
         at += length
 
 
-def thinned(values: Sequence[float | None], width: int) -> list[float | None]:
-    """At most `width` values, each the highest of its part; None where a part has no value."""
-    if len(values) <= width:
-        return list(values)
-    edges = [round(i * len(values) / width) for i in range(width + 1)]
-    parts = [values[a:b] for a, b in itertools.pairwise(edges)]
-    return [max((v for v in part if v is not None), default=None) for part in parts]
-
-
 def heat(value: float | None, fire: float) -> int | None:
     """The level of a monitor's reading, 0 to HOTTEST; HOTTEST from `fire` on. None: no reading."""
     if value is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -126,11 +127,18 @@ def test_what_a_person_did_is_shown(command: Run) -> None:
     assert command("runs", "list", "--json", "--intervention", "undo") == ""
 
 
-def test_a_run_is_drawn(command: Run) -> None:
-    """The curve in its states' colours, the monitors, the guidance."""
+def test_a_run_is_shown(command: Run) -> None:
+    """The stretches in one state, the monitors with the steps at which they fired, the guidance."""
     drawn = command("runs", "show", "c-000007.0")
-    for part in ("difficulty", "monitors", "hedge", "█"):
+    for part in ("difficulty up to", "monitors", "hedge", "steps 0 to 0"):
         assert part in drawn
+    runs = lines(command("runs", "list", "--json", "--limit", "100"))
+    troubled = next(run["id"] for run in runs if run["totals"]["fired"])
+    told = json.loads(command("runs", "show", troubled, "--json"))["steps"]
+    name, at = next((step["fired"][0], step["step_index"]) for step in told if step["fired"])
+    assert re.search(
+        rf"^{name} +up to .*, fired at {at}\b", command("runs", "show", troubled), re.M
+    )
     trace = json.loads(command("runs", "show", "c-000007.0", "--json"))
     assert len(trace["steps"]) == trace["run"]["totals"]["steps"] + 1
 
@@ -193,12 +201,12 @@ def test_tail_tells_each_step(command: Run) -> None:
 
 
 def test_an_experiment_is_reported(command: Run, tmp_path: Path) -> None:
-    """With its intervals drawn and its caveats said; as JSON the whole report."""
+    """With its intervals and its caveats; as JSON the whole report."""
     shown = command("report", "routing-2", "--stratum", "agent", "--shares", "on:1,off:1")
     for part in (
         "on against off",
-        "●",
-        "┊",
+        "Success ",
+        "Cost per run, mean",
         "sample ratio",
         "before you draw conclusions",
         "within strata",

@@ -13,19 +13,13 @@ from typing import Any
 import pytest
 
 from gateway.auth.authenticator import process_key
-from gateway.history.find import named
-from gateway.history.page import write_page
-from gateway.history.reading import read_file
-from gateway.history.summary import summarise
 from gateway.offline.playback import ReplayPolicy
 from gateway.offline.replay import Work
-from gateway.steering.policy import Policy
 from lab import replay_page
 from steering_gateway_testing import AppServer, ScriptedUpstream
 from tests.api.conftest import Agent, Start, a_finished_run, client_of
 from tests.dashboard.audit import AUDIT
 from tests.dashboard.browser import Tab, chromium, new_tab, running
-from tests.history.sessions import looping
 from tests.live.agents import Drive, read_runs, recorded_replies
 from tests.postgres import empty_database
 
@@ -394,9 +388,6 @@ async def test_pages_fit_their_window(
         "time": "/dashboard/time",
         "run": f"/dashboard/runs/{agent.run_id}",
         "raw": f"/dashboard/runs/{agent.run_id}/steps/2/raw",
-        "replay": f"/dashboard/runs/{agent.run_id}/steps/2/replay",
-        "what-if": f"/dashboard/runs/{agent.run_id}/what-if?base=seeds",
-        "compare": f"/dashboard/compare?a={agent.run_id}&b={agent.run_id}",
         "no-runs": "/dashboard?tenant=nobody",
         "health": "/dashboard/health",
         "patterns": "/dashboard/patterns",
@@ -474,29 +465,5 @@ async def test_a_replay_page_fits_its_window_and_loads_nothing(
     assert await tab.js("document.querySelectorAll('.replay-run path.curve').length") > 0
     radius = "getComputedStyle(document.querySelector('.card')).borderRadius"
     assert await tab.js(radius) == "8px"
-    assert set(tab.requested) == {page.as_uri()}
-    assert tab.problems == []
-
-
-async def test_a_history_page_fits_its_window_and_loads_nothing(tab: Tab, tmp_path: Path) -> None:
-    """The file of `gateway history --html`, in the dashboard's style, with the longest of words."""
-    page, long = tmp_path / "history.html", "x" * 300
-    log = looping().answer(long, (long, {long: long})).result(long, error=True)
-    path = log.user(f"stop {long}").write(tmp_path / long[:200])
-    found = named([path])
-    write_page(page, summarise(read_file(found[0], Policy()).sessions), found, Policy(), [long])
-    wrong: list[str] = []
-    for width in (1440, 390):
-        for dark in (False, True):
-            await tab.look(width=width, dark=dark)
-            await tab.open(page.as_uri())
-            over = await tab.js("document.documentElement.scrollWidth - innerWidth")
-            wrong += [f"{over} pixels too wide"] if over > 0 else []
-            wrong += [f"at {width}: {found}" for found in await tab.js(AUDIT)]
-            if SHOTS:
-                kind = "dark" if dark else "light"
-                await tab.picture(Path(SHOTS) / f"history-{width}-{kind}.png")
-    assert wrong == []
-    assert await tab.js("document.querySelectorAll('.stretch path.curve').length") > 0
     assert set(tab.requested) == {page.as_uri()}
     assert tab.problems == []

@@ -5,13 +5,12 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from gateway.errors import ConfigError
-from gateway.history.find import Found, at_home, identify, named
+from gateway.history.find import Found, at_home, named
 from gateway.history.readers import LogFormat, formats
 from gateway.history.session import Session
 
@@ -119,91 +118,6 @@ def test_sessions_at_home_are_found_newest_first(tmp_path: Path) -> None:
         os.utime(folder / f"{name}.jsonl", (number, number))
     (folder / "gone.jsonl").symlink_to(tmp_path / "gone")
     assert [each.path.stem for each in at_home(tmp_path)] == ["new", "old"]
-
-
-def git(folder: Path, *arguments: str) -> None:
-    own = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
-    settings = ("-c", "user.name=dev", "-c", "user.email=dev@example.com", "-c", "gc.auto=0")
-    command = ["git", *settings, "-C", str(folder), *arguments]
-    subprocess.run(command, check=True, capture_output=True, env={**os.environ, **own})
-
-
-def checkpoint(folder: Path, where: str, session: str, text: str) -> None:
-    """Add a checkpoint to the work tree of a repository, as Entire lays it out."""
-    place = folder / where
-    place.mkdir(parents=True)
-    (place / "full.jsonl").write_text(text)
-    (place / "metadata.json").write_text(json.dumps({"session_id": session, "agent": "any"}))
-    (place / "prompt.txt").write_text("Repair it.")
-
-
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    """Two sessions in four checkpoints; the work tree is on another branch."""
-    folder = tmp_path / "repository"
-    folder.mkdir()
-    git(folder, "init", "-q", "-b", "entire/checkpoints/v1")
-    lines = CLAUDE.read_text().splitlines(keepends=True)
-    for number, count in enumerate((9, len(lines), 16)):
-        checkpoint(folder, f"a{number}/cdef0123/0", "one", "".join(lines[:count]))
-        git(folder, "add", "-A")
-        git(folder, "commit", "-q", "-m", "checkpoint")
-    checkpoint(folder, "b0/cdef0123/1", "two", LINE)
-    (folder / "b0" / "package.json").write_text("{}")
-    (folder / "b0" / "foreign.jsonl").write_text("{}")
-    git(folder, "add", "-A")
-    git(folder, "commit", "-q", "-m", "checkpoint")
-    git(folder, "checkout", "-q", "--orphan", "main")
-    git(folder, "rm", "-rfq", ".")
-    return folder
-
-
-def test_checkpoints_of_a_repository_are_read(repository: Path) -> None:
-    """The longest transcript of each session, whatever is checked out."""
-    assert [each.name for each in repository.iterdir()] == [".git"]
-    found = named([repository])
-    (whole,) = sessions([identify(CLAUDE)])
-    read = {each.id: each for each in sessions(found)}
-    assert sorted(read) == sorted(["s", whole.id])
-    assert read[whole.id].messages == whole.messages
-    assert "entire/checkpoints/v1" in str(found[0].path)
-    assert {each.size for each in found} == {CLAUDE.stat().st_size, len(LINE)}
-
-
-def test_checkpoints_of_a_clone_are_read(repository: Path, tmp_path: Path) -> None:
-    """On the branches of a remote, and in a bare repository."""
-    git(tmp_path, "clone", "-q", "--no-checkout", str(repository), "clone")
-    git(tmp_path, "clone", "-q", "--bare", str(repository), "bare.git")
-    for name in ("clone", "bare.git"):
-        assert len(sessions(named([tmp_path / name]))) == 2
-
-
-def test_a_broken_repository_has_one_line(tmp_path: Path) -> None:
-    """Git itself says what is wrong."""
-    (tmp_path / ".git").write_text("gitdir: /nowhere\n")
-    assert problem(tmp_path).startswith("git does not read this repository: ")
-
-
-def test_objects_that_a_clone_lacks_are_not_fetched(repository: Path, tmp_path: Path) -> None:
-    """A clone without contents says so, and asks no one for them."""
-    git(repository, "config", "uploadpack.allowFilter", "true")
-    git(tmp_path, "clone", "-q", "--no-checkout", "--filter=blob:none", repository.as_uri(), "c")
-    before = sorted((tmp_path / "c" / ".git" / "objects").rglob("*"))
-    assert problem(tmp_path / "c").startswith("git does not read this repository: ")
-    assert sorted((tmp_path / "c" / ".git" / "objects").rglob("*")) == before
-
-
-def test_a_document_of_a_checkpoint_is_not_taken_for_lines(tmp_path: Path) -> None:
-    """Each transcript is called `full.jsonl`, also one JSON document of several lines."""
-    git(tmp_path, "init", "-q", "-b", "entire/checkpoints/v1")
-    first = (LOGS / "opentelemetry" / "attributes.otlp.jsonl").read_text().partition("\n")[0]
-    checkpoint(tmp_path, "aa/bb/0", "one", json.dumps(json.loads(first), indent=1))
-    git(tmp_path, "add", "-A")
-    git(tmp_path, "commit", "-q", "-m", "checkpoint")
-    git(tmp_path, "checkout", "-q", "--orphan", "main")
-    git(tmp_path, "rm", "-rfq", ".")
-    (found,) = named([tmp_path])
-    assert (found.open().name, len(sessions([found]))) == ("full.json", 1)
 
 
 @pytest.mark.parametrize("each", formats(), ids=lambda each: each.name)

@@ -39,7 +39,6 @@ from tests.api.conftest import Start, client_of
 from tests.api.conftest import start as start
 from tests.control import CONTROL
 from tests.dashboard.test_pages import page_of
-from tests.history.test_find import repository as repository
 from tests.stores.conftest import stores as stores
 
 DAY = 86_400.0
@@ -404,16 +403,6 @@ def test_a_broken_session_does_not_stop_the_others(tmp_path: Path) -> None:
     assert run_keep(found[:1], _settings(database), out, err) == 0
     assert out.getvalue() == "kept 0 sessions as past runs (1 known already): gateway dashboard\n"
     assert run_keep([gone], _settings(database), out, err) == 1
-
-
-def test_sessions_of_a_repository_are_kept(repository: Path, tmp_path: Path) -> None:
-    """Read from its objects, as `gateway history` does."""
-    out, err = io.StringIO(), io.StringIO()
-    assert run_keep(named([repository]), _settings(tmp_path / "gateway.db"), out, err) == 0
-    assert (out.getvalue(), err.getvalue()) == (
-        "kept 1 session as past runs: gateway dashboard\n",
-        "",
-    )
 
 
 async def test_a_session_that_cannot_be_scored_stops_no_other(tmp_path: Path) -> None:

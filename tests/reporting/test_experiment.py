@@ -7,7 +7,7 @@ import pytest
 from gateway.reporting.experiment import report
 from gateway.reporting.rates import read_shares
 from gateway.reporting.results import effects_of
-from tests.reporting.builders import DAY, START, a_run, simulated
+from tests.reporting.builders import a_run, simulated
 
 HALVES = {"on": 0.5, "off": 0.5}
 
@@ -155,16 +155,6 @@ def test_strata_keep_like_with_like() -> None:
     ]
     assert set(found.strata[0].differences) == {"on"}
     assert found.comparisons[0].success_stratified is not None
-
-
-def test_days_are_utc() -> None:
-    """Runs of one day and arm are one line, dated by when they began."""
-    runs = [a_run(0, started_at=START), a_run(1, started_at=START + DAY, outcome="failure")]
-    days = report("e", runs).daily
-    assert [(d.date, d.runs, d.successes) for d in days] == [
-        ("2025-10-09", 1, 1),
-        ("2025-10-10", 1, 0),
-    ]
 
 
 def test_an_unknown_stratum_is_refused() -> None:
