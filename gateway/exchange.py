@@ -3,7 +3,7 @@
 Filled in while the request is handled; the edge turns them into one log line."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from msgspec import Struct, field
@@ -48,7 +48,8 @@ class UpstreamInfo(Struct, kw_only=True):
 class ResponseInfo(Struct, kw_only=True):
     """The answer to the client. `error`: the label of the error, empty for none. `error_body`: how
     the client's dialect writes a gateway error; None for OpenAI's form. `headers`: those that the
-    gateway adds. `upstream_id`: the upstream's own id of it, if it sent one."""
+    gateway adds. `upstream_id`: the upstream's own id of it, if it sent one. `begin`:
+    sends the head of a stream, and pings until its content comes; `begun`: it did."""
 
     status: int = 0
     error: str = ""
@@ -56,6 +57,8 @@ class ResponseInfo(Struct, kw_only=True):
     headers: list[tuple[bytes, bytes]] = []
     client_gone: bool = False
     upstream_id: str = ""
+    begin: Callable[[], Awaitable[None]] | None = None
+    begun: bool = False
 
 
 class Timing(Struct, kw_only=True):

@@ -106,6 +106,8 @@ class Pipeline:
         own = await self._admissions.admit(services, call, request)
         if own is not None:
             return own
+        if exchange.response.begun:  # its head has promised no compression
+            sending.headers = [h for h in sending.headers if h[0].lower() != b"accept-encoding"]
         spending = call.spending
         if isinstance(spending, Spending):
             spending.sent = True

@@ -1,6 +1,7 @@
 """Background tasks that check the rules and deliver alerts."""
 
 import asyncio
+import contextlib
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -13,6 +14,7 @@ from msgspec.structs import replace
 from gateway.alerts.rules import CallCounters, Finding, Signals, UsedAccount, findings
 from gateway.alerts.sender import AlertSender
 from gateway.backends import Stores
+from gateway.budgets.holds import answer_path
 from gateway.budgets.ledger import BudgetLedger
 from gateway.config import Settings
 from gateway.config.alerts import AlertSettings, AlertSink
@@ -22,9 +24,11 @@ from gateway.observability.logging import get_logger
 from gateway.observability.metrics import Metrics
 from gateway.stores import queries
 from gateway.stores.alerts import AlertRecord, Delivery, Settled
+from gateway.stores.budgets import Control
 from gateway.stores.guard.guarded import StoreHealth
 from gateway.stores.protocols import StoreError
 from gateway.stores.sql.alerts import AlertStore
+from gateway.stores.sql.budgets import ControlStore
 from gateway.stores.totals import RunRecord
 from gateway.stores.usage import UsageQuery
 
@@ -82,9 +86,27 @@ class AlertWatch:
         """Look once; returns how many alerts are new."""
         signals, now = await self._signals(), time.time()
         found = findings(signals, self.settings().alerts.rules)
+        if self.settings().alerts.rules.approval_asked and signals.store is None:
+            found += await self._asked()
         if self.settings().alerts.rules.weekly_report and signals.store is None:
             found += await self._week(now)
         return sum([await self.outbox.take(one, now) for one in found])
+
+    async def _asked(self) -> list[Finding]:
+        """The questions that are open; the links are signed when they are sent."""
+        found = []
+        for each in await self.stores.controls.list_controls() if self.stores.controls else ():
+            if each.action == "ask":
+                title = f"A run waits for an answer: {each.reason}"
+                about: dict[str, Any] = {"title": title, "path": f"/dashboard/runs/{each.subject}"}
+                facts = {"run_id": each.subject}
+                known: dict[str, Any] = {
+                    "severity": "danger",
+                    "tenant": each.tenant,
+                    "facts": facts,
+                }
+                found.append(Finding(rule="approval_asked", subject=key_of(each), **known, **about))
+        return found
 
     async def _week(self, now: float) -> list[Finding]:
         """The report of the last week, from Monday 06:00 UTC on; its key makes it one."""
@@ -161,6 +183,11 @@ _MOST = 500
 _REPORTED = frozenset({"usd", "tokens", "input_tokens", "output_tokens"})
 
 
+def key_of(asked: Control) -> str:
+    """The subject of the alert about a question."""
+    return f"{asked.subject}:{asked.at:.3f}"
+
+
 async def used_accounts(
     ledger: BudgetLedger, budgets: Sequence[BudgetSettings], since: float
 ) -> list[UsedAccount]:
@@ -207,6 +234,7 @@ def open_alerts(
 
     alerts, usable = (lambda: settings().alerts), (lambda: degraded() is None)
     outbox = AlertOutbox(stores.alerts, alerts, metrics, usable=usable, publish=publish)
+    outbox.controls = stores.controls
     metrics.alerts_in_memory.set_function(lambda: outbox.in_memory)
     return outbox, AlertWatch(settings, stores, ledger, outbox, CallCounters(metrics), degraded)
 
@@ -230,6 +258,7 @@ class AlertOutbox:
     metrics: Metrics
     usable: Callable[[], bool]
     publish: Callable[[AlertRecord], None]
+    controls: ControlStore | None = field(default=None, init=False)  # of the questions asked
     _sender: AlertSender = field(default_factory=AlertSender, init=False)
     _owner: str = field(default_factory=lambda: secrets.token_hex(8), init=False)
     # By key: last seen, last stored.
@@ -347,7 +376,8 @@ class AlertOutbox:
         if sink is None:
             return [_settled(delivery, "there is no such sink any more") for delivery in batch]
         fresh = [d for d in batch if (d.alert.id, d.sink) not in self._sent]
-        error = await self._sender.send(sink, [d.alert for d in fresh], settings) if fresh else ""
+        alerts = [await self._with_links(d.alert, settings.base_url) for d in fresh]
+        error = await self._sender.send(sink, alerts, settings) if fresh else ""
         if error:
             self.metrics.alerts_sent.labels(sink.name, "failed").inc(len(fresh))
             self._log.warning("alert not sent", sink=sink.name, reason=error, alerts=len(fresh))
@@ -356,6 +386,23 @@ class AlertOutbox:
             self._sent.update((d.alert.id, d.sink) for d in fresh)
         repeated = [_settled(d) for d in batch if d not in fresh]
         return repeated + [self._after(d, error, now, settings) for d in fresh]
+
+    async def _with_links(self, alert: AlertRecord, base_url: str | None) -> AlertRecord:
+        """The alert with the links that answer its question, if that is open: what is stored can be
+        read with the key of an agent."""
+        if alert.rule != "approval_asked" or self.controls is None:
+            return alert
+        listed: Sequence[Control] = ()
+        with contextlib.suppress(StoreError):
+            listed = await self.controls.list_controls()
+        for each in listed:
+            if each.action == "ask" and alert.key.endswith(f":{key_of(each)}"):
+                links = {
+                    n: (base_url or "").rstrip("/") + answer_path(each, n) for n in ("yes", "no")
+                }
+                lines = [f"{name}: {link}" for name, link in links.items()] if base_url else []
+                return replace(alert, facts={**alert.facts, **links, "lines": lines})
+        return alert
 
     def _after(self, delivery: Delivery, error: str, now: float, limits: AlertSettings) -> Settled:
         if not error:
@@ -389,7 +436,7 @@ class AlertOutbox:
 def due_at(rule: str, now: float, settings: AlertSettings) -> float:
     """Time of the first attempt for an alert raised at `now` (both epoch). Those of one
     `group_wait_s` are due together, on every gateway, and make one message."""
-    wait_s = settings.group_wait_s
+    wait_s = 0.0 if rule == "approval_asked" else settings.group_wait_s
     due = (now // wait_s + 1) * wait_s if wait_s else now
     quiet = settings.quiet_minutes()
     if quiet is None or rule in settings.quiet_rules:

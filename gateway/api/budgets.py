@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from gateway.api.operations import ApiRequest, ApiResponse, Content, Operations, like, shape
 from gateway.api.params import DIGITS, Parameters, PathText, TenantParameter, Text, described
 from gateway.api.views import picked
-from gateway.budgets.holds import known_subject
+from gateway.budgets.holds import answer_question, known_subject
 from gateway.budgets.texts import account_view
 from gateway.config.budgets import METRICS
 from gateway.errors import BadRequest, NotFound
@@ -170,7 +170,9 @@ class HeldView(BaseModel):
     """A hold, or the end of one."""
 
     subject: str
-    action: str | None = described("stop, pause, or null: it may go on.")
+    action: str | None = described(
+        "stop, pause, ask (it waits for an answer), or null: it may go on."
+    )
     reason: str
     author: str = described("A person's name, where known.")
     at: float | None
@@ -214,14 +216,32 @@ async def hold(
     return {"subject": subject, "action": action, **about, "at": at, "stored": stored}
 
 
-def _add(kind: str, verb: str, action: Action | None, what: str) -> None:
+async def answer(
+    runtime: "Runtime", subject: str, yes: bool, said: ControlBody, tenant: str | None
+) -> dict[str, Any]:
+    """Answer the question about a run of the tenant. Raises: NotFound: none is open; StoreError."""
+    about = {"reason": said.reason, "author": one_line(said.author, 80)}
+    if not await answer_question(runtime.opened.stores, subject, about, yes=yes, tenant=tenant):
+        raise NotFound(f"no question about {subject[:80]!r} is open", param="subject")
+    await runtime.holds.refresh()
+    runtime.log.warning("question answered", subject=subject, yes=yes)
+    action = None if yes else "stop"
+    event = {"type": "control", "tenant": tenant, "subject": subject, "action": action or "resume"}
+    runtime.events.publish(event)
+    at = None if yes else time.time()
+    return {"subject": subject, "action": action, **about, "at": at, "stored": True}
+
+
+def _add(kind: str, verb: str, action: Action | None, what: str, yes: bool | None = None) -> None:
     async def handler(request: ApiRequest[SubjectParameters]) -> ApiResponse:
         said = request.read(ControlBody) if request.body else ControlBody()
         subject, tenant = request.params.subject, request.tenant
+        if yes is not None:
+            return ApiResponse(await answer(request.runtime, subject, yes, said, tenant))
         return ApiResponse(await hold(request.runtime, subject, action, said, tenant))
 
     handler.__name__, handler.__doc__ = f"{verb}_{kind}", f"{verb.capitalize()} {what}"
-    route, body = f"POST /api/{kind}s/{{subject}}/{verb}", ControlBody if action else None
+    route, body = f"POST /api/{kind}s/{{subject}}/{verb}", ControlBody if action or yes else None
     OPERATIONS.add(route, HeldView, "What holds now.", body=body, errors=(413,))(handler)
 
 
@@ -232,3 +252,5 @@ for _kind, _what in (
     _add(_kind, "stop", "stop", _what)
     _add(_kind, "pause", "pause", _what)
     _add(_kind, "resume", None, _what)
+_add("run", "approve", None, "a run that waits for an answer: it goes on.", yes=True)
+_add("run", "deny", "stop", "a run that waits for an answer: it is stopped.", yes=False)

@@ -1,19 +1,29 @@
-"""The runs that an operator has stopped or paused: in memory for each call, in the store for all.
+"""The runs that an operator has stopped or paused, and those about which a person is asked: in
+memory for each call, in the store for all.
 
 What one gateway holds is written at once, and read by the others every `control.poll_s`."""
 
 import asyncio
+import hashlib
+import hmac
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from urllib.parse import quote
 
+from msgspec.structs import replace
+
+from gateway.backends import Stores
 from gateway.config.budgets import ControlSettings
 from gateway.observability.logging import get_logger
-from gateway.stores.budgets import Control
+from gateway.stores.budgets import AccountKey, BudgetStore, Control
 from gateway.stores.protocols import RunStore, StoreError
 from gateway.stores.queries import PageRequest, RunFilter
 from gateway.stores.sql.budgets import ControlStore
 
 _log = get_logger("gateway.control")
+
+
+_FIRST = ("stop", "ask", "pause")  # of the holds on one call, the one that decides
 
 
 class Holds:
@@ -37,9 +47,9 @@ class Holds:
         return tuple(sorted(self._held.values(), key=lambda each: (each.at, each.subject)))
 
     def find(self, subjects: Iterable[str]) -> Control | None:
-        """The hold on any of the subjects: a stop before a pause."""
+        """The hold on any of the subjects: a stop before a question before a pause."""
         found = [self._held[name] for name in subjects if name in self._held]
-        return min(found, key=lambda each: each.action != "stop", default=None)
+        return min(found, key=lambda each: _FIRST.index(each.action), default=None)
 
     def runs_below(self, conversation_id: str) -> list[str]:
         """The ids of held runs of a conversation."""
@@ -56,10 +66,10 @@ class Holds:
         return await self._set(subject, None)
 
     async def released(self, subjects: Callable[[], Sequence[str]], wait_s: float) -> bool:
-        """Wait until none of the subjects is paused, at most so many seconds. A stop ends the wait,
-        too."""
+        """Wait until none of the subjects is paused or asked about, at most so many seconds. A stop
+        ends the wait, too."""
         end = time.monotonic() + wait_s
-        while (found := self.find(subjects())) is not None and found.action == "pause":
+        while (found := self.find(subjects())) is not None and found.action != "stop":
             left = end - time.monotonic()
             if left <= 0:
                 return False
@@ -128,6 +138,55 @@ class Holds:
         """Let all who wait look again."""
         self._changed.set()
         self._changed = asyncio.Event()
+
+
+async def end_question(
+    controls: ControlStore, accounts: BudgetStore | None, asked: Control, after: Control | None
+) -> bool:
+    """End a question: by a no, with the stop `after` it, or by a yes, which raises the limits and
+    answers what other runs ask about them. False when it is open no more. Raises: StoreError."""
+    if after is not None:
+        return await controls.answer(asked, after)
+    question, alike = asked.question, [asked]
+    if question is not None and question.budget and accounts is not None:
+        key = AccountKey(budget=question.budget, subject=question.account)
+        found = await accounts.accounts([key])
+        known, lifted = (dict(found[0].limits), found[0].lifted) if found else ({}, False)
+        limits = {name: max(known.get(name, 0.0), to) for name, to in question.limits.items()}
+        await accounts.allow(key, at=time.time(), limits=known | limits, lifted=lifted)
+        pairs = [(e, e.question) for e in await controls.list_controls() if e.action == "ask"]
+        same = (question.budget, question.account)
+        alike += [e for e, q in pairs if q and e != asked and (q.budget, q.account) == same]
+    done = [await controls.answer(each, None) for each in alike]
+    return done[0]
+
+
+async def answer_question(
+    stores: Stores, subject: str, said: Mapping[str, str], *, yes: bool, tenant: str | None = None
+) -> bool:
+    """Answer the question about a run, with `reason` and `author`; False when none is open. Raises:
+    StoreError."""
+    listed = await stores.controls.list_controls() if stores.controls else ()
+    found = (e for e in listed if e.subject == subject and tenant in (None, e.tenant))
+    asked = next((each for each in found if each.action == "ask"), None)
+    if asked is None or stores.controls is None:
+        return False
+    after = None if yes else replace(asked, action="stop", at=time.time(), **said)
+    if not await end_question(stores.controls, stores.budgets, asked, after):
+        return False
+    if stores.changes is not None:
+        about = {"answer": "yes" if yes else "no", "budget": (q := asked.question) and q.budget}
+        await stores.changes.record("approval", subject, tenant=asked.tenant, body=about, **said)
+    return True
+
+
+def answer_path(asked: Control, answer: str) -> str:
+    """The page of a signed link, which answers this question alone; `answer`: yes or no."""
+    question = asked.question
+    secret, until = (question.secret, question.until) if question else ("", 0.0)
+    about = f"{asked.subject}\n{asked.at!r}\n{answer}\n{until!r}"
+    mac = hmac.new(secret.encode(), about.encode(), hashlib.sha256).hexdigest()
+    return f"/dashboard/answer/{quote(asked.subject, safe='')}/{answer}/{mac}"
 
 
 async def known_subject(runs: RunStore, given: str, tenant: str | None) -> tuple[str, str] | None:

@@ -36,7 +36,7 @@ class Applied(Struct, frozen=True, kw_only=True):
 
 class BudgetStatus(Struct, frozen=True, kw_only=True):
     """Use of an applied budget: its most used metric, and the steps that are reached. `refuses`: it
-    has refused a call, so that its stop is reached."""
+    has refused a call, so that its stop is reached, and what it asks before."""
 
     applied: Applied
     account: Account
@@ -50,7 +50,7 @@ class BudgetStatus(Struct, frozen=True, kw_only=True):
         return tuple(
             step
             for step in self.applied.budget.ladder
-            if self.share >= step.at * (1 - 1e-9) or (self.refuses and step.do == "stop")
+            if self.share >= step.at * (1 - 1e-9) or (self.refuses and step.do in ("stop", "ask"))
         )
 
     def step(self, name: str) -> LadderStep | None:
@@ -128,6 +128,7 @@ ACTIONS: Mapping[str, Callable[[Sequence[BudgetStatus]], Advice] | None] = {
     "warn": None,
     "wrap_up": _wrap_up,
     "cheaper": _cheaper,
+    "ask": None,
     "stop": None,
 }
 """Each action of a ladder, with its effect on a call that may be sent. Every step that is reached

@@ -1,5 +1,6 @@
 """Texts about budgets and holds for clients, agents and operators. Pure."""
 
+import secrets
 import shlex
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict
@@ -8,7 +9,7 @@ from typing import Any
 from gateway import errors
 from gateway.budgets.rules import BudgetStatus, seconds_to_midnight
 from gateway.config.budgets import BudgetSettings
-from gateway.stores.budgets import STORE_AWAY, Account, Control
+from gateway.stores.budgets import STORE_AWAY, Account, Control, Question
 from gateway.stores.totals import RAISE_IT, resume_command
 from gateway.text.formatting import money
 from gateway.upstream.base import RawHeaders
@@ -43,6 +44,24 @@ def used_up(found: BudgetStatus, metric: str, now: float) -> str:
     option = f"--{metric.replace('_', '-')} {2 * limit:.10g}"
     command = f"gateway budgets raise {budget.name} {shlex.quote(account.subject)} {option}"
     return f"{text}.{again}{RAISE_IT}{command}"
+
+
+def budget_question(found: BudgetStatus, now: float, until: float) -> tuple[str, Question]:
+    """The reason for which a person is asked about a budget, and the question: a yes raises each
+    limit of the account by the budget's own."""
+    budget, current = found.applied.budget, found.account.limits_of(found.applied.wanted.limits)
+    limits = {name: current.get(name, 0.0) + own for name, own in budget.limits.given().items()}
+    raised = ", ".join(amount(name, to) for name, to in limits.items())
+    why = used_up(found, found.metric or next(iter(limits)), now).partition(RAISE_IT)[0]
+    why = why if found.refuses else why.partition(", and this call")[0].rstrip(".")
+    question = Question(
+        secret=secrets.token_hex(16),
+        until=until,
+        budget=budget.name,
+        account=found.account.subject,
+        limits=limits,
+    )
+    return f"budget {budget.name}: {why.rstrip('.')}. A yes raises it to {raised}", question
 
 
 def _figure(metric: str, value: float) -> str:
@@ -81,7 +100,7 @@ def stop_error(control: Control) -> errors.RunStopped:
 def _held(control: Control) -> str:
     """`ordered by the operator (ann): it loops. Let it go on: gateway runs resume c-1`."""
     said = control.reason
-    if not said.startswith(errors.AT_RISK):
+    if not said.startswith((errors.AT_RISK, errors.UNANSWERED)):
         author = f" ({control.author})" if control.author else ""
         said = f"the operator{author}{f': {said}' if said else ''}"
     return f"ordered by {said.rstrip('.')}. Let it go on: {resume_command(control.subject)}"

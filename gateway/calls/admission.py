@@ -1,7 +1,8 @@
 """Whether a prepared call may be sent: holds of the operator first, then budgets.
 
     advise    before the decision: what budgets ask of it (a text, a cheaper model)
-    admit     before it is sent: stopped or paused? enough left? The estimate is reserved
+    admit     before it is sent: stopped or paused? enough left? The estimate is reserved. Where a
+              person is asked, the call waits for the answer (`control.ask_wait_s`)
     extend    before a fallback or the requested model is asked instead
     settle    when it is over: the reservation is replaced by what it used
 
@@ -11,25 +12,29 @@ Unlike steering this does not fail open: a budget holds in every mode but `steer
 from __future__ import annotations
 
 import contextlib
+import secrets
 import time
 from collections.abc import Callable, Sequence
 
+from msgspec import json, structs
+
 from gateway.budgets import texts
 from gateway.budgets.guard import CallBody, Refused, Spending
-from gateway.budgets.rules import BUDGET_HEADER, CallSubject, read_order
+from gateway.budgets.holds import end_question
+from gateway.budgets.rules import BUDGET_HEADER, BudgetStatus, CallSubject, read_order
 from gateway.config.budgets import Ending
 from gateway.conversations.conversation import Conversation, run_id
 from gateway.conversations.index import ConversationIndex
 from gateway.conversations.steering_result import Call, SteeringResult
 from gateway.dialects import SteeredRequest
 from gateway.dialects.own_answers import is_structured
-from gateway.errors import AT_RISK, STOPPED, Forbidden, RunRefused
+from gateway.errors import AT_RISK, STOPPED, UNANSWERED, Forbidden, RunRefused
 from gateway.observability.logging import get_logger
 from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.steering.acting import AtRisk
 from gateway.steering.steer import NO_ADVICE, Advice
-from gateway.stores.budgets import Control
+from gateway.stores.budgets import NOTHING, Control, Question
 from gateway.stores.protocols import StoreError
 from gateway.wire.echo import OWN_ANSWER
 
@@ -71,7 +76,8 @@ class Admissions:
                     self._runtime.metrics.held_calls.labels("strikes").inc()
                     raise texts.strike_error(strike.reason)
             if result is not None and result.decision is not None:
-                await self._end_at_risk(call, result, result.decision.proposal.at_risk)
+                found = result.decision.proposal.at_risk
+                await self._end_at_risk(services, call, result, found)
             if services.budgets is not None or call.control.budget is not None:
                 await self._reserve(services, call, request)
         except Refused as refused:
@@ -83,6 +89,8 @@ class Admissions:
             ending = control.stop_with if error.code == "run_stopped" else "error"
         else:
             return None
+        if call.exchange.response.begun:
+            ending = "answer"  # its status is sent
         return _answer(call, request, texts.with_status(error, control.stop_status), ending)
 
     async def extend(
@@ -111,6 +119,7 @@ class Admissions:
             return names
 
         control = services.settings.control
+        await self._wait_for_answer(services, call, subjects)
         found = holds.find(subjects())
         if found is not None and found.action == "pause":
             call.exchange.notes["paused"] = found.subject
@@ -130,8 +139,70 @@ class Admissions:
                 else texts.pause_error(found, control.pause_retry_s)
             )
 
-    async def _end_at_risk(self, call: Call, result: SteeringResult, found: AtRisk) -> None:
-        """Stop a run that `control.at_risk` ends, until a person lets it go on."""
+    async def _wait_for_answer(
+        self, services: Services, call: Call, subjects: Callable[[], Sequence[str]]
+    ) -> None:
+        """Wait while a person is asked about the call's run; without an answer in time,
+        `control.ask_default` decides."""
+        holds, notes = self._runtime.holds, call.exchange.notes
+        while (found := holds.find(subjects())) is not None and found.action == "ask":
+            question, began = found.question, time.perf_counter()
+            left = question.until - time.time() if question is not None else 0.0
+            notes["asked"] = found.subject
+            if (begin := call.exchange.response.begin) is not None:
+                await begin()
+            try:
+                answered = left > 0 and await holds.released(subjects, left)
+            finally:
+                call.exchange.timing.waited_s += time.perf_counter() - began
+            if not answered:
+                await self._unanswered(services, found)
+
+    async def _unanswered(self, services: Services, asked: Control) -> None:
+        holds, control, after = self._runtime.holds, services.settings.control, None
+        if control.ask_default == "stop":
+            why = f"{UNANSWERED}nobody answered within {control.ask_wait_s:g} s: {asked.reason}"
+            after = structs.replace(asked, action="stop", reason=why, at=time.time())
+        stores = self._runtime.opened.stores
+        try:
+            if stores.controls is not None:
+                await end_question(stores.controls, stores.budgets, asked, after)
+                await holds.refresh()
+        except StoreError:  # it applies to this gateway until the store works again
+            await (holds.hold(after) if after else holds.release(asked.subject))
+        self._publish(asked, "stop" if after else "resume")
+
+    def _publish(self, control: Control, action: str) -> None:
+        event = {"type": "control", "subject": control.subject, "action": action}
+        self._runtime.events.publish(event | {"tenant": control.tenant})
+
+    async def _ask(
+        self, services: Services, call: Call, result: SteeringResult, asked: tuple[str, Question]
+    ) -> None:
+        """Ask a person whether the run may go on, and wait. Raises: RunStopped: it may not."""
+        holds, (why, question) = self._runtime.holds, asked
+        control = Control(
+            subject=result.run_id,
+            tenant=result.conversation.tenant,
+            action="ask",
+            reason=why,
+            at=time.time(),
+            about=json.encode(question).decode(),
+        )
+        if holds.find([control.subject]) is None:
+            await holds.hold(control)
+            with contextlib.suppress(StoreError):  # another gateway may have been first
+                await holds.refresh()
+            self._publish(control, control.action)
+            self._runtime.metrics.held_calls.labels("ask").inc()
+            _log.warning("a person is asked", subject=control.subject, reason=why)
+        call.note_reason(f"ask: {why}")
+        await self._check_holds(services, call, result)
+
+    async def _end_at_risk(
+        self, services: Services, call: Call, result: SteeringResult, found: AtRisk
+    ) -> None:
+        """Stop a run that `control.at_risk` ends until a person lets it go on, or ask one first."""
         if not result.applies:
             if found.asks or found.stops:
                 call.note_reason(f"{AT_RISK}would {'stop' if found.stops else 'hand over'}")
@@ -139,12 +210,16 @@ class Admissions:
         if not found.stops:
             return
         why, tenant = AT_RISK + found.reason.removeprefix("end: "), result.conversation.tenant
-        control = Control(
-            subject=result.run_id, tenant=tenant, action="stop", reason=why, at=time.time()
-        )
+        settings, run = services.settings.control, result.run_id
+        if settings.at_risk == "ask":
+            if "asked" not in call.exchange.notes:
+                until = time.time() + settings.ask_wait_s
+                question = Question(secret=secrets.token_hex(16), until=until)
+                await self._ask(services, call, result, (why, question))
+            return
+        control = Control(subject=run, tenant=tenant, action="stop", reason=why, at=time.time())
         await self._runtime.holds.hold(control)
-        event = {"type": "control", "subject": control.subject, "action": control.action}
-        self._runtime.events.publish(event | {"tenant": tenant})
+        self._publish(control, control.action)
         self._runtime.metrics.held_calls.labels("at_risk").inc()
         raise texts.stop_error(control)
 
@@ -158,7 +233,24 @@ class Admissions:
         subject, body = _subject(call, request), _body(request)
         if order is not None:
             await guard.allow(subject, limits=order.limits, lifted=order.lift)
-        admission = await guard.admit(subject, call.model, body, binding=_binds(services, call))
+        binds, seen = _binds(services, call), set[str]()
+        result, found = call.result if binds else None, None
+        while True:
+            try:
+                admission = await guard.admit(subject, call.model, body, binding=binds)
+                if result is not None and admission is not None:
+                    found = _asking(admission.standings, seen)
+                if result is None or admission is None or found is None:
+                    break
+                await guard.settle_held(admission.held, NOTHING, unpriced=False, estimated=False)
+            except Refused as refused:
+                found = _asking([refused.standing], seen)
+                if result is None or found is None:
+                    raise
+            seen.add(found.applied.budget.name)
+            now = time.time()
+            question = texts.budget_question(found, now, now + services.settings.control.ask_wait_s)
+            await self._ask(services, call, result, question)
         if admission is None:
             return
         exchange, cost = call.exchange, services.catalogue.cost
@@ -168,6 +260,12 @@ class Admissions:
             exchange.notes["budget"] = shown
         for reason in admission.would_stop.values():
             call.note_reason(f"budget: would stop: {reason}")
+
+
+def _asking(standings: Sequence[BudgetStatus], asked: set[str]) -> BudgetStatus | None:
+    """The first budget of a call that asks a person, and has not yet done so for this call."""
+    found = (each for each in standings if each.applied.budget.name not in asked)
+    return next((each for each in found if each.step("ask") is not None), None)
 
 
 def _answer(

@@ -20,7 +20,7 @@ from gateway.api import params
 from gateway.api.runs import run_named, store_outcome
 from gateway.api.views import run_view, step_views
 from gateway.backends import Stores
-from gateway.budgets.holds import known_subject
+from gateway.budgets.holds import answer_question, known_subject
 from gateway.commands.store import add_verb, answer, as_line, kept, say, table
 from gateway.config import Settings
 from gateway.dashboard.runs import step_text
@@ -82,6 +82,11 @@ def add_parser(commands: Any) -> None:
         verb = add_verb(verbs, action, f"{action} a run", partial(_hold, action))
         verb.add_argument("subject", help=_SUBJECT)
         verb.add_argument("--reason", default="", help="shown to the client")
+    for name, yes in (("approve", True), ("deny", False)):
+        what = "let a run go on that waits for an answer" if yes else "stop a run that waits"
+        verb = add_verb(verbs, name, what, partial(_answer, yes))
+        verb.add_argument("subject", help="id of the run: see `gateway runs held`")
+        verb.add_argument("--reason", default="", help="a no shows it to the client")
     resume = add_verb(verbs, "resume", "let a stopped or paused run continue", _resume)
     resume.add_argument("subject", help=_SUBJECT)
     add_verb(verbs, "held", "what is stopped or paused now", _held)
@@ -379,6 +384,14 @@ async def _hold(
     control = Control(subject=subject, tenant=tenant, action=action, **said)
     await kept(stores.controls, _NO_STOPS).hold(control)
     _say_held(args, subject, action)
+
+
+async def _answer(yes: bool, stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:
+    author = os.environ.get("USER") or os.environ.get("USERNAME", "")
+    said = {"reason": args.reason, "author": author}
+    if not await answer_question(stores, args.subject, said, yes=yes):
+        raise ConfigError(f"no question about {args.subject!r} is open: see `gateway runs held`")
+    _say_held(args, args.subject, None if yes else "stop")
 
 
 async def _resume(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:

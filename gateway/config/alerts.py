@@ -12,6 +12,7 @@ RuleName = Literal[
     "run_stuck",
     "hand_over",
     "run_stopped",
+    "approval_asked",
     "budget",
     "cached_share",
     "deployment_resting",
@@ -59,6 +60,7 @@ class AlertRuleSettings:
     run_stuck: int | None = 5
     hand_over: bool = True
     run_stopped: bool = True
+    approval_asked: bool = True
     budget: tuple[float, ...] = (0.5, 0.8, 1.0)
     cached_share: float | None = 0.5
     deployment_resting: bool = True
@@ -95,7 +97,7 @@ class AlertSettings:
     group_wait_s: float = 10
     max_group: int = 20
     quiet_hours: str = ""
-    quiet_rules: tuple[RuleName, ...] = ("budget", "store_degraded")
+    quiet_rules: tuple[RuleName, ...] = ("budget", "store_degraded", "approval_asked")
     timeout_s: float = 10
     retry_s: float = 5
     max_retry_s: float = 600

@@ -10,7 +10,7 @@ from gateway.steering.acting import AtRiskSettings
 
 Scope = Literal["run", "tree", "key", "tenant", "day"]
 Ending = Literal["error", "answer"]
-StepAction = Literal["warn", "wrap_up", "stop"]
+StepAction = Literal["warn", "wrap_up", "ask", "stop"]
 """Actions of a ladder besides `cheaper`; `gateway.budgets.rules.ACTIONS` has a row for each."""
 
 # The name of the budget that `steering.token_budget` sets.
@@ -117,12 +117,16 @@ class BudgetSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlSettings(AtRiskSettings):
-    """Settings of stopping, pausing and handing over runs, and of keeping budgets."""
+    """Settings of stopping, pausing and handing over runs, of asking a person about them, and of
+    keeping budgets. `ask_wait_s`: for so long a call waits for an answer, less than clients do;
+    `ask_default`: what happens without one."""
 
     stop_with: Ending = "error"
     stop_status: Literal[429, 401] = 429
     pause_wait_s: float = 60
     pause_retry_s: float = 10
+    ask_wait_s: float = 240
+    ask_default: Literal["stop", "go_on"] = "stop"
     poll_s: float = 0.5
     store_wait_ms: float = 1000
     reservation_s: float = 900
@@ -133,7 +137,7 @@ class ControlSettings(AtRiskSettings):
         AtRiskSettings.__post_init__(self)
         names = ("pause_wait_s", "pause_retry_s", "first_output_tokens", "unpriced_usd_per_million")
         at_least(self, 0, *names)
-        above_zero(self, "poll_s", "store_wait_ms", "reservation_s")
+        above_zero(self, "poll_s", "store_wait_ms", "reservation_s", "ask_wait_s")
 
 
 def token_budget(tokens: int, *, wraps_up: bool) -> BudgetSettings:

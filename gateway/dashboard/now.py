@@ -60,7 +60,9 @@ async def show(visit: Visit) -> Page:
     wanted = RunFilter(tenant=tenant, mode=LIVE, stopped=ANY, since=now - LONGEST_S)
     stops = (await store.list_runs(wanted, recent)).runs
     stopped = [run for run in stops if run.stopped and run.stopped.at >= now - _DAY_S]
-    stopped.sort(key=lambda run: run.stopped.at if run.stopped else 0.0, reverse=True)
+    stopped.sort(
+        key=lambda r: (r.stopped.action == "ask", r.stopped.at) if r.stopped else (), reverse=True
+    )
     shown = {run.id for run in (*(one.run for one in live), *stopped)}
     page = PageRequest(limit=_FINISHED + len(shown), sort="updated_at")
     newest = await store.list_runs(RunFilter(tenant=tenant, mode=LIVE), page)

@@ -45,6 +45,12 @@ _PAGES = (
         change=pages.log_in,
         public=True,
     ),
+    PageRoute(
+        "/dashboard/answer/{subject}/{answer}/{mac}",
+        runs.answer_by_link,
+        change=runs.answer_by_link,
+        public=True,
+    ),
     PageRoute("/dashboard/logout", change=pages.log_out, public=True),
     PageRoute("/dashboard/static/{name}", pages.show_static, pages.FileParameters, public=True),
     PageRoute("/dashboard/{rest:path}", pages.unknown_page),

@@ -2,6 +2,7 @@
 its budgets or report its outcome."""
 
 import asyncio
+import hmac
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,9 +14,10 @@ from markupsafe import Markup
 from pydantic import Field
 
 from gateway.api import params
-from gateway.api.budgets import MAX_REASON, ControlBody, allow, find_account, hold
+from gateway.api.budgets import MAX_REASON, ControlBody, allow, answer, find_account, hold
 from gateway.api.runs import OutcomeBody, keep_outcome
 from gateway.api.views import picked, thresholds
+from gateway.budgets.holds import answer_path
 from gateway.budgets.texts import account_view, amount
 from gateway.config.budgets import METRICS
 from gateway.dashboard import charts
@@ -27,7 +29,7 @@ from gateway.steering.experiments import ARMS
 from gateway.steering.fsm import FSMState
 from gateway.steering.monitors import MONITORS
 from gateway.steering.transcript.interventions import KIND_LABELS
-from gateway.stores.budgets import AccountKey, Action
+from gateway.stores.budgets import AccountKey, Action, Control
 from gateway.stores.protocols import StoreError
 from gateway.stores.queries import HEALTH_RUNS, LIVE_S, OUTCOMES, RunFilter, RunTrace
 from gateway.stores.records import InjectionRow, StepRow
@@ -169,14 +171,49 @@ async def control(visit: Visit) -> Page:
     run_id = str(visit.scope["path_params"]["run_id"])
     action, form = visit.form.get("action", ""), visit.form
     if action in _HOLDS:
-        subject, reason = form.get("subject", run_id), form.get("reason", "")[:MAX_REASON]
-        said = ControlBody(reason=reason, author=form.get("author", "")[:80])
-        await hold(visit.runtime, subject, _HOLDS[action], said, visit.tenant)
+        subject = form.get("subject", run_id)
+        await hold(visit.runtime, subject, _HOLDS[action], _said(form), visit.tenant)
+    elif action in ("approve", "deny"):
+        subject = form.get("subject", run_id)
+        await answer(visit.runtime, subject, action == "approve", _said(form), visit.tenant)
     elif action in ("raise", "lift"):
         await _allow(visit, form)
     else:
         raise BadRequest(f"action: {action[:40]!r} is not known", param="action")
     return redirect(f"/dashboard/runs/{quote(run_id)}")
+
+
+def _said(form: Mapping[str, str]) -> ControlBody:
+    reason, author = form.get("reason", "")[:MAX_REASON], form.get("author", "")[:80]
+    return ControlBody(reason=reason, author=author)
+
+
+async def _linked(visit: Visit) -> Control:
+    """The open question of a signed link. Raises: NotFound, also for a link that was used."""
+    holds, given = visit.runtime.holds, visit.scope["path_params"]
+    await holds.refresh()
+    held = [each for each in holds.listed() if each.subject == given["subject"]]
+    question = held[0].question if held else None
+    if question is None or held[0].action != "ask":
+        raise NotFound("this question has been answered, or its time is over")
+    right = answer_path(held[0], given["answer"]).rpartition("/")[2]
+    if not hmac.compare_digest(right.encode(), given["mac"].encode()):
+        raise NotFound("this link belongs to no open question")
+    if time.time() >= question.until or given["answer"] not in ("yes", "no"):
+        raise NotFound("this link has expired: the time for an answer is over")
+    return held[0]
+
+
+async def answer_by_link(visit: Visit) -> Page:
+    """The question of a signed link, with one button: opening a link answers nothing."""
+    asked, yes = await _linked(visit), visit.scope["path_params"]["answer"] == "yes"
+    run, done = None, visit.scope["method"] == "POST"
+    if done:
+        await answer(visit.runtime, asked.subject, yes, _said(visit.form), None)
+    else:
+        run = await visit.runtime.runs.get_run(asked.subject, tenant=None, content=False, limit=0)
+    values = {"title": "A run waits for an answer", "asked": asked, "access": None, "yes": yes}
+    return Page(template="answer.html", values=values | {"run": run and run.run, "done": done})
 
 
 async def _allow(visit: Visit, form: Any) -> None:

@@ -168,6 +168,7 @@ class Dialect(ABC):
     they are about the model in the body, and only an upstream of that model can answer."""
     end: ClassVar[NamedEnd | None] = None  # the event that ends a stream; None: OpenAI's `[DONE]`
     stream_type: ClassVar[bytes] = b"text/event-stream; charset=utf-8"
+    ping: ClassVar[bytes] = b": waiting\n\n"  # keeps a stream alive; empty: its form has none
     always_reports_usage: ClassVar[bool] = False  # whether streams do so without being asked to
     streams_json: ClassVar[bool] = False  # whether an answer labelled JSON may be a stream
     litellm: ClassVar[LiteLLMCall | None] = None  # None: only upstreams that speak it serve it

@@ -67,6 +67,7 @@ class GeminiDialect(Dialect):
     routes = tuple(f"/{place}/models/{{model}}:{verb}" for place in _PLACES for verb in _VERBS)
     list_key = "contents"
     route = "generate_content"
+    ping = b""  # its SDKs take a comment for a part of the answer
     api = "google"
     stores_answers = False
     end = NamedEnd("finishReason", "blockReason", keys=True)

@@ -132,6 +132,7 @@ class MessagesDialect(Dialect):
     routes: ClassVar[tuple[str, ...]] = ("/v1/messages",)
     list_key = "messages"
     route = "messages"
+    ping = b'event: ping\ndata: {"type": "ping"}\n\n'
     api: ClassVar[Api] = "anthropic"
     stores_answers = False
     end = NamedEnd("message_stop")

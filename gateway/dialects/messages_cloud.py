@@ -72,6 +72,7 @@ class BedrockDialect(MessagesDialect):
     routes = ("/model/{model:path}/invoke", "/model/{model:path}/invoke-with-response-stream")
     api = "bedrock"
     end = _FramedEnd()
+    ping = b""
     stream_type = b"application/vnd.amazon.eventstream"
 
     def addressed(self, path: str) -> Addressed | None:

@@ -99,8 +99,11 @@ class KeepAlive:
     """Sends a comment whenever nothing has come for `interval_s` and an event is complete. One
     timer for the whole stream, which looks at the clock when it fires."""
 
-    def __init__(self, interval_s: float, send: Callable[[bytes], object]) -> None:
+    def __init__(
+        self, interval_s: float, send: Callable[[bytes], object], ping: bytes = b""
+    ) -> None:
         self._interval_s = interval_s
+        self._ping = ping or encode_comment("keep-alive")
         self._send = send
         self._loop = asyncio.get_running_loop()
         self._heard = self._loop.time()
@@ -125,7 +128,7 @@ class KeepAlive:
         if wait_s <= 0:
             wait_s = self._interval_s
             if self._between_events:
-                self._send(encode_comment("keep-alive"))
+                self._send(self._ping)
         self._handle = self._loop.call_later(wait_s, self._ring)
 
 
@@ -154,6 +157,8 @@ def _passing(
     return pass_on
 
 
+_PING_S = 10.0
+"""Seconds between the pings of a call that waits; proxies close silent streams after a minute."""
 _CHUNKS_TO_TELL = 64
 """Chunks with less content than that are the white space that some upstreams send while they work.
 What comes after so many is taken for what its label says."""
@@ -175,10 +180,27 @@ class Relay:
     write: WriteNow | None = None
     _watch: ResponseWatch | None = field(default=None, init=False)
     _whole: ResponseWatch | None = field(default=None, init=False)
+    _pings: KeepAlive | None = field(default=None, init=False)
 
     @property
     def _limit(self) -> int:
         return int(self.server.max_buffered_response_mb * 2**20)
+
+    async def begin(self) -> None:
+        """Send the head of a stream, and a ping every few seconds until the answer comes."""
+        if self.exchange.response.begun:
+            return
+        self.exchange.response.begun = True
+        self.exchange.start_response()
+        headers = [(b"content-type", self.dialect.stream_type), (b"cache-control", b"no-cache")]
+        await self.send({"type": "http.response.start", "status": 200, "headers": headers})
+        await self._body(self.dialect.ping)
+        self._pings = KeepAlive(_PING_S, self._comment, self.dialect.ping)
+
+    def stop_pings(self) -> None:
+        """No pings from here on."""
+        if self._pings is not None:
+            self._pings.stop()
 
     def received(self) -> bytes:
         """The bytes of the answer so far, decompressed; empty when they cannot be read."""
@@ -206,7 +228,11 @@ class Relay:
         encoding = header(response.headers, b"content-encoding")
         labelled = kind.startswith(b"text/event-stream")
         as_stream = asked_for_stream and (b"json" not in kind or self.dialect.streams_json)
-        if response.status < 300 and (labelled or as_stream):
+        self.stop_pings()
+        if self.exchange.response.begun and not (response.status < 300 and (labelled or as_stream)):
+            text = f"the upstream answered with status {response.status} and no stream"
+            await self.break_off(UpstreamMalformed(text))
+        elif response.status < 300 and (labelled or as_stream):
             await self._stream(response, encoding, usage_filter, labelled=labelled)
         else:
             events = await self._relay_whole(response, encoding, echo)
@@ -254,11 +280,11 @@ class Relay:
                 await self._try_complete(watch, response, last=True)
         except UpstreamFailure as exc:
             if not completed:
-                await self._break_off(exc, visible=plain)
+                await self.break_off(exc, visible=plain)
                 return
         except asyncio.CancelledError:
             if not (completed or self.exchange.response.client_gone):
-                await self._break_off(ShuttingDown(), visible=plain)
+                await self.break_off(ShuttingDown(), visible=plain)
             raise
         finally:
             if keepalive is not None:
@@ -330,7 +356,7 @@ class Relay:
             await self.complete(_read_body(self.dialect, watch, response.usage))
         return True
 
-    async def _break_off(self, exc: GatewayError, *, visible: bool) -> None:
+    async def break_off(self, exc: GatewayError, *, visible: bool = True) -> None:
         """Send one error event, and close the connection without the end of the body. Many clients
         take a stream that simply ends for a complete one."""
         self.exchange.response.error = exc.label
@@ -345,6 +371,8 @@ class Relay:
             self.write(comment)  # a client with bytes to read needs none
 
     async def _start(self, response: LaneResponse, drop: tuple[bytes, ...]) -> None:
+        if self.exchange.response.begun:
+            return
         headers: RawHeaders = [h for h in response.headers if h[0] not in drop]
         self.exchange.start_response()
         await self.send(

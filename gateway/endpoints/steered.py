@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from gateway.auth.authenticator import Authenticator, Principal, refuse_loop
 from gateway.budgets.rules import BUDGET_HEADER
+from gateway.calls.prepared_request import PreparedRequest
 from gateway.dialects import Dialect, SteeredRequest
 from gateway.dialects.base import Addressed
 from gateway.endpoints.body import (
@@ -29,12 +30,13 @@ from gateway.endpoints.body import (
 from gateway.endpoints.edge import EXCHANGE
 from gateway.endpoints.key_rights import require_own, require_route
 from gateway.endpoints.relay import Relay
-from gateway.errors import BadRequest, NotFound
+from gateway.errors import BadRequest, GatewayError, NotFound
 from gateway.exchange import Exchange
 from gateway.pipeline import Pipeline
 from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.upstream.base import RawHeaders, header
+from gateway.upstream.dispatch import UpstreamCall
 from gateway.wire.body_prefix import BodyPrefix
 from gateway.wire.parsing import COUNTED_BYTES, BeyondParser, reading_ms
 from gateway.wire.request import BIG_BYTES
@@ -93,16 +95,28 @@ class SteeredEndpoint:
                 given = send, exchange, watch, prepared.complete, services.settings.server
                 done, write = prepared.note_delivered, offers.get(WRITE_NOW)
                 relay = Relay(*given, self.dialect, delivered=done, write=write)
+                if request.stream and socket is None and self.dialect.ping:
+                    exchange.response.begin = relay.begin
                 try:
-                    response = await self.pipeline.send(services, prepared, sending)
-                    try:
-                        hidden, echo = prepared.asked_usage, prepared.echo()
-                        await relay.answer(response, request.stream, hidden, echo)
-                    finally:
-                        await response.aclose()
+                    await self._answer(services, prepared, sending, relay)
+                except GatewayError as exc:
+                    if not exchange.response.begun:
+                        raise
+                    await relay.break_off(exc)
                 finally:  # however the call ends, it is recorded
+                    relay.stop_pings()
                     prepared.end(relay.seen)
                     prepared.keep_raw(relay.received)
+
+    async def _answer(
+        self, services: Services, prepared: PreparedRequest, sending: UpstreamCall, relay: Relay
+    ) -> None:
+        response = await self.pipeline.send(services, prepared, sending)
+        try:
+            hidden, echo = prepared.asked_usage, prepared.echo()
+            await relay.answer(response, prepared.request.stream, hidden, echo)
+        finally:
+            await response.aclose()
 
     def _admit(self, scope: Scope, exchange: Exchange) -> Principal:
         """The caller, noted in the record of the request."""

@@ -57,13 +57,14 @@ class ActSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtRiskSettings:
-    """Whether runs that are likely to fail are handed over to a person, or ended. `hand_over_at`,
-    `end_at`: risks in (0, 1], by the evidence of the run alone, that have to last three steps;
+    """Whether runs that are likely to fail are handed over to a person, or ended, or a person is
+    asked whether to end them. `hand_over_at`, `end_at`: risks in (0, 1], by the evidence
+    of the run alone, that have to last three steps;
     `end_after`: steps after the hand-over at which a run that is still at `hand_over_at` is stopped
     by `end`. Source of the defaults: docs/budgets.md. Runs that only talk are left out. Raises
     ValueError: a level out of range, or `end_at` below `hand_over_at`."""
 
-    at_risk: Literal["off", "hand_over", "end"] = "off"
+    at_risk: Literal["off", "hand_over", "ask", "end"] = "off"
     hand_over_at: float = 0.8
     end_at: float = 0.9
     end_after: int = 5
@@ -102,7 +103,7 @@ class AtRisk(Struct, frozen=True, kw_only=True):
             return before
         high, found = lasting >= settings.hand_over_at, f"risk {lasting:.2f} for three steps"
         looks = handed is not None and not self.again and step >= handed + settings.end_after
-        if settings.at_risk == "end" and (lasting >= settings.end_at or (looks and high)):
+        if settings.at_risk in ("ask", "end") and (lasting >= settings.end_at or (looks and high)):
             asked = "" if handed is None else f", asked to hand over at step {handed}"
             return replace(before, ended=True, stops=True, reason=f"end: {found}{asked}")
         if handed is None and high:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
 
-from msgspec import Struct, structs
+from msgspec import MsgspecError, Struct, json, structs
 
 _MINUTE_S = 60.0
 _SHARE = 4  # a lease takes so large a part of what is left at most
@@ -381,12 +381,23 @@ class BudgetStore(ABC):
         """Remove accounts that end by themselves and were last used before; how many."""
 
 
-Action = Literal["stop", "pause"]
+Action = Literal["stop", "pause", "ask"]
+
+
+class Question(Struct, frozen=True, kw_only=True):
+    """A question to a person about a run: open until `until`; `secret` signs its links. A yes to a
+    budget raises the limits of the account to `limits`; `budget` is empty for a run at risk."""
+
+    secret: str
+    until: float
+    budget: str = ""
+    account: str = ""
+    limits: Mapping[str, float] = {}
 
 
 class Control(Struct, frozen=True, kw_only=True):
     """A hold on a run (`subject` is its id), or on a conversation and all below it. `author`: who
-    ordered it, where known."""
+    ordered it, where known. `about`: the question of an `ask`, which a stop after it keeps."""
 
     subject: str
     tenant: str
@@ -394,3 +405,12 @@ class Control(Struct, frozen=True, kw_only=True):
     reason: str = ""
     at: float = 0.0
     author: str = ""
+    about: str = ""
+
+    @property
+    def question(self) -> Question | None:
+        """The question to a person; None without one."""
+        try:
+            return json.decode(self.about, type=Question) if self.about else None
+        except MsgspecError:
+            return None

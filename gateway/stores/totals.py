@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 
 from msgspec import Struct
 
-from gateway.errors import AT_RISK, BY_OPERATOR, STOP_ABOVE, BudgetExceeded, RunStopped
+from gateway.errors import AT_RISK, BY_OPERATOR, STOP_ABOVE, UNANSWERED, BudgetExceeded, RunStopped
 from gateway.steering.transcript.user_words import title_of
 from gateway.stores.records import IMPORTED, CallRow, RunUpdate, StepRow
 
@@ -247,7 +247,7 @@ def _with_estimates(known: Mapping[str, float], calls: Sequence[CallRow]) -> Map
 
 
 class Stop(Struct, frozen=True, kw_only=True):
-    """A stopped or paused run: `action` is stop or pause; `by`: one of STOPPERS; `name`: of the
+    """A run that is held: `action` is stop, pause or ask; `by`: one of STOPPERS; `name`: of the
     budget, or of the person, where known; `at`: of the hold, or of the refused call; `go_on`: the
     command that lets the run go on."""
 
@@ -261,6 +261,8 @@ class Stop(Struct, frozen=True, kw_only=True):
     @property
     def words(self) -> str:
         """`stopped by budget per-task`, `paused by the operator (ann)`."""
+        if self.action == "ask":
+            return "waiting for an answer"
         done = "paused" if self.action == "pause" else "stopped"
         if self.by == "budget" and self.name:
             return f"{done} by budget {self.name}"
@@ -272,6 +274,7 @@ STOPPERS = {
     "budget": "a budget",
     "steering": STOP_ABOVE.removesuffix(": "),
     "at_risk": AT_RISK.removesuffix(": "),
+    "ask": UNANSWERED.removesuffix(": "),
 }
 RAISE_IT = " Raise it: "  # between a budget's figures and the command that raises it
 
@@ -283,8 +286,11 @@ def resume_command(subject: str) -> str:
 
 def held(action: str, at: float, subject: str, author: str, why: str) -> Stop:
     """The stop of a run on which there is a hold."""
-    by = "at_risk" if why.startswith(AT_RISK) else "operator"
-    why, go_on = why.removeprefix(AT_RISK), resume_command(subject)
+    by = {AT_RISK: "at_risk", UNANSWERED: "ask"}.get(why[: why.find(": ") + 2], "operator")
+    why = why if by == "operator" else why.partition(": ")[2]
+    go_on = resume_command(subject)
+    if action == "ask":
+        go_on = go_on.replace("resume", "approve", 1)
     return Stop(action=action, by=by, why=why, name=author, at=at, go_on=go_on)
 
 
@@ -295,7 +301,7 @@ def stop_of(error: str | None, reasons: Sequence[str], at: float) -> Stop | None
         return None
     why = next((r for r in reversed(reasons) if r.startswith(f"{error}: ")), "")
     by = "budget" if error == BudgetExceeded.label else "steering"
-    if by == "steering" and (BY_OPERATOR in why or AT_RISK in why):
+    if by == "steering" and any(each in why for each in (BY_OPERATOR, AT_RISK, UNANSWERED)):
         return None
     why = why.removeprefix(f"{error}: ").rpartition(STOP_ABOVE)[2]
     why, _, command = why.partition(RAISE_IT)

@@ -11,6 +11,7 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,8 @@ from tests.wrap.test_real_clients import AGENTS, PATH, ROOT, model
 pytestmark = pytest.mark.nightly
 
 ROOM = 2
+ASKED_S = 15
+"""How long a person thinks: longer than the time between two pings."""
 WAIT_S = 200
 """Longest time that an agent may take to give up; what each needs is far less."""
 
@@ -67,4 +70,71 @@ def test_it_ends_by_itself(
     assert len(calling) == ROOM
     if ending == "answer":
         shown = ended.stdout + ended.stderr
+        assert "Stopped by the gateway" in shown
+
+
+VERBS = ["approve", "deny", "nobody"]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("name", ["claude", "codex", "opencode"])
+def test_it_waits_for_an_answer(
+    name: str, verb: str, upstream: ScriptedUpstream, tmp_path: Path
+) -> None:
+    """The agent sees one slow call: after a yes it works on to its end, else it ends at once."""
+    agent = AGENTS[name]
+    program = shutil.which(agent.command[0], path=PATH)
+    if program is None:
+        pytest.skip(f"{agent.command[0]} is not installed")
+    upstream.default = model(agent)
+    (tmp_path / "work").mkdir()
+    ladder = [{"at": 1.0, "do": "ask"}]
+    budget = {"name": "per-run", "scope": "run", "limits": {"calls": ROOM}, "ladder": ladder}
+    env = {
+        "PATH": PATH,
+        "HOME": str(tmp_path),
+        "TERM": "dumb",
+        "PYTHONPATH": str(ROOT),
+        "OPENAI_BASE_URL": upstream.base_url,
+        "OPENAI_API_KEY": "sk-client",
+        "ANTHROPIC_API_KEY": "sk-client",
+        "GATEWAY_STEERING__DEADLINE_MS": str(DEADLINE_MS),
+        "GATEWAY_STORAGE__PATH": str(tmp_path / "gateway.db"),
+        "GATEWAY_BUDGETS": json.dumps([budget]),
+        "GATEWAY_CONTROL__ASK_WAIT_S": "12" if verb == "nobody" else "120",
+        **agent.env,
+    }
+    gateway = [sys.executable, "-m", "gateway"]
+
+    def told(*words: str) -> str:
+        ran = subprocess.run(
+            [*gateway, *words], env=env, cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        return ran.stdout
+
+    with subprocess.Popen(
+        [*gateway, "wrap", "--json", "--", program, *agent.command[1:]],
+        env=env,
+        cwd=tmp_path / "work",
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        stdin=subprocess.DEVNULL,
+    ) as running:
+        answered, began = 0, time.monotonic()
+        while verb != "nobody" and running.poll() is None and time.monotonic() < began + WAIT_S:
+            for line in told("runs", "held", "--json").splitlines():
+                held = json.loads(line)
+                if held["action"] == "ask":
+                    time.sleep(ASKED_S)
+                    told("runs", verb, held["subject"], "--reason", "by the test")
+                    answered += 1
+        shown, _ = running.communicate(timeout=WAIT_S)
+    calling = [r for r in upstream.requests if r.fields.get("tools") or r.fields.get("input")]
+    print(name, verb, "status", running.returncode, "calls", len(calling), "answers", answered)
+    print(f"{time.monotonic() - began:.0f} s", shown[-900:])
+    if verb == "approve":
+        assert len(calling) > ROOM
+    else:
+        assert len(calling) == ROOM
         assert "Stopped by the gateway" in shown

@@ -145,6 +145,7 @@ CREATE INDEX raw_calls_by_time ON raw_calls (at) INCLUDE (bytes);
 
 -- = control_003_leases
 @leases
+
 -- = search_001_words_of_runs
 -- The words of a run's task, of what the user said and of errors: only indexes, so that whatever
 -- writes or removes rows keeps them. chr(64) stands for a part of a
@@ -193,3 +194,6 @@ $$;
 CREATE INDEX runs_by_words ON runs USING gin (gateway_words(task_preview));
 CREATE INDEX steps_by_words ON steps USING gin (gateway_step_words(content, call, failure_type))
     WHERE gateway_step_words(content, call, failure_type) IS NOT NULL;
+
+-- = control_004_questions
+@questions

@@ -38,10 +38,16 @@ _PRUNE = """
 DELETE FROM budget_accounts WHERE ends AND updated_at < :older_than AND leased_until < :older_than
 RETURNING TRUE
 """
-_CONTROL = ("subject", "tenant", "action", "reason", "at", "author")
+_CONTROL = ("subject", "tenant", "action", "reason", "at", "author", "about")
 _HOLD = f"""
 {db.insert("run_controls", _CONTROL)}
 ON CONFLICT (subject) DO UPDATE SET {db.excluded(_CONTROL[1:])}
+"""
+_ASK = f"{db.insert('run_controls', _CONTROL)} ON CONFLICT (subject) DO NOTHING"
+_ASKED = "WHERE subject = :subject AND action = 'ask' AND at = :asked_at RETURNING TRUE"
+_YES = f"DELETE FROM run_controls {_ASKED}"
+_NO = f"""
+UPDATE run_controls SET action = :action, reason = :reason, at = :at, author = :author {_ASKED}
 """
 _LET_GO = "DELETE FROM run_controls WHERE subject = :subject RETURNING TRUE"
 _CONTROLS = f"SELECT {db.columns(_CONTROL)} FROM run_controls ORDER BY at, subject"
@@ -97,8 +103,9 @@ class ControlStore:
         self._engine = engine
 
     async def hold(self, control: values.Control) -> None:
-        """Stop or pause; replaces an earlier hold on the same subject."""
-        await self._engine.write(_HOLD, **db.row_of(control, _CONTROL))
+        """Stop or pause in place of an earlier hold on the subject, or ask where there is none."""
+        wanted = _ASK if control.action == "ask" else _HOLD
+        await self._engine.write(wanted, **db.row_of(control, _CONTROL))
         await self._engine.changed(CONTROLS)
 
     async def release(self, subject: str) -> bool:
@@ -106,6 +113,15 @@ class ControlStore:
         released = bool(await self._engine.write(_LET_GO, subject=subject))
         await self._engine.changed(CONTROLS)
         return released
+
+    async def answer(self, asked: values.Control, after: values.Control | None) -> bool:
+        """Replace an open question by a stop, or end it; False when it is open no more."""
+        which: dict[str, Any] = {"subject": asked.subject, "asked_at": asked.at}
+        if after is not None:
+            which |= db.row_of(after, ("action", "reason", "at", "author"))
+        done = bool(await self._engine.write(_NO if after else _YES, **which))
+        await self._engine.changed(CONTROLS)
+        return done
 
     async def list_controls(self) -> Sequence[values.Control]:
         """All holds in force, oldest first."""

@@ -277,3 +277,7 @@ FROM (
     FROM budget_reservations GROUP BY budget, subject
 ) AS r WHERE budget_accounts.budget = r.budget AND budget_accounts.subject = r.subject;
 DELETE FROM budget_reservations;
+
+-- = questions
+-- `about`: what a person is asked about a run, as JSON.
+ALTER TABLE run_controls ADD COLUMN about: text DEFAULT '';

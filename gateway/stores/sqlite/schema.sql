@@ -142,6 +142,7 @@ CREATE INDEX raw_calls_by_time ON raw_calls (at, bytes);
 
 -- = control_003_leases
 @leases
+
 -- = search_001_words_of_runs
 -- The words of a run's task, of what the user said and of errors. A row is a step's, or the task's
 -- (the last of its run): rowid = run * 2^20 + step. Triggers, so that whatever writes, late scores
@@ -189,3 +190,6 @@ INSERT INTO run_words (rowid, words)
 SELECT (pk << 20) + 1048575, task_preview FROM runs WHERE task_preview <> '';
 INSERT OR REPLACE INTO run_words (rowid, words)
 SELECT place, words FROM words_of_steps WHERE words IS NOT NULL;
+
+-- = control_004_questions
+@questions
