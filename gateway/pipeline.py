@@ -51,6 +51,7 @@ from gateway.services import Services
 from gateway.steering.experiments import RandomArm, assign, mode_of
 from gateway.steering.identity import identify
 from gateway.stores.protocols import StoreError
+from gateway.stores.records import KeyTerms
 from gateway.tasks import DeadlinePassed, OwnTime
 from gateway.upstream.base import LaneResponse, RawHeaders
 from gateway.upstream.deployments import Target
@@ -67,12 +68,20 @@ class Pipeline:
         self._log = get_logger("gateway.steering")
 
     async def prepare(
-        self, services: Services, exchange: Exchange, request: SteeredRequest, headers: RawHeaders
+        self,
+        services: Services,
+        exchange: Exchange,
+        request: SteeredRequest,
+        headers: RawHeaders,
+        terms: KeyTerms | None = None,
     ) -> PreparedRequest:
-        """Make every decision about a request before it goes out. Raises: BadRequest: a header for
-        the gateway has a value that is not allowed."""
+        """Make every decision about a request before it goes out; `terms`: of its key. Raises:
+        BadRequest: a header for the gateway has a value that is not allowed."""
         named = {k.decode("latin-1"): v.decode("latin-1") for k, v in headers}
-        call = Call(control=ControlHeaders.read(named), exchange=exchange)
+        control = ControlHeaders.read(named)
+        if terms is not None:
+            control = replace(control, tags=terms.tagged(control.tags))
+        call = Call(control=control, exchange=exchange)
         prepared = PreparedRequest(self._runtime, self._recorder, services, request, call)
         steering = services.settings.steering
         own_time = OwnTime(steering.deadline_ms / 1000)

@@ -109,9 +109,8 @@ class Runtime:
         following = self.keys.follow(stores.keys, lambda: self.settings.auth)
         self._follow(following, "watch gateway keys")
         self._follow(states.follow(), "watch store")
-        accounting = Accounting(
-            (stores.budgets, stores.controls), lambda: self.settings, self.events, self.metrics
-        )
+        kept, shown = (stores.budgets, stores.controls), (self.events, self.metrics)
+        accounting = Accounting(kept, lambda: self.settings, *shown, self.keys.budgets)
         closing.push_async_callback(accounting.ledger.flush, closing=True)
         await wait(accounting.holds.refresh)
         self._follow(accounting.follow(), "budgets and holds")

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from gateway.backends import Stores
 from gateway.budgets.accounting import Accounting, OwnCalls
+from gateway.budgets.guard import BudgetGuard
 from gateway.config import Settings
 from gateway.conversations.index import ConversationIndex
 from gateway.conversations.judge import ModelJudge
@@ -98,7 +99,7 @@ class Services:
         self.resolver = ConversationResolver(self.index, self.loader, own, shared=shared)
         accounting, patterns = opened.accounting, opened.patterns
         kept = settings.storage.store_content
-        self.budgets = accounting.guard(settings, self.catalogue.cost)
+        self._guard = accounting.guard(settings, self.catalogue.cost)
         # Live runs are asked to wrap up by their budgets' accounts, which an operator may change.
         acting = dataclasses.replace(settings.steering, budget_action="none")
         rules = replace(settings.rules(), acting=acting)
@@ -116,6 +117,11 @@ class Services:
         )
         self._users = 0
         self._retired = False
+
+    @property
+    def budgets(self) -> BudgetGuard | None:
+        """The guard of the budgets; None while there are none."""
+        return self._guard if self._guard.budgets or self._guard.of_keys else None
 
     def _judge(self, metrics: Metrics, own_calls: OwnCalls) -> ModelJudge | None:
         if (limit_s := self.settings.judge_limit_s()) is None:

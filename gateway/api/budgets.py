@@ -146,7 +146,7 @@ async def find_account(runtime: "Runtime", budget: str, subject: str) -> Account
 
 
 def _view(runtime: "Runtime", account: Account) -> dict[str, Any]:
-    return account_view(account, runtime.settings.all_budgets(), time.time())
+    return account_view(account, runtime.accounting.budgets(), time.time())
 
 
 MAX_REASON = 300

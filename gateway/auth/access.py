@@ -107,6 +107,7 @@ class Gate:
         if found is not None:
             self._auth.refuse_guesses(scope, found.guessable)
             return Access(tenant=found.tenant, how="key")
+        self._auth.refuse_expired(headers)
         # A gateway that requires no key accepts any: the client may have sent its provider's.
         if offered and not (self._auth.open_admin and not self._auth.keys_required):
             self._auth.wrong_key(scope)

@@ -18,6 +18,7 @@ from gateway.auth.hosts import is_loopback_name
 from gateway.auth.keyring import DEFAULT_TENANT, KEY_PREFIX, KeyRing, key_digest
 from gateway.config import AuthSettings
 from gateway.errors import LoopDetected, Overloaded, Unauthorized
+from gateway.stores.records import KeyTerms
 from gateway.upstream import credentials
 from gateway.upstream.base import RawHeaders, header
 from gateway.upstream.dispatch import has_passed
@@ -70,6 +71,7 @@ class Principal:
     key: str = ""
     """The name of the gateway key, of the config its tenant's; empty for a request without one."""
 
+    terms: KeyTerms | None = None  # of a key that is stored
     operator: bool = False  # whether the request may change what holds for it: it has the admin key
 
 
@@ -148,6 +150,7 @@ class Authenticator:
         if not required:
             key_headers = self._key_headers(headers)
             return Principal(key_headers=key_headers, operator=bool(key_headers))
+        self.refuse_expired(headers)
         if offered_keys(headers):
             self.wrong_key(scope)
         what = "is unknown" if offered_keys(headers) else "is missing"
@@ -169,9 +172,16 @@ class Authenticator:
                     key_headers=self._key_headers(headers),
                     guessable=len(key) < UNGUESSABLE_CHARACTERS,
                     key=record.name or record.id if record else tenant,
+                    terms=record.terms if record else None,
                     operator=any(self.is_admin(other) for _, other in offered),
                 )
         return None
+
+    def refuse_expired(self, headers: RawHeaders) -> None:
+        """Tell the holder of an expired key that it is one. Raises: Unauthorized."""
+        for _, key in offered_keys(headers):
+            if when := self._ring.expiry(key_digest(key)):
+                raise Unauthorized(f"the gateway key expired on {when}")
 
     def wrong_key(self, scope: Scope) -> None:
         """Count a wrong key. Raises: Overloaded when its address has sent too many."""

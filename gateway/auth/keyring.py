@@ -2,15 +2,22 @@
 
 import asyncio
 import hashlib
+import re
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from msgspec import convert
+from msgspec.structs import asdict
 
 from gateway.config import AuthSettings
+from gateway.config.budgets import BudgetLimits, BudgetSettings
 from gateway.observability.logging import get_logger
 from gateway.stores.protocols import KeyStore, StoreError
-from gateway.stores.records import KeyRecord
+from gateway.stores.records import KeyRecord, KeyTerms
 
 DEFAULT_TENANT = "default"  # the tenant of requests while no key is required
 
@@ -32,10 +39,14 @@ class NewKey:
     record: KeyRecord
 
 
-def make_key(tenant: str, name: str = "", *, now: float | None = None) -> NewKey:
-    """A new random key for a tenant. Raises: ValueError for a tenant without a visible name."""
+def make_key(
+    tenant: str, name: str = "", terms: KeyTerms | None = None, *, now: float | None = None
+) -> NewKey:
+    """A new random key for a tenant. Raises: ValueError: a name that is not visible."""
     if not tenant or not tenant.isprintable():
         raise ValueError("tenant: must be visible text")
+    if not name.isprintable():
+        raise ValueError("name: must be visible text")
     text = KEY_PREFIX + secrets.token_urlsafe(_SECRET_BYTES)
     record = KeyRecord(
         id=f"key-{secrets.token_hex(6)}",
@@ -44,8 +55,93 @@ def make_key(tenant: str, name: str = "", *, now: float | None = None) -> NewKey
         hint=text[:_SHOWN_CHARACTERS],
         digest=key_digest(text),
         created_at=time.time() if now is None else now,
+        terms=terms or KeyTerms(),
     )
     return NewKey(text=text, record=record)
+
+
+async def create_key(store: KeyStore, tenant: str, name: str, terms: Mapping[str, Any]) -> NewKey:
+    """Make a key and store it. Raises: ValueError."""
+    made = make_key(tenant, name, KeyTerms(**terms))
+    await store.add_key(made.record)
+    return made
+
+
+async def rotate_key(store: KeyStore, key_id: str, overlap: str) -> NewKey | None:
+    """Make a key with the name, rights and lifetime of another, which expires after `overlap`; None
+    when no valid key has that id. Raises: ValueError: it has been replaced already."""
+    ends, now, keys = time.time() + duration("overlap", overlap), time.time(), {}
+    for key in await store.list_keys():
+        keys[key.id] = key
+        if key.terms.replaces == key_id and key.revoked_at is None:
+            raise ValueError(f"key {key_id!r} is replaced by {key.id} already")
+    old = keys.get(key_id)
+    if old is None or state_of(old) != "valid":
+        return None
+    end = old.terms.expires_at
+    fresh = asdict(old.terms) | {"replaces": key_id}
+    if end is not None:
+        fresh["expires_at"], ends = now + end - old.created_at, min(end, ends)
+    # Usage and budgets go by the name of a key.
+    made = await create_key(store, old.tenant, old.name or old.id, fresh)
+    await store.change_key(key_id, {"expires_at": ends})
+    return made
+
+
+_UNITS = {"m": 60, "h": 3600, "d": 86400}
+
+
+def duration(name: str, text: str) -> float:
+    """The seconds of `30m`, `24h` or `30d`. Raises: ValueError, with the name of the value."""
+    if not re.fullmatch(r"[0-9]{1,5}[mhd]", text):
+        raise ValueError(f"{name}: expected a number and m, h or d, such as 30d, got {text[:40]!r}")
+    return float(text[:-1]) * _UNITS[text[-1]]
+
+
+def read_terms(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of KeyTerms that a person has written: texts, `tags` as name=value, `expires` as
+    30d or `never`. Lists may be one text with commas. Raises: ValueError."""
+    fields = ("owner", "team", "tags", "models", "routes", "usd", "per")
+    found = {name: given[name] for name in fields if given.get(name) is not None}
+    for name in ("tags", "models", "routes"):
+        if isinstance(found.get(name), str):
+            found[name] = [part.strip() for part in found[name].split(",") if part.strip()]
+    if "tags" in found:
+        found["tags"] = {tag.partition("=")[0]: tag.partition("=")[2] for tag in found["tags"]}
+    if ends := given.get("expires"):
+        never = ends == "never"
+        found["expires_at"] = None if never else time.time() + duration("expires", ends)
+    terms = convert(found, KeyTerms, strict=False)
+    return {name: getattr(terms, name) for name in found}
+
+
+def state_of(key: KeyRecord) -> str:
+    """`valid`, `expired` or `revoked`."""
+    if key.revoked_at is not None:
+        return "revoked"
+    end = key.terms.expires_at
+    return "expired" if end is not None and end <= time.time() else "valid"
+
+
+def key_view(key: KeyRecord) -> dict[str, Any]:
+    """A key without its digest, as commands and the API show it."""
+    names = ("id", "tenant", "name", "hint", "created_at", "revoked_at")
+    shown = {name: getattr(key, name) for name in names}
+    return shown | {"state": state_of(key)} | asdict(key.terms)
+
+
+def key_budgets(keys: Sequence[KeyRecord]) -> dict[tuple[str, str], tuple[BudgetSettings, ...]]:
+    """The budgets of keys with limits, by tenant and name: a key and the one in whose place it was
+    made share one, with the limits of the newer."""
+    first: dict[str, str] = {}
+    found: dict[tuple[str, str], dict[str, BudgetSettings]] = {}
+    for key in keys:
+        root = first[key.id] = first.get(key.terms.replaces, key.id)
+        if key.revoked_at is None and key.terms.usd is not None:
+            limits, period = BudgetLimits(usd=key.terms.usd), key.terms.per
+            budget = BudgetSettings(name=root, scope="key", limits=limits, period=period)
+            found.setdefault((key.tenant, key.name or key.id), {})[root] = budget
+    return {name: tuple(budgets.values()) for name, budgets in found.items()}
 
 
 class KeyRing:
@@ -56,20 +152,28 @@ class KeyRing:
     def __init__(self) -> None:
         self.required = False
         self._active: dict[bytes, KeyRecord] = {}
+        self.budgets: dict[tuple[str, str], tuple[BudgetSettings, ...]] = {}
         self._log = get_logger("gateway.keys")
         self._failing = False
         self._read_at = time.monotonic()
         self._begun = self._taken = 0
 
     def find(self, digest: bytes) -> KeyRecord | None:
-        """The key with this digest, None when it is unknown or revoked. The look-up need not take
-        constant time: choosing digests would mean inverting SHA-256."""
-        return self._active.get(digest)
+        """The key with this digest, None when it is unknown, expired or revoked. The look-up need
+        not take constant time: choosing digests would mean inverting SHA-256."""
+        key = self._active.get(digest)
+        return None if key is None or state_of(key) != "valid" else key
+
+    def expiry(self, digest: bytes) -> str:
+        """The time at which the key with this digest has expired; empty when none has."""
+        key = self._active.get(digest)
+        end = key.terms.expires_at if key is not None and state_of(key) == "expired" else None
+        return "" if end is None else f"{datetime.fromtimestamp(end, UTC):%Y-%m-%d %H:%M UTC}"
 
     @property
     def digests(self) -> Mapping[bytes, str]:
         """The digests of the valid keys, with their tenants."""
-        return {digest: record.tenant for digest, record in self._active.items()}
+        return {d: record.tenant for d, record in self._active.items() if self.find(d)}
 
     def has(self, key_id: str) -> bool:
         """Whether the key with this id is valid."""
@@ -87,6 +191,8 @@ class KeyRing:
         self._taken = began
         self._active = {r.digest: r for r in records if r.revoked_at is None}
         self.required = bool(records)
+        self.budgets.clear()
+        self.budgets.update(key_budgets(records))
         self._read_at = time.monotonic()
 
     async def follow(self, store: KeyStore, settings: Callable[[], AuthSettings]) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cachetools import FIFOCache
@@ -14,6 +14,7 @@ from gateway.budgets.holds import Holds
 from gateway.budgets.ledger import BudgetLedger
 from gateway.budgets.rules import BudgetStatus, CallSubject
 from gateway.config import Settings
+from gateway.config.budgets import BudgetSettings
 from gateway.observability.live_events import Event, EventHub
 from gateway.observability.logging import get_logger
 from gateway.observability.metrics import Metrics
@@ -131,7 +132,8 @@ _log = get_logger("gateway.budgets")
 
 class Accounting:
     """The accounts and holds of one process. Made on the event loop; `follow` must run. `stores`:
-    of budgets and of holds, None: in memory only."""
+    of budgets and of holds, None: in memory only. `of_keys`: budgets by tenant and key, which
+    change."""
 
     def __init__(
         self,
@@ -139,8 +141,9 @@ class Accounting:
         settings: Callable[[], Settings],
         events: EventHub,
         metrics: Metrics,
+        of_keys: Mapping[tuple[str, str], Sequence[BudgetSettings]],
     ) -> None:
-        self._settings = settings
+        self._settings, self._of_keys = settings, of_keys
         retry_s = settings().storage.probe_interval_s
         self.ledger = BudgetLedger(stores[0], lambda: settings().control, retry_s)
         self.notices = BudgetNotices(events, metrics)
@@ -148,14 +151,16 @@ class Accounting:
         self.own_calls = OwnCalls()
         self._estimator = Estimator(settings().control.first_output_tokens)
 
-    def guard(self, settings: Settings, cost: Cost) -> BudgetGuard | None:
-        """The guard of the budgets in these settings; None without any."""
-        budgets = settings.all_budgets()
+    def budgets(self) -> tuple[BudgetSettings, ...]:
+        """The budgets of the config and of the keys."""
+        of_keys = [budget for budgets in self._of_keys.values() for budget in budgets]
+        return (*self._settings().all_budgets(), *of_keys)
+
+    def guard(self, settings: Settings, cost: Cost) -> BudgetGuard:
+        """The guard of the budgets in these settings, and of the keys."""
         self._estimator.first_output = settings.control.first_output_tokens
-        guard = None
-        if budgets:
-            parts = (self.ledger, self._estimator, cost, self.notices.reached)
-            guard = BudgetGuard(budgets, settings.control, *parts)
+        parts = (self.ledger, self._estimator, cost, self.notices.reached, self._of_keys)
+        guard = BudgetGuard(settings.all_budgets(), settings.control, *parts)
         self.own_calls.use(guard, cost, binding=settings.steering.mode != "shadow")
         return guard
 
@@ -166,7 +171,7 @@ class Accounting:
             while True:
                 storage = self._settings().storage
                 await asyncio.sleep(storage.retention_interval_s)
-                if not storage.retention_days or not self._settings().all_budgets():
+                if not storage.retention_days or not self.budgets():
                     continue
                 try:
                     await self.ledger.prune(time.time() - storage.retention_days * _DAY_S)

@@ -86,14 +86,16 @@ class BudgetGuard:
     estimator: Estimator
     cost: Cost
     reached: Callable[[rules.BudgetStatus, rules.CallSubject], None]
+    of_keys: Mapping[tuple[str, str], Sequence[BudgetSettings]] = field(default_factory=dict)
     _unpriced: set[str] = field(default_factory=set, init=False)  # models that were logged
 
     async def advise(self, subject: rules.CallSubject, body: CallBody) -> Advice:
         """The effects of the ladders on a call before it is decided. Reads the store only for
         them."""
         now = time.time()
-        steer = any(rules.steers(budget) for budget in self.budgets)
-        applied = rules.applying(self.budgets, subject, now) if steer else ()
+        budgets = self._budgets(subject)
+        steer = any(rules.steers(budget) for budget in budgets)
+        applied = rules.applying(budgets, subject, now) if steer else ()
         if not any(rules.steers(each.budget) for each in applied):
             return NO_ADVICE
         accounts = await self._accounts(applied)
@@ -115,7 +117,7 @@ class BudgetGuard:
         False: nothing is refused, and what would have been is noted. Raises: Refused; nothing is
         reserved."""
         now = time.time()
-        applied = rules.applying(self.budgets, subject, now)
+        applied = rules.applying(self._budgets(subject), subject, now)
         if not applied:
             return None
         estimate = self._estimate(model, subject.root, body)
@@ -246,13 +248,18 @@ class BudgetGuard:
         """Set limits for the accounts of a call, each where its budget has one. Raises:
         StoreError."""
         now = time.time()
-        applied = rules.applying(self.budgets, subject, now)
+        applied = rules.applying(self._budgets(subject), subject, now)
         accounts = await self._accounts(applied)
         for each, account in zip(applied, accounts, strict=True):
             own = {name: value for name, value in limits.items() if name in each.wanted.limits}
             wanted = ({**account.limits, **own}, lifted or account.lifted)
             if wanted != (dict(account.limits), account.lifted):
                 await self.ledger.allow(account.key, at=now, limits=wanted[0], lifted=wanted[1])
+
+    def _budgets(self, subject: rules.CallSubject) -> Sequence[BudgetSettings]:
+        """The budgets of the config, with those of the call's key."""
+        own = self.of_keys.get((subject.tenant, subject.key))
+        return (*self.budgets, *own) if own else self.budgets
 
     def _estimate(self, model: str, whose: str, body: CallBody) -> Estimate:
         tokens = tokens_of_body(body.raw)

@@ -7,13 +7,14 @@ import secrets
 import sys
 import time
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from gateway.auth.keyring import make_key
+from gateway.auth.keyring import NewKey, create_key, key_budgets, key_view, read_terms, rotate_key
 from gateway.backends import Stores, copy_to_postgres
 from gateway.budgets.texts import account_view, amount
 from gateway.commands.store import add_common, add_verb, answer, as_line, connect, kept, say, table
@@ -24,7 +25,6 @@ from gateway.errors import ConfigError
 from gateway.stores.alerts import AlertRecord
 from gateway.stores.budgets import Account, AccountKey, BudgetStore
 from gateway.stores.protocols import StoreError
-from gateway.stores.records import KeyRecord
 from gateway.text import formatting
 from gateway.text.formatting import progress_bar
 from gateway.text.sanitize import one_line
@@ -70,7 +70,9 @@ async def _list_budgets(stores: Stores, settings: Settings, args: argparse.Names
     found = await kept(stores.budgets, _NO_BUDGETS).list_accounts(
         budget=args.budget, tenant=args.tenant, limit=args.limit
     )
-    views = [account_view(account, settings.all_budgets(), time.time()) for account in found]
+    of_keys = key_budgets(await stores.keys.list_keys()).values()
+    budgets = [*settings.all_budgets(), *chain(*of_keys)]
+    views = [account_view(account, budgets, time.time()) for account in found]
     if args.json:
         for view in views:
             say(as_line(view))
@@ -147,41 +149,83 @@ def _budget_table(views: list[dict[str, Any]]) -> Table:
 
 
 def _add_keys(commands: Any) -> None:
-    keys = commands.add_parser("keys", help="create, list, revoke and reset gateway keys")
+    keys = commands.add_parser("keys", help="create, change, rotate and revoke gateway keys")
     verbs = keys.add_subparsers(required=True, metavar="VERB")
     summary = "create a key, which is shown only once"
     created = add_verb(verbs, "create", summary, _create_key, creates=True)
     created.add_argument("tenant", help="the tenant whose runs it creates and reads")
-    created.add_argument("--name", default="", help="a note on its purpose")
+    created.add_argument("--name", default="", help="its agent or machine; its usage goes by it")
+    changed = add_verb(verbs, "set", "change the terms of a key", _change_key)
+    rotated = add_verb(verbs, "rotate", "make a key in the place of another", _rotate_key)
+    text = "time for which the old one stays valid (default: 24h)"
+    rotated.add_argument("--overlap", default="24h", metavar="TIME", help=text)
+    for parser in (created, changed):
+        for name, text in _TERMS.items():
+            option, several = f"--{name.removesuffix('s')}", name in _SEVERAL
+            option, action = (option, "append") if several else (f"--{name}", "store")
+            parser.add_argument(option, dest=name, action=action, help=text)
     summary = "list the keys, without their secrets"
     listed = add_verb(verbs, "list", summary, _list_keys, whole=True)
     listed.add_argument("--tenant", help="only the keys of this tenant")
     revoked = add_verb(verbs, "revoke", "revoke a key", _revoke_key)
-    revoked.add_argument("key_id", help="the id that `gateway keys list` shows")
+    for parser in (changed, rotated, revoked):
+        parser.add_argument("key_id", help="the id that `gateway keys list` shows")
     summary = "delete all keys made with `create`, so that none is required"
     reset = add_verb(verbs, "reset", summary, _reset_keys, whole=True)
     reset.add_argument("--yes", action="store_true", help="do not ask for confirmation")
 
 
+_SEVERAL = ("tags", "models", "routes")
+_TERMS = {
+    "owner": "the person whose key it is",
+    "team": "the team that its cost is counted for",
+    "tags": "NAME=VALUE, a tag of its runs; may be repeated",
+    "models": "pattern of models that it may use; may be repeated (default: all)",
+    "routes": "pattern of routes that it may use, such as /chat/*; may be repeated (default: all)",
+    "expires": "time until it expires, such as 30d or 12h; never",
+    "usd": "most US dollars",
+    "per": "period of --usd: day (default) or total",
+}
+
+
 async def _create_key(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
-    made = make_key(args.tenant, args.name)
     first = not settings.auth.gateway_keys and not await stores.keys.list_keys()
-    await stores.keys.add_key(made.record)
+    terms = read_terms(vars(args))
+    made = await create_key(stores.keys, args.tenant, args.name, terms)
     if first:  # apart from the key, which scripts read on stdout
         _note(
             "this is the first key: from now on every request needs one; "
             "`gateway keys reset` deletes all keys and ends that"
         )
-    about = f"{made.record.id}, tenant {args.tenant}; store the key now, it is not shown again"
-    shown = {**_plain_key(made.record), "key": made.text}
-    answer(args, shown, f"{made.text}\n  {about}")
+    _say_made(made, args)
+
+
+def _say_made(made: NewKey, args: argparse.Namespace) -> None:
+    about = f"{made.record.id}, tenant {made.record.tenant}; store the key now"
+    shown = {**key_view(made.record), "key": made.text}
+    answer(args, shown, f"{made.text}\n  {about}, it is not shown again")
+
+
+async def _change_key(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:
+    if not (changes := read_terms(vars(args))):
+        raise ConfigError("keys set: give at least one term to change, such as --usd 20")
+    changed = kept(await stores.keys.change_key(args.key_id, changes), _NO_KEY % args.key_id)
+    answer(args, key_view(changed), _key_line(key_view(changed)))
+
+
+async def _rotate_key(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:
+    made = await rotate_key(stores.keys, args.key_id, args.overlap)
+    _say_made(kept(made, _NO_KEY % args.key_id), args)
+
+
+_NO_KEY = "there is no valid key %r"
 
 
 async def _list_keys(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
     keys = await stores.keys.list_keys()
     for key in keys:
         if args.tenant in (None, key.tenant):
-            answer(args, _plain_key(key), _key_line(key))
+            answer(args, key_view(key), _key_line(key_view(key)))
     if settings.auth.gateway_keys:
         _note("requests need a key: auth.gateway_keys of the config has some, too")
     elif not keys:
@@ -190,7 +234,7 @@ async def _list_keys(stores: Stores, settings: Settings, args: argparse.Namespac
 
 async def _revoke_key(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:
     if not await stores.keys.revoke_key(args.key_id, time.time()):
-        raise ConfigError(f"there is no valid key {args.key_id!r} to revoke")
+        raise ConfigError(_NO_KEY % args.key_id)
     answer(args, {"revoked": args.key_id}, f"{args.key_id} revoked")
 
 
@@ -211,18 +255,13 @@ def _note(text: str) -> None:
     sys.stderr.write(f"gateway: {text}\n")
 
 
-def _plain_key(key: KeyRecord) -> dict[str, Any]:
-    """Every field except the digest."""
-    names = ("id", "tenant", "name", "hint", "created_at", "revoked_at")
-    return {name: getattr(key, name) for name in names}
-
-
-def _key_line(key: KeyRecord) -> str:
-    state = "good" if key.revoked_at is None else f"revoked {formatting.clock(key.revoked_at)}"
-    created = formatting.clock(key.created_at)
+def _key_line(key: dict[str, Any]) -> str:
+    ended = key["revoked_at"] or key["expires_at"]
+    until = f" {'until ' * (key['state'] == 'valid')}{formatting.clock(ended)}" if ended else ""
+    about = "  ".join(one_line(key[n], 40) for n in ("name", "owner", "team") if key[n])
     return (
-        f"{key.id}  {key.hint}…  {one_line(key.tenant, 30):30}  {created}  {state}"
-        f"{'  ' + one_line(key.name, 40) if key.name else ''}"
+        f"{key['id']}  {key['hint']}…  {one_line(key['tenant'], 30):30}  "
+        f"{formatting.clock(key['created_at'])}  {key['state']}{until}  {about}".rstrip()
     )
 
 

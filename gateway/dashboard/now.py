@@ -124,7 +124,7 @@ def _spending(live: Sequence[LiveRun], today: Sequence[UsagePoint]) -> dict[str,
 async def _budgets(visit: Visit, live: Sequence[LiveRun], now: float) -> dict[str, Any]:
     """Budget usage: the most used budget of each active run, and the budgets shared by several
     runs."""
-    ledger, budgets = visit.runtime.accounting.ledger, visit.runtime.settings.all_budgets()
+    ledger, budgets = visit.runtime.accounting.ledger, visit.runtime.accounting.budgets()
     accounts: Sequence[Account] = ()
     if budgets:
         accounts = await ledger.list_accounts(tenant=visit.tenant, limit=_ACCOUNTS)

@@ -38,6 +38,7 @@ _PAGES = (
     PageRoute("/dashboard/pilot", experiments.show_pilot, TenantParameter),
     PageRoute("/dashboard/experiments", experiments.show_list, TenantParameter),
     PageRoute(_EXPERIMENT, experiments.show_report, ReportOptions),
+    PageRoute("/dashboard/keys", pages.show_keys, change=pages.change_keys),
     PageRoute(
         "/dashboard/login",
         pages.show_login,

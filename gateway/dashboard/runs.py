@@ -242,7 +242,7 @@ async def _root(visit: Visit, run: RunRecord) -> str:
 
 
 async def _accounts(visit: Visit, subjects: tuple[str, ...]) -> list[dict[str, Any]]:
-    budgets, ledger = visit.runtime.settings.all_budgets(), visit.runtime.accounting.ledger
+    budgets, ledger = visit.runtime.accounting.budgets(), visit.runtime.accounting.ledger
     own = [budget.name for budget in budgets if budget.scope in ("run", "tree")]
     keys = [AccountKey(budget=name, subject=subject) for name in own for subject in subjects]
     found = await ledger.accounts(keys[:_ACCOUNTS]) if keys else ()

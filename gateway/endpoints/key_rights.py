@@ -1,16 +1,16 @@
 """The routes, models and stored things that a gateway key may use.
 
-`auth.rights` limits a key to routes and models. Files, batches, fine-tuning, the organization and
-stored answers of a provider account belong to everybody who has its key: while the operator's is
-spent, a tenant of this gateway has inference, and the answers that it was given; a client that
-brings a provider's credential of its own is the provider's business. The operator's key is put on
-in one place (`gateway/upstream/dispatch.py`), and a call that may not have it carries its refusal
-there, whichever deployment, fallback or default upstream it ends at."""
+`auth.rights`, and the terms of a stored key, limit it to routes and models. Files, batches, fine-
+tuning, the organization and stored answers of a provider account belong to everybody who has its
+key: while the operator's is spent, a tenant of this gateway has inference, and the answers that it
+was given; a client that brings a provider's credential of its own is the provider's business. The
+operator's key is put on in one place (`gateway/upstream/dispatch.py`), and a call that may not have
+it carries its refusal there, whichever deployment, fallback or default upstream it ends at."""
 
 import asyncio
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Final
 from urllib.parse import parse_qs
@@ -22,6 +22,7 @@ from gateway.errors import Forbidden, GatewayError, NotFound
 from gateway.runtime import Runtime
 from gateway.services import Services
 from gateway.stores.protocols import StoreError
+from gateway.stores.records import KeyTerms
 from gateway.upstream.base import header
 from gateway.upstream.dispatch import UpstreamCall
 from gateway.wire.messages import REFERENCE
@@ -54,6 +55,7 @@ _STORES: Final = (
     *("fileSearch", "file_search", "promptVariables"),
 )
 _OF_TOOLS: Final = ("args", "input", "response", "parameters", "input_schema", "inputSchema")
+_RIGHTS: Final = "auth.rights, or the key's own"
 _NEVER: Final = ("json", "properties", "$defs", "metadata")
 
 
@@ -61,7 +63,7 @@ def require_route(services: Services, principal: Principal, path: str) -> None:
     """Refuse a route that `auth.rights` does not give to this key. Raises: Forbidden."""
     for rights in _rights(services, principal):
         if not any(fnmatchcase(path, pattern) for pattern in rights.routes):
-            raise Forbidden(f"this key may not use {path} (auth.rights)")
+            raise Forbidden(f"this key may not use {path} ({_RIGHTS})")
 
 
 def may_use_model(services: Services, principal: Principal, name: str) -> bool:
@@ -83,7 +85,7 @@ def require_models(
         asked = name if isinstance(name, str) else ""
         if not may_use_model(services, principal, asked):
             what = f"the model {asked[:80]!r}" if asked else "a request whose model is not read"
-            raise Forbidden(f"this key may not use {what} (auth.rights)")
+            raise Forbidden(f"this key may not use {what} ({_RIGHTS})")
 
 
 async def require_right(
@@ -219,10 +221,11 @@ def _is_limited(services: Services, principal: Principal) -> bool:
     return bool(principal.key) and not unlimited
 
 
-def _rights(services: Services, principal: Principal) -> list[KeyRights]:
-    """The limits of a key: entries for it, for its tenant and for all. All of them hold."""
-    rights = services.settings.auth.rights
+def _rights(services: Services, principal: Principal) -> Sequence[KeyRights | KeyTerms]:
+    """The limits of a key: its own, and entries for it, its tenant and all. All of them hold."""
+    rights, terms = services.settings.auth.rights, principal.terms
+    own = [] if terms is None or terms.routes == terms.models == ("*",) else [terms]
     if not rights or not principal.key:
-        return []
+        return own
     names = dict.fromkeys((principal.key, principal.tenant, "*"))
-    return [rights[name] for name in names if name in rights]
+    return [*own, *[rights[name] for name in names if name in rights]]

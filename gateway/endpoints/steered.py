@@ -85,9 +85,9 @@ class SteeredEndpoint:
                 socket.prepare(request)
             exchange.request.model, exchange.request.streamed = request.model, request.stream
             async with DisconnectWatch(receive, exchange, on_gone=offers.get(ON_GONE)) as watch:
-                prepared = await self.pipeline.prepare(services, exchange, request, headers)
-                key_headers = principal.key_headers
-                sending = prepared.upstream_call(headers, query, key_headers, seat)
+                about = exchange, request, headers, principal.terms
+                prepared = await self.pipeline.prepare(services, *about)
+                sending = prepared.upstream_call(headers, query, principal.key_headers, seat)
                 sending.packed = packed
                 if socket is not None:
                     socket.bind(services, prepared, sending)

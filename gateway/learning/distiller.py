@@ -113,7 +113,9 @@ class ModelServices(Protocol):
 
     dispatcher: Dispatcher
     catalogue: ModelCatalogue
-    budgets: BudgetGuard | None
+
+    @property
+    def budgets(self) -> BudgetGuard | None: ...
 
     def in_use(self) -> AbstractContextManager[Any]: ...
 

@@ -4,7 +4,7 @@ Every store must pass the checks of `steering_gateway_testing.store_conformance`
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from gateway.stores.queries import (
     FACET_RUNS,
@@ -215,6 +215,10 @@ class KeyStore(Protocol):
 
     async def revoke_key(self, key_id: str, at: float) -> bool:
         """Revoke a key; False when no key has that id, or it is already revoked."""
+
+    async def change_key(self, key_id: str, changes: Mapping[str, Any]) -> KeyRecord | None:
+        """Replace some fields of a key's terms; the key afterwards, None when no key has that id,
+        or it is revoked. Raises: ValueError: a value that is not allowed."""
 
     async def delete_keys(self) -> int:
         """Delete all keys, as if none had been made; returns how many were valid."""

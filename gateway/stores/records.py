@@ -4,10 +4,13 @@ Times are seconds since the epoch (UTC), costs are US dollars, token counts are 
 `None` means unknown, never zero."""
 
 import dataclasses
+import re
 from collections.abc import Mapping
+from typing import Literal
 
 from msgspec import Struct
 
+from gateway.config import KeyRights
 from gateway.errors import BudgetExceeded, RunPaused, RunStopped, UpstreamUnreachable
 from gateway.steering.transcript.interventions import Intervention
 from gateway.steering.transcript.steps import Action
@@ -275,3 +278,43 @@ class KeyRecord:
     digest: bytes = dataclasses.field(repr=False)
     created_at: float
     revoked_at: float | None = None
+    terms: "KeyTerms" = dataclasses.field(default_factory=lambda: KeyTerms())
+
+
+class KeyLimits(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Most dollars that a key may spend in a period; None: any amount."""
+
+    usd: float | None = None
+    per: Literal["day", "total"] = "day"
+
+
+_NAME_OF_TAG = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
+
+
+class KeyTerms(KeyLimits, frozen=True, kw_only=True, omit_defaults=True):
+    """The rights, limits and attributes of a gateway key. `owner`: a person; `models`, `routes`:
+    patterns, as in `auth.rights`; `expires_at`: as if revoked from then on, None: never;
+    `replaces`: the id of the key in whose place it was made. Raises: ValueError."""
+
+    owner: str = ""
+    team: str = ""
+    tags: Mapping[str, str] = {}
+    models: tuple[str, ...] = ("*",)
+    routes: tuple[str, ...] = ("*",)
+    expires_at: float | None = None
+    replaces: str = ""
+
+    def __post_init__(self) -> None:
+        KeyRights(routes=self.routes)
+        if self.usd is not None and not 0 < self.usd < float("inf"):
+            raise ValueError("usd: must be above 0")
+        for name, value in {"owner": self.owner, "team": self.team, **self.tags}.items():
+            if not _NAME_OF_TAG.fullmatch(name):
+                raise ValueError(f"tags: {name[:60]!r} is not made of a to z, 0 to 9, `_` and `-`")
+            if not value.isprintable() or len(value) > 120:
+                raise ValueError(f"{name}: must be at most 120 visible characters")
+
+    def tagged(self, tags: Mapping[str, str]) -> dict[str, str]:
+        """The tags of a run: the request's before the key's, but for its team and its owner."""
+        fixed = {"team": self.team, "owner": self.owner}
+        return {**self.tags, **tags, **{name: value for name, value in fixed.items() if value}}

@@ -95,7 +95,7 @@ def test_a_key_is_shown_once(
     assert main(["keys", "create", "globex"]) == 0
     assert not capsys.readouterr().err  # no longer news
     assert main(["keys", "list"]) == 0
-    assert "good" in capsys.readouterr().out
+    assert "valid" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("words", [("revoke", "key-none"), ("create", ""), ("create", "a\x1b[31m")])

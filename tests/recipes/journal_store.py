@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -132,6 +132,14 @@ class JournalKeys:
             return False
         self._journal.keep("key", dataclasses.replace(key, revoked_at=at))
         return True
+
+    async def change_key(self, key_id: str, changes: Mapping[str, Any]) -> KeyRecord | None:
+        key = self._journal.keys.get(key_id)
+        if key is None or key.revoked_at is not None:
+            return None
+        key = dataclasses.replace(key, terms=replace(key.terms, **changes))
+        self._journal.keep("key", key)
+        return key
 
     async def delete_keys(self) -> int:
         valid = sum(key.revoked_at is None for key in self._journal.keys.values())

@@ -197,3 +197,6 @@ CREATE INDEX steps_by_words ON steps USING gin (gateway_step_words(content, call
 
 -- = control_004_questions
 @questions
+
+-- = keys_002_terms
+@terms_of_keys

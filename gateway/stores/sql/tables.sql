@@ -74,6 +74,9 @@ CREATE TABLE keys (
     created_at: real | revoked_at: real?
 );
 
+-- = terms_of_keys
+ALTER TABLE keys ADD COLUMN terms: text DEFAULT '{}';
+
 -- = learning
 ALTER TABLE patterns ADD COLUMN status: name DEFAULT 'active';
 ALTER TABLE patterns ADD COLUMN version: integer DEFAULT 1;

@@ -193,3 +193,6 @@ SELECT place, words FROM words_of_steps WHERE words IS NOT NULL;
 
 -- = control_004_questions
 @questions
+
+-- = keys_002_terms
+@terms_of_keys

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from msgspec import structs
+
 from gateway.backends import Stores
 from gateway.stores.protocols import StoreError
-from gateway.stores.records import KeyRecord
+from gateway.stores.records import KeyRecord, KeyTerms
 from steering_gateway_testing.store_conformance.check import Check, raises
 from steering_gateway_testing.store_conformance.records import START, TENANT
 
@@ -66,9 +68,28 @@ async def deletes_all_keys(stores: Stores) -> None:
     assert list(await stores.keys.list_keys()) == [a_key("k1")]
 
 
+async def changes_the_terms_of_a_valid_key(stores: Stores) -> None:
+    """Fields that are not named stay; a revoked or an unknown key is not changed."""
+    terms = KeyTerms(owner="ada", team="web", tags={"env": "ci"}, models=("a*",), usd=2.5)
+    await stores.keys.add_key(a_key("k1", terms=terms))
+    await stores.keys.add_key(a_key("k2"))
+    assert list(await stores.keys.list_keys()) == [a_key("k1", terms=terms), a_key("k2")]
+    wanted = structs.replace(terms, models=("b",), usd=None, expires_at=START + 9.5)
+    changes = {"models": ("b",), "usd": None, "expires_at": START + 9.5}
+    assert await stores.keys.change_key("k1", changes) == a_key("k1", terms=wanted)
+    with raises(ValueError):
+        await stores.keys.change_key("k1", {"usd": -1.0})
+    await stores.keys.revoke_key("k2", START)
+    assert await stores.keys.change_key("k2", changes) is None
+    assert await stores.keys.change_key("k3", changes) is None
+    expected = [a_key("k1", terms=wanted), a_key("k2", revoked_at=START)]
+    assert list(await stores.keys.list_keys()) == expected
+
+
 KEY_CHECKS: tuple[Check, ...] = (
     lists_keys_in_the_order_they_were_added,
     revokes_a_key_once,
     refuses_a_second_key_of_one_id,
     deletes_all_keys,
+    changes_the_terms_of_a_valid_key,
 )
