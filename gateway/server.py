@@ -156,13 +156,10 @@ class GatewayServer(uvicorn.Server):
             upstream=runtime.settings.default_upstream.api_base,
             models=[d.model_name for d in runtime.settings.model_list],
         )
-        in_dollars = [b.name for b in runtime.settings.budgets if b.limits.usd is not None]
-        if in_dollars and (unpriced := runtime.services.catalogue.unpriced):
+        if doubts := list(runtime.services.catalogue.doubts(runtime.settings)):
             runtime.log.warning(
-                "budgets in dollars guess the price of models without a known one",
-                models=unpriced,
-                budgets=in_dollars,
-                usd_per_million_tokens=runtime.settings.control.unpriced_usd_per_million,
+                "budgets in dollars do not know the price of some models",
+                models=doubts,
                 hint="set input_cost_per_token and output_cost_per_token, or a limit in tokens",
             )
         if exposes_provider_keys(runtime.settings) and not runtime.keys.required:

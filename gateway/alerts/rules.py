@@ -121,7 +121,7 @@ class Signals(Struct, frozen=True, kw_only=True):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsedAccount:
     """One subject of a budget and its most used limit. `estimated`: the share rests on
-    estimates."""
+    estimates; `unpriced`: calls in it whose price is unknown."""
 
     budget: str
     scope: str
@@ -130,6 +130,7 @@ class UsedAccount:
     used: float
     metric: str
     estimated: bool = False
+    unpriced: int = 0
 
 
 class Finding(Struct, frozen=True, kw_only=True):
@@ -313,12 +314,14 @@ def _budgets(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]
         subject, alike = account.subject, [one.run for one in signals.live]
         found = [run.id for run in alike if subject in (run.id, run.conversation_id)]
         run = subject if account.scope == "run" else next(iter(found), "")
+        guess = f"; the price of {counted(account.unpriced, 'call')} is unknown"
         yield Finding(
             rule="budget",
             subject=f"{account.budget}:{account.subject}:{share:g}",
             severity="danger" if share >= 1 else "warn",
             title=f"The budget {account.budget} of {account.scope} {account.subject} is used to "
-            f"{about(percent(account.used), account.estimated)} ({account.metric})",
+            f"{about(percent(account.used), account.estimated)} ({account.metric})"
+            + (guess if account.unpriced else ""),
             tenant=account.tenant or None,
             facts={
                 "budget": account.budget,
@@ -327,6 +330,7 @@ def _budgets(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]
                 "used": round(account.used, 4),
                 "metric": account.metric,
                 "estimated": account.estimated,
+                "unpriced_calls": account.unpriced,
                 **({"run_id": run} if run else {}),
             },
             path=f"/dashboard/runs/{run}" if run else "/dashboard",

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import hmac
 import importlib
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -15,7 +16,7 @@ import orjson
 from gateway import __version__
 from gateway.config.alerts import SINK_PLUGINS, AlertSettings, AlertSink, SinkKind
 from gateway.stores.alerts import AlertRecord
-from gateway.text.formatting import iso
+from gateway.text.formatting import counted, iso
 from gateway.text.sanitize import one_line
 
 if TYPE_CHECKING:
@@ -92,16 +93,39 @@ def _discord(alerts: Sequence[AlertRecord], base_url: str | None) -> dict[str, A
     return {"content": content, "allowed_mentions": {"parse": []}}
 
 
+def _apprise(alerts: Sequence[AlertRecord], base_url: str | None) -> dict[str, Any]:
+    title = alerts[0].title if len(alerts) == 1 else counted(len(alerts), "alert")
+    return {"title": one_line(title, 120), "body": _lines(alerts, base_url, "\n{}")}
+
+
 # Each kind of receiver, with the JSON body of its messages.
 KINDS: Mapping[SinkKind, Callable[[Sequence[AlertRecord], str | None], dict[str, Any]]] = {
     "webhook": _webhook,
     "slack": _slack,
     "discord": _discord,
+    "apprise": _apprise,
     **{each.name: each.load() for each in SINK_PLUGINS},
 }
 
 
 _READ_BYTES = 2048
+
+
+async def _by_apprise(url: str, message: Mapping[str, str], timeout_s: float) -> str:
+    """Send by the package Apprise, which is loaded only for that; the error, or an empty text."""
+    try:
+        apprise = await asyncio.to_thread(importlib.import_module, "apprise")
+    except ImportError:
+        return "Apprise is not installed: pip install 'steering-gateway[apprise]'"
+    logging.getLogger("apprise").disabled = True  # its messages may quote the address
+    receivers = apprise.Apprise()
+    if not receivers.add(url):
+        return "Apprise knows no such address: see alerts.sinks"
+    try:
+        sent = await asyncio.wait_for(receivers.async_notify(**message), timeout_s)
+    except TimeoutError:
+        return f"no answer within {timeout_s:g} s"
+    return "" if sent else "not taken by the receiver"
 
 
 class AlertSender:
@@ -115,7 +139,10 @@ class AlertSender:
         self, sink: AlertSink, alerts: Sequence[AlertRecord], settings: AlertSettings
     ) -> str:
         """Send `alerts` to `sink`; the error, or an empty text. Takes `timeout_s` at most."""
-        body = orjson.dumps(KINDS[sink.kind](alerts, settings.base_url))
+        message = KINDS[sink.kind](alerts, settings.base_url)
+        if sink.kind == "apprise":
+            return await _by_apprise(str(sink.url), message, settings.timeout_s)
+        body = orjson.dumps(message)
         headers = {"content-type": "application/json", "user-agent": f"gateway/{__version__}"}
         if sink.secret is not None:
             headers[SIGNATURE_HEADER] = signature(sink.secret, body, int(time.time()))

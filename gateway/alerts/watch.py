@@ -212,6 +212,7 @@ async def used_accounts(
                     used=used,
                     metric=metric,
                     estimated=metric in _REPORTED and account.estimated.of(metric) > 0,
+                    unpriced=account.unpriced if metric == "usd" else 0,
                 )
             )
     return found

@@ -141,9 +141,9 @@ class RoutingParameters(TenantParameter):
 async def get_routing(request: ApiRequest[RoutingParameters]) -> ApiResponse:
     """Outcomes by workload and model, what the learned policy is worth against others, by inverse
     propensity, and what own outcomes have changed in the risk."""
-    workloads, since = request.runtime.opened.workloads, request.params.since or 0.0
-    if workloads is None:
+    runtime, since = request.runtime, request.params.since or 0.0
+    false_alarms = runtime.settings.difficulty.false_alarms
+    found = await read_routing(runtime.opened.stores, false_alarms, request.tenant, since)
+    if found is None:
         raise NotFound("this gateway's store keeps no workloads")
-    false_alarms, policy = request.runtime.settings.difficulty.false_alarms, workloads.published
-    found = await read_routing(workloads.store, false_alarms, request.tenant, since)
-    return ApiResponse(replace(found, published=policy.digest if policy else ""))
+    return ApiResponse(found)

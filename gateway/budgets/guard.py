@@ -12,7 +12,7 @@ from msgspec import Struct, convert, structs, to_builtins
 from gateway.budgets import rules
 from gateway.budgets.estimate import Cost, Estimate, Estimator, tokens_of_body
 from gateway.budgets.ledger import BudgetLedger, Held
-from gateway.budgets.texts import budget_error, budget_header, used_up
+from gateway.budgets.texts import budget_error, budget_header, unpriced_error, used_up
 from gateway.config.budgets import BudgetSettings, ControlSettings, Ending
 from gateway.errors import BudgetExceeded
 from gateway.exchange import Exchange
@@ -62,7 +62,8 @@ class Admission(Struct, kw_only=True):
     def header(self) -> str:
         """The value of `x-gateway-budget`; empty when no step is reached."""
         stored = all(held.stored for held in self.held)
-        return budget_header(self.standings, tuple(self.would_stop), stored=stored)
+        refused, unpriced = tuple(self.would_stop), self.estimate.unpriced
+        return budget_header(self.standings, refused, stored=stored, unpriced=unpriced)
 
 
 class Refused(Exception):
@@ -99,12 +100,14 @@ class BudgetGuard:
         if not any(rules.steers(each.budget) for each in applied):
             return NO_ADVICE
         accounts = await self._accounts(applied)
+        estimate = self._estimate(subject.model, subject.root, body)
+        usual = Amounts(calls=body.calls) if estimate.guessed else estimate.amounts
         found = [
-            rules.standing(a, account, now) for a, account in zip(applied, accounts, strict=True)
+            rules.standing(a, account, now, usual)
+            for a, account in zip(applied, accounts, strict=True)
         ]
         advice = rules.advice_of(found)
         if not advice.cheaper:
-            estimate = self._estimate(subject.model, subject.root, body)
             claim = self._claim(applied, estimate, binding=True)
             refused = [refusal.key for refusal in decide(accounts, claim).refusals]
             advice = structs.replace(advice, cheaper=rules.fallback_model(applied, refused))
@@ -122,7 +125,7 @@ class BudgetGuard:
             return None
         estimate = self._estimate(model, subject.root, body)
         if estimate.unpriced:
-            self._warn_unpriced(applied, model)
+            self._check_unpriced(applied, model, binding=binding)
         held = await self._reserve(applied, estimate, binding=binding)
         pairs = zip(applied, held.outcome.accounts, strict=True)
         standings = tuple(rules.standing(each, account, now) for each, account in pairs)
@@ -187,6 +190,11 @@ class BudgetGuard:
             output_tokens=max(0, more.output_tokens),
         )
         admission.estimate = estimate
+        try:
+            if estimate.unpriced:
+                self._check_unpriced(admission.applied, model, binding=binding)
+        except Refused:
+            return False
         if more == NOTHING:
             return True
         known = structs.replace(estimate, amounts=more, guessed=False)
@@ -271,19 +279,32 @@ class BudgetGuard:
         return structs.replace(found, amounts=self._priced(amounts) if found.unpriced else amounts)
 
     def _priced(self, used: Amounts) -> Amounts:
-        """Use at an unknown price: the tokens at the configured price for such models."""
-        return replace(used, usd=used.of("tokens") * self.control.unpriced_usd_per_million / 1e6)
+        """Use at an unknown price: that of another model, or so much for a million tokens."""
+        control = self.control
+        usage = {"prompt_tokens": used.input_tokens, "completion_tokens": used.output_tokens}
+        usd = self.cost(control.unpriced_model, usage) if control.unpriced_model else None
+        if usd is None:
+            usd = used.of("tokens") * control.unpriced_usd_per_million / 1e6
+        return replace(used, usd=usd)
 
-    def _warn_unpriced(self, applied: Sequence[rules.Applied], model: str) -> None:
-        """Log once for each model how budgets in dollars count it."""
-        names = [each.budget.name for each in applied if each.budget.limits.usd is not None]
-        if names and model not in self._unpriced and len(self._unpriced) < _MOST_UNPRICED:
+    def _check_unpriced(
+        self, applied: Sequence[rules.Applied], model: str, *, binding: bool
+    ) -> None:
+        """Log once for each model how budgets in dollars count it. Raises: Refused, where
+        `control.unpriced` lets no such model be called."""
+        counting = [each for each in applied if each.budget.limits.usd is not None]
+        how = self.control.unpriced
+        if counting and how == "refuse" and binding:
+            first, now = counting[0], time.time()
+            found = rules.standing(first, opened(first.wanted, now), now)
+            raise Refused(unpriced_error(model, first.budget.name), first.budget.stop_with, found)
+        if counting and model not in self._unpriced and len(self._unpriced) < _MOST_UNPRICED:
             self._unpriced.add(model)
-            _log.warning(
+            (_log.info if how == "count_as" else _log.warning)(
                 "the price of this model is unknown",
                 model=model,
-                budgets=names,
-                usd_per_million_tokens=self.control.unpriced_usd_per_million,
+                budgets=[each.budget.name for each in counting],
+                counted_as=self.control.unpriced_price,
             )
 
     def _claim(

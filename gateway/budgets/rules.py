@@ -4,13 +4,15 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from gateway.config.budgets import METRICS, BudgetSettings, LadderStep
 from gateway.errors import BadRequest
 from gateway.steering.steer import NO_ADVICE, Advice
-from gateway.stores.budgets import Account, AccountKey, Wanted
+from gateway.stores.budgets import Account, AccountKey, Amounts, Wanted
+from gateway.text.formatting import counted, money
 
+_ROUNDING = 1e-9
 NO_KEY = "(no key)"  # the subject of calls without a gateway key in budgets of scope `key`
 
 
@@ -36,13 +38,17 @@ class Applied(Struct, frozen=True, kw_only=True):
 
 class BudgetStatus(Struct, frozen=True, kw_only=True):
     """Use of an applied budget: its most used metric, and the steps that are reached. `refuses`: it
-    has refused a call, so that its stop is reached, and what it asks before."""
+    has refused a call, so that its stop is reached, and what it asks before. `left`: calls of the
+    usual cost that still fit, this one included; None where it never stops or nobody knows. `used`:
+    the use in figures."""
 
     applied: Applied
     account: Account
     share: float
     metric: str
     refuses: bool = False
+    left: int | None = None
+    used: str = ""
 
     @property
     def reached(self) -> tuple[LadderStep, ...]:
@@ -92,10 +98,32 @@ def _subject(budget: BudgetSettings, call: CallSubject, now: float) -> str:
     return f"{name}@{day}" if name and budget.daily else name
 
 
-def standing(applied: Applied, account: Account, now: float) -> BudgetStatus:
-    """Use of a budget by its account."""
+def standing(
+    applied: Applied, account: Account, now: float, usual: Amounts | None = None
+) -> BudgetStatus:
+    """Use of a budget by its account, with what is left for calls that use the `usual` amounts."""
     share, metric = account.share(applied.wanted.limits, now)
-    return BudgetStatus(applied=applied, account=account, share=share, metric=metric)
+    found = BudgetStatus(applied=applied, account=account, share=share, metric=metric)
+    if usual is None or not metric:
+        return found
+    limits, stop_at = account.limits_of(applied.wanted.limits), applied.wanted.stop_at
+    used = account.used(metric, now) - (0 if metric == "minutes" else account.reserved.of(metric))
+    left = [
+        max(0.0, limit * (stop_at or 0.0) - account.used(name, now)) / usual.of(name)
+        for name, limit in limits.items()
+        if name != "minutes" and usual.of(name)
+    ]
+    return structs.replace(
+        found,
+        left=int(min(left) + _ROUNDING) if left and stop_at is not None else None,
+        used=f"{figure(metric, used)} of {figure(metric, limits[metric])}"
+        + ("" if metric == "usd" else f" {metric.replace('_', ' ')}"),
+    )
+
+
+def figure(metric: str, value: float) -> str:
+    """An amount of a metric for people: `$1.80`, `12,000`."""
+    return money(value) if metric == "usd" else f"{value:,.1f}".removesuffix(".0")
 
 
 def seconds_to_midnight(now: float) -> int:
@@ -106,13 +134,14 @@ def seconds_to_midnight(now: float) -> int:
 
 
 def _wrap_up(found: Sequence[BudgetStatus]) -> Advice:
-    """Ask the agent to hand over its work: by the first budget that has reached this step."""
+    """Ask the agent to hand over its work: by the first budget that has reached this step, or that
+    has it and lets no call after this one pass."""
     for each in found:
-        if each.step("wrap_up") is not None:
-            name = each.applied.budget.name
-            if each.share >= 1:
-                return Advice(wrap_up=f"budget: {name} used up")
-            return Advice(wrap_up=f"budget: {name} used to {each.share:.0%} of its {each.metric}")
+        budget, left = each.applied.budget, each.left
+        is_last = left is not None and left < 2 and "wrap_up" in [s.name for s in budget.ladder]
+        if is_last or each.step("wrap_up") is not None:
+            rest = "" if left is None else f", {counted(left, 'call')} left at the usual cost"
+            return Advice(wrap_up=f"budget: {budget.name}: {each.used} used{rest}")
     return NO_ADVICE
 
 

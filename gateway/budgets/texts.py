@@ -7,11 +7,10 @@ from dataclasses import asdict
 from typing import Any
 
 from gateway import errors
-from gateway.budgets.rules import BudgetStatus, seconds_to_midnight
+from gateway.budgets.rules import BudgetStatus, figure, seconds_to_midnight
 from gateway.config.budgets import BudgetSettings
 from gateway.stores.budgets import STORE_AWAY, Account, Control, Question
 from gateway.stores.totals import RAISE_IT, resume_command
-from gateway.text.formatting import money
 from gateway.upstream.base import RawHeaders
 from gateway.wire.echo import OWN_ANSWER
 
@@ -35,9 +34,9 @@ def used_up(found: BudgetStatus, metric: str, now: float) -> str:
     waiting = 0.0 if metric == "minutes" else held.of(metric)
     used = account.used(metric, now) - waiting
     kind = "" if metric == "usd" else f"-{metric.replace('_', '-').removesuffix('s')}"
-    text = f"{_figure(metric, used)} of the {_figure(metric, limit)}{kind} budget is used"
+    text = f"{figure(metric, used)} of the {figure(metric, limit)}{kind} budget is used"
     if waiting:
-        text += f", {_figure(metric, waiting)} more is reserved for calls on their way"
+        text += f", {figure(metric, waiting)} more is reserved for calls on their way"
     if used < limit * (budget.stop_at or 1.0):
         text += ", and this call needs more than is left"
     again = " The budget starts again at midnight UTC." if budget.daily else ""
@@ -64,8 +63,14 @@ def budget_question(found: BudgetStatus, now: float, until: float) -> tuple[str,
     return f"budget {budget.name}: {why.rstrip('.')}. A yes raises it to {raised}", question
 
 
-def _figure(metric: str, value: float) -> str:
-    return money(value) if metric == "usd" else f"{value:,.1f}".removesuffix(".0")
+def unpriced_error(model: str, budget: str) -> errors.BudgetExceeded:
+    """The refusal of a call to a model whose cost a budget in dollars cannot count."""
+    text = (
+        f"the price of the model {model[:100]!r} is unknown, and the budget {budget} counts US "
+        "dollars (control.unpriced: refuse). Set input_cost_per_token and output_cost_per_token in "
+        "the model_info of its entry in model_list, or control.unpriced: count_as."
+    )
+    return errors.BudgetExceeded(errors.STOPPED + text, headers=NO_RETRY)
 
 
 def budget_error(found: BudgetStatus, metric: str, now: float) -> errors.BudgetExceeded:
@@ -132,15 +137,19 @@ def answer_text(message: str) -> str:
     return f"{OWN_ANSWER}{why}\n\nNo model was asked. Until then every call gets this answer."
 
 
-def budget_header(found: Sequence[BudgetStatus], refused: Sequence[str], *, stored: bool) -> str:
-    """The value of `x-gateway-budget`: each budget at or above the first step of its ladder, and
-    those `refused` ones that would have stopped the call."""
-    shown = [each for each in found if each.reached or each.applied.budget.name in refused]
+def budget_header(
+    found: Sequence[BudgetStatus], refused: Sequence[str], *, stored: bool, unpriced: bool = False
+) -> str:
+    """The value of `x-gateway-budget`: each budget at or above the first step of its ladder, the
+    `refused` ones that would have stopped the call, and those in dollars if it is `unpriced`."""
     parts = []
-    for each in shown:
-        name = each.applied.budget.name
-        step = "would_stop" if name in refused else each.reached[-1].name
-        parts.append(f"{name};used={each.share:.4g};metric={each.metric};step={step}")
+    for each in found:
+        name, reached = each.applied.budget.name, each.reached
+        guesses = unpriced and each.applied.budget.limits.usd is not None
+        if reached or guesses or name in refused:
+            step = "would_stop" if name in refused else reached[-1].name if reached else "none"
+            part = f"{name};used={each.share:.4g};metric={each.metric};step={step}"
+            parts.append(f"{part};price=unknown" if guesses else part)
     if parts and not stored:
         parts[-1] += ";counted=in_memory"
     return ", ".join(parts)

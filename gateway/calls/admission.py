@@ -25,7 +25,7 @@ from gateway.budgets.rules import BUDGET_HEADER, BudgetStatus, CallSubject, read
 from gateway.config.budgets import Ending
 from gateway.conversations.conversation import Conversation, run_id
 from gateway.conversations.index import ConversationIndex
-from gateway.conversations.steering_result import Call, SteeringResult
+from gateway.conversations.steering_result import Call, SteeringResult, without_guidance
 from gateway.dialects import SteeredRequest
 from gateway.dialects.own_answers import is_structured
 from gateway.errors import AT_RISK, STOPPED, UNANSWERED, Forbidden, RunRefused
@@ -91,6 +91,11 @@ class Admissions:
             return None
         if call.exchange.response.begun:
             ending = "answer"  # its status is sent
+        if result is not None:
+            headers = call.exchange.response.headers
+            call.exchange.response.headers = without_guidance(headers)
+            call.exchange.notes.pop("guidance", None)
+            services.steerer.not_sent(result)
         return _answer(call, request, texts.with_status(error, control.stop_status), ending)
 
     async def extend(

@@ -20,6 +20,7 @@ from gateway.config.settings import named_models
 from gateway.config.values import Faults, key_path
 from gateway.errors import ConfigError, Unauthorized
 from gateway.upstream import credentials
+from gateway.upstream.catalogue import ModelCatalogue
 from gateway.upstream.deployments import DeploymentTable, Target
 from gateway.upstream.prices import capabilities
 from gateway.upstream.providers import provider_of
@@ -45,6 +46,8 @@ def config_warnings(settings: config.Settings, env: Mapping[str, str]) -> Iterat
                 f"{upstream.api_base} with {key}{hint}"
             )
     yield from _unknown_models(settings)
+    infos = {each.model_name: each.model_info for each in settings.model_list}
+    yield from ModelCatalogue(table, infos).doubts(settings)
     plain = {
         str(target.api_base): f"model_list[{target.key - 1}]" if target.key else "default_upstream"
         for api, target in _asked_by_clients(table)

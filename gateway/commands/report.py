@@ -71,8 +71,8 @@ async def _report(stores: Stores, settings: Settings, args: argparse.Namespace) 
     if args.html is not None and args.week is None:
         raise ConfigError("report: --html goes with --week")
     if args.routing:
-        workloads = kept(stores.workloads, "report: this store keeps no workloads")
-        found = await read_routing(workloads, settings.difficulty.false_alarms, tenant)
+        routed = await read_routing(stores, settings.difficulty.false_alarms, tenant)
+        found = kept(routed, "report: this store keeps no workloads")
     elif args.week is not None:
         shown = await read_week(stores, monday_of(args.week, time.time()), tenant)
         if args.html is not None:
@@ -152,6 +152,8 @@ def _print_routing(console: Console, found: RoutingReport) -> None:
     for line in own_risk_lines(found.own_risks):
         console.print(Text(f"\n{line}"))
     console.print(Text(f"\n{found.decided:,} runs decided by what was learned", style="bold"))
+    if found.published:
+        console.print(Text(f"published, and followed in its place: {found.published}"))
     if not found.values:
         return
     columns = ("runs", "as many as", "success", "95 %", "cost a run", "over states")

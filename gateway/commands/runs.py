@@ -17,13 +17,10 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.api import params
-from gateway.api.runs import run_named, store_outcome
-from gateway.api.views import run_view, step_views
 from gateway.backends import Stores
 from gateway.budgets.holds import answer_question, known_subject
 from gateway.commands.store import add_verb, answer, as_line, kept, say, table
 from gateway.config import Settings
-from gateway.dashboard.runs import step_text
 from gateway.errors import BadRequest, ConfigError
 from gateway.reporting.run_exports import FORMATS, group_lines
 from gateway.steering.transcript.interventions import KIND_LABELS
@@ -125,6 +122,8 @@ async def _list(stores: Stores, settings: Settings, args: argparse.Namespace) ->
     page = queries.PageRequest(limit=args.limit, sort=args.sort)
     found = await stores.runs.list_runs(_chosen(args), page)
     if args.json:
+        from gateway.api.views import run_view  # it takes longer than the rest
+
         for run in found.runs:
             say(as_line(run_view(run, settings)))
     elif not found.runs:
@@ -138,6 +137,10 @@ async def _list(stores: Stores, settings: Settings, args: argparse.Namespace) ->
 
 
 async def _show(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+    from gateway.api.runs import run_named
+    from gateway.api.views import run_view, step_views
+    from gateway.dashboard.runs import step_text
+
     store = stores.runs
     part = {} if args.step is None else {"after_step": args.step - 1, "limit": 1}
     run = await run_named(store, args.run_id, None)
@@ -159,6 +162,8 @@ async def _show(stores: Stores, settings: Settings, args: argparse.Namespace) ->
 
 
 async def _outcome(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
+    from gateway.api.runs import store_outcome
+
     if (args.file is None) != bool(args.run_id and args.outcome):
         raise ConfigError("runs outcome: a run and its outcome, or --import FILE")
     if args.file:

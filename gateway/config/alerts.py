@@ -21,7 +21,7 @@ RuleName = Literal[
     "store_degraded",
     "weekly_report",
 ]
-SINKS = ("webhook", "slack", "discord")
+SINKS = ("webhook", "slack", "discord", "apprise")
 SINK_PLUGINS = plugins("steering_gateway.sinks", SINKS)
 """Entry points of other packages: each names what makes a message, as in `KINDS`."""
 if TYPE_CHECKING:
@@ -48,7 +48,10 @@ class AlertSink:
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise ValueError("name: must be 1 to 40 letters, digits, dots, hyphens or underscores")
-        http_url(self.url, "url")
+        if self.kind != "apprise":
+            http_url(self.url, "url")
+        elif "://" not in self.url:
+            raise ValueError("url: must be an address of Apprise, such as mailto://HOST?to=PERSON")
         if self.secret is not None and self.kind != "webhook":
             raise ValueError(f"secret: {self.kind} checks no signature; leave it out")
 

@@ -132,12 +132,22 @@ class ControlSettings(AtRiskSettings):
     reservation_s: float = 900
     first_output_tokens: int = 500
     unpriced_usd_per_million: float = 3.0
+    unpriced: Literal["warn", "refuse", "count_as"] = "warn"
+    unpriced_model: str = ""
 
     def __post_init__(self) -> None:
         AtRiskSettings.__post_init__(self)
         names = ("pause_wait_s", "pause_retry_s", "first_output_tokens", "unpriced_usd_per_million")
         at_least(self, 0, *names)
         above_zero(self, "poll_s", "store_wait_ms", "reservation_s", "ask_wait_s")
+        if self.unpriced_model and self.unpriced != "count_as":
+            raise ValueError("unpriced_model: has an effect with `unpriced: count_as` only")
+
+    @property
+    def unpriced_price(self) -> str:
+        """The price that budgets in dollars count for a model without a known one."""
+        usual = f"${self.unpriced_usd_per_million:.2f} for a million tokens"
+        return f"the price of {self.unpriced_model}" if self.unpriced_model else usual
 
 
 def token_budget(tokens: int, *, wraps_up: bool) -> BudgetSettings:

@@ -419,19 +419,21 @@ def candidate_rows(result: SteeringResult) -> tuple[CandidateRow, ...]:
 
 
 def _acts(call: Call, result: SteeringResult) -> tuple[str, ...]:
-    """Kinds of what was decided to be done on this call, whether or not it was."""
+    """Kinds of what was decided to be done on this call, whether or not it was; of one that was
+    refused only that it ends the run."""
     decision = result.decision
     if call.control.mode or decision is None or result.unsteered:
         return (OWN_MODE,) if call.control.mode else ()
     decided, proposal, found = decision.decided, decision.proposal, set[str]()
     lessons = [each.pattern for each in decided.lessons if each.given]
-    for item in decided.items:
+    sent = "refused" not in call.exchange.notes
+    for item in decided.items if sent else ():
         learned = item.source == STANDING or (item.match and item.match.pattern in lessons)
         other = HAND_OVER if item.source == HAND_OVER else "guidance"
         found.add("lessons" if learned else "rules" if item.tier is Tier.E3 else other)
-    if decided.directive or proposal.strike.stops or proposal.at_risk.stops:
+    if (decided.directive and sent) or proposal.strike.stops or proposal.at_risk.stops:
         found.add(HAND_OVER)
-    if decision.model != call.exchange.request.model:
+    if sent and decision.model != call.exchange.request.model:
         found.add("routing")
     return tuple(sorted(found))
 

@@ -344,18 +344,33 @@ class RequestSteerer:
     def send_as_written(self, result: SteeringResult) -> frozenset[Place]:
         """Take the guidance out of a call that was refused; the places where it was. What is new
         with this call is forgotten; what earlier calls got stays remembered."""
-        placed, run = result.placed, result.conversation.run
+        placed = result.placed
         if placed is None:
             return frozenset()
+        self._take_back(result, placed)
+        result.placed = None
+        result.reasons.append("guidance: refused by the upstream, sent as the client wrote it")
+        return frozenset(map(_place_of, placed.edits))
+
+    def not_sent(self, result: SteeringResult) -> None:
+        """Note that a budget or a hold refused the call: nothing that was decided for it was given.
+        A decision to stop the run stays remembered."""
+        found = result.decision.proposal if result.decision is not None else None
+        if result.placed is not None and not (
+            found and (found.strike.stops or found.at_risk.stops)
+        ):
+            self._take_back(result, result.placed)
+        result.placed, result.applies = None, False
+
+    @staticmethod
+    def _take_back(result: SteeringResult, placed: Placed) -> None:
+        run = result.conversation.run
         if result.memory_before is not None and run.routed is result.kept:
             run.memory = result.memory_before
         else:  # another call of the conversation was decided meanwhile
             guidance = run.memory.guidance
             kept = tuple(each for each in guidance.injections if each not in placed.added)
             run.memory = replace(run.memory, guidance=replace(guidance, injections=kept))
-        result.placed = None
-        result.reasons.append("guidance: refused by the upstream, sent as the client wrote it")
-        return frozenset(map(_place_of, placed.edits))
 
     def close_places(
         self, result: SteeringResult, request: SteeredRequest, places: frozenset[Place]

@@ -87,7 +87,9 @@ class ResponsesSocket(RealtimeEndpoint):
         if target.lane != "native" or not known:
             refuse_websocket(call.headers)  # over HTTP the model's own deployment can be asked
         counts = bool(principal.key) or services.budgets is not None
-        if not counts and _is_off(services, call.headers):
+        workloads = self._runtime.opened.workloads
+        pilot = workloads.pilot if workloads is not None else None
+        if not counts and _is_off(services, call.headers, assigned=pilot is not None):
             return target, partial(relay_frames, exchange)
         # Extensions change the frames: only who relays those untouched may offer them.
         call.headers = [h for h in call.headers if h[0] != b"sec-websocket-extensions"]
@@ -96,11 +98,12 @@ class ResponsesSocket(RealtimeEndpoint):
         return target, partial(connection.talk, self._runtime, exchange)
 
 
-def _is_off(services: Services, headers: RawHeaders) -> bool:
-    """Whether the client or the operator wants nothing steered. Raises: BadRequest."""
+def _is_off(services: Services, headers: RawHeaders, *, assigned: bool) -> bool:
+    """Whether the client or the operator wants nothing steered. `assigned`: a pilot may give a
+    conversation another mode than the config's. Raises: BadRequest."""
     named = {k.decode("latin-1"): v.decode("latin-1") for k, v in headers}
     settings = services.settings
-    usual = "" if settings.experiment.id else settings.steering.mode
+    usual = "" if assigned or settings.experiment.id else settings.steering.mode
     return (ControlHeaders.read(named).mode or usual) == "off"
 
 

@@ -7,13 +7,13 @@ policies that were not followed, as far as exploration gave them a share."""
 import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from gateway.backends import Stores
 from gateway.steering.scoring.risk import OwnRisk
 from gateway.stores.learning import DecidedRun, WorkloadRate
-from gateway.stores.sql.workloads import WorkloadStore
 
 Z = 1.96  # standard errors in a 95 % interval
 FOLLOWED = "learned"
@@ -85,12 +85,19 @@ def routing_report(
 
 
 async def read_routing(
-    store: WorkloadStore, false_alarms: float, tenant: str | None, since: float = 0.0
-) -> RoutingReport:
-    """The report as the store has it now, of decisions since a time. Raises: StoreError."""
+    stores: Stores, false_alarms: float, tenant: str | None, since: float = 0.0
+) -> RoutingReport | None:
+    """The report as the store has it now, of decisions since a time; None from a store without
+    workloads. Raises: StoreError."""
+    store, changes = stores.workloads, stores.changes
+    if store is None:
+        return None
+    newest = await changes.newest("policy", limit=1) if changes is not None else ()
+    published = next((each.subject for each in newest if each.body != "null"), "")
     rates, decided = await store.rates(), await store.decided(tenant=tenant, since=since)
     risks = own_risk_rows(await store.own_risks(), false_alarms)
-    return await asyncio.to_thread(routing_report, rates, decided, risks, tenant=tenant)
+    found = await asyncio.to_thread(routing_report, rates, decided, risks, tenant=tenant)
+    return replace(found, published=published)
 
 
 def own_risk_rows(risks: Mapping[str, OwnRisk], false_alarms: float) -> list[OwnRiskRow]:

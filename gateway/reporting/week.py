@@ -1,6 +1,7 @@
 """The report of one week, by the runs that began in it: cost, results, trouble, and the ledger."""
 
 from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import reduce
 from typing import Any
@@ -8,14 +9,22 @@ from typing import Any
 from gateway.backends import Stores
 from gateway.reporting.savings import read_savings
 from gateway.steering.guidance.pattern import Status
+from gateway.steering.transcript.interventions import KIND_LABELS
 from gateway.stores.learning import LessonFilter
 from gateway.stores.queries import RunFilter
-from gateway.stores.totals import ExperimentRun, plus, severity_by, streaks
+from gateway.stores.totals import HAND_OVER, ExperimentRun, plus, severity_by, streaks
 from gateway.stores.usage import BUCKET_S, bucket_start
 from gateway.text.page import page_templates
 
-_WEEK_S, _STRETCHES = BUCKET_S["week"], 5
-_PARTS = {"Model": "model", "Project": "tag:project", "Client": "agent", "Key": "key"}
+_WEEK_S, _STRETCHES, _SAID = BUCKET_S["week"], 5, 3
+_PARTS = {
+    "Team": "tag:team",
+    "Project": "tag:project",
+    "Model": "model",
+    "Person": "tag:owner",
+    "Client": "agent",
+    "Key": "key",
+}
 
 
 def monday_of(day: str | None, now: float) -> int:
@@ -42,6 +51,7 @@ async def read_week(stores: Stores, monday: int, tenant: str | None) -> dict[str
     fired = [(run, run.counts["fired"], run.counts["states"]) for run in runs]
     bad = [run for run, *f in fired if severity_by(run.composite_peak, *f) == "danger"]
     bad.sort(key=lambda run: -sum(run.counts["fired"].values()))
+    stopped, heard = [run for run in runs if run.stopped], [run for run in runs if run.human]
     wanted = LessonFilter(tenant=tenant, statuses=(Status.ACTIVE, Status.RETIRED), since=monday)
     week = {
         "day": _day(monday),
@@ -56,15 +66,37 @@ async def read_week(stores: Stores, monday: int, tenant: str | None) -> dict[str
             if sums is not None
         },
         "troubled": len(bad),
-        "trouble_usd": reduce(plus, [run.cost_usd for run in bad], None),
+        "trouble_usd": _cost(bad),
+        "stopped_usd": _cost(stopped),
+        "handed": [run for run in runs if HAND_OVER in run.acts],
+        "handed_usd": _cost([run for run in runs if HAND_OVER in run.acts]),
+        "heard": len(heard),
+        "heard_usd": _cost(heard),
+        "said": [each for run in heard[:_STRETCHES] for each in await _said(stores, run)],
         "stretches": [await _stretch(stores, run) for run in bad[:_STRETCHES]],
-        "human": sum((Counter(run.counts.get("human", {})) for run in runs), Counter()),
-        "stopped": [run for run in runs if run.stopped],
+        "human": sum((Counter(run.human) for run in runs), Counter()),
+        "stopped": stopped,
         "lessons": [x for x in await stores.learning.lessons(wanted) if x.updated_at < until],
         "savings": savings,
     }
     lines = page_templates().get_template("week_summary.txt").render(week).splitlines()
     return {**week, "title": f"Week of {week['day']}", "summary": lines}
+
+
+def _cost(runs: Sequence[ExperimentRun]) -> float | None:
+    return reduce(plus, [run.cost_usd for run in runs], None)
+
+
+async def _said(stores: Stores, run: ExperimentRun) -> list[tuple[Any, ...]]:
+    """The acts of people in a run with their words, the first ones: (run, step, kind, words)."""
+    trace = await stores.runs.get_run(run.id, tenant=run.tenant)
+    acts = [
+        (run, step.step_index, KIND_LABELS.get(act.kind, act.kind), act.words)
+        for step in (trace.steps if trace else ())
+        for act in (step.content.human if step.content else ())
+        if act.words
+    ]
+    return acts[:_SAID]
 
 
 async def _stretch(stores: Stores, run: ExperimentRun) -> tuple[Any, ...]:

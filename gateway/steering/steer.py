@@ -442,7 +442,9 @@ def _plan(
         return planned, ()
     if not planned.directive:
         for_budget = why.startswith("budget: ")
-        text = BUDGET_DIRECTIVE if for_budget else skip_directive(repairing=moment.repairing)
+        text = skip_directive(repairing=moment.repairing)
+        if for_budget:
+            text = BUDGET_DIRECTIVE.format(used=why.removeprefix("budget: "))
         planned = replace(planned, directive=text)
     return planned, (why,)
 

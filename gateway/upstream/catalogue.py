@@ -3,10 +3,12 @@
 import contextlib
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from gateway.config import Settings
+from gateway.config.settings import named_models
 from gateway.dialects import CHAT, SteeredRequest
 from gateway.dialects.own_answers import answer_formats
 from gateway.upstream import prices
@@ -114,12 +116,20 @@ class ModelCatalogue:
         info = self.info(model)
         return None if info is None or not usage else info.cost(usage)
 
-    @property
-    def unpriced(self) -> list[str]:
-        """The configured models whose price nobody knows: budgets in dollars guess it."""
-        usage = {"prompt_tokens": 1000, "completion_tokens": 1000}
-        names = [name for name in self._table.names if "*" not in name]
-        return [name for name in names if self.cost(name, usage) is None]
+    def doubts(self, settings: Settings) -> Iterator[str]:
+        """One line, which begins with its setting, for each model of the config whose price budgets
+        in dollars do not know, and for one that is to stand for those."""
+        control = settings.control
+        in_usd = [each.name for each in settings.all_budgets() if each.limits.usd is not None]
+        price = control.unpriced_price
+        how = "refuse it" if control.unpriced == "refuse" else f"count it as {price}"
+        names = {name: f"model_list ({name})" for name in self._table.names if "*" not in name}
+        names |= {model: path for path, model in named_models(settings)}
+        for name, path in names.items() if in_usd and control.unpriced != "count_as" else ():
+            if self.price(name) is None:
+                yield f"{path}: no price is known of {name!r}; budgets in dollars {how}"
+        if control.unpriced_model and self.price(control.unpriced_model) is None:
+            yield f"control.unpriced_model: no price is known of {control.unpriced_model!r}, either"
 
     def billed_name(self, model: str, target: Target | None) -> str:
         """The name whose prices hold for a request for `model` that a target answered."""

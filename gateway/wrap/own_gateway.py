@@ -187,8 +187,8 @@ def wrap_budget(budget: str | None, stop_after: str | None) -> BudgetSettings | 
 def limit_line(budget: BudgetSettings, control: ControlSettings) -> str:
     """The line at the start: the limit, and the assumed price of models without a known one."""
     limits = budget.limits.given()
-    price = formatting.money(control.unpriced_usd_per_million)
-    guessed = f"; a model of unknown price counts as {price} for a million tokens"
+    counts = "is refused" if control.unpriced == "refuse" else f"counts as {control.unpriced_price}"
+    guessed = f"; a model of unknown price {counts}"
     return f"budget: {_amounts(limits)}{guessed if 'usd' in limits else ''}"
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import email
 import hashlib
 import hmac
 import logging
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from io import StringIO
 from itertools import pairwise
 from typing import Any
@@ -15,10 +18,12 @@ from typing import Any
 import pytest
 
 from gateway.alerts.rules import Finding
+from gateway.alerts.sender import AlertSender
 from gateway.alerts.watch import AlertOutbox
 from gateway.backends import Stores
 from gateway.config import LoggingSettings, settings_from_dict
 from gateway.config.alerts import AlertSettings
+from gateway.errors import ConfigError
 from gateway.observability.logging import configure_logging
 from gateway.observability.metrics import Metrics
 from gateway.stores.alerts import AlertRecord
@@ -257,3 +262,75 @@ async def test_addresses_are_never_shown(queue: Make, stores: Stores, receiver: 
     listed = await stores.alerts.list_alerts(tenant=None)
     assert "alert not sent" in lines.getvalue()
     assert "T0PSECRET" not in lines.getvalue() + repr(listed)
+
+
+AN_ALERT = AlertRecord(
+    id="1",
+    key="k",
+    rule="weekly_report",
+    severity="low",
+    title="Week of 2026-11-16",
+    raised_at=START,
+    facts={"lines": ["cost $2.50", "2 runs"]},
+    path="/dashboard/week",
+)
+
+
+class MailServer:
+    """Takes one message by SMTP on a real port, and keeps it."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.mail: list[str] = []
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Speak with one client until it quits."""
+        writer.write(b"220 here\r\n")
+        while line := (await reader.readline()).decode().rstrip("\r\n"):
+            word = line.upper()
+            self.lines.append(line)
+            if word == "DATA":
+                writer.write(b"354 go on\r\n")
+                while (text := (await reader.readline()).decode().rstrip("\r\n")) != ".":
+                    self.mail.append(text)
+            writer.write(b"221 bye\r\n" if word == "QUIT" else b"250 ok\r\n")
+        writer.close()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of its imports
+async def test_an_alert_by_mail() -> None:
+    """Apprise sends it to a real server; an address that it does not know, and a server that is not
+    there, are errors without the address."""
+    pytest.importorskip("apprise")
+    mails, sender = MailServer(), AlertSender()
+    server = await asyncio.start_server(mails.answer, LOOPBACK, 0)
+    port = server.sockets[0].getsockname()[1]
+    query = "from=gateway@example.org&to=ann@example.org&format=text"
+
+    async def send(url: str) -> str:
+        settings = alert_settings({"name": "m", "kind": "apprise", "url": url})
+        found = replace(settings, base_url="http://gateway.test")
+        return await sender.send(found.sinks[0], [AN_ALERT], found)
+
+    assert await send(f"mailto://{LOOPBACK}:{port}?{query}") == ""
+    assert "RCPT TO:<ann@example.org>".lower() in "\n".join(mails.lines).lower()
+    mail = email.message_from_string("\n".join(mails.mail))
+    assert mail["subject"] == "Week of 2026-11-16"
+    body = mail.get_payload(decode=True).decode()
+    assert "cost $2.50\n2 runs\nhttp://gateway.test/dashboard/week" in body
+    server.close()
+    assert "T0PSECRET" not in await send(f"mailto://me:T0PSECRET@{LOOPBACK}:1?{query}")
+    assert await send("nowhere://T0PSECRET") == "Apprise knows no such address: see alerts.sinks"
+    await sender.aclose()
+
+
+async def test_without_apprise_the_error_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing imports it before it is used; an address without a scheme is refused."""
+    monkeypatch.setitem(sys.modules, "apprise", None)
+    found = alert_settings({"name": "m", "kind": "apprise", "url": "mailto://x"})
+    error = await AlertSender().send(found.sinks[0], [AN_ALERT], found)
+    assert error == "Apprise is not installed: pip install 'steering-gateway[apprise]'"
+    with pytest.raises(ConfigError, match="must be an address of Apprise"):
+        alert_settings({"name": "m", "kind": "apprise", "url": "ann"})

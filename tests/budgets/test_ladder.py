@@ -10,7 +10,6 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.steering.guidance.texts import BUDGET_DIRECTIVE
 from steering_gateway_testing import (
     AppServer,
     Fault,
@@ -63,7 +62,7 @@ def test_each_step_does_what_it_says(gateway_server: Start, upstream: ScriptedUp
     assert shown[3] == "all;used=0.75;metric=calls;step=cheaper"
     asked = [request.model for request in upstream.requests]
     assert asked == ["gpt-4o"] * 3 + ["gpt-4o-mini"]
-    directives = [r.body.decode().count(BUDGET_DIRECTIVE[:40]) for r in upstream.requests]
+    directives = [r.body.decode().count("WRAP UP: budget all: ") for r in upstream.requests]
     assert directives == [0, 0, 1, 1]
     assert [event["step"] for event in told] == ["warn", "wrap_up", "cheaper", "stop"]
     run_id = f"{answers[0].headers['x-gateway-conversation-id']}.0"
@@ -75,7 +74,7 @@ def test_each_step_does_what_it_says(gateway_server: Start, upstream: ScriptedUp
     until(lambda: len(trace()["steps"]) == len(answers))
     calls = [step["call"] for step in trace()["steps"]]
     reasons = [reason for each in calls for reason in each["reasons"]]
-    assert "budget: all used to 50% of its calls" in reasons
+    assert "budget: all: 2 of 4 calls used, 2 calls left at the usual cost" in reasons
     assert "budget: gpt-4o-mini instead of gpt-4o" in reasons
     refused = calls[-1]
     assert (refused["status"], refused["error"], refused["cost_usd"]) == (429, "budget", None)
@@ -262,8 +261,62 @@ def test_a_reservation_alone_refuses_nothing(
             assert "82%" not in httpx.get(f"{server.url}/dashboard{page}").text
         answer = ask("Mend the bridge.")
         assert (answer.status_code, answer.headers.get("x-gateway-budget")) == (200, None)
-        assert BUDGET_DIRECTIVE[:40] not in upstream.last.body.decode()
+        assert "WRAP UP" not in upstream.last.body.decode()
         assert first.result().status_code == 200
+
+
+def test_the_last_call_that_fits_asks_for_the_work(
+    gateway_server: Start, upstream: ScriptedUpstream
+) -> None:
+    """Below the share of the step, too: after it there is none. The call that is refused has no
+    guidance, in its answer, its record or the run's memory."""
+    upstream.default = CALLING
+    ladder = [{"at": 0.99, "do": "wrap_up"}, {"at": 1.0, "do": "stop"}]
+    budget = {"name": "small", "scope": "run", "limits": {"tokens": 3800}, "ladder": ladder}
+    server = gateway_server({"budgets": [budget]})
+    answers = [ask(server, MAIN, step) for step in range(4)]
+    assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
+    texts = [request.body.decode() for request in upstream.requests]
+    assert ["WRAP UP" in text for text in texts] == [False, False, True]
+    assert "budget small: 2,200 of 3,800 tokens used, 1 call left at the usual cost" in texts[2]
+    assert "x-gateway-guidance" in answers[2].headers
+    assert "x-gateway-guidance" not in answers[3].headers
+    run_id = f"{answers[0].headers['x-gateway-conversation-id']}.0"
+
+    def steps() -> Any:
+        return httpx.get(f"{server.url}/api/runs/{run_id}").json()["steps"]
+
+    until(lambda: len(steps()) == 4)
+    assert [[g["source"] for g in step["guidance"]] for step in steps()] == [[], [], ["skip"], []]
+    assert steps()[3]["acts"] == []
+
+
+def test_a_model_of_unknown_price_is_refused_where_that_is_set(
+    gateway_server: Start, upstream: ScriptedUpstream
+) -> None:
+    """With its name, the budget and the settings; one of known price, and any without a budget in
+    dollars, is asked. Counted as another model, it costs what that would."""
+    upstream.default = CALLING
+    budget = {"name": "b", "scope": "run", "limits": {"usd": 10}}
+    server = gateway_server({"budgets": [budget], "control": {"unpriced": "refuse"}})
+    refused = ask(server, MAIN, 0, model="nobody-knows-it")
+    assert refused.status_code == 429
+    message = refused.json()["error"]["message"]
+    for words in ("'nobody-knows-it'", "budget b ", "input_cost_per_token", "control.unpriced"):
+        assert words in message
+    assert ask(server, MAIN, 0, model="gpt-4o").status_code == 200
+    tokens = {"budgets": [budget | {"limits": {"tokens": 10**6}}]}
+    server = gateway_server({**tokens, "control": {"unpriced": "refuse"}})
+    assert ask(server, MAIN, 0, model="nobody-knows-it").status_code == 200
+    alike = {"unpriced": "count_as", "unpriced_model": "gpt-4o"}
+    server = gateway_server({"budgets": [budget], "control": alike})
+    ask(server, MAIN, 0, model="gpt-4o")
+    (known,) = httpx.get(f"{server.url}/api/budgets").json()["accounts"]
+    answer = ask(server, MAIN, 1, model="nobody-knows-it")
+    assert answer.headers["x-gateway-budget"].endswith(";metric=usd;step=none;price=unknown")
+    (both,) = httpx.get(f"{server.url}/api/budgets").json()["accounts"]
+    assert both["spent"]["usd"] == pytest.approx(2 * known["spent"]["usd"])
+    assert both["unpriced"] == 1
 
 
 @pytest.mark.parametrize("price", [3.0, 0.0])

@@ -379,9 +379,12 @@ def test_models_whose_price_a_budget_in_dollars_guesses_are_named(tmp_path: Path
         "budgets": [{"name": "b", "scope": "run", "limits": {"usd": 1}}],
     }
     with GatewayProcess(tmp_path, json.dumps(config)) as gateway:
-        said = gateway.wait_for("budgets in dollars guess the price of models without a known one")
-    assert (said["models"], said["budgets"]) == (["mine"], ["b"])
-    assert said["usd_per_million_tokens"] == 3
+        said = gateway.wait_for("budgets in dollars do not know the price of some models")
+    (doubt,) = said["models"]
+    assert doubt == (
+        "model_list (mine): no price is known of 'mine'; budgets in dollars count it as $3.00 for "
+        "a million tokens"
+    )
 
 
 def test_a_config_file_that_vanishes_changes_nothing(

@@ -13,7 +13,7 @@ from gateway.config.storage import StorageSettings
 from gateway.errors import BudgetExceeded
 from gateway.reporting.week import monday_of, read_week
 from gateway.steering.guidance.pattern import Status
-from gateway.steering.transcript.interventions import Intervention
+from gateway.steering.transcript.interventions import KIND_LABELS, Intervention
 from steering_gateway_testing.store_conformance.learning import a_lesson
 from steering_gateway_testing.store_conformance.records import (
     TENANT,
@@ -59,7 +59,7 @@ async def test_a_week_with_everything_in_it(tmp_path: Path) -> None:
             1,
             started_at=NOW + DAY,
             outcome="failure",
-            tags={"project": "shop"},
+            tags={"project": "shop", "team": "web", "owner": "ann"},
             steps=(a_step(1, content=some_content(human=acts)),),
         ),
         one_run(2, started_at=NOW - 7 * DAY, outcome="success"),
@@ -77,7 +77,12 @@ async def test_a_week_with_everything_in_it(tmp_path: Path) -> None:
     assert (run.id, length) == ("r0000", 7)
     assert [run.id for run in week["stopped"]] == ["r0000"]
     assert [each.pattern.pattern_id for each in week["lessons"]] == ["e1-a"]
-    assert len(week["summary"]) == 5
+    assert len(week["summary"]) == 6
+    assert "most of the cost: team web $" in week["summary"][2]
+    assert "; project shop $" in week["summary"][2]
+    assert "; person ann $" in week["summary"][2]
+    assert [each[1:] for each in week["said"]] == [(1, KIND_LABELS["reject"], "not like this")]
+    assert (week["heard"], week["heard_usd"], week["stopped_usd"]) == (1, 0.25, 2.25)
     for name in ("week_page.html", "week.txt"):
         shown = _rendered(name, week)
         for words in (
@@ -88,8 +93,11 @@ async def test_a_week_with_everything_in_it(tmp_path: Path) -> None:
             "streak",
             "it helps",
             "reject 1",
+            "not like this",
+            "by team",
+            "by person",
         ):
-            assert words in shown, (name, words)
+            assert words in shown.lower(), (name, words)
     assert "over <b>" not in _rendered("week_page.html", week)
     assert (await read_week(stores, monday_of("2023-11-15", 0), "other"))["now"].total_runs == 0
     await stores.close()

@@ -132,6 +132,7 @@ class Client:
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self.socket = socket
         self.url = ""
+        self.server: Any = None  # the gateway that it is connected to
         self.texts: list[str] = []
 
     async def ask(self, body: Mapping[str, Any]) -> list[Event]:

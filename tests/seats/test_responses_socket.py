@@ -12,6 +12,7 @@ import aiohttp
 import httpx
 import pytest
 
+from gateway.steering.experiments import ModeOfRuns, Pilot
 from gateway.steering.transcript.content import FRAME_OPEN
 from steering_gateway_testing import AppServer
 from tests.live.client import GUIDING
@@ -54,7 +55,7 @@ async def connect(gateway_server: Start, provider: Provider) -> AsyncIterator[Ca
                 url + path, headers=headers, max_msg_size=0, autoping=False, **more
             )
             client = Client(socket)
-            client.url = url
+            client.url, client.server = url, started[-1]
             opened.append(client)
             return client
 
@@ -161,6 +162,22 @@ async def test_guidance_goes_into_the_instructions(
     assert rest[0] == {
         k: v for k, v in create(message("List the files.")).items() if k != "instructions"
     }
+
+
+async def test_an_applied_mode_counts_though_the_config_says_off(
+    connect: Callable[..., Any], provider: Provider
+) -> None:
+    """Without a pilot its events are relayed unread; with the mode given after one, its guidance is
+    there."""
+    off = {**GUIDING, "steering": {**GUIDING.get("steering", {}), "mode": "off"}}
+    client = await connect(off)
+    await turns(client, 4)
+    assert FRAME_OPEN not in json.dumps(provider.bodies)
+    on = ModeOfRuns(mode="on")
+    pilot = Pilot(id="p", runs=on, windows=((0.0, 1.0),), most=1, over=True, applied=(on,))
+    client.server.app.runtime.opened.workloads.pilot = pilot
+    await turns(await connect(), 4)
+    assert any(FRAME_OPEN in body["instructions"] for body in provider.bodies)
 
 
 async def test_a_refused_change_is_sent_as_written(

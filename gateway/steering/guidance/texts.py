@@ -30,7 +30,7 @@ SKIP_DIRECTIVE, SKIP_REPAIR, HAND_OVER_TEXT = (
 )
 
 BUDGET_DIRECTIVE = (  # sent with every call of a run whose budget is nearly used; it may go well
-    "WRAP UP: this run has used nearly all of its budget, and will be stopped when it has. Bring "
+    "WRAP UP: budget {used}. Bring "
     "what you are doing to a state that works, and begin nothing new. Then hand over the result: "
     "state plainly what is done and checked, what is not done, and how to continue."
 )
