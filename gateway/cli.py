@@ -69,10 +69,13 @@ def _run(words: Sequence[str]) -> int:
     args.rest = rest
     # After the parser, which answers --version and --help without the settings and the log.
     from gateway.config import LoggingSettings
+    from gateway.config.load import CHOSEN_CONFIG
     from gateway.observability.logging import configure_logging
 
     # A server sets up its own log; what a command prints is for the terminal or another program.
     configure_logging(LoggingSettings(level="warning"), sys.stderr)
+    config = getattr(args, "config", None) or os.environ.get("GATEWAY_CONFIG")
+    CHOSEN_CONFIG[:] = ["--config", os.path.abspath(config)] if config else []
     try:
         return int(args.run(args) or 0)
     except ConfigError as exc:

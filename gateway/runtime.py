@@ -16,7 +16,7 @@ from gateway.backends import Stores, open_stores
 from gateway.budgets.accounting import Accounting
 from gateway.budgets.holds import Holds
 from gateway.config import Settings
-from gateway.config.load import as_started, changes_at_restart, removals
+from gateway.config.load import as_started, changes_at_restart, differences, removals
 from gateway.conversations.index import ConversationIndex, StoredAnswers
 from gateway.conversations.loading import merged_call
 from gateway.conversations.workloads import Workloads
@@ -25,7 +25,7 @@ from gateway.errors import ConfigError
 from gateway.learning.worker import open_learning
 from gateway.library import PatternLibrary, PatternTally
 from gateway.lifecycle import Refresh, Replicas, Retention, StartWait, warm_up
-from gateway.observability.live_events import EventHub
+from gateway.observability.live_events import Event, EventHub
 from gateway.observability.logging import get_logger
 from gateway.observability.metrics import Metrics, SharedMetrics, TaggedCalls, UnsteeredCalls
 from gateway.observability.otel import open_telemetry
@@ -33,6 +33,7 @@ from gateway.services import KnownRefusals, Opened, Patterns, Services
 from gateway.stores.exchanges import RawKeeper, open_keeper
 from gateway.stores.guard.guarded import GuardedStateStore, StoreHealth
 from gateway.stores.protocols import CONTROLS, KEYS, PATTERNS, RunStore
+from gateway.stores.sql.changes import GATEWAY, ChangeStore
 from gateway.stores.sql.learning import LearningStore
 from gateway.tasks import Unfinished, spawn
 
@@ -112,6 +113,8 @@ class Runtime:
         kept, shown = (stores.budgets, stores.controls), (self.events, self.metrics)
         accounting = Accounting(kept, lambda: self.settings, *shown, self.keys.budgets)
         closing.push_async_callback(accounting.ledger.flush, closing=True)
+        if stores.changes is not None:
+            accounting.notices.listeners.append(partial(_note_stop, stores.changes))
         await wait(accounting.holds.refresh)
         self._follow(accounting.follow(), "budgets and holds")
         self._follow(Retention(stores.runs, states.active_within, storage).follow(), "retention")
@@ -266,6 +269,10 @@ class Runtime:
         waiting, settings = changes_at_restart(self.settings, settings), started
         if settings.etraces.enabled and opened.patterns is None:
             waiting.append("etraces.enabled")
+        changed: dict[str, Any] = {**differences(self.settings, settings)}
+        changed |= {"at the next start": waiting} if waiting else {}
+        if changed and opened.stores.changes is not None:
+            spawn(opened.stores.changes.note_config(changed))
         if waiting:
             self.log.warning("some changes take effect at the next start", keys=waiting)
         old, self.services, self.settings = self.services, fresh, settings
@@ -298,6 +305,12 @@ class Runtime:
         await self._closing.aclose()
         if self.telemetry is not None:
             await asyncio.to_thread(self.telemetry.close)
+
+
+def _note_stop(changes: ChangeStore, event: Event) -> None:
+    if event["step"] == "stop":
+        named = {name: event[name] for name in ("budget", "run_id", "metric", "used")}
+        spawn(changes.note("budget", "stop", event["subject"], named, author=GATEWAY))
 
 
 def _degraded(states: GuardedStateStore) -> StoreHealth | None:

@@ -236,6 +236,7 @@ def _add(kind: str, verb: str, action: Action | None, what: str, yes: bool | Non
     async def handler(request: ApiRequest[SubjectParameters]) -> ApiResponse:
         said = request.read(ControlBody) if request.body else ControlBody()
         subject, tenant = request.params.subject, request.tenant
+        said.author = said.author or request.access.author
         if yes is not None:
             return ApiResponse(await answer(request.runtime, subject, yes, said, tenant))
         return ApiResponse(await hold(request.runtime, subject, action, said, tenant))

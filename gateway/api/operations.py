@@ -210,6 +210,8 @@ class Resource:
             raise unavailable(error) from error
         except StoreError as error:
             raise GatewayError(f"the store failed: {error}", label=error.label) from error
+        if operation.needs == "control" and operation.method != "GET":
+            await _note_operation(operation, request, response)
         if response.chunks is not None:
             # A client that leaves the stream is no error.
             with contextlib.suppress(ClientGone):
@@ -225,6 +227,37 @@ class Resource:
         body = b"" if response.status == 204 else orjson.dumps(payload, default=as_json_value)
         await send(_head(response, len(body)))
         await send({"type": "http.response.body", "body": body})
+
+
+_WORDS = {"POST": "add", "PUT": "replace", "PATCH": "change", "DELETE": "delete"}
+
+
+async def _note_operation(
+    operation: Operation[Any], request: ApiRequest[Any], response: ApiResponse
+) -> None:
+    said, last = {}, operation.path.rpartition("/")[2]
+    with contextlib.suppress(BadRequest):
+        said = request.json_object()
+    made = response.payload if isinstance(response.payload, dict) else {}
+    names = [value for name, value in request.params if f"{{{name}}}" in operation.path]
+    names += [said.get("subject"), made.get("id"), made.get("pattern_id")]
+    act = last.removesuffix("s") if operation.path.count("/") > 2 and "{" not in last else ""
+    subject = next((str(name) for name in names if name), "")
+    what = (kind_of(operation.path), act or _WORDS[operation.method], subject)
+    await note(request.runtime, request.access, *what, said)
+
+
+def kind_of(path: str) -> str:
+    """`pattern` of `/api/patterns.jsonl` and `/dashboard/new-pattern`."""
+    return path.split("/")[2].partition(".")[0].rpartition("-")[2].removesuffix("s")
+
+
+async def note(
+    runtime: "Runtime", access: Access, kind: str, act: str, subject: str, said: Mapping[str, Any]
+) -> None:
+    """Append to the audit log what the caller has done."""
+    if (changes := runtime.opened.stores.changes) is not None:
+        await changes.note(kind, act, subject, said, author=access.author)
 
 
 def publish_change(runtime: "Runtime", kind: str, what: str, **details: Any) -> None:

@@ -12,7 +12,17 @@ from pydantic_core import core_schema
 from starlette.routing import Route
 
 from gateway import __version__
-from gateway.api import alerts, attribution, budgets, experiments, keys, lessons, patterns, runs
+from gateway.api import (
+    alerts,
+    attribution,
+    audit,
+    budgets,
+    experiments,
+    keys,
+    lessons,
+    patterns,
+    runs,
+)
 from gateway.api.operations import (
     JSON,
     ApiRequest,
@@ -28,7 +38,7 @@ from gateway.auth.access import Gate
 from gateway.auth.authenticator import Authenticator
 from gateway.runtime import Runtime
 
-_MODULES = (runs, patterns, experiments, alerts, budgets, keys, attribution, lessons)
+_MODULES = (runs, patterns, experiments, alerts, budgets, keys, attribution, lessons, audit)
 OPERATIONS = Operations()
 _ERRORS = {
     400: "A parameter or the body is wrong; `param` names it.",

@@ -12,7 +12,7 @@ from msgspec import NODEFAULT, Struct
 from msgspec.structs import fields
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler
 
-from gateway.api.operations import ApiRequest, ApiResponse, Operations, shape
+from gateway.api.operations import ApiRequest, ApiResponse, Operations, note, shape
 from gateway.api.params import (
     DIGITS,
     Cursor,
@@ -31,6 +31,7 @@ from gateway.api.params import (
     run_filter,
 )
 from gateway.api.views import picked, run_view, step_views, thresholds
+from gateway.auth.access import Access
 from gateway.errors import NotFound
 from gateway.observability.otel import evaluation
 from gateway.stores import queries
@@ -218,7 +219,7 @@ async def get_run(request: ApiRequest[TraceParameters]) -> ApiResponse:
     part = picked(params, "content", "after_step", "limit")
     trace = await request.runtime.runs.get_run(params.run_id, tenant=request.tenant, **part)
     if trace is None:
-        raise _unknown(params.run_id)
+        raise unknown_run(params.run_id)
     run, settings = trace.run, request.runtime.settings
     last = None if params.limit is None else params.after_step + params.limit
     view = {
@@ -237,8 +238,8 @@ async def get_run(request: ApiRequest[TraceParameters]) -> ApiResponse:
 async def report_outcome(request: ApiRequest[RunParameters]) -> ApiResponse:
     """Report a run's outcome; a later report replaces an earlier one. The id of a conversation,
     also the client's own, stands for its newest run."""
-    body = request.read(OutcomeBody)
-    run_id = await keep_outcome(request.runtime, request.params.run_id, body, tenant=request.tenant)
+    body, run_id = request.read(OutcomeBody), request.params.run_id
+    run_id = await keep_outcome(request.runtime, run_id, body, request.access)
     return ApiResponse({"run_id": run_id, "outcome": body.outcome})
 
 
@@ -272,15 +273,16 @@ async def store_outcome(
 
 
 async def keep_outcome(
-    runtime: "Runtime", given: str, body: OutcomeBody, *, tenant: str | None
+    runtime: "Runtime", given: str, body: OutcomeBody, access: Access | None = None
 ) -> str:
     """Store a run's outcome and notify the subscribers; the run's id. Raises: NotFound."""
+    tenant = access.tenant if access else None
     said: dict[str, Any] = {"verdict": body.outcome, "score": body.score, "comment": body.comment}
     reported = OutcomeRow(run_id=given, tenant="", source="told_api", at=0.0, **said)
     masks = runtime.settings.storage.mask_secrets
     run = await store_outcome(runtime.runs, runtime.learning, reported, tenant, masks=masks)
     if run is None:
-        raise _unknown(given)
+        raise unknown_run(given)
     what = {"run_id": run.id, "outcome": body.outcome}
     runtime.events.publish({"type": "outcome", "tenant": run.tenant, **what})
     if runtime.telemetry is not None:
@@ -289,6 +291,9 @@ async def keep_outcome(
         result = evaluation("outcome", score, body.outcome, why)
         runtime.telemetry.outcome(run.conversation_id, run.id, result)
     runtime.log.info("outcome reported", **what)
+    if access and access.controls:  # a person's; agents report their own
+        values = {"outcome": body.outcome, "score": body.score, "comment": body.comment}
+        await note(runtime, access, "outcome", "report", run.id, values)
     return run.id
 
 
@@ -298,7 +303,8 @@ async def get_facets(request: ApiRequest[TenantParameter]) -> ApiResponse:
     return ApiResponse(await request.runtime.runs.facets(tenant=request.tenant))
 
 
-def _unknown(run_id: str) -> NotFound:
+def unknown_run(run_id: str) -> NotFound:
+    """The error for a run that is not there."""
     return NotFound(f"there is no run {run_id[:80]!r}", param="run_id")
 
 

@@ -5,7 +5,7 @@ import hashlib
 import hmac
 import json
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.cookies import CookieError, SimpleCookie
 from typing import Literal
 
@@ -15,20 +15,24 @@ from gateway.auth.authenticator import UNGUESSABLE_CHARACTERS, Authenticator, of
 from gateway.auth.browsers import refuse_embedding, require_loopback_host
 from gateway.auth.keyring import key_digest
 from gateway.errors import Forbidden, Unauthorized
+from gateway.text.sanitize import one_line
 from gateway.upstream.base import RawHeaders, header
 from gateway.upstream.credentials import SESSION_COOKIE
 
 COOKIE = SESSION_COOKIE
+AUTHOR_HEADER = b"x-gateway-author"
 SESSION_S = 12 * 3600  # how long a login lasts: a working day
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
     """Right to see one tenant's data, or all data if `tenant` is None (the operator). `how`: by a
-    key in a header, by a browser's session, or because no key is required."""
+    key in a header, by a browser's session, or because no key is required. `author`: the name that
+    the caller states, which nothing proves."""
 
     tenant: str | None
     how: Literal["key", "session", "open"]
+    author: str = ""
 
     @property
     def operator(self) -> bool:
@@ -81,20 +85,22 @@ class Gate:
         access = self._by_key(scope) or self._by_session(headers) or self._without_key(headers)
         if access.how != "key":
             refuse_embedding(scope)
-        return access
+        stated = header(headers, AUTHOR_HEADER).decode("utf-8", "replace")
+        return replace(access, author=one_line(stated, 80)) if stated else access
 
-    def log_in(self, key: str, scope: Scope) -> str | None:
+    def log_in(self, key: str, scope: Scope, author: str = "") -> str | None:
         """A session for the holder of `key`, as the value of COOKIE; None for an unknown key.
-        Raises: Overloaded: the caller's address has sent too many wrong keys."""
+        `author`: the name that the holder states. Raises: Overloaded: too many wrong keys."""
         self._auth.refuse_guesses(scope, len(key) < UNGUESSABLE_CHARACTERS)
         if self._auth.is_admin(key):
-            return self._signed({"t": None, "k": ""})
+            return self._signed({"t": None, "k": "", "n": one_line(author, 80)})
         digest = key_digest(key)
         tenant = self._auth.tenant_of(digest)
         if tenant is None:
             self._auth.wrong_key(scope)
             return None
-        return self._signed({"t": tenant, "k": self._auth.session_tag(digest)})
+        tag = self._auth.session_tag(digest)
+        return self._signed({"t": tenant, "k": tag, "n": one_line(author, 80)})
 
     def _by_key(self, scope: Scope) -> Access | None:
         headers: RawHeaders = scope["headers"]
@@ -118,13 +124,13 @@ class Gate:
         session = self._verified(_cookie(headers))
         if session is None:
             return None
-        tenant, tag = session.get("t"), str(session.get("k"))
+        tenant, tag, author = session.get("t"), str(session.get("k")), session.get("n") or ""
         if tenant is None:
-            return Access(tenant=None, how="session")
+            return Access(tenant=None, how="session", author=author)
         # Revoking a key ends the sessions that were opened with it.
         if self._auth.tenant_of_tag(tag) != tenant:
             return None
-        return Access(tenant=str(tenant), how="session")
+        return Access(tenant=str(tenant), how="session", author=author)
 
     def _without_key(self, headers: RawHeaders) -> Access:
         if self._auth.open_admin:

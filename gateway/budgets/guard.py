@@ -26,6 +26,7 @@ from gateway.stores.budgets import (
     Reserved,
     Settlement,
     decide,
+    opened,
     waits_for_others,
 )
 from gateway.wire.usage import token_usage

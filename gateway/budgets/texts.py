@@ -1,7 +1,6 @@
 """Texts about budgets and holds for clients, agents and operators. Pure."""
 
 import secrets
-import shlex
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -10,7 +9,7 @@ from gateway import errors
 from gateway.budgets.rules import BudgetStatus, figure, seconds_to_midnight
 from gateway.config.budgets import BudgetSettings
 from gateway.stores.budgets import STORE_AWAY, Account, Control, Question
-from gateway.stores.totals import RAISE_IT, resume_command
+from gateway.stores.totals import RAISE_IT, as_command, resume_command
 from gateway.upstream.base import RawHeaders
 from gateway.wire.echo import OWN_ANSWER
 
@@ -40,8 +39,8 @@ def used_up(found: BudgetStatus, metric: str, now: float) -> str:
     if used < limit * (budget.stop_at or 1.0):
         text += ", and this call needs more than is left"
     again = " The budget starts again at midnight UTC." if budget.daily else ""
-    option = f"--{metric.replace('_', '-')} {2 * limit:.10g}"
-    command = f"gateway budgets raise {budget.name} {shlex.quote(account.subject)} {option}"
+    option = (f"--{metric.replace('_', '-')}", f"{2 * limit:.10g}")
+    command = as_command("budgets", "raise", budget.name, account.subject, *option)
     return f"{text}.{again}{RAISE_IT}{command}"
 
 

@@ -36,6 +36,8 @@ from gateway.steering.acting import AtRisk
 from gateway.steering.steer import NO_ADVICE, Advice
 from gateway.stores.budgets import NOTHING, Control, Question
 from gateway.stores.protocols import StoreError
+from gateway.stores.sql.changes import GATEWAY
+from gateway.tasks import spawn
 from gateway.wire.echo import OWN_ANSWER
 
 _IGNORED_ANSWERS = 2
@@ -224,6 +226,8 @@ class Admissions:
             return
         control = Control(subject=run, tenant=tenant, action="stop", reason=why, at=time.time())
         await self._runtime.holds.hold(control)
+        if (changes := self._runtime.opened.stores.changes) is not None:
+            spawn(changes.note("run", "stop", run, {"reason": why}, author=GATEWAY))
         self._publish(control, control.action)
         self._runtime.metrics.held_calls.labels("at_risk").inc()
         raise texts.stop_error(control)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 from rich.console import Console
 from rich.table import Table
@@ -17,11 +18,21 @@ from rich.table import Table
 from gateway.auth.keyring import NewKey, create_key, key_budgets, key_view, read_terms, rotate_key
 from gateway.backends import Stores, copy_to_postgres
 from gateway.budgets.texts import account_view, amount
-from gateway.commands.store import add_common, add_verb, answer, as_line, connect, kept, say, table
+from gateway.commands.store import (
+    add_common,
+    add_verb,
+    answer,
+    as_line,
+    connect,
+    kept,
+    reported,
+    say,
+    table,
+)
 from gateway.config import Secret, Settings, load_settings
 from gateway.config.budgets import METRICS
 from gateway.config.storage import StorageSettings
-from gateway.errors import ConfigError
+from gateway.errors import BadRequest, ConfigError
 from gateway.stores.alerts import AlertRecord
 from gateway.stores.budgets import Account, AccountKey, BudgetStore
 from gateway.stores.protocols import StoreError
@@ -35,6 +46,10 @@ def add_parser(commands: Any) -> None:
     _add_budgets(commands)
     _add_keys(commands)
     _add_alerts(commands)
+    log = add_verb(commands, "audit", "who changed what, when and why, newest first", _audit)
+    log.add_argument("--csv", action="store_true", help="CSV on stdout")
+    for name in ("kind", "subject", "author", "text", "since", "until", "limit"):
+        log.add_argument(f"--{name}", help=f"as `GET /api/audit` takes `{name}`")
     migrate = commands.add_parser("migrate", help="create or migrate the database, then stop")
     migrate.add_argument("--config", type=Path, help="config file (default: ./config.yaml)")
     migrate.add_argument("--json", action="store_true", help="one JSON object on stdout")
@@ -322,6 +337,23 @@ async def _list_alerts(stores: Stores, settings: Settings, args: argparse.Namesp
         answer(args, stored_alert_view(stored, settings), line)
     if not found and not args.json:
         say("no alerts")
+
+
+async def _audit(stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:
+    from gateway.api.audit import AuditParameters, act_lines, acts_of
+    from gateway.api.params import read_parameters
+
+    given = ((name, getattr(args, name, None)) for name in AuditParameters.model_fields)
+    chosen = {name: value for name, value in given if value}
+    with reported(BadRequest):
+        values = dict(read_parameters(AuditParameters, urlencode(chosen).encode()))
+    if args.csv or args.json:
+        async for lines in act_lines(stores.changes, values, "csv" if args.csv else "jsonl"):
+            sys.stdout.write(lines.decode())
+        return
+    for act in (await acts_of(stores.changes, values))[0]:
+        words = (act[name] for name in ("kind", "act", "subject", "author", "reason"))
+        say(f"{formatting.clock(act['at'])}  {one_line('  '.join(filter(None, words)), 160)}")
 
 
 async def _migrate(args: argparse.Namespace) -> int:

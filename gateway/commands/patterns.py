@@ -11,7 +11,15 @@ from msgspec import to_builtins
 
 from gateway.auth.keyring import DEFAULT_TENANT
 from gateway.backends import open_stores
-from gateway.commands.store import add_common, answer, found_storage, reported, say
+from gateway.commands.store import (
+    add_author,
+    add_common,
+    answer,
+    found_storage,
+    note_act,
+    reported,
+    say,
+)
 from gateway.config import load_settings
 from gateway.embedding import EmbeddingError, open_embedder
 from gateway.errors import ConfigError
@@ -54,6 +62,9 @@ def _verb(verbs: Any, name: str, summary: str, handler: Any) -> argparse.Argumen
     add_common(parser)
     parser.add_argument("--tenant", help=f"whose e1 patterns (default: {DEFAULT_TENANT})")
     parser.set_defaults(run=lambda args: asyncio.run(_run(handler, args)))
+    if name in ("add", "import", "delete"):
+        add_author(parser)
+        parser.set_defaults(act=("pattern", name))
     return parser
 
 
@@ -79,7 +90,9 @@ async def _run(handler: Any, args: argparse.Namespace) -> int:
                 repair=handler is _reindex,
                 masks_secrets=settings.storage.mask_secrets,
             )
-            return int(await handler(library, args) or 0)
+            status = int(await handler(library, args) or 0)
+            await note_act(stores, args)
+            return status
         finally:
             await stores.close()
 

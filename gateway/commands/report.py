@@ -15,7 +15,7 @@ from rich.text import Text
 
 from gateway import dashboard
 from gateway.backends import Stores
-from gateway.commands.store import add_verb, as_line, kept, say, table
+from gateway.commands.store import add_author, add_verb, as_line, kept, say, table
 from gateway.config import Settings
 from gateway.errors import ConfigError
 from gateway.reporting.at_risk import RiskCurve, risk_curve
@@ -53,6 +53,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--output", type=Path, help="also write the report as JSON to this file")
     summary = "compare steering with only watching on your own runs, by a fair coin"
     parser = add_verb(commands, "pilot", summary, _pilot)
+    add_author(parser)
     parser.add_argument("--runs", type=int, metavar="N", help="runs with an outcome (default: 50)")
     parser.add_argument(
         "--client", default="", help="only runs of this program, such as claude-cli"
@@ -124,7 +125,7 @@ async def _pilot(stores: Stores, settings: Settings, args: argparse.Namespace) -
         found = pilot_report(pilot, await runs(pilot.id, tenant=None), now)
     changed = pilot_change(args, found, {change.subject for change in known}, now)
     if changed is not None:
-        if not await store.put_pilot(changed, newest, "command", found.line if found else ""):
+        if not await store.put_pilot(changed, newest, args.author, found.line if found else ""):
             raise ConfigError("pilot: somebody else has changed it just now; look again")
         found = pilot_report(changed, await runs(changed.id, tenant=None), now)
         if not args.json:

@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import csv
 import json
-import os
 import sys
 import time
 from collections.abc import Iterator
@@ -78,12 +77,10 @@ def add_parser(commands: Any) -> None:
     for action in ("stop", "pause"):
         verb = add_verb(verbs, action, f"{action} a run", partial(_hold, action))
         verb.add_argument("subject", help=_SUBJECT)
-        verb.add_argument("--reason", default="", help="shown to the client")
     for name, yes in (("approve", True), ("deny", False)):
         what = "let a run go on that waits for an answer" if yes else "stop a run that waits"
         verb = add_verb(verbs, name, what, partial(_answer, yes))
         verb.add_argument("subject", help="id of the run: see `gateway runs held`")
-        verb.add_argument("--reason", default="", help="a no shows it to the client")
     resume = add_verb(verbs, "resume", "let a stopped or paused run continue", _resume)
     resume.add_argument("subject", help=_SUBJECT)
     add_verb(verbs, "held", "what is stopped or paused now", _held)
@@ -304,7 +301,7 @@ def _print_run(trace: queries.RunTrace) -> None:
     run, steps = trace.run, trace.steps
     console.print(Text(one_line(run.title, 200) or run.id, style="bold"))
     for line in _facts(run):
-        console.print(Text(line, style="dim"))
+        console.print(Text(line, style="dim"), soft_wrap=True)
     console.print(Text("\nstates", style="bold"))
     for first, length, state in stretches(step.state for step in steps):
         part = steps[first : first + length]
@@ -384,16 +381,14 @@ async def _hold(
 ) -> None:
     found = await known_subject(stores.runs, args.subject, None)
     subject, tenant = kept(found, f"there is no run or conversation {args.subject!r}")
-    author = os.environ.get("USER") or os.environ.get("USERNAME", "")
-    said: dict[str, Any] = {"reason": args.reason, "author": author, "at": time.time()}
+    said: dict[str, Any] = {"reason": args.reason, "author": args.author, "at": time.time()}
     control = Control(subject=subject, tenant=tenant, action=action, **said)
     await kept(stores.controls, _NO_STOPS).hold(control)
     _say_held(args, subject, action)
 
 
 async def _answer(yes: bool, stores: Stores, _settings: Settings, args: argparse.Namespace) -> None:
-    author = os.environ.get("USER") or os.environ.get("USERNAME", "")
-    said = {"reason": args.reason, "author": author}
+    said = {"reason": args.reason, "author": args.author}
     if not await answer_question(stores, args.subject, said, yes=yes):
         raise ConfigError(f"no question about {args.subject!r} is open: see `gateway runs held`")
     _say_held(args, args.subject, None if yes else "stop")

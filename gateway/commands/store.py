@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +24,15 @@ from gateway.wire.coerce import as_json_value
 if TYPE_CHECKING:
     from rich.table import Table
 
+_ACTS = {
+    "budgets": ("raise", "lift", "reset"),
+    "keys": ("create", "revoke", "reset"),
+    "learn": ("approve", "retire", "edit", "forget"),
+    "runs": ("stop", "pause", "resume", "outcome"),
+}
+_SUBJECTS = ("subject", "run_id", "pattern_id", "key_id", "tenant")
+_NO_FIELDS = {"act", "run", "config", "json", "yes", "lines", "named_tenant", *_SUBJECTS}
+
 Kept = TypeVar("Kept")
 Command = Callable[[Stores, Settings, argparse.Namespace], Awaitable[int | None]]
 
@@ -41,6 +51,10 @@ def add_verb(
     (None: all but the keys), and finds the database of a gateway that runs, from any folder."""
     parser: argparse.ArgumentParser = verbs.add_parser(name, help=summary)
     add_common(parser)
+    group = parser.prog.split()[-2]
+    if name in _ACTS.get(group, ()):
+        add_author(parser)
+        parser.set_defaults(act=(group.removesuffix("s").replace("learn", "lesson"), name))
     parser.set_defaults(run=lambda args: asyncio.run(run_on_stores(command, args, creates, whole)))
     return parser
 
@@ -86,10 +100,7 @@ def found_storage(storage: StorageSettings, subject: str | None = None) -> Stora
     default = StorageSettings().path
     if storage.shared or storage.path != default:
         return storage
-    known = [(default, "")]
-    known += [(each.database, f"the gateway at {each.url}") for each in running_gateways()]
-    known += [(str(state_database()), "gateway wrap")]
-    known = [(path, whose) for path, whose in known if path and Path(path).exists()]
+    known = [(default, "")] * Path(default).exists() + _other_files()
     if subject is not None and len(known) > 1:
         known.sort(key=lambda each: not file_has_run(each[0], subject))
     for path, whose in known:
@@ -102,6 +113,14 @@ def found_storage(storage: StorageSettings, subject: str | None = None) -> Stora
         "wrapped; `gateway wrap -- COMMAND` or `gateway serve` makes one, --config or "
         "GATEWAY_STORAGE__PATH name another one"
     )
+
+
+def _other_files(but: str = "") -> list[tuple[str, str]]:
+    """The databases of gateways that run, and of `wrap`, with their owners."""
+    known = [(each.database, f"the gateway at {each.url}") for each in running_gateways()]
+    known += [(str(state_database()), "gateway wrap")]
+    other = str(Path(but).absolute())
+    return [each for each in known if each[0] and Path(each[0]).exists() and each[0] != other]
 
 
 @contextmanager
@@ -124,12 +143,48 @@ async def run_on_stores(
         settings = load_settings(args.config, upstreams=creates or whole)
         subject = getattr(args, "run_id", None) or getattr(args, "subject", None)
         subject = subject and subject.partition("@")[0]  # an account of a day has its date, too
+        if (budget := getattr(args, "budget", None) or "").startswith("wrap-"):
+            subject = budget  # whose account is named like those of other wraps
         storage = settings.storage if creates else found_storage(settings.storage, subject)
-        stores = await open_stores(storage, existing=not creates)
         try:
-            return int(await command(stores, settings, args) or 0)
-        finally:
-            await stores.close()
+            return await _run_on(command, replace(settings, storage=storage), args, creates)
+        except ConfigError as exc:
+            if creates or not subject or repr(subject)[:-1] not in str(exc):
+                raise
+            others = _other_files(storage.path)
+            for path, whose in others:
+                if file_has_run(path, subject):
+                    sys.stderr.write(f"gateway: {exc}; it is in {path} of {whose}\n")
+                    there = replace(settings, storage=StorageSettings(path=path))
+                    return await _run_on(command, there, args)
+            places = ", ".join([storage.place, *dict(others)])
+            raise ConfigError(f"{exc} (searched: {places})") from exc
+
+
+async def _run_on(command: Command, settings: Settings, args: Any, creates: bool = False) -> int:
+    stores = await open_stores(settings.storage, existing=not creates)
+    try:
+        if not (status := int(await command(stores, settings, args) or 0)):
+            await note_act(stores, args)
+        return status
+    finally:
+        await stores.close()
+
+
+def add_author(parser: argparse.ArgumentParser) -> None:
+    """Declare what the audit log keeps of a change."""
+    user = os.environ.get("USER") or os.environ.get("USERNAME", "")
+    parser.add_argument("--author", default=user, help="your name (default: $USER)")
+    parser.add_argument("--reason", default="", help="kept; of a stop: shown to the client")
+
+
+async def note_act(stores: Stores, args: argparse.Namespace) -> None:
+    """Append what a command has changed to the audit log."""
+    given, (kind, act) = vars(args), getattr(args, "act", ("", ""))
+    if kind and stores.changes is not None:
+        subject = next((given[name] for name in _SUBJECTS if given.get(name)), "")
+        said = {name: value for name, value in given.items() if value and name not in _NO_FIELDS}
+        await stores.changes.note(kind, act, subject, said)
 
 
 def kept(value: Kept | None, otherwise: str) -> Kept:

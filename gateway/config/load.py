@@ -14,7 +14,7 @@ import types
 import typing
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any, Final
@@ -354,6 +354,7 @@ def _is_collection(hint: Any) -> bool:
 
 
 DEFAULT_FILE = "config.yaml"
+CHOSEN_CONFIG: list[str] = []  # `--config FILE`, if this process has one, for printed commands
 
 _BRACED = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _LITELLM_REF = "os.environ/"
@@ -501,6 +502,17 @@ _CLOSING: Final = (
 def changes_at_restart(old: Settings, new: Settings) -> list[str]:
     """The keys that differ and take effect at the next start only."""
     return [key for key in _AT_START if attrgetter(key)(old) != attrgetter(key)(new)]
+
+
+def differences(old: Settings, new: Settings) -> dict[str, str]:
+    """Both values of each key path that differs, without secrets."""
+    pairs = {each.name: (getattr(old, each.name), getattr(new, each.name)) for each in fields(old)}
+    for name, both in list(pairs.items()):
+        if is_dataclass(both[0]):
+            parts = (part.name for part in fields(both[0]))
+            pairs |= {f"{name}.{part}": tuple(getattr(v, part) for v in both) for part in parts}
+            del pairs[name]
+    return {name: f"{a!r} to {b!r}" for name, (a, b) in pairs.items() if a != b}
 
 
 def removals(old: Settings, new: Settings) -> list[str]:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from gateway.api.audit import acts_of, audit_log
 from gateway.api.experiments import current_pilot, experiment_report, experiments, shares_of
 from gateway.api.params import TenantParameter, Text, naming
 from gateway.dashboard.charts import interval, level, peak, sparkline, stacked
@@ -21,6 +22,19 @@ from gateway.stores.queries import HealthSummary
 from gateway.stores.totals import RULES, SEVERITIES, severity_of
 from gateway.text import formatting
 from gateway.text.formatting import counted, percent
+
+
+async def show_audit(visit: Visit) -> Page:
+    """The audit log."""
+    acts, cursor = await acts_of(audit_log(visit.runtime, visit.access), visit.values)
+    shown = {
+        "title": "Audit log",
+        "acts": acts,
+        "given": visit.given,
+        "export": visit.query(cursor=None, limit=None),
+        "next": visit.query(cursor=cursor) if cursor else None,
+    }
+    return Page(template="audit.html", values=shown)
 
 
 async def show_list(visit: Visit) -> Page:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote, urlencode
 
 from gateway.api.keys import done
-from gateway.api.operations import unavailable
+from gateway.api.operations import kind_of, note, unavailable
 from gateway.api.params import Flag, Parameters, Text, read_parameters
 from gateway.auth.access import COOKIE, SESSION_S, Access, Gate
 from gateway.auth.browsers import refuse_other_origins
@@ -218,9 +218,22 @@ class PageEndpoint:
             page = await handler(visit)
         except StoreError as error:
             raise unavailable(error) from error
+        if form and page.status < 400 and not (self._page.public or self._page.report):
+            await self._note(visit)
         store = self._runtime.degraded()
         shared = {"access": access, "path": scope["path"], "store": store}
         return replace(page, values=shared | {"tenant": values.get("tenant")} | dict(page.values))
+
+    async def _note(self, visit: Visit) -> None:
+        form, last = visit.form, self._page.path.rpartition("/")[2]
+        act = form.get("action") or ("change" if "}" in last else last)
+        parts = visit.scope["path_params"].items()
+        own = (value for name, value in parts if f"{{{name}" in self._page.path)
+        names = [form.get("account"), form.get("subject"), *own]
+        subject, other = next((str(name) for name in names if name), ""), ("action", "subject")
+        kind = "budget" if "account" in form else kind_of(self._page.path)
+        said = {name: value for name, value in form.items() if value and name not in other}
+        await note(visit.runtime, visit.access, kind, act, subject, said)
 
 
 _NOBODY = Access(tenant="", how="open")
@@ -289,7 +302,8 @@ async def show_login(visit: Visit, *, failed: bool = False) -> Page:
 async def log_in(visit: Visit) -> Page:
     """Start a session with the admin key, or with a gateway key to see one tenant's runs."""
     refuse_other_origins(visit.scope["headers"])
-    session = visit.gate.log_in(visit.form.get("key", "").strip(), visit.scope)
+    key, author = visit.form.get("key", "").strip(), visit.form.get("name", "")
+    session = visit.gate.log_in(key, visit.scope, author)
     if session is None:
         await asyncio.sleep(_WRONG_KEY_DELAY_S)
         return await show_login(visit, failed=True)

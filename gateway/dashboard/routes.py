@@ -2,6 +2,7 @@
 
 from starlette.routing import Route
 
+from gateway.api.audit import AuditParameters
 from gateway.api.experiments import ReportOptions
 from gateway.api.params import TenantParameter
 from gateway.auth.access import Gate
@@ -17,7 +18,9 @@ _EXPERIMENT = "/dashboard/experiments/{experiment_id:path}"
 _PAGES = (
     PageRoute("/dashboard", now.show, now.NowParameters),
     PageRoute("/dashboard/", now.show, now.NowParameters),
-    PageRoute("/dashboard/runs", runs.show_list, runs.RunsParameters),
+    PageRoute(
+        "/dashboard/runs", runs.show_list, runs.RunsParameters, change=runs.mark_runs, report=True
+    ),
     PageRoute(_RUN, runs.show, runs.RunParameters, change=runs.set_outcome, report=True),
     PageRoute(f"{_RUN}/control", change=runs.control),
     PageRoute(f"{_RUN}/steps", runs.show_steps, runs.StepsParameters),
@@ -25,6 +28,7 @@ _PAGES = (
     PageRoute(f"{_RUN}/steps/{{step}}/raw", raw.show),
     PageRoute("/dashboard/time", now.show_time, now.TimeParameters),
     PageRoute("/dashboard/week", experiments.show_week, experiments.WeekParameters),
+    PageRoute("/dashboard/audit", experiments.show_audit, AuditParameters),
     PageRoute("/dashboard/health", experiments.show_health, runs.PeriodFilters),
     PageRoute("/dashboard/patterns", patterns.show_list, patterns.ListParameters),
     PageRoute(

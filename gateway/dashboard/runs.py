@@ -14,6 +14,7 @@ from markupsafe import Markup
 from pydantic import Field
 
 from gateway.api import params
+from gateway.api.audit import act_view
 from gateway.api.budgets import MAX_REASON, ControlBody, allow, answer, find_account, hold
 from gateway.api.runs import OutcomeBody, keep_outcome
 from gateway.api.views import picked, thresholds
@@ -96,6 +97,7 @@ async def show_list(visit: Visit) -> Page:
         "exports": {form: _export(visit, form) for form in ("csv", "jsonl")},
         "next": visit.query(cursor=found.next_cursor) if found.next_cursor else None,
         "sorts": sorts,
+        "here": visit.query(fragment=None),
         "several_tenants": visit.tenant is None,
         "first_page": values["cursor"] is None,
     }
@@ -162,7 +164,7 @@ async def tree_of(visit: Visit, conversation_id: str) -> Tree | None:
     return tree if tree is not None and len(tree.nodes) > 1 else None
 
 
-_ACCOUNTS = 20
+_ACCOUNTS, _MOST_ACTS, _TICKED = 20, 50, "run."
 _HOLDS: Mapping[str, Action | None] = {"stop": "stop", "pause": "pause", "resume": None}
 
 
@@ -172,20 +174,22 @@ async def control(visit: Visit) -> Page:
     action, form = visit.form.get("action", ""), visit.form
     if action in _HOLDS:
         subject = form.get("subject", run_id)
-        await hold(visit.runtime, subject, _HOLDS[action], _said(form), visit.tenant)
+        await hold(visit.runtime, subject, _HOLDS[action], _said(visit), visit.tenant)
     elif action in ("approve", "deny"):
         subject = form.get("subject", run_id)
-        await answer(visit.runtime, subject, action == "approve", _said(form), visit.tenant)
+        await answer(visit.runtime, subject, action == "approve", _said(visit), visit.tenant)
     elif action in ("raise", "lift"):
         await _allow(visit, form)
+    elif action == "comment":
+        await find_trace(visit, content=False, limit=0)
     else:
         raise BadRequest(f"action: {action[:40]!r} is not known", param="action")
     return redirect(f"/dashboard/runs/{quote(run_id)}")
 
 
-def _said(form: Mapping[str, str]) -> ControlBody:
-    reason, author = form.get("reason", "")[:MAX_REASON], form.get("author", "")[:80]
-    return ControlBody(reason=reason, author=author)
+def _said(visit: Visit) -> ControlBody:
+    reason, author = visit.form.get("reason", "")[:MAX_REASON], visit.form.get("author", "")[:80]
+    return ControlBody(reason=reason, author=author or visit.access.author)
 
 
 async def _linked(visit: Visit) -> Control:
@@ -209,7 +213,7 @@ async def answer_by_link(visit: Visit) -> Page:
     asked, yes = await _linked(visit), visit.scope["path_params"]["answer"] == "yes"
     run, done = None, visit.scope["method"] == "POST"
     if done:
-        await answer(visit.runtime, asked.subject, yes, _said(visit.form), None)
+        await answer(visit.runtime, asked.subject, yes, _said(visit), None)
     else:
         run = await visit.runtime.runs.get_run(asked.subject, tenant=None, content=False, limit=0)
     values = {"title": "A run waits for an answer", "asked": asked, "access": None, "yes": yes}
@@ -334,9 +338,11 @@ async def show(visit: Visit) -> Page:
     fits = [v for v in verdicts if v.verdict == run.outcome and source in (v.source, "")]
     values["verdict"] = max(fits, key=lambda verdict: verdict.at, default=None)
     root = await _root(visit, run)
+    subjects = tuple(dict.fromkeys((run.id, run.conversation_id, root)))
+    values["acts"] = await _acts(visit, list(subjects))
     values["control"] = {
         "address": f"/dashboard/runs/{quote(run.id)}/control",
-        "held": visit.runtime.holds.find(tuple(dict.fromkeys((run.id, run.conversation_id, root)))),
+        "held": visit.runtime.holds.find(subjects),
         "subjects": {"run": run.id, "tree": root},
         "ended": run.ended_at is not None,
         "accounts": await _accounts(visit, (run.id, root)),
@@ -366,8 +372,27 @@ async def set_outcome(visit: Visit) -> Page:
         raise BadRequest(f"outcome: must be one of {', '.join(OUTCOMES)}", param="outcome")
     run_id = str(visit.scope["path_params"]["run_id"])
     body = OutcomeBody(outcome=outcome)
-    await keep_outcome(visit.runtime, run_id, body, tenant=visit.tenant)
+    await keep_outcome(visit.runtime, run_id, body, visit.access)
     return redirect(f"/dashboard/runs/{quote(run_id)}")
+
+
+async def mark_runs(visit: Visit) -> Page:
+    """Store one outcome for every run that is ticked."""
+    outcome = visit.form.get("outcome", "")
+    if outcome not in OUTCOMES:
+        raise BadRequest(f"outcome: must be one of {', '.join(OUTCOMES)}", param="outcome")
+    for name in visit.form:
+        if name.startswith(_TICKED):
+            ticked, body = name.removeprefix(_TICKED), OutcomeBody(outcome=outcome)
+            await keep_outcome(visit.runtime, ticked, body, visit.access)
+    return redirect(f"/dashboard/runs{visit.query(cursor=None)}")
+
+
+async def _acts(visit: Visit, subjects: list[str]) -> list[dict[str, Any]]:
+    """The comments on a run, and what people did to it, newest first."""
+    store = visit.runtime.opened.stores.changes
+    found = await store.find(subjects=subjects, limit=_MOST_ACTS) if store else []
+    return [act_view(each) for each in found]
 
 
 async def _transcript(visit: Visit, after: int) -> dict[str, Any]:

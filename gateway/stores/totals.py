@@ -16,6 +16,7 @@ from typing import Any, Final, Literal
 
 from msgspec import Struct
 
+from gateway.config.load import CHOSEN_CONFIG
 from gateway.errors import AT_RISK, BY_OPERATOR, STOP_ABOVE, UNANSWERED, BudgetExceeded, RunStopped
 from gateway.steering.transcript.user_words import title_of
 from gateway.stores.records import IMPORTED, CallRow, RunUpdate, StepRow
@@ -279,9 +280,14 @@ STOPPERS = {
 RAISE_IT = " Raise it: "  # between a budget's figures and the command that raises it
 
 
+def as_command(*words: str) -> str:
+    """A command of the gateway that can be pasted into a shell."""
+    return shlex.join(["gateway", *words, *CHOSEN_CONFIG])
+
+
 def resume_command(subject: str) -> str:
     """The command that ends the hold on a run or conversation."""
-    return f"gateway runs resume {shlex.quote(subject)}"
+    return as_command("runs", "resume", subject)
 
 
 def held(action: str, at: float, subject: str, author: str, why: str) -> Stop:

@@ -20,9 +20,11 @@ import orjson
 from gateway.api.experiments import current_pilot
 from gateway.api.runs import OutcomeBody, keep_outcome
 from gateway.api.views import run_view, step_views
+from gateway.auth.keyring import DEFAULT_TENANT
 from gateway.config import Mode
 from gateway.errors import ConfigError
 from gateway.process.running import running_gateways, state_database
+from gateway.stores.budgets import AccountKey
 from gateway.stores.protocols import StoreError
 from gateway.stores.records import IMPORTED
 from gateway.stores.totals import Stop
@@ -107,6 +109,10 @@ def wrap(options: WrapOptions) -> int:
             done = next((said for name, said in _DONE.items() if name == applied), done)
             if pilot.draws:
                 done = f"steered or only watched, by the coin of {pilot.id} for {pilot.runs.words}"
+        if budget is not None and own is not None:  # which `gateway budgets list` shows
+            key = AccountKey(budget=budget.name, subject=DEFAULT_TENANT)
+            limits, accounts = budget.limits.given(), own.server.runtime.accounting.ledger.store
+            own.call(accounts.allow(key, at=time.time(), limits=limits, lifted=False))
         if budget is not None and own is not None and not options.as_json:
             say(limit_line(budget, own.settings.control))
         status = _run(options, url, partial(say, quiet=options.quiet or options.as_json), done)
@@ -159,7 +165,7 @@ def _report(
         comment = f"{'the command' if check == EXIT else check[:1000]} ended with {status}"
         body = OutcomeBody(outcome="failure" if status else "success", comment=comment)
         if own is not None:
-            own.call(keep_outcome(own.server.runtime, run["id"], body, tenant=None))
+            own.call(keep_outcome(own.server.runtime, run["id"], body))
         else:
             found = (each.key for each in running_gateways() if each.url == url)
             headers = {"x-gateway-key": key} if (key := next(found, "")) else {}

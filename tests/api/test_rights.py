@@ -17,7 +17,11 @@ from steering_gateway_testing import AppServer, ReceivedRequest, Reply, Scripted
 from tests.api.conftest import client_of
 
 ADMIN, ACME, OTHER = "gw-admin-1234567890", "gw-acme-1234567890", "gw-other-1234567890"
-REPORTS = {("POST", "/api/runs/{run_id}/outcome"), ("POST", "/dashboard/runs/{run_id}")}
+REPORTS = {
+    ("POST", "/api/runs/{run_id}/outcome"),
+    ("POST", "/dashboard/runs/{run_id}"),
+    ("POST", "/dashboard/runs"),
+}
 OPEN_FORMS = {"/dashboard/login", "/dashboard/logout"}
 CHANGES = sorted(
     {(o.method, o.path) for o in operations() if o.method != "GET"}

@@ -177,6 +177,8 @@ TABLE: list[tuple[str, Ask, int]] = [
     ("getPilot", get("/api/pilot"), 404),
     ("getRouting", get("/api/routing"), 200),
     ("getRouting", get("/api/routing", tenant="globex"), 403),
+    ("listActs", get("/api/audit"), 403),
+    ("commentRun", send("POST", "/api/runs/{run}/comments", {"comment": "x"}), 403),
     ("listAlerts", get("/api/alerts"), 200),
     ("listAlerts", get("/api/alerts", tenant="globex"), 403),
     ("streamEvents", get("/api/events", tenant="globex"), 403),

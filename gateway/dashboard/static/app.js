@@ -285,6 +285,7 @@
     address.searchParams.set("fragment", "1");
     const part = await fragment(address);
     const before = new Map(all("[data-run]", place).map((row) => [row.dataset.run, row.dataset.key]));
+    if (one("input:checked", place)) return; // runs are being chosen
     replaceLive(place, part.children);
     for (const row of all("[data-run]", place)) {
       if (before.get(row.dataset.run) !== row.dataset.key) row.classList.add("changed");

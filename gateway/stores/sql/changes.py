@@ -1,24 +1,44 @@
 """Changes that operators declare: an append-only list, which every gateway on the store reads."""
 
+import asyncio
 import secrets
 import time
+from collections.abc import Mapping
+from contextlib import suppress
+from hashlib import sha256
+from typing import Any
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
+from gateway.observability.logging import get_logger
 from gateway.steering.experiments import Pilot
-from gateway.stores.sql.engine import Connection, Engine, columns, insert, made, row_of
+from gateway.stores.protocols import StoreError
+from gateway.stores.sql.engine import Connection, Engine, columns, conditions, insert, made, row_of
+from gateway.tasks import spawn
+from gateway.text.secrets import mask_secrets
+
+_log = get_logger("gateway.audit")
 
 _NAMES = ("id", "kind", "subject", "tenant", "at", "author", "reason", "body")
-_NEWEST = f"""
-SELECT {columns(_NAMES)} FROM operator_changes
-WHERE CAST(:kind AS TEXT) IS NULL OR kind = :kind ORDER BY at DESC, id DESC LIMIT :limit
-"""
+_LISTED = f"SELECT {columns(_NAMES)} FROM operator_changes"
+_NEWEST = f"{_LISTED} WHERE kind = :kind ORDER BY at DESC, id DESC LIMIT 1"
 _JUDGED = """
 SELECT COUNT(*) FROM runs WHERE experiment = :experiment AND outcome IN ('success', 'failure')
 """
 _PUT = insert("operator_changes", _NAMES)
+_PUT_ONCE = f"{_PUT} ON CONFLICT (id) DO NOTHING"  # a write whose end was not seen is repeated
+_SEARCHED = "lower(kind || ' ' || subject || ' ' || author || ' ' || reason || ' ' || body)"
+_RETRY_S, _MOST_CHARS, _SAME_S = 2.0, 500, 600.0
+_FILTERS = {
+    "kind": "kind = :kind",
+    "author": "author = :author",
+    "since": "at >= :since",
+    "until": "at < :until",
+    "cursor": "(at, id) < (SELECT o.at, o.id FROM operator_changes AS o WHERE o.id = :cursor)",
+}
+GATEWAY = "gateway"  # the author of what no person did
 
 
 class Change(Struct, frozen=True, kw_only=True):
@@ -38,15 +58,63 @@ class Change(Struct, frozen=True, kw_only=True):
 
 
 class ChangeStore:
-    """The list of changes. Every method may raise StoreError."""
+    """The list of changes. Every method but `note` may raise StoreError."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
+    async def find(self, *, limit: int = 100, **wanted: Any) -> list[Change]:
+        """Changes, newest first; None selects all. `kind`, `author`, `since`, `until`; `subjects`:
+        of any of these; `text`: in any field; `cursor`: after the change with this id."""
+        bound, dialect = dict[str, Any](limit=limit), self._engine.dialect
+        filters = {
+            **_FILTERS,
+            "subjects": dialect.among("subject", "subjects", "text"),
+            "text": f"{dialect.position(_SEARCHED, 'text')} > 0",
+        }
+        where = conditions({name: (filters[name], wanted[name]) for name in wanted}, bound)
+        statement = f"{_LISTED} WHERE {where} ORDER BY at DESC, id DESC LIMIT :limit"
+        found = await self._engine.fetch(statement, **bound)
+        return [made(Change, _NAMES, row) for row in found]
+
+    async def note(
+        self, kind: str, act: str, subject: str, said: Mapping[str, Any], *, author: str = ""
+    ) -> None:
+        """Append what was done already: `act` in a word; `said`: the fields that were sent, with a
+        reason and an author if these were given; secrets are masked. While the store is away it is
+        logged with all fields, and written as soon as the store is back."""
+        given = _masked({"act": act, **said})
+        named = {"author": given.pop("author", "") or author}
+        named["reason"] = given.pop("reason", "") or given.pop("comment", "")
+        change = _act(act if act == "comment" else kind, subject, given, **named)
+        try:
+            await self._write(change)
+        except StoreError as error:
+            _log.error("not in the audit log yet", problem=str(error), **asdict(change))
+            spawn(self._write_later(change))
+
+    async def _write(self, change: Change) -> None:
+        await self._engine.write(_PUT_ONCE, **row_of(change, _NAMES))
+
+    async def _write_later(self, change: Change) -> None:
+        while True:
+            await asyncio.sleep(_RETRY_S)
+            with suppress(StoreError):
+                return await self._write(change)
+
+    async def note_config(self, changed: Mapping[str, Any]) -> None:
+        """Append that a changed config was loaded, once for all gateways that load it."""
+        subject = sha256(repr(changed).encode()).hexdigest()[:16]
+        about = {"kind": "config", "subject": subject, "author": GATEWAY}
+        with suppress(StoreError):  # the log of the gateway has it
+            newest = await self.find(kind="config", limit=1)
+            last = newest[0] if newest else None
+            if last is None or last.subject != subject or last.at < time.time() - _SAME_S:
+                await self.append(last, {"act": "load", **_masked(changed)}, **about)
+
     async def newest(self, kind: str | None = None, *, limit: int = 100) -> list[Change]:
         """The newest changes, of one kind or of all, newest first."""
-        rows = await self._engine.fetch(_NEWEST, kind=kind, limit=limit)
-        return [made(Change, _NAMES, row) for row in rows]
+        return await self.find(kind=kind, limit=limit)
 
     async def put(self, change: Change, *, after: str | None) -> bool:
         """Append a change. `after`: the id of the newest one of its kind that its author knew, None
@@ -54,7 +122,7 @@ class ChangeStore:
 
         async def work(connection: Connection) -> bool:
             await connection.take_turn("operator_changes")
-            row = await connection.row(_NEWEST, kind=change.kind, limit=1)
+            row = await connection.row(_NEWEST, kind=change.kind)
             newest = made(Change, _NAMES, row) if row else None
             if (newest.id if newest else None) != after:
                 return False
@@ -70,32 +138,14 @@ class ChangeStore:
     ) -> bool:
         """Append a change after the `newest` of its kind that its author knew, with an id that
         begins with `prefix`; `named`: its other fields."""
-        own, text = prefix + secrets.token_hex(8), msgspec.json.encode(body).decode()
-        change = Change(id=own, at=time.time(), body=text, **named)
+        change = _act(body=body, prefix=prefix, **named)
         return await self.put(change, after=newest.id if newest else None)
 
-    async def record(
-        self,
-        kind: str,
-        subject: str,
-        *,
-        author: str = "",
-        reason: str = "",
-        tenant: str = "",
-        body: object = None,
-    ) -> Change:
-        """Append one act of a person, whatever else was appended meanwhile."""
-        change = Change(
-            id=f"act-{secrets.token_hex(8)}",
-            kind=kind,
-            subject=subject,
-            at=time.time(),
-            tenant=tenant,
-            author=author,
-            reason=reason,
-            body=msgspec.json.encode(body or {}).decode(),
-        )
-        await self._engine.write(_PUT, **row_of(change, _NAMES))
+    async def record(self, kind: str, subject: str, *, body: object = None, **named: str) -> Change:
+        """Append one act of a person, whatever else was appended meanwhile; `named`: `author`,
+        `reason`, `tenant`."""
+        change = _act(kind, subject, body or {}, **named)
+        await self._write(change)
         return change
 
     async def put_pilot(
@@ -117,3 +167,22 @@ def pilot_of(change: Change | None) -> Pilot | None:
         return msgspec.json.decode(change.body, type=Pilot) if change is not None else None
     except msgspec.MsgspecError:
         return None
+
+
+def _act(
+    kind: str, subject: str, body: object = None, prefix: str = "act-", **named: str
+) -> Change:
+    own, text = prefix + secrets.token_hex(8), msgspec.json.encode(body).decode()
+    return Change(id=own, kind=kind, subject=subject, at=time.time(), body=text, **named)
+
+
+def _masked(value: Any, name: str = "") -> Any:
+    """A value of JSON with every text cut, and without the secrets that its name or form tells."""
+    if isinstance(value, Mapping):
+        return {str(key): _masked(each, str(key)) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_masked(each, name) for each in value]
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    label = f"{name}: "
+    return mask_secrets(f"{label}{value}").removeprefix(label)[:_MOST_CHARS]

@@ -123,12 +123,14 @@ _MEANINGS: tuple[tuple[type[Exception], type[protocols.StoreError], str], ...] =
 
 _HAS_RUN = """
 SELECT 1 FROM runs WHERE id = ?1 UNION ALL
-SELECT 1 FROM conversations WHERE id = ?1 OR external_key = ?1 LIMIT 1
+SELECT 1 FROM conversations WHERE id = ?1 OR external_key = ?1 UNION ALL
+SELECT 1 FROM budget_accounts WHERE budget = ?1 AND budget LIKE 'wrap-%' LIMIT 1
 """
 
 
 def has_run(path: str, name: str) -> bool:
-    """Whether a database has a run or conversation of this name; False when it cannot be read."""
+    """Whether a database has a run, conversation or budget of `wrap` of this name; False when it
+    cannot be read."""
     try:
         with closing(apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)) as connection:
             return connection.execute(_HAS_RUN, (name,)).get is not None

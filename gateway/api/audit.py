@@ -1,0 +1,108 @@
+"""`/api/audit`: who changed what, when and why; `/api/runs/{run_id}/comments`."""
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Annotated, Any, Literal
+
+import msgspec
+import orjson
+from pydantic import BaseModel, ConfigDict, Field
+
+from gateway.api.operations import ApiRequest, ApiResponse, Content, Operations, shape
+from gateway.api.params import Cursor, PageParameters, Text, Time, described
+from gateway.api.runs import RunParameters, run_named, unknown_run
+from gateway.api.views import picked
+from gateway.auth.access import Access
+from gateway.errors import Forbidden
+from gateway.reporting.run_exports import MEDIA, csv_lines
+from gateway.runtime import Runtime
+from gateway.stores.sql.changes import Change, ChangeStore
+
+OPERATIONS = Operations()
+_AT_ONCE, _MOST_CHARS = 500, 4000
+_FIELDS = ("id", "at", "kind", "subject", "author", "reason")
+
+
+class AuditParameters(PageParameters):
+    """Filter of acts, and the form of the answer."""
+
+    kind: Text | None = described("About such an object: `run`, `budget`, `config`.", None)
+    subject: Text | None = described("About the object with this id.", None)
+    author: Text | None = described("By who stated this name, or by `gateway`.", None)
+    text: Text | None = described("With this text in any field, ignoring case.", None)
+    since: Time | None = described("At or after this time.", None)
+    until: Time | None = described("Before this time.", None)
+    format: Literal["json", "jsonl", "csv"] = described("jsonl, csv: all pages at once.", "json")
+
+
+AuditPage = shape("AuditPage", "Acts, newest first.", acts=list[dict[str, Any]], next_cursor=Cursor)
+
+
+def act_view(change: Change) -> dict[str, Any]:
+    """An act; of a policy or a pilot, which has its own command, not its content."""
+    plain = len(change.body) <= _MOST_CHARS and change.kind not in ("policy", "pilot")
+    body = msgspec.json.decode(change.body) if plain else {}
+    return {**picked(change, *_FIELDS), "act": body.pop("act", ""), "changed": body}
+
+
+async def acts_of(
+    store: ChangeStore | None, values: Mapping[str, Any], **changed: Any
+) -> tuple[list[dict[str, Any]], str | None]:
+    """A page of acts by the values of AuditParameters, and its cursor; empty ones select all."""
+    values = {name: value or None for name, value in {**values, **changed}.items()}
+    wanted = {name: values.get(name) for name in ("kind", "author", "since", "until", "cursor")}
+    wanted["text"] = values["text"] and values["text"].lower()
+    wanted["subjects"] = values["subject"] and [values["subject"]]
+    found = await store.find(limit=values["limit"], **wanted) if store else []
+    cursor = found[-1].id if found and len(found) == values["limit"] else None
+    return [act_view(change) for change in found], cursor
+
+
+def audit_log(runtime: Runtime, access: Access) -> ChangeStore | None:
+    """The log; None for a store without one. Raises: Forbidden."""
+    if not access.operator:
+        raise Forbidden("the audit log is read with the admin key")
+    return runtime.opened.stores.changes
+
+
+_ANSWERS = Content(AuditPage, "One page.", also=(MEDIA["jsonl"], MEDIA["csv"]))
+
+
+@OPERATIONS.add("GET /api/audit", _ANSWERS)
+async def list_acts(request: ApiRequest[AuditParameters]) -> ApiResponse:
+    """Acts of people and of the gateway: who, what, when and why; newest first."""
+    store, values = audit_log(request.runtime, request.access), dict(request.params)
+    if (form := request.params.format) == "json":
+        acts, cursor = await acts_of(store, values)
+        return ApiResponse({"acts": acts, "next_cursor": cursor})
+    return ApiResponse(media=MEDIA[form], chunks=act_lines(store, values, form))
+
+
+async def act_lines(
+    store: ChangeStore | None, values: Mapping[str, Any], form: str
+) -> AsyncIterator[bytes]:
+    """All acts by the values of AuditParameters, as JSON lines or CSV."""
+    cursor, head = values["cursor"], [[*_FIELDS, "act", "changed"]]
+    while cursor is not None or head:
+        acts, cursor = await acts_of(store, values, limit=_AT_ONCE, cursor=cursor)
+        lines = b"".join(orjson.dumps(act) + b"\n" for act in acts)
+        rows = [[*[*act.values()][:-1], orjson.dumps(act["changed"]).decode()] for act in acts]
+        yield csv_lines([*head, *rows]) if form == "csv" else lines
+        head = []
+
+
+class CommentBody(BaseModel):
+    """A comment, with or without its author's name."""
+
+    model_config = ConfigDict(extra="forbid")
+    comment: Annotated[str, Field(min_length=1, max_length=500)]
+    author: Annotated[str, Field(max_length=80)] = ""
+
+
+@OPERATIONS.add("POST /api/runs/{run_id}/comments", dict[str, str], "Its run.", body=CommentBody)
+async def comment_run(request: ApiRequest[RunParameters]) -> ApiResponse:
+    """Comment on a run; it is kept in the audit log and shown on the run's page."""
+    request.read(CommentBody)
+    run = await run_named(request.runtime.runs, request.params.run_id, request.tenant)
+    if run is None:
+        raise unknown_run(request.params.run_id)
+    return ApiResponse({"run_id": run.id})
