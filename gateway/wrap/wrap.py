@@ -111,7 +111,7 @@ def wrap(options: WrapOptions) -> int:
                 done = f"steered or only watched, by the coin of {pilot.id} for {pilot.runs.words}"
         if budget is not None and own is not None:  # which `gateway budgets list` shows
             key = AccountKey(budget=budget.name, subject=DEFAULT_TENANT)
-            limits, accounts = budget.limits.given(), own.server.runtime.accounting.ledger.store
+            limits, accounts = budget.limits.given(), own.server.runtime.accounting.ledger
             own.call(accounts.allow(key, at=time.time(), limits=limits, lifted=False))
         if budget is not None and own is not None and not options.as_json:
             say(limit_line(budget, own.settings.control))

@@ -316,7 +316,9 @@ async def test_an_alert_by_mail() -> None:
     assert "RCPT TO:<ann@example.org>".lower() in "\n".join(mails.lines).lower()
     mail = email.message_from_string("\n".join(mails.mail))
     assert mail["subject"] == "Week of 2026-11-16"
-    body = mail.get_payload(decode=True).decode()
+    payload = mail.get_payload(decode=True)
+    assert isinstance(payload, bytes)
+    body = payload.decode()
     assert "cost $2.50\n2 runs\nhttp://gateway.test/dashboard/week" in body
     server.close()
     assert "T0PSECRET" not in await send(f"mailto://me:T0PSECRET@{LOOPBACK}:1?{query}")

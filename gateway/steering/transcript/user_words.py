@@ -72,18 +72,18 @@ def task_of(transcript: Sequence[Any], start: int) -> str:
 def title_of(text: str) -> str:
     """The task from its first telling line on, for a list: without the tags, headings and sentences
     of a client that lead to it. The text as it is where nothing else is left."""
-    told = user_words(text)
-    if tag := _TASK_TAG.search(told):
-        end = told.find(f"</{tag[1]}>", tag.end())
-        told = told[tag.end() : end if end >= 0 else None].strip() or told
-    elif heading := _TASK_HEADING.search(told):
-        told = told[heading.end() :].strip() or told
-    lines = told.strip().split("\n", _TITLE_LINES)
+    said = user_words(text)
+    if tag := _TASK_TAG.search(said):
+        end = said.find(f"</{tag[1]}>", tag.end())
+        said = said[tag.end() : end if end >= 0 else None].strip() or said
+    elif heading := _TASK_HEADING.search(said):
+        said = said[heading.end() :].strip() or said
+    lines = said.strip().split("\n", _TITLE_LINES)
     for at, line in enumerate(lines):
         head = re.sub(r"<[^<>]*>", "", line[:_LINE_CHARACTERS]).strip(" \t\r#>*-")
         if len(head) > 3 and not _LEAD.match(head):
             return "\n".join([head + line[_LINE_CHARACTERS:], *lines[at + 1 :]])
-    return told.strip() or text
+    return said.strip() or text
 
 
 def words_of(content: object) -> str:
