@@ -172,12 +172,7 @@ async def answer_question(
     if asked is None or stores.controls is None:
         return False
     after = None if yes else replace(asked, action="stop", at=time.time(), **said)
-    if not await end_question(stores.controls, stores.budgets, asked, after):
-        return False
-    if stores.changes is not None:
-        about = {"answer": "yes" if yes else "no", "budget": (q := asked.question) and q.budget}
-        await stores.changes.record("approval", subject, tenant=asked.tenant, body=about, **said)
-    return True
+    return await end_question(stores.controls, stores.budgets, asked, after)
 
 
 def answer_path(asked: Control, answer: str) -> str:

@@ -28,7 +28,7 @@ _ACTS = {
     "budgets": ("raise", "lift", "reset"),
     "keys": ("create", "revoke", "reset"),
     "learn": ("approve", "retire", "edit", "forget"),
-    "runs": ("stop", "pause", "resume", "outcome"),
+    "runs": ("stop", "pause", "resume", "approve", "deny", "outcome"),
 }
 _SUBJECTS = ("subject", "run_id", "pattern_id", "key_id", "tenant")
 _NO_FIELDS = {"act", "run", "config", "json", "yes", "lines", "named_tenant", *_SUBJECTS}

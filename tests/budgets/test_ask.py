@@ -79,6 +79,13 @@ def answer(server: AppServer, run: str, verb: str, headers: dict[str, str] = ADM
     return httpx.post(url, json=said, headers=headers).status_code
 
 
+def answers(server: AppServer) -> list[tuple[str, ...]]:
+    """What the audit log has of answers, oldest first."""
+    acts = httpx.get(f"{server.url}/api/audit", headers=ADMIN).json()["acts"]
+    of_runs = [act for act in reversed(acts) if act["kind"] in ("run", "approval")]
+    return [tuple(act[name] for name in ("act", "subject", "author", "reason")) for act in of_runs]
+
+
 def used_up(server: AppServer) -> None:
     """Make the calls that the budget has."""
     for step in range(2):
@@ -110,12 +117,16 @@ def test_a_yes_lets_the_call_go_out(gateway_server: Start, upstream: ScriptedUps
     assert ask(server, AGENT, 3).status_code == 200
     again = Waiting(lambda: ask(server, AGENT, 4))
     asked(server)
-    assert answer(server, run, "deny") == 200
+    form = {"action": "deny", "reason": "too dear", "author": "ann"}
+    page = f"{server.url}/dashboard/runs/{run}/control"
+    assert httpx.post(page, data=form, headers={**ADMIN, "origin": server.url}).status_code == 303
     error = again.done().json()["error"]
     assert error["code"] == "run_stopped"
     assert "by the operator (ann): too dear" in error["message"]
     assert ask(server, AGENT, 4).json()["error"]["code"] == "run_stopped"
     assert len(upstream.requests) == 4
+    said = [(verb, run, "ann", "too dear") for verb in ("approve", "deny")]
+    assert answers(server) == said  # each once
 
 
 DIALECTS = {
@@ -235,10 +246,12 @@ def test_a_restart_asks_no_second_time(
     assert questions(second) == [question]
     config = tmp_path / "config.yaml"
     config.write_text(json.dumps({"storage": {"path": str(path)}}))
-    assert main(["runs", "approve", run, "--config", str(config)]) == 0
+    said = ["--reason", "urgent", "--author", "ann"]
+    assert main(["runs", "approve", run, "--config", str(config), *said]) == 0
     assert call.done().status_code == 200
     assert main(["runs", "deny", run, "--config", str(config)]) != 0
     assert "no question" in capsys.readouterr().err
+    assert answers(second) == [("approve", run, "ann", "urgent")]
 
 
 def links(receiver: Receiver) -> dict[str, Any]:
@@ -293,6 +306,7 @@ def test_a_signed_link_answers_one_question(
     assert httpx.post(yes).status_code == 404
     assert httpx.post(server.url + links(receiver)["no"]).status_code == 200
     assert next_call.done().status_code == 429
+    assert answers(server) == [("approve", run, "ann", ""), ("deny", run, "", "")]
 
 
 def test_a_run_at_risk_is_asked_about_once(

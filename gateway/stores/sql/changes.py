@@ -43,7 +43,7 @@ GATEWAY = "gateway"  # the author of what no person did
 
 class Change(Struct, frozen=True, kw_only=True):
     """One act of a person. `kind`: `pilot`, `policy`, `forgotten`, or what else was changed, as
-    `budget`, `hold`, `key`, `approval`, `lesson`, `comment`; `subject`: the id of the changed
+    `budget`, `run`, `key`, `lesson`, `comment`; `subject`: the id of the changed
     thing; `tenant`: empty for all; `at`: seconds of the epoch; `author`, `reason`: as they were
     given; `body`: JSON, whose form the kind decides."""
 
