@@ -2,31 +2,29 @@
 
 Each field is one parameter of the query, of the path (where the path names it) or of a header."""
 
-import math
 import re
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Annotated, Any, ClassVar, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, TypeVar
 from urllib.parse import parse_qsl
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
-from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    WithJsonSchema,
+    create_model,
+)
+from pydantic_core import CoreSchema, core_schema
 
 from gateway.errors import BadRequest
-from gateway.steering.experiments import ARMS
-from gateway.steering.fsm import FSMState
 from gateway.steering.guidance.pattern import MAX_ID_CHARS
-from gateway.steering.transcript.interventions import KIND_LABELS
 from gateway.stores import queries
-from gateway.stores.records import IMPORTED
-from gateway.stores.totals import SEVERITIES
 
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
-# Seconds since the epoch that every date library can show: the years 1970 to 9999.
-_LAST_TIME = 253402300799
 
 
 def described(text: str, default: Any = ...) -> Any:
@@ -59,30 +57,14 @@ class OneOf:
 def _whole_number(text: str) -> str:
     # int() and pydantic take more: other scripts' digits, underscores, `5.0`.
     if not re.fullmatch(r"[+-]?[0-9]+", text.strip()):
-        raise PydanticCustomError("whole_number", "must be a whole number")
+        raise ValueError("must be a whole number")
     return text
 
 
 def _flag(text: str) -> bool:
     if text.lower() not in _FLAGS:
-        raise PydanticCustomError("flag", "must be true, false, 1 or 0")
+        raise ValueError("must be true, false, 1 or 0")
     return _FLAGS[text.lower()]
-
-
-def _epoch_seconds(text: str) -> float:
-    try:
-        value = math.nan if "_" in text else float(text)
-    except ValueError:
-        # fromisoformat refuses leap seconds, which ISO 8601 allows.
-        try:
-            time = datetime.fromisoformat(text.upper().replace(":60", ":59"))
-            value = (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
-        except (ValueError, OverflowError):
-            value = math.nan
-    if not 0 <= value <= _LAST_TIME:
-        example = "2026-05-01T09:00:00Z"
-        raise PydanticCustomError("time", f"must be seconds since the epoch or like {example}")
-    return value
 
 
 Text = Annotated[str, Field(max_length=1000)]
@@ -91,10 +73,10 @@ DIGITS = BeforeValidator(_whole_number)  # put behind `Field(ge=..., le=...)` of
 
 Flag = Annotated[bool, BeforeValidator(_flag)]
 _TIMES = [
-    {"type": "number", "minimum": 0, "maximum": _LAST_TIME},
+    {"type": "number", "minimum": 0, "maximum": queries.LAST_TIME},
     {"type": "string", "format": "date-time"},
 ]
-Time = Annotated[float, BeforeValidator(_epoch_seconds), WithJsonSchema({"anyOf": _TIMES})]
+Time = Annotated[float, BeforeValidator(queries.read_time), WithJsonSchema({"anyOf": _TIMES})]
 """Seconds since the epoch, or an ISO 8601 date or time, UTC where it names no zone."""
 
 
@@ -125,7 +107,7 @@ def read_model(model: type[M], values: Mapping[str, Any]) -> M:
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         name = ".".join(map(str, first["loc"])) or "body"
-        reason = first["msg"].removeprefix("Input ")
+        reason = first["msg"].removeprefix("Input ").removeprefix("Value error, ")
         message = f"{name}: {reason[:1].lower()}{reason[1:]}"
         raise BadRequest(message, param=name) from None
 
@@ -151,11 +133,6 @@ def names_of(model: type[BaseModel]) -> list[str]:
     return [field.alias or name for name, field in model.model_fields.items()]
 
 
-STATES = tuple(state.value for state in FSMState)
-Arm = Annotated[str, OneOf(ARMS)]
-RUN_MODES = (queries.LIVE, IMPORTED, *ARMS)
-
-
 class TenantParameter(Parameters):
     """The tenant whose data is asked for."""
 
@@ -164,63 +141,17 @@ class TenantParameter(Parameters):
     )
 
 
-PERIODS: Mapping[str, float] = {
-    "hour": 3600,
-    "today": 86400,
-    "day": 86400,
-    "week": 7 * 86400,
-    "month": 30 * 86400,
-}
+def _filter(name: str, text: str, choices: Sequence[str]) -> Any:
+    plain: Any = Time if name in queries.TIMES else Text
+    kind = Annotated[str, OneOf(choices)] if choices else plain
+    return (kind | None, described(text, None))
 
 
-class RunFilters(TenantParameter):
-    """Filter of runs; one that is absent or empty selects all. API, pages, commands and exports
-    have each of these filters; its description goes on after "Only runs"."""
+_FILTERS: dict[str, Any] = {n: _filter(n, *of) for n, of in queries.FILTERS.items()}
 
-    search: Text | None = described(
-        "In whose task, words of the user and errors all these words are; a word may be the"
-        ' beginning of a longer one, and `"several words"` stand together.',
-        None,
-    )
-    severity: Annotated[str, OneOf(SEVERITIES)] | None = described(
-        "That came to this at worst.", None
-    )
-    project: Text | None = described("Of this project: with the tag `project` of this value.", None)
-    period: Annotated[str, OneOf(tuple(PERIODS))] | None = described(
-        "Started in the last hour, since midnight (UTC), or in the last 24 hours, 7 or 30 days.",
-        None,
-    )
-    conversation_id: Text | None = described("Of one conversation.", None)
-    agent: Text | None = described("Of this client, as its user agent names it.", None)
-    model: Text | None = described("That requested this model last, or sent a call to it.", None)
-    state: Annotated[str, OneOf(STATES)] | None = described(
-        "In this state now, or at any step.", None
-    )
-    failure_type: Text | None = described("With a step of this failure type.", None)
-    monitor: Text | None = described("In which this monitor fired.", None)
-    intervention: Annotated[str, OneOf(tuple(KIND_LABELS))] | None = described(
-        "In which a person stepped in like this.", None
-    )
-    experiment: Text | None = described("Of this experiment.", None)
-    arm: Arm | None = described("In this arm.", None)
-    mode: Annotated[str, OneOf(RUN_MODES)] | None = described(
-        "Steered in this mode, or `imported` from a session log; `live`: all but those. Sums are of"
-        " live runs where no mode is given.",
-        None,
-    )
-    outcome: Annotated[str, OneOf((*queries.OUTCOMES, queries.UNFINISHED))] | None = described(
-        "With this outcome; `unfinished`: none was reported.", None
-    )
-    stopped: Annotated[str, OneOf(queries.STOPPED_BY)] | None = described(
-        "Stopped or paused by this; `yes`: by any of these.", None
-    )
-    since: Time | None = described("Started at or after this time.", None)
-    until: Time | None = described("Started before this time.", None)
-    task: Text | None = described("Whose task contains this text, ignoring case.", None)
-    key: Text | None = described("Made with the gateway key of this name.", None)
-    tag: Text | None = described(
-        "With these tags: `team=web,env`; a name alone is any value.", None
-    )
+
+class RunFilters(create_model("_", __base__=TenantParameter, **_FILTERS)):  # type: ignore[misc]
+    """Filter of runs; one that is absent or empty selects all."""
 
 
 Cursor = Annotated[str | None, Field(description="Null on the last page.")]
@@ -248,30 +179,3 @@ def page_request(values: Mapping[str, Any]) -> queries.PageRequest:
     """The page that the values of SortParameters describe."""
     descending, keys = values["order"] == "desc", ("limit", "sort", "cursor")
     return queries.PageRequest(descending=descending, **{key: values[key] for key in keys})
-
-
-def choices_of(name: str) -> Sequence[str]:
-    """The values that a filter of runs can have; empty where it takes any."""
-    parts = get_args(RunFilters.model_fields[name].annotation)
-    marks = [mark for part in parts for mark in getattr(part, "__metadata__", ())]
-    return next((mark.options for mark in marks if isinstance(mark, OneOf)), ())
-
-
-def run_filter(values: Mapping[str, Any], tenant: str | None) -> queries.RunFilter:
-    """The filter that parameter values describe, within `tenant`; empty texts select all."""
-    given = {n: v for n in RunFilters.model_fields if (v := values.get(n)) not in (None, "")}
-    tags = read_tag_filter(given.pop("tag", ""))
-    if project := given.pop("project", None):
-        tags = (*tags, ("project", project))
-    if period := given.pop("period", None):
-        now = time.time()
-        begun = now - now % 86400 if period == "today" else now - PERIODS[period]
-        given["since"] = max(begun, given.get("since", 0.0))
-    given |= {"tenant": tenant, "key_name": given.pop("key", None), "tags": tags}
-    return queries.RunFilter(**given)
-
-
-def read_tag_filter(text: str) -> tuple[tuple[str, str | None], ...]:
-    """`team=web,env` as (name, value) pairs; a name alone stands for any value."""
-    pairs = (part.partition("=") for part in text.split(",") if part.strip())
-    return tuple((name.strip().lower(), value.strip() if eq else None) for name, eq, value in pairs)

@@ -28,7 +28,6 @@ from gateway.api.params import (
     described,
     naming,
     page_request,
-    run_filter,
 )
 from gateway.api.views import picked, run_view, step_views, thresholds
 from gateway.auth.access import Access
@@ -201,7 +200,7 @@ class TraceParameters(RunParameters):
 @OPERATIONS.add("GET /api/runs", RunPage, "One page.")
 async def list_runs(request: ApiRequest[RunListParameters]) -> ApiResponse:
     """Runs, newest first or in another order, by any of the filters."""
-    params, runs = request.params, run_filter(dict(request.params), request.tenant)
+    params, runs = request.params, queries.run_filter(dict(request.params), request.tenant)
     with naming("cursor"):
         found = await request.runtime.runs.list_runs(runs, page_request(dict(params)))
     views = [run_view(run, request.runtime.settings) for run in found.runs]
@@ -332,7 +331,9 @@ async def list_conversations(request: ApiRequest[ConversationParameters]) -> Api
 async def get_health_summary(request: ApiRequest[RunFilters]) -> ApiResponse:
     """Clean-run rate, fires, severity, time in state, tokens, cost, unsteered calls."""
     tenant = request.tenant
-    summary = await request.runtime.runs.health_summary(run_filter(dict(request.params), tenant))
+    summary = await request.runtime.runs.health_summary(
+        queries.run_filter(dict(request.params), tenant)
+    )
     unrecorded = dict(request.runtime.unsteered.unrecorded) if tenant is None else {}
     values = picked(summary, *queries.HealthSummary.__struct_fields__)
     return ApiResponse(Health(**values, unrecorded_calls=unrecorded))

@@ -15,12 +15,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gateway.api import params
 from gateway.backends import Stores
 from gateway.budgets.holds import answer_question, known_subject
 from gateway.commands.store import add_verb, answer, as_line, kept, say, table
 from gateway.config import Settings
-from gateway.errors import BadRequest, ConfigError
+from gateway.errors import ConfigError
 from gateway.reporting.run_exports import FORMATS, group_lines
 from gateway.steering.transcript.interventions import KIND_LABELS
 from gateway.stores import queries
@@ -95,24 +94,23 @@ def add_parser(commands: Any) -> None:
 
 
 def _add_filters(parser: argparse.ArgumentParser) -> None:
-    for name, field in params.RunFilters.model_fields.items():
-        text = str(field.description).rstrip(".")
-        only = "" if text.startswith("Only") else "only runs "
-        about: dict[str, Any] = {"help": f"{only}{text[0].lower()}{text[1:]}".replace("`", "")}
-        if choices := params.choices_of(name):
-            about["choices"] = choices
+    parser.add_argument("--tenant", help="only runs of this tenant")
+    for name, (text, choices) in queries.FILTERS.items():
+        words = f"only runs {text[0].lower()}{text[1:]}".rstrip(".").replace("`", "")
+        about: dict[str, Any] = {"help": words, "choices": choices or None}
         if queries.ANY in choices:
             about |= {"nargs": "?", "const": queries.ANY}
         parser.add_argument(f"--{name.replace('_', '-')}", **about)
 
 
 def _chosen(args: argparse.Namespace) -> queries.RunFilter:
-    given = {n: v for n in params.RunFilters.model_fields if (v := getattr(args, n)) is not None}
-    try:
-        read = params.read_model(params.RunFilters, given)
-    except BadRequest as error:
-        raise ConfigError(f"--{error.message.replace('_', '-', 1)}") from None
-    return params.run_filter(dict(read), read.tenant)
+    given = {name: getattr(args, name) for name in queries.FILTERS}
+    for name in queries.TIMES:
+        try:
+            given[name] = given[name] and queries.read_time(given[name])
+        except ValueError as error:
+            raise ConfigError(f"--{name}: {error}") from None
+    return queries.run_filter(given, args.tenant)
 
 
 async def _list(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:

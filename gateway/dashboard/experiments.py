@@ -10,7 +10,7 @@ from gateway.api.experiments import current_pilot, experiment_report, experiment
 from gateway.api.params import TenantParameter, Text, naming
 from gateway.dashboard.charts import interval, level, peak, sparkline, stacked
 from gateway.dashboard.pages import Page, Visit
-from gateway.dashboard.runs import STATES, chosen, filter_values
+from gateway.dashboard.runs import chosen, filter_values
 from gateway.observability.metrics import UNSTEERED_WORDS
 from gateway.reporting.at_risk import risk_curve
 from gateway.reporting.experiment import STRATA
@@ -18,7 +18,7 @@ from gateway.reporting.results import ExperimentReport, effects_of
 from gateway.reporting.week import monday_of, read_week
 from gateway.steering.experiments import ARMS
 from gateway.steering.monitors import MONITORS
-from gateway.stores.queries import HealthSummary
+from gateway.stores.queries import STATES, HealthSummary
 from gateway.stores.totals import RULES, SEVERITIES, severity_of
 from gateway.text import formatting
 from gateway.text.formatting import counted, percent

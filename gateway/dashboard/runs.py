@@ -16,6 +16,7 @@ from pydantic import Field
 from gateway.api import params
 from gateway.api.audit import act_view
 from gateway.api.budgets import MAX_REASON, ControlBody, allow, answer, find_account, hold
+from gateway.api.operations import note
 from gateway.api.runs import OutcomeBody, keep_outcome
 from gateway.api.views import picked, thresholds
 from gateway.budgets.holds import answer_path
@@ -27,12 +28,20 @@ from gateway.dashboard.pages import FragmentParameters, Page, Visit, redirect
 from gateway.errors import BadRequest, NotFound
 from gateway.observability.metrics import UNSTEERED_WORDS
 from gateway.steering.experiments import ARMS
-from gateway.steering.fsm import FSMState
 from gateway.steering.monitors import MONITORS
 from gateway.steering.transcript.interventions import KIND_LABELS
 from gateway.stores.budgets import AccountKey, Action, Control
 from gateway.stores.protocols import StoreError
-from gateway.stores.queries import HEALTH_RUNS, LIVE_S, OUTCOMES, RunFilter, RunTrace
+from gateway.stores.queries import (
+    FILTERS,
+    HEALTH_RUNS,
+    LIVE_S,
+    OUTCOMES,
+    STATES,
+    RunFilter,
+    RunTrace,
+    run_filter,
+)
 from gateway.stores.records import InjectionRow, StepRow
 from gateway.stores.totals import (
     DERIVED,
@@ -46,7 +55,6 @@ from gateway.stores.usage import Tree
 from gateway.text.sanitize import visible
 from gateway.wire.coerce import as_json_value
 
-STATES = tuple(state.value for state in FSMState)
 # Columns that sort, and further orders of the list; each with its label.
 _COLUMNS = [
     ("started_at", "Started"),
@@ -122,16 +130,16 @@ def _views(runs: Sequence[RunRecord]) -> dict[str, str]:
 
 def chosen(visit: Visit) -> RunFilter:
     """The filter in the query."""
-    return params.run_filter(visit.values, visit.tenant)
+    return run_filter(visit.values, visit.tenant)
 
 
 async def filter_values(visit: Visit) -> dict[str, Any]:
     """The options of each filter, and the chosen ones."""
     facets = await visit.runtime.runs.facets(tenant=visit.tenant, newest=_CHOICES_FROM)
-    options = {name: params.choices_of(name) for name in params.RunFilters.model_fields}
+    options = {name: choices for name, (_, choices) in FILTERS.items()}
     options |= {"agent": facets.agents, "model": facets.models, "experiment": facets.experiments}
     options |= {"failure_type": facets.failure_types, "monitor": tuple(MONITORS)}
-    others = [name for name in options if name not in (*_FIRST, "tenant", "period")]
+    others = [name for name in options if name not in (*_FIRST, "period")]
     periods = {
         label: (visit.query(period=name, cursor=None), name) for name, label in _SPANS.items()
     }
@@ -214,6 +222,8 @@ async def answer_by_link(visit: Visit) -> Page:
     run, done = None, visit.scope["method"] == "POST"
     if done:
         await answer(visit.runtime, asked.subject, yes, _said(visit), None)
+        act = "approve" if yes else "deny"
+        await note(visit.runtime, visit.access, "run", act, asked.subject, visit.form)
     else:
         run = await visit.runtime.runs.get_run(asked.subject, tenant=None, content=False, limit=0)
     values = {"title": "A run waits for an answer", "asked": asked, "access": None, "yes": yes}

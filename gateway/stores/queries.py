@@ -3,9 +3,12 @@
 import base64
 import binascii
 import json
+import math
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from math import ceil
 from typing import Any
 
@@ -13,8 +16,12 @@ import msgspec
 import orjson
 from msgspec import Struct, structs
 
-from gateway.stores.records import ConversationAbout, InjectionRow, StepRow
+from gateway.steering.experiments import ARMS
+from gateway.steering.fsm import FSMState
+from gateway.steering.transcript.interventions import KIND_LABELS
+from gateway.stores.records import IMPORTED, ConversationAbout, InjectionRow, StepRow
 from gateway.stores.totals import (
+    SEVERITIES,
     STOPPERS,
     CallTotals,
     CountedSteps,
@@ -37,6 +44,48 @@ LIVE = "live"  # the mode to filter by for all runs but imported ones
 STOPPED_BY = (ANY := "yes", *STOPPERS)  # what to filter stopped and paused runs by
 
 MAX_WORDS = 12  # of a search: more are not looked for
+LAST_TIME = 253402300799  # the end of the year 9999, the last one of every date library
+STATES = tuple(state.value for state in FSMState)
+TIMES = ("since", "until")
+_MODES = (LIVE, IMPORTED, *ARMS)
+_DAY_S = 86400.0
+PERIODS = {"hour": 3600.0, "today": _DAY_S, "day": _DAY_S, "week": 7 * _DAY_S, "month": 30 * _DAY_S}
+FILTERS: Mapping[str, tuple[str, Sequence[str]]] = {
+    "search": (
+        "In whose task, words of the user and errors all these words are; a word may be the"
+        ' beginning of a longer one, and `"several words"` stand together.',
+        (),
+    ),
+    "severity": ("That came to this at worst.", SEVERITIES),
+    "project": ("Of this project: with the tag `project` of this value.", ()),
+    "period": (
+        "Started in the last hour, since midnight (UTC), or in the last 24 hours, 7 or 30 days.",
+        tuple(PERIODS),
+    ),
+    "conversation_id": ("Of one conversation.", ()),
+    "agent": ("Of this client, as its user agent names it.", ()),
+    "model": ("That requested this model last, or sent a call to it.", ()),
+    "state": ("In this state now, or at any step.", STATES),
+    "failure_type": ("With a step of this failure type.", ()),
+    "monitor": ("In which this monitor fired.", ()),
+    "intervention": ("In which a person stepped in like this.", tuple(KIND_LABELS)),
+    "experiment": ("Of this experiment.", ()),
+    "arm": ("In this arm.", ARMS),
+    "mode": (
+        "Steered in this mode, or `imported` from a session log; `live`: all but those. Sums are of"
+        " live runs where no mode is given.",
+        _MODES,
+    ),
+    "outcome": ("With this outcome; `unfinished`: none was reported.", (*OUTCOMES, UNFINISHED)),
+    "stopped": ("Stopped or paused by this; `yes`: by any of these.", STOPPED_BY),
+    "since": ("Started at or after this time.", ()),
+    "until": ("Started before this time.", ()),
+    "task": ("Whose task contains this text, ignoring case.", ()),
+    "key": ("Made with the gateway key of this name.", ()),
+    "tag": ("With these tags: `team=web,env`; a name alone is any value.", ()),
+}
+"""The filters of runs that API, pages, commands and exports have: their description, which goes on
+after "Only runs", and the values that one can have if it takes no text or time (TIMES)."""
 
 # The sort keys of a list of runs; an unknown cost sorts below zero.
 SORT_KEYS: Mapping[str, Callable[[RunRecord], float]] = {
@@ -85,6 +134,43 @@ class RunFilter(Struct, frozen=True, kw_only=True):
     def summed(self) -> "RunFilter":
         """The filter for sums: imported runs are in none, unless their mode is asked for."""
         return self if self.mode is not None else structs.replace(self, mode=LIVE)
+
+
+def run_filter(values: Mapping[str, Any], tenant: str | None) -> RunFilter:
+    """The filter that values of FILTERS describe, within `tenant`; empty texts select all."""
+    given = {n: v for n in FILTERS if (v := values.get(n)) not in (None, "")}
+    tags = read_tag_filter(given.pop("tag", ""))
+    if project := given.pop("project", None):
+        tags = (*tags, ("project", project))
+    if period := given.pop("period", None):
+        now = time.time()
+        begun = now - now % _DAY_S if period == "today" else now - PERIODS[period]
+        given["since"] = max(begun, given.get("since", 0.0))
+    given |= {"tenant": tenant, "key_name": given.pop("key", None), "tags": tags}
+    return RunFilter(**given)
+
+
+def read_tag_filter(text: str) -> tuple[tuple[str, str | None], ...]:
+    """`team=web,env` as (name, value) pairs; a name alone stands for any value."""
+    pairs = (part.partition("=") for part in text.split(",") if part.strip())
+    return tuple((name.strip().lower(), value.strip() if eq else None) for name, eq, value in pairs)
+
+
+def read_time(text: str) -> float:
+    """Seconds since the epoch, or an ISO 8601 date or time, UTC where it names no zone. Raises:
+    ValueError."""
+    try:
+        value = math.nan if "_" in text else float(text)
+    except ValueError:
+        # fromisoformat refuses leap seconds, which ISO 8601 allows.
+        try:
+            at = datetime.fromisoformat(text.upper().replace(":60", ":59"))
+            value = (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+        except (ValueError, OverflowError):
+            value = math.nan
+    if not 0 <= value <= LAST_TIME:
+        raise ValueError("must be seconds since the epoch or like 2026-05-01T09:00:00Z")
+    return value
 
 
 def phrases(search: str) -> list[tuple[list[str], bool]]:

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.api.params import Parameters, RunFilters, Text, read_parameters, run_filter
+from gateway.api.params import Parameters, RunFilters, Text, read_parameters
 from gateway.api.runs import RunListParameters, TraceParameters
 from gateway.errors import BadRequest
+from gateway.stores.queries import run_filter
 
 
 def read(**values: str) -> dict[str, object]:

@@ -10,7 +10,13 @@ import pytest
 # What takes longest to import, and belongs to the server, its API or its pages.
 HEAVY = {
     *("numpy", "pydantic", "httpx", "aiohttp", "litellm", "starlette", "jinja2", "apprise"),
-    *("prometheus_client", "gateway.api.params", "gateway.dashboard.runs", "gateway.upstream"),
+    *(
+        "prometheus_client",
+        "gateway.api",
+        "gateway.dashboard",
+        "gateway.reporting.results",
+        "gateway.upstream",
+    ),
 }
 SETTINGS = {"gateway.config", "gateway.stores", "rich", "structlog", "asyncio", "msgspec"}
 
