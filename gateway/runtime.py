@@ -196,7 +196,7 @@ class Runtime:
         outbox, watch = open_alerts(
             lambda: self.settings,
             stores,
-            accounting.ledger,
+            accounting,
             metrics=self.metrics,
             events=self.events,
             degraded=partial(_degraded, states),

@@ -155,6 +155,14 @@ class Finding(Struct, frozen=True, kw_only=True):
 Rule = Callable[[Signals, AlertRuleSettings], Iterator[Finding]]
 
 
+def _of_run(run: RunRecord, **own: Any) -> dict[str, Any]:
+    """The fields of a finding about a run; `own`: further facts."""
+    facts = {"run_id": run.id, "agent": run.agent, "model": run.model_requested, **own}
+    facts |= {"steps": run.totals.steps, "cost_usd": run.totals.cost_usd}
+    path = f"/dashboard/runs/{run.id}"
+    return {"tenant": run.tenant, "facts": facts, "path": path, "task": run.title}
+
+
 def _stuck(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]:
     if settings.run_stuck is None:
         return
@@ -168,19 +176,12 @@ def _stuck(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]:
             severity="danger" if live.stuck_steps >= STUCK_STEPS else "warn",
             title=f"A run is stuck for {counted(live.stuck_steps, 'step')}: "
             f"{', '.join(live.reasons)}, {about(money(totals.cost_usd), totals.estimated)} so far",
-            tenant=run.tenant,
-            facts={
-                "run_id": run.id,
-                "agent": run.agent,
-                "model": run.model_requested,
-                "stuck_steps": live.stuck_steps,
-                "monitors": list(live.reasons),
-                "steps": totals.steps,
-                "cost_usd": totals.cost_usd,
-                "estimated_usd": totals.estimated.get("cost_usd", 0.0),
-            },
-            path=f"/dashboard/runs/{run.id}",
-            task=run.task_preview,
+            **_of_run(
+                run,
+                stuck_steps=live.stuck_steps,
+                monitors=list(live.reasons),
+                estimated_usd=totals.estimated.get("cost_usd", 0.0),
+            ),
         )
 
 
@@ -199,11 +200,7 @@ def _handed_over(signals: Signals, settings: AlertRuleSettings) -> Iterator[Find
                 subject=subject,
                 severity="warn" if subject == run.id else "danger",
                 title=title,
-                tenant=run.tenant,
-                facts={"run_id": run.id, "agent": run.agent, "model": run.model_requested}
-                | {"step": step, "steps": steps, "cost_usd": run.totals.cost_usd},
-                path=f"/dashboard/runs/{run.id}",
-                task=run.task_preview,
+                **_of_run(run, step=step),
             )
 
 
@@ -221,12 +218,7 @@ def _stopped(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]
             subject=f"{run.id}:{which}",
             severity="danger",
             title=f"A run was {stop.words}{why} ({cost} so far)",
-            tenant=run.tenant,
-            facts={"run_id": run.id, "agent": run.agent, "model": run.model_requested}
-            | {"by": stop.by, "name": stop.name, "go_on": stop.go_on}
-            | {"steps": run.totals.steps, "cost_usd": run.totals.cost_usd},
-            path=f"/dashboard/runs/{run.id}",
-            task=run.task_preview,
+            **_of_run(run, by=stop.by, name=stop.name, go_on=stop.go_on),
         )
 
 

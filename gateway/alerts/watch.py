@@ -14,11 +14,10 @@ from msgspec.structs import replace
 from gateway.alerts.rules import CallCounters, Finding, Signals, UsedAccount, findings
 from gateway.alerts.sender import AlertSender
 from gateway.backends import Stores
+from gateway.budgets.accounting import Accounting
 from gateway.budgets.holds import answer_path
-from gateway.budgets.ledger import BudgetLedger
 from gateway.config import Settings
 from gateway.config.alerts import AlertSettings, AlertSink
-from gateway.config.budgets import BudgetSettings
 from gateway.observability.live_events import EventHub
 from gateway.observability.logging import get_logger
 from gateway.observability.metrics import Metrics
@@ -45,7 +44,7 @@ class AlertWatch:
 
     settings: Callable[[], Settings]
     stores: Stores
-    ledger: BudgetLedger
+    accounting: Accounting
     outbox: "AlertOutbox"
     counters: CallCounters
     degraded: Callable[[], StoreHealth | None]
@@ -94,19 +93,20 @@ class AlertWatch:
 
     async def _asked(self) -> list[Finding]:
         """The questions that are open; the links are signed when they are sent."""
-        found = []
-        for each in await self.stores.controls.list_controls() if self.stores.controls else ():
-            if each.action == "ask":
-                title = f"A run waits for an answer: {each.reason}"
-                about: dict[str, Any] = {"title": title, "path": f"/dashboard/runs/{each.subject}"}
-                facts = {"run_id": each.subject}
-                known: dict[str, Any] = {
-                    "severity": "danger",
-                    "tenant": each.tenant,
-                    "facts": facts,
-                }
-                found.append(Finding(rule="approval_asked", subject=key_of(each), **known, **about))
-        return found
+        controls = self.stores.controls
+        return [
+            Finding(
+                rule="approval_asked",
+                subject=key_of(each),
+                severity="danger",
+                title=f"A run waits for an answer: {each.reason}",
+                tenant=each.tenant,
+                facts={"run_id": each.subject},
+                path=f"/dashboard/runs/{each.subject}",
+            )
+            for each in (await controls.list_controls() if controls else ())
+            if each.action == "ask"
+        ]
 
     async def _week(self, now: float) -> list[Finding]:
         """The report of the last week, from Monday 06:00 UTC on; its key makes it one."""
@@ -136,8 +136,8 @@ class AlertWatch:
         if store is None:
             try:
                 live = await self.stores.runs.live_runs(queries.LiveQuery.at(time.time()))
-                budgets, since = self.settings().all_budgets(), time.time() - queries.LIVE_S
-                accounts = await used_accounts(self.ledger, budgets, since)
+                since = time.time() - queries.LIVE_S
+                accounts = await used_accounts(self.accounting, since)
                 await self._read_usual()
                 if control.at_risk != "off":  # an asked run may end before the next look
                     found = await self._newest()
@@ -188,16 +188,12 @@ def key_of(asked: Control) -> str:
     return f"{asked.subject}:{asked.at:.3f}"
 
 
-async def used_accounts(
-    ledger: BudgetLedger, budgets: Sequence[BudgetSettings], since: float
-) -> list[UsedAccount]:
-    """Every account of these budgets that was used at or after `since` (epoch) and has a limit.
-    Raises: StoreError."""
-    if not budgets:
-        return []
-    known, now = {budget.name: budget for budget in budgets}, time.time()
+async def used_accounts(accounting: Accounting, since: float) -> list[UsedAccount]:
+    """Every account, also of a key's budget, that was used at or after `since` (epoch) and has a
+    limit. Raises: StoreError."""
+    known, now = {budget.name: budget for budget in accounting.budgets()}, time.time()
     found = []
-    for account in await ledger.list_accounts(limit=_MOST):
+    for account in await accounting.ledger.list_accounts(limit=_MOST) if known else ():
         budget = known.get(account.budget)
         if budget is None or account.updated_at < since:
             continue
@@ -221,7 +217,7 @@ async def used_accounts(
 def open_alerts(
     settings: Callable[[], Settings],
     stores: Stores,
-    ledger: BudgetLedger,
+    accounting: Accounting,
     *,
     metrics: Metrics,
     events: EventHub,
@@ -237,7 +233,7 @@ def open_alerts(
     outbox = AlertOutbox(stores.alerts, alerts, metrics, usable=usable, publish=publish)
     outbox.controls = stores.controls
     metrics.alerts_in_memory.set_function(lambda: outbox.in_memory)
-    return outbox, AlertWatch(settings, stores, ledger, outbox, CallCounters(metrics), degraded)
+    return outbox, AlertWatch(settings, stores, accounting, outbox, CallCounters(metrics), degraded)
 
 
 # The queue of alerts: in the store, which several gateways share, and in memory while the store

@@ -85,9 +85,7 @@ async def _list_budgets(stores: Stores, settings: Settings, args: argparse.Names
     found = await kept(stores.budgets, _NO_BUDGETS).list_accounts(
         budget=args.budget, tenant=args.tenant, limit=args.limit
     )
-    of_keys = key_budgets(await stores.keys.list_keys()).values()
-    budgets = [*settings.all_budgets(), *chain(*of_keys)]
-    views = [account_view(account, budgets, time.time()) for account in found]
+    views = [await _view(account, stores, settings) for account in found]
     if args.json:
         for view in views:
             say(as_line(view))
@@ -105,21 +103,20 @@ async def _raise(stores: Stores, settings: Settings, args: argparse.Namespace) -
     store, account = await _account(stores, args)
     limits = {**account.limits, **limits}
     changed = store.allow(account.key, at=time.time(), limits=limits, lifted=account.lifted)
-    _say_account(await changed, settings, args)
+    await _say_account(await changed, stores, settings, args)
 
 
 async def _lift(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
     store, account = await _account(stores, args)
-    limits = dict(account.limits)
-    changed = store.allow(account.key, at=time.time(), limits=limits, lifted=True)
-    _say_account(await changed, settings, args)
+    changed = store.allow(account.key, at=time.time(), limits=account.limits, lifted=True)
+    await _say_account(await changed, stores, settings, args)
 
 
 async def _reset_account(stores: Stores, settings: Settings, args: argparse.Namespace) -> None:
     store, account = await _account(stores, args)
     await store.reset(account.key, at=time.time())
     (changed,) = await store.accounts([account.key])
-    _say_account(changed, settings, args)
+    await _say_account(changed, stores, settings, args)
 
 
 async def _account(stores: Stores, args: argparse.Namespace) -> tuple[BudgetStore, Account]:
@@ -130,8 +127,15 @@ async def _account(stores: Stores, args: argparse.Namespace) -> tuple[BudgetStor
     return store, found[0]
 
 
-def _say_account(account: Account, settings: Settings, args: argparse.Namespace) -> None:
-    view = account_view(account, settings.all_budgets(), time.time())
+async def _view(account: Account, stores: Stores, settings: Settings) -> dict[str, Any]:
+    of_keys = key_budgets(await stores.keys.list_keys()).values()
+    return account_view(account, [*settings.all_budgets(), *chain(*of_keys)], time.time())
+
+
+async def _say_account(
+    account: Account, stores: Stores, settings: Settings, args: argparse.Namespace
+) -> None:
+    view = await _view(account, stores, settings)
     limits = ", ".join(amount(name, value) for name, value in view["limits"].items()) or "none"
     used = f"{account.budget} {account.subject}: used {view['used']:.0%}"
     say(as_line(view) if args.json else f"{used}, limits: {limits}")
