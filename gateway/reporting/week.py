@@ -105,4 +105,4 @@ async def _stretch(stores: Stores, run: ExperimentRun) -> tuple[Any, ...]:
     steps = trace.steps if trace else ()
     length, end = max(zip(streaks(steps), range(1, len(steps) + 1), strict=True), default=(0, 0))
     calls = [step.call.cost_usd for step in steps[end - length : end] if step.call]
-    return run, trace.run.task_preview if trace else "", length, reduce(plus, calls, None)
+    return run, trace.run.title if trace else "", length, reduce(plus, calls, None)

@@ -24,6 +24,7 @@ from gateway.auth.keyring import DEFAULT_TENANT
 from gateway.config import Mode
 from gateway.errors import ConfigError
 from gateway.process.running import running_gateways, state_database
+from gateway.steering.transcript.user_words import title_of
 from gateway.stores.budgets import AccountKey
 from gateway.stores.protocols import StoreError
 from gateway.stores.records import IMPORTED
@@ -301,7 +302,7 @@ def _headline(totals: Sequence[Mapping[str, Any]]) -> str:
 def _run_lines(trace: Trace, page: str) -> Iterator[str]:
     run = trace["run"]
     totals = run["totals"]
-    task = one_line(run["task_preview"], _TASK_CHARS)
+    task = one_line(title_of(run["task_preview"]), _TASK_CHARS)
     yield f"  {run['id']}  {task}"
     states = "  ".join(f"{name} {number}" for name, number in totals["states"].items())
     ended = f", outcome {run['outcome']}" if run["outcome"] else ""

@@ -125,6 +125,38 @@ def test_a_message_of_thousands_of_parts_is_read_at_its_beginning() -> None:
         ),
         ("# Context\nYou are an agent.\nCount the files", "Count the files"),
         ("<system-reminder>no</system-reminder>\nGo on", "Go on"),
+        (
+            "You are an assistant in a terminal. You will be given a task.\n\nAnswer in JSON.\n\n"
+            "Task Description:\nBuild the kernel\n\nCurrent state:\n$",
+            "Build the kernel",
+        ),
+        (
+            "Please solve this issue: The filter is lost\n\n## Workflow\n1. Look.",
+            "The filter is lost",
+        ),
+        (
+            "You are working in /repo. Find the callers of `f`.\nReturn a list.",
+            "Find the callers of `f`.",
+        ),
+        (
+            "Answer the following question with the tool.\n\nQuestion: Who wrote it?",
+            "Who wrote it?",
+        ),
+        ("Current Task: Write a report.\n\nBegin!", "Write a report."),
+        ("```a.py\nprint(1)\n```\nWhy twice?", "Why twice?"),
+        ("[Image #1]\nWhat is wrong here?", "What is wrong here?"),
+        ("Hello!\n\nCan you mend the tests?", "Can you mend the tests?"),
+        ("# Title\n\nIt is lost\n\n## Body", "It is lost"),
+        (
+            "<command-message>review runs</command-message>\n<command-name>/review</command-name>",
+            "/review",
+        ),
+        ("Context managers leak\n\nSee below.", "Context managers leak"),
+        (
+            "<attachments>\n<attachment id='a'>\nx = 1\n</attachment>\n</attachments>\n"
+            "<userRequest>\nTest it\n</userRequest>",
+            "Test it",
+        ),
         ("# Context", "# Context"),
         ("", ""),
     ],

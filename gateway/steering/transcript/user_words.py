@@ -13,7 +13,7 @@ MAX_CHARACTERS = 256 * 1024  # of a longer message only the beginning is read
 _OPENING_TAG = re.compile(r"<([A-Za-z][\w:-]{0,63})(?:\s[^<>]{0,300})?>")
 _ADDED = re.compile(
     r"(?i)reminder|environment|context|instructions|permissions|skills|details|metadata|workspace"
-    r"|memory|memories|caveat|stdout|stderr|git_?status|directory|(?:^|[_-])(?:ide|system|open|current|env)"
+    r"|memory|memories|caveat|attachment|stdout|stderr|git_?status|directory|(?:^|[_-])(?:ide|system|open|current|env)"
     r"(?:[_-]|$)|_info$|^info$|^files?$|^rules$"
 )
 """Names of tags that Claude Code, Codex, Cline, Cursor, Copilot and others put around such text."""
@@ -35,13 +35,16 @@ _TASK_TAG = re.compile(
     r"(?i)<((?:pr|issue|task)_description|problem_statement|issue|task|user_query|question)>"
 )
 _TASK_HEADING = re.compile(
-    r"(?im)^[#* ]{0,8}(?:issue|task|question|request|problem)(?: text)?[:* ]{0,8}$"
+    r"(?im)^[#* ]{0,8}(?:(?:issue|task|question|request|problem)(?: text| description| statement)?"
+    r"[:* ]{0,8}$|(?:current task|task|question):[* ]{1,4})"
 )
 _LEAD = re.compile(
     r"(?i)^(?:you are (?:an?\b|given|now|working)|we're currently|i've uploaded|consider the"
-    r"|here(?:'s| is| are)\b|.*\b(?:following|below)\b.*:$"
-    r"|context|background|overview|description|instructions?|summary)"
+    r"|here(?:'s| is| are)\b|.*\b(?:following|below)\b.*:$|\[image[^\]]*\]$|(?:hi|hello|hey)\W*$"
+    r"|(?:context|background|overview|description|instructions?|summary|title)\W*$)"
 )
+_ASKED = re.compile(r"(?i)^please (?:solve|fix|resolve) (?:this|the following) \w+: (?=\S)")
+_NOT_SHOWN = re.compile(r"<command-message>[^<]*</command-message>|<[^<>]*>")
 _LINE_CHARACTERS = 300  # of a line that is searched for such words
 _TITLE_LINES = 40
 _SETTING_UP = "setting up the context for our chat"
@@ -78,10 +81,15 @@ def title_of(text: str) -> str:
         said = said[tag.end() : end if end >= 0 else None].strip() or said
     elif heading := _TASK_HEADING.search(said):
         said = said[heading.end() :].strip() or said
-    lines = said.strip().split("\n", _TITLE_LINES)
+    lines, code = said.strip().split("\n", _TITLE_LINES), False
     for at, line in enumerate(lines):
-        head = re.sub(r"<[^<>]*>", "", line[:_LINE_CHARACTERS]).strip(" \t\r#>*-")
-        if len(head) > 3 and not _LEAD.match(head):
+        if fence := line.startswith("```"):
+            code = not code
+        head = _NOT_SHOWN.sub("", line[:_LINE_CHARACTERS]).strip(" \t\r#>*-")
+        if _LEAD.match(head):  # the task may be in the same line
+            head = head.partition(". ")[2]
+        head = _ASKED.sub("", head)
+        if not (fence or code or len(head) <= 3 or _LEAD.match(head) or head.startswith("You ")):
             return "\n".join([head + line[_LINE_CHARACTERS:], *lines[at + 1 :]])
     return said.strip() or text
 
