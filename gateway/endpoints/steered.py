@@ -58,9 +58,8 @@ class SteeredEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange: Exchange = scope[EXCHANGE]
-        exchange.response.error_body = self.dialect.error_body
+        exchange.route, exchange.response.error_body = self.dialect.route, self.dialect.error_body
         headers: RawHeaders = scope["headers"]
-        exchange.route = self.dialect.route
         in_use = self.runtime.services.in_use()
         with in_use as services, self.room.share(services.settings.server) as share:
             refuse_loop(headers, services.dispatcher.instance)
@@ -93,8 +92,8 @@ class SteeredEndpoint:
                     socket.bind(services, prepared, sending)
                 await require_own(self.runtime, services, principal, sending, request)
                 given = send, exchange, watch, prepared.complete, services.settings.server
-                done, write = prepared.note_delivered, offers.get(WRITE_NOW)
-                relay = Relay(*given, self.dialect, delivered=done, write=write)
+                more = {"delivered": prepared.note_delivered, "write": offers.get(WRITE_NOW)}
+                relay = Relay(*given, self.dialect, **more)
                 if request.stream and socket is None and self.dialect.ping:
                     exchange.response.begin = relay.begin
                 try:
