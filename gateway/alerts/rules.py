@@ -222,34 +222,24 @@ def _stopped(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]
         )
 
 
-def _errors(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]:
-    window, most = signals.window, settings.error_rate
-    rate = window.share(window.failed)
-    if most is not None and window.calls >= settings.min_calls and rate >= most:
-        yield Finding(
-            rule="error_rate",
-            subject="calls",
-            severity="danger" if rate >= 0.5 else "warn",
-            title=f"{percent(rate)} of the calls fail "
-            f"({window.failed} of {window.calls} in {settings.window_s / 60:g} min)",
-            facts={"calls": window.calls, "failed": window.failed},
-            path="/dashboard/time",
-        )
-
-
-def _unsteered(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]:
-    window, most = signals.window, settings.unsteered
-    rate = window.share(window.unsteered)
-    if most is not None and window.calls >= settings.min_calls and rate >= most:
-        yield Finding(
-            rule="unsteered",
-            subject="calls",
-            severity="warn",
-            title=f"{percent(rate)} of the calls go out unsteered "
-            f"({window.unsteered} of {window.calls} in {settings.window_s / 60:g} min)",
-            facts={"calls": window.calls, "unsteered": window.unsteered},
-            path="/dashboard/health",
-        )
+def _calls(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]:
+    window, span = signals.window, f"{settings.window_s / 60:g} min"
+    rules: tuple[tuple[RuleName, str, str, float | None, str], ...] = (
+        ("error_rate", "fail", "failed", settings.error_rate, "time"),
+        ("unsteered", "go out unsteered", "unsteered", settings.unsteered, "health"),
+    )
+    for rule, what, name, most, page in rules:
+        count = getattr(window, name)
+        rate = window.share(count)
+        if most is not None and window.calls >= settings.min_calls and rate >= most:
+            yield Finding(
+                rule=rule,
+                subject="calls",
+                severity="danger" if rate >= 0.5 and name == "failed" else "warn",
+                title=f"{percent(rate)} of the calls {what} ({count} of {window.calls} in {span})",
+                facts={"calls": window.calls, name: count},
+                path=f"/dashboard/{page}",
+            )
 
 
 def _cached(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]:
@@ -331,7 +321,7 @@ def _budgets(signals: Signals, settings: AlertRuleSettings) -> Iterator[Finding]
 
 # Every rule, in the order in which findings are raised.
 RULES: Final[tuple[Rule, ...]] = (
-    *(_stuck, _handed_over, _stopped, _budgets, _errors, _unsteered, _cached, _resting, _store),
+    *(_stuck, _handed_over, _stopped, _budgets, _calls, _cached, _resting, _store),
 )
 
 

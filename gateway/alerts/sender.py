@@ -30,13 +30,8 @@ _MARKS = {"danger": "🔴", "warn": "🟠", "low": "🔵"}
 
 def alert_view(alert: AlertRecord, base_url: str | None) -> dict[str, Any]:
     """An alert as plain values."""
-    names = ("id", "rule", "severity", "title", "tenant")
-    return {
-        **{name: getattr(alert, name) for name in names},
-        "facts": dict(alert.facts),
-        "raised_at": alert.raised_at,
-        "link": _link(alert, base_url),
-    }
+    names = ("id", "rule", "severity", "title", "tenant", "facts", "raised_at")
+    return {**{name: getattr(alert, name) for name in names}, "link": _link(alert, base_url)}
 
 
 def signature(secret: str, body: bytes, at: int) -> str:

@@ -25,6 +25,7 @@ from gateway.api.params import (
     described,
     naming,
 )
+from gateway.api.runs import RunOfTenant, unknown_run
 from gateway.api.views import picked
 from gateway.errors import NotFound
 from gateway.reporting.run_exports import FORMATS, MEDIA, export_lines, group_lines
@@ -82,12 +83,6 @@ class ConversationTreeParameters(TenantParameter):
     conversation_id: PathText = described("The id of any conversation of the tree.")
 
 
-class RunTreeParameters(TenantParameter):
-    """Id of a run."""
-
-    run_id: PathText = described("The id of a run in the tree.")
-
-
 class UsageParameters(RunFilters):
     """Filter of runs, and the key that groups them."""
 
@@ -123,14 +118,12 @@ async def get_conversation_tree(request: ApiRequest[ConversationTreeParameters])
 
 
 @OPERATIONS.add("GET /api/runs/{run_id}/tree", TreeView, "The tree.")
-async def get_run_tree(request: ApiRequest[RunTreeParameters]) -> ApiResponse:
+async def get_run_tree(request: ApiRequest[RunOfTenant]) -> ApiResponse:
     """The same for the conversation of a run."""
-    run_id = request.params.run_id
-    trace = await request.runtime.runs.get_run(
-        run_id, tenant=request.tenant, content=False, limit=0
-    )
+    run_id, store = request.params.run_id, request.runtime.runs
+    trace = await store.get_run(run_id, tenant=request.tenant, content=False, limit=0)
     if trace is None:
-        raise NotFound(f"there is no run {run_id[:80]!r}", param="run_id")
+        raise unknown_run(run_id)
     return await _tree(request, trace.run.conversation_id)
 
 

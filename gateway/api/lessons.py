@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.api.operations import ApiRequest, ApiResponse, Operations, like, publish_change, shape
 from gateway.api.params import DIGITS, OneOf, PathText, TenantParameter, Time, described, naming
+from gateway.api.runs import RunOfTenant, unknown_run
 from gateway.api.views import decision_views, distiller_view, job_view, lesson_view
 from gateway.auth.access import Access
 from gateway.errors import BadRequest, NotFound
@@ -38,12 +39,6 @@ class LessonParameters(TenantParameter):
     """Id of a lesson."""
 
     pattern_id: PathText = described("The lesson's id.")
-
-
-class ForgetParameters(TenantParameter):
-    """Id of a run."""
-
-    run_id: PathText = described("The run's id.")
 
 
 @like(learning.Posterior)
@@ -174,7 +169,7 @@ async def change_lesson(request: ApiRequest[LessonParameters]) -> ApiResponse:
 
 
 @OPERATIONS.add("POST /api/runs/{run_id}/forget", Forgotten, "What was removed.")
-async def forget_run(request: ApiRequest[ForgetParameters]) -> ApiResponse:
+async def forget_run(request: ApiRequest[RunOfTenant]) -> ApiResponse:
     """Remove a run's evidence, verdicts and decisions, and lessons only it supports."""
     run_id, learner = request.params.run_id, request.runtime.opened.learning.learner
     if learner is not None:
@@ -182,14 +177,14 @@ async def forget_run(request: ApiRequest[ForgetParameters]) -> ApiResponse:
     else:
         removed = await request.runtime.learning.forget(request.tenant, run_id, time.time())
     if removed is None:
-        raise NotFound(f"there is no run {run_id[:80]!r}", param="run_id")
+        raise unknown_run(run_id)
     request.runtime.opened.learning.book.forget()
     publish_change(request.runtime, "lesson", "forgotten", run_id=run_id)
     return ApiResponse({"run_id": run_id, "removed": removed})
 
 
 @OPERATIONS.add("GET /api/runs/{run_id}/outcomes", OutcomeList, "The verdicts.")
-async def list_outcomes(request: ApiRequest[ForgetParameters]) -> ApiResponse:
+async def list_outcomes(request: ApiRequest[RunOfTenant]) -> ApiResponse:
     """Every verdict on a run, by source, oldest first."""
     found = await request.runtime.learning.outcomes(request.tenant, request.params.run_id)
     return ApiResponse({"outcomes": [asdict(row) for row in found]})

@@ -183,6 +183,10 @@ class RunParameters(Parameters):
     run_id: PathText = described("The run's id.")
 
 
+class RunOfTenant(RunParameters, TenantParameter):
+    """Id of a run, and its tenant."""
+
+
 class TraceParameters(RunParameters):
     """Part of a run's trace."""
 

@@ -39,9 +39,7 @@ class NewKey:
     record: KeyRecord
 
 
-def make_key(
-    tenant: str, name: str = "", terms: KeyTerms | None = None, *, now: float | None = None
-) -> NewKey:
+def make_key(tenant: str, name: str = "", terms: KeyTerms | None = None) -> NewKey:
     """A new random key for a tenant. Raises: ValueError: a name that is not visible."""
     if not tenant or not tenant.isprintable():
         raise ValueError("tenant: must be visible text")
@@ -54,7 +52,7 @@ def make_key(
         name=name,
         hint=text[:_SHOWN_CHARACTERS],
         digest=key_digest(text),
-        created_at=time.time() if now is None else now,
+        created_at=time.time(),
         terms=terms or KeyTerms(),
     )
     return NewKey(text=text, record=record)

@@ -30,7 +30,7 @@ from gateway.commands.store import (
     table,
 )
 from gateway.config import Secret, Settings, load_settings
-from gateway.config.budgets import METRICS
+from gateway.config.budgets import METRICS, BudgetSettings
 from gateway.config.storage import StorageSettings
 from gateway.errors import BadRequest, ConfigError
 from gateway.stores.alerts import AlertRecord
@@ -85,7 +85,8 @@ async def _list_budgets(stores: Stores, settings: Settings, args: argparse.Names
     found = await kept(stores.budgets, _NO_BUDGETS).list_accounts(
         budget=args.budget, tenant=args.tenant, limit=args.limit
     )
-    views = [await _view(account, stores, settings) for account in found]
+    budgets = await _known(stores, settings)
+    views = [account_view(account, budgets, time.time()) for account in found]
     if args.json:
         for view in views:
             say(as_line(view))
@@ -127,15 +128,16 @@ async def _account(stores: Stores, args: argparse.Namespace) -> tuple[BudgetStor
     return store, found[0]
 
 
-async def _view(account: Account, stores: Stores, settings: Settings) -> dict[str, Any]:
+async def _known(stores: Stores, settings: Settings) -> list[BudgetSettings]:
+    """The budgets of the config and of the keys."""
     of_keys = key_budgets(await stores.keys.list_keys()).values()
-    return account_view(account, [*settings.all_budgets(), *chain(*of_keys)], time.time())
+    return [*settings.all_budgets(), *chain(*of_keys)]
 
 
 async def _say_account(
     account: Account, stores: Stores, settings: Settings, args: argparse.Namespace
 ) -> None:
-    view = await _view(account, stores, settings)
+    view = account_view(account, await _known(stores, settings), time.time())
     limits = ", ".join(amount(name, value) for name, value in view["limits"].items()) or "none"
     used = f"{account.budget} {account.subject}: used {view['used']:.0%}"
     say(as_line(view) if args.json else f"{used}, limits: {limits}")

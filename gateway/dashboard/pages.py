@@ -229,7 +229,7 @@ class PageEndpoint:
         act = form.get("action") or ("change" if "}" in last else last)
         parts = visit.scope["path_params"].items()
         own = (value for name, value in parts if f"{{{name}" in self._page.path)
-        names = [form.get("account"), form.get("subject"), *own]
+        names = [form.get("account"), form.get("subject"), *own, form.get("tenant")]
         subject, other = next((str(name) for name in names if name), ""), ("action", "subject")
         kind = "budget" if "account" in form else kind_of(self._page.path)
         said = {name: value for name, value in form.items() if value and name not in other}
@@ -328,7 +328,8 @@ async def show_keys(visit: Visit, error: str = "", made: str = "") -> Page:
 async def change_keys(visit: Visit) -> Page:
     """Make, rotate or revoke a key."""
     runtime, form = visit.runtime, {name: text for name, text in visit.form.items() if text}
-    act, key_id, store = form.get("act", ""), form.get("id", ""), runtime.opened.stores.keys
+    act, key_id = form.get("action", ""), form.get("subject", "")
+    store = runtime.opened.stores.keys
     work: Awaitable[Any]
     try:
         if act == "create":
@@ -341,9 +342,6 @@ async def change_keys(visit: Visit) -> Page:
         made = await done(runtime, work)
     except (GatewayError, ValueError) as error:
         return await show_keys(visit, error=str(error))
-    if runtime.opened.stores.changes is not None:
-        subject = made.record.id if isinstance(made, NewKey) else key_id
-        await runtime.opened.stores.changes.record("key", subject, body={"act": act})
     if isinstance(made, NewKey):
         return await show_keys(visit, made=made.text)
     return redirect("/dashboard/keys")

@@ -19,7 +19,7 @@ _PAGES = (
     PageRoute("/dashboard", now.show, now.NowParameters),
     PageRoute("/dashboard/", now.show, now.NowParameters),
     PageRoute(
-        "/dashboard/runs", runs.show_list, runs.RunsParameters, change=runs.mark_runs, report=True
+        "/dashboard/runs", runs.show_list, runs.RunsParameters, change=runs.set_outcome, report=True
     ),
     PageRoute(_RUN, runs.show, runs.RunParameters, change=runs.set_outcome, report=True),
     PageRoute(f"{_RUN}/control", change=runs.control),

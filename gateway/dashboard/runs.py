@@ -376,26 +376,15 @@ async def show_text(visit: Visit) -> Page:
 
 
 async def set_outcome(visit: Visit) -> Page:
-    """Store the outcome that the operator chose."""
-    outcome = visit.form.get("outcome", "")
+    """Store the outcome that the operator chose, of the run or of every run that is ticked."""
+    outcome, own = visit.form.get("outcome", ""), visit.scope["path_params"].get("run_id")
     if outcome not in OUTCOMES:
         raise BadRequest(f"outcome: must be one of {', '.join(OUTCOMES)}", param="outcome")
-    run_id = str(visit.scope["path_params"]["run_id"])
-    body = OutcomeBody(outcome=outcome)
-    await keep_outcome(visit.runtime, run_id, body, visit.access)
-    return redirect(f"/dashboard/runs/{quote(run_id)}")
-
-
-async def mark_runs(visit: Visit) -> Page:
-    """Store one outcome for every run that is ticked."""
-    outcome = visit.form.get("outcome", "")
-    if outcome not in OUTCOMES:
-        raise BadRequest(f"outcome: must be one of {', '.join(OUTCOMES)}", param="outcome")
-    for name in visit.form:
-        if name.startswith(_TICKED):
-            ticked, body = name.removeprefix(_TICKED), OutcomeBody(outcome=outcome)
-            await keep_outcome(visit.runtime, ticked, body, visit.access)
-    return redirect(f"/dashboard/runs{visit.query(cursor=None)}")
+    ticked = [n.removeprefix(_TICKED) for n in visit.form if n.startswith(_TICKED)]
+    for run_id in [own] if own else ticked:
+        await keep_outcome(visit.runtime, run_id, OutcomeBody(outcome=outcome), visit.access)
+    here = f"/{quote(own)}" if own else visit.query(cursor=None)
+    return redirect(f"/dashboard/runs{here}")
 
 
 async def _acts(visit: Visit, subjects: list[str]) -> list[dict[str, Any]]:
@@ -449,9 +438,9 @@ async def _cards(visit: Visit, trace: RunTrace) -> list[dict[str, Any]]:
     return cards
 
 
-async def find_trace(visit: Visit, run_id: str = "", **part: Any) -> RunTrace:
-    """A run, by default the one that the address names. Raises: NotFound."""
-    run_id = run_id or visit.scope["path_params"]["run_id"]
+async def find_trace(visit: Visit, **part: Any) -> RunTrace:
+    """The run that the address names. Raises: NotFound."""
+    run_id = visit.scope["path_params"]["run_id"]
     trace = await visit.runtime.runs.get_run(run_id, tenant=visit.tenant, **part)
     if trace is None:
         raise NotFound(f"there is no run {run_id[:80]!r}")

@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from gateway.reporting import results
 from gateway.reporting.amounts import AmountRatio, Spent, amount_of, amount_ratio
@@ -106,6 +106,7 @@ def _arm(arm: str, group: Group) -> results.Arm:
     scored = sum([run.scored_steps for run in runs])
     entered = sum([run.input_tokens for run in runs])
     outcomes = Counter([run.outcome for run in runs if run.outcome is not None])
+    spent: dict[str, Any] = {kind: amount_of(group.spent(kind)) for kind in get_args(Kind)}
     return results.Arm(
         arm=arm,
         runs=len(runs),
@@ -113,11 +114,7 @@ def _arm(arm: str, group: Group) -> results.Arm:
         outcomes=dict(sorted(outcomes.items())),
         unfinished=len(runs) - outcomes.total(),
         success=rate_of(group.sample),
-        tokens=amount_of(group.spent("tokens")),
-        steps=amount_of(group.spent("steps")),
-        duration_s=amount_of(group.spent("duration_s")),
-        interventions=amount_of(group.spent("interventions")),
-        cost_usd=amount_of(group.spent("cost_usd")),
+        **spent,
         unpriced=len(runs) - len(group.spent("cost_usd")),
         estimated_calls=int(group.estimated("calls")),
         estimated_tokens=int(group.estimated("tokens")),

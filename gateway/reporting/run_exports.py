@@ -31,10 +31,7 @@ RUN_COLUMNS = (
     *_OF_RUN,
     *_OF_END,
     *_OF_TOTALS,
-    "tags",
-    "task_preview",
-    "interventions",
-    "handed_over",
+    *("tags", "task_preview", "interventions", "handed_over"),
     *_ESTIMATED,
     *("stopped", "stopped_at", "stopped_why"),
 )

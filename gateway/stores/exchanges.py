@@ -65,11 +65,6 @@ class RawCall:
     request: bytes
     response: bytes
 
-    @property
-    def whole_request(self) -> bool:
-        """True if the request is complete, so that it can be sent again."""
-        return not self.request.endswith(CUT)
-
 
 class RawStore:
     """Raw calls of runs. Every method may raise StoreError. Whoever puts bodies compresses them."""

@@ -100,14 +100,9 @@ SORT_KEYS: Mapping[str, Callable[[RunRecord], float]] = {
 
 
 class RunFilter(Struct, frozen=True, kw_only=True):
-    """Filter of runs; a field of None does not filter.
-
-    `model`: sent to an upstream at least once, or the last one requested. `state`: the run is in
-    it, or was at a step. `failure_type`, `monitor`, `intervention`: occurred at least once.
-    `outcome`: success, failure, other or `unfinished`. `since` <= started_at < `until`. `task`:
-    occurs in the task preview, case ignored. `mode`: that of the run, or `live`. `tags`: (name,
-    value) pairs, all of which the run has; value None = any. `stopped`: what stopped or paused it,
-    one of STOPPED_BY. `severity`: the worst that it came to. `search`: see `phrases`."""
+    """Filter of runs; a field of None does not filter. The fields are those of FILTERS, `key_name`
+    is its `key`, `tags` are (name, value) pairs, all of which the run has; value None = any.
+    `since` <= started_at < `until`. `search`: see `phrases`."""
 
     tenant: str | None = None
     conversation_id: str | None = None

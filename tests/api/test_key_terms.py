@@ -96,7 +96,7 @@ def test_an_agents_key_changes_no_key(server: AppServer, admin: httpx.Client) ->
             url = f"/api/keys/{key['id']}{path}"
             assert agent.request(method, url, json={}).status_code == 403
         assert agent.get("/dashboard/keys").status_code == 403
-        form = {"act": "revoke", "id": key["id"]}
+        form = {"action": "revoke", "subject": key["id"]}
         assert agent.post("/dashboard/keys", data=form).status_code == 403
     assert len(admin.get("/api/keys").json()["keys"]) == 1
 
@@ -282,7 +282,7 @@ def test_commands(
 
 def test_the_page(server: AppServer, admin: httpx.Client) -> None:
     """Makes a key and shows it once; a wrong value is named, and what was typed stays."""
-    form = {"act": "create", "tenant": "acme", "owner": "ada", "models": "m, n", "expires": "1d"}
+    form = {"action": "create", "tenant": "acme", "owner": "ada", "models": "m, n", "expires": "1d"}
     wrong = admin.post("/dashboard/keys", data={**form, "usd": "much"})
     assert wrong.status_code == 400
     assert "usd" in wrong.text
@@ -294,18 +294,21 @@ def test_the_page(server: AppServer, admin: httpx.Client) -> None:
     assert text[1] not in admin.get("/dashboard/keys").text
     (key,) = admin.get("/api/keys").json()["keys"]
     assert (key["models"], key["owner"]) == (["m", "n"], "ada")
-    rotated = admin.post("/dashboard/keys", data={"act": "rotate", "id": key["id"]})
+    rotated = admin.post("/dashboard/keys", data={"action": "rotate", "subject": key["id"]})
     assert rotated.status_code == 200
-    revoked = admin.post("/dashboard/keys", data={"act": "revoke", "id": key["id"]})
+    revoked = admin.post("/dashboard/keys", data={"action": "revoke", "subject": key["id"]})
     assert revoked.status_code == 303
     states = [each["state"] for each in admin.get("/api/keys").json()["keys"]]
     assert states == ["revoked", "valid"]
     assert ask(server, text[1]).status_code == 401
+    acts = admin.get("/api/audit", params={"kind": "key"}).json()["acts"]
+    named = [(act["act"], act["subject"]) for act in reversed(acts)]  # each once
+    assert named == [("create", "acme"), ("rotate", key["id"]), ("revoke", key["id"])]
 
 
 def test_the_key_is_in_no_file(server: AppServer, admin: httpx.Client, tmp_path: Path) -> None:
     """Neither the database nor the list of acts of people holds it."""
-    form = {"act": "create", "tenant": "acme"}
+    form = {"action": "create", "tenant": "acme"}
     shown = admin.post("/dashboard/keys", data=form).text
     text = re.search(r"<code>(gw-[\w-]{40,})</code>", shown)
     assert text is not None

@@ -111,7 +111,7 @@ async def test_raw_calls_stay_within_their_limits(tmp_path: Path) -> None:
     newest = await kept(3)
     assert newest is not None
     assert newest.request == noise[3][:2000] + CUT
-    assert (newest.whole_request, newest.response) == (False, b"short")
+    assert newest.response == b"short"
     assert await kept(0) is None
     assert await stores.raw.find_raw("r0003", 1, tenant="other") is None
     await keeper.keep(RawCall(**{**vars_of(newest), "run_id": "none"}), max_bytes=9, most_bytes=99)

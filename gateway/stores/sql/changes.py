@@ -141,13 +141,6 @@ class ChangeStore:
         change = _act(body=body, prefix=prefix, **named)
         return await self.put(change, after=newest.id if newest else None)
 
-    async def record(self, kind: str, subject: str, *, body: object = None, **named: str) -> Change:
-        """Append one act of a person, whatever else was appended meanwhile; `named`: `author`,
-        `reason`, `tenant`."""
-        change = _act(kind, subject, body or {}, **named)
-        await self._write(change)
-        return change
-
     async def put_pilot(
         self, pilot: Pilot, newest: Change | None, author: str, reason: str
     ) -> bool:
