@@ -15,6 +15,8 @@ from gateway.auth.keyring import key_budgets, make_key
 from gateway.cli import main
 from gateway.stores.records import KeyTerms
 from steering_gateway_testing import AppServer, ScriptedUpstream
+from tests.alerts.conftest import Receiver
+from tests.alerts.conftest import receiver as receiver
 from tests.api.conftest import Start, client_of, until
 from tests.patience import DEADLINE_MS
 
@@ -205,6 +207,35 @@ def test_a_budget_of_a_key_holds_over_a_rotation(server: AppServer, admin: httpx
     assert (account["budget"], account["scope"]) == (old["id"], "key")
     admin.patch(f"/api/keys/{new['id']}", json={"usd": 50})
     assert ask(server, new["key"]).status_code == 200
+
+
+def test_the_account_of_a_key_is_alerted_about_and_raised(
+    start: Start,
+    receiver: Receiver,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """As that of a budget of the config; the command shows its limits."""
+    sinks = [{"name": "ops", "url": receiver.url}]
+    alerts = {"sinks": sinks, "check_interval_s": 0.1, "group_wait_s": 0}
+    storage = {"path": str(tmp_path / "keys.db")}
+    server = start(storage=storage, auth={"admin_key": ADMIN}, alerts=alerts)
+    with client_of(server, ADMIN) as admin:
+        key = made(admin, name="ci", usd=1e-9, per="total")
+        priced = {"model": "gpt-4o-mini"}
+        assert ask(server, key["key"], **priced).status_code in (200, 429)
+        until(lambda: [title for title in receiver.titles() if key["id"] in title])
+        (account,) = admin.get("/api/budgets").json()["accounts"]
+    monkeypatch.setenv("GATEWAY_STORAGE__PATH", storage["path"])
+    account = [account["budget"], account["subject"]]
+    for act, more, shown in (
+        ("reset", [], "US dollars"),
+        ("raise", ["--usd", "9"], "9 US dollars"),
+    ):
+        capsys.readouterr()
+        assert main(["budgets", act, *account, *more]) == 0
+        assert shown in capsys.readouterr().out.partition("limits: ")[2]
 
 
 def test_budgets_of_keys_go_by_name() -> None:
