@@ -20,9 +20,8 @@ import json
 from pathlib import Path
 
 import numpy as np
-from model2vec.distill import distill
 
-from gateway.embedding.static import StaticEmbedder, can_occur
+from gateway.embedding.static import _WORDS, StaticEmbedder, _folded
 
 DIMENSIONS = 256
 SIF = 1e-4
@@ -31,8 +30,18 @@ SPECIAL = frozenset({"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"})
 TARGET = Path(__file__).parent.parent / "gateway" / "embedding" / "model"
 
 
+def can_occur(token: str) -> bool:
+    """Whether a text can have `token`: not one with punctuation or a Chinese character beside
+    others, at which words end, nor one with an accent."""
+    text = f"a{token[2:]}" if token.startswith("##") and len(token) > 2 else token
+    lowered = text.lower()
+    return _WORDS.findall(lowered if lowered.isascii() else _folded(lowered)) == [text]
+
+
 def distilled(model_path: str) -> tuple[list[str], np.ndarray]:
     """Tokens and their float32 vectors, the weight against frequent tokens included."""
+    from model2vec.distill import distill
+
     model = distill(
         model_path, device="cpu", pca_dims=DIMENSIONS, sif_coefficient=SIF, quantize_to="float32"
     )

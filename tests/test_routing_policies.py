@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from gateway.cli import main
 from gateway.errors import ConfigError
 from gateway.offline.replay import policy_from_dict
 from lab.__main__ import main as lab
@@ -92,21 +91,3 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "always:MODEL" in capsys.readouterr().err
     assert lab(["routing", str(path), "--jobs", "1"]) == 2
     assert "known price" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("name", ["learned", "states", "cheapest", "dearest", "always:dear"])
-def test_a_replay_with_its_former_name_says_where_it_is(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """`gateway replay --policy` takes a config file; a routing policy is a matter of the lab."""
-    assert main(["replay", "runs.jsonl", "--policy", name]) == 2
-    assert "python -m lab routing" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("option", ["--html", "--patterns"])
-def test_pages_and_pattern_libraries_of_a_replay_are_in_the_lab(
-    option: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The former options name the command that has them."""
-    assert main(["replay", "runs.jsonl", option, "file"]) == 2
-    assert "python -m lab replay" in capsys.readouterr().err

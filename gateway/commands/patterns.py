@@ -87,7 +87,6 @@ async def _run(handler: Any, args: argparse.Namespace) -> int:
                 stores.patterns,
                 await open_embedder(settings.embedding),
                 settings.etraces,
-                repair=handler is _reindex,
                 masks_secrets=settings.storage.mask_secrets,
             )
             status = int(await handler(library, args) or 0)

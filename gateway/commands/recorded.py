@@ -2,14 +2,12 @@
 
 import argparse
 import asyncio
-import re
 from pathlib import Path
 from typing import Any
 
 from gateway.backends import Stores
 from gateway.commands.store import as_line, kept, run_on_stores, say
 from gateway.config import Settings
-from gateway.errors import ConfigError
 
 FILES = "JSONL files (also .gz) or directories of them; - is standard input"
 
@@ -22,13 +20,10 @@ def add_parser(commands: Any) -> None:
     replay.add_argument("--policy", type=Path, metavar="FILE", help=policy)
     replay.add_argument("--config", type=Path, help="config file of the policy (default: built-in)")
     replay.add_argument("--json", action="store_true", help="one JSON object per run and line")
-    replay.add_argument("--patterns", "--html", dest="old", help=argparse.SUPPRESS)
     replay.add_argument("--jobs", type=int, help="processes (default: one per core)")
     replay.set_defaults(run=_replay)
     summary = "fit the risk to the stored runs of each tenant, as it is done once a night"
     calibrate = commands.add_parser("calibrate", help=summary)
-    calibrate.add_argument("files", nargs="*", help=argparse.SUPPRESS)
-    calibrate.add_argument("--weights", "--seed", dest="old", help=argparse.SUPPRESS)
     calibrate.add_argument("--config", type=Path, help="config file of the stored runs")
     calibrate.add_argument("--json", action="store_true", help="one JSON object on stdout")
     calibrate.set_defaults(run=_calibrate)
@@ -37,12 +32,6 @@ def add_parser(commands: Any) -> None:
 def _replay(args: argparse.Namespace) -> int:
     from gateway.offline.replay import load_policy, run_replay
 
-    if args.policy and re.fullmatch("learned|states|cheapest|dearest|always:.*", str(args.policy)):
-        raise ConfigError(f"--policy {args.policy}: use `python -m lab routing`, in a checkout")
-    if args.old:
-        raise ConfigError(
-            "replay: for --patterns and --html use `python -m lab replay`, in a checkout"
-        )
     return run_replay(
         args.files,
         policy=load_policy(args.config) if args.config else None,
@@ -53,8 +42,6 @@ def _replay(args: argparse.Namespace) -> int:
 
 
 def _calibrate(args: argparse.Namespace) -> int:
-    if args.files or args.old:
-        raise ConfigError("calibrate: for files use `python -m lab calibrate`, in a checkout")
     return asyncio.run(run_on_stores(_fit_own, args))
 
 

@@ -69,14 +69,6 @@ class WordPiece:
         return tuple(ids)
 
 
-def can_occur(token: str) -> bool:
-    """Whether a text can have `token`: not one with punctuation or a Chinese character beside
-    others, at which words end, nor one with an accent."""
-    text = f"a{token[2:]}" if token.startswith("##") and len(token) > 2 else token
-    lowered = text.lower()
-    return _WORDS.findall(lowered if lowered.isascii() else _folded(lowered)) == [text]
-
-
 def _folded(text: str) -> str:
     """Lower-case text without accents and control characters, punctuation set apart."""
     spaced = _CHINESE.sub(r" \g<0> ", text)

@@ -22,7 +22,7 @@ from gateway.steering.guidance.pattern import Pattern, PatternMatch, Query, Tier
 from gateway.steering.guidance.render import family_matches
 from gateway.steering.guidance.settings import EtraceSettings, Gates
 from gateway.stores.patterns import Added, Event, PatternFilter, Search
-from gateway.stores.protocols import StoreCorrupt, StoreError, StoreUnavailable
+from gateway.stores.protocols import StoreError, StoreUnavailable
 from gateway.stores.reads import Reads, directly
 from gateway.stores.sql.patterns import PatternStore
 from gateway.tasks import spawn
@@ -101,24 +101,18 @@ class PatternLibrary:
         failed: Failed | None = None,
         read: Reads = directly,
         starter: bool = True,
-        repair: bool = False,
         masks_secrets: bool = True,
     ) -> PatternLibrary:
-        """The library over an open store; an empty one gets the starter patterns. With `repair` a
-        damaged search index is rebuilt. Raises: StoreError (StoreCorrupt), EmbeddingError."""
+        """The library over an open store; an empty one gets the starter patterns.
+        Raises: StoreError, EmbeddingError."""
         library = cls(store, embedder, settings, failed, read=read, masks_secrets=masks_secrets)
-        await library.prepare(starter=starter, repair=repair)
+        await library.prepare(starter=starter)
         return library
 
-    async def prepare(self, *, starter: bool = True, repair: bool = False) -> None:
+    async def prepare(self, *, starter: bool = True) -> None:
         """Open again, for a store that was opened again and may be empty now."""
         self.forget()
-        try:
-            await self.store.open_space(self.embedder.embedder_id, self.embedder.dimensions)
-        except StoreCorrupt:
-            if not repair:
-                raise
-            await self.store.rebuild()
+        await self.store.open_space(self.embedder.embedder_id, self.embedder.dimensions)
         if starter and not await self.store.count():
             await self.add(starter_patterns())
         await self._rules()
@@ -259,8 +253,9 @@ class PatternLibrary:
                 return
 
     async def reindex(self, progress: Progress | None = None) -> int:
-        """Embed every pattern that has no vector of this embedder; returns their number. It may be
-        stopped at any time and run again; searches work meanwhile."""
+        """Embed every pattern that has no sound vector of this embedder; returns their number. It
+        may be stopped at any time and run again; searches work meanwhile."""
+        await self.store.remove_unfit()
         done, before = 0, None
         # The same batch again means that its vectors are not stored: stop instead of looping.
         while (batch := await self.store.without_vector(_BATCH)) and batch != before:

@@ -11,7 +11,6 @@ import apsw
 import pytest
 
 from gateway.cli import main
-from gateway.stores.sqlite.connection import load_vector_extension
 
 Run = Callable[..., list[str]]
 SAYS = '{"tier": "e1", "fields": {"situation": "the build is red", "unlock": "look at its log"}}'
@@ -95,28 +94,14 @@ def test_what_is_wrong_is_said_in_a_line(command: Run, words: tuple[str, ...], s
 
 
 @pytest.mark.parametrize(
-    "statement",
-    [
-        "DROP TABLE pattern_index_1_1_chunks",
-        "DROP TABLE pattern_index_1_1_vector_chunks00",
-        "UPDATE pattern_index_1_1_vector_chunks00 SET vectors = x'00'",
-        "DELETE FROM pattern_index_1_1_rowids",
-        "UPDATE pattern_vectors_1 SET vector = x'0000'",
-        "DROP TABLE pattern_vectors_1",
-    ],
+    "statement", ["UPDATE pattern_vectors SET vector = x'0000'", "DELETE FROM pattern_vectors"]
 )
-def test_reindex_mends_what_the_other_commands_complain_about(
-    command: Run, database: Path, statement: str
-) -> None:
-    """They name it; after it everything is found as before."""
+def test_reindex_mends_the_vectors(command: Run, database: Path, statement: str) -> None:
+    """After it everything is found as before."""
     before = command("search", "the same test fails again")
     connection = apsw.Connection(str(database))
-    load_vector_extension(connection)
     connection.execute(statement)
     connection.close()
-    if "pattern_vectors" not in statement:
-        (complaint,) = command("search", "the same test fails again", status=2)
-        assert "gateway patterns reindex" in complaint
     command("reindex")
     assert command("search", "the same test fails again") == before
 

@@ -107,6 +107,3 @@ def test_the_risk_by_own_outcomes(
     assert (own["tenant"], own["runs"]) == ("acme", 110)
     assert own["low"] > 0
     assert own["offsets"]["client:fails"] > 0 > own["offsets"]["client:works"]
-    for files in (["runs.jsonl"], ["--weights", "w.json", "runs.jsonl"], ["--seed", "1"]):
-        assert main(["calibrate", *files]) == 2
-        assert "python -m lab calibrate" in capsys.readouterr().err

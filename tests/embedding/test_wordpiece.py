@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gateway.embedding.static
-from gateway.embedding.static import WordPiece, can_occur
+from gateway.embedding.static import WordPiece
+from scripts.distill_embedder import can_occur
 
 VOCABULARY = (
     (Path(gateway.embedding.static.__file__).parent / "model" / "vocab.txt")

@@ -12,14 +12,13 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.config.storage import StorageSettings
-from gateway.steering.guidance.pattern import Tier, content_id
+from gateway.steering.guidance.pattern import Tier
 from gateway.stores.patterns import PatternFilter, SpaceMismatch
 from gateway.stores.protocols import StoreCorrupt, StoreError, StoreFull, StoreUnavailable
 from gateway.stores.sql.patterns import PatternStore
 from gateway.stores.sqlite.connection import load_vector_extension
 from gateway.stores.sqlite.database import Database
 from gateway.stores.sqlite.engine import SQLiteEngine
-from gateway.stores.sqlite.pattern_index import VectorSpace
 from steering_gateway_testing.store_conformance.sample_patterns import (
     SIZE,
     drawn,
@@ -80,7 +79,7 @@ async def test_an_embedder_that_changed_its_dimensions_is_refused(tmp_path: Path
 
 @pytest.mark.parametrize("size", [1, 7, 12, 384])
 async def test_any_number_of_dimensions_works(tmp_path: Path, size: int) -> None:
-    """Including numbers that do not fill whole bytes of the code."""
+    """Including numbers that are no power of two."""
     database = await open_database(tmp_path / "g.db")
     store = PatternStore(SQLiteEngine(database))
     await store.open_space("test", size)
@@ -96,62 +95,44 @@ def _search(size: int):
     return Search(tier=Tier.E2, vector=vector(1, size=size), limit=2)
 
 
-@pytest.mark.parametrize(
-    "statements",
-    [
-        ["DROP TABLE pattern_index_1_1_chunks"],
-        ["DROP TABLE pattern_index_1_1_rowids"],
-        ["DELETE FROM pattern_index_1_1_rowids WHERE rowid = 2"],
-        ["DROP TABLE pattern_index_1_1_vector_chunks00"],
-        ["UPDATE pattern_index_1_1_vector_chunks00 SET vectors = x'00'"],
-        ["UPDATE pattern_index_1_1_chunks SET validity = x'00', rowids = x'00'"],
-    ],
-)
-async def test_a_damaged_index_is_reported_at_start_and_can_be_rebuilt(
-    tmp_path: Path, statements: list[str]
-) -> None:
-    """The error names the command that repairs it; afterwards everything is found again."""
+async def test_a_vector_of_a_wrong_size_fails_only_searches(tmp_path: Path) -> None:
+    """Searches raise StoreError, so that the caller can fail open; listing still works. Once it is
+    removed the pattern lacks a vector, and the others are found."""
     path = tmp_path / "g.db"
     await filled(path)
-    spoil(path, *statements)
+    spoil(path, "UPDATE pattern_vectors SET vector = x'00' WHERE pk = 2")
     database = await open_database(path)
     store = PatternStore(SQLiteEngine(database))
-    with pytest.raises(StoreCorrupt, match="gateway patterns reindex"):
-        await store.open_space("test", SIZE)
-    await store.rebuild()
-    assert await store.open_space("test", SIZE) == 0
-    assert await found(store, vector=drawn(1), limit=1) == ["t1"]
-    await database.close()
-
-
-async def test_a_rebuild_removes_vectors_of_a_wrong_size(tmp_path: Path) -> None:
-    """Such a pattern then lacks a vector; the index is sound."""
-    path = tmp_path / "g.db"
-    await filled(path)
-    spoil(path, "UPDATE pattern_vectors_1 SET vector = x'00' WHERE pk = 2")
-    database = await open_database(path)
-    store = PatternStore(SQLiteEngine(database))
-    with pytest.raises(StoreCorrupt, match="length"):
-        await store.open_space("test", SIZE)
-    await store.rebuild()
+    await store.open_space("test", SIZE)
+    with pytest.raises(StoreError, match=r"dimension|length"):
+        await found(store)
+    assert len((await store.list_patterns(PatternFilter())).patterns) == 3
+    await store.remove_unfit()
     assert [each.fields["unlock"] for each in await store.without_vector(9)] == ["t1"]
     assert await found(store, vector=drawn(2), limit=1) == ["t2"]
     await database.close()
 
 
-@pytest.mark.parametrize("table", ["vector_chunks00", "rowids"])
-async def test_damage_while_running_fails_only_searches(tmp_path: Path, table: str) -> None:
-    """Searches raise StoreError, so that the caller can fail open; listing still works."""
+async def test_vectors_of_an_older_file_are_moved(tmp_path: Path) -> None:
+    """A file with a table of vectors for each embedder opens; only what does not fit is embedded
+    again."""
     path = tmp_path / "g.db"
+    await filled(path)
+    older = [
+        "DELETE FROM migrations WHERE name = 'patterns_002_vectors_in_one_table'",
+        "ALTER TABLE pattern_spaces ADD COLUMN generation INTEGER NOT NULL DEFAULT 1",
+        "INSERT INTO pattern_spaces (number, embedder_id, dimensions) VALUES (2, 'other', 8)",
+    ]
+    for number in (1, 2):
+        table = f"pattern_vectors_{number}"
+        older.append(f"CREATE TABLE {table} (pk INTEGER PRIMARY KEY, vector BLOB)")
+        older.append(f"INSERT INTO {table} SELECT pk, vector FROM pattern_vectors")
+    spoil(path, *older, "DROP TABLE pattern_vectors")
     database = await open_database(path)
     store = PatternStore(SQLiteEngine(database))
-    await store.open_space("test", SIZE)
-    await store.add([(pattern("a"), vector(1))])
-    spoil(path, f"DROP TABLE pattern_index_1_1_{table}")
-    attempt = found(store) if table != "rowids" else store.delete("", content_id(pattern("a")))
-    with pytest.raises(StoreError):
-        await attempt
-    assert len((await store.list_patterns(PatternFilter())).patterns) == 1
+    assert await store.open_space("other", 8) == 3
+    assert await store.open_space("test", SIZE) == 0
+    assert await found(store, vector=drawn(1), limit=1) == ["t1"]
     await database.close()
 
 
@@ -201,25 +182,6 @@ async def test_before_a_space_is_open_nothing_is_searched(tmp_path: Path) -> Non
     await database.close()
 
 
-async def test_an_index_rebuilt_by_another_process_is_used_at_once(tmp_path: Path) -> None:
-    """A running gateway still finds, adds and deletes."""
-    path = tmp_path / "g.db"
-    await filled(path)
-    running, mending = await open_database(path), await open_database(path)
-    store, mender = PatternStore(SQLiteEngine(running)), PatternStore(SQLiteEngine(mending))
-    await store.open_space("test", SIZE)
-    await mender.open_space("test", SIZE)
-    await mender.rebuild()
-    await mender.rebuild()
-    assert await found(store, vector=drawn(1), limit=1) == ["t1"]
-    ((_, pattern_id),) = await store.add([(pattern("new"), vector(1))])
-    assert await found(mender, limit=1) == ["new"]
-    assert await store.delete("", pattern_id)
-    assert await found(mender, limit=1) != ["new"]
-    await running.close()
-    await mending.close()
-
-
 async def test_searches_leave_a_reader_to_other_queries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,7 +190,12 @@ async def test_searches_leave_a_reader_to_other_queries(
     store = PatternStore(SQLiteEngine(database))
     await store.open_space("test", SIZE)
     may_end = threading.Event()
-    monkeypatch.setattr(VectorSpace, "search", lambda *_, **__: may_end.wait(60) and [])
+
+    async def waits(*_: object) -> list[object]:
+        may_end.wait(60)
+        return []
+
+    monkeypatch.setattr(store, "_nearest", waits)
     searches = [asyncio.ensure_future(found(store)) for _ in range(4)]
     try:
         await asyncio.sleep(0)
@@ -256,16 +223,11 @@ async def test_a_damaged_pattern_is_a_store_error_that_names_it(
     await database.close()
 
 
-@pytest.mark.parametrize("damaged", [False, True])
-async def test_no_embedder_keeps_the_vector_of_a_text_that_is_gone(
-    tmp_path: Path, damaged: bool
-) -> None:
+async def test_no_embedder_keeps_the_vector_of_a_text_that_is_gone(tmp_path: Path) -> None:
     """With an earlier embedder, an edited pattern is not found by its old text and a deleted one
-    not at all; a damaged index of that embedder does not prevent the edit."""
+    not at all."""
     path = tmp_path / "g.db"
     await filled(path)
-    if damaged:
-        spoil(path, "DROP TABLE pattern_index_1_1_rowids")
     database = await open_database(path)
     store = PatternStore(SQLiteEngine(database))
     await store.open_space("other", 8)
@@ -273,10 +235,6 @@ async def test_no_embedder_keeps_the_vector_of_a_text_that_is_gone(
     edited, deleted = (stored.pattern for stored in page.patterns[:2])
     await store.edit(replace(edited, fields={"unlock": "new"}), vector(1, size=8))
     assert await store.delete("", deleted.pattern_id)
-    if damaged:
-        with pytest.raises(StoreCorrupt):
-            await store.open_space("test", SIZE)
-        await store.rebuild()
-    assert await store.open_space("test", SIZE) == (0 if damaged else 1)
-    assert len(await found(store, vector=drawn(0), floor=-1.0)) == (2 if damaged else 1)
+    assert await store.open_space("test", SIZE) == 1
+    assert len(await found(store, vector=drawn(0), floor=-1.0)) == 1
     await database.close()

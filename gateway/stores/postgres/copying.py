@@ -31,10 +31,9 @@ _KINDS = """
 SELECT attname, format_type(atttypid, NULL) FROM pg_attribute
 WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped
 """
-_PUT_VECTORS = """
+_PUT_VECTOR = """
 INSERT INTO pattern_vectors (space, pk, tenant, tier, vector)
-SELECT $1, p.pk, p.tenant, p.tier, $3::float4[]::vector FROM patterns AS p WHERE p.pk = $2
-ON CONFLICT DO NOTHING
+VALUES ($1, $2, $3, $4, $5::float4[]::vector)
 """
 
 
@@ -68,11 +67,10 @@ async def copy_all(
                 copied[table] += len(rows)
                 progress(sum(copied.values()), total)
         if vectors:
-            for (number,) in await _read(source, "SELECT number FROM pattern_spaces"):
-                table = f"pattern_vectors_{number}"
-                async for rows in _batches(source, table, ("pk", "vector"), ("pk",)):
-                    found = [(number, pk, array("f", blob)) for pk, blob in rows]
-                    await connection.executemany(_PUT_VECTORS, found)
+            parts = ("space", "pk", "tenant", "tier", "vector")
+            async for rows in _batches(source, "pattern_vectors", parts, ("space", "pk")):
+                found = [(*row, array("f", blob)) for *row, blob in rows]
+                await connection.executemany(_PUT_VECTOR, found)
         await _set_counters(connection)
 
     await target.transact(work, limit_s=_LONG_S)

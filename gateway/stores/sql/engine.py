@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, nullcontext
 from math import inf
 from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct
 
 from gateway.config.storage import StorageSettings
-from gateway.stores.patterns import Search, Vector
 from gateway.stores.records import CallRecord
 
 T = TypeVar("T")
@@ -59,6 +58,12 @@ class Dialect(JsonDialect, frozen=True, kw_only=True):
     phrase: Callable[[Sequence[str], bool], str]
     # (name): whether the texts of `runs AS r` contain a phrase, as a condition.
     found: Text
+    # The value `vector` as the table of vectors has it.
+    vector: str
+    # The cosine distance of the column `vector` from the value; NaN or above 2 without one.
+    distance: str
+    # The dimensions of the column `vector`.
+    dimensions: str
 
 
 class Connection(ABC):
@@ -99,40 +104,6 @@ class Connection(ABC):
         """The first column of the first row; None without one."""
         rows = await self.fetch(statement, **values)
         return rows[0][0] if rows else None
-
-
-class VectorIndex(Protocol):
-    """The vectors of patterns, in the space of one embedder."""
-
-    @property
-    def dimensions(self) -> int | None:
-        """The dimensions of the open space; None before one is open."""
-
-    @property
-    def joined(self) -> str:
-        """Joins `patterns AS p` with the space's vectors as `v`, whose `pk` is NULL without one."""
-
-    @property
-    def searching(self) -> AbstractAsyncContextManager[Any]:
-        """Limits the searches at a time."""
-
-    async def open(self, embedder_id: str, dimensions: int) -> None:
-        """Open the space of an embedder, or create it. Raises: SpaceMismatch, StoreCorrupt."""
-
-    async def put(self, pk: int, vector: Vector[float], connection: Connection) -> None:
-        """Store the vector of pattern `pk`, in place of an earlier one."""
-
-    async def forget(self, pk: int, connection: Connection) -> None:
-        """Remove the vectors of pattern `pk`, those of other embedders too."""
-
-    async def nearest(
-        self, search: Search, families: Sequence[str] | None, connection: Connection
-    ) -> list[tuple[Row, float]]:
-        """Rows of `patterns.COLUMNS` and their cosines, best first. `families`: the model
-        families allowed, None = all."""
-
-    async def rebuild(self) -> None:
-        """Make the space again from its vectors; vectors that fit no pattern are removed."""
 
 
 Work = Callable[[Connection], Coroutine[Any, Any, T]]
@@ -188,6 +159,8 @@ class Engine(ABC):
     dialect: Dialect
     database: Database
     upkeep: Upkeep
+    # Limits the searches of vectors at a time.
+    searching: AbstractAsyncContextManager[Any] = nullcontext()
 
     @abstractmethod
     async def read(self, work: Work[T], *, patient: bool = False) -> T:
@@ -229,10 +202,6 @@ class Engine(ABC):
     @abstractmethod
     def after_reopening(self, work: Work[None]) -> None:
         """Run `work` in a transaction whenever the database was opened again: it may be empty."""
-
-    @abstractmethod
-    def vectors(self) -> VectorIndex:
-        """The vectors of patterns; no space is open yet."""
 
 
 def row_of(record: object, names: Sequence[str]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Patterns, whose vectors are in the engine's index, and the rows of patterns and lessons."""
+"""Patterns and their vectors, and the rows of patterns and lessons."""
 
 from __future__ import annotations
 
@@ -90,6 +90,34 @@ SELECT {COLUMNS} FROM patterns AS p WHERE tier = 'e3' AND {{only}}
 ORDER BY pattern_id LIMIT :limit
 """
 _TABLE = "patterns"
+_OPEN = """
+INSERT INTO pattern_spaces (embedder_id, dimensions) VALUES (:embedder_id, :dimensions)
+ON CONFLICT (embedder_id) DO NOTHING
+"""
+_SPACE = "SELECT number, dimensions FROM pattern_spaces WHERE embedder_id = :embedder_id"
+_PUT = """
+INSERT INTO pattern_vectors (space, pk, tenant, tier, vector)
+SELECT :space, p.pk, p.tenant, p.tier, {vector} FROM patterns AS p WHERE p.pk = :pk
+ON CONFLICT (space, pk) DO UPDATE
+SET tenant = excluded.tenant, tier = excluded.tier, vector = excluded.vector
+"""
+# The patterns of one tenant and tier are all compared. An approximate index with a filter loses
+# answers: a tenant with a hundredth of 100,000 patterns gets three in ten of its nearest ones.
+# Only the nearest are joined with their wide rows.
+_NEAREST = f"""
+SELECT {COLUMNS}, 1 - v.distance FROM (
+    SELECT pk, {{distance}} AS distance
+    FROM pattern_vectors WHERE space = :space AND tenant = :tenant AND tier = :tier{{narrowed}}
+    ORDER BY distance, pk LIMIT :limit
+) AS v JOIN patterns AS p USING (pk)
+WHERE v.distance <= :most ORDER BY v.distance, p.pk
+"""
+_SUITABLE = " AND pk IN (SELECT p.pk FROM patterns AS p WHERE {conditions})"
+_FORGET = "DELETE FROM pattern_vectors WHERE pk = :pk"  # of all embedders
+_UNFIT = """
+DELETE FROM pattern_vectors WHERE space = :space
+    AND ({size} <> :dimensions OR pk NOT IN (SELECT pk FROM patterns))
+"""
 _LACKING = "p.tier <> 'e3' AND p.origin = '' AND v.pk IS NULL"
 _CURRENT = """
 SELECT pk FROM patterns
@@ -102,13 +130,22 @@ class PatternStore:
 
     def __init__(self, engine: db.Engine) -> None:
         self._engine = engine
-        self._index = engine.vectors()
+        self._space = 0
+        self._dimensions: int | None = None
 
     async def open_space(self, embedder_id: str, dimensions: int) -> int:
         """Open the space of an embedder; returns how many patterns lack a vector in it. Raises:
-        StoreCorrupt for a damaged index; the space is open, so that `rebuild` can repair it."""
-        await self._index.open(embedder_id, dimensions)
-        lacking = f"SELECT count(*) FROM patterns AS p {self._index.joined} WHERE {_LACKING}"
+        SpaceMismatch."""
+        # One that exists is opened while another process holds SQLite's write lock.
+        while not (found := await self._engine.fetch(_SPACE, embedder_id=embedder_id)):
+            await self._engine.write(_OPEN, embedder_id=embedder_id, dimensions=dimensions)
+        number, known = found[0]
+        if known != dimensions:
+            raise values.SpaceMismatch(
+                f"the embedder {embedder_id!r} had {known} dimensions and has {dimensions} now"
+            )
+        self._space, self._dimensions = number, dimensions
+        lacking = f"SELECT count(*) FROM patterns AS p {self._joined} WHERE {_LACKING}"
         return int((await self._engine.fetch(lacking))[0][0])
 
     async def add(
@@ -118,14 +155,12 @@ class PatternStore:
         content the tenant already has changes nothing and gives the stored id; one with a known id
         replaces that pattern's content and keeps its counts. Raises: SpaceMismatch for a vector of
         other dimensions."""
-        index = self._checked(*(vector for _, vector in entries))
+        self._check(*(vector for _, vector in entries))
 
         async def work(connection: db.Connection) -> list[tuple[values.Added, str]]:
             # One at a time: two gateways may bring the same patterns, as at their first start.
             await connection.take_turn(_TABLE)
-            return [
-                await _add(with_id(each), vector, index, connection) for each, vector in entries
-            ]
+            return [await self._add(with_id(each), vector, connection) for each, vector in entries]
 
         added = await self._engine.transact(work)
         await self._engine.changed(PATTERNS)
@@ -133,7 +168,7 @@ class PatternStore:
 
     async def edit(self, pattern: Pattern, vector: values.Vector[float] | None) -> None:
         """Replace the pattern of this tenant and id. Raises: PatternConflict."""
-        index = self._checked(vector)
+        self._check(vector)
 
         async def work(connection: db.Connection) -> None:
             await connection.take_turn(_TABLE)
@@ -144,33 +179,32 @@ class PatternStore:
             same = await connection.row(_SAME, tenant=tenant, digest=content_id(pattern))
             if same is not None and same[0] != pk:
                 raise values.PatternConflict(f"pattern {same[1]!r} has the same content")
-            await _replace(pk, pattern, index, connection)
-            if vector is not None:
-                await index.put(pk, vector, connection)
+            await _replace(pk, pattern, connection)
+            await self._put(pk, vector, connection)
 
         await self._engine.transact(work)
         await self._engine.changed(PATTERNS)
 
     async def get(self, tenant: str | None, pattern_id: str) -> values.StoredPattern | None:
         """The tenant's own or the shared pattern of that id; with tenant None, any tenant's."""
-        index = self._checked()
+        self._check()
 
         async def work(connection: db.Connection) -> values.StoredPattern | None:
             pk = await _find(tenant, pattern_id, connection)
-            found = await _select("p.pk = :pk", {"pk": pk}, 1, index, connection)
+            found = await _select("p.pk = :pk", {"pk": pk}, 1, self._joined, connection)
             return found[0][1] if found else None
 
         return await self._engine.read(work)
 
     async def delete(self, tenant: str | None, pattern_id: str) -> bool:
         """Remove the pattern that `get` would return; False when there is none."""
-        index = self._checked()
+        self._check()
 
         async def work(connection: db.Connection) -> bool:
             pk = await _find(tenant, pattern_id, connection)
             if pk is None:
                 return False
-            await index.forget(pk, connection)
+            await connection.fetch(_FORGET, pk=pk)
             await connection.fetch("DELETE FROM patterns WHERE pk = :pk", pk=pk)
             return True
 
@@ -185,10 +219,11 @@ class PatternStore:
         1000."""
         if not 1 <= limit <= values.MAX_PAGE:
             raise ValueError(f"limit: must be from 1 to {values.MAX_PAGE}, not {limit}")
-        index, bound = self._checked(), dict[str, Any]()
+        self._check()
+        bound: dict[str, Any] = {}
         condition = _where(patterns, values.decode_cursor(cursor), bound, self._engine.dialect)
         found = await self._engine.read(
-            lambda connection: _select(condition, bound, limit + 1, index, connection)
+            lambda connection: _select(condition, bound, limit + 1, self._joined, connection)
         )
         page = found[:limit]
         more = str(page[-1][0]) if len(found) > limit else None
@@ -196,7 +231,7 @@ class PatternStore:
 
     async def search(self, search: values.Search) -> list[PatternMatch]:
         """The nearest patterns. Raises: SpaceMismatch."""
-        index = self._checked(search.vector)
+        self._check(search.vector)
         if not any(search.vector):
             return []  # a text without a known word is similar to nothing
 
@@ -204,10 +239,10 @@ class PatternStore:
             families = await _suitable_families(search.model, connection)
             return [
                 PatternMatch(pattern=pattern_of(row), similarity=max(-1.0, min(1.0, similarity)))
-                for row, similarity in await index.nearest(search, families, connection)
+                for *row, similarity in await self._nearest(search, families, connection)
             ]
 
-        async with index.searching:
+        async with self._engine.searching:
             return await self._engine.read(work)
 
     async def universal(self, *, model: str = "", limit: int = 32) -> list[PatternMatch]:
@@ -242,15 +277,16 @@ class PatternStore:
 
     async def without_vector(self, limit: int) -> list[Pattern]:
         """At most `limit` patterns that have no vector in the open space."""
+        self._check()
         found = await self._engine.fetch(
-            f"SELECT {COLUMNS} FROM patterns AS p {self._checked().joined} WHERE {_LACKING} "
+            f"SELECT {COLUMNS} FROM patterns AS p {self._joined} WHERE {_LACKING} "
             f"ORDER BY p.pk LIMIT {limit}"
         )
         return [pattern_of(row) for row in found]
 
     async def set_vectors(self, entries: Sequence[tuple[Pattern, values.Vector[float]]]) -> None:
         """Store vectors of the open space for patterns, found by tenant and id."""
-        index = self._checked(*(vector for _, vector in entries))
+        self._check(*(vector for _, vector in entries))
 
         async def work(connection: db.Connection) -> None:
             await connection.take_turn(_TABLE)
@@ -259,27 +295,76 @@ class PatternStore:
                 own = db.row_of(pattern, ("tenant", "pattern_id"))
                 pk = await connection.value(_CURRENT, **own, digest=content_id(pattern))
                 if pk is not None:
-                    await index.put(pk, vector, connection)
+                    await self._put(pk, vector, connection)
 
         await self._engine.transact(work)
 
-    async def rebuild(self) -> None:
-        """Rebuild the search index of the open space from its vectors; damaged ones are removed."""
-        await self._checked().rebuild()
+    async def remove_unfit(self) -> None:
+        """Remove vectors of the open space that are of a wrong size or fit no pattern."""
+        statement = _UNFIT.format(size=self._engine.dialect.dimensions)
+        await self._engine.write(statement, space=self._space, dimensions=self._dimensions)
 
     async def count(self) -> int:
         """Number of patterns."""
         return int((await self._engine.fetch("SELECT count(*) FROM patterns"))[0][0])
 
-    def _checked(self, *vectors: values.Vector[float] | None) -> db.VectorIndex:
-        """The index, after a check of the vectors' dimensions. Raises: SpaceMismatch."""
-        if (own := self._index.dimensions) is None:
+    def _check(self, *vectors: values.Vector[float] | None) -> None:
+        """Compare the vectors' dimensions with the open space's. Raises: SpaceMismatch."""
+        if (own := self._dimensions) is None:
             raise values.SpaceMismatch("no vector space is open")
         for given in (len(vector) for vector in vectors if vector is not None):
             if given != own:
                 message = f"a vector of {given} dimensions in a space of {own}"
                 raise values.SpaceMismatch(message)
-        return self._index
+
+    @property
+    def _joined(self) -> str:
+        """Joins `patterns AS p` with the space's vectors as `v`, whose `pk` is NULL without one."""
+        return f"LEFT JOIN pattern_vectors AS v ON v.space = {self._space} AND v.pk = p.pk"
+
+    async def _add(
+        self, pattern: Pattern, vector: values.Vector[float] | None, connection: db.Connection
+    ) -> tuple[values.Added, str]:
+        """Insert or replace one pattern, or keep one with the same content; as `add`."""
+        tenant, pattern_id = pattern.tenant, pattern.pattern_id
+        added = (values.Added.ADDED, pattern_id)
+        if same := await connection.row(_SAME, tenant=tenant, digest=content_id(pattern)):
+            pk, added = same[0], (values.Added.UNCHANGED, same[1])
+        elif known := await connection.row(_OWN, tenant=tenant, pattern_id=pattern_id):
+            pk, origin = known
+            if origin:
+                raise values.PatternConflict(f"{pattern_id!r} is the id of a lesson")
+            await _replace(pk, pattern, connection)
+            added = (values.Added.REPLACED, pattern_id)
+        else:
+            pk = await insert_pattern(pattern, connection)
+        await self._put(pk, vector, connection)
+        return added
+
+    async def _put(
+        self, pk: int, vector: values.Vector[float] | None, connection: db.Connection
+    ) -> None:
+        """Store the vector of pattern `pk`, in place of an earlier one; without one nothing."""
+        if vector is not None:
+            statement = _PUT.format(vector=self._engine.dialect.vector)
+            await connection.fetch(statement, space=self._space, pk=pk, vector=vector)
+
+    async def _nearest(
+        self, search: values.Search, families: Sequence[str] | None, connection: db.Connection
+    ) -> Sequence[db.Row]:
+        """Rows of COLUMNS and the cosine, best first. `families`: those allowed, None = all."""
+        dialect, bound = self._engine.dialect, db.row_of(search, ("vector", "limit"))
+        bound |= {"space": self._space, "tenant": search.scope, "tier": search.tier.value}
+        bound["most"] = 1 - search.floor
+        one_of = dialect.among("p.model_family", "families", "text")
+        wanted = {
+            "failure_type": ("p.failure_type IN ('', :failure_type)", search.failure_type or None),
+            "families": (one_of, families),
+        }
+        suitable = db.conditions(wanted, bound)
+        narrowed = "" if suitable == "TRUE" else _SUITABLE.format(conditions=suitable)
+        statement = _NEAREST.format(distance=dialect.distance, narrowed=narrowed)
+        return await connection.fetch(statement, **bound)
 
 
 def pattern_of(row: Sequence[Any]) -> Pattern:
@@ -335,32 +420,6 @@ def _content(pattern: Pattern) -> dict[str, Any]:
     }
 
 
-async def _add(
-    pattern: Pattern,
-    vector: values.Vector[float] | None,
-    index: db.VectorIndex,
-    connection: db.Connection,
-) -> tuple[values.Added, str]:
-    """Insert or replace one pattern, or keep one with the same content; as PatternStore.add."""
-    own = {"tenant": pattern.tenant, "pattern_id": pattern.pattern_id}
-    if same := await connection.row(_SAME, tenant=pattern.tenant, digest=content_id(pattern)):
-        pk, added = same[0], (values.Added.UNCHANGED, same[1])
-    elif known := await connection.row(_OWN, **own):
-        pk, origin = known
-        if origin:
-            raise values.PatternConflict(f"{pattern.pattern_id!r} is the id of a lesson")
-        await _replace(pk, pattern, index, connection)
-        added = (values.Added.REPLACED, pattern.pattern_id)
-    else:
-        pk, added = (
-            await insert_pattern(pattern, connection),
-            (values.Added.ADDED, pattern.pattern_id),
-        )
-    if vector is not None:
-        await index.put(pk, vector, connection)
-    return added
-
-
 async def insert_pattern(pattern: Pattern, connection: db.Connection) -> int:
     """Insert a pattern that is not there yet, without a vector; its row."""
     lesson = pattern.lesson
@@ -374,13 +433,11 @@ async def insert_pattern(pattern: Pattern, connection: db.Connection) -> int:
     return int(await connection.value(_INSERT, **row, created_at=row["updated_at"]))
 
 
-async def _replace(
-    pk: int, pattern: Pattern, index: db.VectorIndex, connection: db.Connection
-) -> None:
+async def _replace(pk: int, pattern: Pattern, connection: db.Connection) -> None:
     """Write the content of `pattern` to row `pk`; the vectors of all embedders, which belong to the
     old text, are removed."""
     await connection.fetch(_REPLACE, **_content(pattern), pk=pk)
-    await index.forget(pk, connection)
+    await connection.fetch(_FORGET, pk=pk)
 
 
 async def _find(tenant: str | None, pattern_id: str, connection: db.Connection) -> int | None:
@@ -389,18 +446,14 @@ async def _find(tenant: str | None, pattern_id: str, connection: db.Connection) 
 
 
 async def _select(
-    condition: str,
-    bound: dict[str, Any],
-    limit: int,
-    index: db.VectorIndex,
-    connection: db.Connection,
+    condition: str, bound: dict[str, Any], limit: int, joined: str, connection: db.Connection
 ) -> list[tuple[int, values.StoredPattern]]:
     """Rows and patterns that match `condition` over `patterns AS p`, newest first. Raises:
     StoreCorrupt."""
     found = []
     for *row, indexed in await connection.fetch(
         f"SELECT {COLUMNS}, v.pk IS NOT NULL OR p.tier = 'e3' OR p.origin <> '' "
-        f"FROM patterns AS p {index.joined} WHERE {condition} ORDER BY p.pk DESC LIMIT {limit}",
+        f"FROM patterns AS p {joined} WHERE {condition} ORDER BY p.pk DESC LIMIT {limit}",
         **bound,
     ):
         known = dict(zip(_READ, row, strict=True))

@@ -1,6 +1,8 @@
 """The SQLite engine: statements run on the threads of its Database."""
 
+import asyncio
 import json
+import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 from operator import attrgetter
@@ -20,7 +22,6 @@ from gateway.stores.sql.engine import (
     Engine,
     Row,
     Upkeep,
-    VectorIndex,
     Work,
     columns,
     excluded,
@@ -29,7 +30,6 @@ from gateway.stores.sql.states import root_key, stored_step
 from gateway.stores.sql.usage import ADDED, usage_rows
 from gateway.stores.sqlite.connection import MEMORY_LIMIT_BYTES, one_view
 from gateway.stores.sqlite.database import Database
-from gateway.stores.sqlite.pattern_index import SQLiteVectors
 from gateway.stores.totals import RunTotals
 from gateway.stores.usage import AMOUNTS, SUMS
 
@@ -71,6 +71,9 @@ SQLITE = Dialect(
     found=lambda name: (
         f"r.pk IN (SELECT w.rowid >> 20 FROM run_words AS w WHERE w.words MATCH :{name})"
     ),
+    vector=":vector",
+    distance="coalesce(vec_distance_cosine(vector, :vector), 9.0)",
+    dimensions="length(vector) / 4.0",
 )
 
 
@@ -102,6 +105,10 @@ class SQLiteEngine(Engine):
         self.database = database
         self.dialect = SQLITE
         self.upkeep = SQLiteUpkeep(self)
+        # A search only uses CPU. One per core would leave none for the event loop, one per reader
+        # thread none for other queries.
+        spare = min(database.reader_threads, os.cpu_count() or 1) - 1
+        self.searching = asyncio.Semaphore(max(1, spare))
         self._redact = redaction(database.settings)
 
     async def read(self, work: Work[T], *, patient: bool = False) -> T:
@@ -133,9 +140,6 @@ class SQLiteEngine(Engine):
 
     def after_reopening(self, work: Work[None]) -> None:
         self.database.after_reopening.append(partial(_driven, work))
-
-    def vectors(self) -> VectorIndex:
-        return SQLiteVectors(self.database)
 
 
 class SQLiteUpkeep(Upkeep):

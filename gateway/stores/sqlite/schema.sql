@@ -196,3 +196,31 @@ SELECT place, words FROM words_of_steps WHERE words IS NOT NULL;
 
 -- = keys_002_terms
 @terms_of_keys
+
+-- = patterns_002_vectors_in_one_table
+-- Each space had a table of vectors and an index of coarse codes. The indexes stay, unused: to drop
+-- one takes the extension. Vectors of a fourth embedder, and those after it, are made again by
+-- `gateway patterns reindex`.
+CREATE TABLE pattern_vectors (
+    space, pk: integer,
+    tenant, tier: name,
+    vector: blob,
+    UNIQUE (space, pk)
+);
+CREATE INDEX pattern_vectors_by_scope ON pattern_vectors (space, tenant, tier);
+CREATE INDEX pattern_vectors_by_pattern ON pattern_vectors (pk);
+CREATE TABLE IF NOT EXISTS pattern_vectors_1 (pk INTEGER PRIMARY KEY, vector BLOB);
+CREATE TABLE IF NOT EXISTS pattern_vectors_2 (pk INTEGER PRIMARY KEY, vector BLOB);
+CREATE TABLE IF NOT EXISTS pattern_vectors_3 (pk INTEGER PRIMARY KEY, vector BLOB);
+INSERT INTO pattern_vectors (space, pk, tenant, tier, vector)
+SELECT s.number, p.pk, p.tenant, p.tier, v.vector
+FROM (
+    SELECT 1 AS number, pk, vector FROM pattern_vectors_1
+    UNION ALL SELECT 2, pk, vector FROM pattern_vectors_2
+    UNION ALL SELECT 3, pk, vector FROM pattern_vectors_3
+) AS v JOIN pattern_spaces AS s USING (number) JOIN patterns AS p USING (pk)
+WHERE length(v.vector) = 4 * s.dimensions;
+DROP TABLE pattern_vectors_1;
+DROP TABLE pattern_vectors_2;
+DROP TABLE pattern_vectors_3;
+ALTER TABLE pattern_spaces DROP COLUMN generation;

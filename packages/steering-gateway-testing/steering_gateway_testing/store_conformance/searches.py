@@ -154,11 +154,11 @@ async def a_vector_of_an_outdated_text_is_dropped(stores: Stores) -> None:
     assert [each.fields["unlock"] for each in await store.without_vector(9)] == ["new"]
 
 
-async def a_rebuild_keeps_sound_vectors(stores: Stores) -> None:
-    """After a rebuild everything is found as before, without new vectors."""
+async def sound_vectors_are_kept(stores: Stores) -> None:
+    """Removing the vectors that do not fit removes none that does."""
     store = await opened(stores)
     await add(store, pattern("a"), vector(1))
-    await store.rebuild()
+    await store.remove_unfit()
     assert await found(store) == ["a"]
     assert await store.without_vector(9) == []
 
@@ -174,5 +174,5 @@ SEARCH_CHECKS: tuple[Check, ...] = (
     universal_rules_are_listed_not_searched,
     another_embedder_needs_new_vectors,
     a_vector_of_an_outdated_text_is_dropped,
-    a_rebuild_keeps_sound_vectors,
+    sound_vectors_are_kept,
 )
